@@ -1,0 +1,151 @@
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+# What you may set: make test PYTEST_ARGS='-k redis -x'
+PYTEST_ARGS ?=
+WORKERS ?= 2
+CHAOS_ARGS ?=
+BENCH ?= first
+BENCH_ARGS ?=
+SPARKS ?= 4.0 4.1
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
+    $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$python; break; }; done)
+
+VENV := .venv
+KEUSS := tests/interop/keuss_driver
+STARTED := $(shell date +%s)
+say = @echo "==> [$$(( $$(date +%s) - $(STARTED) )) s] $(1)"
+
+# Spark's workers take this interpreter, not the driver's; pyspark brings its own Spark; nothing listens to the network.
+export PYSPARK_PYTHON = $(CURDIR)/$(VENV)/bin/python
+export SPARK_LOCAL_IP = 127.0.0.1
+unexport SPARK_HOME
+
+# Tests start Spark often and leave it soon: what a JVM spends on getting faster it does not get back.
+test chaos compat: export SPARK_SUBMIT_OPTS = -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+test chaos compat: export SPARK_LAUNCHER_OPTS = $(SPARK_SUBMIT_OPTS)
+
+.PHONY: help setup java demo test chaos lint format types services services-stop compat bench clean
+
+help:  ## Show this help
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.stamp  ## Make the environment .venv and install everything for development
+
+java:  ## Check that there is a Java 17 or later for Spark; on Debian, as root, install one
+	@major() { "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' || true; }; \
+	fits() { [ "$$(major)" ] && [ "$$(major)" -ge 17 ]; }; \
+	if fits; then echo "==> java: version $$(major) found"; exit 0; fi; \
+	if [ "$${JAVA_HOME:-}" ]; then \
+	    echo "JAVA_HOME=$$JAVA_HOME is not a Java 17 or later; set it to one, or type: unset JAVA_HOME" >&2; exit 1; \
+	fi; \
+	package=openjdk-17-jre-headless; \
+	if ! command -v apt-get >/dev/null; then \
+	    echo "Spark needs Java 17 or later: install it (on macOS: brew install openjdk@17) and set JAVA_HOME" >&2; exit 1; \
+	elif [ "$$(id -u)" != 0 ]; then \
+	    echo "Spark needs Java 17 or later; type: sudo apt-get update && sudo apt-get install -y $$package" >&2; exit 1; \
+	fi; \
+	echo "==> no Java 17 or later: installing $$package with apt-get"; \
+	apt-get -qq update; \
+	apt-cache show $$package >/dev/null 2>&1 || package=default-jre-headless; \
+	DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $$package >/dev/null; \
+	fits || { echo "$$package is installed, yet 'java -version' shows no Java 17 or later" >&2; exit 1; }
+
+demo: setup java  ## Push 336,776 real flights into a SQLite queue with Spark and drain them again
+	$(call say,demo: flights into a queue and out of it)
+	@$(VENV)/bin/python jobs/demo.py
+
+test: setup java keuss  ## Run all tests against real servers, which it starts and stops (PYTEST_ARGS='-k redis', WORKERS=0: in one process)
+	$(call say,tests: starting servers and running pytest)
+	@$(VENV)/bin/python tests/services.py run $(VENV)/bin/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+	$(call say,tests: all passed)
+
+chaos: setup java  ## Kill everything again and again, and count (CHAOS_ARGS='--kills 300 --store redis --seed 7')
+	$(call say,chaos: worlds of their own servers and of queries that are killed)
+	@$(VENV)/bin/python -m tests.chaos $(CHAOS_ARGS)
+	$(call say,chaos: every message came out exactly once)
+
+lint: setup  ## Check style and format with ruff
+	$(call say,lint: ruff check and ruff format --check)
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+
+format: setup  ## Mend style and format with ruff
+	$(call say,format: ruff check --fix and ruff format)
+	@$(VENV)/bin/ruff check --fix .
+	@$(VENV)/bin/ruff format .
+
+types: setup  ## Check types with mypy
+	$(call say,types: mypy)
+	@$(VENV)/bin/mypy
+
+services: setup  ## Start MongoDB and Redis for tests, on 127.0.0.1, and leave them running
+	$(call say,services: starting what does not run yet)
+	@$(VENV)/bin/python tests/services.py start
+	@$(VENV)/bin/python tests/services.py env
+
+services-stop:  ## Stop the servers that `make services` started
+	$(call say,services: stopping)
+	@$(PYTHON) tests/services.py stop
+
+compat: $(SPARKS:%=compat-%)  ## Run the Spark tests on other versions of Spark (SPARKS='4.0 4.1')
+
+bench: setup java  ## Compare Spark with the raw drivers; BENCH=delivery: exactly-once with at-least-once (BENCH_ARGS='…')
+	$(call say,bench: starting servers and running bench/$(BENCH).py)
+	@$(VENV)/bin/python tests/services.py run $(VENV)/bin/python bench/$(BENCH).py $(BENCH_ARGS)
+
+clean: services-stop  ## Remove everything that make made: environments, servers' data, caches
+	$(call say,clean: removing environments and caches and data of servers)
+	@rm -rf .venv .venv-spark* .services .demo $(KEUSS)/node_modules dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# -- how they are made -------------------------------------------------------------------------------------------------
+
+# $(call environment,folder,what else to install): make it, or bring it up to date
+define environment
+	@[ "$(PYTHON)" ] || { echo "Python 3.11 or later is needed: install it, or type: make setup PYTHON=/path/to/python" >&2; exit 1; }
+	@[ -x $(1)/bin/python ] || $(PYTHON) -m venv $(1)
+	@$(1)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[dev]' $(2)
+	@touch $(1)/.stamp
+endef
+
+$(VENV)/.stamp: pyproject.toml
+	$(call say,setup: installing into $(VENV); the first time takes some minutes)
+	$(call environment,$(VENV))
+	$(call say,setup: done)
+
+# Spark 4.0 leaves the sockets of collect() and toArrow() to the garbage collector, hence the exception.
+QUIET := -W 'ignore:unclosed <socket:ResourceWarning'
+
+define compat_rules
+.PHONY: compat-$(1)
+compat-$(1): PYSPARK_PYTHON = $(CURDIR)/.venv-spark$(subst .,,$(1))/bin/python
+compat-$(1): java .venv-spark$(subst .,,$(1))/.stamp
+	$$(call say,compat: Spark $(1): starting servers and running tests/spark)
+	@$$(PYSPARK_PYTHON) tests/services.py run $$(PYSPARK_PYTHON) -m pytest $$(QUIET) tests/spark $$(PYTEST_ARGS)
+	$$(call say,compat: Spark $(1): all passed)
+
+.venv-spark$(subst .,,$(1))/.stamp: pyproject.toml
+	$$(call say,compat: Spark $(1): installing into $$(@D); the first time takes some minutes)
+	$$(call environment,$$(@D),'pyspark==$(1).*')
+endef
+$(foreach spark,$(SPARKS),$(eval $(call compat_rules,$(spark))))
+
+# The real keuss, for the tests that share a queue with it. Without Node.js they are skipped, except in CI.
+.PHONY: keuss
+ifneq ($(shell command -v npm),)
+keuss: $(KEUSS)/node_modules/.package-lock.json
+else ifeq ($(CI),true)
+keuss:
+	@echo "npm is missing: install Node.js 18 or later (on Debian: apt-get install -y nodejs npm)" >&2; exit 1
+else
+keuss:
+	$(call say,no npm: tests with the real keuss are skipped; to run them: apt-get install -y nodejs npm)
+endif
+
+$(KEUSS)/node_modules/.package-lock.json: $(KEUSS)/package.json $(KEUSS)/package-lock.json
+	$(call say,setup: npm installs keuss)
+	@npm ci --prefix $(KEUSS) --no-audit --no-fund --loglevel=error
+	@touch $@

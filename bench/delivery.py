@@ -1,0 +1,117 @@
+"""What exactly-once costs: from queue to queue through Spark, against at-least-once, side by side in one run.
+
+    python bench/delivery.py                     all three stores, 5 rounds of 100,000 messages
+    python bench/delivery.py --only redis --json one store, results as JSON on stdout
+
+A streaming query moves all messages of a queue to another queue of the same store (`availableNow`, two partitions,
+batches of 20,000). Rounds take turns, and what is told is the median of the ratios within a round. A query's first
+batch is not counted: it pays for the start of the workers. Where the time goes is told by Spark's own stages:
+`latestOffset` commits the last batch and reserves the next, `addBatch` fetches, writes, and publishes. The servers
+are those of SPARK_QUEUE_MONGODB_URL and SPARK_QUEUE_REDIS_URL, or of `make services`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+
+from first import DOCUMENT, check
+from pyspark.sql import SparkSession
+
+from spark_queue import __version__, open_store
+from tests.services import service_urls
+
+#: How much longer exactly-once may take (see CONTRIBUTING.md).
+WANTED = {"sqlite": 1.5, "redis": 1.5, "mongodb": 2.0}
+BATCH = 20_000
+STAGES = ("latestOffset", "addBatch", "walCommit", "commitOffsets")
+
+
+def measure(spark: SparkSession, url: str, folder: Path, n: int, delivery: str) -> dict[str, float]:
+    """Milliseconds per batch, in all and by stage, of a query that moves `n` messages."""
+    source, target = (f"bench{uuid.uuid4().hex[:8]}" for _ in range(2))
+    rows = spark.range(0, n + BATCH, 1, 2).selectExpr(f"{DOCUMENT} payload")
+    write = rows.write.format("queue").mode("append").option("delivery", "at-least-once")
+    write.options(url=url, queue=source).save()
+    options: dict[str, Any] = {"url": url, "delivery": delivery}
+    stream = spark.readStream.format("queue").options(**options, queue=source, numPartitions=2)
+    messages = stream.option("maxRecordsPerTrigger", BATCH).load().select("payload")
+    writer = messages.writeStream.format("queue").options(**options, queue=target)
+    writer = writer.option("checkpointLocation", str(folder / f"checkpoint-{source}"))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    with open_store(url) as store:
+        check(store.sizes(target).ready, n + BATCH)
+        check(store.sizes(source).total, 0)
+        store.drop(source)
+        store.drop(target)
+    counted: list[Any] = [one["durationMs"] for one in query.recentProgress if one["numInputRows"]][1:]
+    return {stage: statistics.mean(one.get(stage, 0) for one in counted) for stage in ("triggerExecution", *STAGES)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=list(WANTED), action="append", help="this store only (repeatable)")
+    parser.add_argument("--messages", type=int, default=100_000, help="messages per round (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds after one to warm up (default %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON on stdout")
+    args = parser.parse_args()
+
+    def say(*words: object) -> None:
+        print(*words, file=sys.stderr if args.json else sys.stdout, flush=True)
+
+    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    setup = f"spark_queue {__version__}, Spark {spark.version}, Python {platform.python_version()}, "
+    setup += f"{os.cpu_count()} cores; {args.messages:,} messages of 100 bytes in batches of {BATCH:,}"
+    say(setup)
+    results: dict[str, Any] = {"setup": setup, "rounds": args.rounds, "stores": {}}
+    with tempfile.TemporaryDirectory(prefix="spark-queue-bench-") as folder:
+        urls = {"sqlite": f"sqlite:///{folder}/queues.db"} | service_urls()
+        wanted = args.only or list(WANTED)
+        if missing := [one for one in wanted if one not in urls]:
+            raise SystemExit(f"no server for {', '.join(missing)}: type 'make services'")
+        found: dict[str, list[dict[str, dict[str, float]]]] = {one: [] for one in wanted}
+        for number in range(args.rounds + 1):
+            for scheme in wanted:
+                both = ["at-least-once", "exactly-once"]
+                turn = both if number % 2 else both[::-1]  # neither always goes first
+                times = {one: measure(spark, urls[scheme], Path(folder), args.messages, one) for one in turn}
+                if number:
+                    found[scheme].append(times)
+                say(f"{'round ' + str(number) if number else 'warm-up'} {scheme}: " + ", ".join(
+                    f"{one} {times[one]['triggerExecution']:,.0f} ms" for one in both
+                ))  # fmt: skip
+        for scheme, rounds in found.items():
+            ratio = statistics.median(
+                one["exactly-once"]["triggerExecution"] / one["at-least-once"]["triggerExecution"] for one in rounds
+            )
+            stages = {
+                delivery: {
+                    stage: round(statistics.median(one[delivery][stage] for one in rounds))
+                    for stage in ("triggerExecution", *STAGES)
+                }
+                for delivery in ("at-least-once", "exactly-once")
+            }
+            results["stores"][scheme] = {"times longer": round(ratio, 2), "ms per batch": stages}
+            say(f"{scheme}: exactly-once takes {ratio:.2f} times as long (wanted at most {WANTED[scheme]})")
+            for delivery, by_stage in stages.items():
+                say(f"    {delivery:14}" + ", ".join(f"{stage} {ms:,} ms" for stage, ms in by_stage.items()))
+    spark.stop()
+    if args.json:
+        print(json.dumps(results, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,188 @@
+"""What the bare drivers do: the limit that everything else is measured against.
+
+Each loop keeps one record per message, as the layouts do, and does what a careful user of the driver would: batches
+of 10,000, one index, the durability that the store promises. It checks nothing, survives nothing and knows no
+Spark.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+BATCH = 10_000
+
+
+class Raw(Protocol):
+    """A queue by the bare driver."""
+
+    def push(self, payloads: Sequence[bytes]) -> None:
+        """Insert all, in batches."""
+
+    def drain(self) -> int:
+        """Claim, read and remove until nothing is left; give the number of messages."""
+
+    def close(self) -> None:
+        """Remove what was made."""
+
+
+def batches(payloads: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """The payloads, BATCH by BATCH."""
+    for first in range(0, len(payloads), BATCH):
+        yield payloads[first : first + BATCH]
+
+
+class RawSqlite:
+    """A table with a unique id for each message, as the other two have by nature, and an index on maturity."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / f"raw-{uuid.uuid4().hex[:8]}.db"
+        self.db = sqlite3.connect(self.path, isolation_level=None)
+        self.db.executescript(
+            "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA cache_size = -65536;"
+            "CREATE TABLE message (row INTEGER PRIMARY KEY, id TEXT UNIQUE, mature INTEGER, tries INTEGER, "
+            "payload BLOB, tag TEXT);"
+            "CREATE INDEX ready ON message (mature) WHERE tag IS NULL;"
+            "CREATE INDEX held ON message (tag) WHERE tag IS NOT NULL;"
+        )
+
+    def push(self, payloads: Sequence[bytes]) -> None:
+        now, number = int(time.time() * 1000), 0
+        for part in batches(payloads):
+            rows = [(f"{number + i:024x}", now, 0, one) for i, one in enumerate(part)]
+            number += len(rows)
+            self.db.execute("BEGIN IMMEDIATE")
+            self.db.executemany("INSERT INTO message (id, mature, tries, payload) VALUES (?, ?, ?, ?)", rows)
+            self.db.execute("COMMIT")
+
+    def drain(self) -> int:
+        done = 0
+        while True:
+            tag = uuid.uuid4().hex
+            claimed = self.db.execute(
+                "UPDATE message SET tag = ? WHERE row IN "
+                "(SELECT row FROM message WHERE tag IS NULL AND mature <= ? ORDER BY mature LIMIT ?)",
+                (tag, int(time.time() * 1000), BATCH),
+            ).rowcount
+            if not claimed:
+                return done
+            done += len(self.db.execute("SELECT id, payload FROM message WHERE tag = ?", (tag,)).fetchall())
+            self.db.execute("DELETE FROM message WHERE tag = ?", (tag,))
+
+    def close(self) -> None:
+        self.db.close()
+        for file in self.path.parent.glob(f"{self.path.name}*"):
+            file.unlink()
+
+
+class RawMongo:
+    """A collection with an index on maturity and one on the tag; `w=majority, j=true`."""
+
+    def __init__(self, url: str) -> None:
+        from pymongo import MongoClient, WriteConcern
+
+        self.client: Any = MongoClient(url)
+        concern = WriteConcern(w="majority", j=True)
+        self.queue = self.client.get_default_database().get_collection(
+            f"raw{uuid.uuid4().hex[:8]}", write_concern=concern
+        )
+        self.queue.create_index("mature")
+        self.queue.create_index("tag", sparse=True)
+
+    def push(self, payloads: Sequence[bytes]) -> None:
+        import orjson
+        from bson.datetime_ms import DatetimeMS
+
+        now = DatetimeMS(int(time.time() * 1000))
+        for part in batches(payloads):
+            self.queue.insert_many(
+                [{"mature": now, "payload": orjson.loads(one), "tries": 0, "hdrs": {}} for one in part], ordered=False
+            )
+
+    def drain(self) -> int:
+        from bson.datetime_ms import DatetimeMS
+
+        done = 0
+        while True:
+            tag, now = uuid.uuid4().hex, int(time.time() * 1000)
+            ready = {"mature": {"$lte": DatetimeMS(now)}}
+            ids = [one["_id"] for one in self.queue.find(ready, {"_id": 1}).sort("mature").limit(BATCH)]
+            if not ids:
+                return done
+            later = {"mature": DatetimeMS(now + 120_000), "tag": tag}
+            self.queue.update_many({"_id": {"$in": ids}, **ready}, {"$set": later, "$inc": {"tries": 1}})
+            done += len(list(self.queue.find({"tag": tag})))
+            self.queue.delete_many({"tag": tag})
+
+    def close(self) -> None:
+        self.queue.drop()
+        self.client.close()
+
+
+class RawRedis:
+    """A sorted set by maturity and a hash of payloads, moved by Lua."""
+
+    PUSH = """
+        local scores = {}
+        for i = 2, #ARGV, 2 do
+            scores[i - 1], scores[i] = ARGV[1], ARGV[i]
+        end
+        redis.call('HSET', KEYS[2], unpack(ARGV, 2))
+        redis.call('ZADD', KEYS[1], unpack(scores))"""
+    CLAIM = """
+        local ids = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'LIMIT', 0, ARGV[3])
+        local payloads, at = {}, 0
+        for first = 1, #ids, 2000 do
+            local last, scores = math.min(first + 1999, #ids), {}
+            for i = first, last do
+                scores[2 * (i - first) + 1], scores[2 * (i - first) + 2] = ARGV[2], ids[i]
+            end
+            redis.call('ZADD', KEYS[1], unpack(scores))
+            for i, payload in ipairs(redis.call('HMGET', KEYS[2], unpack(ids, first, last))) do
+                payloads[at + i] = payload
+            end
+            at = last
+        end
+        return {ids, payloads}"""
+    COMMIT = """
+        redis.call('ZREM', KEYS[1], unpack(ARGV))
+        redis.call('HDEL', KEYS[2], unpack(ARGV))"""
+
+    def __init__(self, url: str) -> None:
+        from redis import Redis
+
+        self.client: Any = Redis.from_url(url)
+        name = f"raw:{uuid.uuid4().hex[:8]}"
+        self.keys = [f"{name}:index", f"{name}:hash"]
+        self._push, self._claim, self._commit = (
+            self.client.register_script(one) for one in (self.PUSH, self.CLAIM, self.COMMIT)
+        )
+
+    def push(self, payloads: Sequence[bytes]) -> None:
+        now, number = int(time.time() * 1000), 0
+        for part in batches(payloads):
+            for chunk in (part[i : i + 2_500] for i in range(0, len(part), 2_500)):  # Lua unpacks some 8,000 values
+                arguments: list[Any] = [now]
+                for one in chunk:
+                    number += 1
+                    arguments += (f"{number:024x}", one)
+                self._push(keys=self.keys, args=arguments)
+
+    def drain(self) -> int:
+        done = 0
+        while True:
+            now = int(time.time() * 1000)
+            ids, payloads = self._claim(keys=self.keys, args=[now, now + 120_000, BATCH])
+            if not ids:
+                return done
+            done += len(payloads)
+            for chunk in (ids[i : i + 5_000] for i in range(0, len(ids), 5_000)):
+                self._commit(keys=self.keys, args=chunk)
+
+    def close(self) -> None:
+        self.client.delete(*self.keys)
+        self.client.close()

@@ -1,0 +1,351 @@
+"""A queue into files, the console or another queue."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import _job as job
+
+from spark_queue.errors import UsageError, near
+from spark_queue.options import QueueOptions
+from spark_queue.store import mask
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import StructType
+
+    from spark_queue.store.base import Sizes
+
+EPILOG = """\
+Messages are committed once their batch is written. The checkpoint is where a run remembers what it has taken: the
+next run with the same one first finishes a batch that was cut short, whose messages stay reserved for it. With files
+it is PATH/_checkpoint unless given; another queue needs one; console and noop need none: they give back the rest.
+
+A field of --schema that is named like a column of the message becomes payload_<field>; a payload that does not fit
+the schema is in _corrupt_payload. To another queue go id, payload and headers.
+
+Examples:
+  python jobs/drain.py --url sqlite:///queues.db --queue departures --to parquet --path out --available-now
+  python jobs/drain.py --url sqlite:///queues.db --queue departures --to console --schema "carrier STRING"
+  python jobs/drain.py --url mongodb://localhost/air --queue departures --to queue --to-url redis://localhost/0 \\
+      --to-queue late --checkpoint checkpoints/late --trigger 5s
+  python jobs/drain.py --url sqlite:///queues.db --queue departures --to noop --available-now --option history=7d
+  python jobs/drain.py --url sqlite:///queues.db --queue departures --to json --path done --history
+  spark-submit --master yarn --py-files jobs/_job.py jobs/drain.py --url … --queue orders --to parquet --path hdfs:///orders
+
+Exit code: 0 done, or stopped by Ctrl-C or SIGTERM where there is no other end; 1 a failure; 2 a mistake in the call;
+130 or 143 with --available-now or --history stopped by Ctrl-C or SIGTERM before its end.
+"""
+
+FILES = ("parquet", "json", "csv")
+TARGETS = (*FILES, "console", "noop", "queue")
+
+#: CSV as most programs read it.
+CSV = {"header": "true", "escape": '"'}
+
+
+def parser() -> job.Parser:
+    """The command line."""
+    made = job.Parser("drain.py", "Drain a queue into files, the console or another queue, with Spark.", EPILOG)
+    source = made.add_argument_group("what is drained")
+    source.add_argument(
+        "--schema", metavar="DDL", help='fields of the payload that become columns: "dep_delay INT, carrier STRING"'
+    )
+    source.add_argument(
+        "--max-records", type=job.count, metavar="N", help="most messages per micro-batch (default: 10000)"
+    )
+    source.add_argument("--consumer", metavar="NAME", help="who holds the reservations, for the tools to show")
+    target = made.add_argument_group("where it goes")
+    target.add_argument("--to", required=True, choices=TARGETS, help="what it is drained into")
+    target.add_argument("--path", help="the folder of parquet, json or csv")
+    target.add_argument("--to-url", metavar="URL", help="the store of the other queue (default: that of --url)")
+    target.add_argument("--to-queue", metavar="Q", help="the other queue")
+    target.add_argument(
+        "--to-option",
+        type=job.pair,
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="any option of Spark's writer; repeatable",
+    )
+    when = made.add_argument_group("when")
+    end = when.add_mutually_exclusive_group()
+    end.add_argument(
+        "--available-now", action="store_true", help="end when what is ready now is drained (else: run on)"
+    )
+    end.add_argument(
+        "--trigger", type=job.lasting, metavar="5s", help="start a micro-batch so often (default: as soon as may be)"
+    )
+    end.add_argument(
+        "--history",
+        action="store_true",
+        help="take the messages that were committed and are kept, and leave the queue alone",
+    )
+    when.add_argument("--checkpoint", metavar="DIR", help="where the run remembers what it has taken; see below")
+    return made
+
+
+@dataclass(frozen=True)
+class Drain:
+    """What to drain, checked as far as it can be without Spark."""
+
+    args: argparse.Namespace
+    source: Mapping[str, str]
+    options: QueueOptions
+    target: Mapping[str, str]
+    checkpoint: str | None  # None: one that lives as long as the run
+    mine: str | None  # the consumer, where nobody else can be
+    gauge: job.Gauge
+
+    @property
+    def where(self) -> str:
+        """The target in words."""
+        return self.args.path or (f"queue {self.args.to_queue}" if self.args.to == "queue" else self.args.to)
+
+
+def prepare(args: argparse.Namespace) -> Drain:
+    """Check a call. Raises `UsageError` for mistakes and `StoreError` where the queue cannot be reached."""
+    source = dict(args.option) | {"url": args.url, "queue": args.queue}
+    source |= {"view": "history"} if args.history else {}
+    source |= {"consumer": args.consumer} if args.consumer else {}
+    source |= {"maxRecordsPerTrigger": str(args.max_records)} if args.max_records else {}
+    source, options = job.checked(source, "snapshot" if args.history else "stream")
+    target = dict(args.to_option)
+    checkpoint = args.checkpoint
+    if (args.to in FILES) != (args.path is not None):
+        raise UsageError(
+            f"--to {args.to} needs --path" if args.to in FILES else f"--path does not go with --to {args.to}"
+        )
+    if (args.to == "queue") != (args.to_queue is not None):
+        raise UsageError("--to queue needs --to-queue" if args.to == "queue" else "--to-queue needs --to queue")
+    if args.history and checkpoint:
+        raise UsageError("--checkpoint does not go with --history, which takes nothing from the queue")
+    if args.to in FILES:
+        target = (CSV if args.to == "csv" else {}) | target | {"path": args.path}
+        if not args.history:
+            checkpoint = checkpoint or f"{args.path.rstrip('/')}/_checkpoint"
+    elif args.to == "queue":
+        if args.schema:
+            raise UsageError("--schema makes columns of the payload, but a queue takes it whole: leave --schema away")
+        form = {"payloadFormat": options.payload_format} if options.payload_format else {}
+        target, _ = job.checked(form | target | {"url": args.to_url or args.url, "queue": args.to_queue}, "push")
+        if not args.history and (target["url"], args.to_queue) == (source["url"], args.queue):
+            raise UsageError(
+                f"queue {args.queue!r} would be drained into itself: give another --to-queue or --to-url"
+            )
+        if not args.history and not checkpoint:
+            raise UsageError("--to queue needs --checkpoint DIR, where the run remembers what it has moved already")
+    mine = None
+    if not (args.history or checkpoint or options.consumer):
+        mine = source["consumer"] = f"drain-{uuid.uuid4().hex[:12]}"
+    return Drain(args, source, options, target, checkpoint, mine, job.Gauge(source["url"], args.queue))
+
+
+# --- messages into rows ---------------------------------------------------------------------------------------------
+
+
+def messages(spark: SparkSession, drain: Drain) -> DataFrame:
+    """The queue, with the columns that the target takes. Raises `UsageError` for a schema that cannot be meant."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType, VariantType
+
+    reader = (spark.read if drain.args.history else spark.readStream).format("queue").options(**drain.source)
+    if drain.args.schema is None:
+        rows = reader.load()
+    else:
+        schema, fields = typed(drain.args.schema, drain.options)
+        others = [name for name in schema.names if name != "payload"]
+        flat = [F.col("payload")[name].alias(f"payload_{name}" if name in schema.names else name) for name in fields]
+        rows = reader.schema(schema).load().select("id", *flat, *(name for name in others if name != "id"))
+    if drain.args.to == "queue":
+        return rows.select("id", "payload", "headers")
+    if drain.args.to == "csv":  # which has no nested columns
+        plain = {}
+        for field in rows.schema.fields:
+            if isinstance(field.dataType, StructType | MapType | ArrayType | VariantType):
+                plain[field.name] = F.to_json(field.name)
+            elif isinstance(field.dataType, BinaryType):
+                plain[field.name] = F.base64(field.name)
+        rows = rows.withColumns(plain)
+    return rows
+
+
+def typed(ddl: str, options: QueueOptions) -> tuple[StructType, list[str]]:
+    """The columns of a queue whose payload has the fields of `ddl`, and the names of these fields."""
+    from pyspark.errors import ParseException
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    from spark_queue.spark.schema import CORRUPT, check_read_schema, read_schema
+
+    try:
+        payload = StructType.fromDDL(ddl)
+    except ParseException as error:
+        raise UsageError(f"--schema {ddl!r}: {str(error).strip().splitlines()[0]}") from error
+    if not isinstance(payload, StructType) or not payload.fields:
+        raise UsageError(f'--schema {ddl!r} names no fields; write it like "dep_delay INT, carrier STRING"')
+    whole = read_schema(options)
+    fields = [StructField(one.name, payload if one.name == "payload" else one.dataType) for one in whole.fields]
+    schema = StructType([*fields, StructField(CORRUPT, StringType())])
+    check_read_schema(schema, options)
+    return schema, payload.names
+
+
+# --- the run --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Tally:
+    """What a run has done so far."""
+
+    messages: int = 0
+    batches: int = 0
+    began: float = field(default_factory=time.monotonic)
+    _batch: int = -1
+
+    def add(self, query: StreamingQuery) -> Mapping[str, Any]:
+        """Count the batches that the query finished since it was last asked, and give its last progress."""
+        progress = query.recentProgress
+        for one in progress:
+            if one["batchId"] > self._batch and one["numInputRows"]:
+                self._batch = one["batchId"]
+                self.messages += one["numInputRows"]
+                self.batches += 1
+        return progress[-1] if progress else {}
+
+    @property
+    def seconds(self) -> float:
+        """How long the run has lasted."""
+        return time.monotonic() - self.began
+
+    @property
+    def rate(self) -> float:
+        """Messages per second."""
+        return self.messages / self.seconds
+
+
+def work(spark: SparkSession, drain: Drain, watch: job.Watch) -> job.Summary:
+    """Drain, and tell what was drained."""
+    rows = messages(spark, drain)
+    tally = Tally()
+    take = snapshot if drain.args.history else consume
+    with drain.gauge as gauge:
+        if drain.args.available_now:
+            hint(drain, watch)
+        whole = take(spark, drain, rows, watch, tally)
+        seconds = tally.seconds
+        return summary(drain, watch, tally, seconds, gauge.sizes(now=True), whole=whole)
+
+
+def summary(
+    drain: Drain, watch: job.Watch, tally: Tally, seconds: float, sizes: Sizes, *, whole: bool
+) -> job.Summary:
+    """What was drained, in words and as facts."""
+    args = drain.args
+    batches = f"in {job.plural(tally.batches, 'batch', 'batches')} " if tally.batches else ""
+    text = f"{job.plural(tally.messages, 'message')} of {args.queue} {batches}to {drain.where} in {seconds:.1f} s"
+    text += f" ({tally.messages / seconds:,.0f}/s); the queue holds {job.told(sizes)}"
+    if watch.stopped:
+        text = f"stopped: {text}"
+        text += f"; a run with checkpoint {drain.checkpoint} goes on from here" if drain.checkpoint else ""
+    facts = {
+        "job": "drain", "url": mask(drain.source["url"]), "queue": args.queue, "to": args.to, "path": args.path,
+        "to_queue": args.to_queue, "checkpoint": drain.checkpoint, "messages": tally.messages,
+        "batches": tally.batches, "seconds": round(seconds, 3), "rate": round(tally.messages / seconds, 1),
+        "holds": job.states(sizes), "stopped": watch.name_of_signal,
+    }  # fmt: skip
+    endless = not (args.available_now or args.history)
+    return job.Summary(text, facts, 0 if whole or endless else watch.code)
+
+
+def hint(drain: Drain, watch: job.Watch) -> None:
+    """Say so where a queue holds nothing and its name may be a typing error."""
+    if not drain.gauge.first.total:
+        alike = near(drain.args.queue, [name for name in drain.gauge.store.queues() if name != drain.args.queue])
+        watch.say(f"queue {drain.args.queue!r} holds nothing{alike}")
+
+
+def snapshot(spark: SparkSession, drain: Drain, rows: DataFrame, watch: job.Watch, tally: Tally) -> bool:
+    """Write the history as it is at one moment; give whether that came to its end."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    target = drain.args.to
+    seen = Observation()
+    writer = rows.observe(seen, F.count(F.lit(1)).alias("rows")).write.format(target).options(**drain.target)
+    mode = "errorifexists" if target in FILES else "append"
+    whole = job.run_batch(spark, writer.mode(mode).save, watch, lambda: f"writing the history of {drain.args.queue}")
+    tally.messages = seen.get["rows"] if whole else 0
+    return whole
+
+
+def consume(spark: SparkSession, drain: Drain, rows: DataFrame, watch: job.Watch, tally: Tally) -> bool:
+    """Take messages until there are no more or the user stops it; give whether there were no more."""
+    from spark_queue.spark import drain as settle
+
+    with checkpoint(drain) as folder:
+        writer = rows.writeStream.format(drain.args.to).options(**drain.target, checkpointLocation=folder)
+        if drain.args.available_now:
+            writer = writer.trigger(availableNow=True)
+        elif drain.args.trigger is not None:
+            writer = writer.trigger(processingTime=f"{drain.args.trigger} milliseconds")
+        # Before Spark 4.2 AvailableNow is one batch: so often, then, until what the queue held at first is done.
+        once = not drain.args.available_now or version(spark) >= (4, 2)
+        while not watch.stopped:
+            before = tally.messages
+            query = writer.start()
+            follow(query, drain, watch, tally)
+            settle(query, drain.source["url"], history=drain.options.history)
+            if once or tally.messages == before or tally.messages >= drain.gauge.first.total:
+                break
+    return not watch.stopped
+
+
+def version(spark: SparkSession) -> tuple[int, ...]:
+    """Spark's version, as far as it matters."""
+    return tuple(int(part) for part in spark.version.split(".")[:2])
+
+
+def follow(query: StreamingQuery, drain: Drain, watch: job.Watch, tally: Tally) -> None:
+    """Show what a query does until it ends, or end it where the user wants so. Raises what made it fail."""
+    while not query.awaitTermination(job.TICK):
+        left = backlog(tally.add(query)) or job.states(drain.gauge.sizes())
+        states = ", ".join(f"{left[state]:,} {state}" for state in ("ready", "scheduled", "reserved"))
+        watch.show("stopping" if watch.stopped else f"{tally.messages:,} drained, {tally.rate:,.0f}/s; {states}")
+        if watch.stopped:
+            query.stop()
+    tally.add(query)
+
+
+def backlog(progress: Mapping[str, Any]) -> dict[str, int] | None:
+    """The sizes of the queue, which the progress of a query tells on Spark 4.2 and later."""
+    for source in progress.get("sources", ()):
+        with suppress(TypeError, ValueError):  # nothing, or not JSON
+            told = json.loads(source["latestOffset"])
+            return told if "ready" in told else None
+    return None
+
+
+@contextmanager
+def checkpoint(drain: Drain) -> Iterator[str]:
+    """The folder of the checkpoint. Where it ends with the run, so do the reservations."""
+    if drain.checkpoint is not None:
+        yield drain.checkpoint
+        return
+    with tempfile.TemporaryDirectory(prefix="drain-") as folder:
+        yield folder
+    if drain.mine is not None:
+        drain.gauge.store.rollback(drain.args.queue, drain.mine, failed=False)
+
+
+if __name__ == "__main__":
+    sys.exit(job.run(parser(), prepare, work))

@@ -1,0 +1,188 @@
+"""A graph of exchanges: messages flow from queue to queue, by selectors."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import _job as job
+
+from spark_queue.errors import QueueError, UsageError, near
+from spark_queue.graph import Graph
+from spark_queue.graph_file import graph_in
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_queue.exchange.runner import ExchangeGraph, Status
+
+EPILOG = """\
+CONF is YAML or JSON: namespaces (databases by name) and exchanges (from one queue to others, by selectors); see
+docs/exchanges.md. ${NAME} in it stands for a variable of the environment.
+
+Each exchange is a streaming query with a checkpoint of its own. One that fails starts again, after a pause that
+grows; the others go on. A run that was stopped goes on where it was, when it is given the same checkpoints.
+
+Examples:
+  python jobs/exchange.py conf/flights.yaml
+  python jobs/exchange.py conf/flights.yaml --available-now --checkpoint-root out/checkpoints
+  python jobs/exchange.py conf/flights.yaml --only by_carrier,by_delay --json
+  spark-submit --master yarn --py-files jobs/_job.py jobs/exchange.py conf/flights.yaml --checkpoint-root hdfs:///x
+
+Exit code: 0 done, or stopped by Ctrl-C or SIGTERM where there is no other end; 1 a failure; 2 a mistake in the call
+or in CONF; 130 or 143 with --available-now stopped by Ctrl-C or SIGTERM before its end.
+"""
+
+
+def parser() -> job.Parser:
+    """The command line."""
+    made = job.Parser("exchange.py", "Run a graph of exchanges, with Spark.", EPILOG, queue=False)
+    made.add_argument("conf", metavar="CONF", help="the file that declares the graph")
+    made.add_argument(
+        "--only", type=job.names, default=[], metavar="X1,X2", help="run these exchanges (default: all)"
+    )
+    made.add_argument(
+        "--available-now",
+        action="store_true",
+        help="end when all that was mature, and all that came of it, is routed",
+    )
+    made.add_argument(
+        "--checkpoint-root",
+        metavar="PATH",
+        help="the folder of the checkpoints, one for each exchange (default: checkpoints/ and the name of CONF)",
+    )
+    return made
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run."""
+
+    args: argparse.Namespace
+    graph: Graph
+    root: str
+    names: list[str]
+
+
+def prepare(args: argparse.Namespace) -> Plan:
+    """Check a call and its file, as far as that goes without Spark. Raises `UsageError`."""
+    try:
+        graph = graph_in(args.conf)
+    except OSError as error:
+        beside = [str(one) for one in Path(args.conf).parent.glob("*")]
+        raise UsageError(f"{args.conf}: {error.strerror}{near(args.conf, beside)}") from None
+    if not graph.exchanges:
+        raise UsageError(f"{args.conf} has no exchanges")
+    for name in args.only:
+        if name not in graph.exchanges:
+            hint = near(name, graph.exchanges) or f"; there are {', '.join(graph.exchanges)}"
+            raise UsageError(f"--only: {args.conf} has no exchange {name!r}{hint}")
+    root = args.checkpoint_root or str(Path("checkpoints", Path(args.conf).stem))
+    return Plan(args, graph, root, args.only or list(graph.exchanges))
+
+
+def work(spark: SparkSession, plan: Plan, watch: job.Watch) -> job.Summary:
+    """Run the graph, and tell what it moved."""
+    from spark_queue.exchange.runner import ExchangeGraph
+
+    began = time.monotonic()
+    graph = ExchangeGraph(plan.graph, plan.root)
+    for cycle in plan.graph.cycles():
+        watch.say(f"a cycle, which messages leave after {plan.graph.max_hops} hops: {' → '.join([*cycle, cycle[0]])}")
+
+    def run() -> None:
+        if plan.args.available_now:
+            graph.drain(spark, *plan.names)
+        else:
+            graph.start(spark, *plan.names)
+            graph.await_termination()
+
+    try:
+        watched(run, graph, watch)
+    except QueueError:
+        if not watch.stopped:
+            raise
+    told = [graph.status()[name] for name in plan.names]
+    return summary(plan, watch, told, time.monotonic() - began)
+
+
+def watched(run: Callable[[], None], graph: ExchangeGraph, watch: job.Watch) -> None:
+    """Do that, show meanwhile how the exchanges are, and stop them when the user wants that."""
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.wait(job.TICK):
+            watch.show("stopping" if watch.stopped else state(list(graph.status().values())))
+            if watch.stopped:
+                graph.stop()
+
+    looking = threading.Thread(target=look, name="progress", daemon=True)
+    looking.start()
+    try:
+        run()
+    finally:
+        done.set()
+        looking.join()
+
+
+def state(told: list[Status]) -> str:
+    """How the exchanges are, in one line."""
+    received, pushed = (sum(number(one) for one in told) for number in (_received, _pushed))
+    line = f"{received:,} received, {pushed:,} pushed"
+    troubled = [f"{one.name} waits to start again ({one.error})" for one in told if one.state == "waiting"]
+    return "; ".join([line, *troubled])
+
+
+def _received(one: Status) -> int:
+    return one.traffic.received
+
+
+def _pushed(one: Status) -> int:
+    return sum(one.traffic.pushed.values())
+
+
+def summary(plan: Plan, watch: job.Watch, told: list[Status], seconds: float) -> job.Summary:
+    """What went where, in words and as facts."""
+    received = sum(_received(one) for one in told)
+    head = f"{job.plural(received, 'message')} routed by {job.plural(len(told), 'exchange')} in {seconds:.1f} s"
+    rows = [row for one in told for row in _rows(one)]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = [f"  {a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}{d}" for a, b, c, d in rows]
+    broken = [one for one in told if one.state == "stopped" and one.error and not watch.stopped]
+    facts: dict[str, Any] = {
+        "job": "exchange", "conf": plan.args.conf, "checkpoint_root": plan.root, "seconds": round(seconds, 3),
+        "stopped": watch.name_of_signal, "exchanges": {one.name: _facts(one) for one in told},
+    }  # fmt: skip
+    code = 1 if broken else watch.code if plan.args.available_now else 0
+    return job.Summary("\n".join([head, *lines]), facts, code)
+
+
+def _rows(one: Status) -> list[tuple[str, str, str, str]]:
+    traffic = one.traffic
+    rows = [(one.name, f"from {one.src}", f"{traffic.received:,}", f"  {one.error}" if one.error else "")]
+    for to in dict.fromkeys(one.dst):
+        failed = traffic.failed[to]
+        rows.append(("", f"to {to}", f"{traffic.pushed[to]:,}", f"  ({failed:,} failed)" if failed else ""))
+    for name, number in (("no route", traffic.no_route), ("too many hops", traffic.too_many_hops)):
+        rows += [("", name, f"{number:,}", "")] if number else []
+    return rows
+
+
+def _facts(one: Status) -> dict[str, Any]:
+    traffic = one.traffic
+    return {
+        "src": one.src, "state": one.state, "restarts": one.restarts, "error": one.error,
+        "received": traffic.received, "pushed": dict(traffic.pushed), "failed": dict(traffic.failed),
+        "no_route": traffic.no_route, "too_many_hops": traffic.too_many_hops, "odd_hops": traffic.odd_hops,
+        "batches": traffic.batches, "milliseconds": dict(traffic.milliseconds),
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(job.run(parser(), prepare, work))

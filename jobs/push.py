@@ -1,0 +1,243 @@
+"""Files into a queue: each row becomes a message."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from dataclasses import dataclass
+from glob import glob
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import _job as job
+
+from spark_queue.errors import UsageError, near
+from spark_queue.options import EXACTLY_ONCE
+from spark_queue.store import mask
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructField
+
+    from spark_queue.store.base import Sizes
+
+EPILOG = """\
+What a row becomes:
+  csv, parquet  a JSON object, one field per column; fields that are NULL are left out
+  json          one JSON value a line: the line as it is
+  text          each line a payload of plain text
+Columns used by --id and --headers stay in the payload too. The rows of each format appear in the queue together, or
+not at all; with --option delivery=at-least-once they appear as they are pushed. A message whose id the queue holds
+already is left as it is, so a push with --id may be repeated.
+
+Examples:
+  python jobs/push.py flights.csv --url sqlite:///queues.db --queue departures
+  python jobs/push.py 2013/*.parquet --url mongodb://localhost/air --queue departures --id key --headers carrier,to
+  python jobs/push.py lines.txt --url redis://localhost/0 --queue lines --delay 30s --limit 1000
+  python jobs/push.py data.csv --read-option sep=';' --read-option nullValue=NA --url sqlite:///queues.db --queue q
+  python jobs/push.py orders.parquet --payload body --option payloadFormat=text --url sqlite:///queues.db --queue q
+  spark-submit --master yarn --py-files jobs/_job.py jobs/push.py hdfs:///orders --format json --url … --queue orders
+
+Exit code: 0 done, 1 a failure, 2 a mistake in the call, 130 or 143 stopped by Ctrl-C or SIGTERM.
+"""
+
+FORMATS = ("csv", "json", "parquet", "text")
+SUFFIXES = {
+    ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet", ".text": "text",
+    ".txt": "text",
+}  # fmt: skip
+PACKED = {".gz", ".bz2", ".zst", ".snappy", ".lz4", ".deflate"}
+
+#: CSV as most programs write it. Every file must have the same header, which Spark checks only where asked to.
+CSV = {"header": "true", "inferSchema": "true", "escape": '"', "enforceSchema": "false"}
+
+
+def parser() -> job.Parser:
+    """The command line."""
+    made = job.Parser("push.py", "Push rows of files into a queue, with Spark.", EPILOG)
+    made.add_argument("files", nargs="+", metavar="FILE", help="files or folders of csv, json, parquet or text")
+    made.add_argument("--format", choices=FORMATS, help="what the files are (default: by their suffix)")
+    made.add_argument(
+        "--read-option",
+        type=job.pair,
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="any option of Spark's reader; repeatable",
+    )
+    made.add_argument("--payload", metavar="COL", help="take this column as payload, not the whole row")
+    made.add_argument("--id", metavar="COL", help="the column that is the message's id (default: new ids)")
+    made.add_argument(
+        "--headers", type=job.names, default=[], metavar="COL,COL", help="columns that become headers, as text"
+    )
+    made.add_argument("--delay", type=job.lasting, metavar="30s", help="messages may be taken after so long")
+    made.add_argument("--limit", type=job.count, metavar="N", help="push N rows only")
+    return made
+
+
+@dataclass(frozen=True)
+class Push:
+    """What to push, checked as far as it can be without Spark."""
+
+    args: argparse.Namespace
+    files: dict[str, list[str]]  # by format
+    sink: dict[str, str]
+    gauge: job.Gauge
+    dead: job.Gauge | None
+
+
+def prepare(args: argparse.Namespace) -> Push:
+    """Check a call. Raises `UsageError` for mistakes and `StoreError` where the queue cannot be reached."""
+    sink, options = job.checked(dict(args.option) | {"url": args.url, "queue": args.queue}, "push")
+    files: dict[str, list[str]] = {}
+    for file in args.files:
+        check_file(file)
+        files.setdefault(args.format or format_of(file), []).append(file)
+    dead = options.dead(args.queue) if options.on_bad_row == "deadLetter" else None
+    gauge = job.Gauge(sink["url"], args.queue, staging=options.delivery == EXACTLY_ONCE)
+    return Push(args, files, sink, gauge, job.Gauge(sink["url"], dead) if dead else None)
+
+
+def check_file(file: str) -> None:
+    """Raise `UsageError` where a local file is missing. Under spark-submit only Spark knows where files are."""
+    if not (job.SUBMITTED or re.match(r"\w[\w+.-]+:", file) or glob(file)):
+        beside = [str(one) for one in Path(file).parent.glob("*")]
+        raise UsageError(f"no file or folder {file!r}{near(file, beside)}")
+
+
+def format_of(file: str) -> str:
+    """What a file, or the first file of a folder, is by its suffix. Raises `UsageError`."""
+    inside = (one for one in sorted(Path(file).rglob("*")) if one.is_file() and not one.name.startswith(("_", ".")))
+    for one in (Path(file), *islice(inside, 1)):
+        suffixes = [suffix.lower() for suffix in one.suffixes if suffix not in PACKED]
+        if suffixes and suffixes[-1] in SUFFIXES:
+            return SUFFIXES[suffixes[-1]]
+    raise UsageError(f"{file!r}: the suffix does not tell what it is; give --format {'|'.join(FORMATS)}")
+
+
+# --- rows into messages ---------------------------------------------------------------------------------------------
+
+
+def work(spark: SparkSession, push: Push, watch: job.Watch) -> job.Summary:
+    """Push, and tell what was pushed."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    began, rows, whole = time.monotonic(), 0, True
+    watch.show("reading the files")
+    made = messages(spark, push)  # all of them, so that nothing is pushed where some column is missing
+    with push.gauge as gauge:
+
+        def state() -> str:
+            grown = max(gauge.sizes().total - gauge.first.total, rows) + gauge.staged
+            tracker = spark.sparkContext.statusTracker()
+            stages = [one for id in tracker.getActiveStageIds() if (one := tracker.getStageInfo(id))]
+            left = job.plural(sum(one.numTasks - one.numCompletedTasks for one in stages), "part")
+            word = "staged" if gauge.staged else "pushed"
+            pushed = f"{grown:,} {word}, {grown / (time.monotonic() - began):,.0f}/s" if grown else "pushing"
+            return f"{pushed}; {left} of the files left"
+
+        for form, frame in made.items():
+            seen = Observation()
+            part = frame if push.args.limit is None else frame.limit(push.args.limit - rows)
+            options = {"payloadFormat": "text"} | push.sink if form == "text" else push.sink
+            writer = part.observe(seen, F.count(F.lit(1)).alias("rows")).write.format("queue").options(**options)
+            whole = not watch.stopped and job.run_batch(spark, writer.mode("append").save, watch, state)
+            if not whole:
+                break
+            rows += seen.get["rows"]
+        sizes = gauge.sizes(now=True)
+        if not whole:
+            rows = max(rows, sizes.total - gauge.first.total)
+    return summary(push, watch, rows, time.monotonic() - began, sizes, whole=whole)
+
+
+def summary(push: Push, watch: job.Watch, rows: int, seconds: float, sizes: Sizes, *, whole: bool) -> job.Summary:
+    """What was pushed, in words and as facts."""
+    args, dead = push.args, 0
+    text = f"{job.plural(rows, 'row')} pushed to {args.queue} in {seconds:.1f} s ({rows / seconds:,.0f}/s)"
+    if push.dead is not None:
+        with push.dead as grave:
+            dead = grave.sizes(now=True).total - grave.first.total
+        text += f", of them {dead:,} bad ones to {push.dead.queue}" if dead else ""
+    text += f"; the queue holds {job.told(sizes)}"
+    if not whole:
+        again = "and the same --id" if args.id else "which doubles these, as there is no --id"
+        text = (
+            f"stopped: about {text}; to go on, push with the same files {again}"
+            if rows
+            else "stopped: nothing pushed"
+        )
+    facts = {
+        "job": "push", "url": mask(push.sink["url"]), "queue": args.queue, "files": args.files, "rows": rows,
+        "dead": dead, "seconds": round(seconds, 3), "rate": round(rows / seconds, 1), "holds": job.states(sizes),
+        "stopped": watch.name_of_signal,
+    }  # fmt: skip
+    return job.Summary(text, facts, 0 if whole else watch.code)
+
+
+def messages(spark: SparkSession, push: Push) -> dict[str, DataFrame]:
+    """The messages of each format's files, as the sink takes them. Raises `UsageError` for missing columns."""
+    from pyspark.sql import functions as F
+
+    from spark_queue.spark.schema import PUSH, check_write_schema
+
+    args = push.args
+    wanted = [("--payload", args.payload), ("--id", args.id), *(("--headers", name) for name in args.headers)]
+    wanted = [(flag, name) for flag, name in wanted if name]
+    frames: dict[str, DataFrame] = {}
+    for form, files in push.files.items():
+        rows = read(spark, form, files, dict(args.read_option), fields=bool(wanted))
+        row = rows.select("row.*").schema
+        for flag, name in wanted:
+            if name not in row.names:
+                raise UsageError(
+                    f"{flag}: no column {name!r}{near(name, row.names) or '; there are ' + ', '.join(row.names)}"
+                )
+        columns = {
+            "payload": payload(F.col("row")[args.payload], row[args.payload]) if args.payload else F.col("whole")
+        }
+        if args.id:
+            columns["id"] = F.col("row")[args.id].cast("string")
+        if args.headers:
+            pairs = [part for name in args.headers for part in (F.lit(name), F.col("row")[name].cast("string"))]
+            columns["headers"] = F.map_filter(F.create_map(*pairs), lambda _, value: value.isNotNull())
+        if args.delay is not None:
+            columns["delay"] = F.lit(args.delay / 1000)
+        made = rows.select(*(value.alias(name) for name, value in columns.items()))
+        check_write_schema(made.schema, PUSH, needed=["payload"])
+        frames[form] = made
+    return frames
+
+
+def read(spark: SparkSession, form: str, files: list[str], options: dict[str, str], *, fields: bool) -> DataFrame:
+    """Rows in two columns: `whole`, the payload that a row makes, and `row`, its fields one by one (if asked for)."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StructType
+
+    if form in ("json", "text"):
+        lines = spark.read.options(**({} if form == "json" else options)).text(files)
+        if form == "text":
+            return lines.select(F.col("value").alias("whole"), F.struct("value").alias("row"))
+        schema = spark.read.options(**options).json(files).schema if fields else StructType()
+        parsed = F.from_json("value", schema, options) if fields else F.struct()
+        return lines.where(F.trim("value") != "").select(F.col("value").alias("whole"), parsed.alias("row"))
+    rows = spark.read.format(form).options(**(CSV | options if form == "csv" else options)).load(files)
+    return rows.select(F.to_json(F.struct("*")).alias("whole"), F.struct("*").alias("row"))
+
+
+def payload(column: Column, field: StructField) -> Column:
+    """One column as payload: numbers and what is nested as JSON, texts and bytes as they are."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import ArrayType, BooleanType, MapType, NumericType, StructType
+
+    if isinstance(field.dataType, StructType | MapType | ArrayType):
+        return F.to_json(column)
+    return column.cast("string") if isinstance(field.dataType, NumericType | BooleanType) else column
+
+
+if __name__ == "__main__":
+    sys.exit(job.run(parser(), prepare, work))

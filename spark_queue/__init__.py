@@ -1,0 +1,107 @@
+"""Work queues for Spark Structured Streaming, kept in MongoDB, Redis or an embedded SQLite file.
+
+spark.readStream.format("queue").option("url", "sqlite:///queues.db").option("queue", "flights").load()
+
+`Queue` is the same queue for programs without Spark. Everything here is imported when it is first used, so that a
+program pays for nothing it does not need.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from spark_queue.client import Queue, QueueSizes
+    from spark_queue.errors import (
+        CheckpointError,
+        DriverMissing,
+        FencedError,
+        GraphError,
+        MessageError,
+        OptionError,
+        QueueError,
+        SchemaError,
+        StoreError,
+        StoreUnavailable,
+        UsageError,
+    )
+    from spark_queue.message import Message
+    from spark_queue.operations import (
+        dead_letters,
+        ledgers,
+        recover,
+        redrive,
+        release,
+        reservations,
+        set_ledger,
+    )
+    from spark_queue.spark import delivery_hash, drain, register, supervise
+    from spark_queue.store import open_store
+
+_HOME = {
+    "Queue": "client",
+    "QueueSizes": "client",
+    "CheckpointError": "errors",
+    "DriverMissing": "errors",
+    "FencedError": "errors",
+    "GraphError": "errors",
+    "MessageError": "errors",
+    "OptionError": "errors",
+    "QueueError": "errors",
+    "SchemaError": "errors",
+    "StoreError": "errors",
+    "StoreUnavailable": "errors",
+    "UsageError": "errors",
+    "Message": "message",
+    "dead_letters": "operations",
+    "ledgers": "operations",
+    "recover": "operations",
+    "redrive": "operations",
+    "release": "operations",
+    "reservations": "operations",
+    "set_ledger": "operations",
+    "delivery_hash": "spark",
+    "drain": "spark",
+    "register": "spark",
+    "supervise": "spark",
+    "open_store": "store",
+}
+
+__all__ = [
+    "CheckpointError",
+    "DriverMissing",
+    "FencedError",
+    "GraphError",
+    "Message",
+    "MessageError",
+    "OptionError",
+    "Queue",
+    "QueueError",
+    "QueueSizes",
+    "SchemaError",
+    "StoreError",
+    "StoreUnavailable",
+    "UsageError",
+    "dead_letters",
+    "delivery_hash",
+    "drain",
+    "ledgers",
+    "open_store",
+    "recover",
+    "redrive",
+    "register",
+    "release",
+    "reservations",
+    "set_ledger",
+    "supervise",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{home}"), name)

@@ -1,0 +1,265 @@
+"""A queue for programs without Spark: push, reserve, commit, message by message or many at once.
+
+    with Queue("sqlite:///queues.db", "flights") as queue:
+        queue.push({"carrier": "UA", "flight": 1545}, delay=5)
+        for message in queue:
+            work_on(message.payload)
+            queue.commit(message)
+
+Durations are seconds here, as everywhere in Python; moments are `datetime` with a time zone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Self
+
+import pyarrow as pa
+
+from spark_queue.errors import OptionError
+from spark_queue.message import Json, Message, messages, pushes
+from spark_queue.options import name_of_consumer
+from spark_queue.store import open_store
+from spark_queue.store.base import Death, Sizes, Store
+from spark_queue.store.policy import bury_exhausted, give_back
+
+#: Messages that an iteration reserves at once.
+PREFETCH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSizes(Sizes):
+    """The sizes of a queue and, as `dead`, that of its dead-letter queue."""
+
+    dead: int = 0
+
+
+class Queue:
+    """One queue and one consumer of it.
+
+    Many clients, keuss and Spark queries may use a queue at the same time: nobody gets what another holds. What
+    this client has reserved and not settled when it is closed goes back at once, without counting as a failed try.
+    A client is used by one thread at a time.
+    """
+
+    def __init__(
+        self,
+        url: str | Store,
+        queue: str,
+        *,
+        consumer: str | None = None,
+        lease: float | None = 120.0,
+        max_tries: int | None = None,
+        dead_letter_queue: str | None = None,
+        history: float = 0.0,
+    ) -> None:
+        """Connect to nothing yet.
+
+        `lease`: seconds that a reservation lasts, `None` for ever. After `max_tries` failures a message moves to
+        `dead_letter_queue` (default `<queue>.dead`). `history`: seconds that committed messages are kept for
+        looking at. Raises `OptionError` for a URL or a name that cannot be meant, `DriverMissing`.
+        """
+        self._owned = isinstance(url, str)
+        self.store = open_store(url) if isinstance(url, str) else url
+        self.name = queue
+        self.dead_name = dead_letter_queue or f"{queue}.dead"
+        self.store.check_queue(queue)
+        self.store.check_queue(self.dead_name)
+        self.consumer = consumer or f"py-{uuid.uuid4().hex[:12]}"
+        try:
+            name_of_consumer(self.consumer)
+        except ValueError as error:
+            raise OptionError(f"consumer {consumer!r} must be {error}", option="consumer") from None
+        self._run = uuid.uuid4().hex[:6]
+        self._lease = None if lease is None else round(lease * 1000)
+        self._max_tries = max_tries
+        self._history = round(history * 1000)
+        self._sequence = itertools.count(1)
+        self._held: dict[str, str] = {}  # message id -> the tag it was reserved under
+
+    # --- messages in --------------------------------------------------------------------------------------------
+
+    def push(
+        self,
+        payload: Json | bytes,
+        *,
+        id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        mature: datetime | None = None,
+        delay: float | None = None,
+    ) -> str:
+        """Push one message and give its id.
+
+        See `push_many`.
+        """
+        return self.push_many(
+            [payload], ids=None if id is None else [id], headers=headers, mature=mature, delay=delay
+        )[0]
+
+    def push_many(
+        self,
+        payloads: Sequence[Json | bytes],
+        *,
+        ids: Sequence[str] | None = None,
+        headers: Sequence[Mapping[str, str]] | Mapping[str, str] | None = None,
+        mature: Sequence[datetime | None] | datetime | None = None,
+        delay: float | None = None,
+    ) -> list[str]:
+        """Push messages in one batch and give their ids, in order.
+
+        `bytes` stay bytes, `str` stays text, everything else becomes JSON. They can be reserved from the moment
+        `mature`, or `delay` seconds from the database's now, else at once. An id that the queue holds already is
+        left as it is. Raises `MessageError`, and `TypeError` for what JSON cannot hold, before anything is pushed.
+        """
+        ms = None if delay is None else round(delay * 1000)
+        batch = pushes(payloads, ids=ids, headers=headers, mature=mature, delay=ms)
+        self.store.push(self.name, batch)
+        pushed: list[str] = batch.column("id").to_pylist()
+        return pushed
+
+    # --- messages out -------------------------------------------------------------------------------------------
+
+    def reserve(self, limit: int = 1, *, timeout: float = 0.0) -> list[Message]:
+        """Take up to `limit` messages, waiting up to `timeout` seconds for the first; empty if none came.
+
+        They are this client's until it commits, rolls back or dead-letters them, or until the lease ends.
+        """
+        end = time.monotonic() + timeout
+        while True:
+            tag = f"{self.consumer}/{self._run}/{next(self._sequence)}"
+            taken = self._take(tag, limit) if self.store.reserve(self.name, tag, limit, lease=self._lease) else []
+            if taken:
+                return taken
+            left = end - time.monotonic()
+            if left <= 0 or not self.store.wait(self.name, round(left * 1000)):
+                return []
+
+    def _take(self, tag: str, limit: int) -> list[Message]:
+        if self._max_tries is not None:
+            bury_exhausted(self.store, self.name, tag, self._max_tries, self.dead_name)
+        taken = [one for batch in self.store.fetch(self.name, f"{tag}/0") for one in messages(batch)]
+        self._held.update((one.id, tag) for one in taken)
+        return taken
+
+    def pop(self, *, timeout: float = 0.0) -> Message | None:
+        """Take one message out of the queue for good, waiting up to `timeout` seconds; `None` if none came.
+
+        At most once: a message that its taker does not live to work on is gone. Use `reserve` and `commit` otherwise.
+        """
+        taken = self.reserve(1, timeout=timeout)
+        return taken[0] if taken and self.commit(taken[0]) else None
+
+    def messages(self, *, timeout: float | None = None, prefetch: int = PREFETCH) -> Iterator[Message]:
+        """Reserve message after message; end where none comes for `timeout` seconds (`None`: never).
+
+        Settle each with `commit`, `rollback` or `dead_letter`. `prefetch` messages are reserved at once, and
+        renewed while earlier ones are worked on.
+        """
+        while True:
+            batch = self.reserve(prefetch, timeout=3600.0 if timeout is None else timeout)
+            if not batch and timeout is not None:
+                return
+            fresh = time.monotonic()
+            for position, message in enumerate(batch):
+                if self._lease is not None and time.monotonic() - fresh > self._lease / 3000:
+                    self.renew(*batch[position:])
+                    fresh = time.monotonic()
+                yield message
+
+    def __iter__(self) -> Iterator[Message]:
+        return self.messages()
+
+    # --- outcomes -----------------------------------------------------------------------------------------------
+
+    def commit(self, *done: Message) -> int:
+        """Remove these messages; give how many were still held by this client.
+
+        The others belong to somebody else now.
+        """
+        return sum(self.store.commit(self.name, tag, ids, history=self._history) for tag, ids in self._settled(done))
+
+    def rollback(self, *failed: Message, delay: float = 0.0) -> int:
+        """Give these messages back as failed, mature in `delay` seconds; give how many were still held.
+
+        Where that makes `max_tries` failures, a message moves to the dead-letter queue instead.
+        """
+        given = 0
+        for tag, ids in self._settled(failed):
+            given += sum(
+                give_back(
+                    self.store,
+                    self.name,
+                    tag,
+                    ids,
+                    delay=round(delay * 1000),
+                    max_tries=self._max_tries,
+                    dead=self.dead_name,
+                )
+            )
+        return given
+
+    def dead_letter(self, *hopeless: Message, reason: str | None = None) -> int:
+        """Move these messages to the dead-letter queue; give how many were still held.
+
+        `reason` goes into the header `x-error`.
+        """
+        death = Death(reason, failed=1)
+        return sum(
+            self.store.move(self.name, self.dead_name, tag=tag, ids=ids, death=death)
+            for tag, ids in self._settled(hopeless)
+        )
+
+    def renew(self, *held: Message) -> int:
+        """Let the lease of these messages begin anew; give how many are held.
+
+        What was reserved together with them is renewed, too.
+        """
+        tags = dict.fromkeys(self._held[one.id] for one in held if one.id in self._held)
+        return sum(self.store.renew(self.name, tag, self._lease) for tag in tags)
+
+    def _settled(self, settled: Sequence[Message]) -> list[tuple[str, list[str]]]:
+        by_tag: dict[str, list[str]] = {}
+        for one in settled:
+            tag = self._held.pop(one.id, None)
+            if tag is not None:
+                by_tag.setdefault(tag, []).append(one.id)
+        return list(by_tag.items())
+
+    # --- looking and keeping house ------------------------------------------------------------------------------
+
+    def sizes(self) -> QueueSizes:
+        """How many messages are ready, scheduled, reserved, and dead."""
+        own = self.store.sizes(self.name)
+        dead = self.store.sizes(self.dead_name).total
+        return QueueSizes(own.ready, own.scheduled, own.reserved, own.oldest_ready_age, dead)
+
+    def peek(self, limit: int = 10) -> list[Message]:
+        """The first messages in order, reserved ones included, changing nothing."""
+        found: Iterator[pa.RecordBatch] = self.store.peek(self.name, limit=limit)
+        return [one for batch in found for one in messages(batch)]
+
+    def purge(self) -> int:
+        """Remove the messages that nobody holds and give their number."""
+        return self.store.purge(self.name)
+
+    def close(self) -> None:
+        """Give back what is still held, and the connections."""
+        if self._held:
+            self._held.clear()
+            self.store.rollback(self.name, f"{self.consumer}/{self._run}", failed=False)
+        if self._owned:
+            self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Queue({type(self.store).__name__}, {self.name!r}, consumer={self.consumer!r})"

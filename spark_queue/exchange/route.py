@@ -1,0 +1,220 @@
+"""One exchange as a step between DataFrames: messages in, the copies that its destinations get out.
+
+A message goes through the destinations in order. What one of them changes, `payload`, `headers` and `state`, those
+after it see. Before the first, its hops are counted in the header `x-hop-count`: one that has gone through
+`max_hops` exchanges goes to `__too_many_hops__` and nowhere else. One that no destination wants goes to
+`__no_route__`. Both say in the header `x-exchange-name` where that was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
+
+from spark_queue.errors import GraphError
+from spark_queue.exchange.selector import (
+    ANSWER,
+    JSON,
+    SEEN,
+    answer,
+    changed_map,
+    changed_payload,
+    check_selector,
+    column,
+    kind_of,
+)
+from spark_queue.graph import NO_ROUTE, TOO_MANY_HOPS, Destination, Exchange, Mistake, Path
+
+HOPS, NAME = "x-hop-count", "x-exchange-name"
+
+#: The name of the metrics that Spark observes of each batch.
+OBSERVED = "exchange"
+
+_COPY = (
+    "STRUCT<ns: STRING, queue: STRING, payload: STRING, headers: MAP<STRING, STRING>, "
+    "mature: TIMESTAMP, delay: DOUBLE, tries: INT>"
+)
+
+
+@dataclass(frozen=True)
+class _Typed:
+    """An expression that can be computed for messages, and its type."""
+
+    made: Column
+    kind: DataType
+
+
+@dataclass(frozen=True)
+class _Leg:
+    """The way to one destination."""
+
+    to: Destination
+    selector: _Typed | None
+    payload: _Typed | None
+    headers: Mapping[str, Column]
+    state: Mapping[str, Column]
+
+
+class Route:
+    """What an exchange does, ready for any DataFrame of messages."""
+
+    def __init__(self, name: str, exchange: Exchange, max_hops: int, legs: list[_Leg]) -> None:
+        self.name = name
+        self.exchange = exchange
+        self.max_hops = max_hops
+        self._legs = legs
+
+    @classmethod
+    def of(cls, spark: SparkSession, name: str, exchange: Exchange, max_hops: int) -> tuple[Route, list[Mistake]]:
+        """The route, and what cannot work in it."""
+        frame = spark.createDataFrame([], SEEN)
+        legs: list[_Leg] = []
+        mistakes: list[Mistake] = []
+        for number, to in enumerate(exchange.dst):
+            maker = _Maker(frame, ("exchanges", name, "dst", number), mistakes)
+            legs.append(
+                _Leg(
+                    to,
+                    maker.made(to.selector, "selector"),
+                    maker.made(to.set.payload, "set", "payload"),
+                    maker.all_made(to.set.headers, "set", "headers"),
+                    maker.all_made(to.set.state, "set", "state"),
+                )
+            )
+        return cls(name, exchange, max_hops, legs), mistakes
+
+    def copies(self, messages: DataFrame) -> DataFrame:
+        """The copies of messages, in columns `ns, queue, payload, headers, mature, delay, tries`.
+
+        `messages` are those of a queue. Each batch is observed, under `OBSERVED`: see `metrics`.
+        """
+        frame = self._counted(messages)
+        for number, leg in enumerate(self._legs):
+            frame = _through(frame, number, leg)
+        went = [F.col(f"_copy{number}") for number in range(len(self._legs))]
+        nowhere = reduce(lambda all, one: all & one.isNull(), went, ~F.col("_over"))
+        named = _with_header(F.col("headers"), NAME, F.lit(self.name))
+        src = self.exchange.src
+        frame = frame.select(
+            "*",
+            F.when(nowhere, _copy(src.ns, NO_ROUTE, headers=named)).alias("_no_route"),
+            F.when(F.col("_over"), _copy(src.ns, TOO_MANY_HOPS, headers=named)).alias("_too_many_hops"),
+        )
+        copies = F.array(*went, F.col("_no_route"), F.col("_too_many_hops"))
+        return frame.observe(OBSERVED, *self._observed()).select(F.inline(F.array_compact(copies)))
+
+    def _counted(self, messages: DataFrame) -> DataFrame:
+        """With the hops counted, and what expressions see."""
+        headers = F.coalesce("headers", F.create_map().cast("map<string,string>"))
+        text = headers[HOPS]
+        hops = F.when(text.rlike(r"^\s*\d{1,9}\s*$"), F.trim(text).cast("int"))
+        so_far = F.coalesce(hops, F.lit(0))
+        over = so_far >= self.max_hops
+        counted = _with_header(headers, HOPS, (so_far + 1).cast("string"))
+        seen = messages.select("id", "queue", "payload", headers.alias("headers"), "mature", "tries")
+        return seen.select(
+            "id",
+            "queue",
+            "payload",
+            "mature",
+            "tries",
+            F.when(over, headers).otherwise(counted).alias("headers"),
+            F.create_map().cast("map<string,string>").alias("state"),
+            F.try_parse_json("payload").alias(JSON),
+            over.alias("_over"),
+            (text.isNotNull() & hops.isNull()).alias("_odd_hops"),
+        )  # fmt: skip
+
+    def _observed(self) -> Iterator[Column]:
+        def counted(what: Column, name: str) -> Column:
+            return F.count_if(what).alias(name)
+
+        yield F.count(F.lit(1)).alias("received")
+        for number in range(len(self._legs)):
+            yield counted(F.col(f"_copy{number}").isNotNull(), f"pushed_{number}")
+            yield counted(F.col(f"_answer{number}").isNull(), f"failed_{number}")
+        yield counted(F.col("_no_route").isNotNull(), "no_route")
+        yield counted(F.col("_too_many_hops").isNotNull(), "too_many_hops")
+        yield counted(F.col("_odd_hops"), "odd_hops")
+
+
+class _Maker:
+    """Makes the expressions of one destination, and notes what is wrong with them."""
+
+    def __init__(self, frame: DataFrame, path: Path, mistakes: list[Mistake]) -> None:
+        self._frame, self._path, self._mistakes = frame, path, mistakes
+
+    def made(self, expression: Any, *path: str) -> _Typed | None:
+        if expression is None:
+            return None
+        try:
+            made = column(expression)
+            kind = kind_of(self._frame, made, expression)
+            if path == ("selector",):
+                check_selector(kind)
+        except GraphError as error:
+            self._mistakes.append(Mistake((*self._path, *path), str(error)))
+            return None
+        return _Typed(made, kind)
+
+    def all_made(self, expressions: Mapping[str, Any], *path: str) -> dict[str, Column]:
+        typed = {name: self.made(one, *path, name) for name, one in expressions.items()}
+        return {name: one.made for name, one in typed.items() if one is not None}
+
+
+def _through(frame: DataFrame, number: int, leg: _Leg) -> DataFrame:
+    """Past one destination: with the copy that it gets, if any, and with what it changes."""
+    said = F.lit("{}") if leg.selector is None else answer(leg.selector.made, leg.selector.kind)
+    name = f"_answer{number}"
+    frame = frame.withColumn(name, F.when(F.col("_over"), "false").otherwise(said))
+    goes = F.col(name) != "false"
+    new: dict[str, Column] = {}
+    if leg.payload is not None:
+        new["payload"] = changed_payload(leg.payload.made, leg.payload.kind)
+    if leg.headers:
+        new["headers"] = changed_map(F.col("headers"), leg.headers)
+    if leg.state:
+        new["state"] = changed_map(F.col("state"), leg.state)
+    if new:
+        frame = frame.withColumns({f"_{one}": F.when(goes, made) for one, made in new.items()})
+        failed = reduce(or_, (F.col(f"_{one}").isNull() for one in new))
+        frame = frame.withColumn(name, F.when(~goes | ~failed, F.col(name)))
+        goes = F.coalesce(F.col(name) != "false", F.lit(False))
+        frame = frame.withColumns({one: F.when(goes, F.col(f"_{one}")).otherwise(F.col(one)) for one in new})
+        if "payload" in new:
+            frame = frame.withColumn(JSON, F.try_parse_json("payload"))
+    told = F.from_json(name, ANSWER)
+    copy = _copy(
+        leg.to.ns,
+        leg.to.queue,
+        mature=F.timestamp_millis(told["mature"]),
+        delay=told["delay"].cast("double") / 1000,
+        tries=told["tries"],
+    )
+    return frame.withColumn(f"_copy{number}", F.when(goes, copy))
+
+
+def _copy(ns: str, queue: str, **special: Column) -> Column:
+    """A copy of a message, as it is now."""
+    columns = {
+        "ns": F.lit(ns),
+        "queue": F.lit(queue),
+        "payload": F.col("payload"),
+        "headers": F.col("headers"),
+        "mature": F.lit(None),
+        "delay": F.lit(None),
+        "tries": F.lit(None),
+    } | special
+    return F.struct(*(one.alias(name) for name, one in columns.items())).cast(_COPY)
+
+
+def _with_header(headers: Column, name: str, value: Column) -> Column:
+    others = F.map_filter(headers, lambda key, _: key != name)
+    return F.map_concat(others, F.create_map(F.lit(name), value))

@@ -1,0 +1,330 @@
+"""A graph at work: one streaming query for each exchange, started again when it fails."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Literal, Self
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_queue.errors import GraphError, QueueError, StoreError, UsageError, near
+from spark_queue.exchange.route import OBSERVED, Route
+from spark_queue.graph import Exchange, Graph, Mistake, checked, refusal
+from spark_queue.graph_file import Secrets, graph_in
+from spark_queue.options import AT_LEAST_ONCE, EXACTLY_ONCE, QueueOptions
+from spark_queue.spark import activate, drain, supervise
+from spark_queue.statistics import Traffic, count
+from spark_queue.store import usable
+
+log = logging.getLogger(__name__)
+
+#: What an exchange is doing: nothing; its work; waiting to start again after a failure; or it has done all there was.
+State = Literal["stopped", "running", "waiting", "finished"]
+
+
+@dataclass(frozen=True)
+class Status:
+    """How an exchange is.
+
+    `since`: when it took this state (UTC). `error`: what it failed with last. `traffic`: since it was started.
+    """
+
+    name: str
+    src: str
+    dst: list[str]
+    state: State
+    since: datetime
+    restarts: int
+    error: str | None
+    traffic: Traffic
+
+
+class ExchangeGraph:
+    """Runs the exchanges of a graph in a Spark session.
+
+    Each has its checkpoint in a folder of its own below `checkpoint_root`, which any file system of Spark's may hold,
+    and goes on there when it is started again. All methods may be called from any thread.
+    """
+
+    def __init__(self, graph: Graph, checkpoint_root: str, *, pause: float = 1.0, longest: float = 60.0) -> None:
+        """Raises `GraphError` with all that is wrong with the graph.
+
+        `pause`, `longest`: seconds before a query that failed starts again, the first time and at most.
+        """
+        self.graph = checked(graph)
+        self._root = checkpoint_root.rstrip("/")
+        self._pause, self._longest = pause, longest
+        self._running = {name: _Running(name, one) for name, one in self.graph.exchanges.items()}
+        self._lock = threading.RLock()
+
+    @classmethod
+    def from_file(
+        cls, file: str | os.PathLike[str], checkpoint_root: str, *, secrets: Secrets | None = None, **options: Any
+    ) -> Self:
+        """The graph in a YAML or JSON file; see `graph_in`."""
+        return cls(graph_in(file, secrets), checkpoint_root, **options)
+
+    # --- the life of exchanges ----------------------------------------------------------------------------------
+
+    def start(self, spark: SparkSession, *names: str, available_now: bool = False) -> Self:
+        """Start these exchanges, or all, unless they run; give the graph.
+
+        All are looked at before the first one starts: raises `GraphError` with every selector and option that cannot
+        work, and every queue whose name its database forbids.
+        `available_now`: each ends when it has routed what was there and mature when it started.
+        """
+        self._start(spark, names, available_now=available_now, again=False)
+        return self
+
+    def _start(self, spark: SparkSession, names: Sequence[str], *, available_now: bool, again: bool) -> None:
+        """Start exchanges; `again`: they go on counting where they were."""
+        with self._lock:
+            chosen = [one for one in self._chosen(names) if not one.alive]
+            routes: dict[str, Route] = {}
+            mistakes: list[Mistake] = []
+            for one in chosen:
+                routes[one.name], found = Route.of(spark, one.name, one.exchange, self.graph.max_hops)
+                mistakes += [*found, *self._refused(one.name, one.exchange)]
+            if mistakes:
+                raise refusal(mistakes, self.graph.origin)
+            ready = {one.name: self._query(spark, routes[one.name], available_now) for one in chosen}
+            for one in chosen:
+                options = QueueOptions.parse(self._read_options(one.name, one.exchange), "stream")
+                one.start(ready[one.name], options, self._pause, self._longest, again=again)
+
+    def drain(self, spark: SparkSession, *names: str) -> None:
+        """Route what is mature in the sources of these exchanges, or of all, and what comes of it; then end.
+
+        Messages that mature later stay where they are. Raises as `start` does, and `QueueError` where one has ended
+        before it was done.
+        """
+        chosen = [one.name for one in self._chosen(names)]
+        going, again = chosen, False
+        while going:
+            before = self.status()
+            self._start(spark, going, available_now=True, again=again)
+            self.await_termination()
+            done = [one for name, one in self.status().items() if name in going]
+            for one in done:
+                if one.state != "finished":
+                    raise QueueError(f"exchange {one.name!r} is {one.state}: {one.error}", exchange=one.name)
+            fed = {
+                place
+                for one in done
+                for place, pushed in one.traffic.pushed.items()
+                if pushed > (before[one.name].traffic.pushed[place] if again else 0)
+            }
+            going, again = [name for name in chosen if str(self.graph.exchanges[name].src) in fed], True
+
+    def stop(self, *names: str) -> None:
+        """Stop these exchanges, or all, and wait until they have. A batch that is cut short comes again."""
+        with self._lock:
+            chosen = self._chosen(names)
+        for one in chosen:
+            one.stop()
+
+    def await_termination(self, timeout: float | None = None) -> bool:
+        """Wait until no exchange runs, at most `timeout` seconds; give whether none does."""
+        with self._lock:
+            running = list(self._running.values())
+        end = None if timeout is None else time.monotonic() + timeout
+        return all(one.join(None if end is None else max(0.0, end - time.monotonic())) for one in running)
+
+    def add(self, name: str, exchange: Exchange) -> None:
+        """Add an exchange, which then waits to be started. Raises `GraphError`, also where the name is taken."""
+        with self._lock:
+            if name in self._running:
+                raise GraphError(f"there is an exchange {name!r} already", exchange=name)
+            graph = checked(replace(self.graph, exchanges=self.graph.exchanges | {name: exchange}))
+            self.graph = graph
+            self._running[name] = _Running(name, graph.exchanges[name])
+
+    def remove(self, name: str) -> None:
+        """Stop an exchange and forget it. Its checkpoint stays, and what that has reserved."""
+        (one,) = self._chosen((name,))
+        one.stop()
+        with self._lock:
+            del self._running[name]
+            left = {other: exchange for other, exchange in self.graph.exchanges.items() if other != name}
+            self.graph = replace(self.graph, exchanges=left)
+
+    def status(self) -> dict[str, Status]:
+        """How each exchange is, by its name."""
+        with self._lock:
+            return {name: one.status() for name, one in self._running.items()}
+
+    def _chosen(self, names: Iterable[str]) -> list[_Running]:
+        names = list(names) or list(self._running)
+        for name in names:
+            if name not in self._running:
+                hint = near(name, self._running) or f"; there are {', '.join(self._running)}"
+                raise GraphError(f"there is no exchange {name!r}{hint}", exchange=name)
+        return [self._running[name] for name in names]
+
+    # --- queries ------------------------------------------------------------------------------------------------
+
+    def _read_options(self, name: str, exchange: Exchange) -> dict[str, str]:
+        src = self.graph.namespaces[exchange.src.ns]
+        parallel = exchange.consumer.parallel
+        return {
+            "url": src.url,
+            "queue": exchange.src.queue,
+            "consumer": name,
+            "delivery": exchange.guarantee,
+            "maxRecordsPerTrigger": str(exchange.consumer.wsize),
+            **({} if parallel is None else {"numPartitions": str(parallel)}),
+            **src.options,
+            **exchange.options,
+        }
+
+    def _refused(self, name: str, exchange: Exchange) -> Iterator[Mistake]:
+        """What `format("queue")` refuses of an exchange, as far as it can tell without its databases."""
+        try:
+            usable(QueueOptions.parse(self._read_options(name, exchange), "stream"))
+        except UsageError as error:
+            yield Mistake(("exchanges", name, "src"), str(error))
+        for number, to in enumerate(exchange.dst):
+            try:
+                usable(QueueOptions(url=self.graph.namespaces[to.ns].url, queue=to.queue))
+            except UsageError as error:
+                yield Mistake(("exchanges", name, "dst", number), str(error))
+
+    def _query(self, spark: SparkSession, route: Route, available_now: bool) -> Callable[[], StreamingQuery]:
+        """What starts the query of an exchange."""
+        exchange, name = route.exchange, route.name
+        read = self._read_options(name, exchange)
+        write = {
+            "urls": json.dumps({ns: self.graph.namespaces[ns].url for ns in exchange.namespaces()}),
+            "delivery": EXACTLY_ONCE if exchange.guarantee == EXACTLY_ONCE else AT_LEAST_ONCE,
+        }
+        trigger: dict[str, Any] = {"availableNow": True} if available_now else {}
+        if exchange.every and not available_now:
+            trigger = {"processingTime": f"{exchange.every} milliseconds"}
+
+        def start() -> StreamingQuery:
+            activate(spark)
+            messages = spark.readStream.format("queue").options(**read).load()
+            writer = route.copies(messages).writeStream.format("queue").options(**write).queryName(name)
+            writer = writer.option("checkpointLocation", f"{self._root}/{name}")
+            return (writer.trigger(**trigger) if trigger else writer).start()
+
+        return start
+
+
+class _Running:
+    """One exchange, and the thread that keeps its query running."""
+
+    def __init__(self, name: str, exchange: Exchange) -> None:
+        self.name = name
+        self.exchange = exchange
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self._url = ""
+        self._seen: tuple[str, int] = ("", -1)
+        self._fresh()
+
+    def _fresh(self) -> None:
+        self._restarts = 0
+        self._error: str | None = None
+        self._traffic = self._untold = Traffic()
+        self._become("stopped")
+
+    def _become(self, state: State) -> None:
+        self._state, self._since = state, datetime.now(UTC)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(
+        self, query: Callable[[], StreamingQuery], source: QueueOptions, pause: float, longest: float, *, again: bool
+    ) -> None:
+        self._stopping.clear()
+        if not again:
+            self._fresh()
+        self._url = source.url
+
+        def started() -> StreamingQuery:
+            made = query()
+            self._become("running")
+            return made
+
+        def run() -> None:
+            try:
+                ended = supervise(started, source.url, pause=pause, longest=longest, look=self._look, wait=self._wait)
+                if not self._stopping.is_set():  # Spark 4.0 and 4.1 leave the last batch to be committed
+                    drain(ended, source.url, history=source.history)
+                self._become("stopped" if self._stopping.is_set() else "finished")
+            except BaseException as error:
+                self._error = str(error)
+                self._become("stopped")
+                log.exception("exchange %s ends", self.name)
+
+        self._thread = threading.Thread(target=run, name=f"exchange {self.name}", daemon=True)
+        self._thread.start()
+
+    def _wait(self, seconds: float, error: str) -> bool:
+        """Wait before the next start; give whether there is to be one."""
+        self._restarts += 1
+        self._error = error
+        self._become("waiting")
+        return not self._stopping.wait(seconds)
+
+    def _look(self, query: StreamingQuery) -> None:
+        """Count what the query has done since the last look, and stop it if that is wanted."""
+        for progress in query.recentProgress:
+            run, batch = str(progress["runId"]), int(progress["batchId"])
+            observed = progress["observedMetrics"].get(OBSERVED)
+            if observed is not None and (run != self._seen[0] or batch > self._seen[1]):
+                self._seen = run, batch
+                made = _traffic(self.exchange, observed.asDict(), progress["durationMs"])
+                self._traffic, self._untold = self._traffic + made, self._untold + made
+        if self._untold:
+            try:
+                count(self._url, self.name, self._untold)
+                self._untold = Traffic()
+            except StoreError as error:
+                log.warning("what went through exchange %s is counted later: %s", self.name, error)
+        if self._stopping.is_set():
+            query.stop()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self.join(None)
+
+    def join(self, timeout: float | None) -> bool:
+        if self._thread is not None:
+            self._thread.join(timeout)
+        return not self.alive
+
+    def status(self) -> Status:
+        return Status(
+            self.name,
+            str(self.exchange.src),
+            [str(one) for one in self.exchange.dst],
+            self._state,
+            self._since,
+            self._restarts,
+            self._error,
+            self._traffic,
+        )
+
+
+def _traffic(exchange: Exchange, observed: Mapping[str, Any], durations: Mapping[str, int]) -> Traffic:
+    """What one batch has moved, and how long that took."""
+    traffic = Traffic(batches=1, milliseconds=Counter(durations))
+    for number, to in enumerate(exchange.dst):
+        traffic.pushed[str(to)] += observed[f"pushed_{number}"] or 0
+        traffic.failed[str(to)] += observed[f"failed_{number}"] or 0
+    for name in ("received", "no_route", "too_many_hops", "odd_hops"):
+        setattr(traffic, name, observed[name] or 0)
+    return traffic

@@ -1,0 +1,407 @@
+"""What a message is: its fields, its two Arrow schemas, its identity, its payload in every form.
+
+A message crosses every interface of this package as a row of a pyarrow RecordBatch. `Message` is the view of one
+row for programs that work message by message.
+
+Time is milliseconds since 1970-01-01 UTC wherever it is an `int`, and the database's clock wherever it is "now".
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, Literal
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.ipc
+
+Kind = Literal["json", "text", "binary"]
+Json = dict[str, Any] | list[Any] | str | int | float | bool | None
+
+#: What stores give: one row per message.
+MESSAGES = pa.schema(
+    [
+        ("id", pa.string()),
+        ("queue", pa.string()),
+        ("payload", pa.binary()),
+        ("payload_kind", pa.string()),
+        ("headers", pa.map_(pa.string(), pa.string())),
+        ("mature", pa.timestamp("us", tz="UTC")),
+        ("tries", pa.int32()),
+    ]
+)
+
+#: What stores give of messages that were committed: `processed` is when.
+HISTORY = MESSAGES.append(pa.field("processed", pa.timestamp("us", tz="UTC")))
+
+#: What stores take. `mature` (a moment) and `delay` (ms from the database's now) exclude each other; neither
+#: means now.
+PUSHES = pa.schema(
+    [
+        ("id", pa.string()),
+        ("payload", pa.binary()),
+        ("payload_kind", pa.string()),
+        ("headers", pa.map_(pa.string(), pa.string())),
+        ("mature", pa.timestamp("us", tz="UTC")),
+        ("delay", pa.int64()),
+        ("tries", pa.int32()),
+    ]
+)
+
+NOTHING = pa.RecordBatch.from_pylist([], schema=MESSAGES)  #: no messages
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LATEST = 253_402_300_799_999  #: 9999-12-31T23:59:59.999Z in ms: the last moment a message may mature at.
+LONGEST_ID = 200  #: bytes of UTF-8
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message as a program sees it.
+
+    `payload` is `bytes` for a binary message, `str` for a text, and what `json.loads` gives for anything else.
+    `mature` is the moment (UTC) from which it may be reserved; `tries` counts its failed attempts so far.
+    """
+
+    id: str
+    queue: str
+    payload: Json | bytes
+    headers: dict[str, str] = field(default_factory=dict)
+    mature: datetime = EPOCH
+    tries: int = 0
+
+
+def messages(batch: pa.RecordBatch) -> list[Message]:
+    """The rows of a MESSAGES batch as `Message` objects, in order."""
+    names = ("id", "queue", "payload", "payload_kind", "headers", "mature", "tries")
+    columns = (batch.column(name).to_pylist() for name in names)
+    return [
+        Message(id, queue, decode(payload, kind), dict(headers or ()), mature, tries)
+        for id, queue, payload, kind, headers, mature, tries in zip(*columns, strict=True)
+    ]
+
+
+def pushes(
+    payloads: Sequence[Json | bytes],
+    *,
+    ids: Sequence[str] | None = None,
+    headers: Sequence[Mapping[str, str]] | Mapping[str, str] | None = None,
+    mature: Sequence[datetime | None] | datetime | None = None,
+    delay: Sequence[int | None] | int | None = None,
+    tries: int = 0,
+) -> pa.RecordBatch:
+    """A PUSHES batch of Python values.
+
+    `headers`, `mature` and `delay` (ms) are one for all, or a sequence with one for each. Ids are made where not
+    given. Raises `TypeError` for a payload that JSON cannot hold.
+    """
+    n = len(payloads)
+
+    def spread(value: Any, scalar: type | tuple[type, ...]) -> list[Any]:
+        return [value] * n if value is None or isinstance(value, scalar) else list(value)
+
+    encoded = [encode(payload) for payload in payloads]
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(new_ids(n) if ids is None else list(ids), pa.string()),
+            pa.array([payload for payload, _ in encoded], pa.binary()),
+            pa.array([kind for _, kind in encoded], pa.string()),
+            headers_array(spread(headers, Mapping)),
+            pa.array(spread(mature, datetime), pa.timestamp("us", tz="UTC")),
+            pa.array(spread(delay, int), pa.int64()),
+            pa.array([tries] * n, pa.int32()),
+        ],
+        schema=PUSHES,
+    )
+
+
+# --- identity ---------------------------------------------------------------------------------------------------
+
+
+class _Ids:
+    """Makes ids of 24 hex digits that sort in the order they were made in, within one process.
+
+    The form is that of a MongoDB ObjectId (4 bytes of seconds, 5 of the process, 3 of a counter), so that every
+    store and every client of the layouts we share can keep them; the counter starts anew each second.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pid = 0
+        self._renew()
+
+    def _renew(self) -> None:
+        self._pid, self._process = os.getpid(), os.urandom(5).hex()
+        self._second, self._counter = 0, 0
+
+    def take(self, n: int) -> list[str]:
+        made: list[str] = []
+        with self._lock:
+            if self._pid != os.getpid():  # a fork must not go on with its parent's numbers
+                self._renew()
+            while len(made) < n:
+                second = int(time.time())
+                if second > self._second:
+                    self._second, self._counter = second, 0
+                elif self._counter >= 1 << 24:
+                    self._second, self._counter = self._second + 1, 0
+                stop = min(self._counter + n - len(made), 1 << 24)
+                prefix = f"{self._second:08x}{self._process}"
+                made += [f"{prefix}{i:06x}" for i in range(self._counter, stop)]
+                self._counter = stop
+        return made
+
+
+_ids = _Ids()
+
+
+def new_ids(n: int) -> list[str]:
+    """`n` new ids, each greater than all before it in this process."""
+    return _ids.take(n)
+
+
+class DerivedIds:
+    """Makes the ids of the rows of one part of a batch: the same whenever it is written again.
+
+    24 hex digits: SHA-256 over the part's name (and the number of each 16,777,216 rows), 9 bytes of it, and 3 of a
+    counter, so that they sort in the order of the rows.
+    """
+
+    def __init__(self, part: str) -> None:
+        self._part = part
+        self._made = 0
+
+    def take(self, n: int) -> list[str]:
+        """The ids of the next `n` rows."""
+        made: list[str] = []
+        while len(made) < n:
+            block, counter = divmod(self._made + len(made), 1 << 24)
+            stop = min(counter + n - len(made), 1 << 24)
+            prefix = sha256(f"{self._part}\0{block}".encode()).hexdigest()[:18]
+            made += [f"{prefix}{i:06x}" for i in range(counter, stop)]
+        self._made += n
+        return made
+
+
+# --- payloads ---------------------------------------------------------------------------------------------------
+
+
+_LONG_DIGITS = re.compile(rb"\d{19}")  # fewer digits always fit in 64 bits
+
+
+def encode(payload: Json | bytes) -> tuple[bytes, Kind]:
+    """The bytes and the kind that a Python value is kept as.
+
+    Raises `TypeError` where JSON cannot hold it.
+    """
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return bytes(payload), "binary"
+    if isinstance(payload, str):
+        return payload.encode(), "text"
+    return dump_json(payload), "json"
+
+
+def decode(payload: bytes, kind: str) -> Json | bytes:
+    """The Python value of a payload: the inverse of `encode`."""
+    if kind == "binary":
+        return payload
+    if kind == "text":
+        return payload.decode()
+    return load_json(payload)
+
+
+def dump_json(value: object) -> bytes:
+    """Compact JSON text.
+
+    Integers of any size are kept; `NaN` and the infinities have no JSON and raise `TypeError`.
+    """
+    try:
+        text = orjson.dumps(value)
+    except orjson.JSONEncodeError as error:
+        if "Integer exceeds" not in str(error):
+            raise TypeError(str(error)) from error
+        text = b"null"
+    if b"null" in text:  # orjson writes NaN as null and refuses long integers; the standard library tells them apart
+        try:
+            text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+        except ValueError as error:
+            raise TypeError(str(error)) from error
+    return text
+
+
+def load_json(text: bytes) -> Json:
+    """The value of JSON text.
+
+    Integers beyond 64 bits are kept exact, which orjson alone would round.
+    """
+    value: Json = json.loads(text) if _LONG_DIGITS.search(text) else orjson.loads(text)
+    return value
+
+
+def as_json(payload: bytes, kind: str) -> bytes:
+    """A payload as JSON text: a text becomes a JSON string, bytes become Extended JSON `{"$binary": …}`."""
+    if kind == "json":
+        return payload
+    if kind == "text":
+        return orjson.dumps(payload.decode())
+    return orjson.dumps({"$binary": {"base64": base64.b64encode(payload).decode(), "subType": "00"}})
+
+
+def as_text(payload: bytes, kind: str) -> bytes:
+    """A payload as text: JSON as it is, bytes as they are where they are UTF-8, else in base64."""
+    if kind != "binary":
+        return payload
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(payload)
+    return payload
+
+
+# --- columns ----------------------------------------------------------------------------------------------------
+
+
+def headers_array(headers: Sequence[Mapping[str, str] | None]) -> pa.MapArray:
+    """A headers column.
+
+    Almost every batch has none, which costs nothing.
+    """
+    if not any(headers):
+        return no_headers(len(headers))
+    return pa.array([list((one or {}).items()) for one in headers], PUSHES.field("headers").type)
+
+
+def no_headers(rows: int) -> pa.MapArray:
+    """A headers column of `rows` empty maps."""
+    nothing = pa.array([], pa.string())
+    return pa.MapArray.from_arrays(pa.array([0] * (rows + 1), pa.int32()), nothing, nothing)
+
+
+def header_dicts(batch: pa.RecordBatch) -> list[dict[str, str]]:
+    """The headers of each row; those with a NULL value are left out."""
+    column = batch.column("headers")
+    if not len(column.items):
+        return [{}] * batch.num_rows
+    return [{k: v for k, v in one or () if v is not None} for one in column.to_pylist()]
+
+
+def milliseconds(column: pa.Array) -> pa.Array:
+    """A timestamp column as int64 ms since 1970 (finer parts are cut off)."""
+    return pc.divide(column.cast(pa.int64()), 1000)
+
+
+def due(batch: pa.RecordBatch, now: int) -> list[int]:
+    """When each row of a PUSHES batch matures, in ms, where the database's time is `now`."""
+    delayed = pc.add(batch.column("delay").fill_null(0), now)
+    moments: list[int] = pc.coalesce(milliseconds(batch.column("mature")), delayed).to_pylist()
+    return moments
+
+
+def dated(batch: pa.RecordBatch, now: int) -> pa.RecordBatch:
+    """A PUSHES batch in which every row says when it matures, where the database's time is `now`."""
+    due_at = timestamps(due(batch, now))
+    no_delay = pa.nulls(batch.num_rows, pa.int64())
+    columns = {**dict(zip(batch.schema.names, batch.columns, strict=True)), "mature": due_at, "delay": no_delay}
+    return pa.RecordBatch.from_arrays([columns[name] for name in PUSHES.names], schema=PUSHES)
+
+
+def pack(batch: pa.RecordBatch) -> bytes:
+    """A batch as an Arrow IPC stream, compressed with LZ4 unless it is huge."""
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="lz4" if batch.nbytes < 1 << 28 else None)
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+def slices(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
+    """The batch in slices of about `size` bytes; a row that is larger has company of average size only."""
+    rows = max(1, batch.num_rows * size // max(1, batch.nbytes))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
+
+
+def unpack(packed: bytes) -> pa.RecordBatch:
+    """The batch that `pack` packed."""
+    with pa.ipc.open_stream(packed) as reader:
+        return reader.read_next_batch()
+
+
+def timestamps(ms: Iterable[int]) -> pa.Array:
+    """Milliseconds since 1970 as a timestamp[us, UTC] column."""
+    return pc.multiply(pa.array(ms, pa.int64()), 1000).cast(pa.timestamp("us", tz="UTC"))
+
+
+def build(
+    queue: str,
+    ids: Sequence[str],
+    payloads: Sequence[bytes],
+    kinds: Sequence[str],
+    headers: Sequence[Mapping[str, str] | None],
+    mature: Sequence[int],
+    tries: Sequence[int],
+) -> pa.RecordBatch:
+    """A MESSAGES batch out of plain columns; `mature` in ms."""
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(ids, pa.string()),
+            pa.array(itertools.repeat(queue, len(ids)), pa.string(), size=len(ids)),
+            pa.array(payloads, pa.binary()),
+            pa.array(kinds, pa.string()),
+            headers_array(headers),
+            timestamps(mature),
+            pa.array(tries, pa.int32()),
+        ],
+        schema=MESSAGES,
+    )
+
+
+def faults(batch: pa.RecordBatch, largest: int) -> dict[int, str]:
+    """The rows of a PUSHES batch that break a rule of every store, with the rule; empty where all is well.
+
+    `largest` is the most bytes a payload may have. Whole columns are looked at first: a sound batch costs one parse
+    of its JSON and little else.
+    """
+    wrong: dict[int, str] = {}
+
+    def mark(bad: pa.Array, rule: str) -> None:
+        for row in pc.indices_nonzero(bad.fill_null(False)).to_pylist():
+            wrong.setdefault(row, rule)
+
+    ids, payload, kind = batch.column("id"), batch.column("payload"), batch.column("payload_kind")
+    mature, delay, tries = batch.column("mature"), batch.column("delay"), batch.column("tries")
+    size = pc.binary_length(ids.cast(pa.binary()))
+    mark(ids.is_null(), "its id is NULL")
+    mark(pc.equal(size, 0), "its id is empty")
+    mark(pc.greater(size, LONGEST_ID), f"its id is longer than {LONGEST_ID} bytes")
+    mark(payload.is_null(), "its payload is NULL")
+    mark(pc.greater(pc.binary_length(payload), largest), f"its payload is larger than {largest:,} bytes")
+    mark(pc.and_(mature.is_valid(), delay.is_valid()), "it has both mature and delay: give one")
+    ms = milliseconds(mature)
+    mark(pc.less(mature.cast(pa.int64()), 0), "its mature is before 1970-01-01")
+    mark(pc.greater(ms, LATEST), "its mature is after 9999-12-31")
+    mark(pc.less(delay, 0), "its delay is negative")
+    mark(pc.greater(delay, LATEST // 2), "its delay reaches beyond the year 5000")
+    mark(pc.less(tries, 0), "its tries is negative")
+    mark(tries.is_null(), "its tries is NULL")
+    for row, (text, form) in enumerate(zip(payload.to_pylist(), kind.to_pylist(), strict=True)):
+        if form != "binary" and text is not None and row not in wrong:
+            try:
+                orjson.loads(text) if form == "json" else text.decode()
+            except orjson.JSONDecodeError as error:
+                wrong[row] = f"its payload is not JSON ({error})"
+            except UnicodeDecodeError as error:
+                wrong[row] = f"its payload is not UTF-8 text ({error.reason} at byte {error.start})"
+    return dict(sorted(wrong.items()))

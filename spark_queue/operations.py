@@ -1,0 +1,517 @@
+"""What an operator does: look at reservations and release them, redrive dead letters, finish the batches of sinks.
+
+Each function opens the store behind a URL and closes it again. It checks everything before it changes anything, and
+may be called again whenever it was cut short. Durations are seconds, moments are `datetime` with a time zone, and
+"now" is that of the database. All raise `UsageError` where the call cannot work as it was made, and `StoreError`
+where the database refuses or fails, or what it keeps was written by a newer version.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar, Unpack
+
+from spark_queue.errors import FencedError, OptionError, QueueError, UsageError, near
+from spark_queue.message import EPOCH, LATEST, Json, decode, header_dicts
+from spark_queue.store import mask, open_store
+from spark_queue.store.base import Condition, Reservation, Sizes, Store, check_tag
+from spark_queue.store.ledger import NOTHING, ONE_WRITE, PREFIX, Ledger, batch_of, forget, ledger_of
+from spark_queue.store.ledger import set_ledger as write_ledger
+from spark_queue.store.owner import consumers, revoke
+
+if TYPE_CHECKING:  # needs the extra `graph`
+    from spark_queue.graph import Graph, Place
+
+T = TypeVar("T")
+
+#: A moment, or how long ago.
+Moment = datetime | timedelta
+
+#: Dead letters that move in one step.
+STEP = 1_000
+
+#: What the headers of a dead letter tell: see `Death`.
+FROM, DIED, TRIES, ERROR = "x-dl-from-queue", "x-dl-t", "x-dl-tries", "x-error"
+
+#: The stages of sinks: `sink/batch/attempt`.
+_STAGE = re.compile(r"([^/]+)/(\d+)/[^/]+")
+
+
+# --- reservations ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one tag holds, and for whom.
+
+    `until` is when its lease ends, `None` for never. `consumer` is the beginning of the tag that names who reserved:
+    for a Spark query `name/epoch`, the name and the run of its checkpoint. `owner` is the process that runs this
+    consumer just now, `None` where none is known to live; a client without Spark never tells. `parked`: the messages
+    were set aside when their batch failed, and are tried after it.
+    """
+
+    queue: str
+    tag: str
+    rows: int
+    until: datetime | None
+    consumer: str
+    owner: str | None
+    parked: bool
+
+
+def reservations(url: str, queue: str | None = None, tag: str = "") -> list[Held]:
+    """What is reserved in a queue, in all queues where none is given; by `tag` and those below it, if given."""
+    with _opened(url) as store:
+        owners = {(name, consumer): owner for name, consumer, owner in consumers(store, queue)}
+
+        def held(name: str, one: Reservation) -> Held:
+            consumer = _consumer(one.tag)
+            owner = owners.get((name, consumer))
+            return Held(
+                queue=name,
+                tag=one.tag,
+                rows=one.rows,
+                until=None if one.until is None else _moment(one.until),
+                consumer=consumer,
+                owner=None if owner is None else str(owner),
+                parked=one.tag.startswith(f"{consumer}/parked/"),
+            )
+
+        names = store.queues() if queue is None else [queue]
+        return [held(name, one) for name in names for one in store.reservations(name, tag)]
+
+
+def release(url: str, queue: str, tag: str, *, force: bool = False, failed: bool = False, delay: float = 0.0) -> int:
+    """Give back what a tag and those below it hold, mature in `delay` seconds, and give the number of messages.
+
+    `tag` is a consumer, one epoch of it, a batch, or a partition's tag. `failed` adds one to the tries of the
+    messages. A consumer that a living process runs is refused with `UsageError`; with `force` it is taken away from
+    that process first, whose query then fails with `FencedError`. Atomic for each message, and for all together
+    where the database has transactions. 0 where nothing is held.
+    """
+    with _opened(url) as store:
+        store.check_queue(queue)
+        check_tag(tag)
+        if not 0 <= delay <= LATEST / 2000:
+            raise OptionError(
+                f"delay must be 0 or more seconds, and end before the year 5000: {delay}", option="delay"
+            )
+        _check_exists(store, queue)
+        living = [(one, owner) for _, one, owner in consumers(store, queue) if owner and _same_branch(one, tag)]
+        if living and not force:
+            consumer, owner = living[0]
+            raise UsageError(
+                f"consumer {consumer} of queue {queue!r} is run by {owner}: stop that query, and it goes on with "
+                "what it holds when it is started again; or give the tag of another run; or take it away from the "
+                "living query, which then fails, with --force (force=True)",
+                queue=queue,
+                tag=tag,
+            )
+        for consumer, _ in living:
+            revoke(store, queue, consumer)
+        return store.rollback(queue, tag, delay=round(delay * 1000), failed=failed)
+
+
+def _consumer(tag: str) -> str:
+    return "/".join(tag.split("/")[:2])
+
+
+def _same_branch(one: str, other: str) -> bool:
+    """Whether one of two tags lies in the other."""
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+
+
+def suggest(url: str, queue: str, tag: str | None = None) -> str:
+    """The tail of a message about a queue that does not exist, or a tag that holds nothing: names like it.
+
+    Empty where there are none.
+    """
+    with _opened(url) as store:
+        if tag is None:
+            known = _queues(store)
+            return "" if queue in known else near(queue, known | {name.removesuffix(".dead") for name in known})
+        paths = [one.tag.split("/") for one in store.reservations(queue)]
+        return near(tag, {"/".join(path[:depth]) for path in paths for depth in range(1, len(path) + 1)})
+
+
+# --- dead letters ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message of a dead-letter queue, and what its headers tell of its death; `None` where they do not.
+
+    `from_queue`: where it died (`x-dl-from-queue`), `died`: when (`x-dl-t`), `tries`: how often it had failed
+    (`x-dl-tries`), `error`: why (`x-error`). `payload` and `headers` are as in `Message`.
+    """
+
+    id: str
+    from_queue: str | None
+    died: datetime | None
+    tries: int | None
+    error: str | None
+    payload: Json | bytes
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+class Filters(TypedDict, total=False):
+    """Which dead letters are meant: those that meet all that is given.
+
+    They lie in `<queue>.dead`, or in the queue `dead`; of that one, which several queues may share, only those that
+    came from the queue are meant, if it is given too. `ids`: these very ones. `reason`: a text that their header
+    `x-error` contains, letter case ignored. `since`, `until`: they died at that moment or later, and before that one;
+    a letter that does not tell when is left out then. `limit`: the oldest ones, so many at most.
+    """
+
+    dead: str | None
+    ids: Collection[str] | None
+    reason: str | None
+    since: Moment | None
+    until: Moment | None
+    limit: int | None
+
+
+def dead_letters(url: str, queue: str | None = None, **filters: Unpack[Filters]) -> list[DeadLetter]:
+    """The dead letters of a queue (see `Filters`), the oldest first; those that somebody has reserved included."""
+    with _opened(url) as store:
+        search = _Search.of(store, queue, **filters)
+        return [one.letter() for one in _least(search.letters(store), search.limit, lambda one: one[:2])]
+
+
+def redrive(
+    url: str,
+    queue: str | None = None,
+    *,
+    to: str | None = None,
+    create: bool = False,
+    rate: float | None = None,
+    dry_run: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+    **filters: Unpack[Filters],
+) -> dict[str, int]:
+    """Move the dead letters of a queue (see `Filters`) back into queues; give the number moved to each queue.
+
+    Each goes to `to`, else to the queue it came from. They keep id, payload, headers (so their history can still be
+    told) and maturity; their tries start at 0 again. They move oldest first, up to 1,000 in one step, `rate` a second
+    at most. Each is in exactly one queue at every moment, so a redrive may be cut short and called again; one that
+    somebody holds, or that is gone meanwhile, is passed over. `dry_run` moves nothing and gives what would be moved.
+    `progress` is told after each step how many were moved, and how many were found.
+
+    Raises `UsageError` before anything is moved: where `to` does not exist, unless `create`; where a letter does not
+    tell where it came from and there is no `to`.
+    """
+    with _opened(url) as store:
+        search = _Search.of(store, queue, **filters)
+        if rate is not None and not 0 < rate < math.inf:
+            raise OptionError(f"rate must be more than 0 messages per second, not {rate}", option="rate")
+        if to is not None:
+            store.check_queue(to)
+            if not create and to != queue:
+                _check_exists(store, to, ": if it is meant, make it with --create (create=True)")
+        # Without the payloads, which may be many gigabytes.
+        found = ((one.died, one.id, to or one.headers.get(FROM, "")) for one in search.letters(store))
+        plan = [(id, target) for _, id, target in _least(found, search.limit, lambda one: one[:2])]
+        for target in dict.fromkeys(target for _, target in plan):
+            if target in ("", search.dead):
+                id = next(id for id, its in plan if its == target)
+                why = "would be moved to the queue it is in" if target else f"has no header {FROM}"
+                raise UsageError(
+                    f"dead letter {id!r} of queue {search.dead!r} {why}; nothing was moved; give another queue with "
+                    "--to (to=…), or filters that leave it out",
+                    queue=search.dead,
+                    id=id,
+                )
+            store.check_queue(target)
+        if dry_run:
+            return dict(Counter(target for _, target in plan))
+        return _move(store, search.dead, plan, rate, progress)
+
+
+def _move(
+    store: Store,
+    dead: str,
+    plan: list[tuple[str, str]],
+    rate: float | None,
+    progress: Callable[[int, int], None] | None,
+) -> dict[str, int]:
+    """Move ids to their targets, step by step."""
+    step = STEP if rate is None else min(STEP, max(1, int(rate)))
+    moved = dict.fromkeys((target for _, target in plan), 0)
+    for start in range(0, len(plan), step):
+        began = time.monotonic()
+        by_target: dict[str, list[str]] = {}
+        for id, target in plan[start : start + step]:
+            by_target.setdefault(target, []).append(id)
+        for target, ids in by_target.items():
+            moved[target] += store.move(dead, target, ids=ids)
+        if progress is not None:
+            progress(sum(moved.values()), len(plan))
+        if rate is not None and start + step < len(plan):  # no step makes up for a slow one before it
+            time.sleep(max(0.0, began + step / rate - time.monotonic()))
+    return moved
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """`Filters` that were checked; `reason` is in small letters."""
+
+    dead: str
+    from_queue: str | None
+    ids: tuple[str, ...] | None
+    reason: str | None
+    since: datetime | None
+    until: datetime | None
+    limit: int | None
+
+    @classmethod
+    def of(cls, store: Store, queue: str | None, **filters: Unpack[Filters]) -> _Search:
+        dead, ids, limit = filters.get("dead"), filters.get("ids"), filters.get("limit")
+        if unknown := filters.keys() - Filters.__annotations__.keys():
+            raise TypeError(f"unknown filter {', '.join(sorted(unknown))}")
+        if dead is None and queue is None:
+            raise OptionError("name a queue, or the queue of its dead letters with --dead (dead=…)", option="queue")
+        if limit is not None and limit < 1:
+            raise OptionError(f"limit must be 1 or more, not {limit}", option="limit")
+        for name in (queue, dead):
+            if name is not None:
+                store.check_queue(name)
+        return cls(
+            dead or f"{queue}.dead",
+            queue if dead else None,
+            None if ids is None else tuple([ids] if isinstance(ids, str) else ids),
+            (filters.get("reason") or "").lower() or None,
+            _absolute(store, "since", filters.get("since")),
+            _absolute(store, "until", filters.get("until")),
+            limit,
+        )
+
+    def letters(self, store: Store) -> Iterator[_Found]:
+        """The letters, in no particular order."""
+        where = [] if self.ids is None else [Condition("id", "in", self.ids)]
+        for batch in store.peek(self.dead, where):
+            payloads, kinds = (batch.column(name).to_pylist() for name in ("payload", "payload_kind"))
+            for row in zip(batch.column("id").to_pylist(), header_dicts(batch), payloads, kinds, strict=True):
+                one = _Found(_died(row[1]), *row)
+                if self._means(one):
+                    yield one
+
+    def _means(self, one: _Found) -> bool:
+        return (
+            (self.from_queue is None or one.headers.get(FROM) == self.from_queue)
+            and (self.reason is None or self.reason in one.headers.get(ERROR, "").lower())
+            and (self.since is None or one.died >= self.since)
+            and (self.until is None or EPOCH < one.died < self.until)
+        )
+
+
+class _Found(NamedTuple):
+    """A letter as it is kept. Where it does not tell when it died, that is 1970."""
+
+    died: datetime
+    id: str
+    headers: dict[str, str]
+    payload: bytes
+    kind: str
+
+    def letter(self) -> DeadLetter:
+        told = self.headers
+        tries = told.get(TRIES, "")
+        return DeadLetter(
+            id=self.id,
+            from_queue=told.get(FROM),
+            died=None if self.died == EPOCH else self.died,
+            tries=int(tries) if re.fullmatch(r"\d{1,9}", tries) else None,
+            error=told.get(ERROR),
+            payload=decode(self.payload, self.kind),
+            headers=told,
+        )
+
+
+def _died(headers: Mapping[str, str]) -> datetime:
+    try:
+        moment = datetime.fromisoformat(headers.get(DIED, ""))
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):  # somebody else's header, or none
+        return EPOCH
+
+
+def _absolute(store: Store, name: str, moment: Moment | None) -> datetime | None:
+    """The moment, where it may be told by how long ago it was."""
+    if isinstance(moment, timedelta):
+        try:
+            return _moment(store.now()) - moment
+        except OverflowError:
+            raise OptionError(f"{name}: {moment.days:,} days ago is before all time", option=name) from None
+    if moment is not None and moment.tzinfo is None:
+        raise OptionError(f"{name}={moment.isoformat()} has no time zone", option=name)
+    return moment
+
+
+def _least(found: Iterable[T], limit: int | None, key: Callable[[T], Any]) -> list[T]:
+    """What comes first by the key, in order; no more than `limit` are kept in memory."""
+    return sorted(found, key=key) if limit is None else heapq.nsmallest(limit, found, key)
+
+
+# --- sinks ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """How far an exactly-once sink is: a streaming query by its id, a batch write by `txnAppId` or a made up name.
+
+    `batch` is the last one that it has decided to publish, `None` where there is none. `staged`: the rows that
+    are staged, by batch. `unpublished`: those of them that `batch` still has to publish; where that is not 0 for
+    long, nobody is at work on it, and `recover` does.
+    """
+
+    sink: str
+    batch: int | None
+    staged: dict[int, int]
+    unpublished: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What `recover` did: messages that became visible, and rows that were staged and dropped."""
+
+    published: int
+    dropped: int
+
+
+def ledgers(url: str) -> list[Sink]:
+    """All sinks that have a ledger, or rows that are staged.
+
+    What a program staged under names that no sink gives is left out.
+    """
+    with _opened(url) as store:
+        return _sinks(store)
+
+
+def recover(url: str, sink: str) -> Recovered:
+    """Publish what the ledger of a sink has decided and nobody finished; drop what was merely staged.
+
+    For a sink whose query never comes back. Nothing is lost with what is dropped: its batch was not decided, so its
+    source still has it. The ledger stays, but for that of a batch write without `txnAppId`, which nobody can repeat.
+    Stop the query first: one that is at work fails, and this raises `FencedError` where it is seen. Raises
+    `UsageError` for a sink that has neither ledger nor staged rows.
+    """
+    with _opened(url) as store:
+        ledger = _ledger(store, sink)
+        if ledger is None and not store.staged(sink):
+            known = [one.sink for one in _sinks(store)]
+            raise OptionError(f"there is no sink {sink!r} in {mask(store.url)}{near(sink, known)}", sink=sink)
+        published = store.publish(ledger.stages) if ledger else 0
+        if ledger_of(store, sink) != ledger:
+            raise FencedError(
+                f"sink {sink!r} is at work: its ledger changed just now; stop its query first; nothing was dropped",
+                sink=sink,
+            )
+        dropped = forget(store, sink) if sink.startswith(ONE_WRITE) else store.unstage(sink)
+        return Recovered(published, dropped)
+
+
+def set_ledger(url: str, sink: str, batch: int) -> int | None:
+    """Say by word that a sink has written everything up to `batch`; give what its ledger said before.
+
+    For a query that does not start since its ledger is missing or too old. What is said wrong makes it lose or double
+    that batch. Raises `UsageError` where the last batch is not wholly published (see `recover`), and `FencedError`
+    where the sink is at work.
+    """
+    with _opened(url) as store:
+        ledger = _ledger(store, sink)
+        if batch < 0:
+            raise OptionError(f"batch must be 0 or more, not {batch}", option="batch")
+        waiting = {one.stage for one in store.staged(sink)} & set(ledger.stages if ledger else ())
+        if waiting:
+            raise UsageError(
+                f"sink {sink!r} has not wholly published batch {batch_of(min(waiting))}: finish that first with "
+                f"spark-queue ledger recover URL {sink} (or recover)",
+                sink=sink,
+            )
+        write_ledger(store, sink, batch)
+        return _batch(ledger)
+
+
+def _batch(ledger: Ledger | None) -> int | None:
+    """The last batch that was decided."""
+    return None if ledger is None or ledger.batch == NOTHING else ledger.batch
+
+
+def _ledger(store: Store, sink: str) -> Ledger | None:
+    """The ledger of a sink, whose name is checked."""
+    check_tag(sink)
+    if "/" in sink:
+        raise OptionError(f"{sink!r} cannot be a sink: its name has no /", sink=sink)
+    return ledger_of(store, sink)
+
+
+def _sinks(store: Store) -> list[Sink]:
+    ledgers = {key.removeprefix(PREFIX): note for key, note in store.notes(PREFIX).items()}
+    read = {name: Ledger.read(name, note) for name, note in ledgers.items()}
+    staged: dict[str, Counter[int]] = {name: Counter() for name in read}
+    unpublished: Counter[str] = Counter()
+    for one in store.staged():
+        if match := _STAGE.fullmatch(one.stage):
+            sink = match[1]
+            staged.setdefault(sink, Counter())[int(match[2])] += one.rows
+            ledger = read.get(sink)
+            if ledger is not None and one.stage in ledger.stages:
+                unpublished[sink] += one.rows
+    return [
+        Sink(name, _batch(read.get(name)), dict(rows), unpublished[name]) for name, rows in sorted(staged.items())
+    ]
+
+
+# --- graphs ---------------------------------------------------------------------------------------------------------
+
+
+def graph_sizes(graph: Graph) -> tuple[dict[Place, Sizes], list[str]]:
+    """The sizes of the queues of a graph, and why those of a namespace are not known, where that is so."""
+    sizes: dict[Place, Sizes] = {}
+    unknown: list[str] = []
+    for ns, namespace in graph.namespaces.items():
+        try:
+            with _opened(namespace.url) as store:
+                found = {place: store.sizes(place.queue) for place in graph.queues() if place.ns == ns}
+        except QueueError as error:
+            unknown.append(f"namespace {ns!r}: {error}")
+        else:
+            sizes |= found
+    return sizes, unknown
+
+
+# --- what they share ------------------------------------------------------------------------------------------------
+
+
+def _opened(url: str) -> Store:
+    """The store. Raises `OptionError` where it is a file that does not exist, which SQLite would make."""
+    store = open_store(url)
+    scheme, _, path = store.url.partition(":///")
+    if scheme == "sqlite" and not Path(path).exists():
+        raise OptionError(f"there is no file {path!r}: check the URL {store.url}", option="url")
+    return store
+
+
+def _queues(store: Store) -> set[str]:
+    """The queues that hold messages or had a consumer."""
+    return {*store.queues(), *(queue for queue, _, _ in consumers(store))}
+
+
+def _check_exists(store: Store, queue: str, hint: str = "") -> None:
+    known = _queues(store)
+    if queue not in known:
+        raise OptionError(
+            f"{mask(store.url)} has no queue {queue!r}, or it is empty{hint}{near(queue, known)}", queue=queue
+        )
+
+
+def _moment(ms: int) -> datetime:
+    return EPOCH + timedelta(milliseconds=ms)

@@ -1,0 +1,339 @@
+"""The options of `format("queue")`: strings in, one frozen object out, parsed once and on the driver."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, Literal, Self
+
+from spark_queue.errors import OptionError, near
+
+#: What a DataFrame made with `format("queue")` does.
+Role = Literal["stream", "snapshot", "push", "settle"]
+
+READERS: tuple[Role, ...] = ("stream", "snapshot")
+EVERYONE: tuple[Role, ...] = ("stream", "snapshot", "push", "settle")
+
+#: Options that Spark itself adds to those of the user.
+SPARK_OWN = frozenset({"checkpointlocation", "queryname", "numrows", "truncate"})
+
+NEVER = "never"
+AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE = "at-least-once", "at-most-once", "exactly-once"
+_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SPELLED = {
+    "millisecond": "ms", "milliseconds": "ms", "second": "s", "seconds": "s", "sec": "s", "secs": "s",
+    "minute": "m", "minutes": "m", "min": "m", "mins": "m", "hour": "h", "hours": "h", "day": "d", "days": "d",
+}  # fmt: skip
+_NAME = re.compile(r"[A-Za-z0-9_.:@-]{1,100}")
+
+
+def duration(text: str) -> int:
+    """Milliseconds of a duration such as `500ms`, `30s`, `2 minutes`, `1.5h`, `7d`.
+
+    Raises `ValueError`.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*", text)
+    unit = _SPELLED.get(match[2].lower(), match[2].lower()) if match else ""
+    if match is None or unit not in _UNITS:
+        raise ValueError("a duration such as 500ms, 30s, 2m, 1h or 7d")
+    return round(float(match[1]) * _UNITS[unit])
+
+
+def _lease(text: str) -> int | None:
+    if text.strip().lower() == NEVER:
+        return None
+    try:
+        lease = duration(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or {NEVER!r}") from None
+    if lease < 100:
+        raise ValueError("at least 100ms")
+    return lease
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"\s*\+?\d+\s*", text) or not 0 < int(text) < 2**31:
+        raise ValueError("a whole number from 1 to 2147483647")
+    return int(text)
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    spelled = {word.lower(): word for word in words}
+
+    def parse(text: str) -> str:
+        word = spelled.get(text.strip().lower())
+        if word is None:
+            raise ValueError("one of " + ", ".join(words) + near(text, words))
+        return word
+
+    return parse
+
+
+def _flag(text: str) -> bool:
+    return _one_of("true", "false")(text) == "true"
+
+
+def _batch(text: str) -> int:
+    if not re.fullmatch(r"\s*\d+\s*", text) or int(text) >= 2**63:
+        raise ValueError("a whole number from 0")
+    return int(text)
+
+
+def name_of_consumer(text: str) -> str:
+    """A consumer's name: it becomes part of tags.
+
+    Raises `ValueError`.
+    """
+    if not _NAME.fullmatch(text):
+        raise ValueError("1 to 100 letters, digits and _ . : @ -")
+    return text
+
+
+def _urls(text: str) -> dict[str, str]:
+    try:
+        urls = json.loads(text)
+    except ValueError:
+        urls = None
+    if not isinstance(urls, dict) or not urls or not all(isinstance(one, str) and one for one in urls.values()):
+        raise ValueError('a JSON object such as {"one": "sqlite:///queues.db", "two": "redis://localhost/0"}')
+    return urls
+
+
+def _text(text: str) -> str:
+    if not text.strip():
+        raise ValueError("not empty")
+    return text
+
+
+def _option(
+    parse: Callable[[str], Any], roles: Iterable[Role], doc: str, default: Any = MISSING, shown: str = ""
+) -> Any:
+    return field(
+        default=default, metadata={"parse": parse, "roles": tuple(roles), "doc": doc, "default": shown or default}
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueOptions:
+    """Every option, typed.
+
+    Durations are milliseconds; `None` means not set (`reserve_timeout`: never). An option is spelled in camel
+    case, and letter case is ignored.
+    """
+
+    url: str = _option(
+        _text, EVERYONE, "`sqlite:///path/queues.db`, `mongodb://…/db` or `redis://…/0`", shown="required"
+    )
+    urls: Mapping[str, str] | None = _option(
+        _urls, ("push",),
+        "Instead of `url`, several databases: a JSON object of URLs by name. The column `ns` of a row names its own.",
+        None, "none",
+    )  # fmt: skip
+    queue: str | None = _option(
+        _text,
+        EVERYONE,
+        "Name of the queue. Needed to read; in a write it overrides the column `queue`.",
+        None,
+        "none",
+    )
+    consumer: str | None = _option(
+        name_of_consumer, ("stream", "settle"),
+        "Who holds the reservations; give it to know it in the tools, and to `settle`.",
+        None, "made, and kept in the checkpoint",
+    )  # fmt: skip
+    max_records_per_trigger: int = _option(_count, ("stream",), "Most messages per micro-batch.", 10_000)
+    num_partitions: int | None = _option(
+        _count,
+        ("stream",),
+        "Partitions per micro-batch; fewer when there are few messages.",
+        None,
+        "cores of the driver",
+    )
+    reserve_timeout: int | None = _option(
+        _lease, ("stream",),
+        "How long a reservation lasts unless renewed, which it is while the query lives. "
+        "`never`: until commit, rollback or release.",
+        120_000, "120s; `never` with any `delivery` but `at-least-once`",
+    )  # fmt: skip
+    delivery: str = _option(
+        _one_of(AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE), ("stream", "push"), "Delivery guarantee.",
+        AT_LEAST_ONCE, "`at-least-once` to read, `exactly-once` to write",
+    )  # fmt: skip
+    txn_app_id: str | None = _option(
+        name_of_consumer, ("push",),
+        "In a batch write: who writes. With `txnVersion`, a write that comes again (in `foreachBatch`, say) is "
+        "skipped.",
+        None, "none",
+    )  # fmt: skip
+    txn_version: int | None = _option(
+        _batch,
+        ("push",),
+        "In a batch write: its number, which grows with each write of this `txnAppId`.",
+        None,
+        "none",
+    )
+    max_tries: int | None = _option(
+        _count,
+        ("stream", "settle"),
+        "After so many failed tries a message moves to the dead-letter queue.",
+        None,
+        "none",
+    )
+    isolate_failures: bool | None = _option(
+        _flag, ("stream",),
+        "Whether a batch that fails again and again is split until the message that fails is alone, which goes back "
+        "with a delay, or to the dead-letter queue after `maxTries`.",
+        None, "`true` with `delivery=at-least-once`",
+    )  # fmt: skip
+    retry_delay: int = _option(
+        duration, ("stream",),
+        "How long a message that was isolated waits for its next try; twice as long after each.", 1_000, "1s",
+    )  # fmt: skip
+    dead_letter_queue: str | None = _option(
+        _text, ("stream", "push", "settle"), "Where messages go that failed for good.", None, "`<queue>.dead`"
+    )
+    wait_timeout: int = _option(
+        duration, ("stream",), "How long an idle trigger waits for a message before it answers that there is none.",
+        1_000, "1s",
+    )  # fmt: skip
+    retry_timeout: int = _option(
+        duration,
+        EVERYONE,
+        "How long a database that cannot be reached is tried again before the query fails, losing nothing.",
+        30_000,
+        "30s",
+    )
+    history: int = _option(
+        duration, ("stream", "settle"), "How long committed messages are kept, readable with `view=history`.", 0, "0s"
+    )
+    payload_format: str | None = _option(
+        _one_of("json", "text", "binary", "variant"), ("stream", "snapshot", "push"),
+        "What the column `payload` holds: JSON text, plain text, bytes, or a VARIANT.",
+        None, "`json`; in a write, by the column's type",
+    )  # fmt: skip
+    view: str = _option(
+        _one_of("messages", "history"), ("snapshot",),
+        "What a batch read shows: the queue, or its committed messages.",
+        "messages",
+    )  # fmt: skip
+    on_bad_row: str = _option(
+        _one_of("fail", "deadLetter"), ("push",),
+        "A row that cannot become a message fails the write, or goes to the dead-letter queue with the reason in "
+        "header `x-error`.",
+        "fail",
+    )  # fmt: skip
+    operation: str = _option(
+        _one_of("push", "settle"), ("push", "settle"),
+        "What a write does: push messages, or settle those that a query has reserved, one by one.", "push",
+    )  # fmt: skip
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, str], *roles: Role) -> Self:
+        """The options of a DataFrame that does one of these `roles`.
+
+        Raises `OptionError` at the first option that cannot be meant.
+        """
+        known = {spelled(one): one for one in fields(cls)}
+        by_key = {name.lower(): name for name in known}
+        chosen: dict[str, Any] = {}
+        for key, text in raw.items():
+            if key.lower() in SPARK_OWN:
+                continue
+            name = by_key.get(key.lower())
+            if name is None:
+                hint = near(key, known) or f"; known are {', '.join(sorted(known))}"
+                if key.lower() == "path":
+                    hint = "; a queue has no path: give the options 'url' and 'queue'"
+                raise OptionError(f"unknown option {key!r}{hint}", option=key)
+            option = known[name]
+            if not set(roles) & set(option.metadata["roles"]):
+                doing = " or ".join(_DOING[role] for role in roles)
+                raise OptionError(f"option {name!r} does not go with {doing}", option=name)
+            try:
+                chosen[option.name] = option.metadata["parse"](str(text))
+            except ValueError as error:
+                shown = "(hidden)" if name in ("url", "urls") else repr(text)
+                raise OptionError(f"option {name!r} is {shown} but must be {error}", option=name) from None
+        if "urls" in chosen:
+            if "url" in chosen:
+                raise OptionError("options 'url' and 'urls' exclude each other: give one of them", option="urls")
+            chosen["url"] = ""
+        if "url" not in chosen:
+            raise OptionError("option 'url' is missing: give the database, e.g. sqlite:///queues.db", option="url")
+        if "push" not in roles and "queue" not in chosen:
+            raise OptionError("option 'queue' is missing: give the name of the queue", option="queue")
+        if "settle" in roles and "consumer" not in chosen:
+            raise OptionError(
+                "option 'consumer' is missing: settle needs the consumer whose messages it settles", option="consumer"
+            )
+        _resolve_delivery(chosen, roles)
+        return cls(**chosen)
+
+    def dead(self, queue: str) -> str:
+        """The dead-letter queue of `queue`."""
+        return self.dead_letter_queue or f"{queue}.dead"
+
+
+def _resolve_delivery(chosen: dict[str, Any], roles: tuple[Role, ...]) -> None:
+    """Fill in what follows from the delivery, and refuse what contradicts it."""
+    delivery = chosen.setdefault("delivery", EXACTLY_ONCE if "push" in roles else AT_LEAST_ONCE)
+    chosen.setdefault("isolate_failures", delivery == AT_LEAST_ONCE)
+    if delivery != AT_LEAST_ONCE and chosen.setdefault("reserve_timeout", None) is not None:
+        raise OptionError(
+            f"option 'reserveTimeout' contradicts delivery={delivery}: there a reservation never ends by itself; "
+            f"leave it out, or set delivery={AT_LEAST_ONCE}",
+            option="reserveTimeout",
+        )
+    if chosen["isolate_failures"] and delivery == AT_MOST_ONCE:
+        raise OptionError(
+            "option 'isolateFailures' contradicts delivery=at-most-once, which gives no message a second try",
+            option="isolateFailures",
+        )
+    given = [name for name in ("txn_app_id", "txn_version") if name in chosen]
+    if len(given) == 1:
+        raise OptionError("options 'txnAppId' and 'txnVersion' go together: give both or none", option="txnAppId")
+    if given and delivery != EXACTLY_ONCE:
+        raise OptionError(f"option 'txnAppId' needs delivery={EXACTLY_ONCE}, not {delivery}", option="txnAppId")
+
+
+_DOING: dict[Role, str] = {
+    "stream": "a streaming read",
+    "snapshot": "a batch read",
+    "push": "a write that pushes",
+    "settle": "a write that settles",
+}
+
+
+def spelled(option: Field[Any]) -> str:
+    """How users spell the option that is kept in this field: camel case."""
+    head, *rest = option.name.split("_")
+    return head + "".join(part.capitalize() for part in rest)
+
+
+def role_of_write(raw: Mapping[str, str]) -> Role:
+    """Whether a write pushes or settles.
+
+    Raises `OptionError`.
+    """
+    for key, text in raw.items():
+        if key.lower() == "operation":
+            try:
+                return "settle" if _one_of("push", "settle")(text) == "settle" else "push"
+            except ValueError as error:
+                raise OptionError(f"option 'operation' is {text!r} but must be {error}", option=key) from None
+    return "push"
+
+
+def table() -> str:
+    """The options as a Markdown table, as the README shows it."""
+    rows = ["| option | default | goes with | meaning |", "|---|---|---|---|"]
+    for option in fields(QueueOptions):
+        facts = option.metadata
+        default = str(facts["default"])
+        default = (
+            f"`{default}`" if re.fullmatch(r"[\w-]+", default) and default not in ("required", "none") else default
+        )
+        rows.append(f"| `{spelled(option)}` | {default} | {', '.join(facts['roles'])} | {facts['doc']} |")
+    return "\n".join(rows)

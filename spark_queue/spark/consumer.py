@@ -1,0 +1,344 @@
+"""A consumer of a queue: what plans micro-batches, in the driver's reader process.
+
+It reserves a batch before it answers Spark's `latestOffset`, under the tags `consumer/sequence/partition` that the
+offset names. When Spark asks for the next offset, all up to its `start` is durable in Spark's own log; that is when a
+batch is committed, so the offset log and the queue can never disagree by more than the batch in flight, and a
+restarted query finds its batch under the same tags.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+import uuid
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from spark_queue.errors import CheckpointError, FencedError
+from spark_queue.options import AT_LEAST_ONCE, AT_MOST_ONCE, QueueOptions
+from spark_queue.spark.keeper import Keeper
+from spark_queue.store import open_store
+from spark_queue.store.base import Store
+from spark_queue.store.isolation import Isolation, Rules
+from spark_queue.store.owner import Ownership
+from spark_queue.store.policy import bury_exhausted, settled
+
+log = logging.getLogger(__name__)
+
+OFFSET_VERSION = 1
+
+#: Seconds between two looks at the backlog for the progress of an idle query, and of a busy one.
+BACKLOG_IDLE, BACKLOG_BUSY = 10.0, 1.0
+
+
+class Offset(TypedDict, total=False):
+    """A place in the life of one consumer: `seq` batches were reserved, the last one of `rows` by partition."""
+
+    v: int
+    queue: str
+    consumer: str
+    seq: int
+    rows: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one task fetches.
+
+    `rows`: how many the tag must hold, `None` for a batch that comes again. `again`: the batch has failed before.
+    """
+
+    tag: str
+    rows: int | None = None
+    again: bool = False
+
+
+class Consumer:
+    """The store, the place in the queue, and the signs of life of one consumer."""
+
+    def __init__(self, options: QueueOptions) -> None:
+        assert options.queue is not None
+        self._options = options
+        self._queue = options.queue
+        self._store: Store = open_store(options.url, patience=options.retry_timeout / 1000)
+        name = options.consumer or uuid.uuid4().hex[:12]
+        # A fresh checkpoint is a fresh epoch: what an older one still holds must not be mistaken for its own.
+        self.initial: Offset = {
+            "v": OFFSET_VERSION,
+            "queue": self._queue,
+            "consumer": f"{name}/{uuid.uuid4().hex[:6]}",
+            "seq": 0,
+        }
+        self.planned = self.initial
+        self._committed = 0
+        self._before: int | None = None
+        self._keeper: Keeper | None = None
+        self._isolation: Isolation | None = None
+        self._reserved: Offset | None = None  # the batch that this very process has reserved
+        self._reserved_at = -math.inf  # when it began to (monotonic s)
+        self._replayed = 0  # the batch that comes again since an earlier process has planned it
+        self._settled_before = self._missed = 0
+        self._first: int | None = None  # the batch that an earlier process may have been reserving
+        self._strays_at = math.inf  # when to look for what one that stood still has reserved since
+        self._busy = False
+        self._backlog: dict[str, Any] = {}
+        self._backlog_at = 0.0
+
+    def next(self, start: Offset, most: int) -> Offset:
+        """Commit up to `start`, reserve the next batch; give where that leads, or `start` if nothing is ready."""
+        fresh = self._own(start)
+        self._commit(start)
+        seq = start["seq"] + 1
+        if self._first is None:
+            self._first = seq
+        self._reserved_at = time.monotonic()
+        rows = self._next_parked(seq)
+        if not rows:
+            if not fresh and self._before is None and not self._store.wait(self._queue, self._options.wait_timeout):
+                self._look_for_strays(seq)
+                return start
+            self._reserved_at = time.monotonic()
+            rows = self._reserve(f"{start['consumer']}/{seq}", most)
+        if not rows:
+            return start
+        self._reserved = {**start, "seq": seq, "rows": rows}
+        return self._reserved
+
+    def _next_parked(self, seq: int) -> list[int]:
+        rows = self._isolation.next_parked(seq) if self._isolation else 0
+        return [rows] if rows else []
+
+    def _reserve(self, tag: str, most: int) -> list[int]:
+        options = self._options
+        while True:
+            rows = self._store.reserve(
+                self._queue,
+                tag,
+                most,
+                partitions=options.num_partitions or _cores(),
+                lease=options.reserve_timeout,
+                **({} if self._before is None else {"before": self._before}),
+            )
+            if not rows or options.max_tries is None:
+                return rows
+            dead = options.dead(self._queue)
+            buried = bury_exhausted(self._store, self._queue, tag, options.max_tries, dead)
+            if not buried:
+                return rows
+            log.warning("%d messages of %s failed too often: moved to %s", buried, self._queue, dead)
+            held = {one.tag: one.rows for one in self._store.reservations(self._queue, tag)}
+            if held:
+                return [held.get(f"{tag}/{partition}", 0) for partition in range(len(rows))]
+
+    def plan(self, start: Offset, end: Offset) -> list[Share]:
+        """What the tasks of a batch fetch; from now on its lease is renewed.
+
+        A batch that this process has reserved needs no store for that. One that comes again after a restart is run
+        again as it was, dropped (at most once), or split, if it fails again and again.
+        """
+        self._check(start)
+        self._own(end)  # `start` of batch 0 is what `initialOffset` says now: after a restart, another epoch
+        self.planned = end
+        if end["seq"] == start["seq"]:
+            return []
+        tag, parts = _tag(end), end.get("rows", [])
+        fresh = self._reserved == end
+        runs = 1
+        if not fresh:
+            if self._options.delivery == AT_MOST_ONCE:
+                self._drop(end)
+                return []
+            if self._isolation and self._replayed != end["seq"]:
+                runs = self._isolation.run_again(end["seq"])
+            self._replayed = end["seq"]
+        assert self._keeper is not None
+        self._keeper.watch(tag, self._reserved_at if fresh else -math.inf)
+        self._busy = True
+        return [Share(f"{tag}/{part}", rows if fresh else None, runs > 1) for part, rows in enumerate(parts) if rows]
+
+    def commit(self, end: Offset) -> None:
+        """Remove the messages of the batch that `end` ended; those before it are removed already."""
+        self._own(end)
+        self._commit(end)
+
+    def _commit(self, end: Offset) -> None:
+        seq = end["seq"]
+        if seq <= self._committed:
+            return
+        assert self._keeper is not None
+        self._keeper.check()
+        retries = self._store.retries
+        done = self._remove(end)
+        self._keeper.watch(None)
+        self._busy = False
+        self._committed = seq
+        log.debug("committed %d messages of %s under %s", done, self._queue, _tag(end))
+        if self._reserved == end and self._store.retries == retries:
+            self._account(end, done)
+
+    def _remove(self, end: Offset) -> int:
+        """Commit a batch, and give the number of messages removed."""
+        tag, history = _tag(end), self._options.history
+        if self._first is not None and end["seq"] > self._first:
+            return self._store.commit(self._queue, tag, history=history)
+        done = commit_named(self._store, end, history)
+        self._store.rollback(self._queue, tag, failed=False)
+        return done
+
+    def _look_for_strays(self, seq: int) -> None:
+        """Give back what a process that stood still has reserved for batches that were finished meanwhile."""
+        if time.monotonic() < self._strays_at:
+            return
+        self._strays_at = math.inf
+        consumer = self.planned["consumer"]
+        for one in self._store.reservations(self._queue, consumer):
+            number = one.tag.removeprefix(f"{consumer}/").partition("/")[0]
+            if number.isdigit() and int(number) < seq:
+                given = self._store.rollback(self._queue, one.tag, failed=False)
+                log.warning("%d messages of %s were left behind under %s: given back", given, self._queue, one.tag)
+
+    def _account(self, end: Offset, done: int) -> None:
+        """Raise `FencedError` where messages of a batch of ours were lost to others while we worked on it."""
+        self._missed += sum(end["rows"]) - done
+        if self._missed <= 0:
+            return
+        name = end["consumer"].partition("/")[0]
+        lost = self._missed - (settled(self._store, self._queue, name) - self._settled_before)
+        if lost > 0:
+            self._missed -= lost
+            raise _lost(self._options, lost, sum(end["rows"]), _tag(end))
+
+    def _drop(self, end: Offset) -> None:
+        """At most once: what was delivered once, perhaps in part, is not delivered again."""
+        given_up = self._store.commit(self._queue, _tag(end), history=self._options.history)
+        if given_up:
+            log.warning(
+                "%d messages of %s were being worked on when the query ended: with delivery=at-most-once they do not "
+                "come again",
+                given_up, self._queue,
+            )  # fmt: skip
+
+    def stop_at_now(self) -> None:
+        """Take nothing from now on that matures later than now."""
+        self._before = self._store.now()
+
+    def backlog(self) -> dict[str, Any]:
+        """The place of this consumer and the sizes of the queue, which are looked at now and then only."""
+        age = time.monotonic() - self._backlog_at
+        if age > (BACKLOG_BUSY if self._busy else BACKLOG_IDLE):
+            sizes = self._store.sizes(self._queue)
+            self._backlog = {
+                "ready": sizes.ready,
+                "scheduled": sizes.scheduled,
+                "reserved": sizes.reserved,
+                "oldestReadyAgeMs": sizes.oldest_ready_age,
+            }
+            self._backlog_at = time.monotonic()
+        place = {key: value for key, value in self.planned.items() if key != "rows"}
+        return place | self._backlog
+
+    def close(self) -> None:
+        """End the signs of life, and the connections. What is reserved stays so."""
+        if self._keeper is not None:
+            self._keeper.stop()
+        self._store.close()
+
+    def _own(self, offset: Offset) -> bool:
+        """Check an offset of Spark's, and become the owner of the consumer it names, unless we are; give if so."""
+        self._check(offset)
+        if self._keeper is not None:
+            return False
+        options, consumer = self._options, offset["consumer"]
+        ownership = Ownership(self._store, self._queue, consumer)
+        ownership.take()
+        if options.isolate_failures:
+            dead = options.dead(self._queue)
+            rules = Rules(options.retry_delay, options.reserve_timeout, options.max_tries, dead)
+            self._isolation = Isolation(self._store, self._queue, consumer, rules)
+        parked = self._isolation.parked_tag if self._isolation else None
+        self._keeper = Keeper(options, ownership, parked)
+        self.planned = offset
+        self._strays_at = time.monotonic() + options.retry_timeout / 1000
+        self._settled_before = settled(self._store, self._queue, consumer.partition("/")[0])
+        self._tell_of_others(consumer)
+        return True
+
+    def _check(self, offset: Offset) -> None:
+        if offset.get("v") != OFFSET_VERSION:
+            raise CheckpointError(
+                f"the checkpoint of the query on queue {self._queue!r} holds an offset of version "
+                f"{offset.get('v')!r}, this version of spark_queue reads {OFFSET_VERSION}: run it with the version "
+                "that wrote it, or start with a new checkpoint",
+                queue=self._queue,
+            )
+        if offset.get("queue") != self._queue:
+            raise CheckpointError(
+                f"the checkpoint is that of a query on queue {offset.get('queue')!r}, but option 'queue' is "
+                f"{self._queue!r}: a query keeps its queue, another queue needs a new checkpoint",
+                queue=self._queue,
+            )
+        name = offset["consumer"].partition("/")[0]
+        if self._options.consumer not in (None, name):
+            raise CheckpointError(
+                f"the checkpoint is that of consumer {name!r}, but option 'consumer' is {self._options.consumer!r}: "
+                "give the same, or start with a new checkpoint",
+                consumer=name,
+            )
+
+    def _tell_of_others(self, consumer: str) -> None:
+        """Say what earlier epochs of this consumer hold: nobody works on it, and nobody gives it back unasked."""
+        name = consumer.partition("/")[0]
+        held: Counter[str] = Counter()
+        for one in self._store.reservations(self._queue, name):
+            held["/".join(one.tag.split("/")[:2])] += one.rows
+        del held[consumer]
+        for other, rows in held.items():
+            log.warning(
+                "consumer %s with another checkpoint still holds %d messages of %s; to give them back: "
+                "spark-queue release URL %s %s",
+                other, rows, self._queue, self._queue, other,
+            )  # fmt: skip
+
+
+def _lost(options: QueueOptions, lost: int, rows: int, tag: str) -> FencedError:
+    """The error for messages that others have taken, or released, while a query worked on them."""
+    why = "somebody released them"
+    if options.delivery == AT_LEAST_ONCE:
+        why += ", or their lease ended since this query stood still or the database could not be reached"
+    return FencedError(
+        f"{lost} of {rows} messages of queue {options.queue!r} are no longer held under {tag}: {why}. They come "
+        "again, here or elsewhere; started again, the query goes on with what it still holds",
+        queue=options.queue,
+        tag=tag,
+    )
+
+
+def commit_named(store: Store, end: Offset, history: int) -> int:
+    """Commit just what an offset names, and give the number of messages removed.
+
+    A process that stood still may have gone on reserving this batch after its successor had planned it: what the
+    offset does not name was never worked on.
+    """
+    parts = range(len(end.get("rows", [])))
+    return sum(store.commit(end["queue"], f"{_tag(end)}/{part}", history=history) for part in parts)
+
+
+def check_fetched(store: Store, options: QueueOptions, share: Share, rows: int) -> None:
+    """Raise `FencedError` where a task has fetched fewer rows than were reserved for it, and nobody settled them."""
+    if share.rows is None or rows >= share.rows:
+        return
+    name = share.tag.partition("/")[0]
+    if not settled(store, options.queue or "", name):
+        raise _lost(options, share.rows - rows, share.rows, share.tag)
+
+
+def _cores() -> int:
+    """The cores that this process may use; macOS does not tell."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _tag(offset: Offset) -> str:
+    return f"{offset['consumer']}/{offset['seq']}"

@@ -1,0 +1,85 @@
+"""Signs of life of a query, given by a thread of the reader process beside its batches."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+
+from spark_queue.errors import FencedError, StoreError
+from spark_queue.options import QueueOptions
+from spark_queue.store import mask, open_store
+from spark_queue.store.base import Store
+from spark_queue.store.owner import BEAT, Ownership
+
+log = logging.getLogger(__name__)
+
+
+class Keeper:
+    """A thread that gives signs of life while the query lives: of the consumer, and of what it has reserved."""
+
+    def __init__(self, options: QueueOptions, ownership: Ownership, parked: str | None) -> None:
+        self._options = options
+        self._ownership = ownership
+        self._parked = parked
+        lease = options.reserve_timeout
+        self._pause = math.inf if lease is None else lease / 3000  # seconds between two renewals
+        self._batch: tuple[str, float] | None = None  # its tag, and when to renew it (monotonic s)
+        self._fenced: FencedError | None = None
+        self._parent = os.getppid()
+        self._wake = threading.Event()
+        self._done = False
+        self._thread = threading.Thread(target=self._run, name="spark_queue keeper", daemon=True)
+        self._thread.start()
+
+    def watch(self, tag: str | None, since: float = -math.inf) -> None:
+        """Renew the lease of this batch from now on, or of none. `since` (monotonic s) it has run already."""
+        self._batch = None if tag is None else (tag, since + self._pause)
+        if since + self._pause < time.monotonic():
+            self._wake.set()
+
+    def check(self) -> None:
+        """Raise `FencedError` where the consumer is no longer ours."""
+        if self._fenced is not None:
+            raise self._fenced
+        self._ownership.check()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._done = True
+        self._wake.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        pause = min(BEAT, self._pause)
+        said = time.monotonic()
+        with open_store(self._options.url, patience=pause) as store:
+            mine = self._ownership.on(store)
+            while not self._done and self._fenced is None:
+                if os.getppid() != self._parent:
+                    log.warning("Spark has died: this process, which planned for it, ends too")
+                    os._exit(1)  # the main thread may be waiting for a database
+                try:
+                    self._renew(store)
+                    if time.monotonic() - said >= BEAT:
+                        said = time.monotonic()
+                        mine.renew()
+                except FencedError as error:
+                    self._fenced = error
+                except StoreError as error:
+                    # The next round may succeed, and the batch itself fails if the database stays away.
+                    log.warning("no sign of life was given on %s: %s", mask(self._options.url), error)
+                self._wake.wait(pause)
+                self._wake.clear()
+
+    def _renew(self, store: Store) -> None:
+        batch, lease, queue = self._batch, self._options.reserve_timeout, self._options.queue or ""
+        if batch is None or lease is None or time.monotonic() < batch[1]:
+            return
+        for tag in (batch[0], self._parked):
+            if tag is not None:
+                store.renew(queue, tag, lease)
+        if self._batch is batch:  # not another one meanwhile
+            self._batch = batch[0], time.monotonic() + self._pause

@@ -1,0 +1,138 @@
+"""What a driver does with its queries beside starting them."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions as F
+
+from spark_queue.errors import SchemaError, StoreError
+from spark_queue.spark.consumer import OFFSET_VERSION, Offset, commit_named
+from spark_queue.store import open_store
+from spark_queue.store.isolation import forget_failure, tell_failure
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger(__name__)
+
+#: Characters kept of what a query failed with.
+KEPT = 2_000
+
+#: Seconds between two looks at a query that runs.
+LOOK = 1
+
+
+def delivery_hash(df: DataFrame, batch_id: int) -> str:
+    """The hash of a whole micro-batch, for `foreachBatch`: 64 hex digits, the same whenever the batch is replayed.
+
+    It is SHA-256 over the number of the batch and the least of its rows' `delivery_hash`, each of which is SHA-256
+    over consumer, sequence and message id. So batches of other queries, other checkpoints or other messages have
+    other hashes. `df` must still have the column `delivery_hash`; this runs a Spark job that reads the batch once
+    more. Raises `SchemaError` where the column is missing.
+    """
+    if "delivery_hash" not in df.columns:
+        raise SchemaError(
+            f"the DataFrame has no column 'delivery_hash' (it has {', '.join(df.columns)}): give the one that "
+            "foreachBatch got, before columns were dropped",
+            column="delivery_hash",
+        )
+    row = df.agg(F.min("delivery_hash").alias("least")).first()
+    least = row["least"] if row is not None else None
+    return hashlib.sha256(f"{batch_id}\0{least or ''}".encode()).hexdigest()
+
+
+def supervise(
+    start: Callable[[], StreamingQuery],
+    url: str,
+    *,
+    restarts: int | None = None,
+    pause: float = 1.0,
+    longest: float = 60.0,
+    look: Callable[[StreamingQuery], None] = lambda _: None,
+    wait: Callable[[float, str], bool] | None = None,
+) -> StreamingQuery:
+    """Run a query to its end, starting it again whenever it fails, and give the one that ended well.
+
+    `start` starts the query, with the same checkpoint each time. `pause` seconds lie before the second start, twice
+    as many before each after that, `longest` at most, until a batch has succeeded. After `restarts` failures in a row
+    (`None`: never) what it failed with is raised. The store at `url`, which the query reads, is told each failure, so
+    that a message that makes its batch fail (option `isolateFailures`) dies with it in the header `x-error`.
+
+    `look` is called with the query every second while it runs, and once more when it has ended. `wait` is called in
+    place of a pause, with its seconds and the failure, and says whether the query is to start again.
+    """
+    failures = 0
+    while True:
+        query = start()
+        try:
+            try:
+                while not query.awaitTermination(LOOK):
+                    look(query)
+            finally:
+                look(query)
+        except StreamingQueryException as error:
+            failures = 1 if query.lastProgress else failures + 1
+            if restarts is not None and failures > restarts:
+                raise
+            _tell(url, tell_failure, str(query.id), str(error)[:KEPT])
+            delay = min(pause * 2 ** min(failures - 1, 30), longest)
+            log.warning("query %s has failed and starts again in %.1f s: %s", query.id, delay, str(error)[:KEPT])
+            if wait is None:
+                time.sleep(delay)
+            elif not wait(delay, str(error)):
+                return query
+        else:
+            _tell(url, forget_failure, str(query.id))
+            return query
+
+
+def _tell(url: str, what: Callable[..., None], *facts: str) -> None:
+    """Tell the store something that is good to know. It may be the very thing that makes the query fail."""
+    try:
+        with open_store(url) as store:
+            what(store, *facts)
+    except StoreError as error:
+        log.warning("the store was not told: %s", error)
+
+
+def drain(query: StreamingQuery, url: str, *, history: int = 0) -> int:
+    """Wait until the query ends, commit the last batch it finished, and give the number of messages removed.
+
+    Spark 4.0 and 4.1 never ask a source for more after the last batch of a run, so its messages stay reserved until
+    the query starts again or their lease ends; this settles them at once. On Spark 4.2 and later there is nothing
+    left to do after `availableNow`. `url` is the store that the query reads (its progress does not tell it, for it
+    may hold a password), `history` (ms) as in the option. Raises what made the query fail; a batch that Spark did
+    not finish is left alone.
+    """
+    query.awaitTermination()
+    progress = query.lastProgress
+    done = 0
+    with open_store(url) as store:
+        for source in progress["sources"] if progress else ():
+            offset = _offset(source["endOffset"])
+            if offset.get("v") == OFFSET_VERSION and "consumer" in offset:
+                done += commit_named(store, cast("Offset", offset), history)
+    return done
+
+
+def _offset(shown: Any) -> dict[str, Any]:
+    """The offset that a query's progress shows; empty where it is none of ours.
+
+    It comes as JSON, and on Spark 4.0 and 4.1 as what Python prints of a dict.
+    """
+    for read in (json.loads, ast.literal_eval):
+        try:
+            offset = read(str(shown))
+        except (ValueError, SyntaxError):
+            continue
+        return offset if isinstance(offset, dict) else {}
+    return {}

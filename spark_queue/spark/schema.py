@@ -1,0 +1,229 @@
+"""The columns of a queue's DataFrames, and the way from stored messages to the Arrow batches that Spark takes."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    DataType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+    VariantType,
+)
+from pyspark.sql.variant_utils import VariantUtils
+
+from spark_queue.errors import SchemaError, near
+from spark_queue.message import as_json, as_text
+from spark_queue.options import QueueOptions
+from spark_queue.spark.typed import parser, typed, writer_of
+
+CORRUPT = "_corrupt_payload"
+
+_HEADERS = MapType(StringType(), StringType())
+
+#: Every column of a read but `payload`, in order.
+READ: dict[str, DataType] = {
+    "id": StringType(),
+    "queue": StringType(),
+    "headers": _HEADERS,
+    "mature": TimestampType(),
+    "tries": IntegerType(),
+    "delivery_hash": StringType(),
+}
+HISTORY: dict[str, DataType] = READ | {"processed": TimestampType()}
+
+_PAYLOADS: dict[str, DataType] = {
+    "json": StringType(),
+    "text": StringType(),
+    "binary": BinaryType(),
+    "variant": VariantType(),
+}
+
+_NESTED = (StructType, MapType, ArrayType)
+
+#: The columns that a push takes, and the types of each; `payload` takes every type that JSON has a form for.
+_WHOLE = (ByteType, ShortType, IntegerType, LongType)
+_DELAY = (DayTimeIntervalType, *_WHOLE, FloatType, DoubleType, DecimalType)
+PUSH: dict[str, tuple[type[DataType], ...]] = {
+    "payload": (StringType, BinaryType, VariantType, *_NESTED),
+    "id": (StringType,),
+    "ns": (StringType,),
+    "queue": (StringType,),
+    "headers": (MapType,),
+    "mature": (TimestampType,),
+    "delay": _DELAY,
+    "tries": _WHOLE,
+}
+SETTLE: dict[str, tuple[type[DataType], ...]] = {
+    "id": (StringType,),
+    "outcome": (StringType,),
+    "delay": _DELAY,
+    "reason": (StringType,),
+}
+
+#: What turns a batch of stored messages, and the tag they are held under, into a batch of the DataFrame.
+Shaper = Callable[[pa.RecordBatch, str | None], pa.RecordBatch]
+
+
+def read_schema(options: QueueOptions) -> StructType:
+    """The columns of a DataFrame for which the user gave no schema."""
+    columns = HISTORY if options.view == "history" else READ
+    fields = [StructField(name, kind) for name, kind in columns.items()]
+    fields.insert(2, StructField("payload", _PAYLOADS[options.payload_format or "json"]))
+    return StructType(fields)
+
+
+def check_read_schema(schema: StructType, options: QueueOptions) -> None:
+    """Raise `SchemaError` where a queue cannot be read as `schema`."""
+    known = (HISTORY if options.view == "history" else READ) | {"payload": StringType(), CORRUPT: StringType()}
+    for field in schema.fields:
+        name, kind = field.name, field.dataType
+        if name not in known:
+            raise SchemaError(
+                f"a queue has no column {name!r}{near(name, known) or '; it has ' + ', '.join(known)}", column=name
+            )
+        if name == "payload" and isinstance(kind, _NESTED):
+            parser(kind, "payload")
+        elif name == "payload":
+            wanted = _PAYLOADS[options.payload_format or "json"]
+            if kind != wanted:
+                raise SchemaError(
+                    f"column 'payload' cannot be {kind.simpleString()}: "
+                    f"with payloadFormat={options.payload_format or 'json'} "
+                    f"it is {wanted.simpleString()}, or a struct, map or array for typed JSON",
+                    column=name,
+                )
+        elif kind != known[name]:
+            raise SchemaError(
+                f"column {name!r} is {known[name].simpleString()}, not {kind.simpleString()}", column=name
+            )
+
+
+def check_write_schema(
+    schema: StructType, columns: dict[str, tuple[type[DataType], ...]], needed: Sequence[str]
+) -> None:
+    """Raise `SchemaError` where a DataFrame of `schema` is not what a write into a queue takes."""
+    for field in schema.fields:
+        name, kind = field.name, field.dataType
+        if name not in columns:
+            raise SchemaError(
+                f"column {name!r} cannot be written to a queue"
+                f"{near(name, columns) or '; the columns are ' + ', '.join(columns)}",
+                column=name,
+            )
+        wanted = " or ".join(one.typeName() for one in columns[name])
+        if name == "headers":  # whether its values may be NULL does not matter
+            wanted = _HEADERS.simpleString()
+        if not isinstance(kind, columns[name]) or (name == "headers" and kind.simpleString() != wanted):
+            raise SchemaError(f"column {name!r} is {kind.simpleString()} but must be {wanted}", column=name)
+        if name == "payload" and isinstance(kind, _NESTED):
+            writer_of(kind, name)
+    for name in needed:
+        if name not in schema.names:
+            raise SchemaError(
+                f"column {name!r} is missing; the DataFrame has {', '.join(schema.names) or 'no columns'}",
+                column=name,
+            )
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The exact Arrow schema that Spark wants of batches of this schema."""
+    in_utc = "timezone" in inspect.signature(to_arrow_schema).parameters  # Spark 4.2 and later; before, it is a must
+    utc: dict[str, Any] = {"timezone": "UTC"} if in_utc else {}
+    return to_arrow_schema(schema, **utc)
+
+
+def shaper(schema: StructType, options: QueueOptions) -> Shaper:
+    """How batches of stored messages become batches of `schema`."""
+    return partial(_shape, arrow_schema(schema), schema, options.payload_format or "json")
+
+
+def _shape(
+    target: pa.Schema, schema: StructType, form: str, batch: pa.RecordBatch, tag: str | None
+) -> pa.RecordBatch:
+    made: dict[str, pa.Array] = {}
+    for name, field in zip(schema.names, schema.fields, strict=True):
+        if name == "payload" and isinstance(field.dataType, _NESTED):
+            made[name], made[CORRUPT] = typed(_json(batch).to_pylist(), field.dataType, target.field(name).type)
+        elif name == "payload":
+            made[name] = _FORMS[form](batch)
+        elif name == "delivery_hash":
+            made[name] = _delivery_hashes(batch, tag)
+        elif name != CORRUPT:
+            made[name] = batch.column(name)
+    nothing = pa.nulls(batch.num_rows, pa.string())
+    columns = [made.get(name, nothing).cast(target.field(name).type) for name in target.names]
+    return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+# --- payloads ---------------------------------------------------------------------------------------------------
+
+
+def _json(batch: pa.RecordBatch) -> pa.Array:
+    payload, kind = batch.column("payload"), batch.column("payload_kind")
+    if pc.all(pc.equal(kind, "json")).as_py() is not False:
+        return payload.cast(pa.string())
+    pairs = zip(payload.to_pylist(), kind.to_pylist(), strict=True)
+    return pa.array([as_json(text, form) for text, form in pairs], pa.binary()).cast(pa.string())
+
+
+def _text(batch: pa.RecordBatch) -> pa.Array:
+    payload, kind = batch.column("payload"), batch.column("payload_kind")
+    if not pc.any(pc.equal(kind, "binary")).as_py():
+        return payload.cast(pa.string())
+    pairs = zip(payload.to_pylist(), kind.to_pylist(), strict=True)
+    return pa.array([as_text(text, form) for text, form in pairs], pa.binary()).cast(pa.string())
+
+
+def _binary(batch: pa.RecordBatch) -> pa.Array:
+    return batch.column("payload")
+
+
+def _variant(batch: pa.RecordBatch) -> pa.Array:
+    parsed = [VariantUtils.parse_json(text) for text in _json(batch).to_pylist()]
+    kind = arrow_schema(StructType([StructField("v", VariantType())])).field("v").type
+    return pa.array([{"value": value, "metadata": metadata} for value, metadata in parsed], kind)
+
+
+_FORMS: dict[str, Callable[[pa.RecordBatch], pa.Array]] = {
+    "json": _json,
+    "text": _text,
+    "binary": _binary,
+    "variant": _variant,
+}
+
+
+# --- delivery hash ----------------------------------------------------------------------------------------------
+
+
+def _delivery_hashes(batch: pa.RecordBatch, tag: str | None) -> pa.Array:
+    """SHA-256, in hex, over consumer, sequence and id of each message; NULL where nothing was delivered."""
+    if tag is None:
+        return pa.nulls(batch.num_rows, pa.string())
+    delivery = hashlib.sha256(tag.rpartition("/")[0].encode() + b"\0")  # without the partition, which may change
+    hashes = []
+    for id in batch.column("id").to_pylist():
+        one = delivery.copy()
+        one.update(id.encode())
+        hashes.append(one.hexdigest())
+    return pa.array(hashes, pa.string())

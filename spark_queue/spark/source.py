@@ -1,0 +1,71 @@
+"""`format("queue")`: where Spark comes in."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from spark_queue.errors import OptionError
+from spark_queue.options import EXACTLY_ONCE, READERS, QueueOptions, Role, role_of_write
+from spark_queue.spark.reader import snapshot_reader
+from spark_queue.spark.schema import check_read_schema, read_schema
+from spark_queue.spark.stream import QueueStream
+from spark_queue.spark.writer import BatchWriter, Publish, Push, Settle, StreamWriter
+from spark_queue.store import usable
+
+
+class QueueDataSource(DataSource):
+    """A queue as a source and a sink, for batches and streams.
+
+    Name: `queue`. Options: see `spark_queue.options`. They are checked when the DataFrame is made.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "queue"
+
+    def schema(self) -> StructType:
+        return read_schema(self._options(*READERS))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return snapshot_reader(self._read_options(schema, "snapshot"), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return QueueStream(self._read_options(schema, "stream"), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        if overwrite:
+            raise OptionError(
+                "a queue is never overwritten: write with mode('append'); to empty it first use Queue(...).purge()",
+                option="mode",
+            )
+        return BatchWriter(self._work(schema, streaming=False))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        if overwrite:
+            raise OptionError("a queue takes outputMode append or update, not complete", option="outputMode")
+        return StreamWriter(self._work(schema, streaming=True))
+
+    def _work(self, schema: StructType, *, streaming: bool) -> Push | Settle:
+        role = role_of_write(self.options)
+        options = self._options(role)
+        if role == "settle":
+            return Settle(options, schema)
+        if streaming and options.txn_app_id is not None:
+            raise OptionError(
+                "option 'txnAppId' is for batch writes: a streaming query is its own, by its id and its batches",
+                option="txnAppId",
+            )
+        return (
+            Publish(options, schema, streaming=streaming)
+            if options.delivery == EXACTLY_ONCE
+            else Push(options, schema)
+        )
+
+    def _read_options(self, schema: StructType, role: Role) -> QueueOptions:
+        options = self._options(role)
+        check_read_schema(schema, options)
+        return options
+
+    def _options(self, *roles: Role) -> QueueOptions:
+        return usable(QueueOptions.parse(self.options, *roles))

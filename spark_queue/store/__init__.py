@@ -1,0 +1,82 @@
+"""The stores: one database behind one URL, holding many queues.
+
+A new database is one file in this folder and one line in `STORES`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from importlib import import_module
+
+from spark_queue.errors import DriverMissing, OptionError, near
+from spark_queue.options import QueueOptions
+from spark_queue.store.base import Store
+
+#: URL scheme -> (module:class, the extra that installs its driver).
+STORES: dict[str, tuple[str, str]] = {
+    "sqlite": ("spark_queue.store.sqlite:SqliteStore", ""),
+    "mongodb": ("spark_queue.store.mongodb:MongoStore", "mongodb"),
+    "mongodb+srv": ("spark_queue.store.mongodb:MongoStore", "mongodb"),
+    "redis": ("spark_queue.store.redis:RedisStore", "redis"),
+    "rediss": ("spark_queue.store.redis:RedisStore", "redis"),
+}
+
+
+def store_class(url: str) -> type[Store]:
+    """The class of the store behind a URL; nothing is opened.
+
+    Raises `OptionError` for an unknown scheme and `DriverMissing`, which names the extra to install.
+    """
+    scheme, colon, _ = url.partition("://")
+    if not colon or scheme not in STORES:
+        shown = f"{scheme}://" if colon else repr(mask(url))
+        hint = near(scheme, STORES) or f"; known are {', '.join(f'{one}://' for one in STORES)}"
+        raise OptionError(f"option 'url': no store for {shown}{hint}", option="url")
+    path, extra = STORES[scheme]
+    module, _, name = path.partition(":")
+    try:
+        found: type[Store] = getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("spark_queue"):
+            raise
+        raise DriverMissing(
+            f"{scheme}:// needs the package {error.name!r}, which is not installed: "
+            f"pip install 'spark-queue[{extra}]'",
+            extra=extra,
+        ) from error
+    return found
+
+
+def open_store(url: str, *, patience: float = 5.0) -> Store:
+    """The store behind a URL.
+
+    It connects at its first operation, so this does no I/O; close it, or use `with`. `patience`: seconds to
+    keep trying while the database cannot be reached. Raises `OptionError` for a URL that cannot be meant and
+    `DriverMissing`.
+    """
+    return store_class(url)(url, patience=patience)
+
+
+def usable(options: QueueOptions) -> QueueOptions:
+    """The options with URLs that hold wherever they are opened. Connects to nothing.
+
+    Raises `OptionError` for a URL or the name of a queue that the database forbids, and `DriverMissing`.
+    """
+    names = [name for name in (options.queue, options.dead_letter_queue) if name is not None]
+
+    def checked(url: str) -> str:
+        with open_store(url) as store:
+            for queue in names:
+                store.check_queue(queue)
+            return store.url
+
+    if options.urls is not None:
+        return replace(options, urls={name: checked(url) for name, url in options.urls.items()})
+    return replace(options, url=checked(options.url))
+
+
+def mask(url: str) -> str:
+    """The URL without its passwords, fit for messages and logs."""
+    hidden = re.sub(r"(://[^:/?#@]*):.*@", r"\1:***@", url)
+    return re.sub(r"(?i)([?&][^=&]*(?:password|secret|token)[^=&]*=)[^&]*", r"\1***", hidden)

@@ -1,0 +1,158 @@
+"""Payloads and headers between JSON, which a message carries, and BSON, which a MongoDB document holds.
+
+Types that JSON lacks (dates, ObjectId, Decimal128, …) are relaxed Extended JSON on our side, in both directions.
+Numbers keep their value, 64-bit integers exactly. JavaScript writes integers beyond 32 bits as doubles: a double of
+that size without a fraction is given as the integer that it stands for.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import bson
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+from bson import json_util
+from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.errors import BSONError
+
+from spark_queue.message import Kind, load_json
+
+#: Dates as milliseconds: BSON has years that `datetime` has not. Strings that others wrote may not be UTF-8.
+CODEC: CodecOptions[dict[str, Any]] = CodecOptions(
+    datetime_conversion=DatetimeConversion.DATETIME_MS, unicode_decode_error_handler="replace"
+)
+
+#: Most bytes of a document: the server's 16 MiB less what a reservation adds to it.
+LARGEST = (16 << 20) - (16 << 10)
+
+#: Most levels of nesting that MongoDB documents.
+DEEPEST = 100
+
+_EXTENDED = json_util.JSONOptions(
+    json_mode=json_util.JSONMode.RELAXED, datetime_conversion=DatetimeConversion.DATETIME_MS
+)
+_TO_JSON = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATETIME
+
+#: What orjson writes for NaN (and for null), and for doubles that may be meant as integers.
+_DOUBTFUL = re.compile(rb"null|\d{10}\.0(?!\d)")
+
+#: JSON that plain parsing may change or BSON refuse: $ names, long integers, the character NUL.
+_DIFFICULT = r'"\$|[0-9]{19}|\\u0000'
+
+#: Bytes of JSON that cannot become too large a document: an element of an array takes 2 in JSON, at most 12 in BSON.
+_SMALL = 1 << 20
+
+
+def difficult(payloads: pa.Array) -> list[bool]:
+    """For each payload whether it needs a closer look. Almost none does, and columns are looked through fast."""
+    found: list[bool] = pc.or_(
+        pc.match_substring_regex(payloads, _DIFFICULT), pc.greater(pc.binary_length(payloads), _SMALL)
+    ).to_pylist()
+    return found
+
+
+def check_document(document: Mapping[str, Any]) -> None:
+    """Raises `ValueError` with the rule that a whole document breaks."""
+    try:
+        size = len(bson.encode(document, codec_options=CODEC))
+    except OverflowError as error:
+        raise ValueError("it holds an integer beyond 64 bits, which MongoDB cannot keep") from error
+    except BSONError as error:
+        raise ValueError(f"MongoDB cannot keep it ({error})") from error
+    if size > LARGEST:
+        raise ValueError(f"its document is larger than {LARGEST:,} bytes")
+
+
+def to_bson(payload: bytes, kind: str, difficult: bool) -> Any:
+    """The value that a document holds for a payload. Raises `ValueError` with the rule that it breaks."""
+    if kind == "json":
+        if len(payload) > 2 * DEEPEST:
+            difficult = difficult or payload.count(b"[") + payload.count(b"{") > DEEPEST
+        value = _careful(payload) if difficult else orjson.loads(payload)
+        if value is None:
+            raise ValueError("its payload is JSON null, which would end other consumers of a MongoDB queue")
+        return value
+    return payload.decode() if kind == "text" else payload
+
+
+def from_bson(value: Any) -> tuple[bytes, Kind]:
+    """The payload and its kind that a value in a document stands for. The inverse of `to_bson`."""
+    if type(value) is str:
+        return value.encode(), "text"
+    if isinstance(value, bytes):
+        return bytes(value), "binary"
+    return _json(value), "json"
+
+
+def header_text(hdrs: Mapping[str, Any] | None) -> dict[str, str]:
+    """Headers as text: numbers and booleans, which other writers may use, become their JSON."""
+    if not hdrs:
+        return {}
+    return {
+        name: value if type(value) is str else _json(value).decode()
+        for name, value in hdrs.items()
+        if value is not None
+    }
+
+
+def _careful(text: bytes) -> Any:
+    try:
+        value = _extended_json(text) if b'"$' in text else load_json(text)
+        if _depth(value) > DEEPEST:
+            raise RecursionError
+    except RecursionError as error:
+        raise ValueError(f"its payload is nested deeper than {DEEPEST} levels") from error
+    return value
+
+
+def _extended_json(text: bytes) -> Any:
+    try:
+        value = json_util.loads(text, json_options=_EXTENDED)
+        bson.decode(bson.encode({"": value}), CODEC)
+    except (ValueError, TypeError, ArithmeticError, BSONError):
+        return load_json(text)  # a $ in the user's own names
+    return value
+
+
+def _json(value: Any) -> bytes:
+    text = orjson.dumps(value, default=_extended, option=_TO_JSON)
+    if (b"null" in text or b".0" in text) and _DOUBTFUL.search(text):
+        text = orjson.dumps(_plain(value), default=_extended, option=_TO_JSON)
+    return text
+
+
+def _extended(value: Any) -> Any:
+    """What orjson is to write for a value of a BSON type."""
+    if isinstance(value, int):
+        return int(value)
+    return json_util.default(value, _EXTENDED)
+
+
+def _plain(value: Any) -> Any:
+    """The value with the doubles replaced that orjson would not write as they are meant."""
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return {"$numberDouble": "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"}
+        if value.is_integer() and 2**31 <= abs(value) <= 2**53:
+            return int(value)
+    return value
+
+
+def _depth(value: Any) -> int:
+    """The levels of nesting of a JSON value."""
+    deepest, left = 0, [(value, 1)]
+    while left:
+        one, level = left.pop()
+        if isinstance(one, dict | list):
+            deepest = max(deepest, level)
+            left += [(inner, level + 1) for inner in (one.values() if isinstance(one, dict) else one)]
+    return deepest

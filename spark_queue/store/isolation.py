@@ -1,0 +1,169 @@
+"""The message that makes its batch fail again and again is found, and the rest is delivered.
+
+Whoever replays a batch knows only that it did not succeed. After `PATIENCE` runs in vain the batch is split: it keeps
+a part of its messages, and the others are parked, in groups of that size, to be batches of their own later. A group
+that fails is split in its turn, at once. A message that fails alone is the one: with `max_tries` it is run so often,
+alone, and then moves to the dead-letter queue; without, it goes back to its queue as failed, with a growing delay.
+Among 10,000 messages it is found with four splits.
+
+The runs of a batch are counted in a note, which is written only when a batch comes again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from spark_queue.store.base import Death, Store, about
+
+log = logging.getLogger(__name__)
+
+#: Runs of a batch that may fail for reasons of their own before one of its messages is suspected.
+PATIENCE = 3
+
+#: Into how many parts a batch that fails is split.
+PARTS = 16
+
+#: ms: the longest delay of a message that fails alone.
+LONGEST_DELAY = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What becomes of a message that fails alone. `delay`, `lease`: ms."""
+
+    delay: int
+    lease: int | None
+    max_tries: int | None
+    dead: str
+
+
+class Isolation:
+    """What one consumer (`name/epoch`) of a queue does about batches that fail."""
+
+    def __init__(self, store: Store, queue: str, consumer: str, rules: Rules) -> None:
+        self._store = store
+        self._queue = queue
+        self._consumer = consumer
+        self._rules = rules
+        self._key = _key(queue, consumer)
+        self.parked_tag = f"{consumer}/parked"
+        self.parking = store.note(self._key) is not None  #: whether groups may be parked
+
+    def run_again(self, seq: int) -> int:
+        """Count one more run of a batch that did not succeed, act on it, and give the number of its runs."""
+        runs = self._count(seq)
+        if runs <= PATIENCE:
+            return runs
+        tag = f"{self._consumer}/{seq}"
+        ids, tries = self._held(tag)
+        if len(ids) > 1:
+            self._split(tag, seq, ids)
+        elif ids:
+            self._failed_alone(tag, tries[0])
+        return runs
+
+    def next_parked(self, seq: int) -> int:
+        """Let batch `seq` hold a group that was parked, and give its size; 0 where none is left."""
+        if not self.parking:
+            return 0
+        tag = f"{self._consumer}/{seq}"
+        if held := sum(one.rows for one in self._store.reservations(self._queue, tag)):
+            return held  # a crash came between this and the offset
+        group = next(iter(self._store.reservations(self._queue, self.parked_tag)), None)
+        if group is None:
+            self._forget()
+            return 0
+        # It has failed in company: it is split as soon as it fails again.
+        self._update(lambda _: {"seq": seq, "runs": PATIENCE, "alone": 0})
+        return self._store.retag(self._queue, group.tag, f"{tag}/0", lease=self._rules.lease)
+
+    def _count(self, seq: int) -> int:
+        def once_more(value: dict[str, Any]) -> dict[str, Any]:
+            return {"runs": value["runs"] + 1} if value.get("seq") == seq else {"seq": seq, "runs": 2, "alone": 0}
+
+        return int(self._update(once_more)["runs"])
+
+    def _update(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+        """Change the note and give what it says then."""
+        self.parking = True
+        while True:
+            note = self._store.note(self._key)
+            value = note.value if note else {"v": 1}
+            value |= change(value)
+            if self._store.set_note(self._key, value, note.version if note else 0):
+                return value
+
+    def _forget(self) -> None:
+        note = self._store.note(self._key)
+        if note is None or self._store.set_note(self._key, None, note.version):
+            self.parking = False
+
+    def _held(self, tag: str) -> tuple[list[str], list[int]]:
+        ids: list[str] = []
+        tries: list[int] = []
+        for one in self._store.reservations(self._queue, tag):
+            for batch in self._store.fetch(self._queue, one.tag):
+                ids += batch.column("id").to_pylist()
+                tries += batch.column("tries").to_pylist()
+        return ids, tries
+
+    def _split(self, tag: str, seq: int, ids: list[str]) -> None:
+        size = -(-len(ids) // PARTS)
+        for number, start in enumerate(range(size, len(ids), size)):
+            group = f"{self.parked_tag}/{seq:012}-{number:03}"
+            self._store.retag(self._queue, tag, group, ids[start : start + size], lease=self._rules.lease)
+        log.warning(
+            "batch %s of %s fails again and again: %d of its %d messages are tried now, the others after them",
+            tag, self._queue, size, len(ids),
+        )  # fmt: skip
+
+    def _failed_alone(self, tag: str, tries: int) -> None:
+        rules, queue = self._rules, self._queue
+        reason = self._reason() or "it failed alone in its batch"
+        if rules.max_tries is None:
+            delay = min(rules.delay << min(tries, 40), LONGEST_DELAY)
+            if self._store.rollback(queue, tag, delay=delay):
+                log.warning("a message of %s makes its batch fail: tried again in %d ms (%s)", queue, delay, reason)
+            return
+        alone = self._update(lambda value: {"alone": value.get("alone", 0) + 1})["alone"]
+        if tries + alone >= rules.max_tries and self._store.move(
+            queue, rules.dead, tag=tag, death=Death(reason, failed=alone)
+        ):
+            log.warning("a message of %s makes its batch fail: moved to %s (%s)", queue, rules.dead, reason)
+
+    def _reason(self) -> str | None:
+        """What the query that runs this consumer failed with, where that was told."""
+        note = self._store.note(self._key)
+        told = self._store.note(failure_key(note.value["query"])) if note and "query" in note.value else None
+        return told.value["error"] if told else None
+
+
+def note_query(store: Store, queue: str, consumer: str, query: str) -> None:
+    """Note which query runs a consumer whose batch comes again, so that what made it fail can be told."""
+    note = store.note(_key(queue, consumer))
+    if note is not None and note.value.get("query") != query:
+        store.set_note(_key(queue, consumer), note.value | {"query": query}, note.version)
+
+
+def _key(queue: str, consumer: str) -> str:
+    return about(queue, "failing", consumer)
+
+
+def failure_key(query: str) -> str:
+    """The key of the note about what a query failed with."""
+    return f"failure/{query}"
+
+
+def tell_failure(store: Store, query: str, error: str) -> None:
+    """Note what a query failed with, for the header `x-error` of the message that it may turn out to be."""
+    note = store.note(failure_key(query))
+    store.set_note(failure_key(query), {"v": 1, "error": error}, note.version if note else 0)
+
+
+def forget_failure(store: Store, query: str) -> None:
+    """Remove what was noted: the query has succeeded."""
+    if note := store.note(failure_key(query)):
+        store.set_note(failure_key(query), None, note.version)

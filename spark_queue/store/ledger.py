@@ -1,0 +1,187 @@
+"""Exactly once into queues: what a sink has published, whatever dies in between.
+
+A sink writes batches that are numbered 0, 1, 2, … and may come again, in other pieces: tasks stage their rows, each
+attempt under a stage of its own, `sink/batch/attempt`. Then the ledger, one note for each sink, is set to the batch
+and to the stages that won: from that moment the batch counts as written. Its stages are published after it; a batch
+that the ledger names already is not staged again, and whatever of its stages is left is published. So
+
+    killed before the ledger is set     nothing is visible; the batch comes again, and what was staged is swept
+    killed after it                     the batch comes again, and what is missing becomes visible
+
+The decision is a compare-and-set: of two programs that write the same batch, the first decides for both.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_queue.errors import CheckpointError, FencedError, StoreError
+from spark_queue.store.base import Note, Store
+
+VERSION = 1
+PREFIX = "ledger/"
+
+#: How the sinks begin that live for one write: nobody will ask for it again.
+ONE_WRITE = "write-"
+
+#: The batch of a sink that has published nothing yet.
+NOTHING = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The last batch that a sink has decided to publish, and the stages that hold it.
+
+    A sink for one write begins with the batch `NOTHING`, and its ledger goes when the write has ended, well or not:
+    without one, nothing may be staged for it any more.
+
+    Where a sink writes to several databases, each has a ledger, and `members` names them all, with the first batch
+    that each has a part in.
+    """
+
+    sink: str
+    batch: int
+    stages: tuple[str, ...] = ()
+    members: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, sink: str, note: Note | None) -> Ledger | None:
+        """The ledger in a note. Raises `StoreError` for one that a newer version wrote."""
+        if note is None:
+            return None
+        if note.value.get("v") != VERSION:
+            raise StoreError(
+                f"the ledger of sink {sink!r} has version {note.value.get('v')!r}, this version of spark_queue reads "
+                f"{VERSION}: upgrade spark_queue",
+                sink=sink,
+            )
+        value = note.value
+        return cls(sink, value["batch"], tuple(value["stages"]), value.get("members", {}))
+
+
+def ledger_of(store: Store, sink: str) -> Ledger | None:
+    """The ledger of a sink, `None` where it has published nothing yet."""
+    return Ledger.read(sink, store.note(PREFIX + sink))
+
+
+def stage_of(sink: str, batch: int, attempt: str) -> str:
+    """The stage of one attempt to write a part of a batch."""
+    return f"{sink}/{batch}/{attempt}"
+
+
+def decided(ledger: Ledger | None, sink: str, batch: int, *, strict: bool) -> bool:
+    """Whether the sink has decided on this batch, so that nothing of it is to be staged.
+
+    `strict`: batches have no gaps, and only the last one may come again, as those of a streaming query; else every
+    batch up to the last one counts as written. Raises `CheckpointError` where the ledger does not fit to the batch,
+    `FencedError` where it is ahead of it.
+    """
+    last = NOTHING if ledger is None else ledger.batch
+    if batch == last or (batch < last and not strict):
+        return True
+    if batch < last:
+        raise FencedError(
+            f"sink {sink!r} is at batch {last} already, and this is batch {batch}: another query runs on a copy of "
+            "this checkpoint, or the checkpoint is an older one; go on with that one, or start with a new checkpoint",
+            sink=sink,
+            batch=batch,
+        )
+    if batch > last + 1 and strict:
+        known = "there is no ledger" if ledger is None else f"the ledger ends with batch {last}"
+        raise CheckpointError(
+            f"batch {batch} of sink {sink!r}: {known}, so nobody knows whether batch {batch - 1} was written. The "
+            "query wrote with another delivery or to another place before, or the ledger was removed or restored "
+            f"from a backup. If batch {batch - 1} was written, say so: spark-queue ledger set URL {sink} {batch - 1}",
+            sink=sink,
+            batch=batch,
+        )
+    return False
+
+
+def members(ledgers: Iterable[Ledger | None], names: Iterable[str], batch: int) -> dict[str, int]:
+    """The databases that have a part in this batch of a sink, with the first batch in which each had.
+
+    Where no ledger is left that could tell, as if they had always had.
+    """
+    last = [one for one in ledgers if one is not None and batch - 1 <= one.batch <= batch]
+    known = {name: first for one in last for name, first in one.members.items()}
+    return {name: known.get(name, batch if last else 0) for name in names}
+
+
+def publish(
+    store: Store,
+    sink: str,
+    batch: int,
+    stages: Sequence[str],
+    rows: int,
+    *,
+    strict: bool,
+    members: Mapping[str, int] | None = None,
+) -> int:
+    """Publish a batch that is staged, `rows` in all, and give the number of messages that became visible just now.
+
+    May be repeated at any time, also with other stages: those count with which it was decided first. What else was
+    staged for this batch and those before is swept. Raises as `decided` does, and `StoreError` where a part of what
+    was staged is gone (nothing is visible then).
+    """
+    while True:
+        note = store.note(PREFIX + sink)
+        found = Ledger.read(sink, note)
+        if decided(found, sink, batch, strict=strict):
+            winners: Sequence[str] = found.stages if found and found.batch == batch else ()
+            break
+        staged = Counter(dict.fromkeys(stages, 0))
+        for one in store.staged(f"{sink}/{batch}"):
+            staged[one.stage] += one.rows
+        if (there := sum(staged[one] for one in stages)) != rows:
+            if ledger_of(store, sink) != found:
+                continue  # somebody else has just published it
+            raise StoreError(
+                f"batch {batch} of sink {sink!r}: {rows} rows were staged and {there} are there, so somebody has "
+                "discarded some; nothing was published, and the batch can be written again",
+                sink=sink,
+                batch=batch,
+            )
+        value = _value(batch, stages) | ({"members": dict(members)} if members else {})
+        if store.set_note(PREFIX + sink, value, note.version if note else 0):
+            winners = stages
+            break
+    published = store.publish(winners)
+    for number in {batch_of(one.stage) for one in store.staged(sink)}:
+        if number <= batch:
+            store.unstage(f"{sink}/{number}")
+    return published
+
+
+def begin(store: Store, sink: str) -> None:
+    """Write the ledger of a sink for one write, before anything is staged for it."""
+    store.set_note(PREFIX + sink, _value(NOTHING, ()), 0)
+
+
+def forget(store: Store, sink: str) -> int:
+    """Remove the ledger of a sink that will never write again, then all that it has staged; give the rows of that.
+
+    In this order: who stages looks for the ledger afterwards, and so one of the two sees the other.
+    """
+    if note := store.note(PREFIX + sink):
+        store.set_note(PREFIX + sink, None, note.version)
+    return store.unstage(sink)
+
+
+def set_ledger(store: Store, sink: str, batch: int) -> None:
+    """Say by word that the sink has written everything up to this batch. What it has staged is kept."""
+    note = store.note(PREFIX + sink)
+    if not store.set_note(PREFIX + sink, _value(batch, ()), note.version if note else 0):
+        raise FencedError(f"sink {sink!r} is at work: its ledger changed just now", sink=sink)
+
+
+def batch_of(stage: str) -> int:
+    """The batch that a stage is for."""
+    return int(stage.split("/")[1])
+
+
+def _value(batch: int, stages: Sequence[str]) -> dict[str, Any]:
+    return {"v": VERSION, "batch": batch, "stages": list(stages)}

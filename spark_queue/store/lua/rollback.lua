@@ -1,0 +1,9 @@
+-- Gives back what a tag and those below it hold, or the members that are named.
+-- ARGV: tag, due (ms), failed (0, 1), members… Gives {messages given back, whether to call again}.
+
+drain()
+local members, more = selection(ARGV[1], 4)
+local kept, lost = examine(members)
+local done = give_back(kept, ARGV[2], tonumber(ARGV[3]))
+release(lost)
+return { done, (more or done < #kept) and 1 or 0 }

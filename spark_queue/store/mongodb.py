@@ -1,0 +1,584 @@
+"""Queues in MongoDB: `mongodb://host[:port]/database[?options]` or `mongodb+srv://…`, one collection per queue.
+
+`mongodb_documents.py` tells what a message looks like: as keuss' `mongo` backend writes it, so that its programs may
+share a queue. Beside the queues lie
+
+    spark_queue.staged      what is not published yet: `mongodb_stages.py`
+    spark_queue.notes       {_id: key, version, value: JSON text}
+
+* **Durability** is `w=majority` with `j=true`, and time is the server's, asked for at each operation.
+* **Atomic** is each operation for each message. A push that failed may have pushed a part; repeated, it completes.
+* **In transactions** messages are moved, a thousand at a time, and published: a chunk of up to 5,000 messages or 8 MB
+  appears in one step.
+* **A standalone server** has no transactions. There a message that moves is in both queues for the time of one
+  command (until the move is repeated, if the mover dies just then), and may be delivered by both if somebody else
+  reserves it at that very moment. The messages of a chunk appear one after the other: a publisher that dies leaves
+  some of them out until the publish is repeated, none for good, and none twice.
+
+Some things are peculiar to this store. A message whose lease ended takes its place in the order by that end, as for
+keuss, not by when it was due. And a client that is killed inside a transaction leaves it open until the server ends
+it (`transactionLifetimeLimitSeconds`, 60 s). What was to be published waits for a second or two only, for the next
+publish or unstage ends that transaction; but a thousand messages that were to be moved keep reserves of the queue
+and moves to its target waiting, and so waits whoever drops one of these queues. Nothing is lost by either.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, ClassVar, TypeVar
+from urllib.parse import parse_qsl
+
+import pyarrow as pa
+from bson import DatetimeMS, ObjectId
+from pymongo import IndexModel, MongoClient, ReadPreference
+from pymongo.client_session import ClientSession
+from pymongo.collection import Collection
+from pymongo.database import Database
+from pymongo.errors import (
+    BulkWriteError,
+    ConfigurationError,
+    ConnectionFailure,
+    DuplicateKeyError,
+    InvalidURI,
+    OperationFailure,
+    PyMongoError,
+    WTimeoutError,
+)
+from pymongo.read_concern import ReadConcern
+from pymongo.uri_parser import parse_uri
+
+from spark_queue import message
+from spark_queue.errors import OptionError, StoreError, StoreUnavailable
+from spark_queue.store.base import (
+    Condition,
+    Death,
+    Note,
+    Reservation,
+    Sizes,
+    Staged,
+    Store,
+    View,
+    Which,
+    refused,
+)
+from spark_queue.store.bson_json import CODEC
+from spark_queue.store.mongodb_documents import (
+    BY_ID,
+    DUPLICATE_KEY,
+    FENCED,
+    FORGET,
+    FREE,
+    HELD,
+    HELD_FIELDS,
+    HELD_ORDER,
+    INDEXES,
+    NEVER,
+    OURS,
+    READY,
+    RESERVED,
+    THEIRS,
+    WAITING_ORDER,
+    Document,
+    Filter,
+    Page,
+    State,
+    as_batch,
+    claiming,
+    due_by,
+    due_of,
+    held_by,
+    history_of,
+    id_condition,
+    insert,
+    insert_new,
+    key_of,
+    lease_end,
+    loose,
+    moment_of,
+    moved_to,
+    pages,
+    to_documents,
+)
+from spark_queue.store.mongodb_stages import OWN, Stages
+
+T = TypeVar("T")
+
+#: What a URL leaves open: ms until an unreachable server is told, and that a write is safe once it is acknowledged.
+DEFAULTS: dict[str, Any] = {
+    "serverSelectionTimeoutMS": 2_000,
+    "connectTimeoutMS": 2_000,
+    "w": "majority",
+    "journal": True,
+    "appname": "spark_queue",
+}
+
+#: Ids in one command, and messages in one transaction, which is to stay far from its limits (60 s, the cache).
+CHUNK = 10_000
+TOGETHER = 1_000
+
+#: Notes are read as the majority of the servers has them: whoever acts on one must not see it taken back.
+NOTES, SETTLED = f"{OWN}notes", ReadConcern("majority")
+
+#: Seconds until a command that was killed has noticed.
+STOPPING = 0.1
+
+#: Seconds until the indexes of a queue are looked for again: somebody may have dropped it, or made it.
+INDEXES_KNOWN, INDEXES_MISSED = 60.0, 5.0
+
+#: Error codes of the server.
+AUTHENTICATION_FAILED, UNAUTHORIZED, ATLAS_ERROR = 18, 13, 8000
+BAD_VALUE, MAJORITY_NOT_KNOWN_YET, QUERY_PLAN_KILLED = 2, 134, 175
+
+#: Clients that a fork left to us: neither to be used nor, for the parent's sake, to be closed.
+_inherited: list[MongoClient[Document]] = []
+
+
+class MongoStore(Store):
+    """Queues in one database. Safe to share among threads, and across a fork. Needs MongoDB 4.4 or later."""
+
+    max_payload = (16 << 20) - (64 << 10)
+    refuses: ClassVar[tuple[object, ...]] = (None,)
+
+    @classmethod
+    def resolve(cls, url: str) -> str:
+        # To parse a mongodb+srv:// URL asks the DNS; but for that prefix and its srv options it is like any other.
+        plain, _, options = url.replace("mongodb+srv://", "mongodb://", 1).partition("?")
+        if kept := [one for one in options.split("&") if one and not one.lower().startswith("srv")]:
+            plain += f"?{'&'.join(kept)}"
+        try:
+            database = parse_uri(plain)["database"]
+        except (ValueError, PyMongoError) as error:
+            if isinstance(error, ConfigurationError) and not isinstance(error, InvalidURI):
+                raise OptionError(f"option 'url': {error}", option="url") from None
+            # The text of the others may quote a part of the password.
+            raise OptionError(
+                "option 'url': this is no MongoDB URL; write mongodb://user:password@host:port/database?options, "
+                "with special characters of user and password as %40 (@), %3A (:), %2F (/)",
+                option="url",
+            ) from None
+        if not database:
+            raise OptionError(
+                "option 'url': it names no database; write mongodb://host/database (and ?authSource=admin, if the "
+                "user was made there)",
+                option="url",
+            )
+        return url
+
+    def __init__(self, url: str, *, patience: float = 5.0) -> None:
+        super().__init__(url, patience=patience)
+        self._lock = threading.Lock()
+        self._client: MongoClient[Document] | None = None
+        self._pid = 0
+        self._indexed: dict[str, tuple[bool, float]] = {}  # queue -> whether it has its indexes, believed until
+
+    # --- the connection -----------------------------------------------------------------------------------------
+
+    def _database(self) -> Database[Document]:
+        with self._lock:
+            if self._client is not None and self._pid != os.getpid():
+                _inherited.append(self._client)
+                self._client = None
+            if self._client is None:
+                self._client, self._pid = self._connect(), os.getpid()
+            return self._client.get_default_database(codec_options=CODEC, read_preference=ReadPreference.PRIMARY)
+
+    def _connect(self) -> MongoClient[Document]:
+        given = {name.lower() for name, _ in parse_qsl(self.url.partition("?")[2], keep_blank_values=True)}
+        return MongoClient(self.url, **{name: value for name, value in DEFAULTS.items() if name.lower() not in given})
+
+    def close(self) -> None:
+        with self._lock:
+            if self._client is not None and self._pid == os.getpid():
+                self._client.close()
+                self._client = None
+
+    def check_queue(self, queue: str) -> None:
+        super().check_queue(queue)
+        if "$" in queue or ".." in queue or queue.startswith(("system.", OWN, ".")) or queue.endswith("."):
+            raise OptionError(
+                f"{queue!r} cannot name a queue: the name of a MongoDB collection has no $, no dot at its ends, no "
+                f"two dots in a row, and does not begin with 'system.', nor with {OWN!r}, which is taken",
+                option="queue",
+                queue=queue,
+            )
+
+    def _queue(self, queue: str, *, make: bool = False) -> Collection[Document]:
+        """The collection of a queue; `make` makes what is missing of its indexes, and of itself."""
+        self.check_queue(queue)
+        found = self._database()[queue]
+        if make and not self._known(found):
+            found.create_indexes(list(INDEXES))
+            self._indexed[queue] = True, time.monotonic() + INDEXES_KNOWN
+        return found
+
+    def _known(self, queue: Collection[Document]) -> bool:
+        """Whether all our indexes are there."""
+        known, until = self._indexed.get(queue.name, (False, 0.0))
+        if time.monotonic() > until:
+            known = queue.index_information().keys() >= {one.document["name"] for one in INDEXES}
+            self._indexed[queue.name] = known, time.monotonic() + (INDEXES_KNOWN if known else INDEXES_MISSED)
+        return known
+
+    def _by(self, queue: Collection[Document], index: IndexModel) -> dict[str, Any]:
+        """The argument that makes an operation use an index; the server's own choice may be a scan.
+
+        A queue that only others have used has no index of ours, and looking at it makes none.
+        """
+        return {"hint": index.document["name"]} if self._known(queue) else {}
+
+    def _attempt(self, operation: Callable[..., T], *arguments: object) -> T:
+        def translated(*arguments: object) -> T:
+            try:
+                return operation(*arguments)
+            except PyMongoError as error:
+                raise self._told(error) from error
+
+        return super()._attempt(translated, *arguments)
+
+    def _told(self, error: PyMongoError) -> StoreError:
+        """The error of ours for one of the driver's."""
+        from spark_queue.store import mask  # it imports this module's neighbours
+
+        shown = mask(self.url)
+        text = str(error).partition(", full error:")[0].partition(", Timeout:")[0]
+        code = error.code if isinstance(error, OperationFailure) else None
+        if isinstance(error, BulkWriteError):  # its text quotes the documents
+            first = (error.details["writeErrors"] or error.details["writeConcernErrors"])[0]
+            text, code = first["errmsg"], first["code"]
+        if code == BAD_VALUE and "hint" in str(error):
+            self._indexed.clear()
+            return StoreUnavailable(f"{shown}: somebody dropped the indexes of the queue", url=shown)
+        again = ("TransientTransactionError", "RetryableWriteError", "UnknownTransactionCommitResult")
+        if (
+            isinstance(error, ConnectionFailure | WTimeoutError)
+            or any(error.has_error_label(label) for label in again)
+            or code == DUPLICATE_KEY  # in a transaction: somebody else pushed that very id
+            or code == MAJORITY_NOT_KNOWN_YET
+            or code == QUERY_PLAN_KILLED  # somebody dropped the queue while we looked
+        ):
+            return StoreUnavailable(f"{shown}: {text}", url=shown)
+        hint = {
+            AUTHENTICATION_FAILED: ": check user, password, and authSource, the database in which the user was made",
+            ATLAS_ERROR: ": check user and password",
+            UNAUTHORIZED: ": the user needs the role readWrite on this database",
+        }.get(code or 0, "")
+        return StoreError(f"{shown}: {text}{hint}", url=shown)
+
+    def _hello(self) -> tuple[int, bool]:
+        """The server's time, and whether there are transactions."""
+        hello = self._database().client.admin.command("hello", codec_options=CODEC)
+        return int(hello["localTime"]), "setName" in hello or hello.get("msg") == "isdbgrid"
+
+    def _now(self) -> int:
+        return self._hello()[0]
+
+    # --- messages in --------------------------------------------------------------------------------------------
+
+    def _push(self, queue: str, batch: pa.RecordBatch) -> int:
+        documents, wrong = to_documents(batch, self._now())
+        if wrong:
+            raise refused(queue, batch, wrong)
+        return insert(self._queue(queue, make=True), documents)
+
+    def _stage(self, queue: str, stage: str, part: str, batch: pa.RecordBatch) -> int:
+        documents, wrong = to_documents(batch, self._now())
+        if wrong:
+            raise refused(queue, batch, wrong)
+        with self._session() as session:
+            self._stages().put(queue, stage, part, documents, session)
+        return len(documents)
+
+    def _publish(self, stages: Sequence[str]) -> int:
+        return self._stages().publish(stages, self._hello()[1])
+
+    def _staged(self, stage: str) -> list[Staged]:
+        return self._stages().held(stage)
+
+    def _unstage(self, stage: str, keep: Sequence[str]) -> int:
+        return self._stages().remove(stage, keep)
+
+    def _stages(self) -> Stages:
+        return Stages(self._database(), partial(self._queue, make=True), self._attempt, self.patience)
+
+    # --- reservations -------------------------------------------------------------------------------------------
+
+    def _claim(self, queue: str, tag: str, limit: int, lease: int | None, before: int) -> int:
+        found = self._queue(queue)
+        if held := found.count_documents({**FENCED, "_tag": tag}, **self._by(found, HELD)):
+            return held
+        now = self._now()
+        due = due_by(min(now, before))
+        claim = claiming(tag, DatetimeMS(now), lease_end(now, lease))
+        claimed = 0
+        while claimed < limit:
+            most = min(limit - claimed, CHUNK)
+            ids = found.find(due, {"_id": 1}, limit=most, batch_size=most, **self._by(found, READY))
+            first = [one["_id"] for one in ids.sort(WAITING_ORDER)]
+            if not first:
+                break
+            self._queue(queue, make=True)  # not before: a reserve makes no queue
+            # Of those that somebody else has just taken, none is due any more: then there is another round.
+            which = {**due, "_id": {"$in": first}}
+            with self._session() as session:
+                taken: int = found.update_many(which, claim, session=session, **BY_ID).modified_count
+            claimed += taken
+        return claimed
+
+    @contextmanager
+    def _session(self) -> Iterator[ClientSession]:
+        """A session for one command.
+
+        If the connection breaks the server still goes on with it: it is stopped, or the next attempt would find it
+        at work. A claim would answer with what the tag holds so far, while it comes to hold more.
+        """
+        client = self._database().client
+        with client.start_session() as session:
+            try:
+                yield session
+            except ConnectionFailure:
+                with suppress(StoreError):
+                    self._attempt(client.admin.command, "killSessions", [session.session_id])
+                time.sleep(STOPPING)
+                raise
+
+    def _ready(self, queue: str, limit: int, before: int) -> int:
+        found = self._queue(queue)
+        due = due_by(min(self._now(), before))
+        return found.count_documents(due, limit=limit, **self._by(found, READY)) if limit else 0
+
+    def _page(self, queue: str, tag: str, after: tuple[int, str] | None, rows: int) -> pa.RecordBatch:
+        found = self._queue(queue)
+        which: Document = {**FENCED, "_tag": tag}
+        if after is not None:
+            mature, id = DatetimeMS(after[0]), key_of(after[1])
+            which["$or"] = [{"_mature": {"$gt": mature}}, {"_mature": mature, "_id": {"$gt": id}}]
+        some = found.find(which, HELD_FIELDS, limit=rows, batch_size=rows, **self._by(found, HELD))
+        with some.sort(HELD_ORDER) as documents:
+            return next((as_batch(queue, page, held=True) for page in pages(documents, rows)), message.NOTHING)
+
+    def _renew(self, queue: str, tag: str, lease: int | None) -> int:
+        found = self._queue(queue)
+        until = lease_end(self._now(), lease)
+        renewed = found.update_many(held_by(tag), {"$set": {"mature": until}}, **self._by(found, HELD))
+        return renewed.matched_count
+
+    def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int) -> int:
+        found = self._queue(queue)
+        held = self._among(found, OURS._replace(which=held_by(tag)), ids)
+        if not history:
+            return sum(found.delete_many(which, **by).deleted_count for which, by in held)
+        now = self._now()
+        moments = {"processed": now, "mature": now + 100 * history, "_until": now + history}
+        keep = {
+            "$set": {name: moment_of(ms) for name, ms in moments.items()},
+            "$unset": {name: "" for name in FORGET if name != "_mature"},
+            "$inc": {"tries": -1},
+        }
+        return sum(found.update_many(which, keep, **by).modified_count for which, by in held)
+
+    def _rollback(self, queue: str, tag: str, ids: Sequence[str] | None, delay: int, failed: bool) -> int:
+        found = self._queue(queue)
+        held = self._among(found, OURS._replace(which=held_by(tag)), ids)
+        give: Document = {"$set": {"mature": moment_of(self._now() + delay)}, "$unset": FORGET}
+        if not failed:
+            give["$inc"] = {"tries": -1}
+        return sum(found.update_many(which, give, **by).modified_count for which, by in held)
+
+    def _retag(self, queue: str, tag: str, to: str, ids: Sequence[str] | None, lease: int | None) -> int:
+        found = self._queue(queue)
+        which = {"$and": [held_by(tag), {"_tag": {"$ne": to}}]}  # what has passed on is not met again
+        change = {"$set": {"_tag": to, "mature": lease_end(self._now(), lease)}}
+        passing = self._among(found, OURS._replace(which=which), ids)
+        return sum(found.update_many(some, change, **by).modified_count for some, by in passing)
+
+    def _among(
+        self, queue: Collection[Document], state: State, ids: Sequence[str] | None, size: int = CHUNK
+    ) -> Iterator[tuple[Document, dict[str, Any]]]:
+        """Filters for the messages in a state (of `ids`, `size` at a time), each with the index to use."""
+        if ids is None:
+            yield dict(state.which), self._by(queue, state.by)
+        else:
+            for part in _parts([key_of(id) for id in ids], size):
+                yield {**state.which, "_id": {"$in": part}}, BY_ID
+
+    def _reservations(self, queue: str, tag: str) -> list[Reservation]:
+        found = self._queue(queue)
+        which = held_by(tag) if tag else {**FENCED, "_tag": {"$type": "string"}}
+        group = {"_id": "$_tag", "rows": {"$sum": 1}, "until": {"$max": "$mature"}}
+        steps = [{"$match": which}, {"$group": group}, {"$sort": {"_id": 1}}]
+        return [
+            Reservation(one["_id"], one["rows"], None if one["until"] >= NEVER else int(one["until"]))
+            for one in found.aggregate(steps, **self._by(found, HELD))
+        ]
+
+    # --- between queues -----------------------------------------------------------------------------------------
+
+    def _move(self, queue: str, to: str, which: Which, death: Death | None) -> int:
+        if which.limit == 0:
+            return 0
+        found, target = self._queue(queue), self._queue(to, make=True)  # a transaction makes no index
+        now, transactions = self._hello()
+        state = loose(now) if which.tag is None else OURS._replace(which=held_by(which.tag))
+        if which.min_tries:
+            state = state._replace(which={**state.which, "tries": {"$gte": which.min_tries + state.ahead}})
+        moving: list[ObjectId] = []
+        together = CHUNK if which.limit is None or not which.ids else len(which.ids)
+        for where, by in self._among(found, state, which.ids, together):
+            some = found.find(where, {"_id": 1}, **by)
+            if which.limit is not None:
+                some = some.sort(state.order).limit(which.limit)
+            moving += [one["_id"] for one in some]
+
+        def transfer(part: list[ObjectId]) -> tuple[int, list[ObjectId]]:
+            """Give the number moved, and what is left."""
+            with self._together(transactions) as session:
+                where = {**state.which, "_id": {"$in": part}}
+                with found.find(where, session=session, **BY_ID).sort("_id", 1) as some:
+                    documents = next((page.documents for page in pages(some, TOGETHER)), [])
+                entering = [moved_to(one, queue, state.ahead, death, now) for one in documents]
+                if session is None:
+                    insert(target, entering)
+                else:
+                    insert_new(target, [one["_id"] for one in entering], entering, session)
+                where["_id"] = {"$in": [one["_id"] for one in documents]}  # never one that was not copied
+                moved = found.delete_many(where, session=session, **BY_ID).deleted_count
+                return moved, [id for id in part if documents and id > documents[-1]["_id"]]
+
+        moved = 0
+        for part in _parts(moving, TOGETHER):
+            left = part
+            while left:
+                number, left = self._attempt(transfer, left)
+                moved += number
+        return moved
+
+    @contextmanager
+    def _together(self, transactions: bool) -> Iterator[ClientSession | None]:
+        """A transaction, where there are some."""
+        if not transactions:
+            yield None
+            return
+        with (
+            self._database().client.start_session() as session,
+            session.start_transaction(read_concern=ReadConcern("snapshot")),
+        ):
+            yield session
+
+    # --- notes --------------------------------------------------------------------------------------------------
+
+    def _note(self, key: str) -> Note | None:
+        found = self._settled_notes().find_one({"_id": key})
+        return None if found is None else _as_note(found)
+
+    def _set_note(self, key: str, value: dict[str, Any] | None, version: int) -> bool:
+        notes, which = self._database()[NOTES], {"_id": key, "version": version}
+        if value is None:
+            return notes.delete_one(which).deleted_count == 1
+        text = message.dump_json(value).decode()  # BSON forbids names that JSON has
+        if version:
+            return notes.update_one(which, {"$set": {"value": text}, "$inc": {"version": 1}}).modified_count == 1
+        try:
+            notes.insert_one({"_id": key, "version": 1, "value": text})
+        except DuplicateKeyError:
+            return False
+        return True
+
+    def _notes(self, prefix: str) -> dict[str, Note]:
+        which = {"_id": {"$gte": prefix, "$lt": f"{prefix}\U0010ffff"}}
+        return {one["_id"]: _as_note(one) for one in self._settled_notes().find(which)}
+
+    def _settled_notes(self) -> Collection[Document]:
+        return self._database().get_collection(NOTES, read_concern=SETTLED)
+
+    # --- looking ------------------------------------------------------------------------------------------------
+
+    def _sizes(self, queue: str) -> Sizes:
+        found = self._queue(queue)
+        now = self._now()
+        later = {"mature": {"$gt": DatetimeMS(now)}}
+        by = self._by(found, READY)
+        ready = found.count_documents(due_by(now), **by)
+        waiting = found.count_documents({"processed": None, **later}, **by)
+        reserved = found.count_documents({**RESERVED, **later}, **self._by(found, HELD))
+        first = self._first(found) if ready else None
+        age = None if first is None else max(0, now - first)
+        # They were counted one after the other, while others may have been at work.
+        return Sizes(ready, max(0, waiting - reserved), reserved, age)
+
+    def _next_mature(self, queue: str) -> int | None:
+        found = self._queue(queue)
+        steps: list[Document] = [
+            {"$match": due_by(message.LATEST)},
+            {"$sort": dict(WAITING_ORDER)},
+            {"$limit": 1},
+            {"$project": {"_id": 0, "mature": 1, "now": "$$NOW"}},  # a waiting client asks often: one round trip
+        ]
+        for first in found.aggregate(steps, **self._by(found, READY)):
+            return None if first["mature"] >= NEVER else int(first["mature"]) - int(first["now"])
+        return None
+
+    def _first(self, queue: Collection[Document]) -> int | None:
+        """The earliest `mature` in the queue."""
+        some = queue.find(due_by(message.LATEST), {"mature": 1, "_id": 0}, **self._by(queue, READY))
+        return next((int(one["mature"]) for one in some.sort(WAITING_ORDER).limit(1)), None)
+
+    def _peek(
+        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        states = (FREE, OURS, THEIRS) if view == "messages" else (history_of(self.now()),)
+        ids = [id_condition(one) for one in where if one.column == "id"]  # the same in every state
+        if limit is not None:
+            first: dict[ObjectId, Document] = {}
+            for state in states if limit else ():
+                by = BY_ID if ids else {}
+                which = {"$and": [state.where(where), *ids]}
+                for one in self._attempt(self._first_of, queue, state, which, by, limit):
+                    first.setdefault(one["_id"], one)  # it may have changed its state meanwhile
+            in_order = sorted(first.values(), key=lambda one: (due_of(one), one["_id"]))
+            yield from (as_batch(queue, page) for page in pages(in_order[:limit], rows))
+            return
+        # In the order of what never changes: nothing is met twice. By pages: the caller may take all the time.
+        all_states: list[Filter] = [{"$or": [state.where(where) for state in states]}, *ids]
+        after: list[Filter] = []
+        while page := self._attempt(self._some_of, queue, {"$and": all_states + after}, rows):
+            yield as_batch(queue, page)
+            after = [{"_id": {"$gt": page.documents[-1]["_id"]}}]
+
+    def _first_of(self, queue: str, state: State, which: Filter, by: dict[str, Any], limit: int) -> list[Document]:
+        """The first `limit` messages in a state, in order."""
+        found = self._queue(queue)
+        return list(found.find(which, limit=limit, **(by or self._by(found, state.by))).sort(state.order))
+
+    def _some_of(self, queue: str, which: Filter, rows: int) -> Page | None:
+        """The first messages in the order of `_id`: up to `rows`, and as far as PAGE_BYTES."""
+        with self._queue(queue).find(which, limit=rows, batch_size=rows, **BY_ID).sort("_id", 1) as documents:
+            return next(pages(documents, rows), None)
+
+    def _queues(self) -> list[str]:
+        names = self._database().list_collection_names(filter={"type": "collection"})
+        return [name for name in names if not name.startswith(("system.", OWN))]
+
+    # --- housekeeping -------------------------------------------------------------------------------------------
+
+    def _purge(self, queue: str) -> int:
+        found = self._queue(queue)
+        return found.delete_many(loose(self._now()).which, **self._by(found, READY)).deleted_count
+
+    def _drop(self, queue: str) -> None:
+        self._queue(queue).drop()
+        self._indexed.pop(queue, None)
+
+
+def _as_note(document: Document) -> Note:
+    return Note(json.loads(document["value"]), document["version"])
+
+
+def _parts(items: list[T], size: int) -> Iterator[list[T]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

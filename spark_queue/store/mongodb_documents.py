@@ -1,0 +1,318 @@
+"""Messages as documents of MongoDB: their layout, the states they are in, and how they enter a collection.
+
+The layout is that of keuss' `mongo` backend (with history, of `ps-mongo`), so that its programs may share a queue:
+
+    _id         ObjectId  the message's id; for an id that is not 24 lower-case hex digits, a hash of it
+    mature      Date      from when the message may be reserved; while it is held, when the lease ends
+    payload               JSON as BSON, a string, or binary
+    tries       Int32     failed attempts, and one more while it is held: it counts when it is reserved
+    hdrs        {}        headers
+    reserved    Date      since when it is held; still there once the lease has ended
+    processed   Date      when it was committed, of a message kept as history
+
+and adds, where needed:
+
+    _sid        the id, where `_id` is its hash
+    _tag        who holds it
+    _mature     when it was due, before `mature` became the end of the lease
+    _reserved   what we wrote to `reserved`. The tag holds the message only while the two are equal: other programs
+                know nothing of tags, but set or remove `reserved` whenever they take a message or give it back
+    _until      when the server removes it from the history
+    _hidden     who is about to publish it, on a server without transactions; `processed` hides it for so long
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from bson import DatetimeMS, ObjectId
+from bson.raw_bson import RawBSONDocument
+from bson.regex import Regex
+from pymongo import IndexModel, ReplaceOne
+from pymongo.client_session import ClientSession
+from pymongo.collection import Collection
+from pymongo.errors import BulkWriteError
+
+from spark_queue import message
+from spark_queue.store.base import PAGE_BYTES, Condition, Death
+from spark_queue.store.bson_json import check_document, difficult, from_bson, header_text, to_bson
+
+Document = dict[str, Any]
+Filter = Mapping[str, Any]
+
+EPOCH = DatetimeMS(0)
+
+#: When a lease of `None` ends.
+NEVER = DatetimeMS(message.LATEST)
+
+#: Error code of the server: the id is there already.
+DUPLICATE_KEY = 11000
+
+#: `processed` comes first, so that a long history costs the queue nothing.
+READY = IndexModel([("processed", 1), ("mature", 1), ("_id", 1)], name="spark_queue_ready")
+HELD = IndexModel(
+    [("_tag", 1), ("_mature", 1), ("_id", 1)],
+    name="spark_queue_held",
+    partialFilterExpression={"reserved": {"$exists": True}},
+)
+ENDING = IndexModel([("_until", 1)], name="spark_queue_ending", sparse=True, expireAfterSeconds=0)
+INDEXES = (READY, HELD, ENDING)
+BY_ID: dict[str, Any] = {"hint": "_id_"}
+
+#: What a page of held messages needs.
+HELD_FIELDS = {"payload": 1, "tries": 1, "hdrs": 1, "_sid": 1, "_mature": 1}
+
+#: Takes away what a reservation adds.
+FORGET = {"reserved": "", "_tag": "", "_mature": "", "_reserved": ""}
+
+OBJECT_ID = re.compile("[0-9a-f]{24}")
+
+OPERATORS = {"=": "$eq", "<": "$lt", "<=": "$lte", ">": "$gt", ">=": "$gte", "in": "$in"}
+
+
+class State(NamedTuple):
+    """One of the states that a message is in: how it is found, and what its fields mean then."""
+
+    which: Filter
+    due: str  #: the field that tells when it was due
+    ahead: int  #: how many tries it counts that have not failed yet
+    by: IndexModel  #: the index that leads to it
+    order: list[tuple[str, int]]
+
+    def where(self, conditions: Sequence[Condition]) -> Filter:
+        """A filter for the messages in this state that meet the conditions on `mature` and `tries`."""
+        return {"$and": [self.which, *(self._one(condition) for condition in conditions if condition.column != "id")]}
+
+    def _one(self, condition: Condition) -> Filter:
+        op, numbers = OPERATORS[condition.op], [int(one) for one in _values(condition)]
+        if condition.column == "mature":
+            moments = [DatetimeMS(one) for one in numbers]
+            return {self.due: {op: moments if op == "$in" else moments[0]}}
+        counts = [one + self.ahead for one in numbers]
+        return {"tries": {op: counts if op == "$in" else counts[0]}}
+
+
+class Page(NamedTuple):
+    """Documents of one batch, and their payloads with their kinds."""
+
+    documents: list[Document]
+    payloads: list[bytes]
+    kinds: list[str]
+
+
+RESERVED: Filter = {"processed": None, "reserved": {"$exists": True}}
+
+#: What a tag of ours holds: the fence.
+FENCED: Filter = {**RESERVED, "$expr": {"$eq": ["$reserved", "$_reserved"]}}
+
+#: `processed` is the same in all that wait: it just makes the order that of the index.
+WAITING_ORDER = [("processed", 1), ("mature", 1), ("_id", 1)]
+HELD_ORDER = [("_mature", 1), ("_id", 1)]
+
+FREE = State({"processed": None, "reserved": {"$exists": False}}, "mature", 0, READY, WAITING_ORDER)
+OURS = State(FENCED, "_mature", 1, HELD, HELD_ORDER)
+THEIRS = State({**RESERVED, "$expr": {"$ne": ["$reserved", "$_reserved"]}}, "mature", 1, HELD, WAITING_ORDER)
+
+
+# --- filters and updates --------------------------------------------------------------------------------------------
+
+
+def key_of(id: str) -> ObjectId:
+    """The `_id` of the message with this id."""
+    return ObjectId(bytes.fromhex(id) if OBJECT_ID.fullmatch(id) else hashlib.sha256(id.encode()).digest()[:12])
+
+
+def _values(condition: Condition) -> tuple[str | int, ...]:
+    return condition.value if isinstance(condition.value, tuple) else (condition.value,)
+
+
+def id_condition(condition: Condition) -> Filter:
+    """A condition on the id as a filter."""
+    if condition.op in ("=", "in"):
+        return {"_id": {"$in": [key_of(str(one)) for one in _values(condition)]}}
+    id = {"$ifNull": ["$_sid", {"$toString": "$_id"}]}
+    return {"$expr": {OPERATORS[condition.op]: [id, {"$literal": condition.value}]}}
+
+
+def due_by(moment: int) -> Document:
+    """What may be reserved at that moment; expired leases included."""
+    return {"processed": None, "mature": {"$lte": DatetimeMS(moment)}}
+
+
+def held_by(tag: str) -> Document:
+    """What a tag, and those below it, still hold."""
+    return {**FENCED, "_tag": {"$in": [tag, Regex(f"^{re.escape(tag)}/")]}}
+
+
+def loose(now: int) -> State:
+    """What nobody holds under a lease that lasts."""
+    ended = {"mature": {"$lte": DatetimeMS(now)}}
+    return State(
+        {"processed": None, "$or": [{"reserved": {"$exists": False}}, ended]}, "mature", 0, READY, WAITING_ORDER
+    )
+
+
+def history_of(now: int) -> State:
+    """Committed messages, also those that other programs committed."""
+    which = {"processed": {"$exists": True, "$ne": NEVER}, "_until": {"$not": {"$lte": DatetimeMS(now)}}}
+    return State(which, "_mature", 0, READY, HELD_ORDER)
+
+
+def lease_end(now: int, lease: int | None) -> DatetimeMS:
+    """When a lease that begins now ends."""
+    return NEVER if lease is None else moment_of(now + lease)
+
+
+def moment_of(ms: int) -> DatetimeMS:
+    """The moment as a document holds it."""
+    return DatetimeMS(min(ms, message.LATEST))
+
+
+def claiming(tag: str, now: DatetimeMS, until: DatetimeMS) -> list[Document]:
+    """The update that puts messages under a tag; those of a lease of ours that has ended keep when they were due."""
+    due = {"$cond": [{"$eq": ["$reserved", "$_reserved"]}, {"$ifNull": ["$_mature", "$mature"]}, "$mature"]}
+    tries = {"$add": [{"$ifNull": ["$tries", 0]}, 1]}
+    fields = {"mature": until, "tries": tries, "reserved": now, "_tag": tag, "_mature": due, "_reserved": now}
+    return [{"$set": fields}]
+
+
+# --- documents ------------------------------------------------------------------------------------------------------
+
+
+def to_documents(batch: pa.RecordBatch, now: int) -> tuple[list[Document], dict[int, str]]:
+    """The rows of a PUSHES batch as documents, and the rules that rows break."""
+    documents: list[Document] = []
+    wrong: dict[int, str] = {}
+    ids, due = batch.column("id"), message.due(batch, now)
+    moments = {ms: DatetimeMS(ms) for ms in set(due)}  # mostly there is one for all
+    columns = zip(
+        ids.to_pylist(),
+        pc.match_substring_regex(ids, f"^{OBJECT_ID.pattern}$").to_pylist(),
+        due,
+        batch.column("payload").to_pylist(),
+        batch.column("payload_kind").to_pylist(),
+        difficult(batch.column("payload")),
+        batch.column("tries").to_pylist(),
+        message.header_dicts(batch),
+        strict=True,
+    )
+    for row, (id, native, mature, payload, kind, hard, tries, headers) in enumerate(columns):
+        try:
+            document = {
+                "_id": ObjectId(bytes.fromhex(id)) if native else key_of(id),
+                "mature": moments[mature],
+                "payload": to_bson(payload, kind, hard),
+                "tries": tries,
+                "hdrs": headers,
+            }
+            if not native:
+                document["_sid"] = id
+            if hard or headers:
+                check_document(document)
+            documents.append(document)
+        except ValueError as error:
+            wrong[row] = str(error)
+    return documents, wrong
+
+
+def insert(queue: Collection[Document], documents: Sequence[Document], instead: Filter | None = None) -> int:
+    """Insert those whose ids are not there yet and give their number.
+
+    A message of the history makes way (that meets `instead`, where given), and so does one that is hidden.
+    """
+    if not documents:
+        return 0
+    try:
+        queue.insert_many(documents, ordered=False)
+        return len(documents)
+    except BulkWriteError as error:
+        if not only_duplicates(error):
+            raise
+        failed = error.details["writeErrors"]
+        inserted: int = error.details["nInserted"]
+    there_already = [documents[one["index"]] for one in failed]
+    makes_way = {"processed": {"$exists": True}, **(instead or {})}
+    again = [ReplaceOne({"_id": one["_id"], **makes_way}, one) for one in there_already]
+    return inserted + queue.bulk_write(again, ordered=False).modified_count
+
+
+def insert_new(
+    queue: Collection[Document],
+    ids: Sequence[ObjectId],
+    documents: Sequence[Document | RawBSONDocument],
+    session: ClientSession,
+) -> int:
+    """The same in a transaction, which an id that is there already would end."""
+    which = {"_id": {"$in": list(ids)}}
+    queue.delete_many({**which, "processed": {"$exists": True}}, session=session, **BY_ID)
+    there = {one["_id"] for one in queue.find(which, {"_id": 1}, session=session, **BY_ID)}
+    new: dict[ObjectId, Document | RawBSONDocument] = {}
+    for id, document in zip(ids, documents, strict=True):
+        if id not in there:
+            new.setdefault(id, document)
+    if new:
+        queue.insert_many(new.values(), ordered=False, session=session)
+    return len(new)
+
+
+def only_duplicates(error: BulkWriteError) -> bool:
+    """Whether some ids were there already, and nothing else went wrong."""
+    codes = {one["code"] for one in error.details["writeErrors"]}
+    return codes == {DUPLICATE_KEY} and not error.details["writeConcernErrors"]
+
+
+def moved_to(document: Document, queue: str, ahead: int, death: Death | None, now: int) -> Document:
+    """The document as it enters another queue."""
+    moved = {name: value for name, value in document.items() if name not in FORGET}
+    if death is not None:
+        told = death.headers(queue, int(document.get("tries") or 0) - ahead, now)
+        moved["hdrs"] = {**(document.get("hdrs") or {}), **told}
+    return moved | {"mature": due_of(document), "tries": 0}
+
+
+def due_of(document: Document) -> DatetimeMS:
+    """When the message was due: before `mature` became the end of our lease or of our history."""
+    reserved = document.get("reserved")
+    ours = "processed" in document or (reserved is not None and reserved == document.get("_reserved"))
+    due: DatetimeMS = document["_mature"] if ours and "_mature" in document else document.get("mature", EPOCH)
+    return due
+
+
+def _ahead(document: Document) -> int:
+    """How many of its `tries` have not failed yet."""
+    return int("reserved" in document and "processed" not in document)
+
+
+def pages(documents: Iterable[Document], most: int) -> Iterator[Page]:
+    """Documents in pages of at most `most`, each ending early at PAGE_BYTES of payload."""
+    page, size = Page([], [], []), 0
+    for document in documents:
+        payload, kind = from_bson(document.get("payload"))
+        page.documents.append(document)
+        page.payloads.append(payload)
+        page.kinds.append(kind)
+        size += len(payload)
+        if len(page.documents) >= most or size >= PAGE_BYTES:
+            yield page
+            page, size = Page([], [], []), 0
+    if page.documents:
+        yield page
+
+
+def as_batch(queue: str, page: Page, *, held: bool = False) -> pa.RecordBatch:
+    """A page as a batch of MESSAGES or of HISTORY. `held`: the documents have just the fields of HELD_FIELDS."""
+    documents, payloads, kinds = page
+    ids = [one.get("_sid") or str(one["_id"]) for one in documents]
+    headers = [header_text(one.get("hdrs")) for one in documents]
+    mature = [int(one["_mature"] if held else due_of(one)) for one in documents]
+    tries = [int(one.get("tries") or 0) - (1 if held else _ahead(one)) for one in documents]
+    batch = message.build(queue, ids, payloads, kinds, headers, mature, tries)
+    if "processed" not in documents[0]:
+        return batch
+    processed = message.timestamps(int(one["processed"]) for one in documents)
+    return batch.append_column(message.HISTORY.field("processed"), processed)

@@ -1,0 +1,682 @@
+"""Queues in Redis: `redis://[user:password@]host[:port][/db]`, or `rediss://` for TLS. Needs Redis 6.2 or later.
+
+Messages lie as keuss' `redis-oq` keeps them, so its programs and ours share a queue; what is ours lies beside. The
+head of `lua/common.lua` tells the layout. keuss compares moments as text of 13 digits: to it a message due before
+2001-09-09 looks as if it were not due yet.
+
+* Each call of a script is atomic and takes some 5,000 messages at most, so a push, a commit, a move is atomic in
+  parts of that size. One that is cut short leaves no message half done: repeated, it goes on with the rest.
+* What is staged lies in chunks of that size, each a list beside the queue that it is for. A chunk is published in one
+  step, which removes it; the name it had is not taken again for ten minutes, whatever comes late. The registry of a
+  sink, one set, has its chunks from before they are written until they are gone: after a crash one may be told that
+  holds no rows, until it is published or removed.
+* What is acknowledged is as durable as the server's AOF policy says: `appendfsync always` loses nothing, `everysec`
+  up to a second of writes, and without AOF a crash goes back to the last snapshot.
+* The time is the server's `TIME`.
+* Scripts declare their keys. On Redis Cluster a hash tag in the queue's name (`{flights}`) keeps a queue's keys
+  together; queues between which messages move need the same one. The URL is that of the node which holds the queue;
+  registries and notes may lie on any.
+* With `maxmemory` reached whatever adds messages is refused (what is staged stays so), and all that drains a queue
+  goes on.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import sha1
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, urlsplit
+
+import orjson
+import pyarrow as pa
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from spark_queue import message
+from spark_queue.errors import OptionError, StoreError, StoreUnavailable, near
+from spark_queue.store import mask
+from spark_queue.store.base import (
+    PAGE_BYTES,
+    PAGE_ROWS,
+    Condition,
+    Death,
+    Note,
+    Reservation,
+    Sizes,
+    Staged,
+    Store,
+    View,
+    Which,
+)
+from spark_queue.store.redis_documents import FIELDS, Row, as_batch, pieces, read_entry
+
+CHUNK = 5_000  #: most messages of one call of a script
+NEVER = message.LATEST  #: where a lease ends that does not end
+
+#: Seconds to wait for a connection, and for an answer.
+CONNECT_TIMEOUT, ANSWER_TIMEOUT = 3.0, 30.0
+
+#: What the query of a rediss:// URL may say, in the words of redis-py.
+TLS_OPTIONS = {"ssl_ca_certs", "ssl_cert_reqs", "ssl_certfile", "ssl_check_hostname", "ssl_keyfile"}
+
+
+class Keys(NamedTuple):
+    """The keys of a queue, as the scripts number them."""
+
+    moments: str  # keuss' index
+    hash: str
+    held: str
+    leases: str
+    history: str
+    processed: str
+
+
+def keys_of(queue: str) -> Keys:
+    """The keys of a queue. Nothing else is ever touched for its messages, once they are published."""
+    return Keys(
+        f"keuss:q:ordered_queue:index:{queue}",
+        f"keuss:q:ordered_queue:hash:{queue}",
+        f"spark_queue:{queue}:held",
+        f"spark_queue:{queue}:leases",
+        f"spark_queue:{queue}:history",
+        f"spark_queue:{queue}:processed",
+    )
+
+
+class Chunk(NamedTuple):
+    """Messages of a stage that are published in one step. Those of a stage sort as they were staged."""
+
+    stage: str
+    part: str
+    queue: str
+
+    @classmethod
+    def of(cls, member: bytes) -> Chunk:
+        """The chunk of a member of a registry."""
+        name, queue = member.decode().split("\0")
+        stage, _, part = name.rpartition("/")
+        return cls(stage, part, queue)
+
+    @property
+    def member(self) -> str:
+        """What the registry has for it."""
+        return f"{self.stage}/{self.part}\0{self.queue}"
+
+    @property
+    def key(self) -> str:
+        """Where its messages lie. No other call of `stage` makes this key, whatever its queue and stage."""
+        return f"spark_queue:{self.queue}:staged:{self.stage}/{self.part}"
+
+    def within(self, stage: str) -> bool:
+        """Whether it is of this stage or of one below it; of any stage, where that is empty."""
+        return not stage or f"{self.stage}/".startswith(f"{stage}/")
+
+
+# No queue has keys that begin like these two: its name may be any.
+
+
+def registry_of(stage: str) -> str:
+    """The key of the registry that the sink of a stage has."""
+    return f"spark_queue.sink:{stage.partition('/')[0]}"
+
+
+def note_key(key: str) -> str:
+    """The key of a note."""
+    return f"spark_queue.note:{key}"
+
+
+LUA = Path(__file__).with_name("lua")
+
+
+def load_scripts(chunk: int = CHUNK, page: int = PAGE_BYTES) -> dict[str, tuple[str, str]]:
+    """The scripts by name: SHA-1 and text. `chunk` is the most messages of one call, `page` the bytes it reads."""
+    common = f"local CHUNK, BYTES, NEVER = {chunk}, {page}, {NEVER}\n" + (LUA / "common.lua").read_text("utf-8")
+    texts = {file.stem: common + file.read_text("utf-8") for file in LUA.glob("*.lua") if file.stem != "common"}
+    return {name: (sha1(text.encode(), usedforsecurity=False).hexdigest(), text) for name, text in texts.items()}
+
+
+SCRIPTS = load_scripts()
+
+
+class RedisStore(Store):
+    """Queues in one database of a Redis server. Safe to share among threads, and across a fork."""
+
+    max_payload = 500_000_000  # and its document, longer by escapes or base64, has to fit into LARGEST_DOCUMENT
+
+    @classmethod
+    def resolve(cls, url: str) -> str:
+        def wrong(what: str) -> OptionError:
+            return OptionError(
+                f"option 'url': {mask(url)!r} {what}; write redis://[user:password@]host[:port][/db] or rediss://…",
+                option="url",
+            )
+
+        scheme, _, rest = url.partition("://")
+        if "@" in "".join(re.split(r"[/?#]", rest, maxsplit=1)[1:]):  # then we cannot tell what to hide
+            raise OptionError(
+                f"option 'url': an @ stands after the server of the {scheme}:// URL: write / ? # as %2F %3F %23",
+                option="url",
+            )
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise wrong("has a malformed host or port") from error
+        if parts.scheme not in ("redis", "rediss") or not parts.hostname or port == 0:
+            raise wrong("names no server")
+        if not re.fullmatch(r"/?|/\d+", parts.path):
+            raise wrong(f"names no database: {parts.path[1:]!r} is not a number")
+        if parts.fragment:
+            raise wrong("has a fragment")
+        for name, _ in parse_qsl(parts.query, keep_blank_values=True):
+            if parts.scheme == "redis" or name not in TLS_OPTIONS:
+                known = TLS_OPTIONS if parts.scheme == "rediss" else set()
+                raise wrong(f"has the unknown parameter {name!r}{near(name, known)}")
+        return url
+
+    def __init__(self, url: str, *, patience: float = 5.0) -> None:
+        super().__init__(url, patience=patience)
+        self._lock = threading.Lock()
+        self._client: redis.Redis | None = None
+        self._cluster: redis.RedisCluster | redis.Redis | None = None
+        self._pid = 0
+
+    # --- the connection -----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _connection(self) -> Iterator[Any]:
+        """The client; its errors become ours. `Any`: redis-py types an answer as that of all its kinds of clients."""
+        with self._lock:
+            if self._client is None or self._pid != os.getpid():
+                self._pid = os.getpid()
+                self._client = redis.Redis.from_url(self.url, **_connecting())
+                self._cluster = None
+            client = self._client
+        try:
+            yield client
+        except (redis.RedisError, redis.exceptions.RedisClusterException) as error:
+            raise self._told(error) from error
+
+    @contextmanager
+    def _anywhere(self) -> Iterator[Any]:
+        """The client for what lies beside the queues: any node of a cluster may have it."""
+        with self._connection() as client:
+            if self._cluster is None:
+                clustered = b"cluster" in client.execute_command("HELLO")
+                self._cluster = redis.RedisCluster.from_url(self.url, **_connecting()) if clustered else client
+            yield self._cluster
+
+    def _told(self, error: Exception) -> StoreError:
+        shown, text = mask(self.url), str(error)
+        denied = (redis.AuthenticationError, redis.exceptions.AuthorizationError, redis.exceptions.NoPermissionError)
+        if isinstance(error, denied) or "ACL failure" in text:
+            hint = "check the user and the password of the URL, and what the user's ACL allows"
+            return StoreError(f"{shown}: {text}: {hint}", url=shown)
+        passing = (
+            redis.ConnectionError,
+            redis.TimeoutError,
+            redis.BusyLoadingError,
+            redis.ReadOnlyError,  # a failover is under way
+            redis.exceptions.ClusterDownError,
+            redis.exceptions.TryAgainError,
+            redis.exceptions.RedisClusterException,  # no node of a cluster answers
+        )
+        if isinstance(error, passing) or text.startswith(("BUSY", "LOADING", "MASTERDOWN")):
+            return StoreUnavailable(f"{shown} cannot be reached: {text}", url=shown)
+        if isinstance(error, redis.exceptions.OutOfMemoryError):
+            text += ": the server's maxmemory is reached; consume messages or raise it"
+        if isinstance(error, redis.exceptions.MovedError):
+            text = "this node of a cluster does not hold the queue: give the URL of the one that does"
+        return StoreError(f"{shown}: {text}", url=shown)
+
+    def _run(self, script: str, queue: str, *arguments: Any, more: Sequence[str] = ()) -> Any:
+        """Call a script with the keys of a queue, and `more`."""
+        with self._connection() as client:
+            return _call(client, script, [*keys_of(queue), *more], *arguments)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._client is not None and self._pid == os.getpid():
+                self._client.close()
+                if self._cluster is not None:
+                    self._cluster.close()
+            self._client = self._cluster = None
+
+    # --- messages in --------------------------------------------------------------------------------------------
+
+    def _push(self, queue: str, batch: pa.RecordBatch) -> int:
+        dues = message.due(batch, self._now())
+        parts = list(pieces(queue, batch, dues, CHUNK))  # a list: all documents are sound before one is sent
+        return sum(self._run("push", queue, *part) for part in parts)
+
+    # --- messages in, all at once -------------------------------------------------------------------------------
+
+    def _stage(self, queue: str, stage: str, part: str, batch: pa.RecordBatch) -> int:
+        dues = message.due(batch, self._now())
+        contents = list(pieces(queue, batch, dues, CHUNK))
+        chunks = [Chunk(stage, f"{part}.{number:06}", queue) for number in range(len(contents))]
+        with self._anywhere() as client:
+            client.sadd(registry_of(stage), *(chunk.member for chunk in chunks))
+        for chunk, content in zip(chunks, contents, strict=True):
+            self._run("stage", queue, *content, more=[chunk.key])
+        return len(dues)
+
+    def _publish(self, stages: Sequence[str]) -> int:
+        named = set(stages)
+        sinks = {registry_of(stage): stage for stage in stages}
+        found = (chunk for stage in sinks.values() for chunk in self._registered(stage))
+        return self._end("publish", [chunk for chunk in found if chunk.stage in named])
+
+    def _staged(self, stage: str) -> list[Staged]:
+        chunks = [chunk for chunk in self._registered(stage) if chunk.within(stage)]
+        rows: Counter[tuple[str, str]] = Counter()
+        with self._anywhere() as client:
+            ask = client.pipeline(transaction=False)
+            for chunk in chunks:
+                ask.llen(chunk.key)
+            for chunk, length in zip(chunks, ask.execute(), strict=True):
+                rows[chunk.stage, chunk.queue] += length // FIELDS
+        return [Staged(*which, n) for which, n in rows.items()]
+
+    def _unstage(self, stage: str, keep: Sequence[str]) -> int:
+        kept, found = set(keep), self._registered(stage)
+        return self._end("unstage", [chunk for chunk in found if chunk.within(stage) and chunk.stage not in kept])
+
+    def _registered(self, stage: str) -> list[Chunk]:
+        """The chunks of the sink of a stage, of all sinks where it is empty, in order."""
+        with self._anywhere() as client:
+            sinks = [registry_of(stage)] if stage else client.scan_iter(match=registry_of("*"), count=PAGE_ROWS)
+            return sorted({Chunk.of(member) for sink in sinks for member in client.smembers(sink)})
+
+    def _end(self, script: str, chunks: Sequence[Chunk]) -> int:
+        """Publish or remove chunks, and only then forget them; give the rows."""
+        rows: int = sum(self._run(script, chunk.queue, more=[chunk.key]) for chunk in chunks)
+        with self._anywhere() as client:
+            for registry, ended in groupby(chunks, lambda chunk: registry_of(chunk.stage)):
+                client.srem(registry, *(chunk.member for chunk in ended))
+        return rows
+
+    # --- reservations -------------------------------------------------------------------------------------------
+
+    def _claim(self, queue: str, tag: str, limit: int, lease: int | None, before: int) -> int:
+        taken, state = 0, b"more"
+        while state == b"more":
+            taken, state = self._run("claim", queue, tag, max(limit, 0), _ms(lease), before, taken)
+        return self._count(queue, tag) if state == b"held" else int(taken)
+
+    def _ready(self, queue: str, limit: int, before: int) -> int:
+        return min(self._sweep(queue, before), limit)
+
+    def _sweep(self, queue: str, before: int = NEVER) -> int:
+        """Free what ended leases hold; give the number of messages that are ready then and were due by `before`."""
+        swept = False
+        while not swept:
+            swept, ready = self._run("ready", queue, before)
+        return int(ready)
+
+    def _page(self, queue: str, tag: str, after: tuple[int, str] | None, rows: int) -> pa.RecordBatch:
+        cursor = _member(tag, *after) if after else b""
+        members, documents = self._run("page", queue, tag, cursor, rows)
+        return as_batch(queue, [_due_and_id(member) for member in members], documents) if members else message.NOTHING
+
+    def _renew(self, queue: str, tag: str, lease: int | None) -> int:
+        return sum(self._walk(queue, one, _ms(lease)) for one, _ in (self._tags(queue, tag) if tag else ()))
+
+    def _count(self, queue: str, tag: str) -> int:
+        return self._walk(queue, tag, "as it is")
+
+    def _walk(self, queue: str, tag: str, lease: str | int) -> int:
+        rows = 0
+        cursor = target = resumed = b""
+        while True:
+            more, cursor, target, resumed = self._run("renew", queue, tag, lease, cursor, target, resumed)
+            rows += int(more)
+            if not cursor:
+                if resumed != b"yes":
+                    return rows
+                rows, target = 0, b""
+
+    def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int) -> int:
+        return self._settle("commit", queue, (tag, history), self._named(queue, tag, ids))
+
+    def _rollback(self, queue: str, tag: str, ids: Sequence[str] | None, delay: int, failed: bool) -> int:
+        due = min(self._now() + delay, message.LATEST)  # one moment for all calls, so that the ids make the order
+        return self._settle("rollback", queue, (tag, due, int(failed)), self._named(queue, tag, ids))
+
+    def _settle(self, script: str, queue: str, arguments: tuple[Any, ...], members: list[bytes] | None) -> int:
+        """Run a script over members, or all that the tag holds, until nothing is left to do; give the messages."""
+        rows = 0
+        for start in range(0, 1 if members is None else len(members), CHUNK):
+            more = True
+            while more:
+                done, more = self._run(script, queue, *arguments, *(members or ())[start : start + CHUNK])
+                rows += done
+        return rows
+
+    def _named(self, queue: str, tag: str, ids: Iterable[str] | None) -> list[bytes] | None:
+        """The members of these ids in a tag's tree, in order of due and id; `None` where no ids are given."""
+        if ids is None:
+            return None
+        wanted = {id.encode() for id in ids}
+        return [member for member in self._members(queue, tag) if _due_and_id(member)[1] in wanted] if wanted else []
+
+    def _members(self, queue: str, tag: str) -> list[bytes]:
+        held, found = keys_of(queue).held, []
+        with self._connection() as client:
+            for low, high in ((f"[{tag}\0", f"({tag}\1"), (f"[{tag}/", f"({tag}0")):
+                start: str | bytes = low
+                while page := client.zrangebylex(held, start, high, 0, PAGE_ROWS):
+                    found += page
+                    start = b"(" + page[-1]
+        return sorted(found, key=_due_and_id)
+
+    def _tags(self, queue: str, tag: str) -> list[tuple[str, int]]:
+        """The tags of a tree with the ends of their leases."""
+        found = self._run("tags", queue, tag)
+        return [(name.decode(), int(until)) for name, until in zip(found[::2], found[1::2], strict=True)]
+
+    def _retag(self, queue: str, tag: str, to: str, ids: Sequence[str] | None, lease: int | None) -> int:
+        self._walk(queue, to, _ms(lease))  # so that all it will hold has one lease
+        start = to.encode() + b"\0"
+        members = self._members(queue, tag) if ids is None else self._named(queue, tag, ids) or []
+        passing = sorted(member for member in members if not member.startswith(start))  # those of a tag together
+        return self._settle("retag", queue, (to, _ms(lease)), passing)
+
+    def _reservations(self, queue: str, tag: str) -> list[Reservation]:
+        counted = ((name, self._count(queue, name), until) for name, until in self._tags(queue, tag))
+        return [Reservation(name, rows, None if until == NEVER else until) for name, rows, until in counted if rows]
+
+    # --- between queues -----------------------------------------------------------------------------------------
+
+    def _move(self, queue: str, to: str, which: Which, death: Death | None) -> int:
+        if which.tag is None:
+            members = self._free(queue, which.ids)
+        elif which.ids is None:
+            members = self._members(queue, which.tag)
+        else:
+            members = self._named(queue, which.tag, which.ids) or []
+        headers = b""
+        if death:
+            told = death.headers(queue, 0, self._now())
+            del told["x-dl-tries"]  # each message has its own
+            headers = orjson.dumps({name: orjson.dumps(value).decode() for name, value in told.items()})
+        failed, other = death.failed if death else 0, keys_of(to)[:2]
+        most = len(members) if which.limit is None else which.limit
+        at = moved = 0
+        while at < len(members) and moved < most:
+            chunk = members[at : at + CHUNK]
+            done, last = self._run("move", queue, most - moved, which.min_tries, failed, headers, *chunk, more=other)
+            moved += done
+            at = members.index(last, at) + 1 if last else at + len(chunk)
+        return moved
+
+    def _free(self, queue: str, ids: Iterable[str] | None = None) -> list[bytes]:
+        """What nobody holds (of `ids`, where given), in order, each as the member of no tag."""
+        self._sweep(queue)
+        free, _ = self._snapshot(queue, None if ids is None else [id.encode() for id in ids])
+        return [_member("", due, id) for due, id in sorted(free)]
+
+    # --- notes --------------------------------------------------------------------------------------------------
+
+    def _note(self, key: str) -> Note | None:
+        with self._anywhere() as client:
+            return _as_note(*client.hmget(note_key(key), "value", "version"))
+
+    def _set_note(self, key: str, value: dict[str, Any] | None, version: int) -> bool:
+        text = b"" if value is None else orjson.dumps(value)
+        with self._anywhere() as client:
+            return bool(_call(client, "note", [note_key(key)], text, version))
+
+    def _notes(self, prefix: str) -> dict[str, Note]:
+        start = len(note_key(""))
+        with self._anywhere() as client:
+            keys = list(client.scan_iter(match=note_key(_literal(prefix)) + "*", count=PAGE_ROWS))
+            ask = client.pipeline(transaction=False)
+            for key in keys:
+                ask.hmget(key, "value", "version")
+            found = {key.decode()[start:]: _as_note(*pair) for key, pair in zip(keys, ask.execute(), strict=True)}
+        return {key: note for key, note in found.items() if note}  # one may have been removed in between
+
+    # --- looking ------------------------------------------------------------------------------------------------
+
+    def _now(self) -> int:
+        with self._connection() as client:
+            return _milliseconds(client.time())
+
+    def _sizes(self, queue: str) -> Sizes:
+        now, ready, scheduled, reserved, *first = self._run("sizes", queue)
+        return Sizes(ready, scheduled, reserved, now - int(float(first[0])) if ready else None)
+
+    def _next_mature(self, queue: str) -> int | None:
+        keys = keys_of(queue)
+        with self._connection() as client:
+            ask = client.pipeline(transaction=False)
+            ask.time()
+            ask.zrange(keys.moments, 0, 0, withscores=True)
+            ask.zcount(keys.leases, NEVER, NEVER)
+            now, first, never = ask.execute()
+        if not first or (first[0][1] >= NEVER and never):
+            return None
+        return int(first[0][1]) - _milliseconds(now)
+
+    def _peek(
+        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        if limit == 0:
+            return
+        if view == "history":
+            yield from self._peek_history(queue, where, limit, rows)
+            return
+        ids = _ids_asked(where)
+        free, held = self._attempt(self._snapshot, queue, ids, None if where else limit)
+        found = [
+            row for row in free + held if _meets(where, "mature", row[0]) and _meets(where, "id", row[1].decode())
+        ]
+        if limit is not None:
+            found.sort()
+            if not any(one.column == "tries" for one in where):
+                del found[limit:]
+        left = len(found) if limit is None else limit
+        for part, documents in self._documents(queue, "messages", found, rows):
+            batch = _filtered(as_batch(queue, part, documents), where).slice(0, left)
+            left -= batch.num_rows
+            if batch.num_rows:
+                yield batch
+            if not left:
+                return
+
+    def _peek_history(
+        self, queue: str, where: Sequence[Condition], limit: int | None, rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        def batches() -> Iterator[pa.RecordBatch]:
+            kept = self._attempt(self._remembered, queue)
+            ids = _ids_asked(where)
+            found = [(0, id) for id in kept if ids is None or id in ids]
+            for part, entries in self._documents(queue, "history", found, rows):
+                processed, dues, documents = zip(*(read_entry(queue, one) for one in entries), strict=True)
+                batch = as_batch(queue, [(due, id) for due, (_, id) in zip(dues, part, strict=True)], documents)
+                column = message.timestamps(processed)
+                yield _filtered(batch.append_column(message.HISTORY.field("processed"), column), where)
+
+        if limit is None:
+            yield from (batch for batch in batches() if batch.num_rows)
+        else:
+            table = pa.Table.from_batches(batches(), message.HISTORY)
+            first = table.sort_by([("mature", "ascending"), ("id", "ascending")]).slice(0, limit)
+            yield from first.combine_chunks().to_batches(max_chunksize=rows)
+
+    def _remembered(self, queue: str) -> list[bytes]:
+        """The ids in the history."""
+        with self._connection() as client:
+            now = _milliseconds(client.time())
+            found: list[bytes] = client.zrangebyscore(keys_of(queue).processed, f"({now}", "+inf")
+            return found
+
+    def _snapshot(
+        self, queue: str, ids: Iterable[bytes] | None = None, first: int | None = None
+    ) -> tuple[list[Row], list[Row]]:
+        """What is free and what is held, at one moment, with when it is or was due, unordered.
+
+        All of the queue, or of `ids`, or so many that the `first` in order are among them.
+        """
+        keys, asked = keys_of(queue), None if ids is None else list(ids)
+        if asked is not None and not asked:
+            return [], []
+        with self._connection() as client:
+            # What is held, and what is claimed just now, may stand before the free ones in the index.
+            last = -1 if first is None else first + client.zcard(keys.held) + PAGE_ROWS
+            for whole in (True, False):
+                ask = client.pipeline(transaction=whole)
+                if asked is None:
+                    ask.zrange(keys.moments, 0, last, withscores=True)
+                else:
+                    ask.zmscore(keys.moments, asked)
+                ask.zrange(keys.held, 0, -1)
+                ask.zrange(keys.leases, 0, -1, withscores=True)
+                try:
+                    answers, members, leases = ask.execute()
+                    break
+                except (
+                    redis.exceptions.OutOfMemoryError
+                ):  # a full server takes no transaction, and reads all the same
+                    if not whole:
+                        raise
+            pairs = answers if asked is None else zip(asked, answers, strict=True)
+            scores = {id: score for id, score in pairs if score is not None}
+            ends: dict[bytes, set[float]] = {}
+            for name, end in leases:
+                ends.setdefault(name.rstrip(b"\0"), set()).add(end)
+            holders = {id: (tag, int(due)) for tag, due, id in (member.split(b"\0", 2) for member in members)}
+            beyond = [id for id in holders if id not in scores] if first is not None else []
+            late = dict(zip(beyond, client.zmscore(keys.moments, beyond), strict=True)) if beyond else {}
+        held = {
+            id: due for id, (tag, due) in holders.items() if (scores.get(id) or late.get(id)) in ends.get(tag, ())
+        }
+        free = [(int(score), id) for id, score in scores.items() if id not in held]
+        return free, [(due, id) for id, due in held.items()]
+
+    def _documents(
+        self, queue: str, view: View, found: Sequence[Row], rows: int
+    ) -> Iterator[tuple[list[Row], list[bytes]]]:
+        """Rows with their documents, without those that are gone: at most `rows` and about PAGE_BYTES at a time."""
+        at = 0
+        while at < len(found):
+            part = found[at : at + min(rows, PAGE_ROWS)]
+            documents = self._attempt(self._run, "documents", queue, view, *(id for _, id in part))
+            at += len(documents)
+            present = [(row, one) for row, one in zip(part, documents, strict=False) if one is not None]
+            if present:
+                yield [row for row, _ in present], [one for _, one in present]
+
+    def _queues(self) -> list[str]:
+        keys = keys_of("*")
+        with self._connection() as client:
+            found: set[str] = set()
+            for pattern in (keys.moments, keys.history):
+                head, tail = pattern.split("*")
+                for key in client.scan_iter(match=pattern, count=PAGE_ROWS):
+                    found.add(key.decode()[len(head) : len(key.decode()) - len(tail)])
+            return list(found)
+
+    # --- housekeeping -------------------------------------------------------------------------------------------
+
+    def _purge(self, queue: str) -> int:
+        return self._settle("commit", queue, ("", 0), self._free(queue))
+
+    def _drop(self, queue: str) -> None:
+        with self._connection() as client:
+            client.unlink(*keys_of(queue))
+
+
+# --- talking to the server --------------------------------------------------------------------------------------
+
+
+def _connecting() -> dict[str, Any]:
+    return {
+        "protocol": 2,
+        "retry": Retry(NoBackoff(), 0),  # the contract has its own patience
+        "socket_connect_timeout": CONNECT_TIMEOUT,
+        "socket_timeout": ANSWER_TIMEOUT,
+    }
+
+
+def _call(client: Any, script: str, keys: Sequence[str], *arguments: Any) -> Any:
+    digest, text = SCRIPTS[script]
+    try:
+        return client.evalsha(digest, len(keys), *keys, *arguments)
+    except redis.exceptions.NoScriptError:  # the first call since the server started
+        return client.eval(text, len(keys), *keys, *arguments)
+
+
+# --- plain values -----------------------------------------------------------------------------------------------
+
+HOLDS: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "in": lambda value, among: value in among,
+}
+
+
+def _ms(lease: int | None) -> str | int:
+    return "" if lease is None else lease
+
+
+def _milliseconds(time: tuple[int, int]) -> int:
+    """An answer of TIME."""
+    return time[0] * 1000 + time[1] // 1000
+
+
+def _member(tag: str, due: int, id: str | bytes) -> bytes:
+    return b"%b\0%015d\0%b" % (tag.encode(), due, id.encode() if isinstance(id, str) else id)
+
+
+def _due_and_id(member: bytes) -> Row:
+    at = member.index(b"\0")
+    return int(member[at + 1 : at + 16]), member[at + 17 :]
+
+
+def _as_note(value: bytes | None, version: bytes | None) -> Note | None:
+    return Note(orjson.loads(value), int(version)) if value and version else None
+
+
+def _literal(text: str) -> str:
+    """A pattern of SCAN that means just this text."""
+    return re.sub(r"[]\\*?[]", r"\\\g<0>", text)
+
+
+def _meets(where: Sequence[Condition], column: str, value: int | str) -> bool:
+    return all(HOLDS[one.op](value, one.value) for one in where if one.column == column)
+
+
+def _ids_asked(where: Sequence[Condition]) -> set[bytes] | None:
+    """The only ids that can meet the conditions; `None` where these name none."""
+    named = [
+        {
+            id.encode()
+            for id in ((one.value,) if isinstance(one.value, str | int) else one.value)
+            if isinstance(id, str)
+        }
+        for one in where
+        if one.column == "id" and one.op in ("=", "in")
+    ]
+    return set.intersection(*named) if named else None
+
+
+def _filtered(batch: pa.RecordBatch, where: Sequence[Condition]) -> pa.RecordBatch:
+    for one in where:
+        column = batch.column(one.column)
+        values = (message.milliseconds(column) if one.column == "mature" else column).to_pylist()
+        batch = batch.filter(pa.array([HOLDS[one.op](value, one.value) for value in values], pa.bool_()))
+    return batch

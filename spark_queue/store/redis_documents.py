@@ -1,0 +1,200 @@
+"""Messages as Redis keeps them: JSON documents in the form of keuss.
+
+    {"_id":"…","payload":…,"tries":0,"hdrs":{…},"mature":ms}    and ,"type":"buffer" at its end for a base64 payload
+
+A document that has this very form is read by cutting it, so that a JSON payload is never parsed; one that keuss has
+written again may have its fields in any order.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from json.decoder import scanstring  # type: ignore[attr-defined]
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from spark_queue import message
+from spark_queue.errors import StoreError
+from spark_queue.store.base import PAGE_BYTES, refused
+
+LARGEST_DOCUMENT = 512 << 20  #: bytes of a value of Redis (`proto-max-bulk-len`)
+
+FIELDS = 3  #: arguments of push.lua for each message: id, due, document
+
+Row = tuple[int, bytes]  #: when a message is due (ms), and its id
+
+#: What follows the payload in a document as it was pushed.
+TAIL = re.compile(rb',"tries":(\d+),"hdrs":(\{.*\}),"mature":\d+(,"type":"buffer")?\}', re.DOTALL)
+
+#: As no JSON value ends. What was cut out is several fields: keuss has written the document again, in its own order.
+NO_PAYLOAD_ENDS_SO = (b":true", b":false", b',"type":"buffer"')
+
+#: An entry of the history.
+ENTRY = re.compile(rb'\{"processed":(\d+),"mature":(\d+),"message":(.*)\}', re.DOTALL)
+
+
+def pieces(queue: str, batch: pa.RecordBatch, dues: Sequence[int], most: int) -> Iterator[list[Any]]:
+    """A PUSHES batch as arguments of push.lua, of at most `most` messages and about PAGE_BYTES for each call.
+
+    Raises `MessageError` for a row whose document Redis cannot take.
+    """
+    piece: list[Any] = []
+    size = 0
+    rows = zip(
+        batch.column("id").to_pylist(),
+        batch.column("payload").to_pylist(),
+        batch.column("payload_kind").to_pylist(),
+        message.header_dicts(batch),
+        batch.column("tries").to_pylist(),
+        dues,
+        strict=True,
+    )
+    for row, (id, payload, kind, headers, tries, due) in enumerate(rows):
+        end = b"}"
+        if kind == "text":
+            payload = orjson.dumps(payload.decode())
+        elif kind == "binary":
+            payload, end = b'"%b"' % base64.b64encode(payload), b',"type":"buffer"}'
+        document = b'{"_id":%b,"payload":%b,"tries":%d,"hdrs":%b,"mature":%d%b' % (
+            orjson.dumps(id),
+            payload,
+            tries,
+            orjson.dumps(headers) if headers else b"{}",
+            due,
+            end,
+        )
+        if len(document) > LARGEST_DOCUMENT:
+            rule = f"its document has {len(document):,} bytes, and Redis takes {LARGEST_DOCUMENT:,}"
+            raise refused(queue, batch, {row: rule})
+        piece += id, due, document
+        size += len(document)
+        if len(piece) >= FIELDS * most or size >= PAGE_BYTES:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
+
+
+_Tail = tuple[int, dict[str, str] | None, bool]  # tries, headers, whether the payload is base64
+_Parts = tuple[bytes, str, dict[str, str] | None, int]  # payload, kind, headers, tries
+
+
+def as_batch(queue: str, rows: Sequence[Row], documents: Sequence[bytes]) -> pa.RecordBatch:
+    """The MESSAGES batch of documents."""
+    tails: dict[bytes, _Tail | None] = {}  # few differ in a batch
+    parts = [
+        _cut(id, document, tails) or _parsed(queue, id, document)
+        for (_, id), document in zip(rows, documents, strict=True)
+    ]
+    payloads, kinds, headers, tries = zip(*parts, strict=True)
+    return message.build(
+        queue, [id.decode() for _, id in rows], payloads, kinds, headers, [due for due, _ in rows], tries
+    )
+
+
+def _cut(id: bytes, document: bytes, tails: dict[bytes, _Tail | None]) -> _Parts | None:
+    """Reads a document as it was pushed: the payload is cut out, not parsed. `None` for one of another form."""
+    head, end = b'{"_id":"%b","payload":' % id, document.rfind(b',"tries":')
+    if not document.startswith(head):
+        return None
+    text, tail = document[len(head) : end], document[end:]
+    if tail not in tails:
+        tails[tail] = _tail(tail)
+    found = tails[tail]
+    if found is None or text.endswith(NO_PAYLOAD_ENDS_SO):
+        return None
+    tries, headers, buffer = found
+    if text[:1] not in b'" \t\r\n':
+        return text, "json", headers, tries
+    try:
+        return *_payload(text, buffer), headers, tries
+    except ValueError:
+        return None
+
+
+def _tail(tail: bytes) -> _Tail | None:
+    found = TAIL.fullmatch(tail)
+    if not found:
+        return None
+    try:
+        return int(found[1]), None if found[2] == b"{}" else _headers(found[2]), found[3] is not None
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _parsed(queue: str, id: bytes, document: bytes) -> _Parts:
+    """Reads a document with its fields in any order. The text of the payload stays as it is."""
+    try:
+        text = document.decode()
+        fields = _fields(text)
+        payload = fields.get("payload", "null").encode()
+        headers = fields.get("hdrs", "{}")
+        told = _headers(headers.encode()) if headers.startswith("{") else None
+        return *_payload(payload, fields.get("type") == '"buffer"'), told, int(float(fields.get("tries", "0")))
+    except (ValueError, IndexError, RecursionError) as error:
+        shown = id.decode(errors="replace")
+        raise StoreError(
+            f"queue {queue!r}: message {shown!r} is no document ({error})", queue=queue, id=shown
+        ) from error
+
+
+def _payload(text: bytes, buffer: bool) -> tuple[bytes, str]:
+    """The payload and its kind, from its JSON text."""
+    if text.strip()[:1] != b'"':
+        return text, "json"
+    string: str = json.loads(text)
+    if buffer:
+        with suppress(binascii.Error, ValueError):
+            return base64.b64decode(string, validate=True), "binary"
+    return string.encode(errors="replace"), "text"  # half a surrogate pair has no UTF-8
+
+
+def _headers(text: bytes) -> dict[str, str]:
+    """Headers out of a JSON object; keuss keeps numbers and booleans in them, too."""
+    values = orjson.loads(text).items()
+    return {name: value if isinstance(value, str) else orjson.dumps(value).decode() for name, value in values}
+
+
+_VALUE = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
+_SPACE = re.compile(r"[ \t\r\n]*")
+
+
+def _fields(text: str) -> dict[str, str]:
+    """The fields of a JSON object, each value as the text it has there. Raises `ValueError` for what is none."""
+
+    def skip(at: int) -> int:
+        space = _SPACE.match(text, at)
+        return space.end() if space else at
+
+    def past(mark: str, at: int) -> int:
+        at = skip(at)
+        if text[at] != mark:
+            raise ValueError(f"{mark} expected at {at}")
+        return skip(at + 1)
+
+    found: dict[str, str] = {}
+    at = past("{", 0)
+    while text[at] != "}":
+        if found:
+            at = past(",", at)
+        name, at = scanstring(text, at + 1)
+        at = past(":", at)
+        _, end = _VALUE(text, at)
+        found[name] = text[at:end]
+        at = skip(end)
+    return found
+
+
+def read_entry(queue: str, entry: bytes) -> tuple[int, int, bytes]:
+    """An entry of the history: when it was processed and due, and the document."""
+    found = ENTRY.fullmatch(entry)
+    if not found:
+        raise StoreError(f"queue {queue!r}: its history holds what is no entry: {entry[:80]!r}", queue=queue)
+    return int(found[1]), int(found[2]), found[3]

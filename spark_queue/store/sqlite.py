@@ -1,0 +1,593 @@
+"""Queues in one SQLite file: `sqlite:///relative/path.db` or `sqlite:////absolute/path.db`.
+
+The embedded default: no server, several processes at once, one machine. Every operation is one transaction, so a
+push of a batch, a commit, a move is atomic as a whole. The file is in WAL mode with `synchronous=FULL`: what was
+acknowledged is on disk.
+
+A message that is held points to its lease; renewing touches the lease alone. The database's time is that of the
+machine, read by SQLite itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from spark_queue import message
+from spark_queue.errors import OptionError, StoreError, StoreUnavailable
+from spark_queue.store.base import (
+    PAGE_BYTES,
+    Condition,
+    Death,
+    Note,
+    Reservation,
+    Sizes,
+    Staged,
+    Store,
+    View,
+    Which,
+    below,
+)
+
+#: What makes a file of version 1, and of each later version out of the one before.
+#:
+#: Rows name their queue by its number, which keeps rows and indexes short.
+#: `message.lease` is the lease that holds the message, NULL while it is free; moments are ms since 1970.
+SCHEMA = (
+    """
+CREATE TABLE queue (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+
+CREATE TABLE message (
+    queue INTEGER NOT NULL, id TEXT NOT NULL, mature INTEGER NOT NULL, tries INTEGER NOT NULL,
+    kind TEXT NOT NULL, headers TEXT, payload BLOB NOT NULL, lease INTEGER
+);
+CREATE UNIQUE INDEX message_id ON message (queue, id);
+CREATE INDEX message_free ON message (queue, mature, id) WHERE lease IS NULL;
+CREATE INDEX message_held ON message (lease, mature, id) WHERE lease IS NOT NULL;
+
+CREATE TABLE lease (id INTEGER PRIMARY KEY AUTOINCREMENT, queue INTEGER NOT NULL, tag TEXT NOT NULL, until INTEGER);
+CREATE UNIQUE INDEX lease_tag ON lease (queue, tag);
+
+CREATE TABLE history (
+    queue INTEGER NOT NULL, id TEXT NOT NULL, mature INTEGER NOT NULL, tries INTEGER NOT NULL,
+    kind TEXT NOT NULL, headers TEXT, payload BLOB NOT NULL, processed INTEGER NOT NULL, until INTEGER NOT NULL
+);
+CREATE INDEX history_queue ON history (queue, mature, id);
+CREATE INDEX history_until ON history (until);
+""",
+    # `rows` is an Arrow IPC stream of a PUSHES batch in which every message has its moment.
+    """
+CREATE TABLE staged (stage TEXT NOT NULL, part TEXT NOT NULL, queue TEXT NOT NULL, size INTEGER NOT NULL, rows BLOB);
+CREATE UNIQUE INDEX staged_part ON staged (stage, part);
+
+CREATE TABLE note (key TEXT PRIMARY KEY, value TEXT NOT NULL, version INTEGER NOT NULL) WITHOUT ROWID;
+""",
+)
+SCHEMA_VERSION = len(SCHEMA)
+
+#: SQLite's own reading of the clock, in ms.
+NOW = "SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
+
+COLUMNS = "id, payload, kind, headers, mature, tries"
+
+#: Bytes of messages in one row of the table `staged`, about.
+BLOB_BYTES = 32 << 20
+
+#: Seconds to wait for another process's transaction.
+BUSY = 10.0
+
+
+class SqliteStore(Store):
+    """Queues in one file.
+
+    Safe to share among threads, and across a fork.
+    """
+
+    max_payload = 999_000_000  # SQLite's own limit for a row is 1,000,000,000 bytes
+
+    @classmethod
+    def resolve(cls, url: str) -> str:
+        path = url.removeprefix("sqlite:///")
+        if path == url or not path or "?" in path:
+            raise OptionError(
+                f"option 'url': {url!r} names no file; write sqlite:///relative/path.db or sqlite:////absolute/path.db",
+                option="url",
+            )
+        return f"sqlite:///{os.path.abspath(path)}"
+
+    def __init__(self, url: str, *, patience: float = 5.0) -> None:
+        super().__init__(url, patience=patience)
+        self._path = self.url.removeprefix("sqlite:///")
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._pid = 0
+
+    # --- the connection -----------------------------------------------------------------------------------------
+
+    def _open(self) -> sqlite3.Connection:
+        if not Path(self._path).parent.is_dir():
+            raise StoreError(f"{self.url}: the folder {str(Path(self._path).parent)!r} does not exist", url=self.url)
+        opened = sqlite3.connect(self._path, timeout=BUSY, isolation_level=None, check_same_thread=False)
+        try:
+            opened.execute("PRAGMA synchronous = FULL")
+            opened.execute("PRAGMA cache_size = -65536")
+            (version,) = opened.execute("PRAGMA user_version").fetchone()
+            if version < SCHEMA_VERSION:
+                self._create(opened)
+            elif version > SCHEMA_VERSION:
+                raise StoreError(
+                    f"{self.url} was written by a newer version of spark_queue (file version {version}, this one "
+                    f"reads {SCHEMA_VERSION}): upgrade spark_queue",
+                    url=self.url,
+                )
+        except BaseException:
+            opened.close()
+            raise
+        return opened
+
+    def _create(self, opened: sqlite3.Connection) -> None:
+        opened.execute("PRAGMA journal_mode = WAL")
+        opened.execute("BEGIN IMMEDIATE")
+        (version,) = opened.execute("PRAGMA user_version").fetchone()
+        (tables,) = opened.execute("SELECT count(*) FROM sqlite_schema WHERE type = 'table'").fetchone()
+        if version == 0 and tables:
+            opened.execute("ROLLBACK")
+            raise StoreError(f"{self.url} is a SQLite file of another program: choose another file", url=self.url)
+        for step in SCHEMA[version:]:  # none where another process was faster
+            for statement in step.split(";"):
+                opened.execute(statement)
+        opened.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        opened.execute("COMMIT")
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            text = str(error)
+            if "locked" in text or "busy" in text:
+                raise StoreUnavailable(
+                    f"{self.url}: another process holds the file ({text})", url=self.url
+                ) from error
+            hint = {
+                "file is not a database": ": it is some other kind of file",
+                "attempt to write a readonly database": ": make the file and its folder writable for this user",
+                "unable to open database file": ": check the path and the rights of its folder",
+            }.get(text, "")
+            raise StoreError(f"{self.url}: {text}{hint}", url=self.url) from error
+
+    @contextmanager
+    def _transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
+        with self._lock, self._translated():
+            if self._connection is None or self._pid != os.getpid():
+                self._connection, self._pid = self._open(), os.getpid()
+            self._connection.execute(begin)
+            try:
+                yield self._connection
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+
+    def _looking(self) -> AbstractContextManager[sqlite3.Connection]:
+        """A transaction that only reads: it sees one moment, and neither waits for writers nor keeps them waiting."""
+        return self._transaction("BEGIN")
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None and self._pid == os.getpid():
+                self._connection.close()
+            self._connection = None
+
+    # --- messages in --------------------------------------------------------------------------------------------
+
+    def _push(self, queue: str, batch: pa.RecordBatch) -> int:
+        rows = _rows(batch, self._now())  # ready before the file is locked: other writers need not wait for Python
+        with self._transaction() as db:
+            return _insert(db, queue, rows)
+
+    def _stage(self, queue: str, stage: str, part: str, batch: pa.RecordBatch) -> int:
+        parts = [
+            (stage, f"{part}.{number:06}", queue, some.num_rows, message.pack(some))
+            for number, some in enumerate(message.slices(message.dated(batch, self._now()), BLOB_BYTES))
+        ]
+        with self._transaction() as db:
+            db.executemany("INSERT OR REPLACE INTO staged VALUES (?, ?, ?, ?, ?)", parts)
+            return len(batch)
+
+    def _publish(self, stages: Sequence[str]) -> int:
+        published = 0
+        with self._transaction() as db:
+            for stage in stages:
+                found = db.execute("SELECT queue, rows FROM staged WHERE stage = ? ORDER BY part", (stage,))
+                published += sum(_insert(db, queue, _rows(message.unpack(blob), 0)) for queue, blob in found)
+                db.execute("DELETE FROM staged WHERE stage = ?", (stage,))
+        return published
+
+    def _staged(self, stage: str) -> list[Staged]:
+        with self._looking() as db:
+            which, values = _tree("stage", stage)
+            found = db.execute(f"SELECT stage, queue, sum(size) FROM staged WHERE {which} GROUP BY 1, 2", values)
+            return [Staged(*row) for row in found]
+
+    def _unstage(self, stage: str, keep: Sequence[str]) -> int:
+        with self._transaction() as db:
+            which, values = _tree("stage", stage)
+            which += " AND stage NOT IN (SELECT value FROM json_each(?))"
+            values += (json.dumps(list(keep)),)
+            (rows,) = db.execute(f"SELECT coalesce(sum(size), 0) FROM staged WHERE {which}", values).fetchone()
+            db.execute(f"DELETE FROM staged WHERE {which}", values)
+            return int(rows)
+
+    # --- reservations -------------------------------------------------------------------------------------------
+
+    def _claim(self, queue: str, tag: str, limit: int, lease: int | None, before: int) -> int:
+        with self._transaction() as db:
+            number = _number(db, queue)
+            held = db.execute("SELECT id FROM lease WHERE queue = ? AND tag = ?", (number, tag)).fetchone()
+            if held:
+                (rows,) = db.execute("SELECT count(*) FROM message WHERE lease = ?", held).fetchone()
+                return int(rows)
+            now = _now(db)
+            _expire(db, number, now)
+            until = None if lease is None else now + lease
+            made = db.execute(
+                "INSERT INTO lease (queue, tag, until) VALUES (?, ?, ?)", (number, tag, until)
+            ).lastrowid
+            claimed = db.execute(
+                "UPDATE message SET lease = ? WHERE rowid IN (SELECT rowid FROM message "
+                "WHERE queue = ? AND lease IS NULL AND mature <= ? ORDER BY mature, id LIMIT ?)",
+                (made, number, min(now, before), limit),
+            ).rowcount
+            if not claimed:
+                db.execute("DELETE FROM lease WHERE id = ?", (made,))
+            return claimed
+
+    def _ready(self, queue: str, limit: int, before: int) -> int:
+        with self._transaction() as db:
+            number, now = _number(db, queue), _now(db)
+            _expire(db, number, now)
+            (rows,) = db.execute(
+                "SELECT count(*) FROM (SELECT 1 FROM message "
+                "WHERE queue = ? AND lease IS NULL AND mature <= ? ORDER BY mature LIMIT ?)",
+                (number, min(now, before), limit),
+            ).fetchone()
+            return int(rows)
+
+    def _page(self, queue: str, tag: str, after: tuple[int, str] | None, rows: int) -> pa.RecordBatch:
+        with self._looking() as db:
+            found = db.execute(
+                f"SELECT {COLUMNS} FROM message WHERE lease = (SELECT id FROM lease WHERE queue = ? AND tag = ?) "
+                "AND (mature, id) > (?, ?) ORDER BY mature, id LIMIT ?",
+                (_number(db, queue), tag, *(after or (-1, "")), rows),
+            )
+            return next(_batches(queue, found, rows), message.NOTHING)
+
+    def _renew(self, queue: str, tag: str, lease: int | None) -> int:
+        with self._transaction() as db:
+            leases = _leases(db, queue, tag)
+            until = None if lease is None else _now(db) + lease
+            db.executemany("UPDATE lease SET until = ? WHERE id = ?", [(until, one) for one in leases])
+            return sum(_held(db, one) for one in leases)
+
+    def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int) -> int:
+        with self._transaction() as db:
+            leases = _leases(db, queue, tag)
+            held, values = _among(leases, ids)
+            now = _now(db)
+            if history:
+                db.execute("DELETE FROM history WHERE until <= ?", (now,))
+                db.execute(
+                    f"INSERT INTO history (queue, {COLUMNS}, processed, until) "
+                    f"SELECT queue, {COLUMNS}, ?, ? FROM message WHERE {held}",
+                    (now, now + history, *values),
+                )
+            removed = db.execute(f"DELETE FROM message WHERE {held}", values).rowcount
+            _forget_empty(db, leases)
+            return removed
+
+    def _rollback(self, queue: str, tag: str, ids: Sequence[str] | None, delay: int, failed: bool) -> int:
+        with self._transaction() as db:
+            leases = _leases(db, queue, tag)
+            held, values = _among(leases, ids)
+            given = db.execute(
+                f"UPDATE message SET lease = NULL, mature = ?, tries = tries + ? WHERE {held}",
+                (_now(db) + delay, int(failed), *values),
+            ).rowcount
+            _forget_empty(db, leases)
+            return given
+
+    def _retag(self, queue: str, tag: str, to: str, ids: Sequence[str] | None, lease: int | None) -> int:
+        with self._transaction() as db:
+            until = None if lease is None else _now(db) + lease
+            (target,) = db.execute(
+                "INSERT INTO lease (queue, tag, until) VALUES (?, ?, ?) "
+                "ON CONFLICT DO UPDATE SET until = excluded.until RETURNING id",
+                (_number(db, queue), to, until),
+            ).fetchone()
+            leases = [one for one in _leases(db, queue, tag) if one != target]
+            held, values = _among(leases, ids)
+            given = db.execute(f"UPDATE message SET lease = ? WHERE {held}", (target, *values)).rowcount
+            _forget_empty(db, [*leases, target])
+            return given
+
+    def _reservations(self, queue: str, tag: str) -> list[Reservation]:
+        with self._looking() as db:
+            which, values = _tree("tag", tag)
+            found = db.execute(
+                "SELECT tag, (SELECT count(*) FROM message WHERE lease = lease.id), until FROM lease "
+                f"WHERE queue = ? AND {which} ORDER BY tag",
+                (_number(db, queue), *values),
+            )
+            return [Reservation(name, rows, until) for name, rows, until in found]
+
+    # --- between queues -----------------------------------------------------------------------------------------
+
+    def _move(self, queue: str, to: str, which: Which, death: Death | None) -> int:
+        with self._transaction() as db:
+            now, number, target = _now(db), _number(db, queue), _made(db, to)
+            if which.tag is None:
+                _expire(db, number, now)
+                leases: list[int] = []
+                values: tuple[Any, ...]
+                where, values = "queue = ? AND lease IS NULL", (number,)
+                if which.ids is not None:
+                    where += " AND id IN (SELECT value FROM json_each(?))"
+                    values += (json.dumps(list(which.ids)),)
+            else:
+                leases = _leases(db, queue, which.tag)
+                where, values = _among(leases, which.ids)
+            db.execute("CREATE TEMP TABLE IF NOT EXISTS moving (row INTEGER PRIMARY KEY)")
+            db.execute("DELETE FROM moving")
+            moved = db.execute(
+                f"INSERT INTO moving SELECT rowid FROM message WHERE {where} AND tries >= ? "
+                "ORDER BY mature, id LIMIT ?",
+                (*values, which.min_tries, -1 if which.limit is None else which.limit),
+            ).rowcount
+            if death:
+                db.execute(
+                    "UPDATE message SET headers = json_set(json_patch(coalesce(headers, '{}'), ?), "
+                    "'$.x-dl-tries', CAST(tries + ? AS TEXT)) WHERE rowid IN (SELECT row FROM moving)",
+                    (json.dumps(death.headers(queue, 0, now)), death.failed),
+                )
+            db.execute(
+                "UPDATE OR IGNORE message SET queue = ?, lease = NULL, tries = 0 "
+                "WHERE rowid IN (SELECT row FROM moving)",
+                (target,),
+            )
+            db.execute("DELETE FROM message WHERE queue = ? AND rowid IN (SELECT row FROM moving)", (number,))
+            _forget_empty(db, leases)
+            return moved
+
+    # --- notes --------------------------------------------------------------------------------------------------
+
+    def _note(self, key: str) -> Note | None:
+        with self._looking() as db:
+            found = db.execute("SELECT value, version FROM note WHERE key = ?", (key,)).fetchone()
+            return Note(orjson.loads(found[0]), found[1]) if found else None
+
+    def _set_note(self, key: str, value: dict[str, Any] | None, version: int) -> bool:
+        text = None if value is None else orjson.dumps(value).decode()
+        with self._transaction() as db:
+            if text is None:
+                done = db.execute("DELETE FROM note WHERE key = ? AND version = ?", (key, version))
+            elif version:
+                done = db.execute(
+                    "UPDATE note SET value = ?, version = version + 1 WHERE key = ? AND version = ?",
+                    (text, key, version),
+                )
+            else:
+                done = db.execute("INSERT OR IGNORE INTO note VALUES (?, ?, 1)", (key, text))
+            return done.rowcount == 1
+
+    def _notes(self, prefix: str) -> dict[str, Note]:
+        with self._looking() as db:
+            found = db.execute(
+                "SELECT key, value, version FROM note WHERE substr(key, 1, ?) = ?", (len(prefix), prefix)
+            )
+            return {key: Note(orjson.loads(value), version) for key, value, version in found}
+
+    # --- looking ------------------------------------------------------------------------------------------------
+
+    def _now(self) -> int:
+        with self._looking() as db:
+            return _now(db)
+
+    def _sizes(self, queue: str) -> Sizes:
+        with self._looking() as db:
+            number, now = _number(db, queue), _now(db)
+            scheduled, free, oldest = db.execute(
+                "SELECT count(*) FILTER (WHERE mature > ?), count(*) FILTER (WHERE mature <= ?), min(mature) "
+                "FROM message WHERE queue = ? AND lease IS NULL",
+                (now, now, number),
+            ).fetchone()
+            expired, held, oldest_expired = db.execute(
+                "SELECT count(*) FILTER (WHERE until <= ?), count(*) FILTER (WHERE until IS NULL OR until > ?), "
+                "min(until) FILTER (WHERE until <= ?) "
+                "FROM lease JOIN message ON message.lease = lease.id WHERE lease.queue = ?",
+                (now, now, now, number),
+            ).fetchone()
+            since = min((one for one in (oldest, oldest_expired) if one is not None and one <= now), default=None)
+            return Sizes(free + expired, scheduled, held, None if since is None else now - since)
+
+    def _next_mature(self, queue: str) -> int | None:
+        with self._looking() as db:
+            number = _number(db, queue)
+            free = db.execute(
+                "SELECT mature FROM message WHERE queue = ? AND lease IS NULL ORDER BY mature LIMIT 1", (number,)
+            ).fetchone()
+            (end,) = db.execute("SELECT min(until) FROM lease WHERE queue = ?", (number,)).fetchone()
+            first = min((one for one in (free[0] if free else None, end) if one is not None), default=None)
+            return None if first is None else first - _now(db)
+
+    def _peek(
+        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        with self._translated():
+            db = (
+                self._open()
+            )  # of its own: its read transaction is the snapshot, and lasts as long as the caller likes
+            try:
+                db.execute("BEGIN")
+                which: list[str] = ["queue = ?"]
+                values: list[Any] = [_number(db, queue)]
+                if view == "history":
+                    which.append("until > ?")
+                    values.append(_now(db))
+                for one in where:
+                    if one.op == "in":
+                        which.append(f"{one.column} IN (SELECT value FROM json_each(?))")
+                        values.append(json.dumps(one.value))
+                    else:
+                        which.append(f"{one.column} {one.op} ?")
+                        values.append(one.value)
+                found = db.execute(
+                    f"SELECT {COLUMNS}{', processed' if view == 'history' else ''} "
+                    f"FROM {'history' if view == 'history' else 'message'} WHERE {' AND '.join(which)}"
+                    + (" ORDER BY mature, id LIMIT ?" if limit is not None else ""),
+                    (*values, *([limit] if limit is not None else [])),
+                )
+                yield from _batches(queue, found, rows)
+            finally:
+                db.close()
+
+    def _queues(self) -> list[str]:
+        with self._looking() as db:
+            found = db.execute(
+                "SELECT name FROM queue WHERE EXISTS (SELECT 1 FROM message WHERE message.queue = queue.id) "
+                "OR EXISTS (SELECT 1 FROM history WHERE history.queue = queue.id)"
+            )
+            return [name for (name,) in found]
+
+    # --- housekeeping -------------------------------------------------------------------------------------------
+
+    def _purge(self, queue: str) -> int:
+        with self._transaction() as db:
+            number = _number(db, queue)
+            _expire(db, number, _now(db))
+            return db.execute("DELETE FROM message WHERE queue = ? AND lease IS NULL", (number,)).rowcount
+
+    def _drop(self, queue: str) -> None:
+        with self._transaction() as db:
+            number = _number(db, queue)
+            for table in ("message", "lease", "history"):
+                db.execute(f"DELETE FROM {table} WHERE queue = ?", (number,))
+            db.execute("DELETE FROM queue WHERE id = ?", (number,))
+
+
+# --- steps inside a transaction -------------------------------------------------------------------------------------
+
+
+def _now(db: sqlite3.Connection) -> int:
+    (now,) = db.execute(NOW).fetchone()
+    return int(now)
+
+
+def _number(db: sqlite3.Connection, queue: str) -> int:
+    """The number of a queue; 0, which no queue has, where there is none of that name."""
+    found = db.execute("SELECT id FROM queue WHERE name = ?", (queue,)).fetchone()
+    return int(found[0]) if found else 0
+
+
+def _made(db: sqlite3.Connection, queue: str) -> int:
+    """The number of a queue, which is made where there is none of that name."""
+    db.execute("INSERT OR IGNORE INTO queue (name) VALUES (?)", (queue,))
+    return _number(db, queue)
+
+
+def _rows(batch: pa.RecordBatch, now: int) -> list[tuple[Any, ...]]:
+    """The rows of a PUSHES batch as values of the table `message`."""
+    return list(
+        zip(
+            batch.column("id").to_pylist(),
+            message.due(batch, now),
+            batch.column("tries").to_pylist(),
+            batch.column("payload_kind").to_pylist(),
+            [orjson.dumps(one).decode() if one else None for one in message.header_dicts(batch)],
+            batch.column("payload").to_pylist(),
+            strict=True,
+        )
+    )
+
+
+def _insert(db: sqlite3.Connection, queue: str, rows: Sequence[tuple[Any, ...]]) -> int:
+    """Insert those whose ids are not there yet and give their number."""
+    return db.executemany(
+        "INSERT INTO message (queue, id, mature, tries, kind, headers, payload) "
+        f"VALUES ({_made(db, queue)}, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        rows,
+    ).rowcount
+
+
+def _tree(column: str, name: str) -> tuple[str, tuple[str, ...]]:
+    """The WHERE clause of a name and those below it, of all names where it is empty; and its values."""
+    return f"(? = '' OR {column} = ? OR ({column} >= ? AND {column} < ?))", (name, name, *below(name))
+
+
+def _leases(db: sqlite3.Connection, queue: str, tag: str) -> list[int]:
+    """The leases of a tag and of those below it."""
+    which, values = _tree("tag", tag)
+    found = db.execute(f"SELECT id FROM lease WHERE queue = ? AND {which}", (_number(db, queue), *values))
+    return [id for (id,) in found]
+
+
+def _held(db: sqlite3.Connection, lease: int) -> int:
+    (rows,) = db.execute("SELECT count(*) FROM message WHERE lease = ?", (lease,)).fetchone()
+    return int(rows)
+
+
+def _among(leases: Sequence[int], ids: Sequence[str] | None) -> tuple[str, tuple[Any, ...]]:
+    """The WHERE clause of the messages that these leases hold, and its values."""
+    held = "lease IN (SELECT value FROM json_each(?))"
+    if ids is None:
+        return held, (json.dumps(leases),)
+    return f"{held} AND id IN (SELECT value FROM json_each(?))", (json.dumps(leases), json.dumps(list(ids)))
+
+
+def _forget_empty(db: sqlite3.Connection, leases: Sequence[int]) -> None:
+    db.executemany(
+        "DELETE FROM lease WHERE id = ? AND NOT EXISTS (SELECT 1 FROM message WHERE lease = lease.id)",
+        [(one,) for one in leases],
+    )
+
+
+def _expire(db: sqlite3.Connection, queue: int, now: int) -> None:
+    """Free what the ended leases of the queue hold; each of these messages has failed once more."""
+    ended = db.execute("SELECT id FROM lease WHERE queue = ? AND until <= ?", (queue, now)).fetchall()
+    db.executemany("UPDATE message SET lease = NULL, tries = tries + 1 WHERE lease = ?", ended)
+    db.executemany("DELETE FROM lease WHERE id = ?", ended)
+
+
+def _batches(queue: str, found: Iterator[tuple[Any, ...]], rows: int) -> Iterator[pa.RecordBatch]:
+    """Rows of COLUMNS (and perhaps `processed`) as batches of at most `rows` rows and about PAGE_BYTES."""
+    part: list[tuple[Any, ...]] = []
+    size = 0
+    for row in found:
+        part.append(row)
+        size += len(row[1])
+        if len(part) >= rows or size >= PAGE_BYTES:
+            yield _batch(queue, part)
+            part, size = [], 0
+    if part:
+        yield _batch(queue, part)
+
+
+def _batch(queue: str, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+    ids, payloads, kinds, headers, mature, tries, *processed = zip(*rows, strict=True)
+    parsed = [None if one is None else orjson.loads(one) for one in headers]
+    batch = message.build(queue, ids, payloads, kinds, parsed, mature, tries)
+    return (
+        batch.append_column(message.HISTORY.field("processed"), message.timestamps(processed[0]))
+        if processed
+        else batch
+    )

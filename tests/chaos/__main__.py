@@ -1,0 +1,113 @@
+"""Live in worlds with kills, and say whether every message came out exactly once: `make chaos`.
+
+docs/reliability.md tells what the worlds are and what they show. Exit code 1: something was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.chaos.killer import PACK, live
+from tests.chaos.world import World
+
+WORLDS = ["sqlite", "mongodb", "redis", "sqlite-redis", "mongodb-sqlite", "redis-mongodb"]
+
+
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
+
+
+def interrupted(*_):
+    """End, but not before all processes of the world have ended."""
+    for number in INTERRUPTS:
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def say(text):
+    print(text, flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
+    parser.add_argument("--kills", type=int, default=300, help="in each world (default 300)")
+    parser.add_argument(
+        "--store", action="append", metavar="WORLD",
+        help=f"a store, or source-target; may be repeated (default: {' '.join(WORLDS)})",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=int, help="repeats a plan (default: SPARK_QUEUE_CHAOS_SEED, or any)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="append a line for each world")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="only show such lines as a table")
+    weaker = parser.add_argument_group("to see it fail")
+    weaker.add_argument("--sink", action="append", default=[], metavar="NAME=VALUE", help="an option of the sink")
+    weaker.add_argument("--aof", default="always", choices=["always", "everysec", "no", "none"], help="of Redis")
+    weaker.add_argument("--mongodb", default="", metavar="NAME=VALUE&…", help="options in the URL of MongoDB")
+    arguments = parser.parse_args()
+    if arguments.table:
+        say(table(arguments.table.read_text().splitlines()))
+        return 0
+    seed = arguments.seed
+    if seed is None:
+        seed = int(os.environ.get("SPARK_QUEUE_CHAOS_SEED") or random.randrange(10**6))
+    sink = dict(one.split("=", 1) for one in arguments.sink)
+    results = []
+    for stores in arguments.store or WORLDS:
+        source, _, target = stores.partition("-")
+        folder = Path(tempfile.mkdtemp(prefix="spark_queue-chaos-"))
+        say(f"world {stores}, SPARK_QUEUE_CHAOS_SEED={seed}, {folder}")
+        servers = {"aof": arguments.aof, "options": arguments.mongodb}
+        world = World(source, target or source, seed, folder, say=say, sink=sink, **servers)
+        result = live(world, arguments.kills)
+        results.append(result)
+        say(str(result))
+        if arguments.json:
+            with arguments.json.open("a") as file:
+                file.write(result.as_json() + "\n")
+        if result.wrong:
+            say(f"  the logs are in {folder}")
+        else:
+            shutil.rmtree(folder)
+    for result in results:
+        say(f"{result.stores}: {'WRONG' if result.wrong else 'right'}, {result.kills.total()} kills, seed {seed}")
+    return int(any(result.wrong for result in results))
+
+
+def table(lines):
+    """Results, of the same stores together, as Markdown."""
+    worlds = {}
+    for one in map(json.loads, lines):
+        worlds.setdefault(one["stores"], []).append(one)
+    head = ["stores", "seeds", "kills", *PACK, "in flight", "batches", "came again", "known to the ledger"]
+    head += ["messages", "maybe", "dead letters", "minutes", "found wrong"]
+    rows = [head, ["---"] * len(head)]
+    for stores, runs in worlds.items():
+
+        def total(value, runs=runs):
+            return sum(value(run) for run in runs)
+
+        kills = {victim: total(lambda run, victim=victim: run["kills"].get(victim, 0)) for victim in PACK}
+        counts = ["in_flight", "batches", "replayed", "skipped", "acknowledged", "maybe", "dead"]
+        rows.append([
+            stores, " ".join(str(run["seed"]) for run in runs), sum(kills.values()), *kills.values(),
+            *(total(lambda run, name=name: run[name]) for name in counts),
+            f"{total(lambda run: run['seconds']) / 60:.0f}", total(lambda run: len(run["wrong"])),
+        ])  # fmt: skip
+    return "\n".join(
+        f"| {' | '.join(f'{cell:,}' if isinstance(cell, int) else cell for cell in row)} |" for row in rows
+    )
+
+
+if __name__ == "__main__":
+    for number in INTERRUPTS:
+        signal.signal(number, interrupted)
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,208 @@
+"""Who is killed in a world, when, and how.
+
+All of it comes from a seed: the order of victims, the moment each kill is aimed at, the delay after that moment. The
+moments are what the checkpoint and the databases show, so the same seed gives the same plan, met by other timings.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+
+from tests.chaos.processes import alive, descendants, kill_tree, send
+from tests.chaos.verdict import count, judge
+from tests.chaos.world import Result, Unmoved, World
+
+#: A pack of victims: it is shuffled, dealt, and shuffled again. Worlds of files have no servers in theirs.
+PACK = {
+    "worker": 4,  # a process that runs the transformation, or writes to the target
+    "sink": 4,  # the one that commits a batch to the target
+    "reader": 4,  # the one that reserves and commits in the source
+    "server": 3,  # mongod, redis-server: back after at most a second
+    "consumer": 2,
+    "producer": 1,
+    "jvm": 1,  # Spark's driver
+    "tree": 1,  # all of that at once
+    "zombie": 1,  # the driver, while its reader or sink stands still; that goes on when another driver is at work
+}
+
+#: What tells the processes of Spark by their command lines.
+JVM = "org.apache.spark.deploy.SparkSubmit"
+SPARK = {
+    "jvm": JVM,
+    "tree": JVM,
+    "reader": "python_streaming_source_runner",
+    "sink": "python_streaming_sink_runner",
+    "worker": "pyspark.daemon pyspark.worker",
+}
+
+FORKED = ("sink", "worker")
+
+#: The moments at which Spark's processes and servers are killed, by how often, and ms between that and the kill.
+#: `None` stands for anything up to the time that a batch usually takes.
+MOMENTS = {
+    "reserved": (2, 20),  # the source has reserved a batch that is not in Spark's log yet
+    "planned": (5, None),  # its offset is in Spark's log
+    "staged": (3, 100),  # some of its output is staged
+    "decided": (6, 30),  # the ledger names it; perhaps it is not published yet
+    "finished": (3, 30),  # Spark's log has its end; perhaps the source has not committed it yet
+    "any": (1, 2_000),
+}
+
+#: Those at which a process has something to do; the others of Spark's, and the servers, have at all of them.
+BUSY = {"worker": ("planned", "staged"), "sink": ("staged", "decided"), "reader": ("reserved", "planned", "finished")}
+
+#: Those at which a process that stands still has most to do wrong.
+ZOMBIES = {"reader": "reserved", "sink": "staged"}
+
+
+class Killer:
+    """Goes about in a world."""
+
+    def __init__(self, world: World, kills: int):
+        self._world, self._kills, self._result = world, kills, world.result
+        self._rng = random.Random(f"killer {world.result.seed}")
+        self._pack: list[str] = []
+
+    def go_about(self):
+        self._world.until(lambda: self._world.last("commits") >= 2, "the first batches")
+        while self._result.kills.total() < self._kills:
+            self._deal()
+
+    def _deal(self):
+        if not self._pack:
+            pack = [one for one, count in PACK.items() for _ in range(count)]
+            self._pack = [one for one in pack if one != "server" or self._world.servers]
+            self._rng.shuffle(self._pack)
+        victim = self._pack.pop()
+        moment = "any"
+        if victim not in ("consumer", "producer"):
+            moments = BUSY.get(victim, tuple(MOMENTS))
+            (moment,) = self._rng.choices(moments, [MOMENTS[one][0] for one in moments])
+        early, which, late = (self._rng.random() for _ in range(3))
+        if victim == "zombie":
+            moment = ZOMBIES[_one_of(ZOMBIES, which)]
+        world, result = self._world, self._result
+        strike = world.until(lambda: self._aim(victim, which, late), f"a {victim} to kill", pause=0.1)
+        within = MOMENTS[moment][1]
+        delay = early * (min(world.lately(), 2.0) if within is None else within / 1000)
+        self._await(moment)
+        time.sleep(delay)
+        flying, batch = world.in_flight, world.last("offsets")
+        if not strike():
+            result.missed += 1
+            return
+        result.kills[victim] += 1
+        if victim not in ("consumer", "producer"):
+            result.aims[moment] += 1
+            result.in_flight += flying
+        shown = f"{moment} + {delay * 1000:.0f} ms, batch {batch} {'in flight' if flying else 'finished'}"
+        world.say(f"{result.kills.total()}/{self._kills} {victim}: {shown}")
+        world.tend()
+
+    def _await(self, moment):
+        """Wait until the moment comes for a batch that it has not come for yet."""
+        world = self._world
+        seen = {
+            "reserved": self._reserved,
+            "planned": lambda: world.last("offsets"),
+            "staged": self._staged,
+            "decided": world.decided,
+            "finished": lambda: world.last("commits"),
+        }.get(moment)
+        if seen is not None:
+            before = seen()
+            world.until(lambda: seen() > before, f"a batch {moment}", pause=0.003)
+
+    def _reserved(self):
+        held = self._world.store_a.reservations("a")
+        return max((int(one.tag.split("/")[2]) - 1 for one in held), default=self._world.last("commits"))
+
+    def _staged(self):
+        sink = self._world.sink
+        staged = self._world.store_b.staged(sink) if sink else []
+        return max((int(one.stage.split("/")[1]) for one in staged), default=self._world.decided())
+
+    def _aim(self, victim, which, late):
+        """What kills, and gives whether there was still something to kill; `None` if there is nothing just now."""
+        world = self._world
+        if victim == "zombie":
+            return self._aim_at_zombie(_one_of(ZOMBIES, which), late)
+        if victim in SPARK:
+            return self._aim_at_spark(victim, which)
+        some = {"server": world.servers, "producer": world.producers, "consumer": world.consumers + world.rivals}
+        one = _one_of(some[victim], which)
+
+        def strike():
+            one.kill()
+            if victim == "server":
+                time.sleep(late)
+                one.start()
+            return True
+
+        return strike
+
+    def _of_spark(self, victim):
+        """The processes of Spark that are meant: not the daemons, but what they have forked."""
+        driver = self._world.driver
+        below = descendants(driver.process.pid) if driver.running and not driver.killed else {}
+        self._world.strays |= below
+        found = sorted(pid for pid, command in below.items() if SPARK[victim] in command)
+        return sorted({child for pid in found for child in descendants(pid)}) if victim in FORKED else found
+
+    def _aim_at_spark(self, victim, which):
+        pids, driver = self._of_spark(victim), self._world.driver
+        if not pids:
+            return None
+        pid = _one_of(pids, which)
+
+        def strike():
+            if not alive(pid):
+                return False
+            if victim == "tree":
+                send(pid, signal.SIGSTOP)
+                driver.kill(kill_tree)
+            else:
+                driver.killed = victim == "jvm"  # its Python ends by itself then
+                send(pid, signal.SIGKILL)
+            return True
+
+        return strike
+
+    def _aim_at_zombie(self, victim, late):
+        world = self._world
+        pids, jvms = self._of_spark(victim), self._of_spark("jvm")
+        if not pids or not jvms:
+            return None
+
+        def strike():
+            if not alive(jvms[0]):
+                return False
+            # It goes on while the next driver works on a batch of its own, or has finished it.
+            log, batch = "offsets" if late < 0.7 else "commits", world.last("offsets")
+            world.freeze(pids, lambda: world.last(log) > batch)
+            world.driver.killed = True
+            send(jvms[0], signal.SIGKILL)
+            return True
+
+        return strike
+
+
+def _one_of(some, which):
+    """One of them by a number from 0 up to 1."""
+    return list(some)[int(which * len(some))]
+
+
+def live(world: World, kills: int) -> Result:
+    """Let a world live until so many kills have hit, come to rest, and be judged."""
+    try:
+        Killer(world, kills).go_about()
+        world.come_to_rest()
+        judge(world)
+    except Unmoved as error:
+        world.result.wrong.append(str(error))
+    finally:
+        world.close()
+    count(world)
+    return world.result

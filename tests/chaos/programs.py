@@ -1,0 +1,318 @@
+"""What is killed in the middle: `programs.py NAME '{"argument": value, …}'`.
+
+Each tells what it does in a log of JSON lines: before an act that it is about to begin, and after it that it was
+acknowledged. A line is one write, which outlives the process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from spark_queue import Queue, open_store
+from spark_queue.errors import StoreUnavailable
+from spark_queue.store.base import Death
+from spark_queue.store.ledger import ledger_of
+
+
+def logger(path, sync=False):
+    """What appends to a log. `sync`: it is on the disk when the call returns."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def log(**facts):
+        os.write(file, json.dumps(facts).encode() + b"\n")
+        if sync:
+            os.fsync(file)
+
+    return log
+
+
+def drain(url, queue, folder, options):
+    """A Spark query into Parquet, until what was ready at its start is through."""
+    from pyspark.sql import SparkSession
+
+    from spark_queue.spark import drain as settle
+
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # it lives for seconds
+        .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
+        .config("spark.sql.streaming.fileSink.log.compactInterval", "1000")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    query = (
+        spark.readStream.format("queue")
+        .options(url=url, queue=queue, **options)
+        .load()
+        .select("id", "payload", "tries")
+        .writeStream.format("parquet")
+        .option("path", f"{folder}/out")
+        .option("checkpointLocation", f"{folder}/checkpoint")
+        .trigger(availableNow=True)
+        .start()
+    )
+    settle(query, url)
+    spark.stop()
+
+
+def push(url, queue, log, producer, first, most, seed, delay=0.0):
+    """Push numbered messages, batch after batch, from number `first` on."""
+    rng, log = random.Random(seed), logger(log)
+    with Queue(url, queue) as client:
+        while True:
+            numbers = range(first, first + rng.randint(1, most))
+            log(did="begin", first=numbers[0], last=numbers[-1])
+            payloads = [{"producer": producer, "n": n} for n in numbers]
+            client.push_many(payloads, ids=[f"{producer}-{n}" for n in numbers])
+            log(did="push", first=numbers[0], last=numbers[-1])
+            first = numbers[-1] + 1
+            time.sleep(delay)
+
+
+def consume(url, queue, log, consumer, lease, seed):
+    """Reserve and commit; now and then give back, or be late."""
+    rng, log = random.Random(seed), logger(log)
+    with Queue(url, queue, consumer=consumer, lease=lease) as client:
+        while True:
+            asked = time.monotonic()
+            batch = client.reserve(rng.randint(1, 10), timeout=0.5)
+            got, ids = time.monotonic(), [message.id for message in batch]
+            if not batch:
+                continue
+            log(did="reserve", by=consumer, ids=ids, begun=asked, ended=got)
+            fate = rng.random()
+            if fate < 0.2:  # too late
+                time.sleep(lease * rng.uniform(1.05, 1.4))
+            else:  # slow enough to be overtaken by one that comes too late, or fast
+                time.sleep(rng.uniform(0.4, 0.8) * lease if fate < 0.6 else rng.uniform(0, 0.02))
+            if fate > 0.95:
+                client.rollback(*batch)
+                continue
+            for message in batch:
+                begun = time.monotonic()
+                if client.commit(message):
+                    log(did="commit", by=consumer, id=message.id, got=got, begun=begun, ended=time.monotonic())
+
+
+def move(url, queue, to, log, seed):
+    """Move everything to another queue: what is free, and dead letters out of reservations."""
+    rng, log = random.Random(seed), logger(log)
+    # A transaction of MongoDB that lost its client may stand in the way for a minute and more.
+    with open_store(url, patience=120) as store:
+        step = 0
+        while store.sizes(queue).ready:
+            step += 1
+            limit = rng.randint(500, 3_000)
+            log(did="begin", limit=limit)
+            if rng.random() < 0.5:
+                moved = store.move(queue, to, limit=limit)
+            else:
+                tag = f"mover/{os.getpid()}/{step}"
+                store.reserve(queue, tag, limit, lease=1_000)
+                moved = store.move(queue, to, tag=tag, death=Death("chaos", failed=1))
+            log(did="move", moved=moved)
+    log(did="end")
+
+
+def push_at_once(url, queue, log, rows):
+    """One large batch after another."""
+    log = logger(log)
+    with Queue(url, queue) as client:
+        log(did="start")
+        for batch in range(1000):
+            payloads = [{"batch": batch, "n": n, "pad": "x" * 100} for n in range(rows)]
+            log(did="begin", batch=batch, at=time.monotonic())
+            client.push_many(payloads)
+            log(did="push", batch=batch, at=time.monotonic())
+
+
+# --- the world of world.py ------------------------------------------------------------------------------------------
+
+#: Seconds that a database may be away, or its file be locked by a process that stands still.
+AWAY = 300
+
+#: Messages that wait in a queue before its producers pause.
+BACKLOG = 2_500
+
+#: Seconds that what is committed stays in the history: longer than any world lives.
+HISTORY = 7 * 86_400
+
+
+def produce(url, queue, log, producer, seed):
+    """Push messages `producer-0`, `producer-1`, …
+
+    Nothing is ever pushed again: of a push that failed nobody knows the outcome, and its messages count as "maybe".
+    The store gets no patience, so it does not push again by itself either.
+    """
+    rng, log = random.Random(seed), logger(log, sync=True)
+    first = 0
+    with open_store(url, patience=AWAY) as patient, Queue(open_store(url, patience=0), queue) as client:
+        while True:
+            while patient.sizes(queue).ready > BACKLOG:
+                time.sleep(0.1)
+            numbers = range(first, first + rng.randint(1, 200))
+            first = numbers[-1] + 1
+            log(did="begin", first=numbers[0], last=numbers[-1])
+            try:
+                client.push_many(
+                    [{"producer": producer, "n": n} for n in numbers],
+                    headers=[{"name": f"{producer}-{n}"} for n in numbers],
+                )
+            except StoreUnavailable as error:
+                log(did="fail", error=str(error))
+            else:
+                log(did="push", first=numbers[0], last=numbers[-1])
+
+
+def doubled(batches):
+    """The transformation of the query: `{"producer": …, "n": n}` becomes `{…, "double": 2 n}`.
+
+    Every second message gets a new id at each run, so that nothing that comes twice is mistaken for what is there
+    already; the others get theirs from the sink. The last of a hundred cannot become a message.
+    """
+    import pyarrow as pa
+
+    for batch in batches:
+        payloads = [json.loads(payload) for payload in batch.column("payload").to_pylist()]
+        ids = [os.urandom(12).hex() if one["n"] % 2 else None for one in payloads]
+        made = [None if one["n"] % 100 == 99 else json.dumps(one | {"double": 2 * one["n"]}) for one in payloads]
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(ids, pa.string()), pa.array(made, pa.string()), batch.column("headers")],
+            names=["id", "payload", "headers"],
+        )
+
+
+def move_with_spark(url, queue, to_url, to, checkpoint, log, master, sink, slow):
+    """A query from queue to queue, started again whenever it fails, as long as its JVM lives."""
+    from pyspark.sql import SparkSession
+
+    from spark_queue.spark import supervise
+
+    log = logger(log)
+    spark = (
+        SparkSession.builder.master(master)
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "700m")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", f"{checkpoint}.warehouse")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    if slow:
+        from tests.chaos.slow_motion import SlowQueue
+
+        spark.dataSource.register(SlowQueue)
+    format = "slow_queue" if slow else "queue"
+    source = {"url": url, "queue": queue, "delivery": "exactly-once", "waitTimeout": "200ms"}
+    source |= {"maxRecordsPerTrigger": "800", "numPartitions": "2"}
+
+    def start():
+        log(did="start", **place(checkpoint, to_url))
+        return (
+            spark.readStream.format(format)
+            .options(**source)
+            .load()
+            .select("payload", "headers")
+            .mapInArrow(doubled, "id STRING, payload STRING, headers MAP<STRING, STRING>")
+            .writeStream.format(format)
+            .options(url=to_url, queue=to, onBadRow="deadLetter", **sink)
+            .option("checkpointLocation", checkpoint)
+            .start()
+        )
+
+    def logged():
+        try:
+            return start()
+        except Exception as error:
+            log(did="fail", error=str(error))
+            raise
+
+    supervise(logged, url, pause=0.1, longest=0.5)
+
+
+def place(checkpoint, to_url):
+    """How far the logs of Spark and the ledger of the sink have come."""
+    found = {name: last_in(checkpoint, name) for name in ("offsets", "commits")}
+    metadata = Path(checkpoint, "metadata")
+    if metadata.exists():
+        with open_store(to_url, patience=AWAY) as store:
+            ledger = ledger_of(store, json.loads(metadata.read_text())["id"])
+        found["ledger"] = -1 if ledger is None else ledger.batch
+    return found
+
+
+def last_in(checkpoint, log):
+    """The number of the last batch in a log of the checkpoint, -1 where there is none."""
+    with suppress(FileNotFoundError), os.scandir(Path(checkpoint, log)) as files:
+        return max((int(file.name) for file in files if file.name.isdigit()), default=-1)
+    return -1
+
+
+def consume_for_good(url, queue, log, consumer, lease, seed):
+    """Reserve and commit, and keep what is committed in the history, which is the truth about it."""
+    rng, log = random.Random(seed), logger(log, sync=True)
+    with Queue(open_store(url, patience=AWAY), queue, consumer=consumer, lease=lease, history=HISTORY) as client:
+        while True:
+            begun = time.monotonic()
+            batch = client.reserve(rng.randint(1, 300), timeout=0.5)
+            if batch:
+                _note(log, "reserve", batch, begun)
+                if rng.random() < 0.1:  # overtaken by others, in part
+                    time.sleep(lease * rng.uniform(0.5, 1.5))
+                _commit(client, log, batch)
+
+
+def compete(url, queue, log, consumer, lease, seed):
+    """Reserve, and give back, give up, or be late."""
+    rng, log = random.Random(seed), logger(log, sync=True)
+    options = {"consumer": consumer, "lease": lease, "history": HISTORY, "max_tries": 4}
+    with Queue(open_store(url, patience=AWAY), queue, **options) as client:
+        while True:
+            begun = time.monotonic()
+            batch = client.reserve(rng.randint(1, 50), timeout=0.5)
+            if not batch:
+                continue
+            _note(log, "reserve", batch, begun)
+            fate = rng.random()
+            if fate < 0.5:
+                time.sleep(rng.uniform(0, lease / 4))
+                client.rollback(*batch, delay=rng.choice([0, 0.2]))
+            elif fate < 0.6:
+                client.dead_letter(batch[0], reason="hopeless")
+                client.rollback(*batch[1:])
+            else:
+                time.sleep(lease * rng.uniform(1.0, 1.5))
+                _commit(client, log, batch)
+
+
+def _commit(client, log, batch):
+    """Commit some messages one by one, the others together."""
+    for part in [batch[:1], batch[1:2], batch[2:]]:
+        begun = time.monotonic()
+        if part and client.commit(*part) == len(part):  # else the history tells which
+            _note(log, "commit", part, begun)
+
+
+def _note(log, did, batch, begun):
+    log(did=did, ids=[message.id for message in batch], begun=begun, ended=time.monotonic())
+
+
+def end_with(parent):
+    """Do not outlive whoever runs the tests: this is a session of its own, which no terminal ends."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+    globals()[sys.argv[1]](**json.loads(sys.argv[2]))

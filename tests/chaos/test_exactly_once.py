@@ -1,0 +1,31 @@
+"""Exactly once, end to end: the short form of `make chaos`."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.chaos.killer import live
+from tests.chaos.world import World
+from tests.services import ServiceError
+
+KILLS = 20
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.mark.parametrize("stores", [("sqlite",), ("mongodb", "redis")], ids="-".join)
+def test_every_message_comes_out_exactly_once_whatever_is_killed(stores, seed, tmp_path):
+    source, target = (stores[0], stores[-1]) if seed % 2 else (stores[-1], stores[0])
+    try:
+        world = World(source, target, seed, tmp_path)
+    except ServiceError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+    result = live(world, KILLS)
+    print(result)
+    assert not result.wrong
+    assert result.kills.total() == KILLS
+    assert result.in_flight, "no kill has hit a batch in flight"

@@ -1,0 +1,108 @@
+"""Whether a world that has come to rest is as it must be: what was pushed, what came out, what is left behind."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from spark_queue.message import messages
+from tests.chaos.world import World
+
+
+def judge(world: World):
+    """Tell what is wrong with a world that has come to rest, and count."""
+    result = world.result
+    wrong = result.wrong
+    begun, acknowledged = _pushed(world.producers)
+    committed = list(_all(world.store_b, "b", "history"))
+    dead = list(_all(world.store_b, "b.dead", "messages"))
+    times = Counter(one.headers["name"] for one in [*committed, *dead])
+    _tell(wrong, "lost", acknowledged - times.keys())
+    _tell(wrong, "came out twice", {name for name, n in times.items() if n > 1})
+    _tell(wrong, "invented", times.keys() - begun)
+    _tell(wrong, "has another payload", {one.headers["name"] for one in committed if not _doubled(one)})
+    _tell(wrong, "dead without a reason", {one.headers["name"] for one in dead if not one.headers.get("x-error")})
+    result.acknowledged, result.maybe = len(acknowledged), len(begun - acknowledged)
+    result.delivered, result.dead = times.total(), len(dead)
+    _judge_consumers(world, {one.id for one in committed})
+    _judge_the_rest(world)
+
+
+def count(world: World):
+    """Count what the query went through, also where the world did not come to rest."""
+    result = world.result
+    starts = [one for life in world.driver.logs().values() for one in life if one["did"] == "start"]
+    again = [one for one in starts if one["offsets"] > one["commits"]]
+    result.replayed = len({one["offsets"] for one in again})
+    result.skipped = len({one["offsets"] for one in again if one["offsets"] == one["ledger"]})
+    result.queries, result.drivers = len(starts), world.driver.lives
+    result.batches = world.last("commits") + 1
+
+
+def _pushed(producers):
+    """The names of messages of which a push was begun, and of those of which it was acknowledged."""
+    begun, acknowledged = set(), set()
+    for producer in producers:
+        for life, facts in producer.logs().items():
+            for one in facts:
+                if one["did"] in ("begin", "push"):
+                    names = {f"{life}-{n}" for n in range(one["first"], one["last"] + 1)}
+                    (acknowledged if one["did"] == "push" else begun).update(names)
+    return begun, acknowledged
+
+
+def _all(store, queue, view):
+    for batch in store.peek(queue, view=view):
+        yield from messages(batch)
+
+
+def _doubled(message):
+    """Whether the transformation of this very message gives its payload."""
+    producer, _, n = message.headers["name"].rpartition("-")
+    return message.payload == {"producer": producer, "n": int(n), "double": 2 * int(n)}
+
+
+def _judge_consumers(world, committed):
+    """Nothing is committed twice, or comes again after its commit, or is committed by one who has lost it.
+
+    An act is known by the times before which it had not begun and after which it had ended.
+    """
+    wrong = world.result.wrong
+    takes, commits = defaultdict(list), defaultdict(list)
+    for consumer in [*world.consumers, *world.rivals]:
+        for life, facts in consumer.logs().items():
+            for act in facts:
+                for id in act["ids"]:
+                    (commits if act["did"] == "commit" else takes)[id].append((life, act))
+    _tell(wrong, "commit was acknowledged, but it is not in the history", commits.keys() - committed)
+    _tell(wrong, "committed twice", {id for id, acts in commits.items() if len(acts) > 1})
+    again, overtaken = set(), set()
+    for id, [(life, commit), *_] in commits.items():
+        own = [act for other, act in takes[id] if other == life and act["ended"] <= commit["begun"]][-1]
+        for other, act in takes[id]:
+            if act["begun"] > commit["ended"]:
+                again.add(id)
+            if other != life and own["ended"] < act["begun"] and act["ended"] < commit["begun"]:
+                overtaken.add(id)
+    _tell(wrong, "came again after its commit", again)
+    _tell(wrong, "committed by one who had lost it to another", overtaken)
+
+
+def _judge_the_rest(world):
+    """Nothing is left behind: no message, no reservation, no stage; and all logs end with the same batch."""
+    wrong = world.result.wrong
+    for queue, store in (("a", world.store_a), ("b", world.store_b)):
+        if (sizes := store.sizes(queue)).total:
+            wrong.append(f"left in {queue}: {sizes}")
+        if held := store.reservations(queue):
+            wrong.append(f"held in {queue}: {held}")
+        if staged := store.staged():
+            wrong.append(f"staged: {staged}")
+    ends = {"offsets": world.last("offsets"), "commits": world.last("commits"), "ledger": world.decided()}
+    if len(set(ends.values())) > 1:
+        wrong.append(f"the last batch is not the same everywhere: {ends}")
+
+
+def _tell(wrong, what, names):
+    if names:
+        some = ", ".join(sorted(names)[:5])
+        wrong.append(f"{what}: {len(names)} messages ({some}{', …' if len(names) > 5 else ''})")

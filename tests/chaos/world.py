@@ -1,0 +1,303 @@
+"""A world: producers push into queue A, a Spark query moves A to B, consumers drain B, and a killer goes about.
+
+    producers ──> A ──> Spark, exactly once ──> B ──> consumers, and one that competes with them
+
+Each message has a name of its own, in a header. Whoever pushes or commits writes down what was acknowledged. At the
+end each message whose push was acknowledged must have come out of B exactly once, into its history or its dead-letter
+queue, and each of which nobody knows whether it was pushed at most once; see verdict.py.
+
+A world has its own folder, servers, ports and processes, and ends them all.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spark_queue import open_store
+from spark_queue.store.ledger import ledger_of
+from tests.chaos.processes import command_of, descendants, kill, kill_tree, send, start, told
+from tests.chaos.programs import last_in
+from tests.chaos.servers import Server
+
+#: Seconds: the leases of those who drain B, for how long nothing may happen at all, or a process stand still.
+LEASE, PATIENCE, FROZEN = 2.0, 240.0, 90.0
+
+#: Seconds between two rounds that start again what was killed: who waits for a moment looks far more often.
+ROUND = 0.05
+
+
+class Unmoved(Exception):
+    """The world does not come on."""
+
+
+@dataclass
+class Result:
+    """What a world was like, and what was found wrong with it."""
+
+    stores: str
+    seed: int
+    kills: Counter = field(default_factory=Counter)  #: by victim
+    aims: Counter = field(default_factory=Counter)
+    in_flight: int = 0  #: kills of Spark's processes and of servers between a batch's offset and its commit
+    missed: int = 0  #: aimed at what had just ended by itself
+    batches: int = 0
+    replayed: int = 0  #: batches that came again
+    skipped: int = 0  #: of these, those that the ledger knew as written
+    drivers: int = 0
+    queries: int = 0
+    acknowledged: int = 0
+    maybe: int = 0
+    delivered: int = 0
+    dead: int = 0
+    seconds: float = 0.0
+    wrong: list[str] = field(default_factory=list)
+
+    def __str__(self):
+        def counted(counter):
+            return ", ".join(f"{n} {what}" for what, n in counter.most_common())
+
+        lines = [
+            f"{self.stores}, seed {self.seed}: {'WRONG' if self.wrong else 'right'}, {self.seconds:.0f} s",
+            f"  {self.kills.total()} kills: {counted(self.kills)}; {self.missed} missed",
+            f"  aimed: {counted(self.aims)}; {self.in_flight} hit a batch between offsets/ and commits/",
+            f"  {self.batches} batches; {self.replayed} came again, of which the ledger knew {self.skipped}",
+            f"  {self.queries} starts of the query, in {self.drivers} drivers",
+            f"  {self.acknowledged} messages acknowledged, {self.maybe} maybe; {self.delivered} came out, "
+            f"{self.dead} of them as dead letters",
+        ]
+        return "\n".join(lines + [f"  WRONG: {one}" for one in self.wrong])
+
+    def as_json(self):
+        return json.dumps(vars(self))
+
+
+class Program:
+    """A program of programs.py, to be started again whenever it has ended: each life has a name and a log."""
+
+    def __init__(self, kind: str, name: str, folder: Path, arguments: Callable[[str], dict[str, Any]]):
+        self.kind, self.name, self._folder, self._arguments = kind, name, folder, arguments
+        self.lives = 0
+        self.killed = False  # this life, by us
+        self.process: Any = None
+
+    @property
+    def life(self):
+        return f"{self.name}.{self.lives}"
+
+    def start(self):
+        self.lives += 1
+        self.killed = False
+        log = self._folder / f"{self.life}.log"
+        output = self._folder / f"{self.life}.out"
+        self.process = start(self.kind, output=output, log=str(log), **self._arguments(self.life))
+
+    @property
+    def running(self):
+        return self.process is not None and self.process.poll() is None
+
+    def kill(self, how=kill):
+        self.killed = True
+        how(self.process)
+
+    def logs(self):
+        """What each life has told, by its name."""
+        lives = [f"{self.name}.{life}" for life in range(1, self.lives + 1)]
+        return {life: told(self._folder / f"{life}.log") for life in lives}
+
+    def last_words(self):
+        lines = (self._folder / f"{self.life}.out").read_text(errors="replace").splitlines()
+        return "\n".join(lines[-20:])
+
+
+class World:
+    """See the head of this module.
+
+    `source` and `target` are names of stores, `sink` options of the query's sink, `aof` and `options` those of a
+    `Server`.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        target: str,
+        seed: int,
+        folder: Path,
+        *,
+        say: Callable[[str], None] = print,
+        sink: dict[str, str] | None = None,
+        **servers: str,
+    ):
+        self.folder, self._say, self._sink, self._settings = folder, say, sink or {}, servers
+        self._rng = random.Random(f"world {seed}")
+        self.result = Result(source if source == target else f"{source}-{target}", seed)
+        self.checkpoint = folder / "checkpoint"
+        self.servers: list[Server] = []
+        self.programs: list[Program] = []
+        self._frozen: list[tuple[list[int], Callable[[], bool], float]] = []
+        self._begun = time.monotonic()
+        self.strays: dict[int, str] = {}  #: processes that may outlive the driver which has started them
+        try:
+            urls = {scheme: self._database(scheme) for scheme in dict.fromkeys([source, target])}
+            self.store_a, self.store_b = (open_store(urls[one], patience=60) for one in (source, target))
+            self._populate(urls[source], urls[target])
+        except BaseException:
+            self.close()
+            raise
+
+    def _database(self, scheme):
+        if scheme == "sqlite":
+            return f"sqlite:///{self.folder}/queues.db"
+        data = self.folder / scheme
+        data.mkdir()
+        self.servers.append(Server(scheme, data, **self._settings))
+        return self.servers[-1].url
+
+    def _populate(self, a, b):
+        def program(kind, name, arguments):
+            self.programs.append(Program(kind, name, self.folder, arguments))
+            return self.programs[-1]
+
+        def producing(life):
+            return {"url": a, "queue": "a", "producer": life, "seed": self._rng.random()}
+
+        def consuming(life):
+            return {"url": b, "queue": "b", "consumer": life, "lease": LEASE, "seed": self._rng.random()}
+
+        def moving(life):
+            way = {"url": a, "queue": "a", "to_url": b, "to": "b", "checkpoint": str(self.checkpoint)}
+            master = self._rng.choice(["local[2]", "local[2,3]"])  # with and without a second try of a task
+            return way | {"sink": self._sink, "master": master, "slow": self._rng.random() < 0.5}
+
+        self.driver = program("move_with_spark", "driver", moving)
+        self.producers = [program("produce", f"p{n}", producing) for n in range(2)]
+        self.consumers = [program("consume_for_good", f"c{n}", consuming) for n in range(2)]
+        self.rivals = [program("compete", "r", consuming)]
+        self._finished = -1
+        self._started_at = self._moved_at = time.monotonic()
+        self._tended_at = self._started_at - ROUND
+        self.tend()
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    def say(self, text):
+        self._say(f"[{time.monotonic() - self._begun:6.1f} s] {text}")
+
+    def tend(self):
+        """Start again what was killed, wake what was frozen; see that all else lives and batches are finished."""
+        now = time.monotonic()
+        if now - self._tended_at < ROUND:
+            return
+        if now - self._tended_at > 10:  # we stood still ourselves: a laptop was closed
+            self._started_at = now
+        self._tended_at = now
+        for one in self.programs:
+            if not one.running:
+                if one.process is not None and not one.killed:
+                    code = one.process.returncode
+                    self.result.wrong.append(f"{one.life} ended by itself, exit code {code}: {one.last_words()}")
+                    raise Unmoved("a program ended")
+                one.start()
+                if one is self.driver:
+                    self._started_at = now
+        for pids, until, end in self._frozen[:]:
+            if until() or now > end:
+                self._frozen.remove((pids, until, end))
+                for pid in pids:
+                    send(pid, signal.SIGCONT)
+        finished = self.last("commits")
+        if finished > self._finished:
+            self._finished, self._moved_at = finished, now
+        elif self.driver in self.programs and self._silent_since(self._moved_at):
+            raise Unmoved(f"no batch was finished for {PATIENCE:.0f} s: {self._state()}")
+
+    def freeze(self, pids, until):
+        """Let processes stand still until then; not for ever, for they may hold a lock that others need."""
+        for pid in pids:
+            send(pid, signal.SIGSTOP)
+        self._frozen.append((pids, until, time.monotonic() + FROZEN))
+
+    def _silent_since(self, moment):
+        """Whether nothing can explain that something did not happen since: a driver takes its time to start."""
+        return time.monotonic() - max(moment, self._started_at) > PATIENCE
+
+    def until(self, condition, what, pause=0.01):
+        begun = time.monotonic()
+        while not (found := condition()):
+            self.tend()
+            if self._silent_since(begun):
+                raise Unmoved(f"{what} did not come within {PATIENCE:.0f} s: {self._state()}")
+            time.sleep(pause)
+        return found
+
+    def last(self, log):
+        """The number of the last batch in a log of Spark's."""
+        return last_in(self.checkpoint, log)
+
+    def lately(self):
+        """The seconds that the last batch took, from its offset to its commit."""
+        begun, ended = (self.checkpoint / log / str(self.last("commits")) for log in ("offsets", "commits"))
+        return ended.stat().st_mtime - begun.stat().st_mtime
+
+    @property
+    def in_flight(self):
+        return self.last("offsets") > self.last("commits")
+
+    @property
+    def sink(self):
+        """The name of the query in the ledger, as soon as it has one."""
+        metadata = self.checkpoint / "metadata"
+        text = metadata.read_text() if metadata.exists() else ""
+        return json.loads(text)["id"] if text else None
+
+    def decided(self):
+        """The last batch in the ledger."""
+        found = ledger_of(self.store_b, self.sink) if self.sink else None
+        return -1 if found is None else found.batch
+
+    def come_to_rest(self):
+        """Let everything drain. The batches that still come sweep what dead ones have left behind."""
+        self.say("no more kills: draining")
+        calm = self.last("offsets") + 3
+        self.until(lambda: self.last("commits") >= calm, "some batches in peace")
+        self._dismiss(*self.producers, *self.rivals)
+        self.until(lambda: self.store_a.sizes("a").total == 0 and not self.in_flight, "the end of queue A")
+        self.until(lambda: self.store_b.sizes("b").total == 0, "the end of queue B")
+        self._dismiss(*self.consumers)
+
+    def _dismiss(self, *programs):
+        for one in programs:
+            self.programs.remove(one)
+            if one.running:
+                one.kill(kill_tree)
+
+    def close(self):
+        """End all that was started."""
+        if self.programs and self.driver.running:
+            self.strays |= descendants(self.driver.process.pid)
+        self._dismiss(*self.programs[:])
+        for pid, command in self.strays.items():
+            if command_of(pid) == command:
+                send(pid, signal.SIGKILL)
+        for store in (getattr(self, "store_a", None), getattr(self, "store_b", None)):
+            if store is not None:
+                store.close()
+        for server in self.servers:
+            server.kill()
+        self.result.seconds = round(time.monotonic() - self._begun, 1)
+
+    def _state(self):
+        held = {name: store.reservations(name) for name, store in (("a", self.store_a), ("b", self.store_b))}
+        told = [one for life in self.driver.logs().values() for one in life]
+        return (
+            f"A {self.store_a.sizes('a')}, B {self.store_b.sizes('b')}, held {held}, staged {self.store_b.staged()}, "
+            f"offsets {self.last('offsets')}, commits {self.last('commits')}, ledger {self.decided()}, the driver "
+            f"{told[-1:]} {self.driver.last_words()}"
+        )

@@ -1,0 +1,51 @@
+"""What all tests share: servers, and databases of their own."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from urllib.parse import urlsplit, urlunsplit
+
+import pytest
+
+from tests.services import service_urls
+
+
+def server_url(name: str) -> str:
+    """The address of a server; without one the test is skipped, and fails in CI."""
+    url = service_urls().get(name)
+    if url is None:
+        reason = f"no {name} server: type 'make services', or set SPARK_QUEUE_{name.upper()}_URL"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return url
+
+
+@pytest.fixture(scope="session")
+def mongodb_url():
+    """A MongoDB database of this session's own, dropped at its end."""
+    parts = urlsplit(server_url("mongodb"))
+    url = urlunsplit(parts._replace(path=f"/t{uuid.uuid4().hex[:12]}"))
+    yield url
+    from pymongo import MongoClient
+
+    with MongoClient(url) as client:
+        client.drop_database(client.get_default_database().name)
+
+
+@pytest.fixture(scope="session")
+def redis_url():
+    """A Redis database that others use too: tests touch only their own queues."""
+    return server_url("redis")
+
+
+@pytest.fixture
+def sqlite_url(tmp_path):
+    return f"sqlite:///{tmp_path}/queues.db"
+
+
+@pytest.fixture
+def url_of(request):
+    """The URL of a store by its scheme: `url_of("redis")`."""
+    return lambda scheme: request.getfixturevalue(f"{scheme}_url")

@@ -1,0 +1,123 @@
+"""One Spark session for all tests, and short ways to fill, drain and look at queues."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+
+os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+import pyspark
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_queue import Queue, open_store
+from spark_queue.spark import drain
+
+SPARK = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
+admission = pytest.mark.skipif(SPARK < (4, 2), reason="Spark 4.0 and 4.1 ask a Python source without limits")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory):
+    work = tmp_path_factory.mktemp("spark")
+    session = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", str(work / "warehouse"))
+        .config("spark.sql.streaming.stopTimeout", "30s")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.python.filterPushdown.enabled", "true")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(params=["sqlite", "mongodb", "redis"])
+def any_url(request, url_of):
+    """The URL of each store in turn."""
+    return url_of(request.param)
+
+
+@pytest.fixture
+def name(request):
+    """The name of a queue of this test's own, dropped from every store the test used."""
+    name = f"t{uuid.uuid4().hex[:16]}"
+    yield name
+    for fixture in ("sqlite_url", "any_url", "mongodb_url", "redis_url"):
+        if fixture in request.fixturenames:
+            with open_store(request.getfixturevalue(fixture)) as store:
+                for one in store.queues():
+                    if one.startswith(name):
+                        store.drop(one)
+
+
+class Harness:
+    """A queue and the ways Spark uses it."""
+
+    def __init__(self, spark, url, name, folder):
+        self.spark, self.url, self.name = spark, url, name
+        self.checkpoint = str(folder / "checkpoint")
+        self.folder = folder
+
+    def client(self, **options):
+        return Queue(self.url, self.name, **options)
+
+    def push(self, payloads, **options):
+        with self.client() as queue:
+            return queue.push_many(payloads, **options)
+
+    def sizes(self, name=None):
+        with Queue(self.url, name or self.name) as queue:
+            return queue.sizes()
+
+    def stream(self, **options):
+        return self._with(self.spark.readStream, {"waitTimeout": "200ms"} | options).load()
+
+    def read(self, **options):
+        return self._with(self.spark.read, options).load()
+
+    def _with(self, reader, options):
+        return reader.format("queue").options(**{"url": self.url, "queue": self.name} | options)
+
+    def writing(self, df, **options):
+        return df.write.format("queue").mode("append").options(**{"url": self.url, "queue": self.name} | options)
+
+    def run(self, df, on_batch, trigger=None, checkpoint=None):
+        """Start a query that calls `on_batch(df, batch_id)`."""
+        writer = df.writeStream.foreachBatch(on_batch).option("checkpointLocation", checkpoint or self.checkpoint)
+        return writer.trigger(**(trigger or {"availableNow": True})).start()
+
+    def drain(self, on_batch=None, checkpoint=None, **options):
+        """All messages that are ready, as rows, by batches; settled on every Spark."""
+        batches = []
+
+        def collect(df, batch_id):
+            batches.append(df.collect())
+            if on_batch:
+                on_batch(df, batch_id)
+
+        while True:
+            before = len(batches)
+            query = self.run(self.stream(**options), collect, checkpoint=checkpoint)
+            query.awaitTermination()
+            drain(query, self.url)
+            if SPARK >= (4, 2) or not any(batches[before:]):
+                return [batch for batch in batches if batch]
+
+
+@pytest.fixture
+def q(spark, sqlite_url, name, tmp_path):
+    """A queue in SQLite."""
+    return Harness(spark, sqlite_url, name, tmp_path)
+
+
+@pytest.fixture
+def q_any(spark, any_url, name, tmp_path):
+    """A queue in each store in turn."""
+    return Harness(spark, any_url, name, tmp_path)

@@ -1,0 +1,196 @@
+"""What the reader process does, without Spark: processes that stand still while others take over."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from spark_queue import FencedError, Queue, StoreError, open_store
+from spark_queue.message import messages
+from spark_queue.options import QueueOptions
+from spark_queue.spark.consumer import Consumer
+from spark_queue.store import owner
+from spark_queue.store.base import about
+from spark_queue.store.owner import Ownership, owner_of, revoke
+
+
+@pytest.fixture
+def consumers():
+    """Makes consumers of a queue, and closes them."""
+    made = []
+
+    def make(url, queue, **options):
+        raw = {"url": url, "queue": queue, "numPartitions": "2", "waitTimeout": "50ms"} | options
+        made.append(Consumer(QueueOptions.parse(raw, "stream", "snapshot")))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def fetched(url, queue, shares):
+    with open_store(url) as store:
+        return [one.id for share in shares for batch in store.fetch(queue, share.tag) for one in messages(batch)]
+
+
+def taken_over(url, queue, start):
+    """As if the process that runs the consumer were gone."""
+    with open_store(url) as store:
+        revoke(store, queue, start["consumer"])
+
+
+@pytest.mark.parametrize("late", ["before the batch is planned", "after it is committed"])
+def test_what_a_predecessor_reserves_late_is_neither_lost_nor_kept(any_url, name, consumers, late):
+    with Queue(any_url, name) as queue:
+        ids = queue.push_many([{"n": n} for n in range(3_000)])
+    old, new = (consumers(any_url, name, delivery="exactly-once", retryTimeout="300ms") for _ in range(2))
+    start, waits, go = old.initial, threading.Event(), threading.Event()
+    claim = old._store._claim
+
+    def stand_still(queue, tag, *rest):
+        if tag.endswith("/1"):
+            waits.set()
+            go.wait()
+        return claim(queue, tag, *rest)
+
+    old._store._claim = stand_still
+    thread = threading.Thread(target=old.next, args=(start, 1_200))
+    thread.start()
+    waits.wait()
+    taken_over(any_url, name, start)
+    offset = new.next(start, 1_200)
+    assert offset["rows"] == [600]
+    if late == "before the batch is planned":
+        go.set()
+        thread.join()
+    seen = []
+    while offset["seq"] > start["seq"]:
+        seen += fetched(any_url, name, new.plan(start, offset))
+        start, offset = offset, new.next(offset, 1_200)
+        go.set()
+        thread.join()
+    end = time.monotonic() + 20
+    while len(seen) < 3_000 and time.monotonic() < end:  # what came late is given back after a while
+        offset = new.next(start, 5_000)
+        seen += fetched(any_url, name, new.plan(start, offset))
+        start = offset
+    new.next(start, 1)
+    assert sorted(seen) == sorted(ids)
+    with open_store(any_url) as store:
+        assert store.sizes(name).total == 0
+
+
+def test_the_first_batch_that_comes_again_is_owned_by_the_consumer_that_its_offset_names(any_url, name, consumers):
+    with Queue(any_url, name) as queue:
+        queue.push_many(list(range(10)))
+    old, new = (consumers(any_url, name, delivery="exactly-once") for _ in range(2))
+    offset = old.next(old.initial, 100)
+    with pytest.raises(FencedError, match="a second query on a copy"):
+        new.plan(new.initial, offset)  # Spark asks for the start of batch 0 again, and `initial` is another epoch now
+    taken_over(any_url, name, offset)
+    new.plan(new.initial, offset)
+    with open_store(any_url) as store:
+        assert owner_of(store, name, offset["consumer"]) is not None
+        assert owner_of(store, name, new.initial["consumer"]) is None
+
+
+def test_a_living_owner_is_not_taken_over(any_url, name):
+    with open_store(any_url) as store, open_store(any_url) as other:
+        first, second = Ownership(store, name, "c/1"), Ownership(other, name, "c/1")
+        first.take()
+        alive = threading.Event()
+
+        def live():
+            with open_store(any_url) as mine:
+                while not alive.wait(0.2):
+                    first.on(mine).renew()
+
+        thread = threading.Thread(target=live)
+        thread.start()
+        try:
+            with pytest.raises(FencedError, match=f"is run by process {os.getpid()} on"):
+                second.take()
+        finally:
+            alive.set()
+            thread.join()
+        first.check()
+        Ownership(other, name, "c/2").take()  # another checkpoint is another consumer
+        store.drop(name)
+
+
+def test_a_dead_owner_is_taken_over_at_once_and_a_silent_one_after_a_while(sqlite_url, name, monkeypatch):
+    program = (
+        "import sys; from spark_queue import open_store; from spark_queue.store.owner import Ownership\n"
+        "with open_store(sys.argv[1]) as store: Ownership(store, sys.argv[2], 'c/1').take()"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program, sqlite_url, name], check=True, env=os.environ | {"PYTHONPATH": "."}
+    )
+    with open_store(sqlite_url) as store:
+        assert owner_of(store, name, "c/1") is None
+        begun = time.monotonic()
+        mine = Ownership(store, name, "c/1")
+        mine.take()
+        assert time.monotonic() - begun < 1
+        # now of another machine, of which nobody can tell whether its process lives
+        key = about(name, "consumer", "c/1")
+        note = store.note(key)
+        assert note is not None
+        store.set_note(key, note.value | {"host": "elsewhere", "until": store.now() + 700}, note.version)
+        next_one = Ownership(store, name, "c/1")
+        begun = time.monotonic()
+        next_one.take()
+        assert 0.4 < time.monotonic() - begun < 5
+        with pytest.raises(FencedError, match=f"process {os.getpid()} on .* has taken over"):
+            mine.renew()
+        with pytest.raises(FencedError):
+            mine.check()
+        revoke(store, name, "c/1")
+        with pytest.raises(FencedError, match="released by word"):
+            next_one.check()
+
+
+def test_a_zombie_and_another_process_of_the_same_number_are_dead(sqlite_url, name):
+    with open_store(sqlite_url) as store:
+        mine = Ownership(store, name, "c/1")
+        mine.take()
+        key = about(name, "consumer", "c/1")
+        note = store.note(key)
+        assert note is not None and owner_of(store, name, "c/1") is not None
+        child = subprocess.Popen([sys.executable, "-c", ""])
+        end = time.monotonic() + 20
+        while owner._started(child.pid) and time.monotonic() < end:
+            time.sleep(0.01)  # it has ended, and nobody has asked for its exit code yet
+        assert owner._started(child.pid) == 0
+        child.wait()
+        store.set_note(key, note.value | {"started": note.value["started"] + 1}, note.version)
+        assert owner_of(store, name, "c/1") is None
+
+
+def test_an_owner_of_a_newer_version_is_told(sqlite_url, name):
+    with open_store(sqlite_url) as store:
+        store.set_note(about(name, "consumer", "c/1"), {"v": 2}, 0)
+        with pytest.raises(StoreError, match=r"version 2.*upgrade"):
+            Ownership(store, name, "c/1").take()
+
+
+def test_a_consumer_that_was_taken_over_commits_nothing(any_url, name, consumers):
+    with Queue(any_url, name) as queue:
+        queue.push_many(list(range(10)))
+    old, new = (consumers(any_url, name, delivery="exactly-once") for _ in range(2))
+    offset = old.next(old.initial, 100)
+    old.plan(old.initial, offset)
+    taken_over(any_url, name, offset)
+    shares = new.plan(old.initial, offset)
+    with pytest.raises(FencedError):
+        old.next(offset, 100)
+    assert len(fetched(any_url, name, shares)) == 10
+    new.next(offset, 100)
+    with open_store(any_url) as store:
+        assert store.sizes(name).total == 0

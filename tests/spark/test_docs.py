@@ -1,0 +1,67 @@
+"""README and docs run as they are written: each page is one program, in a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if "```python" in path.read_text()
+]
+
+START = """
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+spark.sparkContext.setLogLevel("ERROR")
+"""
+
+
+def programs(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_the_snippets_of_a_page_run(page, tmp_path):
+    script = tmp_path / "page.py"
+    script.write_text(START + "\n".join(programs(page.read_text())))
+    env = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    if page.name == "README.md":
+        assert "UA" in done.stdout and "{'carrier': 'UA', 'flight': 1545} 0" in done.stdout
+        assert "dead=0" in done.stdout
+
+
+def test_the_jobs_of_the_readme_run_as_written(tmp_path):
+    commands = re.findall(r"^\$ python (jobs/.*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert len(commands) == 2
+    (tmp_path / "flights.csv").write_text("carrier,flight,dep_delay\nUA,1545,2\nAA,1141,33\n")
+    env = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    for command in commands:
+        done = subprocess.run(
+            [sys.executable, *shlex.split(f"{ROOT}/{command}")],
+            cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-3000:]
+    assert pq.read_table(tmp_path / "out").num_rows == 2
+
+
+def test_commands_of_the_readme_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    readme = (ROOT / "README.md").read_text()
+    for target in re.findall(r"^\$ make (\w+)", readme, re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+    for job in re.findall(r"^\$ python (jobs/\w+\.py)", readme, re.MULTILINE):
+        assert (ROOT / job).exists(), job
+    for link in re.findall(r"\]\((?!http)([^)#]+)\)", readme):
+        assert (ROOT / link).exists(), link

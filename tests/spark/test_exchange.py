@@ -1,0 +1,273 @@
+"""Exchanges: the cases of keuss-server's own suite, by their names, and what Spark adds to them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+from spark_queue import GraphError, Queue
+from spark_queue.exchange.runner import ExchangeGraph
+from spark_queue.graph import Changes, Consumer, Destination, Exchange, Graph, Namespace, Place
+from spark_queue.statistics import counted
+
+
+class World:
+    """Two namespaces, and queues in them whose names are this test's own."""
+
+    def __init__(self, spark, urls, prefix, folder):
+        self.spark, self.urls, self.prefix, self.folder = spark, urls, prefix, folder
+
+    def graph(self, exchanges, **options):
+        """Exchanges, with `ns/queue` of this world."""
+        graph = Graph({ns: Namespace(url) for ns, url in self.urls.items()}, exchanges, **options)
+        return ExchangeGraph(graph, str(self.folder / "checkpoints"), pause=0.05)
+
+    def place(self, name):
+        ns, _, queue = name.partition("/")
+        return Place(f"{self.prefix}.{queue}", ns)
+
+    def to(self, name, selector=None, **changes):
+        place = self.place(name)
+        return Destination(place.queue, selector, Changes(**changes), place.ns)
+
+    def exchange(self, src, *dst, **facts):
+        return Exchange(self.place(src), list(dst), **facts)
+
+    def push(self, name, *payloads, **facts):
+        with self.queue(name) as queue:
+            for payload in payloads:
+                queue.push(payload, **facts)
+
+    def queue(self, name):
+        if name.partition("/")[2].startswith("__"):
+            ns, _, queue = name.partition("/")
+            return Queue(self.urls[ns], queue)
+        place = self.place(name)
+        return Queue(self.urls[place.ns], place.queue)
+
+    def messages(self, name):
+        with self.queue(name) as queue:
+            return sorted(queue.peek(limit=100_000), key=lambda one: json.dumps(one.payload))
+
+    def payloads(self, name):
+        return [one.payload for one in self.messages(name)]
+
+    def headers(self, name):
+        return [dict(one.headers) for one in self.messages(name)]
+
+
+@pytest.fixture
+def world(spark, name, tmp_path):
+    """In SQLite: its files are this test's own, `__no_route__` and `__too_many_hops__` too."""
+    urls = {ns: f"sqlite:///{tmp_path}/{ns}.db" for ns in ("ns1", "ns2")}
+    return World(spark, urls, name, tmp_path)
+
+
+# --- keuss-server's own cases ---------------------------------------------------------------------------------------
+
+MODES = pytest.mark.parametrize("reserve", [False, True], ids=["pop", "reserve"])
+
+
+@MODES
+def test_flows_to_all_dests_correctly(world, reserve):
+    exchange = world.exchange(
+        "ns1/in", *(world.to(one) for one in ("ns1/a", "ns1/b", "ns2/c")), consumer=Consumer(reserve=reserve)
+    )
+    world.push("ns1/in", {"a": 1, "b": "see it move"}, headers={"aaa": "yes", "bbb": "qwerty"})
+    graph = world.graph({"x": exchange})
+    graph.drain(world.spark)
+    for name in ("ns1/a", "ns1/b", "ns2/c"):
+        assert world.payloads(name) == [{"a": 1, "b": "see it move"}]
+        assert world.headers(name) == [{"aaa": "yes", "bbb": "qwerty", "x-hop-count": "1"}]
+    assert world.payloads("ns1/in") == []
+    assert world.payloads("ns1/__no_route__") == []
+
+
+@MODES
+def test_flows_to_one_dest_correctly(world, reserve):
+    exchange = world.exchange(
+        "ns1/in",
+        world.to("ns1/a", "headers['aaa'] rlike '^no-'"),
+        world.to("ns1/b", "headers['aaa'] rlike '^yes-'"),
+        world.to("ns2/c", "headers['zzz'] rlike '^yes-'"),
+        consumer=Consumer(reserve=reserve),
+    )
+    world.push("ns1/in", {"a": 1}, headers={"aaa": "yes-111"})
+    world.graph({"x": exchange}).drain(world.spark)
+    assert [world.payloads(one) for one in ("ns1/a", "ns1/b", "ns2/c")] == [[], [{"a": 1}], []]
+
+
+@MODES
+def test_flows_to_none_correctly(world, reserve):
+    exchange = world.exchange(
+        "ns1/in", world.to("ns1/a", "false"), world.to("ns2/b", "null"), consumer=Consumer(reserve=reserve)
+    )
+    world.push("ns1/in", {"a": 1}, headers={"aaa": "1"})
+    world.graph({"none": exchange}).drain(world.spark)
+    assert world.payloads("ns1/__no_route__") == [{"a": 1}]
+    assert world.headers("ns1/__no_route__") == [{"aaa": "1", "x-hop-count": "1", "x-exchange-name": "none"}]
+
+
+@MODES
+def test_too_many_hops_in_a_loop(world, reserve):
+    consumer = Consumer(reserve=reserve)
+    graph = world.graph(
+        {
+            "loop_a": world.exchange("ns1/a", world.to("ns2/b"), consumer=consumer),
+            "loop_b": world.exchange("ns2/b", world.to("ns1/a"), consumer=consumer),
+        },
+        max_hops=7,
+    )
+    assert [sorted(one) for one in graph.graph.cycles()] == [["loop_a", "loop_b"]]
+    world.push("ns1/a", {"a": 1})
+    graph.drain(world.spark)
+    assert world.payloads("ns2/__too_many_hops__") == [{"a": 1}]
+    assert world.headers("ns2/__too_many_hops__") == [{"x-hop-count": "7", "x-exchange-name": "loop_b"}]
+    assert world.payloads("ns1/a") == world.payloads("ns2/b") == []
+
+
+@MODES
+def test_exchange_graph_with_state_and_message_mutation(world, reserve):
+    consumer = Consumer(reserve=reserve)
+    graph = world.graph(
+        {
+            "first": world.exchange(
+                "ns1/in",
+                world.to("ns1/mid", headers={"from": "'first'"}, state={"seen": "payload:a"}),
+                world.to("ns2/mid", "state['seen'] = '1'", payload="named_struct('a', payload:a::int + 1)"),
+                world.to("ns2/never", "state['seen'] = '2'"),
+                consumer=consumer,
+            ),
+            "second": world.exchange("ns1/mid", world.to("ns1/end"), world.to("ns1/end"), consumer=consumer),
+            "third": world.exchange("ns2/mid", world.to("ns1/end"), world.to("ns1/end"), consumer=consumer),
+        }
+    )
+    world.push("ns1/in", {"a": 1})
+    graph.drain(world.spark)
+    assert world.payloads("ns1/end") == [{"a": 1}, {"a": 1}, {"a": 2}, {"a": 2}]
+    assert world.headers("ns1/end") == [{"from": "first", "x-hop-count": "2"}] * 4
+    assert world.payloads("ns2/never") == []
+
+
+def test_status(world):
+    graph = world.graph({"x": world.exchange("ns1/in", world.to("ns2/out", "payload:n::int % 2 = 0"))})
+    world.push("ns1/in", *({"n": n} for n in range(5)))
+    graph.drain(world.spark)
+    (status,) = graph.status().values()
+    assert (status.name, status.state, status.restarts, status.error) == ("x", "finished", 0, None)
+    assert (status.src, status.dst) == (str(world.place("ns1/in")), [str(world.place("ns2/out"))])
+    traffic = status.traffic
+    to = str(world.place("ns2/out"))
+    assert (traffic.received, traffic.pushed, traffic.failed, traffic.no_route) == (5, {to: 3}, {to: 0}, 2)
+    assert traffic.milliseconds["triggerExecution"] > 0
+    assert counted(world.urls["ns1"]) == {"x": traffic}
+
+
+@pytest.mark.parametrize(
+    ("selector", "wanted"),
+    [
+        (None, [{"n": 1}]),
+        ("true", [{"n": 1}]),
+        (lambda env: None, []),
+        (lambda env: env.field("n", "int") >= 0, [{"n": 1}]),
+    ],
+)
+def test_selectors_that_are_absent_pass_and_callables_are_called(world, selector, wanted):
+    graph = world.graph({"x": world.exchange("ns1/in", world.to("ns1/out", selector))})
+    world.push("ns1/in", {"n": 1})
+    graph.drain(world.spark)
+    assert world.payloads("ns1/out") == wanted
+
+
+# --- selectors ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_what_fails_on_a_row_counts_as_false_there_and_is_counted(world, ansi):
+    selectors = [
+        "raise_error('no') is null",
+        "1 / payload:n::int > 0",
+        "payload:text::int > 0",
+        "payload:n::int >= 0",
+    ]
+    graph = world.graph(
+        {"x": world.exchange("ns1/in", *(world.to(f"ns1/{n}", one) for n, one in enumerate(selectors)))}
+    )
+    world.push("ns1/in", {"n": 0, "text": "x"}, {"n": 1, "text": "1"})
+    before = world.spark.conf.get("spark.sql.ansi.enabled")
+    try:
+        world.spark.conf.set("spark.sql.ansi.enabled", ansi)
+        graph.drain(world.spark)
+    finally:
+        world.spark.conf.set("spark.sql.ansi.enabled", before)
+    (status,) = graph.status().values()
+    assert list(status.traffic.pushed.values()) == [0, 1, 1, 2]
+    assert list(status.traffic.failed.values()) == ([2, 1, 1, 0] if ansi == "true" else [2, 0, 0, 0])
+    assert world.payloads("ns1/2") == [{"n": 1, "text": "1"}]
+
+
+def test_a_struct_tells_when_and_how_often(world):
+    selector = "named_struct('delay', payload:delay::double, 'tries', payload:tries::int)"
+    graph = world.graph({"x": world.exchange("ns1/in", world.to("ns1/out", selector))})
+    world.push("ns1/in", {"delay": 1000, "tries": 3}, {"delay": -1, "tries": 0}, {"delay": 0, "tries": -1}, {})
+    graph.drain(world.spark)
+    (status,) = graph.status().values()
+    assert [*status.traffic.pushed.values(), *status.traffic.failed.values()] == [2, 2]
+    with world.queue("ns1/out") as queue:
+        assert (queue.sizes().ready, queue.sizes().scheduled) == (1, 1)
+    assert Counter(one.tries for one in world.messages("ns1/out")) == Counter([3, 0])
+
+
+def test_changes_that_fail_keep_the_message_away(world):
+    graph = world.graph(
+        {
+            "x": world.exchange(
+                "ns1/in",
+                world.to("ns1/a", payload="payload:word"),  # JSON only if it is a number
+                world.to("ns1/b", headers={"n": "payload:word::int", "old": "null"}),  # no word in the number
+                world.to("ns1/c"),
+            )
+        }
+    )
+    world.push("ns1/in", {"word": "one"}, {"word": "1"}, headers={"old": "x"})
+    world.spark.conf.set("spark.sql.ansi.enabled", "true")
+    graph.drain(world.spark)
+    (status,) = graph.status().values()
+    assert list(status.traffic.pushed.values()) == [1, 1, 2]
+    assert list(status.traffic.failed.values()) == [1, 1, 0]
+    assert world.payloads("ns1/a") == world.payloads("ns1/b") == [1]
+    assert world.headers("ns1/b") == [{"x-hop-count": "1"}]
+    assert world.payloads("ns1/c") == [1, {"word": "one"}]
+    assert [one.get("old") for one in world.headers("ns1/c")] == [None, "x"]
+
+
+@pytest.mark.parametrize(
+    ("selector", "told"),
+    [
+        ("payload:n >", "Syntax error at or near end of input at position 12"),
+        ("nosuch > 1", "`nosuch` cannot be resolved"),
+        ("count(1) > 1", "must be computed from one message alone"),
+        ("'text'", "it is string, but must be BOOLEAN, or a STRUCT of mature, delay, tries"),
+        ("struct(1 as maturee)", "its field 'maturee' says nothing; did you mean 'mature'?"),
+        ("json:nothing", "module 'json' has no function 'nothing'"),
+        ("nomodule:nothing", "No module named 'nomodule'"),
+        (lambda env: 3, "gives 3, which is no Column"),
+    ],
+)
+def test_selectors_that_cannot_work_are_refused_before_anything_starts(world, selector, told):
+    graph = world.graph(
+        {
+            "good": world.exchange("ns1/in", world.to("ns1/out")),
+            "bad": world.exchange("ns1/in", world.to("ns1/out"), world.to("ns1/out", selector)),
+        }
+    )
+    world.push("ns1/in", {"n": 1})
+    with pytest.raises(GraphError) as caught:
+        graph.start(world.spark)
+    (mistake,) = caught.value.mistakes
+    assert mistake.startswith("exchange 'bad', destination 2, selector: ")
+    assert told in mistake
+    assert [one.state for one in graph.status().values()] == ["stopped", "stopped"]
+    assert world.payloads("ns1/in") == [{"n": 1}]

@@ -1,0 +1,198 @@
+"""A message that makes its batch fail is found, and the rest is delivered, by a query that is started again."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from spark_queue import Queue, open_store, supervise
+from spark_queue.message import messages
+from spark_queue.options import QueueOptions
+from spark_queue.spark.consumer import Consumer
+from spark_queue.store.base import about
+from spark_queue.store.isolation import PARTS, PATIENCE, note_query, tell_failure
+from spark_queue.store.owner import revoke
+
+
+def dead(url, name):
+    with open_store(url) as store:
+        return [one for batch in store.peek(f"{name}.dead") for one in messages(batch)]
+
+
+class Died(Exception):
+    """What ends a run."""
+
+
+class Runs:
+    """What Spark does with a source, without Spark: a log of offsets, and a process that is started again."""
+
+    def __init__(self, url, name, poison, die_anyway=0, **options):
+        raw = {"url": url, "queue": name, "numPartitions": "2", "waitTimeout": "0s"} | options
+        self.options = QueueOptions.parse(raw, "stream", "snapshot")
+        self.poison, self.die_anyway = set(poison), die_anyway
+        self.done, self.failed, self.tries = [], [], []
+        self.start = self.end = None
+
+    def run(self):
+        consumer = Consumer(self.options)
+        try:
+            if self.start is None or self.start["seq"] == 0:
+                self.start = consumer.initial
+            if self.end is not None:  # the batch of the log that is not finished
+                self.work(consumer)
+            while (offset := consumer.next(self.start, 1_000)) != self.start:
+                self.end = offset
+                self.work(consumer)
+        finally:
+            consumer.close()
+            with open_store(self.options.url) as store:  # its process is gone
+                revoke(store, self.options.queue, (self.end or self.start)["consumer"])
+
+    def work(self, consumer):
+        assert self.end is not None
+        numbers = []
+        with open_store(self.options.url) as store:
+            for share in consumer.plan(self.start, self.end):
+                if share.again:
+                    note_query(store, self.options.queue, self.end["consumer"], "the query")
+                for batch in store.fetch(self.options.queue, share.tag):
+                    for one in messages(batch):
+                        numbers.append(one.payload["n"])
+                        self.tries.append(one.tries)
+        if self.die_anyway:
+            self.die_anyway -= 1
+            raise Died("for reasons of its own")
+        if bad := self.poison & set(numbers):
+            self.failed.append(numbers)
+            raise Died(f"cannot digest {sorted(bad)}")
+        self.done.extend(numbers)
+        self.start, self.end = self.end, None
+
+    def supervise(self, most=60):
+        for _ in range(most):
+            try:
+                return self.run()
+            except Died as error:
+                with open_store(self.options.url) as store:
+                    tell_failure(store, "the query", str(error))
+        raise AssertionError(f"it still fails: {[len(one) for one in self.failed]}")
+
+
+def fill(url, name, total):
+    with Queue(url, name) as queue:
+        queue.push_many([{"n": n} for n in range(total)])
+
+
+def test_a_poison_message_is_found_and_dies_and_the_rest_is_delivered(any_url, name):
+    total = 1_200
+    fill(any_url, name, total)
+    runs = Runs(any_url, name, {617}, maxTries="2")
+    runs.supervise()
+    assert Counter(runs.done) == Counter(n for n in range(total) if n != 617)
+    assert set(runs.tries) == {0}, "nobody else is blamed"
+    (letter,) = dead(any_url, name)
+    assert letter.payload == {"n": 617}
+    assert (letter.headers["x-dl-tries"], letter.headers["x-error"]) == ("2", "cannot digest [617]")
+    sizes = [len(batch) for batch in runs.failed]
+    assert sizes[:PATIENCE] == [1_000] * PATIENCE, "first it is run as it was"
+    assert sizes[PATIENCE] == -(-1_000 // PARTS), "then it is split"
+    assert sizes[-2:] == [1, 1] and len(sizes) == PATIENCE + 1 + 1 + 2
+    with open_store(any_url) as store:
+        assert store.sizes(name).total == 0
+        assert store.notes(about(name, "failing")) == {}
+
+
+def test_several_poison_messages_all_die(any_url, name):
+    fill(any_url, name, 300)
+    poison = {0, 151, 152, 299}
+    runs = Runs(any_url, name, poison, maxTries="1")
+    runs.supervise()
+    assert sorted(runs.done) == [n for n in range(300) if n not in poison]
+    assert sorted(one.payload["n"] for one in dead(any_url, name)) == sorted(poison)
+
+
+def test_without_max_tries_it_comes_back_later_and_the_rest_goes_on(any_url, name):
+    fill(any_url, name, 40)
+    runs = Runs(any_url, name, {7}, retryDelay="1h")
+    runs.supervise()
+    assert sorted(runs.done) == [n for n in range(40) if n != 7]
+    with Queue(any_url, name) as queue:
+        (one,) = queue.peek()
+        assert (one.payload, one.tries) == ({"n": 7}, 1)
+        assert queue.sizes().scheduled == 1
+
+
+def test_a_batch_that_died_for_reasons_of_its_own_is_not_split(any_url, name):
+    fill(any_url, name, 400)
+    runs = Runs(any_url, name, set(), die_anyway=PATIENCE - 1)
+    runs.supervise()
+    assert runs.done == list(range(400))
+    with open_store(any_url) as store:
+        assert store.notes(about(name, "failing")) == {}
+
+
+@pytest.mark.parametrize("die_anyway", range(PATIENCE, PATIENCE + 8))
+def test_a_process_that_dies_at_every_step_of_the_search_loses_nothing(sqlite_url, name, die_anyway):
+    fill(sqlite_url, name, 100)
+    runs = Runs(sqlite_url, name, {50}, die_anyway=die_anyway, maxTries="1", numPartitions="1")
+    runs.supervise()
+    letters = [one.payload["n"] for one in dead(sqlite_url, name)]
+    assert sorted(runs.done + letters) == list(range(100)), "each comes once, or dies"
+    assert 50 in letters
+
+
+@pytest.mark.parametrize("options", [{"delivery": "exactly-once"}, {"isolateFailures": "false"}])
+def test_it_is_off_where_it_is_not_wanted(sqlite_url, name, options):
+    fill(sqlite_url, name, 20)
+    runs = Runs(sqlite_url, name, {3}, maxTries="1", **options)
+    with pytest.raises(AssertionError, match="it still fails"):
+        runs.supervise(PATIENCE + 3)
+    assert [len(batch) for batch in runs.failed] == [20] * (PATIENCE + 3)
+    assert dead(sqlite_url, name) == []
+
+
+# --- with Spark -----------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_dies_of_a_message_is_a_failure_too(q):
+    fill(q.url, q.name, 10)
+    done = []
+
+    def eat(batches):
+        for batch in batches:
+            if '"n":7}' in str(batch.column("payload").to_pylist()):
+                os._exit(3)  # as if the system had killed it for its memory
+            yield batch
+
+    def start():
+        def work(df, batch_id):
+            done.extend(json.loads(row.payload)["n"] for row in df.mapInArrow(eat, df.schema).collect())
+
+        return q.run(q.stream(maxTries="1", numPartitions="1"), work)
+
+    query = supervise(start, q.url, restarts=12, pause=0.01)
+    assert query.exception() is None
+    assert sorted(done) == [n for n in range(10) if n != 7]
+    (letter,) = dead(q.url, q.name)
+    assert letter.payload == {"n": 7}
+    assert "Python worker exited" in letter.headers["x-error"] or "STREAM_FAILED" in letter.headers["x-error"]
+
+
+def test_supervise_gives_up_after_so_many_failures(q):
+    fill(q.url, q.name, 1)
+    runs = []
+
+    def start():
+        def fail(df, batch_id):
+            runs.append(df.count())
+            raise ValueError("on purpose")
+
+        return q.run(q.stream(), fail)
+
+    with pytest.raises(StreamingQueryException, match="on purpose"):
+        supervise(start, q.url, restarts=1, pause=0.01)
+    assert runs == [1, 1]

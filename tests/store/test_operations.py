@@ -1,0 +1,543 @@
+"""What operators do, as functions, on every store: reservations, dead letters, sinks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from spark_queue import (
+    FencedError,
+    OptionError,
+    Queue,
+    StoreError,
+    UsageError,
+    dead_letters,
+    ledgers,
+    open_store,
+    operations,
+    recover,
+    redrive,
+    release,
+    reservations,
+    set_ledger,
+)
+from spark_queue.message import messages, pushes
+from spark_queue.operations import Recovered, Sink, suggest
+from spark_queue.store import owner
+from spark_queue.store.base import Note, about
+from spark_queue.store.ledger import PREFIX, Ledger, forget, ledger_of, stage_of
+from spark_queue.store.owner import OWNER, Ownership, revoke
+from spark_queue.store.sqlite import SqliteStore
+
+LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def sink(store, name):
+    yield name
+    forget(store, name)
+
+
+@pytest.fixture
+def living(store, name, monkeypatch):
+    """Makes this process the owner of a consumer."""
+    monkeypatch.setattr(owner, "LIFE", 600_000)  # a busy machine may be slow
+
+    def take(consumer):
+        ownership = Ownership(store, name, consumer)
+        ownership.take()
+        return ownership
+
+    return take
+
+
+def fill(store, queue, n, **how):
+    store.push(queue, pushes(list(range(n)), **how))
+
+
+def all_of(store, queue):
+    return [one for batch in store.peek(queue) for one in messages(batch)]
+
+
+def held(store, queue):
+    return {one.tag: one.rows for one in store.reservations(queue)}
+
+
+# --- reservations ---------------------------------------------------------------------------------------------------
+
+
+def test_reservations_tell_who_holds_what_and_until_when(url, store, name, living):
+    fill(store, name, 30)
+    store.reserve(name, "etl/3fa9c1/7", 10, lease=None)
+    store.reserve(name, "py/ab12/1", 5, lease=600_000)
+    store.reserve(name, "old/0b51d2/3", 4, lease=None)
+    store.retag(name, "old/0b51d2/3", "old/0b51d2/parked/000000000003-000", lease=None)
+    living("etl/3fa9c1")
+    etl, old, py = reservations(url, name)
+    assert (etl.queue, etl.tag, etl.rows, etl.until, etl.consumer, etl.parked) == (
+        name, "etl/3fa9c1/7/0", 10, None, "etl/3fa9c1", False,
+    )  # fmt: skip
+    assert etl.owner and etl.owner.startswith("process ") and old.owner is None and py.owner is None
+    assert (old.consumer, old.parked, old.rows) == ("old/0b51d2", True, 4)
+    assert (py.consumer, py.parked) == ("py/ab12", False)
+    assert py.until and timedelta(0) < py.until - datetime.fromtimestamp(store.now() / 1000, UTC) <= timedelta(
+        seconds=600
+    )
+    assert reservations(url, name, "py") == [py]
+    assert [one for one in reservations(url) if one.queue == name] == [etl, old, py]
+    assert reservations(url, f"{name}.other") == []
+
+
+def test_the_owner_that_died_is_none(url, store, name):
+    fill(store, name, 1)
+    store.reserve(name, "etl/3fa9c1/1", 1, lease=None)
+    code = (
+        "import sys; from spark_queue import open_store; from spark_queue.store.owner import Ownership\n"
+        "Ownership(open_store(sys.argv[1]), sys.argv[2], 'etl/3fa9c1').take()"
+    )
+    subprocess.run([sys.executable, "-c", code, url, name], check=True)
+    assert [one.owner for one in reservations(url, name)] == [None]
+    assert release(url, name, "etl") == 1
+
+
+@pytest.mark.parametrize(
+    ("tag", "given"),
+    [("etl/a/1/0", 10), ("etl/a/1", 20), ("etl/a", 23), ("etl", 26), ("et", 0), ("etl/a/1/0/0", 0), ("etl/a/2", 0)],
+)
+def test_a_release_gives_back_a_tag_and_those_below_it(url, store, name, tag, given):
+    fill(store, name, 100)
+    for holder, rows in {"etl/a/1/0": 10, "etl/a/1/1": 10, "etl/a/10/0": 3, "etl/b/1/0": 3, "etl2/a/1/0": 5}.items():
+        store.reserve(name, "taker", rows)
+        store.retag(name, "taker", holder, lease=None)
+    assert release(url, name, tag) == given
+    assert sum(held(store, name).values()) == 31 - given
+    assert release(url, name, tag) == 0, "it may be repeated"
+
+
+def test_what_is_released_is_ready_with_the_same_tries_unless_asked_otherwise(url, store, name):
+    fill(store, name, 3)
+    for n in range(3):
+        store.reserve(name, f"c/a/{n}", 1, lease=None)
+    assert release(url, name, "c/a/0") == 1
+    assert store.sizes(name).ready == 1
+    assert release(url, name, "c/a/1", failed=True, delay=600) == 1
+    assert (store.sizes(name).ready, store.sizes(name).scheduled) == (1, 1)
+    assert sorted(one.tries for one in all_of(store, name)) == [0, 0, 1]
+
+
+@pytest.mark.parametrize("tag", ["etl", "etl/a", "etl/a/1", "etl/a/1/0"])
+def test_what_a_living_process_runs_is_released_only_with_force(url, store, name, living, tag):
+    fill(store, name, 4)
+    store.reserve(name, "etl/a/1", 2, lease=None)
+    store.reserve(name, "etl/b/1", 2, lease=None)
+    mine = living("etl/a")
+    with pytest.raises(UsageError, match=r"etl/a of queue .* is run by process \d+ on .*--force"):
+        release(url, name, tag)
+    mine.check()
+    assert sum(held(store, name).values()) == 4, "nothing has changed"
+    assert release(url, name, "etl/b") == 2, "another run of the consumer is not refused"
+    assert release(url, name, tag, force=True) == 2
+    with pytest.raises(FencedError, match="released by word"):
+        mine.check()
+
+
+def test_force_leaves_other_runs_alone(url, store, name, living):
+    fill(store, name, 1)
+    store.reserve(name, "etl/a/1", 1, lease=None)
+    living("etl/a")
+    other = living("etl/ab")
+    assert release(url, name, "etl/a", force=True) == 1
+    other.check()
+
+
+def test_a_release_of_nothing_is_told_apart_from_a_wrong_name(url, store, name):
+    fill(store, name, 1)
+    store.reserve(name, "nightly/3fa9c1/1", 1, lease=None)
+    with pytest.raises(OptionError, match=f"no queue '{name}x', or it is empty; did you mean .*'{name}'"):
+        release(url, f"{name}x", "nightly")
+    assert release(url, name, "nigthly") == 0
+    assert suggest(url, name, "nigthly") == "; did you mean 'nightly'?"
+    assert "'nightly/3fa9c1'" in suggest(url, name, "nightly/3fa9c")
+    assert suggest(url, name, "something else") == ""
+    assert suggest(url, name) == ""
+    assert f"'{name}'" in suggest(url, f"{name}x")
+
+
+@pytest.mark.parametrize(
+    ("tag", "delay"),
+    [("", 0), ("a//b", 0), ("a b", 0), ("a", -1), ("a", float("nan")), ("a", float("inf")), ("a", 1e300)],
+)
+def test_a_release_that_cannot_be_meant(url, store, name, living, tag, delay):
+    fill(store, name, 1)
+    store.reserve(name, "a/a/1", 1, lease=None)
+    mine = living("a/a")
+    with pytest.raises(OptionError):
+        release(url, name, tag, delay=delay, force=True)
+    mine.check()
+    assert held(store, name) == {"a/a/1/0": 1}
+
+
+def test_a_consumer_noted_by_a_newer_version(store, name, url):
+    fill(store, name, 1)
+    store.set_note(about(name, OWNER, "etl/a"), {"v": 2}, 0)
+    try:
+        with pytest.raises(StoreError, match="upgrade spark_queue"):
+            release(url, name, "etl")
+        with pytest.raises(StoreError, match="upgrade spark_queue"):
+            reservations(url, name)
+    finally:
+        revoke(store, name, "etl/a")
+
+
+# --- dead letters ---------------------------------------------------------------------------------------------------
+
+
+def bury(store, queue, payload, died=None, error=None, *, dead=None, id=None, **told):
+    """Push a dead letter that died at some moment."""
+    told = {"x-dl-from-queue": queue, "x-error": error, "h": "1"} | told
+    if died is not None:
+        told["x-dl-t"] = died.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    headers = {key: value for key, value in told.items() if value is not None}
+    batch = pushes([payload], headers=headers, ids=[id] if id else None)
+    store.push(dead or f"{queue}.dead", batch)
+    return batch.column("id")[0].as_py()
+
+
+def test_dead_letters_tell_of_their_death(url, store, name):
+    with Queue(url, name) as queue:
+        (id,) = queue.push_many([{"seat": "12F"}], headers={"h": "1"})
+        queue.rollback(*queue.reserve())
+        queue.dead_letter(*queue.reserve(), reason="no such flight")
+    now = datetime.fromtimestamp(store.now() / 1000, UTC)
+    (letter,) = dead_letters(url, name)
+    assert (letter.id, letter.from_queue, letter.tries, letter.error) == (id, name, 2, "no such flight")
+    assert letter.payload == {"seat": "12F"} and letter.headers["h"] == "1"
+    assert letter.died and abs(now - letter.died) < timedelta(seconds=60)
+    assert dead_letters(url, f"{name}.other") == []
+
+
+def test_dead_letters_come_oldest_first_with_what_headers_they_have(url, store, name):
+    late = bury(store, name, b"\0", LONG_AGO + timedelta(days=1))
+    early = bury(store, name, "text", LONG_AGO)
+    odd = bury(store, name, [1], **{"x-dl-from-queue": None, "x-dl-t": "yesterday", "x-dl-tries": "many"})
+    odder = bury(store, name, 2, **{"x-dl-t": "0001-01-01T00:00:00+23:00", "x-dl-tries": "9" * 5_000})
+    letters = dead_letters(url, name)
+    assert [one.id for one in letters] == [odd, odder, early, late]
+    assert [one.payload for one in letters] == [[1], 2, "text", b"\0"]
+    assert (letters.pop(1).tries, letters[1].tries) == (None, None)
+    assert (letters[0].from_queue, letters[0].died, letters[0].tries, letters[0].error) == (None,) * 4
+    assert letters[1].died == LONG_AGO
+    assert [one.id for one in dead_letters(url, name, limit=2)] == [odd, odder]
+
+
+def test_filters_of_dead_letters(url, store, name):
+    day = timedelta(days=1)
+    a = bury(store, name, 1, LONG_AGO, "Timeout (30 s)")
+    b = bury(store, name, 2, LONG_AGO + day, "no [such] flight")
+    c = bury(store, name, 3, LONG_AGO + 2 * day)
+    d = bury(store, name, 4, error="timeout")
+    ago = datetime.fromtimestamp(store.now() / 1000, UTC) - LONG_AGO
+
+    def found(**filters):
+        assert redrive(url, name, dry_run=True, **filters) == ({name: n} if (n := len(ids(**filters))) else {})
+        return ids(**filters)
+
+    def ids(**filters):
+        return [one.id for one in dead_letters(url, name, **filters)]
+
+    assert found() == [d, a, b, c]
+    assert found(ids=[a, c, "nobody"]) == [a, c]
+    assert found(ids=a) == [a]
+    assert found(ids=[]) == []
+    assert found(reason="timeout") == [d, a]
+    assert found(reason="[SUCH]") == [b]
+    assert found(reason="") == [d, a, b, c]
+    assert found(since=LONG_AGO + day) == [b, c]
+    assert found(until=LONG_AGO + day) == [a]
+    assert found(since=ago - day / 2) == [b, c], "so long ago"
+    assert found(reason="timeout", since=LONG_AGO, until=LONG_AGO + day, ids=[a, d]) == [a]
+    assert found(limit=1) == [d]
+    with pytest.raises(OptionError, match="no time zone"):
+        ids(since=datetime(2026, 1, 1))
+    with pytest.raises(OptionError, match="before all time"):
+        ids(since=timedelta(days=900_000_000))
+    with pytest.raises(OptionError, match="limit"):
+        ids(limit=0)
+    with pytest.raises(TypeError, match="unknown filter resaon"):
+        ids(resaon="x")
+
+
+def test_a_shared_queue_of_dead_letters(url, store, name):
+    mine = bury(store, name, 1, dead=f"{name}.other")
+    others = bury(store, "somebody-else", 2, dead=f"{name}.other")
+    assert [one.id for one in dead_letters(url, name, dead=f"{name}.other")] == [mine]
+    assert {one.id for one in dead_letters(url, dead=f"{name}.other")} == {mine, others}
+    assert redrive(url, name, dead=f"{name}.other") == {name: 1}
+    assert [one.id for one in all_of(store, f"{name}.other")] == [others]
+    for call in (dead_letters, redrive):
+        with pytest.raises(OptionError, match="name a queue"):
+            call(url)
+
+
+def test_a_redrive_keeps_everything_but_the_tries(url, store, name):
+    with Queue(url, name, max_tries=1) as queue:
+        queue.push_many([{"n": 1}, "two", b"3"], headers={"h": "1"}, mature=LONG_AGO)
+        before = {one.id: one for one in queue.peek()}
+        queue.rollback(*queue.reserve(3))
+        assert queue.sizes().dead == 3
+    assert redrive(url, name, dry_run=True) == {name: 3}
+    assert store.sizes(f"{name}.dead").total == 3
+    assert redrive(url, name) == {name: 3}
+    assert store.sizes(f"{name}.dead").total == 0
+    for one in all_of(store, name):
+        was = before[one.id]
+        assert (one.payload, one.mature, one.tries) == (was.payload, was.mature, 0)
+        assert one.headers["h"] == "1" and one.headers["x-dl-tries"] == "1" and one.headers["x-dl-from-queue"] == name
+    assert store.sizes(name).ready == 3
+    assert redrive(url, name) == {}, "it may be repeated"
+
+
+def test_each_letter_goes_where_it_came_from_or_where_it_is_sent(url, store, name):
+    dead = f"{name}.dead"
+    for n in range(3):
+        bury(store, name, n)
+        bury(store, f"{name}.other", n, dead=dead)
+    assert redrive(url, name, limit=2, to=name) == {name: 2}
+    assert sum(redrive(url, name).values()) == 4
+    assert store.sizes(name).total + store.sizes(f"{name}.other").total == 6
+
+
+def test_a_redrive_to_a_queue_that_does_not_exist_needs_create(url, store, name):
+    fill(store, name, 1)
+    bury(store, name, 1)
+    with pytest.raises(OptionError, match=f"no queue '{name}x', or it is empty.*create.*did you mean .*'{name}'"):
+        redrive(url, name, to=f"{name}x")
+    with pytest.raises(OptionError, match="no queue"):
+        redrive(url, name, to=f"{name}.other", dry_run=True)
+    assert store.sizes(f"{name}.dead").total == 1
+    assert redrive(url, name, to=f"{name}.other", create=True) == {f"{name}.other": 1}
+
+
+def test_a_redrive_that_cannot_be_meant_moves_nothing(url, store, name):
+    dead = f"{name}.dead"
+    fill(store, name, 1)
+    bury(store, name, 1)
+    homeless = bury(store, name, 2, **{"x-dl-from-queue": None})
+    with pytest.raises(UsageError, match=f"'{homeless}' of queue .* has no header x-dl-from-queue.*--to"):
+        redrive(url, name)
+    with pytest.raises(UsageError, match="would be moved to the queue it is in"):
+        redrive(url, name, to=dead)
+    for wrong in ({"rate": 0}, {"rate": -1}, {"rate": float("nan")}, {"to": "a\0b"}, {"limit": -1}):
+        with pytest.raises(OptionError):
+            redrive(url, name, **wrong)
+    assert store.sizes(dead).total == 2
+    assert redrive(url, name, to=name) == {name: 2}
+
+
+def test_a_letter_that_somebody_holds_is_passed_over(url, store, name):
+    for n in range(3):
+        bury(store, name, n)
+    store.reserve(f"{name}.dead", "looker/a/1", 1)
+    seen = []
+    assert redrive(url, name, progress=lambda *numbers: seen.append(numbers)) == {name: 2}
+    assert seen == [(2, 3)]
+    assert store.sizes(f"{name}.dead").total == 1
+
+
+def test_a_redrive_that_is_cut_short_is_completed_by_another(url, store, name, monkeypatch):
+    monkeypatch.setattr(operations, "STEP", 10)
+    headers = [{"x-dl-from-queue": name, "x-dl-t": f"2026-01-01T00:00:{n:02}.000Z"} for n in range(55)]
+    batch = pushes(list(range(55)), headers=headers)
+    store.push(f"{name}.dead", batch)
+    seen = []
+
+    def stop(moved, found):
+        seen.append((moved, found))
+        if moved == 30:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        redrive(url, name, progress=stop)
+    assert seen == [(10, 55), (20, 55), (30, 55)]
+    assert sorted(one.payload for one in all_of(store, name)) == list(range(30)), "the oldest first"
+    assert redrive(url, name) == {name: 25}
+    assert sorted(one.payload for one in all_of(store, name)) == list(range(55))
+
+
+def test_two_redrives_at_once_move_each_letter_once(url, store, name, monkeypatch):
+    monkeypatch.setattr(operations, "STEP", 20)
+    store.push(f"{name}.dead", pushes(list(range(400)), headers={"x-dl-from-queue": name}))
+    moved = []
+    threads = [threading.Thread(target=lambda: moved.append(redrive(url, name).get(name, 0))) for _ in range(3)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert sum(moved) == 400
+    assert sorted(one.payload for one in all_of(store, name)) == list(range(400))
+    assert store.sizes(f"{name}.dead").total == 0
+
+
+@pytest.mark.parametrize(("rate", "steps"), [(100, [100, 200, 250]), (0.5, [1, 2, 3]), (10_000, [250])])
+def test_a_redrive_keeps_to_its_rate(sqlite_url, monkeypatch, rate, steps):
+    slept, seen = [], []
+    monkeypatch.setattr("spark_queue.operations.time.sleep", slept.append)
+    letters = 250 if rate > 1 else 3
+    with open_store(sqlite_url) as store:
+        store.push("q.dead", pushes(list(range(letters)), headers={"x-dl-from-queue": "q"}))
+    redrive(sqlite_url, "q", rate=rate, progress=lambda moved, _: seen.append(moved))
+    assert seen == steps
+    assert len(slept) == len(steps) - 1
+    assert all(0 < pause <= max(1, 1 / rate) for pause in slept)
+
+
+# --- sinks ----------------------------------------------------------------------------------------------------------
+
+
+def stage(store, queue, sink, batch, rows, attempt="a"):
+    name = stage_of(sink, batch, attempt)
+    store.stage(queue, name, pushes(list(range(rows))))
+    return name
+
+
+def decide(store, sink, batch, *stages, v=1):
+    """What a sink writes at the moment from which the batch counts as written."""
+    note = store.note(PREFIX + sink) or Note({}, 0)
+    assert store.set_note(PREFIX + sink, {"v": v, "batch": batch, "stages": list(stages)}, note.version)
+
+
+def seen(url, sink):
+    return next((one for one in ledgers(url) if one.sink == sink), None)
+
+
+def test_a_half_published_batch_is_seen_and_finished(url, store, name, sink):
+    assert seen(url, sink) is None
+    winners = [stage(store, name, sink, 3, 5, "a"), stage(store, f"{name}.other", sink, 3, 4, "b")]
+    loser = stage(store, name, sink, 3, 7, "c")
+    stage(store, name, sink, 4, 9)
+    assert seen(url, sink) == Sink(sink, None, {3: 16, 4: 9}, 0)
+    decide(store, sink, 3, *winners)
+    store.publish(winners[:1])  # and then it died
+    assert seen(url, sink) == Sink(sink, 3, {3: 11, 4: 9}, 4)
+    assert recover(url, sink) == Recovered(published=4, dropped=16)
+    assert seen(url, sink) == Sink(sink, 3, {}, 0)
+    assert (store.sizes(name).ready, store.sizes(f"{name}.other").ready) == (5, 4)
+    assert store.staged(loser) == []
+    assert recover(url, sink) == Recovered(0, 0), "it may be repeated"
+
+
+def test_what_was_merely_staged_is_dropped(url, store, name, sink):
+    stage(store, name, sink, 0, 5)
+    assert recover(url, sink) == Recovered(published=0, dropped=5)
+    assert store.sizes(name).total == 0
+    with pytest.raises(OptionError, match="there is no sink"):
+        recover(url, sink)
+
+
+def test_a_sink_that_does_not_exist(url, store, name, sink):
+    stage(store, name, sink, 0, 5)
+    with pytest.raises(OptionError, match=f"there is no sink '{sink}x'.*did you mean .*'{sink}'"):
+        recover(url, f"{sink}x")
+    for wrong in ("", "a/b", "a b"):
+        with pytest.raises(OptionError):
+            recover(url, wrong)
+        with pytest.raises(OptionError):
+            set_ledger(url, wrong, 1)
+    assert seen(url, sink).staged == {0: 5}
+
+
+def test_a_sink_that_is_at_work_is_left_alone(sqlite_url, monkeypatch):
+    with open_store(sqlite_url) as store:
+        first, second = stage(store, "q", "s", 0, 1), stage(store, "q", "s", 1, 1)
+        decide(store, "s", 0, first)
+        real = SqliteStore._publish
+
+        def publish(self, stages):
+            decide(store, "s", 1, second)
+            return real(self, stages)
+
+        monkeypatch.setattr(SqliteStore, "_publish", publish)
+        with pytest.raises(FencedError, match="at work"):
+            recover(sqlite_url, "s")
+        assert [one.stage for one in store.staged("s")] == [second]
+
+
+def test_a_ledger_is_set_by_word(url, store, name, sink):
+    assert set_ledger(url, sink, 7) is None
+    assert set_ledger(url, sink, 9) == 7
+    assert ledger_of(store, sink) == Ledger(sink, 9)
+    with pytest.raises(OptionError, match="batch must be 0 or more"):
+        set_ledger(url, sink, -1)
+    stage(store, name, sink, 10, 2)
+    assert set_ledger(url, sink, 9) == 9, "what is merely staged is no hindrance"
+    decide(store, sink, 10, stage_of(sink, 10, "a"))
+    with pytest.raises(UsageError, match=rf"not wholly published batch 10.*recover URL {sink}"):
+        set_ledger(url, sink, 11)
+    assert recover(url, sink) == Recovered(2, 0)
+    assert set_ledger(url, sink, 11) == 10
+
+
+def test_stages_that_no_sink_has_made_are_left_out(sqlite_url):
+    with open_store(sqlite_url) as store:
+        for name in ("mine", "mine/x", "mine/x/y", "mine/1/a/b"):
+            store.stage("q", name, pushes([1]))
+    assert ledgers(sqlite_url) == []
+
+
+def test_a_ledger_of_a_newer_version(sqlite_url):
+    with open_store(sqlite_url) as store:
+        stage(store, "q", "s", 0, 1)
+        decide(store, "s", 0, stage_of("s", 0, "a"), v=2)
+    for call in (
+        lambda: ledgers(sqlite_url),
+        lambda: recover(sqlite_url, "s"),
+        lambda: set_ledger(sqlite_url, "s", 1),
+    ):
+        with pytest.raises(StoreError, match="version 2, this version of spark_queue reads 1: upgrade"):
+            call()
+    with open_store(sqlite_url) as store:
+        assert len(store.staged("s")) == 1
+
+
+# --- the URL --------------------------------------------------------------------------------------------------------
+
+CALLS = [
+    lambda url: reservations(url),
+    lambda url: release(url, "q", "c"),
+    lambda url: dead_letters(url, "q"),
+    lambda url: redrive(url, "q"),
+    lambda url: ledgers(url),
+    lambda url: recover(url, "s"),
+    lambda url: set_ledger(url, "s", 1),
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_no_file_is_made_and_no_store_guessed(tmp_path, call):
+    path = tmp_path / "typo.db"
+    with pytest.raises(OptionError, match=r"no file .*typo\.db"):
+        call(f"sqlite:///{path}")
+    assert not path.exists()
+    with pytest.raises(OptionError, match="did you mean 'sqlite'"):
+        call("sqlit:///queues.db")
+
+
+def test_a_password_is_not_shown(store, name):
+    store.now()  # it is connected
+    store.url = "redis://me:secret@host/0"
+    with pytest.raises(OptionError) as error:
+        operations._check_exists(store, name)
+    assert "secret" not in str(error.value) and "redis://me:***@host/0" in str(error.value)
+
+
+@pytest.mark.parametrize("scheme", ["mongodb", "redis"])
+def test_a_wrong_password_is_not_shown(url_of, scheme):
+    url = url_of(scheme).replace("://", "://me:secret@")
+    for call in CALLS:
+        with pytest.raises(StoreError) as error:
+            call(url)
+        assert "secret" not in str(error.value) and scheme in str(error.value)

@@ -1,0 +1,44 @@
+"""What goes through exchanges is counted in the store, by several processes at once."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import pytest
+
+from spark_queue import StoreError, open_store
+from spark_queue.statistics import Traffic, count, counted, forget
+
+
+@pytest.fixture
+def exchange(url, name):
+    yield name
+    forget(url, name)
+
+
+def traffic(n):
+    return Traffic(
+        1, n, Counter({"l/a": n, "l/$b.c": 0}), Counter({"l/a": 1}), 1, 0, 0, Counter({"addBatch": 10 * n})
+    )
+
+
+def test_counts_add_up_whoever_counts(url, exchange):
+    assert exchange not in counted(url)
+    threads = [threading.Thread(target=lambda: [count(url, exchange, traffic(n)) for n in range(5)]) for _ in "abc"]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert counted(url)[exchange] == Traffic(
+        15, 30, Counter({"l/a": 30, "l/$b.c": 0}), Counter({"l/a": 15}), 15, 0, 0, Counter({"addBatch": 300})
+    )
+    forget(url, exchange)
+    assert exchange not in counted(url)
+
+
+def test_counts_of_a_newer_version_are_refused(url, exchange):
+    with open_store(url) as store:
+        assert store.set_note(f"exchange/{exchange}", {"v": 2}, 0)
+    with pytest.raises(StoreError, match="upgrade spark_queue"):
+        count(url, exchange, traffic(1))

@@ -1,0 +1,71 @@
+"""Pictures of graphs: what they say, whatever names and selectors have in them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from spark_queue.graph import Changes, Destination, Exchange, Graph, Namespace, Place, checked
+from spark_queue.graph_picture import dot, mermaid, selector_text, tree
+from spark_queue.store.base import Sizes
+
+NASTY = 'a"b<c>\\d{e}|f'
+
+
+def graph():
+    exchanges = {
+        "split": Exchange(
+            Place("in", "l"),
+            [
+                Destination("late", "payload:delay::int > 60", Changes(headers={"class": "'late'"})),
+                Destination("all", ns="air"),
+                Destination(NASTY, selector=f"payload:x = '{NASTY}' and not (payload:y is null or payload:z)"),
+            ],
+        ),
+        "back": Exchange(Place("late", "l"), [Destination("in"), Destination("end", ns="air")]),
+    }
+    return checked(Graph({"l": Namespace("sqlite:///l.db"), "air": Namespace("redis://h/0")}, exchanges))
+
+
+def test_a_tree_of_text():
+    sizes = {Place("in", "l"): Sizes(1_200, 0, 3, None), Place("all", "air"): Sizes(0, 0, 0, None)}
+    assert ["  " * depth + text for depth, text in tree(graph(), sizes)] == [
+        "l/in (1,200 ready, 3 reserved)",
+        "  split",
+        "    → l/late if payload:delay::int > 60 [sets headers] ↻ cycle",
+        "    → air/all (empty)",
+        f"    → l/{NASTY} if payload:x = '{NASTY}' and not (pa…",
+        "l/late",
+        "  back",
+        "    → l/in (1,200 ready, 3 reserved) ↻ cycle",
+        "    → air/end",
+    ]
+
+
+def test_mermaid():
+    text = mermaid(graph(), {Place("in", "l"): Sizes(1_200, 0, 3, None)})
+    lines = [line.strip() for line in text.splitlines()]
+    assert lines[:3] == ["flowchart LR", 'subgraph n0["l"]', 'q0["in<br/>1,200 ready, 3 reserved"]']
+    assert 'x0 -->|"payload:delay::int > 60 [sets headers]"| q1' in lines
+    assert "x0 --> q2" in lines
+    assert lines[-1] == "linkStyle 0,1,4,5 stroke:#c2410c,stroke-width:3px"
+    for line in lines:
+        assert all('"' not in quoted for quoted in re.findall(r'\["(.*?)"\]', line))
+    assert "a#quot;b#lt;c>" in text
+
+
+def test_graphviz():
+    source = dot(graph(), {Place("in", "l"): Sizes(1_200, 0, 3, None)}).source
+    assert '"q l/in" [label="in\n1,200 ready, 3 reserved"' in source
+    assert '"x split" -> "q l/late" [label="payload:delay::int > 60 [sets headers]" color="#c2410c"' in source
+    assert source.count("penwidth") == 4
+    assert "label=air" in source
+
+
+@pytest.mark.parametrize(
+    ("selector", "text"),
+    [(None, ""), ("a\n  and b", "a and b"), (selector_text, "selector_text"), (lambda env: env, "<lambda>")],
+)
+def test_selectors_are_shown_as_people_wrote_them(selector, text):
+    assert selector_text(selector) == text

@@ -1,0 +1,106 @@
+"""The jobs before Spark starts: their arguments, and a user's mistakes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+JOBS = Path(__file__).parents[2] / "jobs"
+sys.path.insert(0, str(JOBS))
+job = importlib.import_module("_job")
+
+Q = ["--queue", "q", "--url", "sqlite:///q.db"]
+
+
+def run(folder, name, *args):
+    """Run a job where there is no Java, so that one that reaches Spark cannot go on."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK"))}
+    environ["JAVA_HOME"] = str(folder / "no-java")
+    return subprocess.run(
+        [sys.executable, JOBS / name, *args], cwd=folder, env=environ, capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "flights.csv").write_text("id,carrier\n1,UA\n")
+    (tmp_path / "flights.xls").touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["fligts.csv", *Q], 2, "no file or folder 'fligts.csv'; did you mean 'flights.csv' or 'flights.xls'?"),
+        (["flights.xls", *Q], 2, "'flights.xls': the suffix does not tell what it is; give --format csv|"),
+        (["flights.csv", *Q, "--format", "cvs"], 2, "argument --format: invalid choice: 'cvs'"),
+        (["flights.csv", *Q, "--heders", "id"], 2, "unknown argument '--heders'; did you mean '--headers'?"),
+        (["flights.csv", "--url", "sqlite:///q.db"], 2, "the following arguments are required: --queue"),
+        (["flights.csv", *Q, "--delay", "soon"], 2, "'soon' must be a duration such as 500ms, 30s, 2m, 1h or 7d"),
+        (["flights.csv", *Q, "--limit", "0"], 2, "'0' must be a whole number, at least 1"),
+        (["flights.csv", *Q, "--option", "x"], 2, "'x' is not of the form key=value"),
+        (["flights.csv", *Q, "--option", "onBadRw=fail"], 2, "unknown option 'onBadRw'; did you mean 'onBadRow'?"),
+        (["flights.csv", *Q, "--option", "maxTries=1"], 2, "option 'maxTries' does not go with a write that pushes"),
+        (["flights.csv", "--queue", "q", "--url", "sqlit:///q.db"], 2, "no store for sqlit://; did you mean"),
+        (["flights.csv", "--queue", "", "--url", "sqlite:///q.db"], 2, "option 'queue' is '' but must be not empty"),
+        (["flights.csv", "--queue", "q", "--url", "sqlite:///no/q.db"], 1, "the folder"),
+        (["flights.csv", "--queue", "q", "--url", "sqlite:///flights.csv"], 1, "it is some other kind of file"),
+        (["flights.csv", *Q], 2, "Spark needs Java 17 or later: install it, or set JAVA_HOME to where it is"),
+    ],
+)  # fmt: skip
+def test_push_tells_a_mistake_before_spark_starts(folder, args, code, message):
+    done = run(folder, "push.py", *args)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert "push.py: " in done.stderr and message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--to", "parquet"], "--to parquet needs --path"),
+        (["--to", "console", "--path", "x"], "--path does not go with --to console"),
+        (["--to", "excel"], "argument --to: invalid choice: 'excel'"),
+        (["--to", "queue"], "--to queue needs --to-queue"),
+        (["--to", "noop", "--to-queue", "r"], "--to-queue needs --to queue"),
+        (["--to", "queue", "--to-queue", "r"], "--to queue needs --checkpoint DIR, where the run remembers"),
+        (["--to", "queue", "--to-queue", "q", "--checkpoint", "c"], "queue 'q' would be drained into itself"),
+        (["--to", "queue", "--to-queue", "r", "--checkpoint", "c", "--schema", "a INT"], "leave --schema away"),
+        (["--to", "queue", "--to-queue", "r", "--to-url", "s3://x"], "no store for s3://"),
+        (["--to", "noop", "--available-now", "--trigger", "5s"], "not allowed with argument"),
+        (["--to", "noop", "--history", "--checkpoint", "c"], "--checkpoint does not go with --history"),
+        (["--to", "noop", "--history", "--max-records", "5"], "'maxRecordsPerTrigger' does not go with a batch read"),
+        (["--to", "noop", "--consumer", "a b"], "option 'consumer' is 'a b' but must be 1 to 100 letters"),
+        (["--to", "noop", "--option", "reserveTimeout=1"], "option 'reserveTimeout' is '1' but must be a duration"),
+    ],
+)
+def test_drain_tells_a_mistake_before_spark_starts(folder, args, message):
+    done = run(folder, "drain.py", *Q, *args)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "drain.py: " in done.stderr and message in done.stderr
+
+
+@pytest.mark.parametrize("name", ["push.py", "drain.py"])
+def test_help_shows_examples(folder, name):
+    done = run(folder, name, "--help")
+    assert done.returncode == 0
+    assert f"Examples:\n  python jobs/{name} " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("…\nTraceback …\nspark_queue.errors.SchemaError: no column 'x'\n\n\tat org.apache…", ("no column 'x'", 2)),
+        ("job aborted\nspark_queue.errors.MessageError: row 'a': bad", ("row 'a': bad", 1)),
+        ("\n[FAILED] it did\n\tat x\nCaused by: a.B: first\nCaused by: a.C$D: last", ("[FAILED] it did: last", 1)),
+        ("An error occurred while calling o7.save.\n: org.x.Y: [A] why\n\tat x", ("[A] why", 1)),
+        ("", ("RuntimeError", 1)),
+    ],
+)  # fmt: skip
+def test_an_error_that_spark_hands_on_is_told_in_one_line(text, answer):
+    assert job.diagnosis(RuntimeError(text)) == answer

@@ -1,0 +1,127 @@
+"""Identity, payloads and columns of messages."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_queue.message import (
+    MESSAGES,
+    PUSHES,
+    Message,
+    as_json,
+    as_text,
+    build,
+    decode,
+    due,
+    dump_json,
+    encode,
+    faults,
+    headers_array,
+    load_json,
+    messages,
+    new_ids,
+    pushes,
+)
+
+
+def test_ids_are_24_hex_digits_that_sort_as_they_were_made():
+    made = [id for _ in range(50) for id in new_ids(1_000)]
+    assert made == sorted(made) and len(set(made)) == len(made)
+    assert all(len(id) == 24 and int(id, 16) for id in made)
+
+
+def test_a_clock_that_goes_back_does_not_disorder_ids(monkeypatch):
+    (before,) = new_ids(1)
+    monkeypatch.setattr("time.time", lambda: 0.0)
+    (after,) = new_ids(1)
+    assert after > before
+
+
+def test_a_fork_makes_ids_of_its_own():
+    new_ids(1)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, new_ids(1)[0].encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    theirs = os.read(read, 100).decode()
+    assert new_ids(1)[0][8:18] != theirs[8:18]
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+)
+
+
+@given(VALUES | st.binary())
+def test_encode_and_decode_are_inverse(value):
+    payload, kind = encode(value)
+    again = decode(payload, kind)
+    assert (type(again), again) == (type(value), value)
+    if kind != "binary":
+        assert json.loads(as_json(payload, kind)) == value
+
+
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), {"a": [float("nan"), None]}, {1, 2}, object(), {"a": b"x"}]
+)
+def test_what_json_cannot_hold_is_refused(value):
+    with pytest.raises(TypeError):
+        dump_json(value)
+
+
+def test_long_integers_stay_exact():
+    assert load_json(b'{"n": 123456789012345678901234567890}') == {"n": 123456789012345678901234567890}
+    assert json.loads(dump_json({"n": 2**100, "x": None})) == {"n": 2**100, "x": None}
+
+
+def test_views_of_bytes_and_text():
+    assert as_json(b"\x00", "binary") == b'{"$binary":{"base64":"AA==","subType":"00"}}'
+    assert as_text("ü".encode(), "binary") == "ü".encode()
+    assert as_text(b"\xff", "binary") == b"/w=="
+    assert as_text(b"[1]", "json") == b"[1]"
+
+
+def test_a_batch_and_its_messages():
+    batch = build("q", ["a", "b"], [b"1", b"x"], ["json", "text"], [{"h": "1"}, None], [0, 1_500], [0, 2])
+    assert batch.schema == MESSAGES
+    assert messages(batch) == [
+        Message("a", "q", 1, {"h": "1"}, datetime(1970, 1, 1, tzinfo=UTC), 0),
+        Message("b", "q", "x", {}, datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC), 2),
+    ]
+
+
+def test_due_is_the_moment_or_now_and_a_delay():
+    moment = datetime(2020, 1, 1, tzinfo=UTC)
+    batch = pushes([1, 2, 3], mature=[moment, None, None], delay=[None, 5, None])
+    assert batch.schema == PUSHES
+    assert due(batch, 100) == [1_577_836_800_000, 105, 100]
+
+
+def test_headers_without_any_cost_nothing_and_are_empty_maps():
+    column = headers_array([None, {}, None])
+    assert column.to_pylist() == [[], [], []] and column.type == PUSHES.field("headers").type
+    assert headers_array([{"a": "b"}, None]).to_pylist() == [[("a", "b")], []]
+
+
+def test_faults_name_every_row_and_its_first_rule():
+    good = pushes([1, 2, 3, 4])
+    rows = good.to_pylist()
+    rows[0]["payload"] = b"{"
+    rows[2]["delay"] = -1
+    rows[3] |= {"id": "", "payload": None}
+    wrong = faults(pa.RecordBatch.from_pylist(rows, schema=PUSHES), 100)
+    assert list(wrong) == [0, 2, 3]
+    assert wrong[0].startswith("its payload is not JSON")
+    assert (wrong[2], wrong[3]) == ("its delay is negative", "its id is empty")
+    assert faults(good, 100) == {}
+    assert list(faults(pushes(["x" * 101, "x" * 100]), 100)) == [0]

@@ -1,0 +1,147 @@
+"""docs/operations.md: every command and every snippet of the page runs in order and prints what the page shows."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from spark_queue import CheckpointError, FencedError, Queue, open_store
+from spark_queue.message import pushes
+from spark_queue.store import owner
+from spark_queue.store.isolation import PATIENCE, Isolation, Rules
+from spark_queue.store.ledger import PREFIX, decided, stage_of
+from spark_queue.store.owner import Ownership
+
+pytest.importorskip("typer")
+
+from typer.testing import CliRunner
+
+from spark_queue.cli import app
+
+PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+URL = "sqlite:///queues.db"
+
+QUERY, OTHER = "8b0f4c52-6d1e-4a53-9f27-0c9b8a7d6e51", "c3d2a1b0-91f4-4f0e-8a5d-5e6f7a8b9c0d"
+
+
+@pytest.fixture
+def living(tmp_path, monkeypatch):
+    """The store that the page is about, in a folder of its own; gives the claim of the query that lives."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPARK_QUEUE_URL", "")
+    monkeypatch.setattr(owner, "LIFE", 600_000)  # a busy machine may be slow
+    died = datetime(2026, 11, 20, 9, tzinfo=UTC)
+    with open_store(URL) as store:
+        store.push("departures", pushes([{"flight": n} for n in range(5_000)]))
+        store.reserve("departures", "etl/0b51d2/31", 1_000, partitions=2, lease=None)
+        store.reserve("departures", "etl/3fa9c1/12", 1_000, partitions=2, lease=None)
+        store.reserve("departures", "rechecks/77d0aa/4", 3)
+        isolation = Isolation(store, "departures", "rechecks/77d0aa", Rules(1_000, 120_000, 5, "departures.dead"))
+        for _ in range(PATIENCE):
+            isolation.run_again(4)
+        with Queue(store, "departures", consumer="checker") as queue:
+            queue._run = "5b0e9c"
+            queue.reserve(1)
+            queue._held.clear()
+
+        reasons = ["no such flight: UA 1545", "Connection to 10.0.0.7 timed out"]
+        headers = [
+            {"x-dl-from-queue": "departures", "x-dl-tries": "5", "x-error": reasons[n > 0],
+             "x-dl-t": (died + timedelta(minutes=n)).isoformat(timespec="milliseconds").replace("+00:00", "Z")}
+            for n in range(4)
+        ]  # fmt: skip
+        ids = [f"6b01b3b5957fe46c7200000{n}" for n in range(4)]
+        store.push("departures.dead", pushes([{"flight": n} for n in range(4)], ids=ids, headers=headers))
+
+        stages = [stage_of(QUERY, 41, f"00000{n}-5e0f1a2b3c4d") for n in range(2)]
+        for stage in [*stages, stage_of(QUERY, 42, "000000-9a8b7c6d5e4f")]:
+            store.stage("late", stage, pushes(list(range(500))))
+        store.set_note(PREFIX + QUERY, {"v": 1, "batch": 41, "stages": stages}, 0)
+        store.publish(stages[:1])  # then its driver died
+        store.set_note(f"{PREFIX}nightly-load", {"v": 1, "batch": 7, "stages": []}, 0)
+        ownership = Ownership(store, "departures", "etl/3fa9c1")
+        ownership.take()
+        yield ownership
+
+
+def blocks(page):
+    """The blocks of a page: their kind, and their text."""
+    return re.findall(r"^```(\w+)\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+
+
+def calls(text):
+    """The commands of a console, each with what is printed after it."""
+    parts = re.split(r"^\$ (.*)\n", text, flags=re.MULTILINE)
+    assert not parts[0], parts[0]
+    return list(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def run(command):
+    """What a command of the page prints."""
+    program, *args = shlex.split(command, comments=True)
+    if program == "export":
+        name, _, value = args[0].partition("=")
+        os.environ[name] = value
+        return ""
+    assert program == "spark-queue", command
+    done = CliRunner().invoke(app, args, prog_name="spark-queue")
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.output
+
+
+def plain(text):
+    """A text without what differs from run to run: moments, processes, paths, width of columns."""
+    text = re.sub(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+Z)?", "MOMENT", text)
+    text = re.sub(r"process \d+ on [\w.-]+", "process N on HOST", text)
+    text = re.sub(r"sqlite:///\S*queues\.db", "URL", text)
+    return re.sub(r"─+", "─", " ".join(text.split()))
+
+
+def test_the_page_runs_as_it_is_written(living):
+    names: dict[str, object] = {}
+    for kind, text in blocks(PAGE):
+        if kind == "console":
+            for command, shown in calls(text):
+                assert plain(run(command)) == plain(shown), command
+        elif kind == "python":
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                exec(text, names)
+            (told,) = re.findall(r"```python\n" + re.escape(text) + r"```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
+            assert plain(printed.getvalue()) == plain(told)
+
+
+def test_what_a_query_says_is_on_the_page(living, monkeypatch, caplog):
+    page = plain(PAGE)
+    (isolated,) = caplog.get_records("setup")
+    assert plain(isolated.getMessage()) in page
+    with open_store(URL) as store:
+        real = store.now
+
+        def now():
+            living.renew()  # the query that lives gives a sign of life whenever another one looks
+            return real()
+
+        monkeypatch.setattr(store, "now", now)
+        with pytest.raises(FencedError) as refused:
+            Ownership(store, "departures", "etl/3fa9c1").take()
+        owner.revoke(store, "departures", "etl/3fa9c1")
+    with pytest.raises(FencedError) as revoked:
+        living.check()
+    with pytest.raises(CheckpointError) as lost:
+        decided(None, OTHER, 43, strict=True)
+    for error in (refused, revoked, lost):
+        assert plain(f"{error.typename}: {error.value}") in page
+
+
+def test_every_command_is_on_the_page():
+    for command in ("reservations", "release", "deadletter list", "deadletter redrive", "ledger list",
+                    "ledger recover", "ledger set"):  # fmt: skip
+        assert f"$ spark-queue {command}" in PAGE

@@ -1,0 +1,143 @@
+"""Options: strings in, typed facts out, or an error that helps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_queue.errors import OptionError
+from spark_queue.options import QueueOptions, duration, role_of_write, spelled, table
+
+BASE = {"url": "sqlite:///q.db", "queue": "flights"}
+
+
+def parse(role="stream", **more):
+    return QueueOptions.parse(BASE | more, role)
+
+
+def test_defaults_are_those_of_the_table():
+    options = parse()
+    assert options.max_records_per_trigger == 10_000
+    assert options.reserve_timeout == 120_000
+    assert options.delivery == "at-least-once"
+    assert (options.wait_timeout, options.history, options.retry_timeout) == (1_000, 0, 30_000)
+    assert options.dead("flights") == "flights.dead"
+
+
+def test_letter_case_does_not_matter_and_sparks_own_options_pass():
+    options = parse(MAXRECORDSPERTRIGGER="5", checkpointlocation="/tmp/x", queryName="q")
+    assert options.max_records_per_trigger == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("500ms", 500),
+        ("30s", 30_000),
+        ("2 minutes", 120_000),
+        ("1.5h", 5_400_000),
+        ("7d", 604_800_000),
+        ("1 sec", 1_000),
+    ],
+)
+def test_durations(text, ms):
+    assert duration(text) == ms
+
+
+@given(st.text())
+def test_any_text_is_a_duration_or_a_value_error(text):
+    try:
+        assert duration(text) >= 0
+    except ValueError as error:
+        assert "duration" in str(error)
+
+
+@given(st.dictionaries(st.sampled_from([spelled(f) for f in QueueOptions.__dataclass_fields__.values()]), st.text()))
+def test_any_values_parse_or_raise_an_option_error(raw):
+    try:
+        QueueOptions.parse(raw, "stream", "push")
+    except OptionError as error:
+        assert "option" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("role", "raw", "message"),
+    [
+        ("stream", {"queu": "x"}, "unknown option 'queu'; did you mean 'queue'?"),
+        ("stream", {"maxRecords": "x"}, "or 'maxRecordsPerTrigger'"),
+        ("stream", {"zzz": "x"}, "unknown option 'zzz'; known are consumer, deadLetterQueue"),
+        ("stream", {"path": "/x"}, "a queue has no path: give the options 'url' and 'queue'"),
+        ("stream", {"onBadRow": "fail"}, "'onBadRow' does not go with a streaming read"),
+        ("push", {"maxTries": "3"}, "'maxTries' does not go with a write that pushes"),
+        ("stream", {"maxTries": "0"}, "'maxTries' is '0' but must be a whole number from 1"),
+        ("stream", {"numPartitions": "1e3"}, "'numPartitions' is '1e3'"),
+        ("stream", {"reserveTimeout": "forever"}, "7d, or 'never'"),
+        ("stream", {"reserveTimeout": "1ms"}, "at least 100ms"),
+        ("stream", {"consumer": "a/b"}, "'consumer' is 'a/b' but must be 1 to 100 letters"),
+        ("stream", {"queue": " "}, "'queue' is ' ' but must be not empty"),
+        ("stream", {"delivery": "exactly-once", "reserveTimeout": "9s"}, "'reserveTimeout' contradicts delivery"),
+        ("stream", {"isolateFailures": "yes"}, "must be one of true, false"),
+        ("push", {"txnAppId": "a"}, "'txnAppId' and 'txnVersion' go together"),
+        ("push", {"txnAppId": "a", "txnVersion": "-1"}, "'txnVersion' is '-1' but must be a whole number"),
+        ("push", {"txnAppId": "a", "txnVersion": "1", "delivery": "at-least-once"}, "needs delivery=exactly-once"),
+        ("stream", {"delivery": "twice"}, "must be one of at-least-once"),
+        ("push", {"onBadRow": "deadleter"}, "did you mean 'deadLetter'"),
+        ("settle", {}, "option 'consumer' is missing"),
+    ],
+)
+def test_what_cannot_be_meant_is_told(role, raw, message):
+    with pytest.raises(OptionError) as caught:
+        QueueOptions.parse(BASE | raw, role)
+    assert message in str(caught.value)
+
+
+def test_what_is_missing_is_told():
+    with pytest.raises(OptionError, match="option 'url' is missing"):
+        QueueOptions.parse({"queue": "a"}, "stream")
+    for role in ("stream", "snapshot", "settle"):
+        with pytest.raises(OptionError, match="option 'queue' is missing"):
+            QueueOptions.parse({"url": "sqlite:///q.db"}, role)
+    assert QueueOptions.parse({"url": "sqlite:///q.db"}, "push").queue is None
+
+
+def test_a_url_is_not_shown_where_it_is_wrong():
+    with pytest.raises(OptionError) as caught:
+        QueueOptions.parse({"url": " ", "queue": "a"}, "stream")
+    assert "(hidden)" in str(caught.value)
+
+
+def test_never_is_a_lease():
+    assert parse(reserveTimeout="Never").reserve_timeout is None
+
+
+@pytest.mark.parametrize(
+    ("raw", "role"), [({}, "push"), ({"Operation": "SETTLE"}, "settle"), ({"operation": "push"}, "push")]
+)
+def test_the_role_of_a_write(raw, role):
+    assert role_of_write(raw) == role
+
+
+def test_an_operation_that_is_none_is_told():
+    with pytest.raises(OptionError, match="did you mean 'settle'"):
+        role_of_write({"operation": "setle"})
+
+
+def test_the_readme_shows_the_table_of_options():
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    assert table() in readme, (
+        "run: python -c 'from spark_queue.options import table; print(table())' and put it in README.md"
+    )
+
+
+def test_what_follows_from_the_delivery():
+    def parse(role, **raw):
+        return QueueOptions.parse({"url": "sqlite:///q.db", "queue": "q"} | raw, role)
+
+    assert (parse("stream").delivery, parse("push").delivery) == ("at-least-once", "exactly-once")
+    assert (parse("stream").reserve_timeout, parse("stream").isolate_failures) == (120_000, True)
+    exactly = parse("stream", delivery="exactly-once")
+    assert (exactly.reserve_timeout, exactly.isolate_failures) == (None, False)
+    assert parse("stream", delivery="exactly-once", reserveTimeout="never", isolateFailures="true").isolate_failures
