@@ -199,6 +199,11 @@ class Graph:
         places = [place for one in self.exchanges.values() for place in (one.src, *(to.place for to in one.dst))]
         return list(dict.fromkeys(places))
 
+    def leftovers(self) -> list[Place]:
+        """The queues of what exchanges could not route."""
+        spaces = dict.fromkeys(one.src.ns for one in self.exchanges.values())
+        return [Place(queue, ns) for ns in spaces for queue in (NO_ROUTE, TOO_MANY_HOPS)]
+
     def cycles(self) -> list[list[str]]:
         """Exchanges that feed each other, cycle by cycle: one for each set of queues that reach one another.
 

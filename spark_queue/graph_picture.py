@@ -1,7 +1,8 @@
 """Pictures of a graph: for Graphviz, for Mermaid, and as a tree of text.
 
 Queues are boxes, with their sizes where these are known, exchanges ellipses; an arrow says by which selector messages
-go there. What belongs to a cycle is drawn bold.
+go there. What belongs to a cycle is drawn bold. Queues of messages that could not be routed are shown where there are
+some in them.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def dot(graph: Graph, sizes: Mapping[Place, Sizes] | None = None) -> graphviz.Di
     for number, ns in enumerate(graph.namespaces):
         with made.subgraph(name=f"cluster_{number}") as room:
             room.attr(label=ns, style="rounded", color="#9aa5ab", fontname="Helvetica", fontsize="12")
-            for place in (one for one in graph.queues() if one.ns == ns):
+            for place in (one for one in _shown(graph, sizes) if one.ns == ns):
                 text = "\n".join([place.queue, *_sized(place, sizes)])
                 room.node(_id(place), graphviz.escape(text), shape="box", style="filled", fillcolor="#eef3f6")
     for name, exchange in graph.exchanges.items():
@@ -77,7 +78,7 @@ def facts(graph: Graph, sizes: Mapping[Place, Sizes] | None = None) -> dict[str,
     return {
         "queues": [
             {"queue": str(place)} | ({word: getattr(known[place], word) for word in STATES} if place in known else {})
-            for place in graph.queues()
+            for place in _shown(graph, sizes)
         ],
         "exchanges": [
             {
@@ -101,7 +102,7 @@ def facts(graph: Graph, sizes: Mapping[Place, Sizes] | None = None) -> dict[str,
 
 def mermaid(graph: Graph, sizes: Mapping[Place, Sizes] | None = None) -> str:
     """The graph as Mermaid text, which GitHub and notebooks draw."""
-    ids = {place: f"q{number}" for number, place in enumerate(graph.queues())}
+    ids = {place: f"q{number}" for number, place in enumerate(_shown(graph, sizes))}
     lines = ["flowchart LR"]
     for number, ns in enumerate(graph.namespaces):
         lines.append(f'  subgraph n{number}["{_quoted(ns)}"]')
@@ -137,9 +138,11 @@ def tree(graph: Graph, sizes: Mapping[Place, Sizes] | None = None) -> Iterator[t
             yield 1, name
             for to in exchange.dst:
                 parts = [f"→ {to}", *_sized(to.place, sizes, "({})")]
-                parts += [f"if {_label(to)}"] if _label(to) else []
+                parts += ["if"] * (to.selector is not None) + [_label(to)] * bool(_label(to))
                 parts += ["↻ cycle"] if to.place in cyclic.get(name, ()) else []
                 yield 2, " ".join(parts)
+    for place in _shown(graph, sizes)[len(graph.queues()) :]:
+        yield 0, " ".join([str(place), *_sized(place, sizes, "({})")])
 
 
 def selector_text(selector: Any) -> str:
@@ -150,6 +153,13 @@ def selector_text(selector: Any) -> str:
         return " ".join(selector.split())
     name: Callable[..., object] | str = getattr(selector, "__name__", "")
     return str(name or selector)
+
+
+def _shown(graph: Graph, sizes: Mapping[Place, Sizes] | None) -> list[Place]:
+    """The queues that a picture has."""
+    known = sizes or {}
+    filled = (one for one in graph.leftovers() if one in known and any(getattr(known[one], word) for word in STATES))
+    return list(dict.fromkeys([*graph.queues(), *filled]))
 
 
 def _label(to: Destination) -> str:

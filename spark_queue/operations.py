@@ -476,11 +476,12 @@ def _sinks(store: Store) -> list[Sink]:
 def graph_sizes(graph: Graph) -> tuple[dict[Place, Sizes], list[str]]:
     """The sizes of the queues of a graph, and why those of a namespace are not known, where that is so."""
     sizes: dict[Place, Sizes] = {}
+    queues = [*graph.queues(), *graph.leftovers()]
     unknown: list[str] = []
     for ns, namespace in graph.namespaces.items():
         try:
             with _opened(namespace.url) as store:
-                found = {place: store.sizes(place.queue) for place in graph.queues() if place.ns == ns}
+                found = {place: store.sizes(place.queue) for place in queues if place.ns == ns}
         except QueueError as error:
             unknown.append(f"namespace {ns!r}: {error}")
         else:
