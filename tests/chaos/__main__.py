@@ -16,10 +16,10 @@ import tempfile
 from pathlib import Path
 
 from tests.chaos.killer import PACK, live
-from tests.chaos.world import World
+from tests.chaos.world import EXCHANGE, World
 
 WORLDS = ["sqlite", "mongodb", "redis", "sqlite-redis", "mongodb-sqlite", "redis-mongodb"]
-
+WORLDS += [f"redis-mongodb {EXCHANGE}", f"sqlite {EXCHANGE}"]
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
@@ -40,7 +40,8 @@ def main():
     parser.add_argument("--kills", type=int, default=300, help="in each world (default 300)")
     parser.add_argument(
         "--store", action="append", metavar="WORLD",
-        help=f"a store, or source-target; may be repeated (default: {' '.join(WORLDS)})",
+        help=f"a store, or source-target, and perhaps '{EXCHANGE}': moved by exchanges, not by a query; "
+        f"may be repeated (default: {', '.join(WORLDS)})",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, help="repeats a plan (default: SPARK_QUEUE_CHAOS_SEED, or any)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append a line for each world")
@@ -57,13 +58,18 @@ def main():
     if seed is None:
         seed = int(os.environ.get("SPARK_QUEUE_CHAOS_SEED") or random.randrange(10**6))
     sink = dict(one.split("=", 1) for one in arguments.sink)
+    for stores in arguments.store or WORLDS:
+        mover = stores.partition(" ")[2]
+        if mover not in ("", EXCHANGE) or (mover and sink):
+            parser.error(f"--store {stores!r}: after the stores there may be {EXCHANGE!r}, and then no --sink")
     results = []
     for stores in arguments.store or WORLDS:
-        source, _, target = stores.partition("-")
+        pair, exchange, _ = stores.partition(f" {EXCHANGE}")
+        source, _, target = pair.partition("-")
         folder = Path(tempfile.mkdtemp(prefix="spark_queue-chaos-"))
         say(f"world {stores}, SPARK_QUEUE_CHAOS_SEED={seed}, {folder}")
         servers = {"aof": arguments.aof, "options": arguments.mongodb}
-        world = World(source, target or source, seed, folder, say=say, sink=sink, **servers)
+        world = World(source, target or source, seed, folder, say=say, exchange=bool(exchange), sink=sink, **servers)
         result = live(world, arguments.kills)
         results.append(result)
         say(str(result))

@@ -192,21 +192,10 @@ def doubled(batches):
 
 def move_with_spark(url, queue, to_url, to, checkpoint, log, master, sink, slow):
     """A query from queue to queue, started again whenever it fails, as long as its JVM lives."""
-    from pyspark.sql import SparkSession
-
     from spark_queue.spark import supervise
 
     log = logger(log)
-    spark = (
-        SparkSession.builder.master(master)
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "700m")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.warehouse.dir", f"{checkpoint}.warehouse")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = session(master, checkpoint)
     if slow:
         from tests.chaos.slow_motion import SlowQueue
 
@@ -237,6 +226,54 @@ def move_with_spark(url, queue, to_url, to, checkpoint, log, master, sink, slow)
             raise
 
     supervise(logged, url, pause=0.1, longest=0.5)
+
+
+def route_with_spark(url, queue, to_url, to, checkpoint, log, master, slow):
+    """The same by a graph of exchanges, with more destinations: odd numbers go to `b.odd` too, tens by `a.tens` to
+    `b.tens`. The exchange that is looked at has its checkpoint at `checkpoint`, the other one beside it."""
+    from spark_queue.exchange import ExchangeGraph
+    from spark_queue.graph import Changes, Consumer, Destination, Exchange, Graph, Namespace, Place
+
+    log = logger(log)
+    spark = session(master, checkpoint)
+    if slow:
+        from tests.chaos.slow_motion import SlowExchangeQueue
+
+        spark.dataSource.register(SlowExchangeQueue)
+    payload = "named_struct('producer', payload:producer, 'n', payload:n::int, 'double', 2 * payload:n::int)"
+    way = {"consumer": Consumer(parallel=2, wsize=800), "options": {"waitTimeout": "200ms"}}
+    odd = Destination("b.odd", "payload:n::int % 2 = 1", ns="b")
+    tens = Destination("a.tens", "payload:n::int % 10 = 0")
+    every = Destination(to, set=Changes(payload), ns="b")
+    name = Path(checkpoint).name
+    exchanges = {
+        name: Exchange(Place(queue, "a"), [odd, tens, every], **way),
+        "tens": Exchange(Place("a.tens", "a"), [Destination("b.tens", ns="b")], **way),
+    }
+    graph = Graph({"a": Namespace(url), "b": Namespace(to_url)}, exchanges)
+    log(did="start", **place(checkpoint, to_url))
+    running = ExchangeGraph(graph, str(Path(checkpoint).parent), pause=0.1, longest=0.5).start(spark)
+    running.await_termination()
+    for one in running.status().values():
+        log(did="end", name=one.name, state=one.state, error=one.error)
+    raise SystemExit("the exchanges have ended by themselves")
+
+
+def session(master, checkpoint):
+    """A session that can die often: it starts fast, and needs little."""
+    from pyspark.sql import SparkSession
+
+    spark = (
+        SparkSession.builder.master(master)
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "700m")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", f"{checkpoint}.warehouse")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
 
 
 def place(checkpoint, to_url):

@@ -47,3 +47,11 @@ class SlowQueue(QueueDataSource):
 
     def streamWriter(self, schema, overwrite):
         return SlowWriter(super().streamWriter(schema, overwrite).work)
+
+
+class SlowExchangeQueue(SlowQueue):
+    """The same under the name that exchanges use."""
+
+    @classmethod
+    def name(cls):
+        return "queue"

@@ -21,10 +21,28 @@ def judge(world: World):
     _tell(wrong, "invented", times.keys() - begun)
     _tell(wrong, "has another payload", {one.headers["name"] for one in committed if not _doubled(one)})
     _tell(wrong, "dead without a reason", {one.headers["name"] for one in dead if not one.headers.get("x-error")})
+    if world.exchange:
+        _judge_copies(world, set(times))
     result.acknowledged, result.maybe = len(acknowledged), len(begun - acknowledged)
     result.delivered, result.dead = times.total(), len(dead)
     _judge_consumers(world, {one.id for one in committed})
     _judge_the_rest(world)
+
+
+def _judge_copies(world, delivered):
+    """The other destinations of the exchanges have got just what they should have of what B has got, once."""
+
+    def number(name):
+        return int(name.rpartition("-")[2])
+
+    for queue, every in (
+        ("b.odd", {one for one in delivered if number(one) % 2}),
+        ("b.tens", {one for one in delivered if number(one) % 10 == 0}),
+    ):
+        times = Counter(one.headers["name"] for one in _all(world.store_b, queue, "messages"))
+        _tell(world.result.wrong, f"lost for {queue}", every - times.keys())
+        _tell(world.result.wrong, f"came out twice in {queue}", {name for name, n in times.items() if n > 1})
+        _tell(world.result.wrong, f"does not belong into {queue}", times.keys() - every)
 
 
 def count(world: World):
@@ -90,7 +108,7 @@ def _judge_consumers(world, committed):
 def _judge_the_rest(world):
     """Nothing is left behind: no message, no reservation, no stage; and all logs end with the same batch."""
     wrong = world.result.wrong
-    for queue, store in (("a", world.store_a), ("b", world.store_b)):
+    for queue, store in (("a", world.store_a), ("a.tens", world.store_a), ("b", world.store_b)):
         if (sizes := store.sizes(queue)).total:
             wrong.append(f"left in {queue}: {sizes}")
         if held := store.reservations(queue):

@@ -30,6 +30,9 @@ from tests.chaos.servers import Server
 #: Seconds: the leases of those who drain B, for how long nothing may happen at all, or a process stand still.
 LEASE, PATIENCE, FROZEN = 2.0, 240.0, 90.0
 
+#: What a world is called in which exchanges move the messages.
+EXCHANGE = "exchange"
+
 #: Seconds between two rounds that start again what was killed: who waits for a moment looks far more often.
 ROUND = 0.05
 
@@ -120,8 +123,8 @@ class Program:
 class World:
     """See the head of this module.
 
-    `source` and `target` are names of stores, `sink` options of the query's sink, `aof` and `options` those of a
-    `Server`.
+    `source` and `target` are names of stores. `exchange`: a graph of exchanges moves the messages, not a query of its
+    own. `sink` are options of the query's sink, `aof` and `options` those of a `Server`.
     """
 
     def __init__(
@@ -132,13 +135,16 @@ class World:
         folder: Path,
         *,
         say: Callable[[str], None] = print,
+        exchange: bool = False,
         sink: dict[str, str] | None = None,
         **servers: str,
     ):
         self.folder, self._say, self._sink, self._settings = folder, say, sink or {}, servers
+        self.exchange = exchange
         self._rng = random.Random(f"world {seed}")
-        self.result = Result(source if source == target else f"{source}-{target}", seed)
-        self.checkpoint = folder / "checkpoint"
+        stores = source if source == target else f"{source}-{target}"
+        self.result = Result(f"{stores} {EXCHANGE}" if exchange else stores, seed)
+        self.checkpoint = folder / "checkpoint" / "move"
         self.servers: list[Server] = []
         self.programs: list[Program] = []
         self._frozen: list[tuple[list[int], Callable[[], bool], float]] = []
@@ -174,9 +180,10 @@ class World:
         def moving(life):
             way = {"url": a, "queue": "a", "to_url": b, "to": "b", "checkpoint": str(self.checkpoint)}
             master = self._rng.choice(["local[2]", "local[2,3]"])  # with and without a second try of a task
-            return way | {"sink": self._sink, "master": master, "slow": self._rng.random() < 0.5}
+            way |= {"master": master, "slow": self._rng.random() < 0.5}
+            return way if self.exchange else way | {"sink": self._sink}
 
-        self.driver = program("move_with_spark", "driver", moving)
+        self.driver = program("route_with_spark" if self.exchange else "move_with_spark", "driver", moving)
         self.producers = [program("produce", f"p{n}", producing) for n in range(2)]
         self.consumers = [program("consume_for_good", f"c{n}", consuming) for n in range(2)]
         self.rivals = [program("compete", "r", consuming)]
@@ -269,6 +276,7 @@ class World:
         self.until(lambda: self.last("commits") >= calm, "some batches in peace")
         self._dismiss(*self.producers, *self.rivals)
         self.until(lambda: self.store_a.sizes("a").total == 0 and not self.in_flight, "the end of queue A")
+        self.until(lambda: self.store_a.sizes("a.tens").total == 0, "the end of queue A.tens")
         self.until(lambda: self.store_b.sizes("b").total == 0, "the end of queue B")
         self._dismiss(*self.consumers)
 

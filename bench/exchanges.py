@@ -1,0 +1,176 @@
+"""What an exchange costs: five destinations against one plain query, and exchanges that have nothing to do.
+
+    python bench/exchanges.py                     all three stores, 5 rounds of 60,000 messages
+    python bench/exchanges.py --only redis --json one store, results as JSON on stdout
+
+*plain* is a query from queue to queue, exactly once. *one of five* is an exchange whose five selectors send each
+message to one destination, *two of five* one whose selectors send it to two; both read JSON fields. All move the same
+messages within the store, in batches of 20,000 and two partitions; what counts are pushes per second, without the
+first batch, which pays for the start of the workers. *beside ten* is the plain exchange while ten others wait for
+messages that do not come; what one of them costs is a tenth of what the ten do. Rounds take turns, and what is told
+is the median of the ratios within a round. The servers are those of SPARK_QUEUE_MONGODB_URL and
+SPARK_QUEUE_REDIS_URL, or of `make services`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import threading
+import uuid
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+
+from first import DOCUMENT, check
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from spark_queue import __version__, open_store
+from spark_queue.exchange import ExchangeGraph
+from spark_queue.graph import Consumer, Destination, Exchange, Graph, Namespace, Place
+from tests.services import service_urls
+
+#: At least so much of the pushes of a plain query, and at most so much of the time that a waiting exchange takes.
+WANTED, IDLE = 0.5, 0.02
+BATCH = 20_000
+STORES = ("sqlite", "redis", "mongodb")
+
+#: Selectors of five destinations, and to how many of them a message goes.
+SELECTORS = {
+    "one of five": ([f"payload:n::int % 5 = {rest}" for rest in range(5)], 1),
+    "two of five": (
+        [
+            "payload:n::int % 2 = 0",
+            "payload:n::int % 2 = 1 AND payload:carrier = 'UA'",
+            "payload:origin = 'JFK'",
+            "payload:origin = 'EWR'",
+            "payload:text IS NULL",
+        ],
+        2,
+    ),
+}
+WAYS = ("plain", *SELECTORS, "exchange", "beside ten")
+
+
+class Batches(StreamingQueryListener):
+    """What each query has told of its batches that had rows, by its name."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, list[Any]] = {}
+        self._ended: dict[str, threading.Event] = {}
+        self._names: dict[str, str] = {}
+
+    def onQueryStarted(self, event: Any) -> None:
+        self._names[str(event.id)] = event.name
+
+    def onQueryProgress(self, event: Any) -> None:
+        if event.progress.numInputRows:
+            self.told.setdefault(event.progress.name, []).append(event.progress.durationMs["triggerExecution"])
+
+    def onQueryTerminated(self, event: Any) -> None:
+        self.ended(self._names[str(event.id)]).set()
+
+    def ended(self, name: str) -> threading.Event:
+        return self._ended.setdefault(name, threading.Event())
+
+    def milliseconds(self, name: str) -> float:
+        """Of a batch of the query of this name, on the average, without the first."""
+        check(self.ended(name).wait(60), True)
+        return statistics.mean(self.told[name][1:])
+
+
+def measure(spark: SparkSession, seen: Batches, url: str, folder: Path, n: int, way: str) -> float:
+    """Pushes per second."""
+    source, target = (f"bench{uuid.uuid4().hex[:8]}" for _ in range(2))
+    rows = spark.range(0, n + BATCH, 1, 2).selectExpr(f"{DOCUMENT} payload")
+    write = rows.write.format("queue").mode("append").option("delivery", "at-least-once")
+    write.options(url=url, queue=source).save()
+    root, copies = str(folder / f"checkpoints-{source}"), 1
+    if way == "plain":
+        options: dict[str, Any] = {"url": url, "delivery": "exactly-once"}
+        stream = spark.readStream.format("queue").options(**options, queue=source, numPartitions=2)
+        messages = stream.option("maxRecordsPerTrigger", BATCH).load().select("payload", "headers")
+        writer = messages.writeStream.format("queue").options(**options, queue=target).queryName(source)
+        writer.option("checkpointLocation", root).trigger(availableNow=True).start().awaitTermination()
+    else:
+        selectors, copies = SELECTORS.get(way, ([None], 1))
+        to = [Destination(f"{target}.{number}", selector) for number, selector in enumerate(selectors)]
+        reading = Consumer(parallel=2, wsize=BATCH)
+        graph = Graph({"here": Namespace(url)}, {source: Exchange(Place(source), to, reading)})
+        others = {
+            f"{source}.{n}": Exchange(Place(f"{source}.{n}"), [Destination(target)], reading) for n in range(10)
+        }
+        waiting = ExchangeGraph(Graph(graph.namespaces, others), root)
+        if way == "beside ten":
+            waiting.start(spark)
+        running = ExchangeGraph(graph, root).start(spark, available_now=True)
+        running.await_termination()
+        waiting.stop()
+        (status,) = running.status().values()
+        check((status.state, status.restarts, status.traffic.received), ("finished", 0, n + BATCH))
+    with open_store(url) as store:
+        mine = [one for one in store.queues() if one.startswith((source, target))]
+        check(sum(store.sizes(one).ready for one in mine), copies * (n + BATCH))
+        for one in mine:
+            store.drop(one)
+    return copies * BATCH / seen.milliseconds(source) * 1000
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=STORES, action="append", help="this store only (repeatable)")
+    parser.add_argument("--messages", type=int, default=60_000, help="messages per round (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds after one to warm up (default %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON on stdout")
+    args = parser.parse_args()
+
+    def say(*words: object) -> None:
+        print(*words, file=sys.stderr if args.json else sys.stdout, flush=True)
+
+    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.streams.addListener(seen := Batches())
+    setup = f"spark_queue {__version__}, Spark {spark.version}, Python {platform.python_version()}, "
+    setup += f"{os.cpu_count()} cores; {args.messages:,} messages of 100 bytes in batches of {BATCH:,}"
+    say(setup)
+    results: dict[str, Any] = {"setup": setup, "rounds": args.rounds, "stores": {}}
+    with tempfile.TemporaryDirectory(prefix="spark-queue-bench-") as folder:
+        urls = {"sqlite": f"sqlite:///{folder}/queues.db"} | service_urls()
+        wanted = args.only or list(STORES)
+        if missing := [one for one in wanted if one not in urls]:
+            raise SystemExit(f"no server for {', '.join(missing)}: type 'make services'")
+        found: dict[str, list[dict[str, float]]] = {one: [] for one in wanted}
+        for number in range(args.rounds + 1):
+            for scheme in wanted:
+                turn = WAYS[number % len(WAYS) :] + WAYS[: number % len(WAYS)]  # none always goes first
+                rates = {one: measure(spark, seen, urls[scheme], Path(folder), args.messages, one) for one in turn}
+                if number:
+                    found[scheme].append(rates)
+                told = ", ".join(f"{one} {rates[one]:,.0f}/s" for one in WAYS)
+                say(f"{f'round {number}' if number else 'warm-up'} {scheme}: {told}")
+        for scheme, rounds in found.items():
+            ratios = {
+                one: round(statistics.median(rates[one] / rates["plain"] for rates in rounds), 2)
+                for one in (*SELECTORS, "exchange")
+            }
+            idle = statistics.median(rates["exchange"] / rates["beside ten"] - 1 for rates in rounds) / 10
+            medians = {one: round(statistics.median(rates[one] for rates in rounds)) for one in WAYS}
+            results["stores"][scheme] = {"of plain": ratios, "one idle costs": round(idle, 4), "per second": medians}
+            shown = ", ".join(f"{one} {ratio:.2f}" for one, ratio in ratios.items())
+            say(f"{scheme}: of the pushes of a plain query: {shown} (wanted at least {WANTED})")
+            say(f"    an exchange that has nothing to do costs {idle:.1%} (wanted less than {IDLE:.0%})")
+    spark.stop()
+    if args.json:
+        print(json.dumps(results, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
