@@ -9,7 +9,6 @@ import argparse
 import importlib.util
 import json
 import os
-import re
 import shutil
 import signal
 import sys
@@ -33,8 +32,8 @@ if importlib.util.find_spec("spark_queue") is None and not SUBMITTED:  # not ins
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), _root]))  # for workers
 
 try:
-    from spark_queue import errors
-    from spark_queue.errors import QueueError, StoreError, UsageError, near
+    from spark_queue.errors import StoreError, UsageError, near
+    from spark_queue.failure import failure_of
     from spark_queue.options import QueueOptions, Role, duration
     from spark_queue.store import open_store, usable
     from spark_queue.store.base import Sizes
@@ -343,8 +342,6 @@ def session(name: str, master: str | None = None, *, debug: bool = False) -> Spa
 
 # --- from the command line to the exit code -------------------------------------------------------------------------
 
-_WRAPPED = re.compile(r"^(?:\w+: )?spark_queue\.errors\.(\w+): (.*)", re.MULTILINE)
-
 
 def run(
     parser: Parser,
@@ -385,16 +382,9 @@ def run(
 
 def diagnosis(error: Exception) -> tuple[str, int]:
     """What to tell of an error, and the exit code: 2 for the user's mistake, 1 for a failure."""
-    if isinstance(error, QueueError):
-        return str(error), 2 if isinstance(error, UsageError) else 1
-    text = str(error)
-    if wrapped := _WRAPPED.search(text):  # ours, raised in a worker: Spark hands on the text of its traceback
-        kind = getattr(errors, wrapped[1], QueueError)
-        return wrapped[2].strip(), 2 if issubclass(kind, UsageError) else 1
-    if "DATA_SOURCE_NOT_FOUND" in text:  # the job itself has imported it
+    if "DATA_SOURCE_NOT_FOUND" in str(error):  # the job itself has imported it
         return "Spark's workers run a Python without spark_queue: set PYSPARK_PYTHON to one that has it", 2
+    failure = failure_of(error)
     condition = getattr(error, "getCondition", lambda: None)()
-    text = re.sub(r"\AAn error occurred while calling \S+\s+: [\w.$]+: ", "", text)
-    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
-    causes = re.findall(r"^Caused by: [\w.$]+: (.*)", text, re.MULTILINE)
-    return ": ".join([first, *causes[-1:]]), 2 if condition in MISTAKES else 1
+    mistake = condition in MISTAKES or (failure.kind is not None and issubclass(failure.kind, UsageError))
+    return failure.text, 2 if mistake else 1

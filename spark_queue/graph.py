@@ -76,7 +76,11 @@ Name = Annotated[str, BeforeValidator(lambda value: name_of_consumer(str(value))
 
 @dataclass(frozen=True)
 class Namespace:
-    """A store by a name. `options` are those of `format("queue")`, for all that is read here."""
+    """A store by a name.
+
+    `options` are those of `format("queue")`, for the exchanges that read here; `retryTimeout` holds for what these
+    write, too.
+    """
 
     __pydantic_config__ = _FORBID
 
@@ -149,7 +153,7 @@ class Exchange:
 
     `delivery`: exactly once, unless `consumer.reserve` is false, which is at most once. `every`: ms from the start of
     a batch to that of the next; 0: as soon as there is something. `options`: those of `format("queue")` to read the
-    source.
+    source, before those of its namespace; `retryTimeout` holds for the destinations, too.
     """
 
     __pydantic_config__ = _FORBID
@@ -360,7 +364,28 @@ def _strangers(raw: Any) -> Iterator[Mistake]:
                 yield Mistake(("exchanges", name, *path), f"it does not tell its namespace{hint}")
 
 
+#: Options of `format("queue")` that an exchange sets itself, and what they are told by.
+_OWN = {
+    "url": "its namespace",
+    "queue": "src",
+    "consumer": "the name of the exchange",
+    "delivery": "delivery",
+    "maxRecordsPerTrigger": "consumer.wsize",
+    "numPartitions": "consumer.parallel",
+    "payloadFormat": "what selectors see, which is JSON",
+}
+
+
 def _contradictions(graph: Graph) -> Iterator[Mistake]:
+    options: list[tuple[Path, dict[str, str]]] = [
+        *((("namespaces", name, "options"), one.options) for name, one in graph.namespaces.items()),
+        *((("exchanges", name, "options"), one.options) for name, one in graph.exchanges.items()),
+    ]
+    for path, given in options:
+        for key in given:
+            for own, by in _OWN.items():
+                if key.lower() == own.lower():
+                    yield Mistake((*path, key), f"not here: this is told by {by}")
     for name, one in graph.exchanges.items():
         if not one.consumer.reserve and one.guarantee != AT_MOST_ONCE:
             yield Mistake(

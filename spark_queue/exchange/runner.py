@@ -18,6 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_queue.errors import GraphError, QueueError, StoreError, UsageError, near
 from spark_queue.exchange.route import OBSERVED, Route
+from spark_queue.failure import failure_of
 from spark_queue.graph import Exchange, Graph, Mistake, checked, refusal
 from spark_queue.graph_file import Secrets, graph_in
 from spark_queue.options import AT_LEAST_ONCE, EXACTLY_ONCE, QueueOptions
@@ -205,6 +206,7 @@ class ExchangeGraph:
         write = {
             "urls": json.dumps({ns: self.graph.namespaces[ns].url for ns in exchange.namespaces()}),
             "delivery": EXACTLY_ONCE if exchange.guarantee == EXACTLY_ONCE else AT_LEAST_ONCE,
+            **{key: value for key, value in read.items() if key.lower() == "retrytimeout"},
         }
         trigger: dict[str, Any] = {"availableNow": True} if available_now else {}
         if exchange.every and not available_now:
@@ -265,7 +267,7 @@ class _Running:
                     drain(ended, source.url, history=source.history)
                 self._become("stopped" if self._stopping.is_set() else "finished")
             except BaseException as error:
-                self._error = str(error)
+                self._error = failure_of(error).text
                 self._become("stopped")
                 log.exception("exchange %s ends", self.name)
 

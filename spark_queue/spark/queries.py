@@ -14,6 +14,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 from spark_queue.errors import SchemaError, StoreError
+from spark_queue.failure import failure_of
 from spark_queue.spark.consumer import OFFSET_VERSION, Offset, commit_named
 from spark_queue.store import open_store
 from spark_queue.store.isolation import forget_failure, tell_failure
@@ -83,12 +84,13 @@ def supervise(
             failures = 1 if query.lastProgress else failures + 1
             if restarts is not None and failures > restarts:
                 raise
-            _tell(url, tell_failure, str(query.id), str(error)[:KEPT])
+            told = failure_of(error).text[:KEPT]
+            _tell(url, tell_failure, str(query.id), told)
             delay = min(pause * 2 ** min(failures - 1, 30), longest)
-            log.warning("query %s has failed and starts again in %.1f s: %s", query.id, delay, str(error)[:KEPT])
+            log.warning("query %s has failed and starts again in %.1f s: %s", query.name or query.id, delay, told)
             if wait is None:
                 time.sleep(delay)
-            elif not wait(delay, str(error)):
+            elif not wait(delay, told):
                 return query
         else:
             _tell(url, forget_failure, str(query.id))

@@ -1,0 +1,59 @@
+"""What made a job or a query of Spark's fail, out of all that Spark says about it.
+
+Spark hands on an exception of a Python process as the text of its traceback, somewhere among its own: in the message,
+behind `Caused by`, or in the exception that is the cause of another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from spark_queue import errors
+from spark_queue.errors import QueueError
+
+_OURS = re.compile(r"^(?:\w+: )?spark_queue\.errors\.(\w+): (.*)", re.MULTILINE)
+_PYTHON = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)", re.MULTILINE)
+_JAVA = re.compile(r"^Caused by: [\w.$]+: (.*)", re.MULTILINE)
+
+#: What Spark puts around a message.
+_AROUND = re.compile(
+    r"\AAn error occurred while calling \S+\s+: [\w.$]+: |\A\[STREAM_FAILED\].*?terminated with exception: "
+    r"|\A[a-z][\w.$]+\.[A-Z]\w*: | SQLSTATE: \w+$"
+)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What went wrong, in one line, and which of our errors it was, if it was one."""
+
+    text: str
+    kind: type[QueueError] | None = None
+
+
+def failure_of(error: BaseException) -> Failure:
+    """What an exception is about. Our own errors come first, then what Python or Java raised at the bottom of it."""
+    if isinstance(error, QueueError):
+        return Failure(str(error), type(error))
+    said = [str(one) for one in _causes(error)]
+    text = "\n".join(said)
+    if ours := _OURS.search(text):
+        return Failure(ours[2].strip(), getattr(errors, ours[1], QueueError))
+    first = _head(said[0]) or type(error).__name__
+    found = _PYTHON.findall(text) or _JAVA.findall(text) or [_head(said[-1])]
+    return Failure(first if found[-1] in first else f"{first.rstrip('.:')}: {found[-1]}")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An exception, and what it was raised from, here or in the JVM."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = getattr(cause, "_cause", None) or cause.__cause__
+
+
+def _head(text: str) -> str:
+    """The first line, without what Spark puts around it."""
+    lines = (line.strip() for line in _AROUND.sub("", text, count=1).splitlines())
+    return _AROUND.sub("", next(filter(None, lines), ""))
