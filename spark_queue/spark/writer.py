@@ -36,6 +36,7 @@ from spark_queue.store.ledger import (
     NOTHING,
     ONE_WRITE,
     Ledger,
+    apart,
     begin,
     decided,
     forget,
@@ -69,15 +70,22 @@ class Written(WriterCommitMessage):
 
 
 class _Stores(AbstractContextManager["_Stores"]):
-    """The databases that a write reaches, by name, each opened when it is first needed. A single one has no name."""
+    """The databases that a write reaches, by name, each opened when it is first needed. A single one has no name.
+
+    Of several names with the same URL the first one is that of the database.
+    """
 
     def __init__(self, options: QueueOptions) -> None:
         self._urls = options.urls or {"": options.url}
         self._patience = options.retry_timeout / 1000
         self._open: dict[str, Store] = {}
 
+    def home(self, name: str) -> str:
+        """The name of the database that is called so."""
+        return next(one for one, url in self._urls.items() if url == self._urls[name])
+
     def __iter__(self) -> Iterator[str]:
-        return iter(self._urls)
+        return iter(dict.fromkeys(map(self.home, self._urls)))
 
     def __getitem__(self, name: str) -> Store:
         if name not in self._open:
@@ -237,6 +245,7 @@ class Publish(Push):
                 return done
 
             def put(ns: str, queue: str, rows: pa.RecordBatch) -> None:
+                ns = stores.home(ns)
                 store = stores[ns]
                 if written[ns]:
                     return
@@ -257,7 +266,7 @@ class Publish(Push):
             return
         sink, number = told[0].sink, told[0].batch
         with _Stores(self.options) as stores:
-            ledgers = {ns: ledger_of(stores[ns], sink) for ns in stores} if self.options.urls else {}
+            ledgers = apart({ns: stores[ns] for ns in stores}, sink) if self.options.urls else {}
             since = self._members(ledgers, number)
             for ns in stores:
                 stages = {one.stage: one.staged[ns] for one in told if ns in one.staged}

@@ -13,12 +13,13 @@ The decision is a compare-and-set: of two programs that write the same batch, th
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_queue.errors import CheckpointError, FencedError, StoreError
+from spark_queue.errors import CheckpointError, FencedError, OptionError, StoreError
 from spark_queue.store.base import Note, Store
 
 VERSION = 1
@@ -39,13 +40,14 @@ class Ledger:
     without one, nothing may be staged for it any more.
 
     Where a sink writes to several databases, each has a ledger, and `members` names them all, with the first batch
-    that each has a part in.
+    that each has a part in. `id` tells the ledgers of a sink apart.
     """
 
     sink: str
     batch: int
     stages: tuple[str, ...] = ()
     members: Mapping[str, int] = field(default_factory=dict)
+    id: str = ""
 
     @classmethod
     def read(cls, sink: str, note: Note | None) -> Ledger | None:
@@ -59,7 +61,7 @@ class Ledger:
                 sink=sink,
             )
         value = note.value
-        return cls(sink, value["batch"], tuple(value["stages"]), value.get("members", {}))
+        return cls(sink, value["batch"], tuple(value["stages"]), value.get("members", {}), value.get("id", ""))
 
 
 def ledger_of(store: Store, sink: str) -> Ledger | None:
@@ -90,7 +92,7 @@ def decided(ledger: Ledger | None, sink: str, batch: int, *, strict: bool) -> bo
             batch=batch,
         )
     if batch > last + 1 and strict:
-        known = "there is no ledger" if ledger is None else f"the ledger ends with batch {last}"
+        known = "there is no ledger" if last == NOTHING else f"the ledger ends with batch {last}"
         raise CheckpointError(
             f"batch {batch} of sink {sink!r}: {known}, so nobody knows whether batch {batch - 1} was written. The "
             "query wrote with another delivery or to another place before, or the ledger was removed or restored "
@@ -145,7 +147,7 @@ def publish(
                 sink=sink,
                 batch=batch,
             )
-        value = _value(batch, stages) | ({"members": dict(members)} if members else {})
+        value = _value(found, batch, stages) | ({"members": dict(members)} if members else {})
         if store.set_note(PREFIX + sink, value, note.version if note else 0):
             winners = stages
             break
@@ -157,8 +159,29 @@ def publish(
 
 
 def begin(store: Store, sink: str) -> None:
-    """Write the ledger of a sink for one write, before anything is staged for it."""
-    store.set_note(PREFIX + sink, _value(NOTHING, ()), 0)
+    """Write the ledger of a sink that has none, before anything is published for it."""
+    store.set_note(PREFIX + sink, _value(None, NOTHING, ()), 0)
+
+
+def apart(stores: Mapping[str, Store], sink: str) -> dict[str, Ledger | None]:
+    """The ledgers of a sink in several databases, each of which has one from now on.
+
+    Raises `OptionError` where two of these are the same database under two URLs: what the sink publishes in one it
+    would take for left behind in the other.
+    """
+    names: dict[str, str] = {}
+    ledgers: dict[str, Ledger | None] = {}
+    for name, store in stores.items():
+        found = ledgers[name] = ledger_of(store, sink)
+        if found is None:
+            begin(store, sink)
+            found = ledger_of(store, sink)
+        if found and found.id and (other := names.setdefault(found.id, name)) != name:
+            raise OptionError(
+                f"{other!r} and {name!r} are the same database under two URLs: give both the same URL",
+                option="urls",
+            )
+    return ledgers
 
 
 def forget(store: Store, sink: str) -> int:
@@ -174,7 +197,8 @@ def forget(store: Store, sink: str) -> int:
 def set_ledger(store: Store, sink: str, batch: int) -> None:
     """Say by word that the sink has written everything up to this batch. What it has staged is kept."""
     note = store.note(PREFIX + sink)
-    if not store.set_note(PREFIX + sink, _value(batch, ()), note.version if note else 0):
+    found = Ledger.read(sink, note)
+    if not store.set_note(PREFIX + sink, _value(found, batch, ()), note.version if note else 0):
         raise FencedError(f"sink {sink!r} is at work: its ledger changed just now", sink=sink)
 
 
@@ -183,5 +207,10 @@ def batch_of(stage: str) -> int:
     return int(stage.split("/")[1])
 
 
-def _value(batch: int, stages: Sequence[str]) -> dict[str, Any]:
-    return {"v": VERSION, "batch": batch, "stages": list(stages)}
+def _value(before: Ledger | None, batch: int, stages: Sequence[str]) -> dict[str, Any]:
+    return {
+        "v": VERSION,
+        "id": uuid.uuid4().hex if before is None else before.id,
+        "batch": batch,
+        "stages": list(stages),
+    }

@@ -338,6 +338,44 @@ def test_each_database_has_a_ledger_of_its_own(q_any, out_any, tmp_path):
         assert left_behind(url, q_any.name) == []
 
 
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_database_may_have_several_names(q, out, tmp_path, streaming):
+    """Where one of them gets nothing of a batch, what the other gets must not be taken for left behind."""
+    urls = json.dumps(dict.fromkeys(("first", "second"), f"sqlite:///{tmp_path}/both.db"))
+    for ns in ("'second'", "if(payload LIKE '%3%', 'first', 'second')"):
+        q.push([{"n": n} for n in range(9)])
+        df = q.stream(delivery="exactly-once") if streaming else q.read()
+        write(df.selectExpr("payload", f"{ns} ns"), q, urls, out, streaming)
+    assert Counter(one["n"] for one in payloads(f"sqlite:///{tmp_path}/both.db", out)) == Counter(2 * list(range(9)))
+    assert left_behind(f"sqlite:///{tmp_path}/both.db", q.name) == []
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_one_database_under_two_urls_is_refused_before_anything_is_visible(q, out, tmp_path, streaming):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    url = f"sqlite:///{tmp_path}/data/both.db"
+    urls = json.dumps({"first": url, "second": f"sqlite:///{tmp_path}/link/both.db"})
+    q.push([{"n": n} for n in range(9)])
+    df = q.stream(delivery="exactly-once") if streaming else q.read()
+    with pytest.raises(Exception, match="same database under two URLs"):
+        write(df.selectExpr("payload", "'second' ns"), q, urls, out, streaming)
+    assert payloads(url, out) == []
+    assert left_behind(url, q.name) == []
+    assert q.sizes().total == 9
+
+
+def write(df, q, urls, out, streaming):
+    """All that is there, to several databases."""
+    if streaming:
+        writer = df.writeStream.format("queue").option("checkpointLocation", q.checkpoint)
+        drain(writer.options(urls=urls, queue=out).trigger(availableNow=True).start(), q.url)
+    else:
+        df.write.format("queue").mode("append").options(urls=urls, queue=out).save()
+        with q.client() as queue:
+            queue.purge()
+
+
 def names_of(names):
     return f"array({', '.join(repr(name) for name in names)})"
 
