@@ -211,12 +211,19 @@ class Graph:
     def cycles(self) -> list[list[str]]:
         """Exchanges that feed each other, cycle by cycle: one for each set of queues that reach one another.
 
-        They are legal: the hop limit ends a message that goes round and round.
+        Each begins with the exchange that is declared first. They are legal: the hop limit ends a message that goes
+        round and round.
         """
-        wires = self._wires()
+        wires, names = self._wires(), list(self.exchanges)
         knots = (wires.subgraph(one) for one in nx.strongly_connected_components(wires))
-        found = (nx.find_cycle(one) for one in knots if one.number_of_edges())
-        return sorted([wires.edges[edge]["exchange"] for edge in cycle] for cycle in found)
+        rings = (
+            [wires.edges[edge]["exchange"] for edge in nx.find_cycle(one)] for one in knots if one.number_of_edges()
+        )
+        turned = []
+        for ring in rings:
+            first = ring.index(min(ring, key=names.index))
+            turned.append(ring[first:] + ring[:first])
+        return sorted(turned, key=lambda ring: names.index(ring[0]))
 
     def loops(self) -> dict[str, set[Place]]:
         """The destinations from which messages can come back to their exchange, of those exchanges that have some."""

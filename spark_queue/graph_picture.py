@@ -41,7 +41,7 @@ LONG = 40
 
 def dot(graph: Graph, sizes: Mapping[Place, Sizes] | None = None) -> graphviz.Digraph:
     """The graph for Graphviz: `.source` is its text, `.pipe("svg")` draws it where the program `dot` is installed."""
-    made = graphviz.Digraph("exchanges", graph_attr={"rankdir": "LR", "bgcolor": "transparent"})
+    made = graphviz.Digraph("exchanges", graph_attr={"rankdir": "LR", "bgcolor": "white"})
     made.attr("node", fontname="Helvetica", fontsize="11")
     made.attr("edge", fontname="Helvetica", fontsize="9", color="#5b6770")
     cyclic = graph.loops()
@@ -51,8 +51,9 @@ def dot(graph: Graph, sizes: Mapping[Place, Sizes] | None = None) -> graphviz.Di
             for place in (one for one in _shown(graph, sizes) if one.ns == ns):
                 text = "\n".join([place.queue, *_sized(place, sizes)])
                 room.node(_id(place), graphviz.escape(text), shape="box", style="filled", fillcolor="#eef3f6")
+            for name in (name for name, one in graph.exchanges.items() if one.src.ns == ns):
+                room.node(f"x {name}", graphviz.escape(name), shape="ellipse", style="filled", fillcolor="#ffe9c7")
     for name, exchange in graph.exchanges.items():
-        made.node(f"x {name}", graphviz.escape(name), shape="ellipse", style="filled", fillcolor="#ffe9c7")
         bold = {"penwidth": "2.2", "color": "#c2410c"}
         made.edge(_id(exchange.src), f"x {name}", **(bold if name in cyclic else {}))
         for to in exchange.dst:

@@ -390,9 +390,12 @@ class Store(ABC):
     def set_note(self, key: str, value: dict[str, Any] | None, version: int) -> bool:
         """Write the note if it still has this version (0: there is none yet), and give whether that was so.
 
-        Atomic. `None` removes it. Two writers of the same version may both be told that they did it only where they
-        wrote the same value and the answer to one was lost: who counts puts something of its own in it.
+        Atomic. `None` removes it, also where there is none. Two writers of the same version may both be told that
+        they did it only where they wrote the same value and the answer to one was lost: who counts puts something of
+        its own in it.
         """
+        if value is None and not version:
+            return self.note(key) is None
         retries = self.retries
         if self._attempt(self._set_note, key, value, version):
             return True

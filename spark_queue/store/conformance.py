@@ -40,6 +40,7 @@ from spark_queue.store.conformance_staging import StagingContract
 
 MINUTE = 60_000
 SOON = 150  #: ms: a lease or a delay that a test waits out
+LATER = 700  #: ms: the same where something is to be seen before it ends, on a slow machine too
 
 #: Every shape of JSON that all stores must keep.
 SHAPES: list[Any] = [
@@ -198,11 +199,11 @@ class StoreContract(StagingContract):
         assert store.sizes(queue).total == 2_778
 
     def test_a_delayed_message_waits(self, store: Store, queue: str) -> None:
-        store.push(queue, pushes(["later", "now"], delay=[SOON, None]))
+        store.push(queue, pushes(["later", "now"], delay=[LATER, None]))
         assert store.sizes(queue) == Sizes(1, 1, 0)
         assert store.reserve(queue, "c/1", 10) == [1]
         assert store.reserve(queue, "c/2", 10) == []
-        sleep_ms(SOON + 20)
+        sleep_ms(LATER + 20)
         assert store.reserve(queue, "c/2", 10) == [1]
         assert [one.payload for one in all_of(store.fetch(queue, "c/2/0"))] == ["later"]
 
@@ -466,9 +467,9 @@ class StoreContract(StagingContract):
 
     def test_an_ended_lease_frees_its_messages_and_counts_a_try(self, store: Store, peer: Store, queue: str) -> None:
         store.push(queue, pushes(["a", "b", "c"]))
-        store.reserve(queue, "old/1", 2, lease=SOON)
+        store.reserve(queue, "old/1", 2, lease=LATER)
         assert peer.reserve(queue, "new/1", 10) == [1]
-        sleep_ms(SOON + 20)
+        sleep_ms(LATER + 20)
         assert store.sizes(queue).ready == 2
         assert peer.reserve(queue, "new/2", 10) == [2]
         assert [(one.payload, one.tries) for one in all_of(peer.fetch(queue, "new/2/0"))] == [("a", 1), ("b", 1)]
@@ -582,10 +583,10 @@ class StoreContract(StagingContract):
     def test_a_delayed_rollback_waits(self, store: Store, queue: str) -> None:
         store.push(queue, pushes(["a"]))
         store.reserve(queue, "c/1", 1)
-        assert store.rollback(queue, "c/1", delay=SOON) == 1
+        assert store.rollback(queue, "c/1", delay=LATER) == 1
         assert store.sizes(queue) == Sizes(0, 1, 0)
         assert store.reserve(queue, "c/2", 1) == []
-        sleep_ms(SOON + 20)
+        sleep_ms(LATER + 20)
         assert store.reserve(queue, "c/2", 1) == [1]
         with pytest.raises(OptionError, match="-1"):
             store.rollback(queue, "c/2", delay=-1)
@@ -870,9 +871,9 @@ class StoreContract(StagingContract):
     def test_history_ends(self, store: Store, queue: str) -> None:
         store.push(queue, pushes(["a"]))
         store.reserve(queue, "c/1", 1)
-        store.commit(queue, "c/1", history=SOON)
+        store.commit(queue, "c/1", history=LATER)
         assert len(all_of(store.peek(queue, view="history"))) == 1
-        sleep_ms(SOON + 20)
+        sleep_ms(LATER + 20)
         assert list(store.peek(queue, view="history")) == []
 
     # --- housekeeping -------------------------------------------------------------------------------------------

@@ -220,6 +220,8 @@ class StagingContract:
         assert store.note(key) == Note({"b": 1}, 2)
         assert store.set_note(key, None, 2)
         assert store.note(key) is None
+        assert store.set_note(key, None, 0), "there is none, and none is wanted"
+        assert not store.set_note(key, None, 1)
         assert store.set_note(key, {}, 0), "it may come again"
         assert not peer.set_note(key, {}, 0), "who writes the same later has not written it"
 

@@ -236,9 +236,7 @@ class Model:
             else:
                 self.notes[key] = Note(value, version + 1)
             return True
-        if found is None or value is None:  # whoever writes what is there already is told that he did it
-            return found is None and value is None
-        return found == Note(value, version + 1)
+        return False
 
     # --- looking ------------------------------------------------------------------------------------------------
 

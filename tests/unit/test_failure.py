@@ -32,17 +32,19 @@ def test_what_is_told_of_a_text(text, told):
     assert failure_of(RuntimeError(text)) == told
 
 
-def caused(text, cause):
-    error = RuntimeError(text)
-    error._cause = cause
-    return error
+class Caused(RuntimeError):
+    """As PySpark hands on an exception of Java's that has a cause."""
+
+    def __init__(self, text, cause):
+        super().__init__(text)
+        self._cause = cause
 
 
 def test_the_cause_is_looked_for_in_all_exceptions():
     python = RuntimeError(f"An exception was thrown from the Python worker:\n{TRACEBACK}ValueError: of mine\n")
-    error = caused(STREAM.format("Writing job failed."), caused("org.apache.spark.SparkException: Writing", python))
+    error = Caused(STREAM.format("Writing job failed."), Caused("org.apache.spark.SparkException: Writing", python))
     assert failure_of(error) == Failure("Writing job failed: ValueError: of mine")
     ours = RuntimeError(f"{TRACEBACK}spark_queue.errors.StoreUnavailable: redis://h is away\n")
-    assert failure_of(caused("x", caused("y", ours))) == Failure("redis://h is away", StoreUnavailable)
-    assert failure_of(caused("x", RuntimeError("org.x.Y: the end"))) == Failure("x: the end")
+    assert failure_of(Caused("x", Caused("y", ours))) == Failure("redis://h is away", StoreUnavailable)
+    assert failure_of(Caused("x", RuntimeError("org.x.Y: the end"))) == Failure("x: the end")
     assert failure_of(SchemaError("no column")) == Failure("no column", SchemaError)
