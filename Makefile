@@ -24,10 +24,10 @@ export SPARK_LOCAL_IP = 127.0.0.1
 unexport SPARK_HOME
 
 # Tests start Spark often and leave it soon: what a JVM spends on getting faster it does not get back.
-test chaos compat: export SPARK_SUBMIT_OPTS = -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
-test chaos compat: export SPARK_LAUNCHER_OPTS = $(SPARK_SUBMIT_OPTS)
+test chaos compat notebooks: export SPARK_SUBMIT_OPTS = -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+test chaos compat notebooks: export SPARK_LAUNCHER_OPTS = $(SPARK_SUBMIT_OPTS)
 
-.PHONY: help setup java demo test chaos lint format types services services-stop compat bench clean
+.PHONY: help setup java demo test chaos lint format types notebooks services services-stop compat bench clean
 
 help:  ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,8 +53,8 @@ java:  ## Check that there is a Java 17 or later for Spark; on Debian, as root, 
 	DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $$package >/dev/null; \
 	fits || { echo "$$package is installed, yet 'java -version' shows no Java 17 or later" >&2; exit 1; }
 
-demo: setup java  ## Push 336,776 real flights into a SQLite queue with Spark and drain them again
-	$(call say,demo: flights into a queue and out of it)
+demo: setup java  ## Let 336,776 real flights flow through a graph of queues, and check where each one went
+	$(call say,demo: flights through a graph of queues)
 	@$(VENV)/bin/python jobs/demo.py
 
 test: setup java keuss  ## Run all tests against real servers, which it starts and stops (PYTEST_ARGS='-k redis', WORKERS=0: in one process)
@@ -80,6 +80,10 @@ format: setup  ## Mend style and format with ruff
 types: setup  ## Check types with mypy
 	$(call say,types: mypy)
 	@$(VENV)/bin/mypy
+
+notebooks: setup java  ## Make the notebooks *.ipynb of their programs *.py, and run them
+	$(call say,notebooks: running them)
+	@$(VENV)/bin/python notebooks/build.py
 
 services: setup  ## Start MongoDB and Redis for tests, on 127.0.0.1, and leave them running
 	$(call say,services: starting what does not run yet)

@@ -129,18 +129,12 @@ def demo(watch: job.Watch, flights: int | None) -> int:
     verdict = "Every flight is where it belongs, once" if good else "A proof FAILED"
     watch.tell(f"5. {verdict}, {time.monotonic() - began:.0f} s after the start")
     report(watch, proofs)
-    watch.tell(
-        "\nNext: look at the graph, push the flights again, and let them flow:\n  "
-        + "\n  ".join(
-            [
-                f"{here(Path(sys.executable).with_name('spark-queue'))} graph {here(CONF)}",
-                typed("push.py", push_command(graph)),
-                typed(
-                    "exchange.py", [str(CONF), "--available-now", "--checkpoint-root", str(FOLDER / "checkpoints")]
-                ),
-            ]
-        )
-    )
+    spark_queue = shlex.quote(here(Path(sys.executable).with_name("spark-queue")))
+    root = ["--checkpoint-root", str(FOLDER / "checkpoints")]
+    watch.tell("\nNext: look at the graph, push the flights again, and let them flow:")
+    watch.tell(f"  {spark_queue} graph {here(CONF)}")
+    watch.tell(f"  {typed('push.py', push_command(graph))}")
+    watch.tell(f"  {typed('exchange.py', [here(CONF), '--available-now', *root])}")
     return 0 if good else 1
 
 

@@ -28,6 +28,12 @@ from spark_queue.store import usable
 
 log = logging.getLogger(__name__)
 
+#: So many queries start their reader processes at a time: more may take longer than Spark waits for one of them.
+STARTING = 3
+
+#: Seconds for which a query may take up one of these places, and between two looks whether it still does.
+PATIENCE, LOOK = 30.0, 0.05
+
 #: What an exchange is doing: nothing; its work; waiting to start again after a failure; or it has done all there was.
 State = Literal["stopped", "running", "waiting", "finished"]
 
@@ -66,6 +72,7 @@ class ExchangeGraph:
         self._pause, self._longest = pause, longest
         self._running = {name: _Running(name, one) for name, one in self.graph.exchanges.items()}
         self._lock = threading.RLock()
+        self._starting = threading.Semaphore(STARTING)
 
     @classmethod
     def from_file(
@@ -213,13 +220,26 @@ class ExchangeGraph:
             trigger = {"processingTime": f"{exchange.every} milliseconds"}
 
         def start() -> StreamingQuery:
-            activate(spark)
-            messages = spark.readStream.format("queue").options(**read).load()
-            writer = route.copies(messages).writeStream.format("queue").options(**write).queryName(name)
-            writer = writer.option("checkpointLocation", f"{self._root}/{name}")
-            return (writer.trigger(**trigger) if trigger else writer).start()
+            with self._starting:
+                activate(spark)
+                messages = spark.readStream.format("queue").options(**read).load()
+                writer = route.copies(messages).writeStream.format("queue").options(**write).queryName(name)
+                writer = writer.option("checkpointLocation", f"{self._root}/{name}")
+                query = (writer.trigger(**trigger) if trigger else writer).start()
+                _wait_for_reader(query)
+                return query
 
         return start
+
+
+def _wait_for_reader(query: StreamingQuery) -> None:
+    """Wait until the query has asked its source for the first time, or has ended, or takes too long."""
+    end = time.monotonic() + PATIENCE
+    while query.isActive and time.monotonic() < end:
+        said = query.status
+        if query.lastProgress or said["isDataAvailable"] or said["message"].startswith("Waiting"):
+            return
+        time.sleep(LOOK)
 
 
 class _Running:

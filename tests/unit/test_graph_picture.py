@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from spark_queue.graph import Changes, Destination, Exchange, Graph, Namespace, Place, checked
-from spark_queue.graph_picture import dot, mermaid, selector_text, tree
+from spark_queue.graph_file import graph_in
+from spark_queue.graph_picture import LONG, dot, mermaid, selector_text, tree
 from spark_queue.store.base import Sizes
 
+ROOT = Path(__file__).parents[2]
 NASTY = 'a"b<c>\\d{e}|f'
 
 
@@ -69,3 +73,18 @@ def test_graphviz():
 )
 def test_selectors_are_shown_as_people_wrote_them(selector, text):
     assert selector_text(selector) == text
+
+
+def test_the_picture_in_the_readme_is_that_of_the_demo():
+    demo = graph_in(ROOT / "conf" / "flights.yaml")
+    found = ElementTree.parse(ROOT / "docs" / "pictures" / "flights.svg").getroot()
+    titles = {one.text or "" for one in found.iter("{http://www.w3.org/2000/svg}title")}
+    texts = {one.text or "" for one in found.iter("{http://www.w3.org/2000/svg}text")}
+    assert {title for title in titles if title.startswith("q ") and "->" not in title} == {
+        f"q {place}" for place in demo.queues()
+    }
+    for name, exchange in demo.exchanges.items():
+        assert f"q {exchange.src}->x {name}" in titles
+        for to in exchange.dst:
+            assert f"x {name}->q {to}" in titles
+            assert to.selector is None or len(to.selector) > LONG or any(to.selector in text for text in texts)
