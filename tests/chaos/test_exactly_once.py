@@ -10,16 +10,20 @@ from tests.chaos.killer import live
 from tests.chaos.world import World
 from tests.services import ServiceError
 
-KILLS = 20
+KILLS = 12
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-@pytest.mark.parametrize("stores", [("sqlite",), ("mongodb", "redis")], ids="-".join)
-def test_every_message_comes_out_exactly_once_whatever_is_killed(stores, seed, tmp_path):
+@pytest.mark.parametrize(
+    ("stores", "exchange"),
+    [(("sqlite",), False), (("mongodb", "redis"), False), (("sqlite", "redis"), True)],
+    ids=["sqlite", "mongodb-redis", "exchange"],
+)
+def test_every_message_comes_out_exactly_once_whatever_is_killed(stores, exchange, seed, tmp_path):
     source, target = (stores[0], stores[-1]) if seed % 2 else (stores[-1], stores[0])
     try:
-        world = World(source, target, seed, tmp_path)
+        world = World(source, target, seed, tmp_path, exchange=exchange)
     except ServiceError as error:
         if os.environ.get("CI"):
             raise
