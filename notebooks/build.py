@@ -1,0 +1,88 @@
+"""Make the notebooks `*.ipynb` of the programs `*.py` beside them, and run them, so that they show what comes out.
+
+`make notebooks` does it. The programs are notebooks as Databricks keeps them, and the one source: change those.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbformat import NotebookNode, v4
+
+FOLDER = Path(__file__).resolve().parent
+
+#: How a notebook of Databricks begins, what is between its cells, and before each line that is not Python.
+HEAD, BETWEEN, MAGIC = "# Databricks notebook source\n", "# COMMAND ----------", "# MAGIC"
+
+#: Seconds that one cell may take.
+TIMEOUT = 240
+
+#: Most bytes of a notebook.
+LARGEST = 300_000
+
+
+def programs() -> list[Path]:
+    """The notebooks, as programs."""
+    return sorted(path for path in FOLDER.glob("*.py") if path.read_text().startswith(HEAD))
+
+
+def notebook(program: Path) -> NotebookNode:
+    """The notebook that a program is, without what comes out."""
+    cells = []
+    for number, text in enumerate(program.read_text().removeprefix(HEAD).split(BETWEEN), 1):
+        source, ident = text.strip(), f"cell-{number:02}"
+        if source.startswith(f"{MAGIC} %md"):
+            lines = [line.removeprefix(MAGIC).removeprefix(" ") for line in source.splitlines()]
+            cells.append(v4.new_markdown_cell("\n".join(lines).removeprefix("%md").strip(), id=ident))
+        else:
+            cells.append(v4.new_code_cell(source, id=ident))
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    return v4.new_notebook(cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}})
+
+
+def run(made: NotebookNode, folder: Path) -> None:
+    """Run a notebook in a folder, with a kernel of its own, and keep what comes out in it.
+
+    Raises `nbclient.exceptions.CellExecutionError`.
+    """
+    env = {name: value for name, value in os.environ.items() if name not in ("MPLBACKEND", "NOTEBOOK_URL")}
+    path = os.pathsep.join(filter(None, [str(FOLDER.parent), env.get("PYTHONPATH")]))
+    env |= {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": path, "NOTEBOOK_FOLDER": str(folder)}
+    env |= {"TMPDIR": str(folder), "IPYTHONDIR": str(folder / "ipython")}  # leave nothing, and use nobody's settings
+    client = NotebookClient(made, timeout=TIMEOUT, resources={"metadata": {"path": str(folder)}}, record_timing=False)
+    client.execute(env=env)
+
+
+def tidy(made: NotebookNode) -> None:
+    """Leave out what differs from machine to machine: Spark's log, and how the kernel describes itself."""
+    made.metadata.language_info = {"name": "python"}
+    for cell in made.cells:
+        if cell.cell_type == "code":
+            cell.metadata = {}
+            cell.outputs = [one for one in cell.outputs if one.get("name") != "stderr"]
+
+
+def main() -> int:
+    """Make them all."""
+    for program in programs():
+        made = notebook(program)
+        with tempfile.TemporaryDirectory(prefix="notebook-") as folder:
+            run(made, Path(folder))
+        tidy(made)
+        text = nbformat.writes(made) + "\n"
+        if found := [path for path in (folder, str(FOLDER.parent)) if path in text]:
+            sys.exit(f"{program.name}: {found[0]} is of this machine: leave it out of what is shown")
+        if (size := len(text.encode())) > LARGEST:
+            sys.exit(f"{program.name}: {size:,} bytes come out, {LARGEST:,} at most: show less")
+        program.with_suffix(".ipynb").write_text(text)
+        print(f"{program.stem}.ipynb: {size:,} bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
