@@ -212,6 +212,8 @@ def board_of(spark: SparkSession, graph: Graph) -> StreamingQuery:
     """A query beside the exchanges: how many flights of each carrier are late, and by how much, up to now."""
     from pyspark.sql import functions as F
 
+    from spark_queue.spark import start_in_turn
+
     late = (
         spark.readStream.schema("payload STRUCT<carrier: STRING, dep_delay: INT>")
         .format("queue")
@@ -220,15 +222,15 @@ def board_of(spark: SparkSession, graph: Graph) -> StreamingQuery:
         .option("delivery", "exactly-once")
         .load()
     )
-    return (
+    counted = (
         late.groupBy("payload.carrier")
         .agg(F.count(F.lit(1)).alias("flights"), F.sum("payload.dep_delay").alias("minutes"))
         .writeStream.format("memory")
         .queryName("board")
         .outputMode("complete")
         .option("checkpointLocation", str(FOLDER / "checkpoints" / "board"))
-        .start()
     )
+    return start_in_turn(spark, counted.start)
 
 
 # --- proofs ---------------------------------------------------------------------------------------------------------

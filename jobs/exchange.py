@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import _job as job
 
 from spark_queue.errors import QueueError, UsageError, near
-from spark_queue.graph import Graph
+from spark_queue.graph import RESTARTS, Graph
 from spark_queue.graph_file import graph_in
 
 if TYPE_CHECKING:
@@ -51,6 +51,13 @@ def parser() -> job.Parser:
         "--available-now",
         action="store_true",
         help="end when all that was mature, and all that came of it, is routed",
+    )
+    made.add_argument(
+        "--restarts",
+        type=job.count,
+        metavar="N",
+        help="let an exchange stop that has failed more than N times in a row "
+        f"(default: {RESTARTS} with --available-now, else never)",
     )
     made.add_argument(
         "--checkpoint-root",
@@ -98,9 +105,9 @@ def work(spark: SparkSession, plan: Plan, watch: job.Watch) -> job.Summary:
 
     def run() -> None:
         if plan.args.available_now:
-            graph.drain(spark, *plan.names)
+            graph.drain(spark, *plan.names, restarts=plan.args.restarts or RESTARTS)
         else:
-            graph.start(spark, *plan.names)
+            graph.start(spark, *plan.names, restarts=plan.args.restarts)
             graph.await_termination()
 
     try:

@@ -32,6 +32,9 @@ from spark_queue.options import AT_MOST_ONCE, EXACTLY_ONCE, duration, name_of_co
 #: Hops after which a message counts as lost in a cycle.
 MAX_HOPS = 17
 
+#: Failures in a row after which an exchange that is drained gives up.
+RESTARTS = 8
+
 #: Queues, in the namespace of an exchange's source, for what it cannot route.
 NO_ROUTE, TOO_MANY_HOPS = "__no_route__", "__too_many_hops__"
 

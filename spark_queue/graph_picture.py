@@ -153,7 +153,7 @@ def selector_text(selector: Any) -> str:
     if isinstance(selector, str):
         return " ".join(selector.split())
     name: Callable[..., object] | str = getattr(selector, "__name__", "")
-    return str(name or selector)
+    return str(name) if name else str(selector).removeprefix("Column<'").removesuffix("'>")
 
 
 def _shown(graph: Graph, sizes: Mapping[Place, Sizes] | None) -> list[Place]:

@@ -19,20 +19,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_queue.errors import GraphError, QueueError, StoreError, UsageError, near
 from spark_queue.exchange.route import OBSERVED, Route
 from spark_queue.failure import failure_of
-from spark_queue.graph import Exchange, Graph, Mistake, checked, refusal
+from spark_queue.graph import RESTARTS, Exchange, Graph, Mistake, checked, refusal
 from spark_queue.graph_file import Secrets, graph_in
 from spark_queue.options import AT_LEAST_ONCE, EXACTLY_ONCE, QueueOptions
-from spark_queue.spark import activate, drain, supervise
+from spark_queue.spark import activate, drain, start_in_turn, supervise
 from spark_queue.statistics import Traffic, count
 from spark_queue.store import usable
 
 log = logging.getLogger(__name__)
-
-#: So many queries start their reader processes at a time: more may take longer than Spark waits for one of them.
-STARTING = 3
-
-#: Seconds for which a query may take up one of these places, and between two looks whether it still does.
-PATIENCE, LOOK = 30.0, 0.05
 
 #: What an exchange is doing: nothing; its work; waiting to start again after a failure; or it has done all there was.
 State = Literal["stopped", "running", "waiting", "finished"]
@@ -72,7 +66,6 @@ class ExchangeGraph:
         self._pause, self._longest = pause, longest
         self._running = {name: _Running(name, one) for name, one in self.graph.exchanges.items()}
         self._lock = threading.RLock()
-        self._starting = threading.Semaphore(STARTING)
 
     @classmethod
     def from_file(
@@ -83,17 +76,28 @@ class ExchangeGraph:
 
     # --- the life of exchanges ----------------------------------------------------------------------------------
 
-    def start(self, spark: SparkSession, *names: str, available_now: bool = False) -> Self:
+    def start(
+        self, spark: SparkSession, *names: str, available_now: bool = False, restarts: int | None = None
+    ) -> Self:
         """Start these exchanges, or all, unless they run; give the graph.
 
         All are looked at before the first one starts: raises `GraphError` with every selector and option that cannot
         work, and every queue whose name its database forbids.
-        `available_now`: each ends when it has routed what was there and mature when it started.
+        `available_now`: each ends when it has routed what was there and mature when it started. `restarts`: after so
+        many failures in a row an exchange stops (`None`: never).
         """
-        self._start(spark, names, available_now=available_now, again=False)
+        self._start(spark, names, available_now=available_now, restarts=restarts)
         return self
 
-    def _start(self, spark: SparkSession, names: Sequence[str], *, available_now: bool, again: bool) -> None:
+    def _start(
+        self,
+        spark: SparkSession,
+        names: Sequence[str],
+        *,
+        available_now: bool,
+        again: bool = False,
+        restarts: int | None = None,
+    ) -> None:
         """Start exchanges; `again`: they go on counting where they were."""
         with self._lock:
             chosen = [one for one in self._chosen(names) if not one.alive]
@@ -107,19 +111,20 @@ class ExchangeGraph:
             ready = {one.name: self._query(spark, routes[one.name], available_now) for one in chosen}
             for one in chosen:
                 options = QueueOptions.parse(self._read_options(one.name, one.exchange), "stream")
-                one.start(ready[one.name], options, self._pause, self._longest, again=again)
+                one.start(ready[one.name], options, self._pause, self._longest, again=again, restarts=restarts)
 
-    def drain(self, spark: SparkSession, *names: str) -> None:
+    def drain(self, spark: SparkSession, *names: str, restarts: int | None = RESTARTS) -> None:
         """Route what is mature in the sources of these exchanges, or of all, and what comes of it; then end.
 
-        Messages that mature later stay where they are. Raises as `start` does, and `QueueError` where one has ended
-        before it was done.
+        Messages that mature later stay where they are. One whose query fails is started again, but not after
+        `restarts` failures in a row (`None`: always). Raises as `start` does, and `QueueError` where one has ended
+        before it was done; the others have done then what there was for them.
         """
         chosen = [one.name for one in self._chosen(names)]
         going, again = chosen, False
         while going:
             before = self.status()
-            self._start(spark, going, available_now=True, again=again)
+            self._start(spark, going, available_now=True, again=again, restarts=restarts)
             self.await_termination()
             done = [one for name, one in self.status().items() if name in going]
             for one in done:
@@ -220,26 +225,13 @@ class ExchangeGraph:
             trigger = {"processingTime": f"{exchange.every} milliseconds"}
 
         def start() -> StreamingQuery:
-            with self._starting:
-                activate(spark)
-                messages = spark.readStream.format("queue").options(**read).load()
-                writer = route.copies(messages).writeStream.format("queue").options(**write).queryName(name)
-                writer = writer.option("checkpointLocation", f"{self._root}/{name}")
-                query = (writer.trigger(**trigger) if trigger else writer).start()
-                _wait_for_reader(query)
-                return query
+            activate(spark)
+            messages = spark.readStream.format("queue").options(**read).load()
+            writer = route.copies(messages).writeStream.format("queue").options(**write).queryName(name)
+            writer = writer.option("checkpointLocation", f"{self._root}/{name}")
+            return (writer.trigger(**trigger) if trigger else writer).start()
 
-        return start
-
-
-def _wait_for_reader(query: StreamingQuery) -> None:
-    """Wait until the query has asked its source for the first time, or has ended, or takes too long."""
-    end = time.monotonic() + PATIENCE
-    while query.isActive and time.monotonic() < end:
-        said = query.status
-        if query.lastProgress or said["isDataAvailable"] or said["message"].startswith("Waiting"):
-            return
-        time.sleep(LOOK)
+        return lambda: start_in_turn(spark, start)
 
 
 class _Running:
@@ -268,7 +260,14 @@ class _Running:
         return self._thread is not None and self._thread.is_alive()
 
     def start(
-        self, query: Callable[[], StreamingQuery], source: QueueOptions, pause: float, longest: float, *, again: bool
+        self,
+        query: Callable[[], StreamingQuery],
+        source: QueueOptions,
+        pause: float,
+        longest: float,
+        *,
+        again: bool,
+        restarts: int | None,
     ) -> None:
         self._stopping.clear()
         if not again:
@@ -282,7 +281,15 @@ class _Running:
 
         def run() -> None:
             try:
-                ended = supervise(started, source.url, pause=pause, longest=longest, look=self._look, wait=self._wait)
+                ended = supervise(
+                    started,
+                    source.url,
+                    restarts=restarts,
+                    pause=pause,
+                    longest=longest,
+                    look=self._look,
+                    wait=self._wait,
+                )
                 if not self._stopping.is_set():  # Spark 4.0 and 4.1 leave the last batch to be committed
                     drain(ended, source.url, history=source.history)
                 self._become("stopped" if self._stopping.is_set() else "finished")

@@ -6,9 +6,11 @@ import ast
 import hashlib
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakSet
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
@@ -20,7 +22,7 @@ from spark_queue.store import open_store
 from spark_queue.store.isolation import forget_failure, tell_failure
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger(__name__)
@@ -30,6 +32,44 @@ KEPT = 2_000
 
 #: Seconds between two looks at a query that runs.
 LOOK = 1
+
+
+#: So many queries start their reader processes at a time: more may take longer than Spark waits for one of them.
+STARTING = 3
+
+#: Seconds for which a query may take up one of these places, and between two looks whether it still does.
+PLACE, GLANCE = 30.0, 0.05
+
+_first, _places = threading.Lock(), threading.Semaphore(STARTING)
+_started: WeakSet[SparkSession] = WeakSet()
+
+
+def start_in_turn(spark: SparkSession, start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """Start a query that reads a queue, and give it when its reader answers, or when it has ended.
+
+    For many at a time: the first of a session starts alone, for all readers of a session share a map of Java that
+    Spark changes without a lock when the first of them starts. The others start a few at a time.
+    """
+
+    def started() -> StreamingQuery:
+        query, end = start(), time.monotonic() + PLACE
+        while query.isActive and time.monotonic() < end and not _answers(query):
+            time.sleep(GLANCE)
+        return query
+
+    with _first:
+        if spark not in _started:
+            query = started()
+            _started.add(spark)
+            return query
+    with _places:
+        return started()
+
+
+def _answers(query: StreamingQuery) -> bool:
+    """Whether its source has been asked for messages and has answered."""
+    said = query.status
+    return bool(query.lastProgress or said["isDataAvailable"] or said["message"].startswith("Waiting"))
 
 
 def delivery_hash(df: DataFrame, batch_id: int) -> str:
