@@ -96,7 +96,7 @@ services-stop:  ## Stop the servers that `make services` started
 
 compat: $(SPARKS:%=compat-%)  ## Run the Spark tests on other versions of Spark (SPARKS='4.0 4.1')
 
-bench: setup java  ## Compare Spark with the raw drivers; BENCH=delivery: exactly-once with at-least-once (BENCH_ARGS='…')
+bench: setup java  ## Compare Spark with the raw drivers; BENCH=delivery: once with at least once; BENCH=exchanges (BENCH_ARGS='…')
 	$(call say,bench: starting servers and running bench/$(BENCH).py)
 	@$(VENV)/bin/python tests/services.py run $(VENV)/bin/python bench/$(BENCH).py $(BENCH_ARGS)
 

@@ -135,7 +135,8 @@ def main() -> int:
     def say(*words: object) -> None:
         print(*words, file=sys.stderr if args.json else sys.stdout, flush=True)
 
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     spark.streams.addListener(seen := Batches())
     setup = f"spark_queue {__version__}, Spark {spark.version}, Python {platform.python_version()}, "
