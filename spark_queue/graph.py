@@ -201,6 +201,12 @@ class Graph:
     max_hops: Annotated[int, Field(ge=1)] = MAX_HOPS
     origin: ClassVar[Origin] = Origin()  # of a graph from a file: its own; nothing that can be said about a graph
 
+    def having(self, exchanges: dict[str, Exchange]) -> Graph:
+        """The graph with these exchanges in place of its own. Raises `GraphError`."""
+        made = replace(self, exchanges=exchanges)
+        object.__setattr__(made, "origin", self.origin)
+        return checked(made)
+
     def queues(self) -> list[Place]:
         """All queues that exchanges name, in the order in which they do."""
         places = [place for one in self.exchanges.values() for place in (one.src, *(to.place for to in one.dst))]

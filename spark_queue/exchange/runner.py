@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, Self
 
@@ -157,9 +157,8 @@ class ExchangeGraph:
         with self._lock:
             if name in self._running:
                 raise GraphError(f"there is an exchange {name!r} already", exchange=name)
-            graph = checked(replace(self.graph, exchanges=self.graph.exchanges | {name: exchange}))
-            self.graph = graph
-            self._running[name] = _Running(name, graph.exchanges[name])
+            self.graph = self.graph.having(self.graph.exchanges | {name: exchange})
+            self._running[name] = _Running(name, self.graph.exchanges[name])
 
     def remove(self, name: str) -> None:
         """Stop an exchange and forget it. Its checkpoint stays, and what that has reserved."""
@@ -168,7 +167,7 @@ class ExchangeGraph:
         with self._lock:
             del self._running[name]
             left = {other: exchange for other, exchange in self.graph.exchanges.items() if other != name}
-            self.graph = replace(self.graph, exchanges=left)
+            self.graph = self.graph.having(left)
 
     def status(self) -> dict[str, Status]:
         """How each exchange is, by its name."""

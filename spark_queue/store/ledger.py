@@ -147,7 +147,7 @@ def publish(
                 sink=sink,
                 batch=batch,
             )
-        value = _value(found, batch, stages) | ({"members": dict(members)} if members else {})
+        value = _value(found.id if found else None, batch, stages) | ({"members": dict(members)} if members else {})
         if store.set_note(PREFIX + sink, value, note.version if note else 0):
             winners = stages
             break
@@ -195,10 +195,13 @@ def forget(store: Store, sink: str) -> int:
 
 
 def set_ledger(store: Store, sink: str, batch: int) -> None:
-    """Say by word that the sink has written everything up to this batch. What it has staged is kept."""
+    """Say by word that the sink has written everything up to this batch, whatever version wrote its ledger.
+
+    What it has staged is kept.
+    """
     note = store.note(PREFIX + sink)
-    found = Ledger.read(sink, note)
-    if not store.set_note(PREFIX + sink, _value(found, batch, ()), note.version if note else 0):
+    value = _value(note.value.get("id") if note else None, batch, ())
+    if not store.set_note(PREFIX + sink, value, note.version if note else 0):
         raise FencedError(f"sink {sink!r} is at work: its ledger changed just now", sink=sink)
 
 
@@ -207,10 +210,5 @@ def batch_of(stage: str) -> int:
     return int(stage.split("/")[1])
 
 
-def _value(before: Ledger | None, batch: int, stages: Sequence[str]) -> dict[str, Any]:
-    return {
-        "v": VERSION,
-        "id": uuid.uuid4().hex if before is None else before.id,
-        "batch": batch,
-        "stages": list(stages),
-    }
+def _value(id: str | None, batch: int, stages: Sequence[str]) -> dict[str, Any]:
+    return {"v": VERSION, "id": id or uuid.uuid4().hex, "batch": batch, "stages": list(stages)}

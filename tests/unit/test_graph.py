@@ -205,6 +205,22 @@ def test_a_graph_of_python_is_told_its_mistakes_without_lines():
     )
 
 
+def test_what_an_exchange_tells_itself_is_no_option_of_its_reader():
+    (told,) = mistakes(
+        "namespaces: {a: {url: 'sqlite:///x.db'}}\n"
+        "exchanges:\n  x:\n    src: in\n    dst: [out]\n    options: {maxTries: 3, NumPartitions: 4}\n"
+    )
+    assert told == "line 6, exchange 'x', options.NumPartitions: not here: this is told by consumer.parallel"
+
+
+def test_a_graph_that_changes_keeps_its_lines():
+    graph = parse(FILE, "conf/x.yaml", fill)
+    wider = graph.having(graph.exchanges | {"more": Exchange(Place("in", "air"), [])})
+    assert (list(wider.exchanges), wider.origin) == (["by_delay", "more"], graph.origin)
+    with pytest.raises(GraphError, match="unknown namespace 'aire'; did you mean 'air'"):
+        graph.having({"more": Exchange(Place("in", "aire"), [])})
+
+
 def test_passwords_are_not_shown():
     graph = parse(FILE, "", fill)
     assert "secret" not in repr(graph)
