@@ -16,6 +16,7 @@ import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -256,6 +257,28 @@ def as_json(payload: bytes, kind: str) -> bytes:
     if kind == "text":
         return orjson.dumps(payload.decode())
     return orjson.dumps({"$binary": {"base64": base64.b64encode(payload).decode(), "subType": "00"}})
+
+
+def of_json(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """The payloads that are meant by JSON texts, and their kinds: bytes where it is what `as_json` makes of some."""
+    marked = pc.fill_null(pc.starts_with(texts, '{"$binary":'), False)
+    if not pc.any(marked).as_py():
+        return texts, pa.array(["json"], pa.string()).take(pa.array([0] * len(texts)))
+    found = [
+        _bytes_in(text) if is_marked else None
+        for text, is_marked in zip(texts.to_pylist(), marked.to_pylist(), strict=True)
+    ]
+    kinds = ["json" if one is None else "binary" for one in found]
+    return pc.coalesce(pa.array(found, pa.binary()), texts), pa.array(kinds, pa.string())
+
+
+def _bytes_in(text: bytes) -> bytes | None:
+    """The bytes in Extended JSON; `None` where it is something else."""
+    with suppress(ValueError):
+        match orjson.loads(text):
+            case {"$binary": {"base64": str(coded), "subType": "00", **more}, **others} if not more and not others:
+                return base64.b64decode(coded, validate=True)
+    return None
 
 
 def as_text(payload: bytes, kind: str) -> bytes:

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_queue.errors import GraphError, QueueError, StoreError, UsageError, near
 from spark_queue.exchange.route import OBSERVED, Route
 from spark_queue.failure import failure_of
-from spark_queue.graph import RESTARTS, Exchange, Graph, Mistake, checked, refusal
+from spark_queue.graph import NO_ROUTE, RESTARTS, TOO_MANY_HOPS, Exchange, Graph, Mistake, Place, checked, refusal
 from spark_queue.graph_file import Secrets, graph_in
 from spark_queue.options import AT_LEAST_ONCE, EXACTLY_ONCE, QueueOptions
 from spark_queue.spark import activate, drain, start_in_turn, supervise
@@ -133,10 +133,19 @@ class ExchangeGraph:
             fed = {
                 place
                 for one in done
-                for place, pushed in one.traffic.pushed.items()
-                if pushed > (before[one.name].traffic.pushed[place] if again else 0)
+                for place, pushed in self._pushed(one).items()
+                if pushed > (self._pushed(before[one.name])[place] if again else 0)
             }
             going, again = [name for name in chosen if str(self.graph.exchanges[name].src) in fed], True
+
+    def _pushed(self, one: Status) -> Counter[str]:
+        """What an exchange has pushed, by queue: what it could not route, too."""
+        ns = self.graph.exchanges[one.name].src.ns
+        lost = {
+            str(Place(NO_ROUTE, ns)): one.traffic.no_route,
+            str(Place(TOO_MANY_HOPS, ns)): one.traffic.too_many_hops,
+        }
+        return one.traffic.pushed + Counter(lost)
 
     def stop(self, *names: str) -> None:
         """Stop these exchanges, or all, and wait until they have. A batch that is cut short comes again."""

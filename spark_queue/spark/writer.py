@@ -393,7 +393,7 @@ def _pushes(
     """
     n = batch.num_rows
     has = set(batch.schema.names)
-    payload, kind = _payload(batch.column("payload"), schema["payload"].dataType, form)
+    payload, kinds = _payload(batch.column("payload"), schema["payload"].dataType, form)
     ids = batch.column("id") if "id" in has else pa.nulls(n, pa.string())
     if ids.null_count:
         ids = pc.coalesce(ids, pa.array(new_ids(n), pa.string()))
@@ -405,7 +405,7 @@ def _pushes(
         [
             ids,
             payload,
-            pa.array([kind], pa.string()).take(pa.array([0] * n)),
+            kinds,
             _headers(batch.column("headers")) if "headers" in has else message.no_headers(n),
             batch.column("mature") if "mature" in has else pa.nulls(n, pa.timestamp("us", tz="UTC")),
             _delay(batch.column("delay")) if "delay" in has else pa.nulls(n, pa.int64()),
@@ -425,18 +425,22 @@ def _named(batch: pa.RecordBatch, rows: pa.RecordBatch, column: str) -> pa.Array
     return names
 
 
-def _payload(column: pa.Array, kind: DataType, form: str | None) -> tuple[pa.Array, message.Kind]:
+def _payload(column: pa.Array, kind: DataType, form: str | None) -> tuple[pa.Array, pa.Array]:
+    """Payloads, and the kind of each."""
     if isinstance(kind, StructType | MapType | ArrayType):
-        return json_texts(column, kind), "json"
+        return message.of_json(json_texts(column, kind))
     if isinstance(kind, VariantType):
         texts = [
             None if one is None else VariantUtils.to_json(one["value"], one["metadata"]).encode()
             for one in column.to_pylist()
         ]
-        return pa.array(texts, pa.binary()), "json"
+        return message.of_json(pa.array(texts, pa.binary()))
+    payload = column.cast(pa.binary())
     if form is None:
         form = "json" if isinstance(kind, StringType) else "binary"
-    return column.cast(pa.binary()), "json" if form == "variant" else form  # type: ignore[return-value]
+    if form in ("json", "variant"):
+        return message.of_json(payload)
+    return payload, pa.array([form], pa.string()).take(pa.array([0] * len(payload)))
 
 
 def _headers(column: pa.Array) -> pa.Array:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
@@ -27,7 +27,7 @@ from spark_queue.exchange.route import Route
 from spark_queue.exchange.selector import COLUMNS
 from spark_queue.graph import Changes, Destination, Exchange, Place
 
-EXAMPLES = int(os.environ.get("SPARK_QUEUE_MODEL_EXAMPLES") or 12)
+EXAMPLES = int(os.environ.get("SPARK_QUEUE_MODEL_EXAMPLES") or 8)
 MESSAGES = 150  #: of one example
 LATEST = 253_402_300_799_999  #: ms: the end of the year 9999
 HOPS, NAME = "x-hop-count", "x-exchange-name"
@@ -332,6 +332,32 @@ destinations = st.builds(
 )
 
 
+HERE, THERE = Place("one", "here"), Place("two", "there")
+A, T, H, S = field_of("a"), field_of("t"), entry_of("headers", "h"), entry_of("state", "s")
+
+#: All that matters at least once: of the changes of the second the first often fails, the other never.
+ALL = [
+    To(
+        HERE,
+        raises(equals(T, "x")),
+        {
+            "payload": struct({"a": TRIES, "t": H}),
+            "headers": {"h": literal("v"), "k": literal(None)},
+            "state": {"s": A},
+        },
+        "sql",
+    ),
+    To(THERE, None, {"payload": T, "headers": {"new": whole(A)}}, "column"),
+    To(
+        HERE,
+        where(is_null(T), struct({"delay": half(TRIES), "tries": whole(S), "mature": whole(HEADERS[2])})),
+        {},
+        "callable",
+    ),
+    To(THERE, either(divides(TRIES, 3), equals(S, "7")), {"headers": {HOPS: literal("")}}, "sql"),
+]
+
+
 # --- keuss-server's loop --------------------------------------------------------------------------------------------
 
 
@@ -448,6 +474,7 @@ def observed(spark, exchange, name, max_hops, rows):
     ansi=st.sampled_from([True, True, False]),
     seed=st.integers(0, 2**32),
 )
+@example(to=ALL, max_hops=3, ansi=True, seed=1)
 def test_an_exchange_does_what_keuss_server_does(spark, to, max_hops, ansi, seed):
     rng = random.Random(seed)
     rows = [some_message(rng) for _ in range(MESSAGES)]

@@ -27,6 +27,7 @@ from spark_queue.message import (
     load_json,
     messages,
     new_ids,
+    of_json,
     pushes,
 )
 
@@ -125,3 +126,28 @@ def test_faults_name_every_row_and_its_first_rule():
     assert (wrong[2], wrong[3]) == ("its delay is negative", "its id is empty")
     assert faults(good, 100) == {}
     assert list(faults(pushes(["x" * 101, "x" * 100]), 100)) == [0]
+
+
+@pytest.mark.parametrize("payload", [b"", b"\x00\xff", b"text", bytes(range(256))])
+def test_bytes_that_were_shown_as_json_are_bytes_again(payload):
+    texts = [as_json(payload, "binary"), b'{"n":1}', None]
+    payloads, kinds = of_json(pa.array(texts, pa.binary()))
+    assert payloads.to_pylist() == [payload, b'{"n":1}', None]
+    assert kinds.to_pylist() == ["binary", "json", "json"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"$binary":{"base64":"AA==","subType":"04"}}',
+        b'{"$binary":{"base64":"AA==","subType":"00"},"n":1}',
+        b'{"$binary":{"base64":"AA==","subType":"00","n":1}}',
+        b'{"$binary":{"base64":"A","subType":"00"}}',
+        b'{"$binary":{"base64":7,"subType":"00"}}',
+        b'{"$binary":"AA=="}',
+        b'{"$binary":',
+    ],
+)
+def test_what_is_not_quite_that_stays_as_it_is(text):
+    payloads, kinds = of_json(pa.array([text], pa.binary()))
+    assert (payloads.to_pylist(), kinds.to_pylist()) == ([text], ["json"])
