@@ -47,7 +47,7 @@ class Ledger:
     batch: int
     stages: tuple[str, ...] = ()
     members: Mapping[str, int] = field(default_factory=dict)
-    id: str = ""
+    id: str = field(default="", compare=False)
 
     @classmethod
     def read(cls, sink: str, note: Note | None) -> Ledger | None:

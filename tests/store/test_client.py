@@ -152,11 +152,12 @@ def test_iteration_with_a_timeout_ends(queue):
 
 
 def test_iteration_renews_what_it_has_fetched_ahead(url, name):
-    with Queue(url, name, lease=0.4) as slow, Queue(url, name) as thief:
+    with Queue(url, name, lease=1.0) as slow, Queue(url, name) as thief:
+        assert thief.reserve(5) == [], "it is connected"
         slow.push_many(list(range(5)))
         done = 0
         for message in slow.messages(timeout=0.0, prefetch=5):
-            sleep_ms(150)
+            sleep_ms(300)
             assert thief.reserve(5) == []
             done += slow.commit(message)
         assert done == 5
