@@ -53,6 +53,11 @@ def states(graph):
     return {name: one.state for name, one in graph.status().items()}
 
 
+def at_work(life):
+    """Which of the exchanges a and b Spark runs."""
+    return {query.name for query in life.spark.streams.active} & {"a", "b"}
+
+
 # --- one of several -------------------------------------------------------------------------------------------------
 
 
@@ -70,6 +75,7 @@ def test_one_comes_and_goes_while_the_other_runs(life):
 
         life.emptied("ns1/in_b")
         graph.stop("b")
+        assert at_work(life) == {"a"}
         life.push("ns1/in_b", 2)
         life.push("ns1/in_a", 2)
         life.arrive("ns1/out_a", 1, 2)
@@ -81,6 +87,7 @@ def test_one_comes_and_goes_while_the_other_runs(life):
 
         life.emptied("ns1/in_b")
         graph.remove("b")
+        assert at_work(life) == {"a"}
         assert states(graph) == {"a": "running"}
         assert list(graph.graph.exchanges) == ["a"]
         life.push("ns1/in_b", 3)
@@ -88,6 +95,7 @@ def test_one_comes_and_goes_while_the_other_runs(life):
         life.arrive("ns1/out_a", 1, 2, 3)
         assert life.payloads("ns1/in_b") == [3]
         assert {one.restarts for one in graph.status().values()} == {0}
+    assert at_work(life) == set()
     assert states(graph) == {"a": "stopped"}
     assert graph.await_termination(0)
     assert sorted(one.name for one in (life.folder / "checkpoints").iterdir()) == ["a", "b"]
