@@ -25,11 +25,10 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
-from first import DOCUMENT, check
+from first import DOCUMENT, check, databases
 from pyspark.sql import SparkSession
 
 from spark_queue import __version__, open_store
-from tests.services import service_urls
 
 #: How much longer exactly-once may take (see CONTRIBUTING.md).
 WANTED = {"sqlite": 1.5, "redis": 1.5, "mongodb": 2.0}
@@ -77,10 +76,8 @@ def main() -> int:
     say(setup)
     results: dict[str, Any] = {"setup": setup, "rounds": args.rounds, "stores": {}}
     with tempfile.TemporaryDirectory(prefix="spark-queue-bench-") as folder:
-        urls = {"sqlite": f"sqlite:///{folder}/queues.db"} | service_urls()
         wanted = args.only or list(WANTED)
-        if missing := [one for one in wanted if one not in urls]:
-            raise SystemExit(f"no server for {', '.join(missing)}: type 'make services'")
+        urls = databases(folder, wanted)
         found: dict[str, list[dict[str, dict[str, float]]]] = {one: [] for one in wanted}
         for number in range(args.rounds + 1):
             for scheme in wanted:

@@ -28,14 +28,13 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
-from first import DOCUMENT, check
+from first import DOCUMENT, check, databases
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from spark_queue import __version__, open_store
 from spark_queue.exchange import ExchangeGraph
 from spark_queue.graph import Consumer, Destination, Exchange, Graph, Namespace, Place
-from tests.services import service_urls
 
 #: At least so much of the pushes of a plain query, and at most so much of the time that a waiting exchange takes.
 WANTED, IDLE = 0.5, 0.02
@@ -144,10 +143,8 @@ def main() -> int:
     say(setup)
     results: dict[str, Any] = {"setup": setup, "rounds": args.rounds, "stores": {}}
     with tempfile.TemporaryDirectory(prefix="spark-queue-bench-") as folder:
-        urls = {"sqlite": f"sqlite:///{folder}/queues.db"} | service_urls()
         wanted = args.only or list(STORES)
-        if missing := [one for one in wanted if one not in urls]:
-            raise SystemExit(f"no server for {', '.join(missing)}: type 'make services'")
+        urls = databases(folder, wanted)
         found: dict[str, list[dict[str, float]]] = {one: [] for one in wanted}
         for number in range(args.rounds + 1):
             for scheme in wanted:

@@ -205,6 +205,14 @@ def memory() -> dict[str, int]:
     return found
 
 
+def databases(folder: str, wanted: list[str]) -> dict[str, str]:
+    """The URLs of the stores that are wanted: SQLite in this folder, the servers of the tests."""
+    urls = {"sqlite": f"sqlite:///{folder}/queues.db"} | service_urls()
+    if missing := [one for one in wanted if one not in urls]:
+        raise SystemExit(f"no server for {', '.join(missing)}: type 'make services'")
+    return urls
+
+
 def check(got: int, wanted: int) -> None:
     """Rates of work that was not done count for nothing."""
     if got != wanted:
@@ -236,10 +244,8 @@ def main() -> int:
     documents = payloads(args.messages)
     results: dict[str, Any] = {"setup": setup, "messages": args.messages, "stores": {}}
     with tempfile.TemporaryDirectory(prefix="spark-queue-bench-") as folder:
-        urls = {"sqlite": f"sqlite:///{folder}/queues.db"} | service_urls()
         wanted = args.only or list(WANTED)
-        if missing := [one for one in wanted if one not in urls]:
-            raise SystemExit(f"no server for {', '.join(missing)}: type 'make services'")
+        urls = databases(folder, wanted)
         benches = {one: Bench(spark, one, urls[one], Path(folder)) for one in wanted}
         rounds: dict[str, list[dict[str, float]]] = {one: [] for one in wanted}
         for number in range(args.rounds + 1):

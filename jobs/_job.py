@@ -382,9 +382,9 @@ def run(
 
 def diagnosis(error: Exception) -> tuple[str, int]:
     """What to tell of an error, and the exit code: 2 for the user's mistake, 1 for a failure."""
-    if "DATA_SOURCE_NOT_FOUND" in str(error):  # the job itself has imported it
-        return "Spark's workers run a Python without spark_queue: set PYSPARK_PYTHON to one that has it", 2
     failure = failure_of(error)
+    if failure.kind is None and "DATA_SOURCE_NOT_FOUND" in str(error):  # the job itself has imported it
+        return "Spark's workers run a Python without spark_queue: set PYSPARK_PYTHON to one that has it", 2
     condition = getattr(error, "getCondition", lambda: None)()
     mistake = condition in MISTAKES or (failure.kind is not None and issubclass(failure.kind, UsageError))
     return failure.text, 2 if mistake else 1

@@ -263,7 +263,7 @@ def of_json(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
     """The payloads that are meant by JSON texts, and their kinds: bytes where it is what `as_json` makes of some."""
     marked = pc.fill_null(pc.starts_with(texts, '{"$binary":'), False)
     if not pc.any(marked).as_py():
-        return texts, pa.array(["json"], pa.string()).take(pa.array([0] * len(texts)))
+        return texts, pa.repeat("json", len(texts))
     found = [
         _bytes_in(text) if is_marked else None
         for text, is_marked in zip(texts.to_pylist(), marked.to_pylist(), strict=True)

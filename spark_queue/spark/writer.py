@@ -440,7 +440,7 @@ def _payload(column: pa.Array, kind: DataType, form: str | None) -> tuple[pa.Arr
         form = "json" if isinstance(kind, StringType) else "binary"
     if form in ("json", "variant"):
         return message.of_json(payload)
-    return payload, pa.array([form], pa.string()).take(pa.array([0] * len(payload)))
+    return payload, pa.repeat(form, len(payload))
 
 
 def _headers(column: pa.Array) -> pa.Array:

@@ -90,3 +90,17 @@ def test_help_shows_examples(folder, name):
     done = run(folder, name, "--help")
     assert done.returncode == 0
     assert f"Examples:\n  python jobs/{name} " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("…\nTraceback …\nspark_queue.errors.SchemaError: no column 'x'\n\n\tat org.apache…", ("no column 'x'", 2)),
+        ("job aborted\nspark_queue.errors.MessageError: row 'a': bad", ("row 'a': bad", 1)),
+        ("\n[FAILED] it did\n\tat x\nCaused by: a.B: first\nCaused by: a.C$D: last", ("[FAILED] it did: last", 1)),
+        ("An error occurred while calling o7.save.\n: org.x.Y: [A] why\n\tat x", ("[A] why", 1)),
+        ("", ("RuntimeError", 1)),
+    ],
+)  # fmt: skip
+def test_an_error_that_spark_hands_on_is_told_in_one_line(text, answer):
+    assert job.diagnosis(RuntimeError(text)) == answer
