@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from spark_queue import errors
-from spark_queue.errors import QueueError
+from spark_queue.errors import CheckpointError, QueueError, UsageError
 
 _OURS = re.compile(r"^(?:\w+: )?spark_queue\.errors\.(\w+): (.*)", re.MULTILINE)
 _PYTHON = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)", re.MULTILINE)
@@ -30,6 +30,11 @@ class Failure:
 
     text: str
     kind: type[QueueError] | None = None
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it is sure to come again, however often the same is tried."""
+        return self.kind is not None and issubclass(self.kind, UsageError | CheckpointError)
 
 
 def failure_of(error: BaseException) -> Failure:

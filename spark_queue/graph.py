@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -72,9 +73,18 @@ def _pause(value: Any) -> Any:
     return value if isinstance(value, int) else duration(str(value))
 
 
+def _folder(text: str) -> str:
+    """A name that is a consumer's, and a folder's on any file system of Spark's."""
+    with suppress(ValueError):
+        if ":" not in text and text.strip("."):
+            return name_of_consumer(text)
+    raise ValueError("1 to 100 letters, digits and _ . @ -, for it names a folder, too")
+
+
 Expression = Annotated[Any, BeforeValidator(_expression)]
 Entries = dict[str, Annotated[Any, BeforeValidator(_entry)]]
 Name = Annotated[str, BeforeValidator(lambda value: name_of_consumer(str(value)))]
+NameOfExchange = Annotated[str, BeforeValidator(lambda value: _folder(str(value)))]
 
 
 @dataclass(frozen=True)
@@ -197,7 +207,7 @@ class Graph:
     __pydantic_config__ = _FORBID
 
     namespaces: dict[Name, Annotated[Namespace, BeforeValidator(_namespace)]]
-    exchanges: dict[Name, Exchange] = field(default_factory=dict)
+    exchanges: dict[NameOfExchange, Exchange] = field(default_factory=dict)
     max_hops: Annotated[int, Field(ge=1)] = MAX_HOPS
     origin: ClassVar[Origin] = Origin()  # of a graph from a file: its own; nothing that can be said about a graph
 
@@ -403,6 +413,12 @@ def _contradictions(graph: Graph) -> Iterator[Mistake]:
                 if key.lower() == own.lower():
                     yield Mistake((*path, key), f"not here: this is told by {by}")
     for name, one in graph.exchanges.items():
+        if one.src.queue == TOO_MANY_HOPS:
+            yield Mistake(
+                ("exchanges", name, "src"),
+                f"what is in {TOO_MANY_HOPS} has no hops left, so it would come back for ever: push it anew instead, "
+                "without the header x-hop-count",
+            )
         if not one.consumer.reserve and one.guarantee != AT_MOST_ONCE:
             yield Mistake(
                 ("exchanges", name, "consumer", "reserve"),

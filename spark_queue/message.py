@@ -260,25 +260,28 @@ def as_json(payload: bytes, kind: str) -> bytes:
 
 
 def of_json(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """The payloads that are meant by JSON texts, and their kinds: bytes where it is what `as_json` makes of some."""
-    marked = pc.fill_null(pc.starts_with(texts, '{"$binary":'), False)
+    """The payloads that are meant by JSON texts, and their kinds: the inverse of `as_json`."""
+    strings = pc.starts_with(texts, '"')
+    marked = pc.fill_null(pc.or_(strings, pc.starts_with(texts, '{"$binary":')), False)
     if not pc.any(marked).as_py():
         return texts, pa.repeat("json", len(texts))
     found = [
-        _bytes_in(text) if is_marked else None
+        _no_json_in(text) if is_marked else (text, "json")
         for text, is_marked in zip(texts.to_pylist(), marked.to_pylist(), strict=True)
     ]
-    kinds = ["json" if one is None else "binary" for one in found]
-    return pc.coalesce(pa.array(found, pa.binary()), texts), pa.array(kinds, pa.string())
+    payloads, kinds = zip(*found, strict=True)
+    return pa.array(payloads, pa.binary()), pa.array(kinds, pa.string())
 
 
-def _bytes_in(text: bytes) -> bytes | None:
-    """The bytes in Extended JSON; `None` where it is something else."""
+def _no_json_in(text: bytes) -> tuple[bytes, Kind]:
+    """The text in a JSON string, the bytes in Extended JSON; what it is where it is something else."""
     with suppress(ValueError):
         match orjson.loads(text):
+            case str(plain):
+                return plain.encode(), "text"
             case {"$binary": {"base64": str(coded), "subType": "00", **more}, **others} if not more and not others:
-                return base64.b64decode(coded, validate=True)
-    return None
+                return base64.b64decode(coded, validate=True), "binary"
+    return text, "json"
 
 
 def as_text(payload: bytes, kind: str) -> bytes:

@@ -114,7 +114,9 @@ class Route:
         """With the hops counted, and what expressions see."""
         headers = F.coalesce("headers", F.create_map().cast("map<string,string>"))
         text = headers[HOPS]
-        hops = F.when(text.rlike(r"^\s*\d{1,9}\s*$"), F.trim(text).cast("int"))
+        most = F.lit(self.max_hops)  # of a number of any length
+        number = F.least(F.trim(text).try_cast("decimal(38)"), most).cast("int")
+        hops = F.when(text.rlike(r"^\s*\d+\s*$"), number)
         so_far = F.coalesce(hops, F.lit(0))
         over = so_far >= self.max_hops
         counted = _with_header(headers, HOPS, (so_far + 1).cast("string"))

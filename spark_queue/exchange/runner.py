@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, Self
@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_queue.errors import GraphError, QueueError, StoreError, UsageError, near
+from spark_queue.errors import GraphError, QueueError, StoreError, StoreUnavailable, UsageError, near
 from spark_queue.exchange.route import OBSERVED, Route
 from spark_queue.failure import failure_of
 from spark_queue.graph import NO_ROUTE, RESTARTS, TOO_MANY_HOPS, Exchange, Graph, Mistake, Place, checked, refusal
@@ -24,12 +24,13 @@ from spark_queue.graph_file import Secrets, graph_in
 from spark_queue.options import AT_LEAST_ONCE, EXACTLY_ONCE, QueueOptions
 from spark_queue.spark import activate, drain, start_in_turn, supervise
 from spark_queue.statistics import Traffic, count
-from spark_queue.store import usable
+from spark_queue.store import open_store, usable
 
 log = logging.getLogger(__name__)
 
-#: What an exchange is doing: nothing; its work; waiting to start again after a failure; or it has done all there was.
-State = Literal["stopped", "running", "waiting", "finished"]
+#: What an exchange is doing: nothing; starting its query; its work; waiting to start again after a failure; or it has
+#: done all there was.
+State = Literal["stopped", "starting", "running", "waiting", "finished"]
 
 
 @dataclass(frozen=True)
@@ -86,57 +87,49 @@ class ExchangeGraph:
         `available_now`: each ends when it has routed what was there and mature when it started. `restarts`: after so
         many failures in a row an exchange stops (`None`: never).
         """
-        self._start(spark, names, available_now=available_now, restarts=restarts)
-        return self
-
-    def _start(
-        self,
-        spark: SparkSession,
-        names: Sequence[str],
-        *,
-        available_now: bool,
-        again: bool = False,
-        restarts: int | None = None,
-    ) -> None:
-        """Start exchanges; `again`: they go on counting where they were."""
         with self._lock:
             chosen = [one for one in self._chosen(names) if not one.alive]
-            routes: dict[str, Route] = {}
-            mistakes: list[Mistake] = []
+            queries = self._queries(spark, chosen, available_now=available_now)
             for one in chosen:
-                routes[one.name], found = Route.of(spark, one.name, one.exchange, self.graph.max_hops)
-                mistakes += [*found, *self._refused(one.name, one.exchange)]
-            if mistakes:
-                raise refusal(mistakes, self.graph.origin)
-            ready = {one.name: self._query(spark, routes[one.name], available_now) for one in chosen}
-            for one in chosen:
-                options = QueueOptions.parse(self._read_options(one.name, one.exchange), "stream")
-                one.start(ready[one.name], options, self._pause, self._longest, again=again, restarts=restarts)
+                one.begin()
+                one.start(queries[one.name], self._pause, self._longest, restarts)
+        return self
 
     def drain(self, spark: SparkSession, *names: str, restarts: int | None = RESTARTS) -> None:
         """Route what is mature in the sources of these exchanges, or of all, and what comes of it; then end.
 
-        Messages that mature later stay where they are. One whose query fails is started again, but not after
-        `restarts` failures in a row (`None`: always). Raises as `start` does, and `QueueError` where one has ended
-        before it was done; the others have done then what there was for them.
+        Messages that mature later stay where they are, and an exchange that finds none is not started. One whose
+        query fails is started again, but not after `restarts` failures in a row (`None`: always). Raises as `start`
+        does, `GraphError` where one of them runs already, and `QueueError` where one has ended before it was done;
+        the others have done then what there was for them.
         """
-        chosen = [one.name for one in self._chosen(names)]
-        going, again = chosen, False
-        while going:
-            before = self.status()
-            self._start(spark, going, available_now=True, again=again, restarts=restarts)
-            self.await_termination()
-            done = [one for name, one in self.status().items() if name in going]
-            for one in done:
-                if one.state != "finished":
-                    raise QueueError(f"exchange {one.name!r} is {one.state}: {one.error}", exchange=one.name)
-            fed = {
-                place
-                for one in done
-                for place, pushed in self._pushed(one).items()
-                if pushed > (self._pushed(before[one.name])[place] if again else 0)
-            }
-            going, again = [name for name in chosen if str(self.graph.exchanges[name].src) in fed], True
+        with self._lock:
+            chosen = self._chosen(names)
+            for one in chosen:
+                if one.alive:
+                    raise GraphError(f"exchange {one.name!r} runs: stop it before it is drained", exchange=one.name)
+            queries = self._queries(spark, chosen, available_now=True)
+            for one in chosen:
+                one.begin()
+        by_batch = tuple(map(int, spark.version.split(".")[:2])) < (4, 2)  # which ends an availableNow after one
+        going = chosen
+        while going := [one for one in going if queries[one.name].has_messages()]:
+            before = {one.name: one.status() for one in going}
+            for one in going:
+                one.start(queries[one.name], self._pause, self._longest, restarts)
+            for one in going:
+                one.join(None)
+            fed: set[str] = set()
+            for one in going:
+                now, then = one.status(), before[one.name]
+                if now.state != "finished":
+                    raise QueueError(f"exchange {one.name!r} is {now.state}: {now.error}", exchange=one.name)
+                fed |= set(self._pushed(now) - self._pushed(then))
+                if by_batch and now.traffic.received > then.traffic.received:
+                    fed.add(now.src)
+            going = [one for one in chosen if str(one.exchange.src) in fed]
+        for one in chosen:
+            one.finish()
 
     def _pushed(self, one: Status) -> Counter[str]:
         """What an exchange has pushed, by queue: what it could not route, too."""
@@ -152,7 +145,9 @@ class ExchangeGraph:
         with self._lock:
             chosen = self._chosen(names)
         for one in chosen:
-            one.stop()
+            one.ask_to_stop()
+        for one in chosen:
+            one.join(None)
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait until no exchange runs, at most `timeout` seconds; give whether none does."""
@@ -171,8 +166,7 @@ class ExchangeGraph:
 
     def remove(self, name: str) -> None:
         """Stop an exchange and forget it. Its checkpoint stays, and what that has reserved."""
-        (one,) = self._chosen((name,))
-        one.stop()
+        self.stop(name)
         with self._lock:
             del self._running[name]
             left = {other: exchange for other, exchange in self.graph.exchanges.items() if other != name}
@@ -219,13 +213,25 @@ class ExchangeGraph:
             except UsageError as error:
                 yield Mistake(("exchanges", name, "dst", number), str(error))
 
-    def _query(self, spark: SparkSession, route: Route, available_now: bool) -> Callable[[], StreamingQuery]:
-        """What starts the query of an exchange."""
+    def _queries(self, spark: SparkSession, chosen: Iterable[_Running], *, available_now: bool) -> dict[str, _Query]:
+        """The queries of these exchanges. Raises `GraphError` with all that cannot work."""
+        routes: list[Route] = []
+        mistakes: list[Mistake] = []
+        for one in chosen:
+            route, found = Route.of(spark, one.name, one.exchange, self.graph.max_hops)
+            routes.append(route)
+            mistakes += [*found, *self._refused(one.name, one.exchange)]
+        if mistakes:
+            raise refusal(mistakes, self.graph.origin)
+        return {route.name: self._query(spark, route, available_now) for route in routes}
+
+    def _query(self, spark: SparkSession, route: Route, available_now: bool) -> _Query:
         exchange, name = route.exchange, route.name
         read = self._read_options(name, exchange)
         write = {
             "urls": json.dumps({ns: self.graph.namespaces[ns].url for ns in exchange.namespaces()}),
             "delivery": EXACTLY_ONCE if exchange.guarantee == EXACTLY_ONCE else AT_LEAST_ONCE,
+            "onBadRow": "deadLetter",  # what a database cannot hold must not keep the rest from its destinations
             **{key: value for key, value in read.items() if key.lower() == "retrytimeout"},
         }
         trigger: dict[str, Any] = {"availableNow": True} if available_now else {}
@@ -239,7 +245,29 @@ class ExchangeGraph:
             writer = writer.option("checkpointLocation", f"{self._root}/{name}")
             return (writer.trigger(**trigger) if trigger else writer).start()
 
-        return lambda: start_in_turn(spark, start)
+        return _Query(spark, start, QueueOptions.parse(read, "stream"))
+
+
+@dataclass(frozen=True)
+class _Query:
+    """How the query of an exchange is started, and what it reads."""
+
+    spark: SparkSession
+    start: Callable[[], StreamingQuery]
+    source: QueueOptions
+
+    def has_messages(self) -> bool:
+        """Whether there is anything for it: ready, or held, perhaps by itself."""
+        try:
+            with open_store(self.source.url) as store:
+                sizes = store.sizes(self.source.queue or "")
+        except StoreUnavailable:
+            return True  # so that the query is started, which tries for longer and tells why it fails
+        return bool(sizes.ready or sizes.reserved)
+
+
+class _Stopped(Exception):
+    """An exchange was stopped before its query had started."""
 
 
 class _Running:
@@ -252,9 +280,11 @@ class _Running:
         self._stopping = threading.Event()
         self._url = ""
         self._seen: tuple[str, int] = ("", -1)
-        self._fresh()
+        self.begin()
 
-    def _fresh(self) -> None:
+    def begin(self) -> None:
+        """Count from zero."""
+        self._stopping.clear()
         self._restarts = 0
         self._error: str | None = None
         self._traffic = self._untold = Traffic()
@@ -267,23 +297,19 @@ class _Running:
     def alive(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def start(
-        self,
-        query: Callable[[], StreamingQuery],
-        source: QueueOptions,
-        pause: float,
-        longest: float,
-        *,
-        again: bool,
-        restarts: int | None,
-    ) -> None:
-        self._stopping.clear()
-        if not again:
-            self._fresh()
-        self._url = source.url
+    def start(self, query: _Query, pause: float, longest: float, restarts: int | None) -> None:
+        """Run the query in a thread, unless the exchange was stopped since it began."""
+        self._url = query.source.url
+        self._become("starting")
+
+        def asked() -> StreamingQuery:
+            if self._stopping.is_set():
+                raise _Stopped
+            return query.start()
 
         def started() -> StreamingQuery:
-            made = query()
+            self._become("starting")
+            made = start_in_turn(query.spark, asked, self._stopping.is_set)
             self._become("running")
             return made
 
@@ -291,7 +317,7 @@ class _Running:
             try:
                 ended = supervise(
                     started,
-                    source.url,
+                    self._url,
                     restarts=restarts,
                     pause=pause,
                     longest=longest,
@@ -299,8 +325,10 @@ class _Running:
                     wait=self._wait,
                 )
                 if not self._stopping.is_set():  # Spark 4.0 and 4.1 leave the last batch to be committed
-                    drain(ended, source.url, history=source.history)
+                    drain(ended, self._url, history=query.source.history)
                 self._become("stopped" if self._stopping.is_set() else "finished")
+            except _Stopped:
+                self._become("stopped")
             except BaseException as error:
                 self._error = failure_of(error).text
                 self._become("stopped")
@@ -308,6 +336,11 @@ class _Running:
 
         self._thread = threading.Thread(target=run, name=f"exchange {self.name}", daemon=True)
         self._thread.start()
+
+    def finish(self) -> None:
+        """There is nothing left to do for it."""
+        if self._state != "finished":
+            self._become("finished")
 
     def _wait(self, seconds: float, error: str) -> bool:
         """Wait before the next start; give whether there is to be one."""
@@ -334,9 +367,8 @@ class _Running:
         if self._stopping.is_set():
             query.stop()
 
-    def stop(self) -> None:
+    def ask_to_stop(self) -> None:
         self._stopping.set()
-        self.join(None)
 
     def join(self, timeout: float | None) -> bool:
         if self._thread is not None:

@@ -33,27 +33,29 @@ KEPT = 2_000
 #: Seconds between two looks at a query that runs.
 LOOK = 1
 
-
 #: So many queries start their reader processes at a time: more may take longer than Spark waits for one of them.
 STARTING = 3
 
 #: Seconds for which a query may take up one of these places, and between two looks whether it still does.
-PLACE, GLANCE = 30.0, 0.05
+PLACE, GLANCE = 10.0, 0.05
 
 _first, _places = threading.Lock(), threading.Semaphore(STARTING)
 _started: WeakSet[SparkSession] = WeakSet()
 
 
-def start_in_turn(spark: SparkSession, start: Callable[[], StreamingQuery]) -> StreamingQuery:
-    """Start a query that reads a queue, and give it when its reader answers, or when it has ended.
+def start_in_turn(
+    spark: SparkSession, start: Callable[[], StreamingQuery], hurry: Callable[[], bool] = lambda: False
+) -> StreamingQuery:
+    """Start a query that reads a queue, and give it when its reader answers, or has not for a while, or has ended.
 
     For many at a time: the first of a session starts alone, for all readers of a session share a map of Java that
-    Spark changes without a lock when the first of them starts. The others start a few at a time.
+    Spark changes without a lock when the first of them starts. The others start a few at a time. `hurry`: whether
+    to wait for the reader no longer.
     """
 
     def started() -> StreamingQuery:
         query, end = start(), time.monotonic() + PLACE
-        while query.isActive and time.monotonic() < end and not _answers(query):
+        while query.isActive and time.monotonic() < end and not (hurry() or _answers(query)):
             time.sleep(GLANCE)
         return query
 
@@ -105,7 +107,8 @@ def supervise(
 
     `start` starts the query, with the same checkpoint each time. `pause` seconds lie before the second start, twice
     as many before each after that, `longest` at most, until a batch has succeeded. After `restarts` failures in a row
-    (`None`: never) what it failed with is raised. The store at `url`, which the query reads, is told each failure, so
+    (`None`: never) what it failed with is raised, and at once where that would come again for sure: a `UsageError`, a
+    `CheckpointError`. The store at `url`, which the query reads, is told each failure, so
     that a message that makes its batch fail (option `isolateFailures`) dies with it in the header `x-error`.
 
     `look` is called with the query every second while it runs, and once more when it has ended. `wait` is called in
@@ -122,9 +125,10 @@ def supervise(
                 look(query)
         except StreamingQueryException as error:
             failures = 1 if query.lastProgress else failures + 1
-            if restarts is not None and failures > restarts:
+            failure = failure_of(error)
+            if failure.lasting or (restarts is not None and failures > restarts):
                 raise
-            told = failure_of(error).text[:KEPT]
+            told = failure.text[:KEPT]
             _tell(url, tell_failure, str(query.id), told)
             delay = min(pause * 2 ** min(failures - 1, 30), longest)
             log.warning("query %s has failed and starts again in %.1f s: %s", query.name or query.id, delay, told)

@@ -10,7 +10,7 @@ import pytest
 
 from spark_queue import GraphError
 from spark_queue.exchange.runner import ExchangeGraph
-from spark_queue.graph import NO_ROUTE, Consumer, Exchange, Graph, Namespace, Place
+from spark_queue.graph import NO_ROUTE, TOO_MANY_HOPS, Consumer, Exchange, Graph, Namespace, Place
 from spark_queue.statistics import counted
 from tests.chaos.processes import until
 from tests.chaos.servers import PASSWORD, Server
@@ -157,6 +157,45 @@ def test_what_had_no_route_is_drained_by_an_exchange_that_takes_it(life):
     assert life.payloads("ns1/saved") == [1, 2]
 
 
+def test_a_drain_starts_only_what_finds_something(life):
+    wires = {"a": ("in", "a"), "b": ("a", "b"), "c": ("b", "c"), "idle": ("nothing", "d"), "late": ("later", "e")}
+    graph = life.graph(
+        {name: life.exchange(f"ns1/{src}", life.to(f"ns1/{dst}")) for name, (src, dst) in wires.items()}
+    )
+    life.push("ns1/in", 1)
+    life.push("ns1/later", 1, delay=3600)
+    graph.drain(life.spark)
+    assert life.payloads("ns1/c") == [1]
+    assert set(states(graph).values()) == {"finished"}
+    assert {one.name for one in (life.folder / "checkpoints").iterdir()} == {"a", "b", "c"}
+    assert life.payloads("ns1/later") == [1]
+
+
+def test_a_drain_takes_up_what_was_held_when_its_exchange_was_stopped(life):
+    graph = life.graph({"x": life.exchange("ns1/in", life.to("ns1/out"), every=600_000)})
+    life.push("ns1/in", *range(5))
+    with life.running(graph):
+        life.arrive("ns1/out", *range(5))
+    with life.queue("ns1/in") as queue:
+        assert (queue.sizes().ready, queue.sizes().reserved) == (0, 5)
+    graph.drain(life.spark)
+    assert life.payloads("ns1/in") == []
+    assert life.payloads("ns1/out") == [*range(5)]
+
+
+def test_what_runs_cannot_be_drained_and_others_that_run_do_not_keep_a_drain_waiting(life):
+    graph = life.graph(
+        {"a": life.exchange("ns1/in_a", life.to("ns1/out_a")), "b": life.exchange("ns1/in_b", life.to("ns1/out_b"))}
+    )
+    life.push("ns1/in_b", 1)
+    with life.running(graph, "a"):
+        with pytest.raises(GraphError, match="exchange 'a' runs: stop it before it is drained"):
+            graph.drain(life.spark)
+        graph.drain(life.spark, "b")
+        assert life.payloads("ns1/out_b") == [1]
+        assert graph.status()["a"].state in ("starting", "running")
+
+
 # --- failures -------------------------------------------------------------------------------------------------------
 
 
@@ -214,19 +253,64 @@ def test_exchanges_whose_server_is_down_are_tried_again_and_the_others_go_on(lif
     assert PASSWORD not in caplog.text + str(graph.status())
 
 
+def test_what_would_fail_for_ever_ends_its_exchange_and_no_other(life):
+    first = life.graph({"x": life.exchange("ns1/in", life.to("ns1/out"))})
+    life.push("ns1/in", 1)
+    first.drain(life.spark)
+    graph = life.graph(
+        {"x": life.exchange("ns1/another", life.to("ns1/out")), "y": life.exchange("ns1/in", life.to("ns1/more"))}
+    )
+    with life.running(graph):
+        until(lambda: graph.status()["x"].state == "stopped")
+        life.push("ns1/in", 2)
+        life.arrive("ns1/more", 2)
+        x, y = graph.status()["x"], graph.status()["y"]
+    assert x.error.startswith("the checkpoint is that of a query on queue")
+    assert (x.restarts, y.error) == (0, None)
+
+
+def test_many_that_cannot_start_are_stopped_at_once(life, server):
+    life.urls["far"] = server.url
+    graph = life.graph({f"x{n}": life.exchange("far/in", life.to("ns1/out")) for n in range(8)})
+    graph.start(life.spark)
+    assert set(states(graph).values()) == {"starting"}
+    until(lambda: len(life.spark.streams.active) > 0)
+    graph.stop()
+    assert set(states(graph).values()) == {"stopped"}
+    assert {one.error for one in graph.status().values()} == {None}
+    assert {query.name for query in life.spark.streams.active} & set(states(graph)) == set()
+
+
 # --- what is wrong --------------------------------------------------------------------------------------------------
 
 
 def test_without_destinations_all_goes_to_no_route_and_odd_hops_are_counted(life):
     graph = life.graph({"x": life.exchange("ns1/in")})
-    counts = [None, "x", "", "-1", "1.0", "3", " 4 "]
+    counts = [None, "x", "", "-1", "1.0", "3", " 4 ", "0000000000005"]
     for count in counts:
         life.push("ns1/in", {"was": count}, headers={} if count is None else {"x-hop-count": count})
     graph.drain(life.spark)
     hops = {one.payload["was"]: one.headers["x-hop-count"] for one in life.messages("ns1/" + NO_ROUTE)}
-    assert hops == dict.fromkeys([None, "x", "", "-1", "1.0"], "1") | {"3": "4", " 4 ": "5"}
+    assert hops == dict.fromkeys([None, "x", "", "-1", "1.0"], "1") | {"3": "4", " 4 ": "5", "0000000000005": "6"}
     traffic = graph.status()["x"].traffic
-    assert (traffic.received, traffic.no_route, traffic.odd_hops, traffic.pushed) == (7, 7, 4, {})
+    assert (traffic.received, traffic.no_route, traffic.odd_hops, traffic.pushed) == (8, 8, 4, {})
+
+
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_hop_counts_of_any_length_end_a_message(life, ansi):
+    graph, counts = life.graph({"x": life.exchange("ns1/in")}), ["17", "9" * 10, "9" * 38, "9" * 39, "9" * 1000]
+    for count in counts:
+        life.push("ns1/in", count, headers={"x-hop-count": count})
+    before = life.spark.conf.get("spark.sql.ansi.enabled")
+    try:
+        life.spark.conf.set("spark.sql.ansi.enabled", ansi)
+        graph.drain(life.spark)
+    finally:
+        life.spark.conf.set("spark.sql.ansi.enabled", before)
+    assert {one.payload: one.headers["x-hop-count"] for one in life.messages("ns1/" + TOO_MANY_HOPS)} == {
+        count: count for count in counts
+    }
+    assert graph.status()["x"].traffic.odd_hops == 0
 
 
 def test_all_that_its_databases_forbid_is_told_before_anything_starts(life):

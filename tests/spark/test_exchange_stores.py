@@ -197,6 +197,19 @@ def test_bytes_stay_bytes_and_text_stays_text(stores):
     assert wrong == {}
 
 
+def test_what_a_database_cannot_hold_becomes_a_dead_letter_there(stores):
+    payloads = [{"n": 1}, {"n": 2**70}, {"n": 2}]
+    stores.send("sqlite/in", payloads)
+    stores.graph(
+        {f"{stores.prefix}.x": stores.exchange("sqlite/in", *(stores.to(f"{ns}/out") for ns in STORES))}
+    ).drain(stores.spark)
+    assert stores.payloads("mongodb/out") == [{"n": 1}, {"n": 2}]
+    assert stores.payloads("sqlite/out") == stores.payloads("redis/out") == [{"n": 1}, {"n": 2**70}, {"n": 2}]
+    (dead,) = stores.messages("mongodb/out.dead")
+    assert dead.payload == '{"n":1180591620717411303424}'
+    assert "64 bits" in dead.headers["x-error"]
+
+
 # --- many at once ---------------------------------------------------------------------------------------------------
 
 NUMBERS = range(120)

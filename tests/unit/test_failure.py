@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_queue.errors import MessageError, SchemaError, StoreUnavailable
+from spark_queue.errors import CheckpointError, FencedError, MessageError, SchemaError, StoreUnavailable
 from spark_queue.failure import Failure, failure_of
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 1, in f\n    g()\n'
@@ -30,6 +30,21 @@ STREAM = (
 )  # fmt: skip
 def test_what_is_told_of_a_text(text, told):
     assert failure_of(RuntimeError(text)) == told
+
+
+@pytest.mark.parametrize(
+    ("error", "lasting"),
+    [
+        (CheckpointError("x"), True),
+        (RuntimeError("spark_queue.errors.OptionError: x"), True),
+        (StoreUnavailable("x"), False),
+        (FencedError("x"), False),
+        (MessageError("x"), False),
+        (RuntimeError("x"), False),
+    ],
+)
+def test_what_comes_again_however_often_it_is_tried(error, lasting):
+    assert failure_of(error).lasting is lasting
 
 
 class Caused(RuntimeError):

@@ -181,6 +181,18 @@ def test_keys_that_stand_twice_are_told_with_both_lines():
     ]
 
 
+@pytest.mark.parametrize("name", [".", "..", "...", "a:b", "a b", "a/b", "x" * 101])
+def test_the_name_of_an_exchange_names_a_folder(name):
+    text = f"namespaces: {{l: sqlite:///q}}\nexchanges: {{{name!r}: {{src: a, dst: []}}}}"
+    (told,) = mistakes(text)
+    assert told.startswith(f"line 2, exchange {name!r}: it must be 1 to 100 letters, digits and _ . @ -")
+
+
+def test_what_has_no_hops_left_is_not_routed_again():
+    (told,) = mistakes("namespaces: {l: sqlite:///q}\nexchanges: {x: {src: l/__too_many_hops__, dst: [b]}}")
+    assert told.startswith("line 2, exchange 'x', src: what is in __too_many_hops__ has no hops left")
+
+
 def test_no_reservation_is_at_most_once():
     text = "namespaces: {l: sqlite:///q}\nexchanges: {x: {src: a, dst: [], consumer: {reserve: false}}}"
     assert parse(text, "", fill).exchanges["x"].guarantee == "at-most-once"

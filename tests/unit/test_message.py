@@ -128,12 +128,12 @@ def test_faults_name_every_row_and_its_first_rule():
     assert list(faults(pushes(["x" * 101, "x" * 100]), 100)) == [0]
 
 
-@pytest.mark.parametrize("payload", [b"", b"\x00\xff", b"text", bytes(range(256))])
-def test_bytes_that_were_shown_as_json_are_bytes_again(payload):
-    texts = [as_json(payload, "binary"), b'{"n":1}', None]
-    payloads, kinds = of_json(pa.array(texts, pa.binary()))
-    assert payloads.to_pylist() == [payload, b'{"n":1}', None]
-    assert kinds.to_pylist() == ["binary", "json", "json"]
+@pytest.mark.parametrize("payload", [b"", b"\x00\xff", b"text", bytes(range(256)), "", "text", "5", '"ü€𝄞\\n\0'])
+def test_what_was_shown_as_json_is_what_it_was(payload):
+    kept, kind = encode(payload)
+    payloads, kinds = of_json(pa.array([as_json(kept, kind), b'{"n":1}', None], pa.binary()))
+    assert payloads.to_pylist() == [kept, b'{"n":1}', None]
+    assert kinds.to_pylist() == [kind, "json", "json"]
 
 
 @pytest.mark.parametrize(
@@ -146,6 +146,8 @@ def test_bytes_that_were_shown_as_json_are_bytes_again(payload):
         b'{"$binary":{"base64":7,"subType":"00"}}',
         b'{"$binary":"AA=="}',
         b'{"$binary":',
+        b'"text',
+        b'"\\ud800"',
     ],
 )
 def test_what_is_not_quite_that_stays_as_it_is(text):
