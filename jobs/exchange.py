@@ -142,8 +142,13 @@ def state(told: list[Status]) -> str:
     """How the exchanges are, in one line."""
     received, pushed = (sum(number(one) for one in told) for number in (_received, _pushed))
     line = f"{received:,} received, {pushed:,} pushed"
-    troubled = [f"{one.name} waits to start again ({one.error})" for one in told if one.state == "waiting"]
-    return "; ".join([line, *troubled])
+    starting = sum(one.state == "starting" for one in told)
+    begun = [f"{starting} of {job.plural(len(told), 'exchange')} starting"] if starting else []
+    trouble = {"waiting": "waits to start again", "stopped": "has stopped"}
+    troubled = [
+        f"{one.name} {trouble[one.state]} ({one.error})" for one in told if one.error and one.state in trouble
+    ]
+    return "; ".join([line, *begun, *troubled])
 
 
 def _received(one: Status) -> int:

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from operator import or_
+from operator import and_, or_
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType
+from pyspark.sql.types import DataType, StructType
 
 from spark_queue.errors import GraphError
 from spark_queue.exchange.selector import (
@@ -95,20 +95,21 @@ class Route:
 
         `messages` are those of a queue. Each batch is observed, under `OBSERVED`: see `metrics`.
         """
-        frame = self._counted(messages)
+        frame, kept = self._counted(messages), list[dict[str, str]]()
         for number, leg in enumerate(self._legs):
-            frame = _through(frame, number, leg)
-        went = [F.col(f"_copy{number}") for number in range(len(self._legs))]
-        nowhere = reduce(lambda all, one: all & one.isNull(), went, ~F.col("_over"))
+            frame = _through(frame, number, leg, kept)
+        nowhere = reduce(and_, (~F.col(f"_goes{number}") for number in range(len(kept))), ~F.col("_over"))
+        frame = frame.withColumn("_nowhere", nowhere)
         named = _with_header(F.col("headers"), NAME, F.lit(self.name))
-        src = self.exchange.src
-        frame = frame.select(
-            "*",
-            F.when(nowhere, _copy(src.ns, NO_ROUTE, headers=named)).alias("_no_route"),
-            F.when(F.col("_over"), _copy(src.ns, TOO_MANY_HOPS, headers=named)).alias("_too_many_hops"),
-        )
-        copies = F.array(*went, F.col("_no_route"), F.col("_too_many_hops"))
-        return frame.observe(OBSERVED, *self._observed()).select(F.inline(F.array_compact(copies)))
+        frame = frame.withColumn("_named", F.when(F.col("_nowhere") | F.col("_over"), named))
+        frame = frame.observe(OBSERVED, *self._observed())
+        src, named = self.exchange.src, F.col("_named")
+        copies = [
+            *(_copy_to(leg, number, names) for number, (leg, names) in enumerate(zip(self._legs, kept, strict=True))),
+            F.when(F.col("_nowhere"), _copy(src.ns, NO_ROUTE, headers=named)),
+            F.when(F.col("_over"), _copy(src.ns, TOO_MANY_HOPS, headers=named)),
+        ]
+        return frame.select(F.inline(F.array(*copies))).where("queue IS NOT NULL")
 
     def _counted(self, messages: DataFrame) -> DataFrame:
         """With the hops counted, and what expressions see."""
@@ -140,10 +141,10 @@ class Route:
 
         yield F.count(F.lit(1)).alias("received")
         for number in range(len(self._legs)):
-            yield counted(F.col(f"_copy{number}").isNotNull(), f"pushed_{number}")
+            yield counted(F.col(f"_goes{number}"), f"pushed_{number}")
             yield counted(F.col(f"_answer{number}").isNull(), f"failed_{number}")
-        yield counted(F.col("_no_route").isNotNull(), "no_route")
-        yield counted(F.col("_too_many_hops").isNotNull(), "too_many_hops")
+        yield counted(F.col("_nowhere"), "no_route")
+        yield counted(F.col("_over"), "too_many_hops")
         yield counted(F.col("_odd_hops"), "odd_hops")
 
 
@@ -171,12 +172,15 @@ class _Maker:
         return {name: one.made for name, one in typed.items() if one is not None}
 
 
-def _through(frame: DataFrame, number: int, leg: _Leg) -> DataFrame:
-    """Past one destination: with the copy that it gets, if any, and with what it changes."""
+def _through(frame: DataFrame, number: int, leg: _Leg, kept: list[dict[str, str]]) -> DataFrame:
+    """Past one destination: with whether it gets a copy, and with what it changes.
+
+    `kept` tells for each destination in which columns its payload and headers are.
+    """
     said = F.lit("{}") if leg.selector is None else answer(leg.selector.made, leg.selector.kind)
     name = f"_answer{number}"
     frame = frame.withColumn(name, F.when(F.col("_over"), "false").otherwise(said))
-    goes = F.col(name) != "false"
+    goes = F.coalesce(F.col(name) != "false", F.lit(False))
     new: dict[str, Column] = {}
     if leg.payload is not None:
         new["payload"] = changed_payload(leg.payload.made, leg.payload.kind)
@@ -188,19 +192,28 @@ def _through(frame: DataFrame, number: int, leg: _Leg) -> DataFrame:
         frame = frame.withColumns({f"_{one}": F.when(goes, made) for one, made in new.items()})
         failed = reduce(or_, (F.col(f"_{one}").isNull() for one in new))
         frame = frame.withColumn(name, F.when(~goes | ~failed, F.col(name)))
-        goes = F.coalesce(F.col(name) != "false", F.lit(False))
+        before = {one: f"_{one}{number}" for one in new if any(names.get(one) == one for names in kept)}
+        frame = frame.withColumns({column: F.col(one) for one, column in before.items()})
+        kept[:] = [
+            {one: before.get(one, column) if one == column else column for one, column in names.items()}
+            for names in kept
+        ]
         frame = frame.withColumns({one: F.when(goes, F.col(f"_{one}")).otherwise(F.col(one)) for one in new})
         if "payload" in new:
             frame = frame.withColumn(JSON, F.try_parse_json("payload"))
-    told = F.from_json(name, ANSWER)
-    copy = _copy(
-        leg.to.ns,
-        leg.to.queue,
-        mature=F.timestamp_millis(told["mature"]),
-        delay=told["delay"].cast("double") / 1000,
-        tries=told["tries"],
-    )
-    return frame.withColumn(f"_copy{number}", F.when(goes, copy))
+    kept.append({"payload": "payload", "headers": "headers"})
+    return frame.withColumn(f"_goes{number}", goes)
+
+
+def _copy_to(leg: _Leg, number: int, names: Mapping[str, str]) -> Column:
+    """The copy that a destination gets, if any; `names`: the columns of its payload and headers."""
+    special = {one: F.col(column) for one, column in names.items()}
+    if leg.selector is not None and isinstance(leg.selector.kind, StructType):
+        told = F.from_json(f"_answer{number}", ANSWER)
+        special["mature"] = F.timestamp_millis(told["mature"])
+        special["delay"] = told["delay"].cast("double") / 1000
+        special["tries"] = told["tries"]
+    return F.when(F.col(f"_goes{number}"), _copy(leg.to.ns, leg.to.queue, **special))
 
 
 def _copy(ns: str, queue: str, **special: Column) -> Column:
@@ -218,5 +231,6 @@ def _copy(ns: str, queue: str, **special: Column) -> Column:
 
 
 def _with_header(headers: Column, name: str, value: Column) -> Column:
+    entry = F.create_map(F.lit(name), value)
     others = F.map_filter(headers, lambda key, _: key != name)
-    return F.map_concat(others, F.create_map(F.lit(name), value))
+    return F.map_concat(F.when(F.map_contains_key(headers, name), others).otherwise(headers), entry)

@@ -23,6 +23,7 @@ from spark_queue.message import (
     dump_json,
     encode,
     faults,
+    header_dicts,
     headers_array,
     load_json,
     messages,
@@ -112,6 +113,20 @@ def test_headers_without_any_cost_nothing_and_are_empty_maps():
     column = headers_array([None, {}, None])
     assert column.to_pylist() == [[], [], []] and column.type == PUSHES.field("headers").type
     assert headers_array([{"a": "b"}, None]).to_pylist() == [[("a", "b")], []]
+
+
+ENTRIES = st.lists(
+    st.tuples(st.text(max_size=2), st.none() | st.text(max_size=2)), max_size=3, unique_by=lambda one: one[0]
+)
+
+
+@given(st.lists(st.none() | ENTRIES, max_size=8), st.integers(0, 8), st.integers(0, 8))
+def test_headers_of_any_slice_are_those_of_its_rows(rows, start, end):
+    column = pa.array(rows, PUSHES.field("headers").type)[start:end]
+    batch = pa.RecordBatch.from_arrays([column], ["headers"])
+    assert header_dicts(batch) == [
+        {key: value for key, value in one or () if value is not None} for one in rows[start:end]
+    ]
 
 
 def test_faults_name_every_row_and_its_first_rule():
