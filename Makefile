@@ -128,7 +128,7 @@ define compat_rules
 compat-$(1): PYSPARK_PYTHON = $(CURDIR)/.venv-spark$(subst .,,$(1))/bin/python
 compat-$(1): java .venv-spark$(subst .,,$(1))/.stamp
 	$$(call say,compat: Spark $(1): starting servers and running tests/spark)
-	@$$(PYSPARK_PYTHON) tests/services.py run $$(PYSPARK_PYTHON) -m pytest $$(QUIET) tests/spark $$(PYTEST_ARGS)
+	@$$(PYSPARK_PYTHON) tests/services.py run $$(PYSPARK_PYTHON) -m pytest -n $$(WORKERS) $$(QUIET) tests/spark $$(PYTEST_ARGS)
 	$$(call say,compat: Spark $(1): all passed)
 
 .venv-spark$(subst .,,$(1))/.stamp: pyproject.toml

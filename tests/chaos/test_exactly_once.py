@@ -10,17 +10,15 @@ from tests.chaos.killer import live
 from tests.chaos.world import World
 from tests.services import ServiceError
 
-KILLS = 12
-
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize(
-    ("stores", "exchange"),
-    [(("sqlite",), False), (("mongodb", "redis"), False), (("sqlite", "redis"), True)],
+    ("stores", "exchange", "kills"),
+    [(("sqlite",), False, 12), (("mongodb", "redis"), False, 20), (("sqlite", "redis"), True, 12)],
     ids=["sqlite", "mongodb-redis", "exchange"],
 )
-def test_every_message_comes_out_exactly_once_whatever_is_killed(stores, exchange, seed, tmp_path):
+def test_every_message_comes_out_exactly_once_whatever_is_killed(stores, exchange, kills, seed, tmp_path):
     source, target = (stores[0], stores[-1]) if seed % 2 else (stores[-1], stores[0])
     try:
         world = World(source, target, seed, tmp_path, exchange=exchange)
@@ -28,8 +26,8 @@ def test_every_message_comes_out_exactly_once_whatever_is_killed(stores, exchang
         if os.environ.get("CI"):
             raise
         pytest.skip(str(error))
-    result = live(world, KILLS)
+    result = live(world, kills)
     print(result)
     assert not result.wrong
-    assert result.kills.total() == KILLS
+    assert result.kills.total() == kills
     assert result.in_flight, "no kill has hit a batch in flight"
