@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from contextlib import contextmanager
 
 import pytest
 
@@ -11,6 +12,17 @@ from spark_queue import GraphError, Queue
 from spark_queue.exchange.runner import ExchangeGraph
 from spark_queue.graph import Changes, Consumer, Destination, Exchange, Graph, Namespace, Place
 from spark_queue.statistics import counted
+
+
+@contextmanager
+def ansi_mode(spark, ansi):
+    """Spark with ANSI mode on (`true`) or off, for a while."""
+    before = spark.conf.get("spark.sql.ansi.enabled")
+    spark.conf.set("spark.sql.ansi.enabled", ansi)
+    try:
+        yield
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", before)
 
 
 class World:
@@ -196,12 +208,8 @@ def test_what_fails_on_a_row_counts_as_false_there_and_is_counted(world, ansi):
         {"x": world.exchange("ns1/in", *(world.to(f"ns1/{n}", one) for n, one in enumerate(selectors)))}
     )
     world.push("ns1/in", {"n": 0, "text": "x"}, {"n": 1, "text": "1"})
-    before = world.spark.conf.get("spark.sql.ansi.enabled")
-    try:
-        world.spark.conf.set("spark.sql.ansi.enabled", ansi)
+    with ansi_mode(world.spark, ansi):
         graph.drain(world.spark)
-    finally:
-        world.spark.conf.set("spark.sql.ansi.enabled", before)
     (status,) = graph.status().values()
     assert list(status.traffic.pushed.values()) == [0, 1, 1, 2]
     assert list(status.traffic.failed.values()) == ([2, 1, 1, 0] if ansi == "true" else [2, 0, 0, 0])
@@ -232,8 +240,8 @@ def test_changes_that_fail_keep_the_message_away(world):
         }
     )
     world.push("ns1/in", {"word": "one"}, {"word": "1"}, headers={"old": "x"})
-    world.spark.conf.set("spark.sql.ansi.enabled", "true")
-    graph.drain(world.spark)
+    with ansi_mode(world.spark, "true"):
+        graph.drain(world.spark)
     (status,) = graph.status().values()
     assert list(status.traffic.pushed.values()) == [1, 1, 2]
     assert list(status.traffic.failed.values()) == [1, 1, 0]

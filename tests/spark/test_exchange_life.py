@@ -15,7 +15,7 @@ from spark_queue.statistics import counted
 from tests.chaos.processes import until
 from tests.chaos.servers import PASSWORD, Server
 from tests.services import ServiceError
-from tests.spark.test_exchange import World
+from tests.spark.test_exchange import World, ansi_mode
 
 
 class Life(World):
@@ -301,12 +301,8 @@ def test_hop_counts_of_any_length_end_a_message(life, ansi):
     graph, counts = life.graph({"x": life.exchange("ns1/in")}), ["17", "9" * 10, "9" * 38, "9" * 39, "9" * 1000]
     for count in counts:
         life.push("ns1/in", count, headers={"x-hop-count": count})
-    before = life.spark.conf.get("spark.sql.ansi.enabled")
-    try:
-        life.spark.conf.set("spark.sql.ansi.enabled", ansi)
+    with ansi_mode(life.spark, ansi):
         graph.drain(life.spark)
-    finally:
-        life.spark.conf.set("spark.sql.ansi.enabled", before)
     assert {one.payload: one.headers["x-hop-count"] for one in life.messages("ns1/" + TOO_MANY_HOPS)} == {
         count: count for count in counts
     }

@@ -26,6 +26,7 @@ from spark_queue.exchange import Env, route
 from spark_queue.exchange.route import Route
 from spark_queue.exchange.selector import COLUMNS
 from spark_queue.graph import Changes, Destination, Exchange, Place
+from tests.spark.test_exchange import ansi_mode
 
 EXAMPLES = int(os.environ.get("SPARK_QUEUE_MODEL_EXAMPLES") or 8)
 MESSAGES = 150  #: of one example
@@ -501,13 +502,10 @@ def test_an_exchange_does_what_keuss_server_does(spark, to, max_hops, ansi, seed
         for copy in model.copies(View(json.loads(text), headers or {}, tries, ansi)):
             wanted[copy] += 1
             of.setdefault(copy, row)
-    before = spark.conf.get("spark.sql.ansi.enabled")
-    spark.conf.set("spark.sql.ansi.enabled", ansi)
-    try:
+    with ansi_mode(spark, ansi):
         exchange = Exchange(Place("in", "here"), [one.built() for one in to])
         made, counts = observed(spark, exchange, "x", max_hops, rows)
-    finally:
-        spark.conf.set("spark.sql.ansi.enabled", before)
+
     got = Counter(made)
     shown = "\n".join(map(str, to))
     missing = [(copy, "of", of[copy]) for copy in wanted - got]
