@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 PYTEST_ARGS ?=
 WORKERS ?= 2
 CHAOS_ARGS ?=
-BENCH ?= first
+BENCH ?= run
 BENCH_ARGS ?=
 SPARKS ?= 4.0 4.1
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
@@ -96,7 +96,7 @@ services-stop:  ## Stop the servers that `make services` started
 
 compat: $(SPARKS:%=compat-%)  ## Run the Spark tests on other versions of Spark (SPARKS='4.0 4.1')
 
-bench: setup java  ## Compare Spark with the raw drivers; BENCH=delivery: once with at least once; BENCH=exchanges (BENCH_ARGS='…')
+bench: setup java  ## Compare the bare drivers, our client and Spark; BENCH=delivery, exchanges or idle: something else (BENCH_ARGS=…)
 	$(call say,bench: starting servers and running bench/$(BENCH).py)
 	@$(VENV)/bin/python tests/services.py run $(VENV)/bin/python bench/$(BENCH).py $(BENCH_ARGS)
 

@@ -1,7 +1,7 @@
 """What exactly-once costs: from queue to queue through Spark, against at-least-once, side by side in one run.
 
     python bench/delivery.py                     all three stores, 5 rounds of 100,000 messages
-    python bench/delivery.py --only redis --json one store, results as JSON on stdout
+    python bench/delivery.py --only redis --json results.json
 
 A streaming query moves all messages of a queue to another queue of the same store (`availableNow`, two partitions,
 batches of 20,000). Rounds take turns, and what is told is the median of the ratios within a round. A query's first
@@ -12,10 +12,6 @@ are those of SPARK_QUEUE_MONGODB_URL and SPARK_QUEUE_REDIS_URL, or of `make serv
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -23,12 +19,12 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+sys.path.insert(0, str(Path(__file__).parent))
 
-from first import DOCUMENT, check, databases
+from common import DOCUMENT, STORES, arguments, check, databases, keep, say, session, setup
 from pyspark.sql import SparkSession
 
-from spark_queue import __version__, open_store
+from spark_queue import open_store
 
 #: How much longer exactly-once may take (see CONTRIBUTING.md).
 WANTED = {"sqlite": 1.5, "redis": 1.5, "mongodb": 2.0}
@@ -59,24 +55,13 @@ def measure(spark: SparkSession, url: str, folder: Path, n: int, delivery: str) 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=list(WANTED), action="append", help="this store only (repeatable)")
-    parser.add_argument("--messages", type=int, default=100_000, help="messages per round (default %(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds after one to warm up (default %(default)s)")
-    parser.add_argument("--json", action="store_true", help="print the results as JSON on stdout")
-    args = parser.parse_args()
-
-    def say(*words: object) -> None:
-        print(*words, file=sys.stderr if args.json else sys.stdout, flush=True)
-
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    setup = f"spark_queue {__version__}, Spark {spark.version}, Python {platform.python_version()}, "
-    setup += f"{os.cpu_count()} cores; {args.messages:,} messages of 100 bytes in batches of {BATCH:,}"
-    say(setup)
-    results: dict[str, Any] = {"setup": setup, "rounds": args.rounds, "stores": {}}
+    args = arguments(__doc__ or "", messages=100_000, rounds=5).parse_args()
+    spark = session()
+    ran = f"{setup(spark)}; {args.messages:,} messages of 100 bytes in batches of {BATCH:,}"
+    say(ran)
+    results: dict[str, Any] = {"setup": ran, "rounds": args.rounds, "stores": {}}
     with tempfile.TemporaryDirectory(prefix="spark-queue-bench-") as folder:
-        wanted = args.only or list(WANTED)
+        wanted = args.only or list(STORES)
         urls = databases(folder, wanted)
         found: dict[str, list[dict[str, dict[str, float]]]] = {one: [] for one in wanted}
         for number in range(args.rounds + 1):
@@ -101,12 +86,11 @@ def main() -> int:
                 for delivery in ("at-least-once", "exactly-once")
             }
             results["stores"][scheme] = {"times longer": round(ratio, 2), "ms per batch": stages}
-            say(f"{scheme}: exactly-once takes {ratio:.2f} times as long (wanted at most {WANTED[scheme]})")
+            print(f"{scheme}: exactly-once takes {ratio:.2f} times as long (wanted at most {WANTED[scheme]})")
             for delivery, by_stage in stages.items():
-                say(f"    {delivery:14}" + ", ".join(f"{stage} {ms:,} ms" for stage, ms in by_stage.items()))
+                print(f"    {delivery:14}" + ", ".join(f"{stage} {ms:,} ms" for stage, ms in by_stage.items()))
     spark.stop()
-    if args.json:
-        print(json.dumps(results, indent=2))
+    keep(args.json, results)
     return 0
 
 

@@ -1,7 +1,7 @@
 """What an exchange costs: five destinations against one plain query, and exchanges that have nothing to do.
 
     python bench/exchanges.py                     all three stores, 5 rounds of 60,000 messages
-    python bench/exchanges.py --only redis --json one store, results as JSON on stdout
+    python bench/exchanges.py --only redis --json results.json
 
 *plain* is a query from queue to queue, exactly once. *one of five* is an exchange whose five selectors send each
 message to one destination, *two of five* one whose selectors send it to two; both read JSON fields. All move the same
@@ -14,10 +14,6 @@ SPARK_QUEUE_REDIS_URL, or of `make services`.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -26,20 +22,19 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+sys.path.insert(0, str(Path(__file__).parent))
 
-from first import DOCUMENT, check, databases
+from common import DOCUMENT, STORES, arguments, check, databases, keep, say, session, setup
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from spark_queue import __version__, open_store
+from spark_queue import open_store
 from spark_queue.exchange import ExchangeGraph
 from spark_queue.graph import Consumer, Destination, Exchange, Graph, Namespace, Place
 
 #: At least so much of the pushes of a plain query, and at most so much of the time that a waiting exchange takes.
 WANTED, IDLE = 0.5, 0.02
 BATCH = 20_000
-STORES = ("sqlite", "redis", "mongodb")
 
 #: Selectors of five destinations, and to how many of them a message goes.
 SELECTORS = {
@@ -124,24 +119,12 @@ def measure(spark: SparkSession, seen: Batches, url: str, folder: Path, n: int, 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=STORES, action="append", help="this store only (repeatable)")
-    parser.add_argument("--messages", type=int, default=60_000, help="messages per round (default %(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds after one to warm up (default %(default)s)")
-    parser.add_argument("--json", action="store_true", help="print the results as JSON on stdout")
-    args = parser.parse_args()
-
-    def say(*words: object) -> None:
-        print(*words, file=sys.stderr if args.json else sys.stdout, flush=True)
-
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    args = arguments(__doc__ or "", messages=60_000, rounds=5).parse_args()
+    spark = session()
     spark.streams.addListener(seen := Batches())
-    setup = f"spark_queue {__version__}, Spark {spark.version}, Python {platform.python_version()}, "
-    setup += f"{os.cpu_count()} cores; {args.messages:,} messages of 100 bytes in batches of {BATCH:,}"
-    say(setup)
-    results: dict[str, Any] = {"setup": setup, "rounds": args.rounds, "stores": {}}
+    ran = f"{setup(spark)}; {args.messages:,} messages of 100 bytes in batches of {BATCH:,}"
+    say(ran)
+    results: dict[str, Any] = {"setup": ran, "rounds": args.rounds, "stores": {}}
     with tempfile.TemporaryDirectory(prefix="spark-queue-bench-") as folder:
         wanted = args.only or list(STORES)
         urls = databases(folder, wanted)
@@ -163,11 +146,10 @@ def main() -> int:
             medians = {one: round(statistics.median(rates[one] for rates in rounds)) for one in WAYS}
             results["stores"][scheme] = {"of plain": ratios, "one idle costs": round(idle, 4), "per second": medians}
             shown = ", ".join(f"{one} {ratio:.2f}" for one, ratio in ratios.items())
-            say(f"{scheme}: of the pushes of a plain query: {shown} (wanted at least {WANTED})")
-            say(f"    an exchange that has nothing to do costs {idle:.1%} (wanted less than {IDLE:.0%})")
+            print(f"{scheme}: of the pushes of a plain query: {shown} (wanted at least {WANTED})")
+            print(f"    an exchange that has nothing to do costs {idle:.1%} (wanted less than {IDLE:.0%})")
     spark.stop()
-    if args.json:
-        print(json.dumps(results, indent=2))
+    keep(args.json, results)
     return 0
 
 
