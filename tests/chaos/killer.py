@@ -44,7 +44,7 @@ FORKED = ("sink", "worker")
 MOMENTS = {
     "reserved": (2, 20),  # the source has reserved a batch that is not in Spark's log yet
     "planned": (5, None),  # its offset is in Spark's log
-    "staged": (3, 100),  # some of its output is staged
+    "staged": (3, 300),  # some of its output is staged; what decides on it follows within that time
     "decided": (6, 30),  # the ledger names it; perhaps it is not published yet
     "finished": (3, 30),  # Spark's log has its end; perhaps the source has not committed it yet
     "any": (1, 2_000),
