@@ -1,0 +1,278 @@
+"""Other work queues on the same servers, each set up as its own documentation advises for many short jobs.
+
+`measure` pushes no-op jobs with documents of 100 bytes, as fast as the peer's API does, then starts its workers and
+takes the time from the first to the last job. A run counts only if each job ran exactly once and nothing is left.
+`PEERS` says how each one is set up. Python peers live in environments of their own (`.venv-peers*`), Node.js
+peers in `node_modules`: `make peers` installs them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from peers.job import HEAD
+from peers.places import MongoPlace, PeerError, Place, RedisPlace
+from peers.programs import Program, session
+
+__all__ = ["PEERS", "Measured", "Peer", "PeerError", "measure"]
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+KEUSS = ROOT / "tests" / "interop" / "keuss_driver" / "node_modules"
+
+PATIENCE = 60  # s without a job done, after which a drain has failed; workers start in less
+SLOWEST_PUSH = 100  # messages/s below which a push has failed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One run of one peer."""
+
+    push_seconds: float
+    drain_seconds: float  # from the first to the last job
+    settings_text: str
+    version: str
+    cpu_client_seconds: float  # of the programs that push and work, their start included
+    cpu_server_seconds: float  # of the server meanwhile, whoever asked
+    peak_rss_bytes: int  # of all processes that push or work at the same time; what they share counts for each
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peer:
+    """How a peer is run. In commands and patterns, `{queue}` and `{url}` are the run's own."""
+
+    server: Literal["redis", "mongodb"]
+    installed: Path  # what is there once it is
+    push: tuple[str, ...]
+    work: tuple[str, ...]
+    workers: int = 1  # how often `work` is started
+    stop: signal.Signals = signal.SIGTERM  # what lets a worker end in peace
+    keys: tuple[str, ...] = ()  # patterns of all the keys it makes in Redis
+    jobs: tuple[str, ...] = ()  # patterns of those that are there only as long as jobs are
+    settings: str
+
+
+def _python(*words: str, environment: str = ".venv-peers") -> tuple[str, ...]:
+    return (str(ROOT / environment / "bin" / "python"), "-m", *words)
+
+
+def _node(program: str, *words: str) -> tuple[str, ...]:
+    return ("node", str(HERE / program), *words)
+
+
+def _rq(workers: int) -> Peer:
+    simple = ("--worker-class", "rq.worker.SimpleWorker", "--burst", "--quiet", "--url", "{url}", "{queue}")
+    pool = ("worker-pool", "--num-workers", str(workers)) if workers > 1 else ("worker",)
+    return Peer(
+        server="redis",
+        installed=ROOT / ".venv-peers" / "bin" / "rq",
+        push=_python("peers.rq"),
+        work=_python("rq.cli", *pool, *simple),
+        keys=("rq:*",),
+        jobs=("rq:queue:*", "rq:job:*", "rq:wip:*", "rq:failed:*"),
+        settings=f"push: enqueue_many of 1,000, result_ttl=0; work: rq {' '.join(pool)} --burst, SimpleWorker (docs: "
+        "python-rq.org/docs 'Bulk Job Enqueueing', python-rq.org/docs/workers 'Performance Notes' and 'Worker Pool')",
+    )
+
+
+def _keuss(backend: str, act: Literal["reserve", "pop"]) -> Peer:
+    server: Literal["redis", "mongodb"] = "redis" if backend.startswith("redis") else "mongodb"
+    taken = "reserve and ok" if act == "reserve" else "pop"
+    return Peer(
+        server=server,
+        installed=KEUSS / "keuss",
+        push=_node("keuss.js", "push", backend, "64"),
+        work=_node("keuss.js", act, backend, "8"),
+        keys=("keuss:q:ordered_queue:*:{queue}",),
+        jobs=("keuss:q:ordered_queue:*:{queue}",),
+        settings=f"backend {backend}, local signals, stats in memory; push: 64 at a time; work: 8 loops of {taken} in "
+        "one process (docs: pepmartinez.github.io/keuss/docs/quickstart; there is no advice on speed beyond buckets)",
+    )
+
+
+PEERS: dict[str, Peer] = {
+    **{f"keuss-{one}": _keuss(one, "reserve") for one in ("mongo", "redis-oq", "bucket-mongo-safe")},
+    **{f"keuss-{one}-pop": _keuss(one, "pop") for one in ("mongo", "redis-oq", "bucket-mongo-safe")},
+    "rfq": Peer(
+        server="redis",
+        installed=ROOT / ".venv-peers-rfq" / "bin" / "rfq",
+        push=_python("peers.rfq", "push", environment=".venv-peers-rfq"),
+        work=_python("peers.rfq", "work", environment=".venv-peers-rfq"),
+        workers=2,
+        keys=("rfq:{queue}:*",),
+        jobs=("rfq:{queue}:*",),
+        settings="hiredis; push: publish_batch of 1,000; work: 2 processes, each a loop of consume and done "
+        "(docs: its README, 'Python' and 'Installation')",
+    ),
+    "rq": _rq(1),
+    "rq-pool": _rq(2),
+    "celery": Peer(
+        server="redis",
+        installed=ROOT / ".venv-peers" / "bin" / "celery",
+        push=_python("peers.celery"),
+        work=_python("celery", "-A", "peers.celery", "worker", "--concurrency", "2", "--loglevel", "WARNING"),
+        keys=("{queue}:*",),
+        jobs=("{queue}:jobs", "{queue}:unacked*"),
+        settings="JSON, no results, acknowledged early (its default); push: apply_async, one producer; work: prefork, "
+        "--concurrency 2, worker_prefetch_multiplier=128 (docs: docs.celeryq.dev userguide/optimizing 'Prefetch Limits', "
+        "userguide/tasks 'Ignore results you don't want', userguide/calling 'Connections')",
+    ),
+    "dramatiq": Peer(
+        server="redis",
+        installed=ROOT / ".venv-peers" / "bin" / "dramatiq",
+        push=_python("peers.dramatiq"),
+        work=_python("dramatiq", "peers.dramatiq:broker", "--processes", "2", "--threads", "8"),
+        keys=("{queue}:*",),
+        jobs=("{queue}:default*", "{queue}:__acks__*"),
+        settings="default middleware, no results; push: send; work: dramatiq --processes 2 --threads 8, its defaults on "
+        "2 cores (docs: dramatiq.io/guide.html 'Workers', dramatiq.io/advanced.html)",
+    ),
+    "huey": Peer(
+        server="redis",
+        installed=ROOT / ".venv-peers" / "bin" / "huey_consumer",
+        push=_python("peers.huey"),
+        work=_python("huey.bin.huey_consumer", "peers.huey.huey", *"-k process -w 4 --no-periodic --quiet".split()),
+        stop=signal.SIGINT,
+        keys=("huey.*.{queue}*",),
+        jobs=("huey.redis.{queue}", "huey.schedule.{queue}"),
+        settings="RedisHuey (blocking), results=False; push: one call each; work: huey_consumer -k process -w 4 "
+        "--no-periodic --quiet (docs: huey.readthedocs.io/en/latest/consumer.html 'Options', 'Worker types')",
+    ),
+    "bullmq": Peer(
+        server="redis",
+        installed=HERE / "node_modules" / "bullmq",
+        push=_node("bullmq.js", "push"),
+        work=_node("bullmq.js", "work", "100"),
+        workers=2,
+        keys=("{queue}:*",),
+        jobs=tuple(f"{{queue}}:jobs:{state}" for state in ("wait", "active", "delayed", "prioritized", "failed")),
+        settings="ioredis, removeOnComplete; push: addBulk of 1,000; work: 2 processes, concurrency 100 (docs: "
+        "docs.bullmq.io guide/queues/adding-bulks, guide/parallelism-and-concurrency, guide/queues/auto-removal-of-jobs)",
+    ),
+}
+
+
+def measure(peer: str, urls: Mapping[str, str], messages: int) -> Measured:
+    """Push and drain so many jobs, and remove what was made. `urls` are those of `redis` and `mongodb`.
+
+    A peer that is not installed, does not start, stalls, or runs a job not exactly once is a PeerError, with its log.
+    """
+    return _Run(peer, urls, messages).measure()
+
+
+class _Run:
+    """One run of one peer."""
+
+    def __init__(self, name: str, urls: Mapping[str, str], messages: int) -> None:
+        self.name, self.peer, self.messages = name, PEERS[name], messages
+        if not self.peer.installed.exists() or not shutil.which(self.peer.push[0]):
+            raise PeerError(f"{name} is not installed: type 'make peers'")
+        if self.peer.server not in urls:
+            raise PeerError(f"{name}: no {self.peer.server} server: type 'make services'")
+        self.server = urls[self.peer.server]
+        self.peak = 0
+
+    def measure(self) -> Measured:
+        with tempfile.TemporaryDirectory(prefix="spark-queue-peers-") as folder, self._place() as place:
+            self.folder, self.place = Path(folder), place
+            self.tallies = self.folder / "tallies"
+            self.tallies.mkdir()
+            served = place.cpu()
+            pusher = self._programs(self.peer.push, 1)
+            try:
+                pushed = self._push(pusher[0])
+            finally:
+                self._stop(pusher)
+            workers = self._programs(self.peer.work, self.peer.workers)
+            try:
+                self._drain(workers)
+            finally:
+                self._stop(workers)
+            served = place.cpu() - served
+            return Measured(
+                push_seconds=pushed["seconds"],
+                drain_seconds=self._checked(),
+                settings_text=self.peer.settings,
+                version=pushed["version"],
+                cpu_client_seconds=sum(one.cpu for one in (*pusher, *workers)),
+                cpu_server_seconds=served,
+                peak_rss_bytes=self.peak,
+            )
+
+    def _place(self) -> Place:
+        if self.peer.server == "mongodb":
+            return MongoPlace(self.server)
+        return RedisPlace(self.server, self.peer.keys, self.peer.jobs)
+
+    def _programs(self, command: Sequence[str], number: int) -> list[Program]:
+        environment = os.environ | {
+            "PYTHONPATH": str(HERE.parent),
+            "NODE_PATH": str(KEUSS),
+            "PEERS_URL": self.place.url,
+            "PEERS_QUEUE": self.place.queue,
+            "PEERS_MESSAGES": str(self.messages),
+            "PEERS_TALLIES": str(self.tallies),
+        }
+        words = [one.format(url=self.place.url, queue=self.place.queue) for one in command]
+        return [Program(words, environment, self.folder) for _ in range(number)]
+
+    def _push(self, program: Program) -> Any:
+        deadline = time.monotonic() + PATIENCE + self.messages / SLOWEST_PUSH
+        while not program.ended():
+            if time.monotonic() > deadline:
+                raise self._error("did not end its pushes in time", [program])
+            self._watch([program])
+        if program.code:
+            raise self._error(f"could not push: exit code {program.code}", [program])
+        return json.loads(program.said().splitlines()[-1])
+
+    def _drain(self, programs: Sequence[Program]) -> None:
+        before, deadline = 0, time.monotonic() + PATIENCE
+        while (ran := self._ran()) < self.messages or self.place.left():
+            if ran > before:
+                before, deadline = ran, time.monotonic() + PATIENCE
+            ended = [one.ended() for one in programs]
+            if any(one.code for one in programs) or (all(ended) and ran < self.messages):
+                raise self._error(f"workers ended after {ran:,} of {self.messages:,} jobs", programs)
+            if time.monotonic() > deadline:
+                raise self._error(f"stalled after {ran:,} of {self.messages:,} jobs", programs)
+            self._watch(programs)
+        self._watch(programs, 0)
+
+    def _watch(self, programs: Sequence[Program], seconds: float = 0.25) -> None:
+        time.sleep(seconds)
+        self.peak = max(self.peak, sum(sum(session(one.pid).values()) for one in programs))
+
+    def _stop(self, programs: Sequence[Program]) -> None:
+        for one in programs:
+            one.stop(self.peer.stop)
+
+    def _counts(self) -> list[bytes]:
+        tallies = [one.read_bytes() for one in self.tallies.iterdir()]
+        return [one for one in tallies if len(one) == HEAD.size + self.messages]  # another one is just being made
+
+    def _ran(self) -> int:
+        """How many jobs ran; of one that ran twice in one process, this knows once."""
+        return sum(self.messages - one.count(0, HEAD.size) for one in self._counts())
+
+    def _checked(self) -> float:
+        """Seconds from the first to the last job, provided that each ran exactly once and nothing is left."""
+        tallies = self._counts()
+        wrong = sum(1 for times in zip(*(one[HEAD.size :] for one in tallies), strict=True) if sum(times) != 1)
+        if wrong or (left := self.place.left()):
+            raise PeerError(f"{self.name}: {wrong:,} jobs ran not exactly once; keys or documents left: {left}")
+        heads = [HEAD.unpack_from(one) for one in tallies]
+        return max(last for _, last in heads) - min(first for first, _ in heads)
+
+    def _error(self, what: str, programs: Sequence[Program]) -> PeerError:
+        logs = "\n".join(one.log() for one in programs)
+        return PeerError(f"{self.name} {what}; the end of its log:\n{logs}")

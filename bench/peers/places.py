@@ -1,0 +1,117 @@
+"""Where a peer keeps its jobs: a database of its own for one run, on the servers that others use too."""
+
+from __future__ import annotations
+
+import uuid
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+
+class PeerError(Exception):
+    """A peer could not be installed, started or trusted."""
+
+
+class Place(ABC):
+    """A database that nobody else uses; what the run made goes with the end of the `with` block."""
+
+    url: str
+
+    def __init__(self) -> None:
+        self.queue = f"peers{uuid.uuid4().hex[:12]}"
+
+    @abstractmethod
+    def left(self) -> int:
+        """What is there of jobs: 0 once all are done."""
+
+    @abstractmethod
+    def cpu(self) -> float:
+        """Seconds of CPU that the server says to have used since it started."""
+
+    @abstractmethod
+    def remove(self) -> list[str]:
+        """Remove what the run made; answer what else is there, which nobody knows of."""
+
+    def __enter__(self) -> Place:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        strangers = self.remove()
+        if strangers and error is None:
+            raise PeerError(f"{self.url} holds what was not expected there: {', '.join(strangers[:5])}")
+
+
+class RedisPlace(Place):
+    """A numbered database that was empty. `keys` match all that the run makes, `jobs` what is there only as long as jobs are.
+
+    A claim keeps two runs apart, for at most an hour after one was killed.
+    """
+
+    CLAIM, HOUR = "spark_queue:bench:peers", 3600
+
+    def __init__(self, url: str, keys: tuple[str, ...], jobs: tuple[str, ...]) -> None:
+        super().__init__()
+        self.url, self.client = self._claim(url)
+        self.keys, self.jobs = ([one.format(queue=self.queue) for one in patterns] for patterns in (keys, jobs))
+
+    def _claim(self, url: str) -> tuple[str, Any]:
+        from redis import Redis, ResponseError
+
+        for number in range(15, 0, -1):
+            address = urlunsplit(urlsplit(url)._replace(path=f"/{number}"))
+            client: Any = Redis.from_url(address)
+            try:
+                if client.set(self.CLAIM, "", nx=True, ex=self.HOUR):
+                    if client.dbsize() == 1:
+                        return address, client
+                    client.delete(self.CLAIM)
+            except ResponseError:  # the server has fewer databases
+                pass
+            client.close()
+        raise PeerError(f"{url}: none of the databases 1 to 15 is empty")
+
+    def left(self) -> int:
+        return sum(1 for pattern in self.jobs for _ in self.client.scan_iter(pattern, count=1_000))
+
+    def cpu(self) -> float:
+        used = self.client.info("cpu")
+        return float(used["used_cpu_user"] + used["used_cpu_sys"])
+
+    def remove(self) -> list[str]:
+        for pattern in self.keys:
+            found = list(self.client.scan_iter(pattern, count=1_000))
+            for first in range(0, len(found), 1_000):
+                self.client.unlink(*found[first : first + 1_000])
+        strangers = [one.decode(errors="replace") for one in self.client.scan_iter() if one != self.CLAIM.encode()]
+        self.client.delete(self.CLAIM)
+        self.client.close()
+        return strangers
+
+
+class MongoPlace(Place):
+    """A database with a random name; a peer may make others whose names begin with it."""
+
+    def __init__(self, url: str) -> None:
+        from pymongo import MongoClient
+
+        super().__init__()
+        self.url = urlunsplit(urlsplit(url)._replace(path=f"/{self.queue}"))
+        self.client: Any = MongoClient(self.url)
+
+    def left(self) -> int:
+        database = self.client[self.queue]
+        return sum(database[one].count_documents({}) for one in database.list_collection_names())
+
+    def cpu(self) -> float:
+        used = self.client.admin.command("serverStatus")["extra_info"]
+        return float(used["user_time_us"] + used["system_time_us"]) / 1e6
+
+    def remove(self) -> list[str]:
+        for one in self.client.list_database_names():
+            if one.startswith(self.queue):
+                self.client.drop_database(one)
+        self.client.close()
+        return []

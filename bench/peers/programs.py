@@ -1,0 +1,81 @@
+"""Programs that a peer consists of: started, watched and ended, with what they used."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+ENDING = 30  # s a program may take to end in peace
+
+
+class Program:
+    """A program in a session of its own, which its children share. `cpu` and `code` are known once it has ended."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
+        self._said, self._log = (tempfile.TemporaryFile(dir=folder) for _ in range(2))
+        self._process = subprocess.Popen(
+            command,
+            env=environment,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=self._said,
+            stderr=self._log,
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
+        self.code: int | None = None
+        self.cpu = 0.0  # s, with those of its children that it has waited for
+
+    def ended(self) -> bool:
+        if self.code is None:
+            pid, status, used = os.wait4(self.pid, os.WNOHANG)
+            if pid:
+                self.code = self._process.returncode = os.waitstatus_to_exitcode(status)
+                self.cpu = used.ru_utime + used.ru_stime
+        return self.code is not None
+
+    def stop(self, number: signal.Signals) -> None:
+        """End it by this signal, and after some patience, with all that is left of its session, by SIGKILL."""
+        if not self.ended():
+            os.kill(self.pid, number)
+        deadline = time.monotonic() + ENDING
+        while not self.ended() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for pid in session(self.pid):
+            os.kill(pid, signal.SIGKILL)
+        while not self.ended():
+            time.sleep(0.05)
+        self._said.close()
+        self._log.close()
+
+    def said(self) -> str:
+        """Its stdout so far."""
+        return _text(self._said.fileno())
+
+    def log(self) -> str:
+        """The end of what it wrote to stdout and stderr."""
+        return "\n".join((self.said() + _text(self._log.fileno())).splitlines()[-25:])
+
+
+def session(leader: int) -> dict[int, int]:
+    """Resident memory, in bytes, of each process of this session."""
+    found = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # the name of the program, in brackets, may hold anything
+            facts = stat.read_text(errors="replace").rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(facts[3]) == leader and facts[0] != "Z":
+            found[int(stat.parent.name)] = int(facts[21]) * PAGE
+    return found
+
+
+def _text(file: int) -> str:
+    return os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace")
