@@ -14,7 +14,9 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
     $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$python; break; }; done)
 
 VENV := .venv
+VENV_PEERS := .venv-peers
 KEUSS := tests/interop/keuss_driver
+PEERS := bench/peers
 STARTED := $(shell date +%s)
 say = @echo "==> [$$(( $$(date +%s) - $(STARTED) )) s] $(1)"
 
@@ -27,7 +29,7 @@ unexport SPARK_HOME
 test chaos compat notebooks: export SPARK_SUBMIT_OPTS = -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 test chaos compat notebooks: export SPARK_LAUNCHER_OPTS = $(SPARK_SUBMIT_OPTS)
 
-.PHONY: help setup java demo test chaos lint format types notebooks services services-stop compat bench clean
+.PHONY: help setup java demo test chaos lint format types notebooks services services-stop compat bench bench-peers clean
 
 help:  ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -100,9 +102,13 @@ bench: setup java  ## Compare the bare drivers, our client and Spark; BENCH=deli
 	$(call say,bench: starting servers and running bench/$(BENCH).py)
 	@$(VENV)/bin/python tests/services.py run $(VENV)/bin/python bench/$(BENCH).py $(BENCH_ARGS)
 
+bench-peers: setup keuss peers  ## Measure other work queues on the same servers (BENCH_ARGS='--only rq,huey --messages 5000 --json')
+	$(call say,bench: starting servers and running bench/peers)
+	@$(VENV)/bin/python tests/services.py run $(VENV)/bin/python bench/peers $(BENCH_ARGS)
+
 clean: services-stop  ## Remove everything that make made: environments, servers' data, caches
 	$(call say,clean: removing environments and caches and data of servers)
-	@rm -rf .venv .venv-spark* .services .demo $(KEUSS)/node_modules dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf .venv .venv-spark* $(VENV_PEERS)* .services .demo $(KEUSS)/node_modules $(PEERS)/node_modules dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # -- how they are made -------------------------------------------------------------------------------------------------
@@ -152,4 +158,21 @@ endif
 $(KEUSS)/node_modules/.package-lock.json: $(KEUSS)/package.json $(KEUSS)/package-lock.json
 	$(call say,setup: npm installs keuss)
 	@npm ci --prefix $(KEUSS) --no-audit --no-fund --loglevel=error
+	@touch $@
+
+# What bench/peers measures; peers that cannot be had are told there.
+.PHONY: peers
+peers: $(VENV_PEERS)/.stamp $(VENV_PEERS)-rfq/.stamp $(if $(shell command -v npm),$(PEERS)/node_modules/.package-lock.json)
+
+$(VENV_PEERS)/.stamp: $(PEERS)/requirements.txt
+$(VENV_PEERS)-rfq/.stamp: $(PEERS)/requirements-rfq.txt
+$(VENV_PEERS)/.stamp $(VENV_PEERS)-rfq/.stamp:
+	$(call say,setup: installing $< into $(@D))
+	@[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip install -qq --disable-pip-version-check -r $<
+	@touch $@
+
+$(PEERS)/node_modules/.package-lock.json: $(PEERS)/package.json $(PEERS)/package-lock.json
+	$(call say,setup: npm installs BullMQ)
+	@npm ci --prefix $(PEERS) --no-audit --no-fund --loglevel=error
 	@touch $@

@@ -14,7 +14,9 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -79,8 +81,8 @@ def _rq(workers: int) -> Peer:
         work=_python("rq.cli", *pool, *simple),
         keys=("rq:*",),
         jobs=("rq:queue:*", "rq:job:*", "rq:wip:*", "rq:failed:*"),
-        settings=f"push: enqueue_many of 1,000, result_ttl=0; work: rq {' '.join(pool)} --burst, SimpleWorker (docs: "
-        "python-rq.org/docs 'Bulk Job Enqueueing', python-rq.org/docs/workers 'Performance Notes' and 'Worker Pool')",
+        settings=f"result_ttl=0; push: enqueue_many of 1,000; work: rq {' '.join(pool)} --burst, SimpleWorker "
+        "(docs: python-rq.org/docs 'Bulk Job Enqueueing', /docs/results, /docs/workers; its docs/benchmark.md)",
     )
 
 
@@ -94,8 +96,8 @@ def _keuss(backend: str, act: Literal["reserve", "pop"]) -> Peer:
         work=_node("keuss.js", act, backend, "8"),
         keys=("keuss:q:ordered_queue:*:{queue}",),
         jobs=("keuss:q:ordered_queue:*:{queue}",),
-        settings=f"backend {backend}, local signals, stats in memory; push: 64 at a time; work: 8 loops of {taken} in "
-        "one process (docs: pepmartinez.github.io/keuss/docs/quickstart; there is no advice on speed beyond buckets)",
+        settings=f"backend {backend}, local signals, stats in memory; push: 64 at a time; work: 8 loops of {taken} "
+        "in one process (docs: pepmartinez.github.io/keuss/docs/quickstart has such loops; it advises no number)",
     )
 
 
@@ -111,7 +113,7 @@ PEERS: dict[str, Peer] = {
         keys=("rfq:{queue}:*",),
         jobs=("rfq:{queue}:*",),
         settings="hiredis; push: publish_batch of 1,000; work: 2 processes, each a loop of consume and done "
-        "(docs: its README, 'Python' and 'Installation')",
+        "(docs: the README; it advises nothing on speed)",
     ),
     "rq": _rq(1),
     "rq-pool": _rq(2),
@@ -122,9 +124,9 @@ PEERS: dict[str, Peer] = {
         work=_python("celery", "-A", "peers.celery", "worker", "--concurrency", "2", "--loglevel", "WARNING"),
         keys=("{queue}:*",),
         jobs=("{queue}:jobs", "{queue}:unacked*"),
-        settings="JSON, no results, acknowledged early (its default); push: apply_async, one producer; work: prefork, "
-        "--concurrency 2, worker_prefetch_multiplier=128 (docs: docs.celeryq.dev userguide/optimizing 'Prefetch Limits', "
-        "userguide/tasks 'Ignore results you don't want', userguide/calling 'Connections')",
+        settings="JSON, no results, acknowledged early (its default); push: apply_async, one producer; work: "
+        "prefork, --concurrency 2, worker_prefetch_multiplier=128 (docs: docs.celeryq.dev, user guide: "
+        "Optimizing 'Prefetch Limits', Tasks 'Ignore results you don't want', Calling 'Connections')",
     ),
     "dramatiq": Peer(
         server="redis",
@@ -133,19 +135,19 @@ PEERS: dict[str, Peer] = {
         work=_python("dramatiq", "peers.dramatiq:broker", "--processes", "2", "--threads", "8"),
         keys=("{queue}:*",),
         jobs=("{queue}:default*", "{queue}:__acks__*"),
-        settings="default middleware, no results; push: send; work: dramatiq --processes 2 --threads 8, its defaults on "
-        "2 cores (docs: dramatiq.io/guide.html 'Workers', dramatiq.io/advanced.html)",
+        settings="default middleware, no results; push: send; work: dramatiq --processes 2 --threads 8, its defaults "
+        "on 2 cores (docs: dramatiq.io/guide.html 'Workers')",
     ),
     "huey": Peer(
         server="redis",
         installed=ROOT / ".venv-peers" / "bin" / "huey_consumer",
         push=_python("peers.huey"),
-        work=_python("huey.bin.huey_consumer", "peers.huey.huey", *"-k process -w 4 --no-periodic --quiet".split()),
+        work=_python("huey.bin.huey_consumer", "peers.huey.huey", "-k", "process", "-w", "4", "-n", "-q"),
         stop=signal.SIGINT,
         keys=("huey.*.{queue}*",),
         jobs=("huey.redis.{queue}", "huey.schedule.{queue}"),
         settings="RedisHuey (blocking), results=False; push: one call each; work: huey_consumer -k process -w 4 "
-        "--no-periodic --quiet (docs: huey.readthedocs.io/en/latest/consumer.html 'Options', 'Worker types')",
+        "-n -q (docs: its README; huey.readthedocs.io/en/latest/consumer.html 'Options')",
     ),
     "bullmq": Peer(
         server="redis",
@@ -156,7 +158,7 @@ PEERS: dict[str, Peer] = {
         keys=("{queue}:*",),
         jobs=tuple(f"{{queue}}:jobs:{state}" for state in ("wait", "active", "delayed", "prioritized", "failed")),
         settings="ioredis, removeOnComplete; push: addBulk of 1,000; work: 2 processes, concurrency 100 (docs: "
-        "docs.bullmq.io guide/queues/adding-bulks, guide/parallelism-and-concurrency, guide/queues/auto-removal-of-jobs)",
+        "docs.bullmq.io/guide: queues/adding-bulks, queues/auto-removal-of-jobs, parallelism-and-concurrency)",
     ),
 }
 
@@ -187,24 +189,17 @@ class _Run:
             self.tallies = self.folder / "tallies"
             self.tallies.mkdir()
             served = place.cpu()
-            pusher = self._programs(self.peer.push, 1)
-            try:
-                pushed = self._push(pusher[0])
-            finally:
-                self._stop(pusher)
-            workers = self._programs(self.peer.work, self.peer.workers)
-            try:
+            with self._running(self.peer.push) as pushers:
+                pushed = self._push(pushers)
+            with self._running(self.peer.work, self.peer.workers) as workers:
                 self._drain(workers)
-            finally:
-                self._stop(workers)
-            served = place.cpu() - served
             return Measured(
                 push_seconds=pushed["seconds"],
                 drain_seconds=self._checked(),
                 settings_text=self.peer.settings,
                 version=pushed["version"],
-                cpu_client_seconds=sum(one.cpu for one in (*pusher, *workers)),
-                cpu_server_seconds=served,
+                cpu_client_seconds=sum(one.cpu for one in (*pushers, *workers)),
+                cpu_server_seconds=place.cpu() - served,
                 peak_rss_bytes=self.peak,
             )
 
@@ -213,7 +208,9 @@ class _Run:
             return MongoPlace(self.server)
         return RedisPlace(self.server, self.peer.keys, self.peer.jobs)
 
-    def _programs(self, command: Sequence[str], number: int) -> list[Program]:
+    @contextmanager
+    def _running(self, command: Sequence[str], number: int = 1) -> Iterator[list[Program]]:
+        """So many programs, which end with the block."""
         environment = os.environ | {
             "PYTHONPATH": str(HERE.parent),
             "NODE_PATH": str(KEUSS),
@@ -223,16 +220,25 @@ class _Run:
             "PEERS_TALLIES": str(self.tallies),
         }
         words = [one.format(url=self.place.url, queue=self.place.queue) for one in command]
-        return [Program(words, environment, self.folder) for _ in range(number)]
+        programs: list[Program] = []
+        try:
+            for _ in range(number):
+                programs.append(Program(words, environment, self.folder))
+            yield programs
+        finally:
+            for one in programs:
+                one.stop(self.peer.stop)
 
-    def _push(self, program: Program) -> Any:
+    def _push(self, programs: Sequence[Program]) -> Any:
+        """What the pusher tells: `seconds` and `version`."""
         deadline = time.monotonic() + PATIENCE + self.messages / SLOWEST_PUSH
+        (program,) = programs
         while not program.ended():
             if time.monotonic() > deadline:
-                raise self._error("did not end its pushes in time", [program])
-            self._watch([program])
+                raise self._error("did not end its pushes in time", programs)
+            self._watch(programs)
         if program.code:
-            raise self._error(f"could not push: exit code {program.code}", [program])
+            raise self._error(f"could not push (exit code {program.code})", programs)
         return json.loads(program.said().splitlines()[-1])
 
     def _drain(self, programs: Sequence[Program]) -> None:
@@ -252,26 +258,24 @@ class _Run:
         time.sleep(seconds)
         self.peak = max(self.peak, sum(sum(session(one.pid).values()) for one in programs))
 
-    def _stop(self, programs: Sequence[Program]) -> None:
-        for one in programs:
-            one.stop(self.peer.stop)
-
-    def _counts(self) -> list[bytes]:
+    def _tallied(self) -> list[bytes]:
+        """The tally of each process that worked."""
         tallies = [one.read_bytes() for one in self.tallies.iterdir()]
         return [one for one in tallies if len(one) == HEAD.size + self.messages]  # another one is just being made
 
     def _ran(self) -> int:
-        """How many jobs ran; of one that ran twice in one process, this knows once."""
-        return sum(self.messages - one.count(0, HEAD.size) for one in self._counts())
+        """How many jobs ran, or some more if some ran twice."""
+        return sum(self.messages - one.count(0, HEAD.size) for one in self._tallied())
 
     def _checked(self) -> float:
         """Seconds from the first to the last job, provided that each ran exactly once and nothing is left."""
-        tallies = self._counts()
-        wrong = sum(1 for times in zip(*(one[HEAD.size :] for one in tallies), strict=True) if sum(times) != 1)
-        if wrong or (left := self.place.left()):
-            raise PeerError(f"{self.name}: {wrong:,} jobs ran not exactly once; keys or documents left: {left}")
-        heads = [HEAD.unpack_from(one) for one in tallies]
-        return max(last for _, last in heads) - min(first for first, _ in heads)
+        tallies = self._tallied()
+        ran = Counter(map(sum, zip(*(one[HEAD.size :] for one in tallies), strict=True)))
+        if ran.pop(1) != self.messages or (left := self.place.left()):
+            told = ", ".join(f"{jobs:,} jobs ran {times} times" for times, jobs in ran.items())
+            raise PeerError(f"{self.name} is not to be trusted: {told or f'{left:,} keys or documents are left'}")
+        first, last = zip(*(HEAD.unpack_from(one) for one in tallies), strict=True)
+        return float(max(last) - min(first))
 
     def _error(self, what: str, programs: Sequence[Program]) -> PeerError:
         logs = "\n".join(one.log() for one in programs)

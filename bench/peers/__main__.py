@@ -3,8 +3,8 @@
     python bench/peers                                        all peers, 3 rounds of 20,000 jobs
     python bench/peers --only rq,huey --messages 5000 --json  some, results as JSON on stdout
 
-Rounds are interleaved, and what is told is the median. What each peer is and how it is set up is in `PEERS`. The servers
-are those of SPARK_QUEUE_MONGODB_URL and SPARK_QUEUE_REDIS_URL, or of `make services`.
+Rounds are interleaved, and what is told is the median. What each peer is and how it is set up: see `PEERS`. The
+servers are those of SPARK_QUEUE_MONGODB_URL and SPARK_QUEUE_REDIS_URL, or of `make services`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from typing import Any
 sys.path[:1] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2])]
 
 from peers import PEERS, Measured, PeerError, measure
-
 from tests.services import service_urls
+
+LEAST = 100  # jobs; fewer have no first and last to speak of
 
 
 def summary(rounds: list[Measured], messages: int) -> dict[str, Any]:
@@ -54,6 +55,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each peer (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the results as JSON on stdout")
     args = parser.parse_args()
+    if args.messages < LEAST or args.rounds < 1:
+        parser.error(f"--messages begins at {LEAST}, --rounds at 1")
 
     def say(*words: object) -> None:
         print(*words, file=sys.stderr if args.json else sys.stdout, flush=True)
@@ -76,13 +79,13 @@ def main() -> int:
                 continue
             say(
                 f"round {number} {name}: push {args.messages / one.push_seconds:,.0f}/s, "
-                f"drain {args.messages / one.drain_seconds:,.0f}/s; CPU {one.cpu_client_seconds:.1f} s, of the server "
-                f"{one.cpu_server_seconds:.1f} s; memory {one.peak_rss_bytes / 2**20:,.0f} MB"
+                f"drain {args.messages / one.drain_seconds:,.0f}/s; CPU {one.cpu_client_seconds:.1f} s, "
+                f"of the server {one.cpu_server_seconds:.1f} s; memory {one.peak_rss_bytes / 2**20:,.0f} MB"
             )
     peers = {name: summary(rounds, args.messages) for name, rounds in found.items() if name not in failed}
-    for name, one in peers.items():
-        say(f"{name}: push {one['pushed per second']:,}/s, drain {one['drained per second']:,}/s ({one['version']})")
-        say(f"    {one['settings']}")
+    for name, told in peers.items():
+        say(f"{name}: push {told['pushed per second']:,}/s, drain {told['drained per second']:,}/s")
+        say(f"    {told['version']}: {told['settings']}")
     if args.json:
         print(json.dumps({"setup": setup, "rounds": args.rounds, "peers": peers, "failed": failed}, indent=2))
     return 1 if failed else 0

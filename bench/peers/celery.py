@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from celery import Celery
+
 from peers.job import QUEUE, URL, done, payloads, told
 
 app = Celery("peers", broker=URL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dramatiq
 from dramatiq.brokers.redis import RedisBroker
+
 from peers.job import QUEUE, URL, done, payloads, told
 
 broker = RedisBroker(url=URL, namespace=QUEUE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from huey import RedisHuey
+
 from peers.job import QUEUE, URL, done, payloads, told
 
 huey = RedisHuey(QUEUE, url=URL, results=False)

@@ -26,7 +26,7 @@ function write() {
 
 // The job: note that it ran.
 function done({ n }) {
-  const now = Date.now() / 1000;
+  const now = (performance.timeOrigin + performance.now()) / 1000;
   if (file === null) {
     file = fs.openSync(path.join(PEERS_TALLIES, String(process.pid)), 'w');
     tally.writeDoubleLE(now, 0);

@@ -1,4 +1,4 @@
-"""What the programs of the Python peers share: what they are told, the no-op job with its tally, and how they tell."""
+"""What the programs of the Python peers share: the documents, the no-op job with its tally, and how they tell."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUEUE = os.environ.get("PEERS_QUEUE", "")
 MESSAGES = int(os.environ.get("PEERS_MESSAGES", "0"))
 TALLIES = os.environ.get("PEERS_TALLIES", "")
 
-#: The head of a tally: when the first and the last job ran, in s since 1970. A byte per message follows: how often it ran.
+#: The head of a tally: when the first and the last job ran, in s since 1970. How often each ran follows, by bytes.
 HEAD = struct.Struct("<dd")
 LAST = struct.Struct("<d")
 

@@ -44,7 +44,7 @@ async function work(queue) {
     for (;;) {
       const message = await queue.pop('bench', { reserve });
       done(message.payload);
-      if (reserve) await queue.ok(message);
+      if (reserve && !(await queue.ok(message))) throw new Error(`not held any more: ${message._id}`);
     }
   });
 }

@@ -45,9 +45,10 @@ class Place(ABC):
 
 
 class RedisPlace(Place):
-    """A numbered database that was empty. `keys` match all that the run makes, `jobs` what is there only as long as jobs are.
+    """A numbered database that was empty.
 
-    A claim keeps two runs apart, for at most an hour after one was killed.
+    `keys` are patterns of all that the run makes there, `jobs` of what is there only as long as jobs are. A claim
+    keeps two runs apart, for at most an hour after one was killed.
     """
 
     CLAIM, HOUR = "spark_queue:bench:peers", 3600

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,16 +17,18 @@ class Program:
     """A program in a session of its own, which its children share. `cpu` and `code` are known once it has ended."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
-        self._said, self._log = (tempfile.TemporaryFile(dir=folder) for _ in range(2))
-        self._process = subprocess.Popen(
-            command,
-            env=environment,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=self._said,
-            stderr=self._log,
-            start_new_session=True,
-        )
+        number = len(list(folder.glob("*.out")))
+        self._said, self._log = folder / f"{number}.out", folder / f"{number}.err"
+        with self._said.open("wb") as said, self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                env=environment,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=log,
+                start_new_session=True,
+            )
         self.pid = self._process.pid
         self.code: int | None = None
         self.cpu = 0.0  # s, with those of its children that it has waited for
@@ -51,16 +52,14 @@ class Program:
             os.kill(pid, signal.SIGKILL)
         while not self.ended():
             time.sleep(0.05)
-        self._said.close()
-        self._log.close()
 
     def said(self) -> str:
         """Its stdout so far."""
-        return _text(self._said.fileno())
+        return self._said.read_text(errors="replace")
 
     def log(self) -> str:
         """The end of what it wrote to stdout and stderr."""
-        return "\n".join((self.said() + _text(self._log.fileno())).splitlines()[-25:])
+        return "\n".join((self.said() + self._log.read_text(errors="replace")).splitlines()[-25:])
 
 
 def session(leader: int) -> dict[int, int]:
@@ -75,7 +74,3 @@ def session(leader: int) -> dict[int, int]:
         if int(facts[3]) == leader and facts[0] != "Z":
             found[int(stat.parent.name)] = int(facts[21]) * PAGE
     return found
-
-
-def _text(file: int) -> str:
-    return os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace")

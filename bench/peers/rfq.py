@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from peers.job import QUEUE, URL, done, payloads, told
 from redis import Redis
 from rfq.rfq import Queue
+
+from peers.job import QUEUE, URL, done, payloads, told
 
 queue = Queue(redis=Redis.from_url(URL, decode_responses=True))
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from peers.job import QUEUE, URL, done, payloads, told
 from redis import Redis
 from rq import Queue
+
+from peers.job import QUEUE, URL, done, payloads, told
 
 
 def push() -> None:
