@@ -102,7 +102,7 @@ bench: setup java  ## Compare the bare drivers, our client and Spark; BENCH=deli
 	$(call say,bench: starting servers and running bench/$(BENCH).py)
 	@$(VENV)/bin/python tests/services.py run $(VENV)/bin/python bench/$(BENCH).py $(BENCH_ARGS)
 
-bench-peers: setup keuss peers  ## Measure other work queues on the same servers (BENCH_ARGS='--only rq,huey --messages 5000 --json')
+bench-peers: setup peers  ## Measure other work queues on the same servers (BENCH_ARGS='--only rq,huey --messages 5000 --json')
 	$(call say,bench: starting servers and running bench/peers)
 	@$(VENV)/bin/python tests/services.py run $(VENV)/bin/python bench/peers $(BENCH_ARGS)
 
@@ -162,7 +162,7 @@ $(KEUSS)/node_modules/.package-lock.json: $(KEUSS)/package.json $(KEUSS)/package
 
 # What bench/peers measures; peers that cannot be had are told there.
 .PHONY: peers
-peers: $(VENV_PEERS)/.stamp $(VENV_PEERS)-rfq/.stamp $(if $(shell command -v npm),$(PEERS)/node_modules/.package-lock.json)
+peers: keuss $(VENV_PEERS)/.stamp $(VENV_PEERS)-rfq/.stamp $(if $(shell command -v npm),$(PEERS)/node_modules/.package-lock.json)
 
 $(VENV_PEERS)/.stamp: $(PEERS)/requirements.txt
 $(VENV_PEERS)-rfq/.stamp: $(PEERS)/requirements-rfq.txt

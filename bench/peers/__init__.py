@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from peers.job import HEAD
 from peers.places import MongoPlace, PeerError, Place, RedisPlace
-from peers.programs import Program, session
+from peers.programs import Program, memory
 
 __all__ = ["PEERS", "Measured", "Peer", "PeerError", "measure"]
 
@@ -50,7 +50,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """How a peer is run. In commands and patterns, `{queue}` and `{url}` are the run's own."""
+    """How a peer is run. In commands and patterns, `{queue}` is the run's own."""
 
     server: Literal["redis", "mongodb"]
     installed: Path  # what is there once it is
@@ -72,7 +72,7 @@ def _node(program: str, *words: str) -> tuple[str, ...]:
 
 
 def _rq(workers: int) -> Peer:
-    simple = ("--worker-class", "rq.worker.SimpleWorker", "--burst", "--quiet", "--url", "{url}", "{queue}")
+    simple = ("--worker-class", "rq.worker.SimpleWorker", "--burst", "--quiet", "{queue}")
     pool = ("worker-pool", "--num-workers", str(workers)) if workers > 1 else ("worker",)
     return Peer(
         server="redis",
@@ -215,11 +215,12 @@ class _Run:
             "PYTHONPATH": str(HERE.parent),
             "NODE_PATH": str(KEUSS),
             "PEERS_URL": self.place.url,
+            "RQ_REDIS_URL": self.place.url,
             "PEERS_QUEUE": self.place.queue,
             "PEERS_MESSAGES": str(self.messages),
             "PEERS_TALLIES": str(self.tallies),
         }
-        words = [one.format(url=self.place.url, queue=self.place.queue) for one in command]
+        words = [one.format(queue=self.place.queue) for one in command]
         programs: list[Program] = []
         try:
             for _ in range(number):
@@ -256,7 +257,7 @@ class _Run:
 
     def _watch(self, programs: Sequence[Program], seconds: float = 0.25) -> None:
         time.sleep(seconds)
-        self.peak = max(self.peak, sum(sum(session(one.pid).values()) for one in programs))
+        self.peak = max(self.peak, memory({one.pid for one in programs}))
 
     def _tallied(self) -> list[bytes]:
         """The tally of each process that worked."""
@@ -271,7 +272,7 @@ class _Run:
         """Seconds from the first to the last job, provided that each ran exactly once and nothing is left."""
         tallies = self._tallied()
         ran = Counter(map(sum, zip(*(one[HEAD.size :] for one in tallies), strict=True)))
-        if ran.pop(1) != self.messages or (left := self.place.left()):
+        if ran.pop(1, 0) != self.messages or (left := self.place.left()):
             told = ", ".join(f"{jobs:,} jobs ran {times} times" for times, jobs in ran.items())
             raise PeerError(f"{self.name} is not to be trusted: {told or f'{left:,} keys or documents are left'}")
         first, last = zip(*(HEAD.unpack_from(one) for one in tallies), strict=True)

@@ -41,7 +41,7 @@ class Place(ABC):
     ) -> None:
         strangers = self.remove()
         if strangers and error is None:
-            raise PeerError(f"{self.url} holds what was not expected there: {', '.join(strangers[:5])}")
+            raise PeerError(f"the run's database holds what was not expected there: {', '.join(strangers[:5])}")
 
 
 class RedisPlace(Place):
@@ -59,7 +59,7 @@ class RedisPlace(Place):
         self.keys, self.jobs = ([one.format(queue=self.queue) for one in patterns] for patterns in (keys, jobs))
 
     def _claim(self, url: str) -> tuple[str, Any]:
-        from redis import Redis, ResponseError
+        from redis import ConnectionError, Redis, ResponseError
 
         for number in range(15, 0, -1):
             address = urlunsplit(urlsplit(url)._replace(path=f"/{number}"))
@@ -71,8 +71,10 @@ class RedisPlace(Place):
                     client.delete(self.CLAIM)
             except ResponseError:  # the server has fewer databases
                 pass
+            except ConnectionError as exc:
+                raise PeerError(f"redis: {exc}") from exc
             client.close()
-        raise PeerError(f"{url}: none of the databases 1 to 15 is empty")
+        raise PeerError("redis: none of the databases 1 to 15 is empty")
 
     def left(self) -> int:
         return sum(1 for pattern in self.jobs for _ in self.client.scan_iter(pattern, count=1_000))
@@ -97,10 +99,15 @@ class MongoPlace(Place):
 
     def __init__(self, url: str) -> None:
         from pymongo import MongoClient
+        from pymongo.errors import PyMongoError
 
         super().__init__()
         self.url = urlunsplit(urlsplit(url)._replace(path=f"/{self.queue}"))
-        self.client: Any = MongoClient(self.url)
+        self.client: Any = MongoClient(self.url, serverSelectionTimeoutMS=10_000)
+        try:
+            self.cpu()
+        except PyMongoError as exc:
+            raise PeerError(f"mongodb: {exc}") from exc
 
     def left(self) -> int:
         database = self.client[self.queue]

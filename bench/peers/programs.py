@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
 from pathlib import Path
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -42,14 +43,14 @@ class Program:
         return self.code is not None
 
     def stop(self, number: signal.Signals) -> None:
-        """End it by this signal, and after some patience, with all that is left of its session, by SIGKILL."""
+        """End it by this signal; after some patience, by SIGKILL, as what it may have left behind."""
         if not self.ended():
             os.kill(self.pid, number)
         deadline = time.monotonic() + ENDING
         while not self.ended() and time.monotonic() < deadline:
             time.sleep(0.05)
-        for pid in session(self.pid):
-            os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
         while not self.ended():
             time.sleep(0.05)
 
@@ -62,15 +63,15 @@ class Program:
         return "\n".join((self.said() + self._log.read_text(errors="replace")).splitlines()[-25:])
 
 
-def session(leader: int) -> dict[int, int]:
-    """Resident memory, in bytes, of each process of this session."""
-    found = {}
+def memory(leaders: Set[int]) -> int:
+    """Resident memory, in bytes, of all processes of these sessions, as far as there is a /proc to tell it."""
+    found = 0
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             # the name of the program, in brackets, may hold anything
             facts = stat.read_text(errors="replace").rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if int(facts[3]) == leader and facts[0] != "Z":
-            found[int(stat.parent.name)] = int(facts[21]) * PAGE
+        if int(facts[3]) in leaders:
+            found += int(facts[21]) * PAGE
     return found
