@@ -251,7 +251,8 @@ class _Run:
             if any(one.code for one in programs) or (all(ended) and ran < self.messages):
                 raise self._error(f"workers ended after {ran:,} of {self.messages:,} jobs", programs)
             if time.monotonic() > deadline:
-                raise self._error(f"stalled after {ran:,} of {self.messages:,} jobs", programs)
+                left = f"{self.place.left():,} keys or documents are left"
+                raise self._error(f"stalled after {ran:,} of {self.messages:,} jobs, {left}", programs)
             self._watch(programs)
         self._watch(programs, 0)
 
@@ -279,5 +280,5 @@ class _Run:
         return float(max(last) - min(first))
 
     def _error(self, what: str, programs: Sequence[Program]) -> PeerError:
-        logs = "\n".join(one.log() for one in programs)
-        return PeerError(f"{self.name} {what}; the end of its log:\n{logs}")
+        logs = "\n".join(one.log() for one in programs).strip()
+        return PeerError(f"{self.name} {what}; the end of its log:\n{logs or '(empty)'}")

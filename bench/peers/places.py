@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -30,8 +31,8 @@ class Place(ABC):
         """Seconds of CPU that the server says to have used since it started."""
 
     @abstractmethod
-    def remove(self) -> list[str]:
-        """Remove what the run made; answer what else is there, which nobody knows of."""
+    def remove(self) -> None:
+        """Remove what the run made."""
 
     def __enter__(self) -> Place:
         return self
@@ -39,24 +40,22 @@ class Place(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        strangers = self.remove()
-        if strangers and error is None:
-            raise PeerError(f"the run's database holds what was not expected there: {', '.join(strangers[:5])}")
+        self.remove()
 
 
 class RedisPlace(Place):
-    """A numbered database that was empty.
+    """A numbered database in which nothing looked like what the run makes.
 
-    `keys` are patterns of all that the run makes there, `jobs` of what is there only as long as jobs are. A claim
-    keeps two runs apart, for at most an hour after one was killed.
+    `keys` are patterns of all that the run makes there, `jobs` of what is there only as long as jobs are. Names that a
+    peer lets nobody choose are why a number is claimed: for the run, or for an hour after one was killed.
     """
 
     CLAIM, HOUR = "spark_queue:bench:peers", 3600
 
     def __init__(self, url: str, keys: tuple[str, ...], jobs: tuple[str, ...]) -> None:
         super().__init__()
-        self.url, self.client = self._claim(url)
         self.keys, self.jobs = ([one.format(queue=self.queue) for one in patterns] for patterns in (keys, jobs))
+        self.url, self.client = self._claim(url)
 
     def _claim(self, url: str) -> tuple[str, Any]:
         from redis import ConnectionError, Redis, ResponseError
@@ -66,7 +65,7 @@ class RedisPlace(Place):
             client: Any = Redis.from_url(address)
             try:
                 if client.set(self.CLAIM, "", nx=True, ex=self.HOUR):
-                    if client.dbsize() == 1:
+                    if not any(self._found(client, self.keys)):
                         return address, client
                     client.delete(self.CLAIM)
             except ResponseError:  # the server has fewer databases
@@ -74,24 +73,25 @@ class RedisPlace(Place):
             except ConnectionError as exc:
                 raise PeerError(f"redis: {exc}") from exc
             client.close()
-        raise PeerError("redis: none of the databases 1 to 15 is empty")
+        raise PeerError("redis: none of the databases 1 to 15 is free")
+
+    def _found(self, client: Any, patterns: Iterable[str]) -> Iterator[bytes]:
+        for pattern in patterns:
+            yield from client.scan_iter(pattern, count=1_000)
 
     def left(self) -> int:
-        return sum(1 for pattern in self.jobs for _ in self.client.scan_iter(pattern, count=1_000))
+        return sum(1 for _ in self._found(self.client, self.jobs))
 
     def cpu(self) -> float:
         used = self.client.info("cpu")
         return float(used["used_cpu_user"] + used["used_cpu_sys"])
 
-    def remove(self) -> list[str]:
-        for pattern in self.keys:
-            found = list(self.client.scan_iter(pattern, count=1_000))
-            for first in range(0, len(found), 1_000):
-                self.client.unlink(*found[first : first + 1_000])
-        strangers = [one.decode(errors="replace") for one in self.client.scan_iter() if one != self.CLAIM.encode()]
+    def remove(self) -> None:
+        made = list(self._found(self.client, self.keys))
+        for first in range(0, len(made), 1_000):
+            self.client.unlink(*made[first : first + 1_000])
         self.client.delete(self.CLAIM)
         self.client.close()
-        return strangers
 
 
 class MongoPlace(Place):
@@ -117,9 +117,8 @@ class MongoPlace(Place):
         used = self.client.admin.command("serverStatus")["extra_info"]
         return float(used["user_time_us"] + used["system_time_us"]) / 1e6
 
-    def remove(self) -> list[str]:
+    def remove(self) -> None:
         for one in self.client.list_database_names():
             if one.startswith(self.queue):
                 self.client.drop_database(one)
         self.client.close()
-        return []
