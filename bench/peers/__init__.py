@@ -171,6 +171,16 @@ def measure(peer: str, urls: Mapping[str, str], messages: int) -> Measured:
     return _Run(peer, urls, messages).measure()
 
 
+def seconds(tallies: Sequence[bytes]) -> float:
+    """From the first to the last job, by the tallies of all processes; a ValueError unless each ran exactly once."""
+    ran = Counter(map(sum, zip(*(one[HEAD.size :] for one in tallies), strict=True)))
+    del ran[1]
+    if ran:
+        raise ValueError(", ".join(f"{jobs:,} jobs ran {times} times" for times, jobs in sorted(ran.items())))
+    first, last = zip(*(HEAD.unpack_from(one) for one in tallies), strict=True)
+    return float(max(last) - min(first))
+
+
 class _Run:
     """One run of one peer."""
 
@@ -263,21 +273,20 @@ class _Run:
     def _tallied(self) -> list[bytes]:
         """The tally of each process that worked."""
         tallies = [one.read_bytes() for one in self.tallies.iterdir()]
-        return [one for one in tallies if len(one) == HEAD.size + self.messages]  # another one is just being made
+        return [one for one in tallies if len(one) == HEAD.size + self.messages]  # another is just being made
 
     def _ran(self) -> int:
         """How many jobs ran, or some more if some ran twice."""
         return sum(self.messages - one.count(0, HEAD.size) for one in self._tallied())
 
     def _checked(self) -> float:
-        """Seconds from the first to the last job, provided that each ran exactly once and nothing is left."""
-        tallies = self._tallied()
-        ran = Counter(map(sum, zip(*(one[HEAD.size :] for one in tallies), strict=True)))
-        if ran.pop(1, 0) != self.messages or (left := self.place.left()):
-            told = ", ".join(f"{jobs:,} jobs ran {times} times" for times, jobs in ran.items())
-            raise PeerError(f"{self.name} is not to be trusted: {told or f'{left:,} keys or documents are left'}")
-        first, last = zip(*(HEAD.unpack_from(one) for one in tallies), strict=True)
-        return float(max(last) - min(first))
+        """What the drain took, provided that nothing is left."""
+        if left := self.place.left():
+            raise PeerError(f"{self.name} is not to be trusted: {left:,} keys or documents are left")
+        try:
+            return seconds(self._tallied())
+        except ValueError as exc:
+            raise PeerError(f"{self.name} is not to be trusted: {exc}") from exc
 
     def _error(self, what: str, programs: Sequence[Program]) -> PeerError:
         logs = "\n".join(one.log() for one in programs).strip()

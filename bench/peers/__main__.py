@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 # Our own folder is not where to import from: modules there have the names of the peers that they run.
-sys.path[:1] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2])]
+HERE = Path(__file__).resolve().parent
+sys.path[:] = [str(HERE.parent), str(HERE.parents[1]), *(one for one in sys.path if Path(one).resolve() != HERE)]
 
 from peers import PEERS, Measured, PeerError, measure
 from tests.services import service_urls

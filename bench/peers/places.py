@@ -46,8 +46,8 @@ class Place(ABC):
 class RedisPlace(Place):
     """A numbered database in which nothing looked like what the run makes.
 
-    `keys` are patterns of all that the run makes there, `jobs` of what is there only as long as jobs are. Names that a
-    peer lets nobody choose are why a number is claimed: for the run, or for an hour after one was killed.
+    `keys` are patterns of all that the run makes there, `jobs` of what is there only as long as jobs are. Some peers
+    let nobody choose their names, hence the claim: it holds for the run, or for an hour after one was killed.
     """
 
     CLAIM, HOUR = "spark_queue:bench:peers", 3600
