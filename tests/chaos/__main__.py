@@ -43,6 +43,9 @@ def main():
         help=f"a store, or source-target, and perhaps '{EXCHANGE}': moved by exchanges, not by a query; "
         f"may be repeated (default: {', '.join(WORLDS)})",
     )  # fmt: skip
+    parser.add_argument(
+        "--victim", action="append", choices=list(PACK), help="kill only this kind (repeatable; default: all)"
+    )
     parser.add_argument("--seed", type=int, help="repeats a plan (default: SPARK_QUEUE_CHAOS_SEED, or any)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append a line for each world")
     parser.add_argument("--table", type=Path, metavar="FILE", help="only show such lines as a table")
@@ -70,7 +73,7 @@ def main():
         say(f"world {stores}, SPARK_QUEUE_CHAOS_SEED={seed}, {folder}")
         servers = {"aof": arguments.aof, "options": arguments.mongodb}
         world = World(source, target or source, seed, folder, say=say, exchange=bool(exchange), sink=sink, **servers)
-        result = live(world, arguments.kills)
+        result = live(world, arguments.kills, arguments.victim or PACK)
         results.append(result)
         say(str(result))
         if arguments.json:

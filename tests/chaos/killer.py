@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import signal
 import time
+from collections.abc import Collection
 
 from tests.chaos.processes import alive, descendants, kill_tree, send
 from tests.chaos.verdict import count, judge
@@ -44,7 +45,7 @@ FORKED = ("sink", "worker")
 MOMENTS = {
     "reserved": (2, 20),  # the source has reserved a batch that is not in Spark's log yet
     "planned": (5, None),  # its offset is in Spark's log
-    "staged": (3, 300),  # some of its output is staged; what decides on it follows within that time
+    "staged": (5, 400),  # some of its output is staged; what decides on it follows within that time
     "decided": (6, 30),  # the ledger names it; perhaps it is not published yet
     "finished": (3, 30),  # Spark's log has its end; perhaps the source has not committed it yet
     "any": (1, 2_000),
@@ -60,8 +61,8 @@ ZOMBIES = {"reader": "reserved", "sink": "staged"}
 class Killer:
     """Goes about in a world."""
 
-    def __init__(self, world: World, kills: int):
-        self._world, self._kills, self._result = world, kills, world.result
+    def __init__(self, world: World, kills: int, victims: Collection[str]):
+        self._world, self._kills, self._victims, self._result = world, kills, victims, world.result
         self._rng = random.Random(f"killer {world.result.seed}")
         self._pack: list[str] = []
 
@@ -72,7 +73,7 @@ class Killer:
 
     def _deal(self):
         if not self._pack:
-            pack = [one for one, count in PACK.items() for _ in range(count)]
+            pack = [one for one, count in PACK.items() if one in self._victims for _ in range(count)]
             self._pack = [one for one in pack if one != "server" or self._world.servers]
             self._rng.shuffle(self._pack)
         victim = self._pack.pop()
@@ -194,10 +195,10 @@ def _one_of(some, which):
     return list(some)[int(which * len(some))]
 
 
-def live(world: World, kills: int) -> Result:
+def live(world: World, kills: int, victims: Collection[str] = PACK) -> Result:
     """Let a world live until so many kills have hit, come to rest, and be judged."""
     try:
-        Killer(world, kills).go_about()
+        Killer(world, kills, victims).go_about()
         world.come_to_rest()
         judge(world)
     except Unmoved as error:

@@ -14,24 +14,24 @@ from spark_queue.spark.source import QueueDataSource
 from spark_queue.spark.writer import StreamWriter
 from spark_queue.store.base import Store
 
-#: Seconds, at most.
-PAUSE = 0.05
+#: The steps, and how many seconds each pause lasts at most. What decides and what shows are furthest apart.
+PAUSES = {"reserve": 0.05, "commit": 0.05, "stage": 0.05, "unstage": 0.05, "set_note": 0.15, "publish": 0.15}
 
 
-def slowly(step):
+def slowly(step, most):
     @functools.wraps(step)
     def slow(*arguments, **options):
-        time.sleep(random.uniform(0, PAUSE))
+        time.sleep(random.uniform(0, most))
         done = step(*arguments, **options)
-        time.sleep(random.uniform(0, PAUSE))
+        time.sleep(random.uniform(0, most))
         return done
 
     return slow
 
 
 # Whatever process of Spark's unpickles one of the classes below is slow from then on.
-for name in ("reserve", "commit", "stage", "set_note", "publish", "unstage"):
-    setattr(Store, name, slowly(getattr(Store, name)))
+for name, most in PAUSES.items():
+    setattr(Store, name, slowly(getattr(Store, name), most))
 
 
 class SlowWriter(StreamWriter):
