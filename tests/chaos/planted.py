@@ -72,7 +72,10 @@ BUGS: dict[str, tuple[str, str, str]] = {
 }
 
 #: Where those that are killed have to be few kinds for the short time between two steps to be met soon.
-AIMED = {"visible before the ledger": ["--victim", "sink"]}
+AIMED = {
+    "visible before the ledger": ["--victim", "sink"],
+    "a sink that delivers at least once": ["--victim", "worker"],
+}
 
 #: What promises less, and has to fail as well.
 OPTIONS = {

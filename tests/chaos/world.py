@@ -265,9 +265,9 @@ class World:
         return json.loads(text)["id"] if text else None
 
     def decided(self):
-        """The last batch in the ledger, or, of a sink that keeps none, in Spark's log."""
+        """The last batch in the ledger, or, of a sink that keeps none, the last one that was planned."""
         if self._sink.get("delivery") == "at-least-once":
-            return self.last("commits")
+            return self.last("offsets")
         found = ledger_of(self.store_b, self.sink) if self.sink else None
         return -1 if found is None else found.batch
 
