@@ -142,9 +142,9 @@ def state(told: list[Status]) -> str:
     """How the exchanges are, in one line."""
     received, pushed = (sum(number(one) for one in told) for number in (_received, _pushed))
     line = f"{received:,} received, {pushed:,} pushed"
-    starting = sum(one.state == "starting" for one in told)
+    starting = sum(one.state == "starting" and not one.error for one in told)
     begun = [f"{starting} of {job.plural(len(told), 'exchange')} starting"] if starting else []
-    trouble = {"waiting": "waits to start again", "stopped": "has stopped"}
+    trouble = {"waiting": "waits to start again", "starting": "starts again", "stopped": "has stopped"}
     troubled = [
         f"{one.name} {trouble[one.state]} ({one.error})" for one in told if one.error and one.state in trouble
     ]

@@ -385,7 +385,7 @@ def test_a_document_over_16_mb_is_refused_by_mongodb_and_kept_in_part_as_a_dead_
     q.writing(df, onBadRow="deadLetter").save()
     (dead,) = peek(q, f"{name}.dead")
     assert "larger than" in dead.headers["x-error"]
-    assert dead.headers["x-dl-size"] == "17000002"
+    assert dead.headers["x-dl-size"] == "17000000"
     assert len(dead.payload) == 1 << 20
 
 
