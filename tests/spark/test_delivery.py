@@ -571,7 +571,7 @@ def test_settling_in_a_batch_is_no_loss(q):
         assert df.count() == 15
 
     query = q.run(q.stream(consumer="c", delivery="exactly-once"), settle)
-    query.awaitTermination()
+    drain(query, q.url)
     assert (q.sizes().scheduled, q.sizes().total) == (5, 5)
 
 

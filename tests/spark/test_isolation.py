@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from spark_queue import Queue, open_store, supervise
+from spark_queue import Queue, drain, open_store, supervise
 from spark_queue.message import messages
 from spark_queue.options import QueueOptions
 from spark_queue.spark.consumer import Consumer
@@ -174,8 +174,10 @@ def test_a_worker_that_dies_of_a_message_is_a_failure_too(q):
 
         return q.run(q.stream(maxTries="1", numPartitions="1"), work)
 
-    query = supervise(start, q.url, restarts=12, pause=0.01)
-    assert query.exception() is None
+    for _ in range(12):  # one run on Spark 4.2 and later, elsewhere a run is a batch
+        drain(supervise(start, q.url, restarts=12, pause=0.01), q.url)
+        if not q.sizes().total:
+            break
     assert sorted(done) == [n for n in range(10) if n != 7]
     (letter,) = dead(q.url, q.name)
     assert letter.payload == {"n": 7}
