@@ -175,7 +175,9 @@ def test_a_worker_that_dies_of_a_message_is_a_failure_too(q):
         return q.run(q.stream(maxTries="1", numPartitions="1"), work)
 
     for _ in range(12):  # one run on Spark 4.2 and later, elsewhere a run is a batch
-        drain(supervise(start, q.url, restarts=12, pause=0.01), q.url)
+        query = supervise(start, q.url, restarts=12, pause=0.01)
+        assert query.exception() is None
+        drain(query, q.url)
         if not q.sizes().total:
             break
     assert sorted(done) == [n for n in range(10) if n != 7]
