@@ -65,6 +65,8 @@ def main():
         mover = stores.partition(" ")[2]
         if mover not in ("", EXCHANGE) or (mover and sink):
             parser.error(f"--store {stores!r}: after the stores there may be {EXCHANGE!r}, and then no --sink")
+        if arguments.victim == ["server"] and set(stores.partition(" ")[0].split("-")) == {"sqlite"}:
+            parser.error(f"--victim server: {stores!r} has no server")
     results = []
     for stores in arguments.store or WORLDS:
         pair, exchange, _ = stores.partition(f" {EXCHANGE}")
