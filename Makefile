@@ -155,9 +155,10 @@ keuss:
 	$(call say,no npm: tests with the real keuss are skipped; to run them: apt-get install -y nodejs npm)
 endif
 
-$(KEUSS)/node_modules/.package-lock.json: $(KEUSS)/package.json $(KEUSS)/package-lock.json
-	$(call say,setup: npm installs keuss)
-	@npm ci --prefix $(KEUSS) --no-audit --no-fund --loglevel=error
+$(KEUSS)/node_modules/.package-lock.json $(PEERS)/node_modules/.package-lock.json: \
+    %/node_modules/.package-lock.json: %/package.json %/package-lock.json
+	$(call say,setup: npm installs what $* needs)
+	@npm ci --prefix $* --no-audit --no-fund --loglevel=error
 	@touch $@
 
 # What bench/peers measures; peers that cannot be had are told there.
@@ -170,9 +171,4 @@ $(VENV_PEERS)/.stamp $(VENV_PEERS)-rfq/.stamp:
 	$(call say,setup: installing $< into $(@D))
 	@[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
 	@$(@D)/bin/python -m pip install -qq --disable-pip-version-check -r $<
-	@touch $@
-
-$(PEERS)/node_modules/.package-lock.json: $(PEERS)/package.json $(PEERS)/package-lock.json
-	$(call say,setup: npm installs BullMQ)
-	@npm ci --prefix $(PEERS) --no-audit --no-fund --loglevel=error
 	@touch $@

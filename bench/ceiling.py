@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from common import documents, payloads
+from common import payloads
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from spark_queue.message import build
+from spark_queue.message import build, new_ids
 from spark_queue.options import QueueOptions
 from spark_queue.spark.schema import read_schema, shaper
 from spark_queue.store.base import PAGE_ROWS
@@ -77,10 +77,8 @@ class RowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Part)
-        pushed = documents(payloads(PAGE_ROWS))
-        columns = {name: pushed.column(name).to_pylist() for name in ("id", "payload", "payload_kind")}
-        nothing, now = [None] * PAGE_ROWS, [0] * PAGE_ROWS
-        page = build("ceiling", columns["id"], columns["payload"], columns["payload_kind"], nothing, now, now)
+        n = PAGE_ROWS
+        page = build("ceiling", new_ids(n), payloads(n), ["json"] * n, [None] * n, [0] * n, [0] * n)
         shape = shaper(self.schema, OPTIONS)
         left = partition.rows
         while left > 0:

@@ -49,12 +49,10 @@ def databases(folder: str, wanted: list[str]) -> dict[str, str]:
     return {one: urls[one] for one in wanted}
 
 
-def session(**options: str) -> SparkSession:
+def session() -> SparkSession:
     """A Spark session on two cores, as quiet as it can be."""
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    for name, value in ({"spark.ui.showConsoleProgress": "false"} | options).items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -76,21 +77,21 @@ def server_cpu(url: str) -> Callable[[], float]:
     if scheme == "redis":
         from redis import Redis
 
-        redis = Redis.from_url(url)
-
-        def of_redis() -> float:
-            told: Any = redis.info("cpu")
-            return float(told["used_cpu_user"] + told["used_cpu_sys"])
-
-        return of_redis
+        return partial(redis_cpu, Redis.from_url(url))
     if scheme == "mongodb":
         from pymongo import MongoClient
 
-        admin = MongoClient[Any](url).admin
-
-        def of_mongodb() -> float:
-            told = admin.command("serverStatus")["extra_info"]
-            return float(told["user_time_us"] + told["system_time_us"]) / 1e6
-
-        return of_mongodb
+        return partial(mongodb_cpu, MongoClient(url))
     return lambda: 0.0
+
+
+def redis_cpu(client: Any) -> float:
+    """CPU seconds that the server of this client says to have taken since it started."""
+    told = client.info("cpu")
+    return float(told["used_cpu_user"] + told["used_cpu_sys"])
+
+
+def mongodb_cpu(client: Any) -> float:
+    """CPU seconds that the server of this client says to have taken since it started."""
+    told = client.admin.command("serverStatus")["extra_info"]
+    return float(told["user_time_us"] + told["system_time_us"]) / 1e6

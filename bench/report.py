@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from common import ROOT
-from ways import CEILING, RAW, SPARK
+from ways import CEILING, RAW, WHO
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 PICTURES = ROOT / "docs" / "pictures"
@@ -54,7 +54,7 @@ def _same(way: str, who: str) -> str:
 def rows(found: Results, store: str, what: str) -> list[tuple[str, ...]]:
     """The table of one store, for `push` or `drain`."""
     made: list[tuple[str, ...]] = []
-    for who in [RAW, *(one for one in _who(found, store) if one not in (RAW, CEILING)), CEILING]:
+    for who in WHO:
         way = f"{who}, {what}"
         fact = {name: found.median(store, way, name) for name in ("rate", "client", "server", "peak")}
         made.append((
@@ -63,11 +63,6 @@ def rows(found: Results, store: str, what: str) -> list[tuple[str, ...]]:
             f"{fact['client']:.1f} s", f"{fact['server']:.1f} s", f"{fact['peak'] / 2**20:,.0f} MB",
         ))  # fmt: skip
     return made
-
-
-def _who(found: Results, store: str) -> list[str]:
-    ways = [one.rpartition(", ")[0] for one in found.ways(store)]
-    return sorted(set(ways), key=lambda who: list(SPARK).index(who) if who in SPARK else -1)
 
 
 def as_text(found: Results) -> str:
@@ -122,10 +117,9 @@ def chart(found: Results, store: str) -> None:
 
     figure, axes = plt.subplots(1, 2, figsize=(11, 3.2), sharey=True)
     for ax, what in zip(axes, ("push", "drain"), strict=True):
-        table = rows(found, store, what)[::-1]
-        rates = [float(row[1].replace(",", "")) for row in table]
-        colours = ["#94a3b8" if row[0] in (RAW, CEILING) else "#c2410c" for row in table]
-        ax.barh([row[0] for row in table], rates, color=colours)
+        upwards = WHO[::-1]
+        rates = [found.median(store, f"{who}, {what}", "rate") for who in upwards]
+        ax.barh(upwards, rates, color=["#94a3b8" if who in (RAW, CEILING) else "#c2410c" for who in upwards])
         ax.set_xlabel(f"{what}: messages per second")
         ax.spines[["top", "right"]].set_visible(False)
         ax.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.0f}k")

@@ -43,18 +43,12 @@ class Way:
 
 
 RAW, CLIENT, CEILING = "raw driver", "client", "Spark's ceiling"
-
-
-def spark_way(partitions: int, delivery: str) -> str:
-    """What it is called to go through Spark."""
-    return f"Spark, {partitions} partition{'s' if partitions > 1 else ''}, {delivery}"
-
-
 SPARK = {
-    spark_way(partitions, delivery): (partitions, delivery)
+    f"Spark, {partitions} partition{'s' if partitions > 1 else ''}, {delivery}": (partitions, delivery)
     for delivery in (AT_LEAST_ONCE, EXACTLY_ONCE)
     for partitions in (1, 2)
 }
+WHO = (RAW, CLIENT, *SPARK, CEILING)
 
 
 class Ways:
@@ -66,7 +60,7 @@ class Ways:
 
     def names(self) -> list[Way]:
         """What can be measured, a push before its drain."""
-        return [Way(who, what) for what in ("push", "drain") for who in (RAW, CLIENT, *SPARK, CEILING)]
+        return [Way(who, what) for what in ("push", "drain") for who in WHO]
 
     def measure(self, way: Way, n: int) -> Measured:
         """Do it with `n` messages."""
@@ -106,22 +100,23 @@ class Ways:
         else:
             raw = RawMongo(self.url) if self.scheme == "mongodb" else RawRedis(self.url)
         try:
-            pushed = self._metered(n, tree=False, work=lambda: raw.push(texts))
-            return pushed if what == "push" else self._metered(n, tree=False, work=lambda: check(raw.drain(), n))
+            if what == "push":
+                return self._metered(n, tree=False, work=lambda: raw.push(texts))
+            raw.push(texts)
+            return self._metered(n, tree=False, work=lambda: check(raw.drain(), n))
         finally:
             raw.close()
 
+    def _fill(self, store: Any, queue: str, texts: list[bytes]) -> None:
+        for part in batches(texts):
+            store.push(queue, documents(list(part)))
+
     def _client_push(self, way: Way, store: Any, queue: str, n: int) -> Measured:
         texts = payloads(n)
-
-        def work() -> None:
-            for part in batches(texts):
-                store.push(queue, documents(list(part)))
-
-        return self._metered(n, tree=False, work=work)
+        return self._metered(n, tree=False, work=lambda: self._fill(store, queue, texts))
 
     def _client_drain(self, way: Way, store: Any, queue: str, n: int) -> Measured:
-        self._client_push(way, store, queue, n)
+        self._fill(store, queue, payloads(n))
 
         def work() -> None:
             done = sequence = 0
@@ -145,7 +140,7 @@ class Ways:
     def _spark_drain(self, way: Way, store: Any, queue: str, n: int) -> Measured:
         """Without the first batch, which pays for the start of the workers; CPU is that of all batches."""
         partitions, delivery = SPARK[way.who]
-        self._client_push(way, store, queue, n + TRIGGER)
+        self._fill(store, queue, payloads(n + TRIGGER))
         options = {"url": self.url, "queue": queue, "delivery": delivery, "numPartitions": partitions}
         return self._drained("queue", options, n + TRIGGER)
 

@@ -291,6 +291,7 @@ def snapshot(spark: SparkSession, drain: Drain, rows: DataFrame, watch: job.Watc
 def consume(spark: SparkSession, drain: Drain, rows: DataFrame, watch: job.Watch, tally: Tally) -> bool:
     """Take messages until there are no more or the user stops it; give whether there were no more."""
     from spark_queue.spark import drain as settle
+    from spark_queue.spark import version
 
     with checkpoint(drain) as folder:
         writer = rows.writeStream.format(drain.args.to).options(**drain.target, checkpointLocation=folder)
@@ -308,11 +309,6 @@ def consume(spark: SparkSession, drain: Drain, rows: DataFrame, watch: job.Watch
             if once or tally.messages == before or tally.messages >= drain.gauge.first.total:
                 break
     return not watch.stopped
-
-
-def version(spark: SparkSession) -> tuple[int, ...]:
-    """Spark's version, as far as it matters."""
-    return tuple(int(part) for part in spark.version.split(".")[:2])
 
 
 def follow(query: StreamingQuery, drain: Drain, watch: job.Watch, tally: Tally) -> None:

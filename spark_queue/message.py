@@ -321,23 +321,11 @@ def header_dicts(batch: pa.RecordBatch) -> list[dict[str, str]]:
         return [{}] * batch.num_rows
     # In one sweep over all entries, which is many times faster than `to_pylist` of the map itself.
     pairs = list(zip(column.keys.to_pylist(), column.items.to_pylist(), strict=True))
-    if column.items.null_count:
-        rows = [[pair for pair in pairs[start:end] if pair[1] is not None] for start, end in _spans(column)]
-    else:
-        rows = [pairs[start:end] for start, end in _spans(column)]
-    return list(map(dict, rows))
-
-
-def _spans(column: pa.MapArray) -> Iterator[tuple[int, int]]:
-    """Where the entries of each row begin and end; nowhere for a row that is NULL."""
-    ends = column.offsets.to_pylist()
-    spans = itertools.pairwise(ends)
-    if not column.null_count:
-        return spans
-    return (
-        (start, end if there else start)
-        for (start, end), there in zip(spans, column.is_valid().to_pylist(), strict=True)
-    )
+    spans = zip(itertools.pairwise(column.offsets.to_pylist()), column.is_valid().to_pylist(), strict=True)
+    return [
+        {key: value for key, value in pairs[start:end] if there and value is not None}
+        for (start, end), there in spans
+    ]
 
 
 def milliseconds(column: pa.Array) -> pa.Array:

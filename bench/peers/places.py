@@ -83,8 +83,9 @@ class RedisPlace(Place):
         return sum(1 for _ in self._found(self.client, self.jobs))
 
     def cpu(self) -> float:
-        used = self.client.info("cpu")
-        return float(used["used_cpu_user"] + used["used_cpu_sys"])
+        from meter import redis_cpu
+
+        return redis_cpu(self.client)
 
     def remove(self) -> None:
         made = list(self._found(self.client, self.keys))
@@ -114,8 +115,9 @@ class MongoPlace(Place):
         return sum(database[one].count_documents({}) for one in database.list_collection_names())
 
     def cpu(self) -> float:
-        used = self.client.admin.command("serverStatus")["extra_info"]
-        return float(used["user_time_us"] + used["system_time_us"]) / 1e6
+        from meter import mongodb_cpu
+
+        return mongodb_cpu(self.client)
 
     def remove(self) -> None:
         for one in self.client.list_database_names():

@@ -22,7 +22,7 @@ from spark_queue.failure import failure_of
 from spark_queue.graph import NO_ROUTE, RESTARTS, TOO_MANY_HOPS, Exchange, Graph, Mistake, Place, checked, refusal
 from spark_queue.graph_file import Secrets, graph_in
 from spark_queue.options import AT_LEAST_ONCE, EXACTLY_ONCE, QueueOptions
-from spark_queue.spark import activate, drain, start_in_turn, supervise
+from spark_queue.spark import activate, drain, start_in_turn, supervise, version
 from spark_queue.statistics import Traffic, count
 from spark_queue.store import open_store, usable
 
@@ -111,7 +111,7 @@ class ExchangeGraph:
             queries = self._queries(spark, chosen, available_now=True)
             for one in chosen:
                 one.begin()
-        by_batch = tuple(map(int, spark.version.split(".")[:2])) < (4, 2)  # which ends an availableNow after one
+        by_batch = version(spark) < (4, 2)  # which ends an availableNow after one
         going = chosen
         while going := [one for one in going if queries[one.name].has_messages()]:
             before = {one.name: one.status() for one in going}

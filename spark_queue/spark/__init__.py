@@ -6,13 +6,22 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
 
-from spark_queue.spark.queries import delivery_hash, drain, start_in_turn, supervise
+from spark_queue.spark.queries import delivery_hash, drain, start_in_turn, supervise, version
 from spark_queue.spark.source import QueueDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["QueueDataSource", "activate", "delivery_hash", "drain", "register", "start_in_turn", "supervise"]
+__all__ = [
+    "QueueDataSource",
+    "activate",
+    "delivery_hash",
+    "drain",
+    "register",
+    "start_in_turn",
+    "supervise",
+    "version",
+]
 
 
 def register(spark: SparkSession) -> None:

@@ -68,6 +68,11 @@ def start_in_turn(
         return started()
 
 
+def version(spark: SparkSession) -> tuple[int, ...]:
+    """Spark's version, as far as it matters: (4, 2) is the first that runs `availableNow` to its end."""
+    return tuple(int(part) for part in spark.version.split(".")[:2])
+
+
 def _answers(query: StreamingQuery) -> bool:
     """Whether its source has been asked for messages and has answered."""
     said = query.status
