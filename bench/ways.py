@@ -14,11 +14,12 @@ from meter import Meter, server_cpu
 from pyspark.sql import SparkSession
 from raw import BATCH, Raw, RawMongo, RawRedis, RawSqlite, batches
 
-from spark_queue import open_store
+from spark_queue import Buckets, open_store
+from spark_queue.buckets import Layout
 from spark_queue.options import AT_LEAST_ONCE, EXACTLY_ONCE
 
-#: Messages in a micro-batch.
-TRIGGER = 50_000
+#: Messages in a micro-batch, and how many times as many where that is large, as in all that has to do with buckets.
+TRIGGER, SCALE = 50_000, 10
 
 
 @dataclass(frozen=True)
@@ -42,13 +43,27 @@ class Way:
         return f"{self.who}, {self.what}"
 
 
-RAW, CLIENT, CEILING = "raw driver", "client", "Spark's ceiling"
+@dataclass(frozen=True)
+class Through:
+    """How Spark goes about it. Buckets are so fast that it takes `scale` times as many messages to measure them."""
+
+    partitions: int
+    delivery: str
+    layout: Layout = "single"
+    scale: int = 1
+
+
+RAW, CLIENT, CLIENT_BUCKETS = "raw driver", "client", "client, buckets"
+CEILING, LARGE_CEILING = "Spark's ceiling", "Spark's ceiling, large batches"
 SPARK = {
-    f"Spark, {partitions} partition{'s' if partitions > 1 else ''}, {delivery}": (partitions, delivery)
+    f"Spark, {partitions} partition{'s' if partitions > 1 else ''}, {delivery}": Through(partitions, delivery)
     for delivery in (AT_LEAST_ONCE, EXACTLY_ONCE)
     for partitions in (1, 2)
-}
-WHO = (RAW, CLIENT, *SPARK, CEILING)
+} | {
+    f"Spark, buckets, {delivery}": Through(2, delivery, Buckets(), SCALE)
+    for delivery in (AT_LEAST_ONCE, EXACTLY_ONCE)
+}  # fmt: skip
+WHO = (RAW, CLIENT, CLIENT_BUCKETS, *SPARK, CEILING, LARGE_CEILING)
 
 
 class Ways:
@@ -67,16 +82,22 @@ class Ways:
         queue = f"bench{uuid.uuid4().hex[:8]}"
         if way.who == RAW:
             return self._raw(way.what, n)
-        if way.who == CEILING:
-            return self._push_ceiling(n) if way.what == "push" else self._drain_ceiling(n)
+        if way.who in (CEILING, LARGE_CEILING):
+            scale = SCALE if way.who == LARGE_CEILING else 1
+            return self._push_ceiling(n * scale) if way.what == "push" else self._drain_ceiling(n * scale, scale)
+        if way.who == CLIENT_BUCKETS or (way.who in SPARK and SPARK[way.who].scale > 1):
+            n *= SCALE
         with open_store(self.url) as store:
+            store.layout = (
+                Buckets() if way.who == CLIENT_BUCKETS else SPARK[way.who].layout if way.who in SPARK else "single"
+            )
             try:
                 if way.what == "push":
-                    push = self._client_push if way.who == CLIENT else self._spark_push
+                    push = self._client_push if way.who in (CLIENT, CLIENT_BUCKETS) else self._spark_push
                     measured = push(way, store, queue, n)
                     check(store.sizes(queue).ready, n)
                 else:
-                    drain = self._client_drain if way.who == CLIENT else self._spark_drain
+                    drain = self._client_drain if way.who in (CLIENT, CLIENT_BUCKETS) else self._spark_drain
                     measured = drain(way, store, queue, n)
                     check(store.sizes(queue).total, 0)
             finally:
@@ -131,30 +152,33 @@ class Ways:
     # --- through Spark ------------------------------------------------------------------------------------------
 
     def _spark_push(self, way: Way, store: Any, queue: str, n: int) -> Measured:
-        partitions, delivery = SPARK[way.who]
-        options = {"url": self.url, "queue": queue, "delivery": delivery}
-        rows = self.spark.range(0, n, 1, partitions).selectExpr(f"{DOCUMENT} payload")
+        how = SPARK[way.who]
+        layout = "single" if how.layout == "single" else "bucket"
+        options = {"url": self.url, "queue": queue, "delivery": how.delivery, "layout": layout}
+        rows = self.spark.range(0, n, 1, how.partitions).selectExpr(f"{DOCUMENT} payload")
         writer = rows.write.format("queue").mode("append").options(**options)
         return self._metered(n, tree=True, work=writer.save)
 
     def _spark_drain(self, way: Way, store: Any, queue: str, n: int) -> Measured:
         """Without the first batch, which pays for the start of the workers; CPU is that of all batches."""
-        partitions, delivery = SPARK[way.who]
-        self._fill(store, queue, payloads(n + TRIGGER))
-        options = {"url": self.url, "queue": queue, "delivery": delivery, "numPartitions": partitions}
-        return self._drained("queue", options, n + TRIGGER)
+        how = SPARK[way.who]
+        trigger = TRIGGER * how.scale
+        self._fill(store, queue, payloads(n + trigger))
+        options = {"url": self.url, "queue": queue, "delivery": how.delivery, "numPartitions": how.partitions}
+        return self._drained("queue", options, n + trigger, trigger)
 
     def _push_ceiling(self, n: int) -> Measured:
         self.spark.dataSource.register(Rows)
         rows = self.spark.range(0, n, 1, 2).selectExpr(f"{DOCUMENT} payload")
         return self._metered(n, tree=True, work=rows.write.format("bench_rows").mode("append").save)
 
-    def _drain_ceiling(self, n: int) -> Measured:
+    def _drain_ceiling(self, n: int, scale: int) -> Measured:
         self.spark.dataSource.register(Rows)
-        return self._drained("bench_rows", {"rows": n + TRIGGER, "numPartitions": 2}, n + TRIGGER)
+        rows = n + TRIGGER * scale
+        return self._drained("bench_rows", {"rows": rows, "numPartitions": 2}, rows, TRIGGER * scale)
 
-    def _drained(self, source: str, options: dict[str, Any], n: int) -> Measured:
-        stream = self.spark.readStream.format(source).options(**options, maxRecordsPerTrigger=TRIGGER).load()
+    def _drained(self, source: str, options: dict[str, Any], n: int, trigger: int) -> Measured:
+        stream = self.spark.readStream.format(source).options(**options, maxRecordsPerTrigger=trigger).load()
         checkpoint = str(self.folder / f"checkpoint-{uuid.uuid4().hex[:8]}")
         writer = stream.writeStream.format("noop").option("checkpointLocation", checkpoint)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from spark_queue.buckets import Buckets
     from spark_queue.client import Queue, QueueSizes
     from spark_queue.errors import (
         CheckpointError,
@@ -30,18 +31,22 @@ if TYPE_CHECKING:
     )
     from spark_queue.message import Message
     from spark_queue.operations import (
+        compact,
         dead_letters,
+        layout,
         ledgers,
         recover,
         redrive,
         release,
         reservations,
+        set_layout,
         set_ledger,
     )
     from spark_queue.spark import delivery_hash, drain, register, supervise
     from spark_queue.store import open_store
 
 _HOME = {
+    "Buckets": "buckets",
     "Queue": "client",
     "QueueSizes": "client",
     "CheckpointError": "errors",
@@ -56,12 +61,15 @@ _HOME = {
     "StoreUnavailable": "errors",
     "UsageError": "errors",
     "Message": "message",
+    "compact": "operations",
     "dead_letters": "operations",
+    "layout": "operations",
     "ledgers": "operations",
     "recover": "operations",
     "redrive": "operations",
     "release": "operations",
     "reservations": "operations",
+    "set_layout": "operations",
     "set_ledger": "operations",
     "delivery_hash": "spark",
     "drain": "spark",
@@ -71,6 +79,7 @@ _HOME = {
 }
 
 __all__ = [
+    "Buckets",
     "CheckpointError",
     "DriverMissing",
     "FencedError",
@@ -85,9 +94,11 @@ __all__ = [
     "StoreError",
     "StoreUnavailable",
     "UsageError",
+    "compact",
     "dead_letters",
     "delivery_hash",
     "drain",
+    "layout",
     "ledgers",
     "open_store",
     "recover",
@@ -95,6 +106,7 @@ __all__ = [
     "register",
     "release",
     "reservations",
+    "set_layout",
     "set_ledger",
     "supervise",
 ]

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from spark_queue import operations
+from spark_queue.buckets import Buckets
 from spark_queue.errors import QueueError, UsageError
 from spark_queue.message import as_json
 from spark_queue.operations import DeadLetter, Filters, Held, Moment, Sink
@@ -359,6 +360,53 @@ def ledger_set(
 
 
 # --- graphs ---------------------------------------------------------------------------------------------------------
+
+
+# --- how messages are kept --------------------------------------------------------------------------------------
+
+
+class How(StrEnum):
+    """The layouts of a queue."""
+
+    single = "single"
+    bucket = "bucket"
+
+
+@app.command(cls=Command)
+def layout(
+    url: Url,
+    queue: Annotated[str, argument("QUEUE", "The queue.")],
+    to: Annotated[How | None, argument("LAYOUT", "Set it: a record for each message, or buckets of many.")] = None,
+    bucket_size: Annotated[
+        int, option("--bucket-size", "N", f"Most messages in a bucket (default: {Buckets().size}).", min=1)
+    ] = Buckets().size,
+    compression: Annotated[
+        str, option("--compression", "lz4|zstd", f"How buckets are compressed (default: {Buckets().compression}).")
+    ] = Buckets().compression,
+    json: Json = False,
+) -> None:
+    """Show how messages that are pushed to a queue are kept, or set it."""
+    if to is not None:
+        operations.set_layout(url, queue, Buckets(bucket_size, compression) if to is How.bucket else None)
+        found = Buckets(bucket_size, compression) if to is How.bucket else None
+    else:
+        found = operations.layout(url, queue)
+    if json:
+        tell({"queue": queue, "layout": "bucket" if found else "single"} | (asdict(found) if found else {}))
+    elif found:
+        show(f"{queue}: bucket, of up to {plural(found.size, 'message')}, compressed by {found.compression}")
+    else:
+        show(f"{queue}: single, a record for each message")
+
+
+@app.command(cls=Command)
+def compact(url: Url, queue: Annotated[str, argument("QUEUE", "The queue.")], json: Json = False) -> None:
+    """Put ready messages that lie alone, or in small buckets, together in large ones; nobody needs to be stopped."""
+    fewer = operations.compact(url, queue)
+    if json:
+        tell({"queue": queue, "fewer": fewer})
+    else:
+        show(f"{queue}: {plural(fewer, 'record')} fewer")
 
 
 @app.command("graph")

@@ -21,11 +21,13 @@ from typing import Self
 
 import pyarrow as pa
 
+from spark_queue.buckets import Buckets, Layout
 from spark_queue.errors import OptionError
 from spark_queue.message import Json, Message, messages, pushes
 from spark_queue.options import name_of_consumer
 from spark_queue.store import open_store
-from spark_queue.store.base import Death, Sizes, Store
+from spark_queue.store.apart import compact
+from spark_queue.store.base import Death, Sizes, Store, layout_of
 from spark_queue.store.policy import bury_exhausted, give_back
 
 #: Messages that an iteration reserves at once.
@@ -57,15 +59,20 @@ class Queue:
         max_tries: int | None = None,
         dead_letter_queue: str | None = None,
         history: float = 0.0,
+        layout: Layout = None,
     ) -> None:
         """Connect to nothing yet.
 
         `lease`: seconds that a reservation lasts, `None` for ever. After `max_tries` failures a message moves to
         `dead_letter_queue` (default `<queue>.dead`). `history`: seconds that committed messages are kept for
-        looking at. Raises `OptionError` for a URL or a name that cannot be meant, `DriverMissing`.
+        looking at. `layout`: whether messages that are pushed together go into buckets (`Buckets()`) or not
+        (`"single"`), whatever is set for the queue. Raises `OptionError` for a URL or a name that cannot be meant,
+        `DriverMissing`.
         """
         self._owned = isinstance(url, str)
         self.store = open_store(url) if isinstance(url, str) else url
+        if layout is not None:
+            self.store.layout = layout
         self.name = queue
         self.dead_name = dead_letter_queue or f"{queue}.dead"
         self.store.check_queue(queue)
@@ -242,6 +249,14 @@ class Queue:
         """The first messages in order, reserved ones included, changing nothing."""
         found: Iterator[pa.RecordBatch] = self.store.peek(self.name, limit=limit)
         return [one for batch in found for one in messages(batch)]
+
+    def compact(self) -> int:
+        """Put ready messages that lie alone or in small buckets together; give the records that are fewer now.
+
+        For queues whose layout is `bucket`, and producers that push little at a time; safe while others use them.
+        """
+        how = self.store.layout if isinstance(self.store.layout, Buckets) else layout_of(self.store, self.name)
+        return compact(self.store, self.name, how or Buckets())
 
     def purge(self) -> int:
         """Remove the messages that nobody holds and give their number."""

@@ -19,10 +19,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar, Unpack
 
+from spark_queue.buckets import Buckets
 from spark_queue.errors import FencedError, OptionError, QueueError, UsageError, near
 from spark_queue.message import EPOCH, LATEST, Json, decode, header_dicts
 from spark_queue.store import mask, open_store
-from spark_queue.store.base import Condition, Reservation, Sizes, Store, check_tag
+from spark_queue.store.apart import compact as put_together
+from spark_queue.store.base import Condition, Reservation, Sizes, Store, check_tag, layout_of
+from spark_queue.store.base import set_layout as write_layout
 from spark_queue.store.ledger import NOTHING, ONE_WRITE, PREFIX, Ledger, batch_of, forget, ledger_of
 from spark_queue.store.ledger import set_ledger as write_ledger
 from spark_queue.store.owner import consumers, revoke
@@ -487,6 +490,36 @@ def graph_sizes(graph: Graph) -> tuple[dict[Place, Sizes], list[str]]:
         else:
             sizes |= found
     return sizes, unknown
+
+
+# --- how messages are kept --------------------------------------------------------------------------------------
+
+
+def layout(url: str, queue: str) -> Buckets | None:
+    """How messages that are pushed to the queue are put into buckets; `None`: each is a record of its own."""
+    with _opened(url) as store:
+        store.check_queue(queue)
+        return layout_of(store, queue)
+
+
+def set_layout(url: str, queue: str, layout: Buckets | None) -> None:
+    """Set that, for all who push to the queue and do not say it themselves.
+
+    What the queue holds stays as it is: it may hold both. Those who push already learn it half a minute later. The
+    queue need not exist.
+    """
+    with open_store(url) as store:
+        write_layout(store, queue, layout)
+
+
+def compact(url: str, queue: str) -> int:
+    """Put ready messages that lie alone or in small buckets together; give how many records fewer there are.
+
+    In the layout that is set for the queue, the usual one where none is. Nobody needs to be stopped for it.
+    """
+    with _opened(url) as store:
+        _check_exists(store, queue)
+        return put_together(store, queue, layout_of(store, queue) or Buckets())
 
 
 # --- what they share ------------------------------------------------------------------------------------------------

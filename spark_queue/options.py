@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, Literal, Self
 
+from spark_queue.buckets import LARGEST, Buckets, Layout
 from spark_queue.errors import OptionError, near
 
 #: What a DataFrame made with `format("queue")` does.
@@ -20,6 +21,7 @@ EVERYONE: tuple[Role, ...] = ("stream", "snapshot", "push", "settle")
 SPARK_OWN = frozenset({"checkpointlocation", "queryname", "numrows", "truncate"})
 
 NEVER = "never"
+SINGLE, BUCKET = "single", "bucket"
 AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE = "at-least-once", "at-most-once", "exactly-once"
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SPELLED = {
@@ -73,6 +75,13 @@ def _one_of(*words: str) -> Callable[[str], str]:
 
 def _flag(text: str) -> bool:
     return _one_of("true", "false")(text) == "true"
+
+
+def _bucket_size(text: str) -> int:
+    size = _count(text)
+    if size > LARGEST:
+        raise ValueError(f"at most {LARGEST}")
+    return size
 
 
 def _batch(text: str) -> int:
@@ -218,6 +227,14 @@ class QueueOptions:
         "What a batch read shows: the queue, or its committed messages.",
         "messages",
     )  # fmt: skip
+    layout: str | None = _option(
+        _one_of(SINGLE, BUCKET), ("push",),
+        "`single`: one record of the database for each message; `bucket`: one for thousands of them, many times as "
+        "fast. A queue may hold both.",
+        None, "the queue's own setting, else `single`",
+    )  # fmt: skip
+    bucket_size: int | None = _option(_bucket_size, ("push",), "Most messages in one bucket.", None, "4096")
+    compression: str | None = _option(_one_of("lz4", "zstd"), ("push",), "How buckets are compressed.", None, "`lz4`")
     on_bad_row: str = _option(
         _one_of("fail", "deadLetter"), ("push",),
         "A row that cannot become a message fails the write, or goes to the dead-letter queue with the reason in "
@@ -269,7 +286,20 @@ class QueueOptions:
                 "option 'consumer' is missing: settle needs the consumer whose messages it settles", option="consumer"
             )
         _resolve_delivery(chosen, roles)
+        if chosen.get("layout") != BUCKET:
+            for name in ("bucket_size", "compression"):
+                if name in chosen:
+                    shown = spelled(next(one for one in fields(cls) if one.name == name))
+                    raise OptionError(f"option {shown!r} goes with layout={BUCKET}: give that too", option=shown)
         return cls(**chosen)
+
+    @property
+    def record_layout(self) -> Layout:
+        """How a write lays out messages in records."""
+        if self.layout == BUCKET:
+            usual = Buckets()
+            return Buckets(self.bucket_size or usual.size, self.compression or usual.compression)
+        return "single" if self.layout else None
 
     def dead(self, queue: str) -> str:
         """The dead-letter queue of `queue`."""

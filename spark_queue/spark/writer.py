@@ -77,6 +77,7 @@ class _Stores(AbstractContextManager["_Stores"]):
 
     def __init__(self, options: QueueOptions) -> None:
         self._urls = options.urls or {"": options.url}
+        self._layout = options.record_layout
         self._patience = options.retry_timeout / 1000
         self._open: dict[str, Store] = {}
 
@@ -90,6 +91,7 @@ class _Stores(AbstractContextManager["_Stores"]):
     def __getitem__(self, name: str) -> Store:
         if name not in self._open:
             self._open[name] = open_store(self._urls[name], patience=self._patience)
+            self._open[name].layout = self._layout
         return self._open[name]
 
     def __exit__(self, *_: object) -> None:
@@ -140,9 +142,9 @@ class Push(_Work):
             raise SchemaError("column 'ns' names one of several databases: give them in option 'urls'", column="ns")
 
     def write(self, stores: _Stores, batch: pa.RecordBatch, done: Written) -> None:
-        self._put(batch, lambda ns, queue, rows: stores[ns].push(queue, rows), message.new_ids, done)
+        self._put(batch, lambda ns, queue, rows: stores[ns].push(queue, rows), message.new_id_array, done)
 
-    def _put(self, batch: pa.RecordBatch, put: Put, new_ids: Callable[[int], Sequence[str]], done: Written) -> None:
+    def _put(self, batch: pa.RecordBatch, put: Put, new_ids: Callable[[int], pa.Array], done: Written) -> None:
         rows = _pushes(batch, self.schema, self.options.payload_format, new_ids)
         for (ns, queue), part in self._by_queue(batch, rows):
             dead = self._put_sound(put, ns, queue, part)
@@ -385,7 +387,7 @@ except ImportError:  # Spark 4.0
 
 
 def _pushes(
-    batch: pa.RecordBatch, schema: StructType, form: str | None, new_ids: Callable[[int], Sequence[str]]
+    batch: pa.RecordBatch, schema: StructType, form: str | None, new_ids: Callable[[int], pa.Array]
 ) -> pa.RecordBatch:
     """A batch of Spark's as a PUSHES batch.
 
@@ -396,7 +398,7 @@ def _pushes(
     payload, kinds = _payload(batch.column("payload"), schema["payload"].dataType, form)
     ids = batch.column("id") if "id" in has else pa.nulls(n, pa.string())
     if ids.null_count:
-        ids = pc.coalesce(ids, pa.array(new_ids(n), pa.string()))
+        ids = new_ids(n) if ids.null_count == n else pc.coalesce(ids, new_ids(n))
     tries = batch.column("tries").cast(pa.int64()).fill_null(0) if "tries" in has else pa.array([0] * n, pa.int64())
     if pc.any(pc.greater(tries, 2**31 - 1)).as_py():
         row = pc.index(pc.greater(tries, 2**31 - 1), True).as_py()

@@ -18,7 +18,11 @@ What a store promises, whatever the database:
 * Durations and moments are `int` ms; a lease of `None` never ends.
 
 A store writes the methods that begin with `_`; callers use the others, which check their arguments, and try again for
-`patience` seconds while the database cannot be reached. Errors are `StoreError` (its subclass `StoreUnavailable`
+`patience` seconds while the database cannot be reached. The former know *records*, each a message or a bucket of many
+(`spark_queue.buckets`), which they treat alike: a message passes them by its id, a bucket by its own; only where they
+count, they count messages. The latter know messages: they open buckets, and take them apart where they must.
+
+Errors are `StoreError` (its subclass `StoreUnavailable`
 where another try may help) and `OptionError` for names that the database forbids.
 """
 
@@ -34,10 +38,13 @@ from typing import Any, ClassVar, Literal, Self, TypeVar
 from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import tenacity
 
+from spark_queue.buckets import Buckets, Layout, Record, expanded, packed
 from spark_queue.errors import MessageError, OptionError, StoreUnavailable
-from spark_queue.message import HISTORY, LATEST, MESSAGES, faults, new_ids
+from spark_queue.message import HISTORY, LATEST, MARK, MESSAGES, dated, faults, milliseconds, new_ids
+from spark_queue.store.apart import apart, split
 
 T = TypeVar("T")
 
@@ -52,6 +59,13 @@ SMALLEST_PARTITION = 500
 
 #: ms between two looks of a waiting client, and for how long a look in vain is believed.
 POLL, FRESH = 500, 50
+
+#: Seconds for which the layout of a queue is believed.
+LAYOUT_KNOWN = 30.0
+
+_COMPARE: dict[str, Callable[[pa.Array, pa.Scalar], pa.Array]] = {
+    "=": pc.equal, "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal,
+}  # fmt: skip
 
 _TAG = re.compile(r"[A-Za-z0-9_.:@-]+(/[A-Za-z0-9_.:@-]+)*")
 
@@ -148,6 +162,9 @@ class Store(ABC):
     #: JSON values that the layout cannot keep: a push of one is refused.
     refuses: ClassVar[tuple[object, ...]] = ()
 
+    #: Whether what this client pushes goes into buckets.
+    layout: Layout = None
+
     @classmethod
     def resolve(cls, url: str) -> str:
         """The URL as processes elsewhere must give it.
@@ -165,18 +182,20 @@ class Store(ABC):
         self.patience = patience
         self.retries = 0  #: how often something was tried again: the number that an operation gives is then a part
         self._in_vain: tuple[str, float, float | None] = ("", 0.0, None)  # queue, believed until, due (monotonic s)
+        self._layouts: dict[str, tuple[Buckets | None, float]] = {}  # queue -> its setting, believed until (s)
 
     # --- messages in --------------------------------------------------------------------------------------------
 
     def push(self, queue: str, batch: pa.RecordBatch) -> int:
         """Make the rows of a PUSHES batch messages of `queue`, visible at once, and give their number.
 
-        An id that the queue already holds is left as it is and not counted, so a push may be repeated. Raises
-        `MessageError` before anything is written where rows break a rule; its `rows` tells which. A batch is atomic
-        where the database is (see each store), else a failed push may have pushed a part.
+        An id that the queue already holds is left as it is and not counted, so a push may be repeated; the ids in
+        buckets are not looked at, so there the same rows must be pushed again. Raises `MessageError` before anything
+        is written where rows break a rule; its `rows` tells which. A batch is atomic where the database is (see each
+        store), else a failed push may have pushed a part.
         """
         self._check_push(queue, batch)
-        return self._attempt(self._push, queue, batch) if batch.num_rows else 0
+        return self._attempt(self._push, queue, self._laid_out(queue, batch)) if batch.num_rows else 0
 
     @abstractmethod
     def _push(self, queue: str, batch: pa.RecordBatch) -> int: ...
@@ -186,6 +205,20 @@ class Store(ABC):
         wrong = faults(batch, self.max_payload)
         if wrong:
             raise refused(queue, batch, wrong)
+
+    def _laid_out(self, queue: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows as records: a PUSHES batch again."""
+        how = self._setting(queue) if self.layout is None else self.layout
+        if not isinstance(how, Buckets) or batch.num_rows < 2:
+            return batch
+        return packed(dated(batch, self.now()), how)
+
+    def _setting(self, queue: str) -> Buckets | None:
+        setting, until = self._layouts.get(queue, (None, 0.0))
+        if time.monotonic() >= until:
+            setting = layout_of(self, queue)
+            self._layouts[queue] = setting, time.monotonic() + LAYOUT_KNOWN
+        return setting
 
     # --- messages in, all at once -------------------------------------------------------------------------------
 
@@ -198,10 +231,12 @@ class Store(ABC):
         check_tag(stage)
         self._check_push(queue, batch)
         part = new_ids(1)[0]  # a second attempt writes the same part again
-        return self._attempt(self._stage, queue, stage, part, batch) if batch.num_rows else 0
+        if batch.num_rows:
+            self._attempt(self._stage, queue, stage, part, self._laid_out(queue, batch))
+        return int(batch.num_rows)
 
     @abstractmethod
-    def _stage(self, queue: str, stage: str, part: str, batch: pa.RecordBatch) -> int:
+    def _stage(self, queue: str, stage: str, part: str, batch: pa.RecordBatch) -> None:
         """Keep the rows as that part of the stage; parts are published in their order."""
 
     def publish(self, stages: Sequence[str]) -> int:
@@ -256,25 +291,42 @@ class Store(ABC):
         self.check_queue(queue)
         check_tag(tag)
         if partitions == 1:
-            rows = [self._attempt(self._claim, queue, f"{tag}/0", limit, lease, before)]
+            rows = [self._take(queue, f"{tag}/0", limit, limit, lease, before)]
         elif held := {one.tag: one.rows for one in self.reservations(queue, tag)}:
             last = max(int(name.rpartition("/")[2]) for name in held)
             rows = [held.get(f"{tag}/{partition}", 0) for partition in range(last + 1)]
         else:
-            shares = spread(self._attempt(self._ready, queue, limit, before), partitions)
-            rows = [
-                self._attempt(self._claim, queue, f"{tag}/{partition}", share, lease, before)
-                for partition, share in enumerate(shares)
-            ]
+            rows, left = [], self._attempt(self._ready, queue, limit, before)
+            for partition, share in enumerate(spread(left, partitions)):
+                rows.append(self._take(queue, f"{tag}/{partition}", left, min(share, left), lease, before, any(rows)))
+                left -= min(rows[-1], left)
+            while rows and not rows[-1]:
+                rows.pop()  # whole buckets may have left nothing to the last ones
         return rows if any(rows) else []
 
+    def _take(
+        self, queue: str, tag: str, limit: int, enough: int, lease: int | None, before: int, content: bool = False
+    ) -> int:
+        """Claim, and where the first bucket is larger than that, split it; unless one is `content` with nothing."""
+        while True:
+            rows, large = self._attempt(self._claim, queue, tag, limit, enough, lease, before)
+            if rows or large is None or content:
+                return int(rows)
+            split(self, queue, large, limit)
+
     @abstractmethod
-    def _claim(self, queue: str, tag: str, limit: int, lease: int | None, before: int) -> int:
-        """Take up to `limit` ready messages under this very tag; where it holds some, just give their number."""
+    def _claim(
+        self, queue: str, tag: str, limit: int, enough: int, lease: int | None, before: int
+    ) -> tuple[int, str | None]:
+        """Take ready records under this very tag, in order, until they hold `enough` messages; never over `limit`.
+
+        Where the tag holds some, just give their number. Gives the number of messages, and the id of a bucket that
+        comes next and is too large, if that is what ended it.
+        """
 
     @abstractmethod
     def _ready(self, queue: str, limit: int, before: int) -> int:
-        """The number of messages that such a claim could take now, counted up to `limit`."""
+        """The number of messages that could be claimed now, counted up to `limit`."""
 
     def fetch(self, queue: str, tag: str, rows: int = PAGE_ROWS) -> Iterator[pa.RecordBatch]:
         """What one tag (not those below it) holds, in order, as MESSAGES batches of at most `rows` rows.
@@ -282,15 +334,21 @@ class Store(ABC):
         Repeatable: it changes nothing, and gives the same rows until the tag is committed, rolled back or lost.
         `mature` is when the message was due, not when the lease ends.
         """
-        after: tuple[int, str] | None = None
+        for page in self._records(queue, tag, rows):
+            for batch in expanded(page):
+                yield from (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
+
+    def _records(self, queue: str, tag: str, rows: int = PAGE_ROWS) -> Iterator[pa.RecordBatch]:
+        """The same, of records."""
+        after: Record | None = None
         while (batch := self._attempt(self._page, queue, tag, after, rows)).num_rows:
             yield batch
             mature = batch.column("mature")[-1].cast(pa.int64()).as_py() // 1000
-            after = (mature, batch.column("id")[-1].as_py())
+            after = Record(batch.column("id")[-1].as_py(), mature)
 
     @abstractmethod
-    def _page(self, queue: str, tag: str, after: tuple[int, str] | None, rows: int) -> pa.RecordBatch:
-        """Up to `rows` held messages that come after (mature, id); ends early at PAGE_BYTES; empty at the end."""
+    def _page(self, queue: str, tag: str, after: Record | None, rows: int) -> pa.RecordBatch:
+        """Up to `rows` held records that come after that one; ends early at PAGE_BYTES; empty at the end."""
 
     def renew(self, queue: str, tag: str, lease: int | None) -> int:
         """Let what the tag still holds be held for `lease` ms from now; give the number of messages."""
@@ -304,10 +362,10 @@ class Store(ABC):
         """Remove what the tag holds (of `ids`, where given) and give the number removed.
 
         `history` ms long the messages can still be read with `peek(view="history")`. Atomic for each message; for
-        all of them together where the database has transactions.
+        all of them together where the database has transactions, and no bucket has to be taken apart.
         """
         check_tag(tag)
-        return self._attempt(self._commit, queue, tag, ids, history)
+        return self._each(queue, tag, ids, lambda some: self._commit(queue, tag, some, history))
 
     @abstractmethod
     def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int) -> int: ...
@@ -322,7 +380,7 @@ class Store(ABC):
         check_tag(tag)
         if delay < 0:
             raise OptionError(f"a rollback cannot be delayed by {delay} ms", delay=delay)
-        return self._attempt(self._rollback, queue, tag, ids, delay, failed)
+        return self._each(queue, tag, ids, lambda some: self._rollback(queue, tag, some, delay, failed))
 
     @abstractmethod
     def _rollback(self, queue: str, tag: str, ids: Sequence[str] | None, delay: int, failed: bool) -> int: ...
@@ -334,10 +392,31 @@ class Store(ABC):
         """
         check_tag(tag)
         check_tag(to)
-        return self._attempt(self._retag, queue, tag, to, ids, lease)
+        return self._each(queue, tag, ids, lambda some: self._retag(queue, tag, to, some, lease))
 
     @abstractmethod
     def _retag(self, queue: str, tag: str, to: str, ids: Sequence[str] | None, lease: int | None) -> int: ...
+
+    def _each(
+        self, queue: str, tag: str, ids: Sequence[str] | None, act: Callable[[Sequence[str] | None], int]
+    ) -> int:
+        """Act on what the tag holds, of `ids` where given: on records of these ids, then on those in buckets."""
+        done = self._attempt(act, ids)
+        if ids is not None and done < len(set(ids)) and (own := apart(self, queue, tag, ids)):
+            done += self._attempt(act, own)
+        return done
+
+    @abstractmethod
+    def _recast(self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch) -> bool:
+        """Replace records by those of a PUSHES batch, which hold the same messages; give whether it was done.
+
+        In one step, and only if all of them are there: held by this very tag, and so are the others then, under the
+        same lease; or, where it is `None`, held by nobody under a lease that lasts.
+        """
+
+    @abstractmethod
+    def _spare(self, queue: str, after: Record | None, rows: int) -> pa.RecordBatch:
+        """Up to `rows` records in order that may be reserved now and come after that one, as a MESSAGES batch."""
 
     def reservations(self, queue: str, tag: str = "") -> list[Reservation]:
         """What the tag and those below it hold, by tag; all reservations of the queue where it is empty."""
@@ -373,10 +452,17 @@ class Store(ABC):
             check_tag(tag)
         if queue == to:
             raise OptionError(f"a queue cannot be moved to itself: {queue!r}", queue=queue)
-        return self._attempt(self._move, queue, to, Which(tag, ids, limit, min_tries), death)
+        moved = self._attempt(self._move, queue, to, Which(tag, ids, limit, min_tries), death)
+        if ids is None and limit is None:
+            return moved
+        wanted = min(len(set(ids)) if ids is not None else LATEST, limit if limit is not None else LATEST)
+        if moved < wanted and (own := apart(self, queue, tag, ids, most=wanted - moved, min_tries=min_tries)):
+            moved += self._attempt(self._move, queue, to, Which(tag, own, None, min_tries), death)
+        return moved
 
     @abstractmethod
-    def _move(self, queue: str, to: str, which: Which, death: Death | None) -> int: ...
+    def _move(self, queue: str, to: str, which: Which, death: Death | None) -> int:
+        """A limit counts messages: the first bucket that holds too many ends it."""
 
     # --- notes --------------------------------------------------------------------------------------------------
 
@@ -476,13 +562,38 @@ class Store(ABC):
         reserved message is when it was due.
         """
         schema = MESSAGES if view == "messages" else HISTORY
-        for batch in self._peek(queue, where, limit, view, rows):
-            yield batch.cast(schema) if batch.schema != schema else batch
+        buckets = 0
+
+        def opened(limit: int | None) -> Iterator[pa.RecordBatch]:
+            nonlocal buckets
+            for page in self._peek(queue, where, limit, view, rows):
+                page = page.cast(schema) if page.schema != schema else page
+                for batch in expanded(page):
+                    if batch is page:
+                        yield page
+                    else:
+                        buckets += 1
+                        fitting = meeting(batch, where)
+                        yield from (fitting.slice(start, rows) for start in range(0, fitting.num_rows, rows))
+
+        if limit is None:
+            yield from opened(None)
+            return
+        found = pa.Table.from_batches(opened(limit), schema)
+        if buckets and where and found.num_rows < limit:  # perhaps there was nothing in them
+            found = pa.Table.from_batches(opened(None), schema)
+        first = found.sort_by([("mature", "ascending"), ("id", "ascending")]) if buckets else found
+        yield from first.slice(0, limit).combine_chunks().to_batches(max_chunksize=rows)
 
     @abstractmethod
     def _peek(
         self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
-    ) -> Iterator[pa.RecordBatch]: ...
+    ) -> Iterator[pa.RecordBatch]:
+        """Records. All buckets meet a condition on `id` or `mature`, which are those of their messages."""
+
+    @abstractmethod
+    def _buckets(self, queue: str, id: str | None) -> Iterator[pa.RecordBatch]:
+        """The buckets of the queue, the held ones too, or just this one, in order, as MESSAGES batches."""
 
     def queues(self) -> list[str]:
         """The names of the queues that hold messages, sorted.
@@ -555,6 +666,24 @@ class Store(ABC):
         )(operation, *arguments)
 
 
+def meeting(batch: pa.RecordBatch, where: Sequence[Condition], *, or_buckets: bool = False) -> pa.RecordBatch:
+    """The rows that meet the conditions.
+
+    `or_buckets`: what is a bucket meets those on `id` and `mature`, which are for its messages.
+    """
+    for one in where:
+        column = batch.column(one.column)
+        values = milliseconds(column) if one.column == "mature" else column
+        if one.op == "in":
+            fits = pc.is_in(values, pa.array(one.value, values.type))
+        else:
+            fits = _COMPARE[one.op](values, pa.scalar(one.value, values.type))
+        if or_buckets and one.column != "tries":
+            fits = pc.or_(fits, pc.starts_with(batch.column("id"), MARK))
+        batch = batch.filter(fits)
+    return batch
+
+
 def spread(rows: int, partitions: int) -> list[int]:
     """How many of `rows` each partition gets: even shares, at most `partitions`, none that is not worth a task."""
     parts = max(1, min(partitions, -(-rows // SMALLEST_PARTITION)))
@@ -575,6 +704,24 @@ def about(queue: str, *names: str) -> str:
 def below(tag: str) -> tuple[str, str]:
     """The half-open range of the tags below `tag` in text order ("0" comes right after "/")."""
     return f"{tag}/", f"{tag}0"
+
+
+def layout_of(store: Store, queue: str) -> Buckets | None:
+    """The setting of a queue: how its messages are put into buckets, `None` where they are not."""
+    note = store.note(about(queue, "layout"))
+    return Buckets(note.value["size"], note.value["compression"]) if note else None
+
+
+def set_layout(store: Store, queue: str, layout: Buckets | None) -> None:
+    """Set that. Clients of the queue know it some LAYOUT_KNOWN seconds later; what it holds stays as it is."""
+    store.check_queue(queue)
+    value = None if layout is None else {"v": 1, "size": layout.size, "compression": layout.compression}
+    key = about(queue, "layout")
+    done = False
+    while not done:
+        note = store.note(key)
+        done = store.set_note(key, value, note.version if note else 0)
+    store._layouts.pop(queue, None)
 
 
 def refused(queue: str, batch: pa.RecordBatch, wrong: Mapping[int, str]) -> MessageError:

@@ -111,9 +111,13 @@ def _reserve_for_ever(url: str, queue: str) -> None:
 class StoreContract(StagingContract):
     """Inherit it, and give the fixtures `url` and `unreachable` (`None` for a database without a server)."""
 
+    def opened(self, url: str) -> Store:
+        """A client of the database, which keeps messages in the layout under test."""
+        return open_store(url)
+
     @pytest.fixture
     def store(self, url: str) -> Iterator[Store]:
-        with open_store(url) as opened:
+        with self.opened(url) as opened:
             yield opened
 
     @pytest.fixture
@@ -126,7 +130,7 @@ class StoreContract(StagingContract):
     @pytest.fixture
     def peer(self, url: str) -> Iterator[Store]:
         """Another client of the same database."""
-        with open_store(url) as opened:
+        with self.opened(url) as opened:
             yield opened
 
     # --- push ---------------------------------------------------------------------------------------------------
@@ -381,7 +385,7 @@ class StoreContract(StagingContract):
 
         claim, calls = store._claim, []
 
-        def claim_twice(*arguments: Any) -> int:
+        def claim_twice(*arguments: Any) -> tuple[int, str | None]:
             calls.append(1)
             if len(calls) > 2:
                 raise Crash

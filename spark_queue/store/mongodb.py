@@ -28,7 +28,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, ClassVar, TypeVar
@@ -54,8 +54,10 @@ from pymongo.read_concern import ReadConcern
 from pymongo.uri_parser import parse_uri
 
 from spark_queue import message
+from spark_queue.buckets import Record, fitting, is_bucket
 from spark_queue.errors import OptionError, StoreError, StoreUnavailable
 from spark_queue.store.base import (
+    PAGE_ROWS,
     Condition,
     Death,
     Note,
@@ -69,6 +71,7 @@ from spark_queue.store.base import (
 )
 from spark_queue.store.bson_json import CODEC
 from spark_queue.store.mongodb_documents import (
+    BUCKETS,
     BY_ID,
     DUPLICATE_KEY,
     FENCED,
@@ -88,13 +91,16 @@ from spark_queue.store.mongodb_documents import (
     Filter,
     Page,
     State,
+    after_record,
     as_batch,
+    beyond,
     claiming,
     due_by,
     due_of,
     held_by,
     history_of,
     id_condition,
+    in_order,
     insert,
     insert_new,
     key_of,
@@ -104,6 +110,7 @@ from spark_queue.store.mongodb_documents import (
     moved_to,
     pages,
     to_documents,
+    weight,
 )
 from spark_queue.store.mongodb_stages import OWN, Stages
 
@@ -281,18 +288,26 @@ class MongoStore(Store):
     # --- messages in --------------------------------------------------------------------------------------------
 
     def _push(self, queue: str, batch: pa.RecordBatch) -> int:
-        documents, wrong = to_documents(batch, self._now())
-        if wrong:
-            raise refused(queue, batch, wrong)
-        return insert(self._queue(queue, make=True), documents)
+        return insert(self._queue(queue, make=True), self._sound(queue, batch))
 
-    def _stage(self, queue: str, stage: str, part: str, batch: pa.RecordBatch) -> int:
-        documents, wrong = to_documents(batch, self._now())
+    def _sound(self, queue: str, batch: pa.RecordBatch) -> list[Document]:
+        """The rows as documents. Raises for what cannot be kept."""
+        now, transactions = self._hello()
+        documents, wrong = to_documents(batch, now)
         if wrong:
             raise refused(queue, batch, wrong)
+        if not transactions and any("rows" in one for one in documents):
+            raise StoreError(
+                f"{queue!r}: layout=bucket needs transactions, which a standalone MongoDB server does not have: make "
+                "it a replica set (of one server is enough), or use layout=single",
+                queue=queue,
+            )
+        return documents
+
+    def _stage(self, queue: str, stage: str, part: str, batch: pa.RecordBatch) -> None:
+        documents = self._sound(queue, batch)
         with self._session() as session:
             self._stages().put(queue, stage, part, documents, session)
-        return len(documents)
 
     def _publish(self, stages: Sequence[str]) -> int:
         return self._stages().publish(stages, self._hello()[1])
@@ -308,18 +323,22 @@ class MongoStore(Store):
 
     # --- reservations -------------------------------------------------------------------------------------------
 
-    def _claim(self, queue: str, tag: str, limit: int, lease: int | None, before: int) -> int:
+    def _claim(
+        self, queue: str, tag: str, limit: int, enough: int, lease: int | None, before: int
+    ) -> tuple[int, str | None]:
         found = self._queue(queue)
         if held := found.count_documents({**FENCED, "_tag": tag}, **self._by(found, HELD)):
-            return held
+            return held + self._more(found, {**FENCED, "_tag": tag}), None
         now = self._now()
         due = due_by(min(now, before))
         claim = claiming(tag, DatetimeMS(now), lease_end(now, lease))
-        claimed = 0
-        while claimed < limit:
-            most = min(limit - claimed, CHUNK)
+        claimed = more = 0
+        large: str | None = None
+        while claimed + more < enough and large is None:
+            most = min(enough - claimed - more, CHUNK)
             ids = found.find(due, {"_id": 1}, limit=most, batch_size=most, **self._by(found, READY))
-            first = [one["_id"] for one in ids.sort(WAITING_ORDER)]
+            in_turn = ((one["_id"], str(one["_id"])) for one in ids.sort(WAITING_ORDER))
+            first, _, large = fitting(in_turn, limit - claimed - more, most)
             if not first:
                 break
             self._queue(queue, make=True)  # not before: a reserve makes no queue
@@ -328,7 +347,16 @@ class MongoStore(Store):
             with self._session() as session:
                 taken: int = found.update_many(which, claim, session=session, **BY_ID).modified_count
             claimed += taken
-        return claimed
+            if any(isinstance(one, str) for one in first):
+                more = self._more(found, {**FENCED, "_tag": tag})
+        return claimed + more, large
+
+    def _more(self, queue: Collection[Document], which: Filter) -> int:
+        """How many messages more than records there are, of those that meet the filter."""
+        if not self._known(queue):  # then there are no buckets, or nobody can count fast
+            return sum(one["rows"] - 1 for one in queue.find({**which, "rows": {"$exists": True}}, {"rows": 1}))
+        buckets = {"$and": [which, {"rows": {"$exists": True}}]}
+        return sum(one["rows"] - 1 for one in queue.find(buckets, {"_id": 0, "rows": 1}, **self._by(queue, BUCKETS)))
 
     @contextmanager
     def _session(self) -> Iterator[ClientSession]:
@@ -350,14 +378,47 @@ class MongoStore(Store):
     def _ready(self, queue: str, limit: int, before: int) -> int:
         found = self._queue(queue)
         due = due_by(min(self._now(), before))
-        return found.count_documents(due, limit=limit, **self._by(found, READY)) if limit else 0
+        if not limit:
+            return 0
+        ready = found.count_documents(due, limit=limit, **self._by(found, READY))
+        return min(limit, ready + self._more(found, due)) if ready < limit else limit
 
-    def _page(self, queue: str, tag: str, after: tuple[int, str] | None, rows: int) -> pa.RecordBatch:
+    def _spare(self, queue: str, after: Record | None, rows: int) -> pa.RecordBatch:
+        found, now = self._queue(queue), self._now()
+        which: Document = {"$and": [FREE.which, {"mature": {"$lte": DatetimeMS(now)}}]}
+        if after is not None:
+            which["$and"].append(after_record("mature", after))
+        some = found.find(which, limit=rows, batch_size=rows, **self._by(found, READY)).sort(WAITING_ORDER)
+        with some as documents:
+            return next((as_batch(queue, page) for page in pages(documents, rows)), message.NOTHING)
+
+    def _recast(self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch) -> bool:
+        now, transactions = self._hello()
+        found, keys = self._queue(queue, make=True), [key_of(one.id) for one in records]
+        state = loose(now).which if tag is None else {**FENCED, "_tag": tag}
+        documents, _ = to_documents(batch, now)
+        with self._together(transactions) as session:
+            which = {**state, "_id": {"$in": keys}}
+            old = list(found.find(which, {"payload": 0}, session=session, **BY_ID))
+            if len(old) < len(keys):
+                return False
+            for one in documents:
+                one["tries"] = old[0].get("tries", 0)  # those of an ended lease count its failure already
+                if tag is not None:
+                    held = {name: old[0][name] for name in ("mature", "reserved", "_tag", "_reserved")}
+                    one |= {"_mature": one["mature"], **held}
+            if session is None:
+                insert(found, documents)
+            else:
+                insert_new(found, [one["_id"] for one in documents], documents, session)
+            gone = found.delete_many(which, session=session, **BY_ID).deleted_count
+            return bool(gone == len(keys))
+
+    def _page(self, queue: str, tag: str, after: Record | None, rows: int) -> pa.RecordBatch:
         found = self._queue(queue)
         which: Document = {**FENCED, "_tag": tag}
         if after is not None:
-            mature, id = DatetimeMS(after[0]), key_of(after[1])
-            which["$or"] = [{"_mature": {"$gt": mature}}, {"_mature": mature, "_id": {"$gt": id}}]
+            which |= after_record("_mature", after)
         some = found.find(which, HELD_FIELDS, limit=rows, batch_size=rows, **self._by(found, HELD))
         with some.sort(HELD_ORDER) as documents:
             return next((as_batch(queue, page, held=True) for page in pages(documents, rows)), message.NOTHING)
@@ -366,13 +427,13 @@ class MongoStore(Store):
         found = self._queue(queue)
         until = lease_end(self._now(), lease)
         renewed = found.update_many(held_by(tag), {"$set": {"mature": until}}, **self._by(found, HELD))
-        return renewed.matched_count
+        return renewed.matched_count + self._more(found, held_by(tag)) if renewed.matched_count else 0
 
     def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int) -> int:
         found = self._queue(queue)
         held = self._among(found, OURS._replace(which=held_by(tag)), ids)
         if not history:
-            return sum(found.delete_many(which, **by).deleted_count for which, by in held)
+            return self._counted(found, ids, held, lambda which, by: found.delete_many(which, **by).deleted_count)
         now = self._now()
         moments = {"processed": now, "mature": now + 100 * history, "_until": now + history}
         keep = {
@@ -380,7 +441,7 @@ class MongoStore(Store):
             "$unset": {name: "" for name in FORGET if name != "_mature"},
             "$inc": {"tries": -1},
         }
-        return sum(found.update_many(which, keep, **by).modified_count for which, by in held)
+        return self._counted(found, ids, held, lambda which, by: found.update_many(which, keep, **by).modified_count)
 
     def _rollback(self, queue: str, tag: str, ids: Sequence[str] | None, delay: int, failed: bool) -> int:
         found = self._queue(queue)
@@ -388,14 +449,45 @@ class MongoStore(Store):
         give: Document = {"$set": {"mature": moment_of(self._now() + delay)}, "$unset": FORGET}
         if not failed:
             give["$inc"] = {"tries": -1}
-        return sum(found.update_many(which, give, **by).modified_count for which, by in held)
+        return self._counted(found, ids, held, lambda which, by: found.update_many(which, give, **by).modified_count)
 
     def _retag(self, queue: str, tag: str, to: str, ids: Sequence[str] | None, lease: int | None) -> int:
         found = self._queue(queue)
         which = {"$and": [held_by(tag), {"_tag": {"$ne": to}}]}  # what has passed on is not met again
         change = {"$set": {"_tag": to, "mature": lease_end(self._now(), lease)}}
         passing = self._among(found, OURS._replace(which=which), ids)
-        return sum(found.update_many(some, change, **by).modified_count for some, by in passing)
+        return self._counted(
+            found, ids, passing, lambda some, by: found.update_many(some, change, **by).modified_count
+        )
+
+    def _counted(
+        self,
+        queue: Collection[Document],
+        ids: Sequence[str] | None,
+        parts: Iterable[tuple[Document, dict[str, Any]]],
+        act: Callable[[Document, dict[str, Any]], int],
+    ) -> int:
+        """Act on all that meet the filters, and give the number of messages.
+
+        Buckets first, by their ids: those that were lost in between are not counted, and then neither are the others
+        with them.
+        """
+        done = 0
+        looking = self._has_buckets(queue) if ids is None else any(map(is_bucket, ids))
+        for which, by in parts:
+            if looking:
+                some = {"$and": [which, {"rows": {"$exists": True}}]}
+                buckets = list(queue.find(some, {"rows": 1}, **self._by(queue, BUCKETS)))
+                if buckets:
+                    these = {"$and": [which, {"_id": {"$in": [one["_id"] for one in buckets]}}]}
+                    acted = act(these, BY_ID)
+                    done += weight(buckets) if acted == len(buckets) else acted
+            done += act(which, by)
+        return done
+
+    def _has_buckets(self, queue: Collection[Document]) -> bool:
+        """Whether any record of the queue is a bucket."""
+        return queue.find_one({"_id": {"$type": "string"}}, {"_id": 1}, **BY_ID) is not None
 
     def _among(
         self, queue: Collection[Document], state: State, ids: Sequence[str] | None, size: int = CHUNK
@@ -410,7 +502,8 @@ class MongoStore(Store):
     def _reservations(self, queue: str, tag: str) -> list[Reservation]:
         found = self._queue(queue)
         which = held_by(tag) if tag else {**FENCED, "_tag": {"$type": "string"}}
-        group = {"_id": "$_tag", "rows": {"$sum": 1}, "until": {"$max": "$mature"}}
+        rows = {"$sum": {"$ifNull": ["$rows", 1]}}
+        group = {"_id": "$_tag", "rows": rows, "until": {"$max": "$mature"}}
         steps = [{"$match": which}, {"$group": group}, {"$sort": {"_id": 1}}]
         return [
             Reservation(one["_id"], one["rows"], None if one["until"] >= NEVER else int(one["until"]))
@@ -427,15 +520,17 @@ class MongoStore(Store):
         state = loose(now) if which.tag is None else OURS._replace(which=held_by(which.tag))
         if which.min_tries:
             state = state._replace(which={**state.which, "tries": {"$gte": which.min_tries + state.ahead}})
-        moving: list[ObjectId] = []
+        moving: list[ObjectId | str] = []
         together = CHUNK if which.limit is None or not which.ids else len(which.ids)
         for where, by in self._among(found, state, which.ids, together):
             some = found.find(where, {"_id": 1}, **by)
-            if which.limit is not None:
+            if which.limit is None:
+                moving += [one["_id"] for one in some]
+            else:
                 some = some.sort(state.order).limit(which.limit)
-            moving += [one["_id"] for one in some]
+                moving += fitting(((one["_id"], str(one["_id"])) for one in some), which.limit, which.limit)[0]
 
-        def transfer(part: list[ObjectId]) -> tuple[int, list[ObjectId]]:
+        def transfer(part: list[ObjectId | str]) -> tuple[int, list[ObjectId | str]]:
             """Give the number moved, and what is left."""
             with self._together(transactions) as session:
                 where = {**state.which, "_id": {"$in": part}}
@@ -447,8 +542,9 @@ class MongoStore(Store):
                 else:
                     insert_new(target, [one["_id"] for one in entering], entering, session)
                 where["_id"] = {"$in": [one["_id"] for one in documents]}  # never one that was not copied
-                moved = found.delete_many(where, session=session, **BY_ID).deleted_count
-                return moved, [id for id in part if documents and id > documents[-1]["_id"]]
+                gone = found.delete_many(where, session=session, **BY_ID).deleted_count
+                moved = weight(documents) if gone == len(documents) else gone
+                return moved, [id for id in part if documents and in_order(id) > in_order(documents[-1]["_id"])]
 
         moved = 0
         for part in _parts(moving, TOGETHER):
@@ -506,6 +602,10 @@ class MongoStore(Store):
         ready = found.count_documents(due_by(now), **by)
         waiting = found.count_documents({"processed": None, **later}, **by)
         reserved = found.count_documents({**RESERVED, **later}, **self._by(found, HELD))
+        if self._has_buckets(found):
+            ready += self._more(found, due_by(now))
+            waiting += self._more(found, {"processed": None, **later})
+            reserved += self._more(found, {"processed": None, "_tag": {"$exists": True}, **later})
         first = self._first(found) if ready else None
         age = None if first is None else max(0, now - first)
         # They were counted one after the other, while others may have been at work.
@@ -540,15 +640,15 @@ class MongoStore(Store):
                 which = {"$and": [state.where(where), *ids]}
                 for one in self._attempt(self._first_of, queue, state, which, by, limit):
                     first.setdefault(one["_id"], one)  # it may have changed its state meanwhile
-            in_order = sorted(first.values(), key=lambda one: (due_of(one), one["_id"]))
-            yield from (as_batch(queue, page) for page in pages(in_order[:limit], rows))
+            ordered = sorted(first.values(), key=lambda one: (due_of(one), in_order(one["_id"])))
+            yield from (as_batch(queue, page) for page in pages(ordered[:limit], rows))
             return
         # In the order of what never changes: nothing is met twice. By pages: the caller may take all the time.
         all_states: list[Filter] = [{"$or": [state.where(where) for state in states]}, *ids]
         after: list[Filter] = []
         while page := self._attempt(self._some_of, queue, {"$and": all_states + after}, rows):
             yield as_batch(queue, page)
-            after = [{"_id": {"$gt": page.documents[-1]["_id"]}}]
+            after = [beyond(page.documents[-1]["_id"])]
 
     def _first_of(self, queue: str, state: State, which: Filter, by: dict[str, Any], limit: int) -> list[Document]:
         """The first `limit` messages in a state, in order."""
@@ -560,6 +660,13 @@ class MongoStore(Store):
         with self._queue(queue).find(which, limit=rows, batch_size=rows, **BY_ID).sort("_id", 1) as documents:
             return next(pages(documents, rows), None)
 
+    def _buckets(self, queue: str, id: str | None) -> Iterator[pa.RecordBatch]:
+        which: Document = {"_id": {"$type": "string"} if id is None else id, "processed": None}
+        after: list[Filter] = []
+        while page := self._attempt(self._some_of, queue, {"$and": [which, *after]}, PAGE_ROWS):
+            yield as_batch(queue, page)
+            after = [{"_id": {"$gt": page.documents[-1]["_id"]}}]
+
     def _queues(self) -> list[str]:
         names = self._database().list_collection_names(filter={"type": "collection"})
         return [name for name in names if not name.startswith(("system.", OWN))]
@@ -568,7 +675,8 @@ class MongoStore(Store):
 
     def _purge(self, queue: str) -> int:
         found = self._queue(queue)
-        return found.delete_many(loose(self._now()).which, **self._by(found, READY)).deleted_count
+        free = [(dict(loose(self._now()).which), self._by(found, READY))]
+        return self._counted(found, None, free, lambda which, by: found.delete_many(which, **by).deleted_count)
 
     def _drop(self, queue: str) -> None:
         self._queue(queue).drop()

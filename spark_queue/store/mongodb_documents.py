@@ -19,6 +19,7 @@ and adds, where needed:
                 know nothing of tags, but set or remove `reserved` whenever they take a message or give it back
     _until      when the server removes it from the history
     _hidden     who is about to publish it, on a server without transactions; `processed` hides it for so long
+    rows        how many messages a bucket holds; its `_id` is its id, a string. To keuss it is one binary message
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from pymongo.collection import Collection
 from pymongo.errors import BulkWriteError
 
 from spark_queue import message
+from spark_queue.buckets import Record, is_bucket, rows_of
 from spark_queue.store.base import PAGE_BYTES, Condition, Death
 from spark_queue.store.bson_json import check_document, difficult, from_bson, header_text, to_bson
 
@@ -61,7 +63,13 @@ HELD = IndexModel(
     partialFilterExpression={"reserved": {"$exists": True}},
 )
 ENDING = IndexModel([("_until", 1)], name="spark_queue_ending", sparse=True, expireAfterSeconds=0)
-INDEXES = (READY, HELD, ENDING)
+#: Leads to the buckets, and has all it takes to count their messages.
+BUCKETS = IndexModel(
+    [("rows", 1), ("processed", 1), ("mature", 1), ("_tag", 1)],
+    name="spark_queue_buckets",
+    partialFilterExpression={"rows": {"$exists": True}},
+)
+INDEXES = (READY, HELD, ENDING, BUCKETS)
 BY_ID: dict[str, Any] = {"hint": "_id_"}
 
 #: What a page of held messages needs.
@@ -92,7 +100,7 @@ class State(NamedTuple):
         op, numbers = OPERATORS[condition.op], [int(one) for one in _values(condition)]
         if condition.column == "mature":
             moments = [DatetimeMS(one) for one in numbers]
-            return {self.due: {op: moments if op == "$in" else moments[0]}}
+            return or_bucket({self.due: {op: moments if op == "$in" else moments[0]}})
         counts = [one + self.ahead for one in numbers]
         return {"tries": {op: counts if op == "$in" else counts[0]}}
 
@@ -122,8 +130,10 @@ THEIRS = State({**RESERVED, "$expr": {"$ne": ["$reserved", "$_reserved"]}}, "mat
 # --- filters and updates --------------------------------------------------------------------------------------------
 
 
-def key_of(id: str) -> ObjectId:
-    """The `_id` of the message with this id."""
+def key_of(id: str) -> ObjectId | str:
+    """The `_id` of the record with this id."""
+    if is_bucket(id):
+        return id
     return ObjectId(bytes.fromhex(id) if OBJECT_ID.fullmatch(id) else hashlib.sha256(id.encode()).digest()[:12])
 
 
@@ -134,9 +144,31 @@ def _values(condition: Condition) -> tuple[str | int, ...]:
 def id_condition(condition: Condition) -> Filter:
     """A condition on the id as a filter."""
     if condition.op in ("=", "in"):
-        return {"_id": {"$in": [key_of(str(one)) for one in _values(condition)]}}
+        return or_bucket({"_id": {"$in": [key_of(str(one)) for one in _values(condition)]}})
     id = {"$ifNull": ["$_sid", {"$toString": "$_id"}]}
-    return {"$expr": {OPERATORS[condition.op]: [id, {"$literal": condition.value}]}}
+    return or_bucket({"$expr": {OPERATORS[condition.op]: [id, {"$literal": condition.value}]}})
+
+
+def in_order(key: ObjectId | str) -> tuple[bool, ObjectId | str]:
+    """What sorts the `_id` of records as the server does."""
+    return isinstance(key, ObjectId), key
+
+
+def beyond(key: ObjectId | str) -> Filter:
+    """What comes after this `_id`: a comparison meets only values of the same type."""
+    greater: Filter = {"_id": {"$gt": key}}
+    return {"$or": [greater, {"_id": {"$type": "objectId"}}]} if isinstance(key, str) else greater
+
+
+def after_record(field: str, record: Record) -> Document:
+    """What comes after this record in the order of a moment and `_id`."""
+    moment = DatetimeMS(record.mature)
+    return {"$or": [{field: {"$gt": moment}}, {field: moment, **beyond(key_of(record.id))}]}
+
+
+def or_bucket(which: Filter) -> Filter:
+    """What meets the filter, and all buckets."""
+    return {"$or": [which, {"_id": {"$type": "string"}}]}
 
 
 def due_by(moment: int) -> Document:
@@ -210,7 +242,9 @@ def to_documents(batch: pa.RecordBatch, now: int) -> tuple[list[Document], dict[
                 "tries": tries,
                 "hdrs": headers,
             }
-            if not native:
+            if is_bucket(id):
+                document["rows"] = rows_of(id)
+            elif not native:
                 document["_sid"] = id
             if hard or headers:
                 check_document(document)
@@ -220,8 +254,13 @@ def to_documents(batch: pa.RecordBatch, now: int) -> tuple[list[Document], dict[
     return documents, wrong
 
 
+def weight(documents: Iterable[Mapping[str, Any]]) -> int:
+    """How many messages records hold together."""
+    return sum(one.get("rows", 1) for one in documents)
+
+
 def insert(queue: Collection[Document], documents: Sequence[Document], instead: Filter | None = None) -> int:
-    """Insert those whose ids are not there yet and give their number.
+    """Insert those whose ids are not there yet and give the number of messages.
 
     A message of the history makes way (that meets `instead`, where given), and so does one that is hidden.
     """
@@ -229,13 +268,13 @@ def insert(queue: Collection[Document], documents: Sequence[Document], instead: 
         return 0
     try:
         queue.insert_many(documents, ordered=False)
-        return len(documents)
+        return weight(documents)
     except BulkWriteError as error:
         if not only_duplicates(error):
             raise
         failed = error.details["writeErrors"]
-        inserted: int = error.details["nInserted"]
     there_already = [documents[one["index"]] for one in failed]
+    inserted = weight(documents) - weight(there_already)
     makes_way = {"processed": {"$exists": True}, **(instead or {})}
     again = [ReplaceOne({"_id": one["_id"], **makes_way}, one) for one in there_already]
     return inserted + queue.bulk_write(again, ordered=False).modified_count
@@ -257,7 +296,7 @@ def insert_new(
             new.setdefault(id, document)
     if new:
         queue.insert_many(new.values(), ordered=False, session=session)
-    return len(new)
+    return weight(new.values())
 
 
 def only_duplicates(error: BulkWriteError) -> bool:

@@ -73,9 +73,9 @@ def consumers(store: Store, queue: str | None = None) -> Iterator[tuple[str, str
     """All consumers that have been run: queue, `name/epoch`, and who runs it just now."""
     now = store.now()
     for key, note in store.notes("queue/" if queue is None else about(queue, OWNER, "")).items():
-        _, name, kind, consumer = key.split("/", 3)
+        _, name, kind, *consumer = key.split("/", 3)
         if kind == OWNER:
-            yield unquote(name), consumer, _living(note, now)
+            yield unquote(name), consumer[0], _living(note, now)
 
 
 def revoke(store: Store, queue: str, consumer: str) -> None:

@@ -42,6 +42,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from spark_queue import message
+from spark_queue.buckets import Record, is_bucket, weigh
 from spark_queue.errors import OptionError, StoreError, StoreUnavailable, near
 from spark_queue.store import mask
 from spark_queue.store.base import (
@@ -56,6 +57,7 @@ from spark_queue.store.base import (
     Store,
     View,
     Which,
+    meeting,
 )
 from spark_queue.store.redis_documents import FIELDS, Row, as_batch, pieces, read_entry
 
@@ -78,6 +80,7 @@ class Keys(NamedTuple):
     leases: str
     history: str
     processed: str
+    buckets: str
 
 
 def keys_of(queue: str) -> Keys:
@@ -89,11 +92,15 @@ def keys_of(queue: str) -> Keys:
         f"spark_queue:{queue}:leases",
         f"spark_queue:{queue}:history",
         f"spark_queue:{queue}:processed",
+        f"spark_queue:{queue}:buckets",
     )
 
 
 class Chunk(NamedTuple):
-    """Messages of a stage that are published in one step. Those of a stage sort as they were staged."""
+    """Messages of a stage that are published in one step. Those of a stage sort as they were staged.
+
+    `part` ends with the number of messages.
+    """
 
     stage: str
     part: str
@@ -115,6 +122,11 @@ class Chunk(NamedTuple):
     def key(self) -> str:
         """Where its messages lie. No other call of `stage` makes this key, whatever its queue and stage."""
         return f"spark_queue:{self.queue}:staged:{self.stage}/{self.part}"
+
+    @property
+    def rows(self) -> int:
+        """How many messages it was made with."""
+        return int(self.part.rpartition(".")[2])
 
     def within(self, stage: str) -> bool:
         """Whether it is of this stage or of one below it; of any stage, where that is empty."""
@@ -260,21 +272,23 @@ class RedisStore(Store):
 
     # --- messages in, all at once -------------------------------------------------------------------------------
 
-    def _stage(self, queue: str, stage: str, part: str, batch: pa.RecordBatch) -> int:
+    def _stage(self, queue: str, stage: str, part: str, batch: pa.RecordBatch) -> None:
         dues = message.due(batch, self._now())
         contents = list(pieces(queue, batch, dues, CHUNK))
-        chunks = [Chunk(stage, f"{part}.{number:06}", queue) for number in range(len(contents))]
+        chunks = [
+            Chunk(stage, f"{part}.{number:06}.{weigh(content[::FIELDS])}", queue)
+            for number, content in enumerate(contents)
+        ]
         with self._anywhere() as client:
             client.sadd(registry_of(stage), *(chunk.member for chunk in chunks))
         for chunk, content in zip(chunks, contents, strict=True):
             self._run("stage", queue, *content, more=[chunk.key])
-        return len(dues)
 
     def _publish(self, stages: Sequence[str]) -> int:
         named = set(stages)
         sinks = {registry_of(stage): stage for stage in stages}
         found = (chunk for stage in sinks.values() for chunk in self._registered(stage))
-        return self._end("publish", [chunk for chunk in found if chunk.stage in named])
+        return sum(rows for _, rows in self._end("publish", [chunk for chunk in found if chunk.stage in named]))
 
     def _staged(self, stage: str) -> list[Staged]:
         chunks = [chunk for chunk in self._registered(stage) if chunk.within(stage)]
@@ -284,12 +298,13 @@ class RedisStore(Store):
             for chunk in chunks:
                 ask.llen(chunk.key)
             for chunk, length in zip(chunks, ask.execute(), strict=True):
-                rows[chunk.stage, chunk.queue] += length // FIELDS
+                rows[chunk.stage, chunk.queue] += chunk.rows if length >= FIELDS else 0
         return [Staged(*which, n) for which, n in rows.items()]
 
     def _unstage(self, stage: str, keep: Sequence[str]) -> int:
         kept, found = set(keep), self._registered(stage)
-        return self._end("unstage", [chunk for chunk in found if chunk.within(stage) and chunk.stage not in kept])
+        ending = [chunk for chunk in found if chunk.within(stage) and chunk.stage not in kept]
+        return sum(chunk.rows for chunk, there in self._end("unstage", ending) if there)
 
     def _registered(self, stage: str) -> list[Chunk]:
         """The chunks of the sink of a stage, of all sinks where it is empty, in order."""
@@ -297,21 +312,25 @@ class RedisStore(Store):
             sinks = [registry_of(stage)] if stage else client.scan_iter(match=registry_of("*"), count=PAGE_ROWS)
             return sorted({Chunk.of(member) for sink in sinks for member in client.smembers(sink)})
 
-    def _end(self, script: str, chunks: Sequence[Chunk]) -> int:
-        """Publish or remove chunks, and only then forget them; give the rows."""
-        rows: int = sum(self._run(script, chunk.queue, more=[chunk.key]) for chunk in chunks)
+    def _end(self, script: str, chunks: Sequence[Chunk]) -> list[tuple[Chunk, int]]:
+        """Publish or remove chunks, and only then forget them; give what the script says of each."""
+        told = [(chunk, self._run(script, chunk.queue, more=[chunk.key])) for chunk in chunks]
         with self._anywhere() as client:
             for registry, ended in groupby(chunks, lambda chunk: registry_of(chunk.stage)):
                 client.srem(registry, *(chunk.member for chunk in ended))
-        return rows
+        return told
 
     # --- reservations -------------------------------------------------------------------------------------------
 
-    def _claim(self, queue: str, tag: str, limit: int, lease: int | None, before: int) -> int:
-        taken, state = 0, b"more"
+    def _claim(
+        self, queue: str, tag: str, limit: int, enough: int, lease: int | None, before: int
+    ) -> tuple[int, str | None]:
+        taken, state, large = 0, b"more", []
         while state == b"more":
-            taken, state = self._run("claim", queue, tag, max(limit, 0), _ms(lease), before, taken)
-        return self._count(queue, tag) if state == b"held" else int(taken)
+            most = max(limit, 0), max(enough, 0)
+            taken, state, *large = self._run("claim", queue, tag, *most, _ms(lease), before, taken)
+        rows = self._count(queue, tag) if state == b"held" else int(taken)
+        return rows, large[0].decode() if large else None
 
     def _ready(self, queue: str, limit: int, before: int) -> int:
         return min(self._sweep(queue, before), limit)
@@ -323,8 +342,29 @@ class RedisStore(Store):
             swept, ready = self._run("ready", queue, before)
         return int(ready)
 
-    def _page(self, queue: str, tag: str, after: tuple[int, str] | None, rows: int) -> pa.RecordBatch:
-        cursor = _member(tag, *after) if after else b""
+    def _spare(self, queue: str, after: Record | None, rows: int) -> pa.RecordBatch:
+        self._sweep(queue)
+        low, start = (after.mature if after else 0), 0
+        while True:
+            with self._connection() as client:
+                found = client.zrangebyscore(
+                    keys_of(queue).moments, low, _milliseconds(client.time()), start, PAGE_ROWS, withscores=True
+                )
+            place = (after.mature, after.id.encode()) if after else (-1, b"")
+            spare = [row for row in ((int(score), id) for id, score in found) if row > place]
+            for part, documents in self._documents(queue, "messages", spare, rows):
+                return as_batch(queue, part, documents)
+            if len(found) < PAGE_ROWS:
+                return message.NOTHING
+            start += PAGE_ROWS
+
+    def _recast(self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch) -> bool:
+        new = [one for piece in pieces(queue, batch, message.due(batch, 0), len(batch)) for one in piece]
+        old = [_member(tag or "", one.mature, one.id) for one in records]
+        return bool(self._run("recast", queue, tag or "", len(new), *new, *old))
+
+    def _page(self, queue: str, tag: str, after: Record | None, rows: int) -> pa.RecordBatch:
+        cursor = _member(tag, after.mature, after.id) if after else b""
         members, documents = self._run("page", queue, tag, cursor, rows)
         return as_batch(queue, [_due_and_id(member) for member in members], documents) if members else message.NOTHING
 
@@ -409,13 +449,17 @@ class RedisStore(Store):
             told = death.headers(queue, 0, self._now())
             del told["x-dl-tries"]  # each message has its own
             headers = orjson.dumps({name: orjson.dumps(value).decode() for name, value in told.items()})
-        failed, other = death.failed if death else 0, keys_of(to)[:2]
-        most = len(members) if which.limit is None else which.limit
+        target = keys_of(to)
+        failed, other = death.failed if death else 0, (target.moments, target.hash, target.buckets)
+        most = NEVER if which.limit is None else which.limit
         at = moved = 0
         while at < len(members) and moved < most:
             chunk = members[at : at + CHUNK]
-            done, last = self._run("move", queue, most - moved, which.min_tries, failed, headers, *chunk, more=other)
+            least = most - moved, which.min_tries
+            done, last, met = self._run("move", queue, *least, failed, headers, *chunk, more=other)
             moved += done
+            if met:
+                break
             at = members.index(last, at) + 1 if last else at + len(chunk)
         return moved
 
@@ -477,9 +521,13 @@ class RedisStore(Store):
             yield from self._peek_history(queue, where, limit, rows)
             return
         ids = _ids_asked(where)
+        if ids is not None:
+            ids |= set(self._attempt(self._bucket_ids, queue))
         free, held = self._attempt(self._snapshot, queue, ids, None if where else limit)
         found = [
-            row for row in free + held if _meets(where, "mature", row[0]) and _meets(where, "id", row[1].decode())
+            (due, id)
+            for due, id in free + held
+            if is_bucket(id.decode()) or (_meets(where, "mature", due) and _meets(where, "id", id.decode()))
         ]
         if limit is not None:
             found.sort()
@@ -487,7 +535,7 @@ class RedisStore(Store):
                 del found[limit:]
         left = len(found) if limit is None else limit
         for part, documents in self._documents(queue, "messages", found, rows):
-            batch = _filtered(as_batch(queue, part, documents), where).slice(0, left)
+            batch = meeting(as_batch(queue, part, documents), where, or_buckets=True).slice(0, left)
             left -= batch.num_rows
             if batch.num_rows:
                 yield batch
@@ -500,12 +548,13 @@ class RedisStore(Store):
         def batches() -> Iterator[pa.RecordBatch]:
             kept = self._attempt(self._remembered, queue)
             ids = _ids_asked(where)
-            found = [(0, id) for id in kept if ids is None or id in ids]
+            found = [(0, id) for id in kept if ids is None or id in ids or is_bucket(id.decode())]
             for part, entries in self._documents(queue, "history", found, rows):
                 processed, dues, documents = zip(*(read_entry(queue, one) for one in entries), strict=True)
                 batch = as_batch(queue, [(due, id) for due, (_, id) in zip(dues, part, strict=True)], documents)
                 column = message.timestamps(processed)
-                yield _filtered(batch.append_column(message.HISTORY.field("processed"), column), where)
+                whole = batch.append_column(message.HISTORY.field("processed"), column)
+                yield meeting(whole, where, or_buckets=True)
 
         if limit is None:
             yield from (batch for batch in batches() if batch.num_rows)
@@ -513,6 +562,17 @@ class RedisStore(Store):
             table = pa.Table.from_batches(batches(), message.HISTORY)
             first = table.sort_by([("mature", "ascending"), ("id", "ascending")]).slice(0, limit)
             yield from first.combine_chunks().to_batches(max_chunksize=rows)
+
+    def _buckets(self, queue: str, id: str | None) -> Iterator[pa.RecordBatch]:
+        ids = self._attempt(self._bucket_ids, queue) if id is None else [id.encode()]
+        free, held = self._attempt(self._snapshot, queue, ids)
+        for part, documents in self._documents(queue, "messages", sorted(free + held), PAGE_ROWS):
+            yield as_batch(queue, part, documents)
+
+    def _bucket_ids(self, queue: str) -> list[bytes]:
+        with self._connection() as client:
+            found: list[bytes] = client.zrange(keys_of(queue).buckets, 0, -1)
+            return found
 
     def _remembered(self, queue: str) -> list[bytes]:
         """The ids in the history."""
@@ -672,11 +732,3 @@ def _ids_asked(where: Sequence[Condition]) -> set[bytes] | None:
         if one.column == "id" and one.op in ("=", "in")
     ]
     return set.intersection(*named) if named else None
-
-
-def _filtered(batch: pa.RecordBatch, where: Sequence[Condition]) -> pa.RecordBatch:
-    for one in where:
-        column = batch.column(one.column)
-        values = (message.milliseconds(column) if one.column == "mature" else column).to_pylist()
-        batch = batch.filter(pa.array([HOLDS[one.op](value, one.value) for value in values], pa.bool_()))
-    return batch

@@ -23,9 +23,11 @@ import orjson
 import pyarrow as pa
 
 from spark_queue import message
+from spark_queue.buckets import Record, fitting, is_bucket, rows_of, weigh
 from spark_queue.errors import OptionError, StoreError, StoreUnavailable
 from spark_queue.store.base import (
     PAGE_BYTES,
+    PAGE_ROWS,
     Condition,
     Death,
     Note,
@@ -71,6 +73,11 @@ CREATE UNIQUE INDEX staged_part ON staged (stage, part);
 
 CREATE TABLE note (key TEXT PRIMARY KEY, value TEXT NOT NULL, version INTEGER NOT NULL) WITHOUT ROWID;
 """,
+    # `rows`: how many messages a record holds. One index leads to the buckets, so that others need not know them.
+    """
+ALTER TABLE message ADD COLUMN rows INTEGER NOT NULL DEFAULT 1;
+CREATE INDEX message_bucket ON message (lease, queue, mature, id) WHERE rows > 1;
+""",
 )
 SCHEMA_VERSION = len(SCHEMA)
 
@@ -78,6 +85,9 @@ SCHEMA_VERSION = len(SCHEMA)
 NOW = "SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 
 COLUMNS = "id, payload, kind, headers, mature, tries"
+
+#: Whether a record is a bucket, whatever it holds: a column `rows` of 1 may be that of a bucket of one.
+_IS_BUCKET = f"(id >= '{message.MARK}' AND id < '{chr(ord(message.MARK) + 1)}')"
 
 #: Bytes of messages in one row of the table `staged`, about.
 BLOB_BYTES = 32 << 20
@@ -196,14 +206,13 @@ class SqliteStore(Store):
         with self._transaction() as db:
             return _insert(db, queue, rows)
 
-    def _stage(self, queue: str, stage: str, part: str, batch: pa.RecordBatch) -> int:
+    def _stage(self, queue: str, stage: str, part: str, batch: pa.RecordBatch) -> None:
         parts = [
-            (stage, f"{part}.{number:06}", queue, some.num_rows, message.pack(some))
+            (stage, f"{part}.{number:06}", queue, weigh(some.column("id").to_pylist()), message.pack(some))
             for number, some in enumerate(message.slices(message.dated(batch, self._now()), BLOB_BYTES))
         ]
         with self._transaction() as db:
             db.executemany("INSERT OR REPLACE INTO staged VALUES (?, ?, ?, ?, ?)", parts)
-            return len(batch)
 
     def _publish(self, stages: Sequence[str]) -> int:
         published = 0
@@ -231,27 +240,33 @@ class SqliteStore(Store):
 
     # --- reservations -------------------------------------------------------------------------------------------
 
-    def _claim(self, queue: str, tag: str, limit: int, lease: int | None, before: int) -> int:
+    def _claim(
+        self, queue: str, tag: str, limit: int, enough: int, lease: int | None, before: int
+    ) -> tuple[int, str | None]:
         with self._transaction() as db:
             number = _number(db, queue)
             held = db.execute("SELECT id FROM lease WHERE queue = ? AND tag = ?", (number, tag)).fetchone()
             if held:
-                (rows,) = db.execute("SELECT count(*) FROM message WHERE lease = ?", held).fetchone()
-                return int(rows)
+                return _held(db, held[0]), None
             now = _now(db)
             _expire(db, number, now)
             until = None if lease is None else now + lease
             made = db.execute(
                 "INSERT INTO lease (queue, tag, until) VALUES (?, ?, ?)", (number, tag, until)
             ).lastrowid
-            claimed = db.execute(
-                "UPDATE message SET lease = ? WHERE rowid IN (SELECT rowid FROM message "
-                "WHERE queue = ? AND lease IS NULL AND mature <= ? ORDER BY mature, id LIMIT ?)",
-                (made, number, min(now, before), limit),
-            ).rowcount
+            free = "FROM message WHERE queue = ? AND lease IS NULL AND mature <= ? ORDER BY mature, id LIMIT ?"
+            which, large = (number, min(now, before), enough), None
+            if _buckets_in(db, number):
+                found = db.execute(f"SELECT rowid, id {free}", which)
+                rowids, claimed, large = fitting(found, limit, enough)
+                take = "UPDATE message SET lease = ? WHERE rowid IN (SELECT value FROM json_each(?))"
+                db.execute(take, (made, json.dumps(rowids)))
+            else:
+                take = f"UPDATE message SET lease = ? WHERE rowid IN (SELECT rowid {free})"
+                claimed = db.execute(take, (made, *which)).rowcount
             if not claimed:
                 db.execute("DELETE FROM lease WHERE id = ?", (made,))
-            return claimed
+            return claimed, large
 
     def _ready(self, queue: str, limit: int, before: int) -> int:
         with self._transaction() as db:
@@ -262,14 +277,45 @@ class SqliteStore(Store):
                 "WHERE queue = ? AND lease IS NULL AND mature <= ? ORDER BY mature LIMIT ?)",
                 (number, min(now, before), limit),
             ).fetchone()
-            return int(rows)
+            more = _more(db, "lease IS NULL AND queue = ? AND mature <= ?", (number, min(now, before)))
+            return min(int(rows) + more, limit)
 
-    def _page(self, queue: str, tag: str, after: tuple[int, str] | None, rows: int) -> pa.RecordBatch:
+    def _spare(self, queue: str, after: Record | None, rows: int) -> pa.RecordBatch:
+        with self._transaction() as db:
+            number, now = _number(db, queue), _now(db)
+            _expire(db, number, now)
+            found = db.execute(
+                f"SELECT {COLUMNS} FROM message WHERE queue = ? AND lease IS NULL AND mature <= ? "
+                "AND (mature, id) > (?, ?) ORDER BY mature, id LIMIT ?",
+                (number, now, *_place(after), rows),
+            )
+            return next(_batches(queue, found, rows), message.NOTHING)
+
+    def _recast(self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch) -> bool:
+        with self._transaction() as db:
+            number = _number(db, queue)
+            lease = None
+            if tag is None:
+                _expire(db, number, _now(db))
+            else:
+                (lease,) = db.execute(
+                    "SELECT id FROM lease WHERE queue = ? AND tag = ?", (number, tag)
+                ).fetchone() or (0,)
+            which = "FROM message WHERE queue = ? AND lease IS ? AND id IN (SELECT value FROM json_each(?))"
+            values = (number, lease, json.dumps([one.id for one in records]))
+            (there,) = db.execute(f"SELECT count(*) {which}", values).fetchone()
+            if there < len(records):
+                return False
+            db.execute(f"DELETE {which}", values)
+            _insert(db, queue, _rows(batch, 0), lease)
+            return True
+
+    def _page(self, queue: str, tag: str, after: Record | None, rows: int) -> pa.RecordBatch:
         with self._looking() as db:
             found = db.execute(
                 f"SELECT {COLUMNS} FROM message WHERE lease = (SELECT id FROM lease WHERE queue = ? AND tag = ?) "
                 "AND (mature, id) > (?, ?) ORDER BY mature, id LIMIT ?",
-                (_number(db, queue), tag, *(after or (-1, "")), rows),
+                (_number(db, queue), tag, *_place(after), rows),
             )
             return next(_batches(queue, found, rows), message.NOTHING)
 
@@ -292,7 +338,8 @@ class SqliteStore(Store):
                     f"SELECT queue, {COLUMNS}, ?, ? FROM message WHERE {held}",
                     (now, now + history, *values),
                 )
-            removed = db.execute(f"DELETE FROM message WHERE {held}", values).rowcount
+            more = _more(db, held, values)
+            removed = db.execute(f"DELETE FROM message WHERE {held}", values).rowcount + more
             _forget_empty(db, leases)
             return removed
 
@@ -300,10 +347,14 @@ class SqliteStore(Store):
         with self._transaction() as db:
             leases = _leases(db, queue, tag)
             held, values = _among(leases, ids)
-            given = db.execute(
-                f"UPDATE message SET lease = NULL, mature = ?, tries = tries + ? WHERE {held}",
-                (_now(db) + delay, int(failed), *values),
-            ).rowcount
+            more = _more(db, held, values)
+            given = (
+                more
+                + db.execute(
+                    f"UPDATE message SET lease = NULL, mature = ?, tries = tries + ? WHERE {held}",
+                    (_now(db) + delay, int(failed), *values),
+                ).rowcount
+            )
             _forget_empty(db, leases)
             return given
 
@@ -317,7 +368,8 @@ class SqliteStore(Store):
             ).fetchone()
             leases = [one for one in _leases(db, queue, tag) if one != target]
             held, values = _among(leases, ids)
-            given = db.execute(f"UPDATE message SET lease = ? WHERE {held}", (target, *values)).rowcount
+            more = _more(db, held, values)
+            given = db.execute(f"UPDATE message SET lease = ? WHERE {held}", (target, *values)).rowcount + more
             _forget_empty(db, [*leases, target])
             return given
 
@@ -325,11 +377,10 @@ class SqliteStore(Store):
         with self._looking() as db:
             which, values = _tree("tag", tag)
             found = db.execute(
-                "SELECT tag, (SELECT count(*) FROM message WHERE lease = lease.id), until FROM lease "
-                f"WHERE queue = ? AND {which} ORDER BY tag",
+                f"SELECT tag, id, until FROM lease WHERE queue = ? AND {which} ORDER BY tag",
                 (_number(db, queue), *values),
-            )
-            return [Reservation(name, rows, until) for name, rows, until in found]
+            ).fetchall()
+            return [Reservation(name, _held(db, lease), until) for name, lease, until in found]
 
     # --- between queues -----------------------------------------------------------------------------------------
 
@@ -349,11 +400,15 @@ class SqliteStore(Store):
                 where, values = _among(leases, which.ids)
             db.execute("CREATE TEMP TABLE IF NOT EXISTS moving (row INTEGER PRIMARY KEY)")
             db.execute("DELETE FROM moving")
-            moved = db.execute(
-                f"INSERT INTO moving SELECT rowid FROM message WHERE {where} AND tries >= ? "
-                "ORDER BY mature, id LIMIT ?",
-                (*values, which.min_tries, -1 if which.limit is None else which.limit),
-            ).rowcount
+            where, values = f"{where} AND tries >= ?", (*values, which.min_tries)
+            if which.limit is None:
+                more = _more(db, where, values)
+                moved = db.execute(f"INSERT INTO moving SELECT rowid FROM message WHERE {where}", values).rowcount
+                moved += more
+            else:
+                some = f"SELECT rowid, id FROM message WHERE {where} ORDER BY mature, id LIMIT ?"
+                rowids, moved, _ = fitting(db.execute(some, (*values, which.limit)), which.limit, which.limit)
+                db.executemany("INSERT INTO moving VALUES (?)", ((one,) for one in rowids))
             if death:
                 db.execute(
                     "UPDATE message SET headers = json_set(json_patch(coalesce(headers, '{}'), ?), "
@@ -418,6 +473,11 @@ class SqliteStore(Store):
                 (now, now, now, number),
             ).fetchone()
             since = min((one for one in (oldest, oldest_expired) if one is not None and one <= now), default=None)
+            free += _more(db, "lease IS NULL AND queue = ? AND mature <= ?", (number, now))
+            scheduled += _more(db, "lease IS NULL AND queue = ? AND mature > ?", (number, now))
+            of_queue = "lease IN (SELECT id FROM lease WHERE queue = ? AND "
+            expired += _more(db, f"{of_queue} until <= ?)", (number, now))
+            held += _more(db, f"{of_queue} (until IS NULL OR until > ?))", (number, now))
             return Sizes(free + expired, scheduled, held, None if since is None else now - since)
 
     def _next_mature(self, queue: str) -> int | None:
@@ -445,11 +505,12 @@ class SqliteStore(Store):
                     which.append("until > ?")
                     values.append(_now(db))
                 for one in where:
+                    in_bucket = "" if one.column == "tries" else f" OR {_IS_BUCKET}"
                     if one.op == "in":
-                        which.append(f"{one.column} IN (SELECT value FROM json_each(?))")
+                        which.append(f"({one.column} IN (SELECT value FROM json_each(?)){in_bucket})")
                         values.append(json.dumps(one.value))
                     else:
-                        which.append(f"{one.column} {one.op} ?")
+                        which.append(f"({one.column} {one.op} ?{in_bucket})")
                         values.append(one.value)
                 found = db.execute(
                     f"SELECT {COLUMNS}{', processed' if view == 'history' else ''} "
@@ -460,6 +521,21 @@ class SqliteStore(Store):
                 yield from _batches(queue, found, rows)
             finally:
                 db.close()
+
+    def _buckets(self, queue: str, id: str | None) -> Iterator[pa.RecordBatch]:
+        after: Record | None = None
+        while (batch := self._attempt(self._some_buckets, queue, id, after)).num_rows:
+            yield batch
+            after = Record(batch.column("id")[-1].as_py(), message.milliseconds(batch.column("mature"))[-1].as_py())
+
+    def _some_buckets(self, queue: str, id: str | None, after: Record | None) -> pa.RecordBatch:
+        with self._looking() as db:
+            found = db.execute(
+                f"SELECT {COLUMNS} FROM message WHERE queue = ? AND {_IS_BUCKET} AND (? IS NULL OR id = ?) "
+                "AND (mature, id) > (?, ?) ORDER BY mature, id LIMIT ?",
+                (_number(db, queue), id, id, *_place(after), PAGE_ROWS),
+            )
+            return next(_batches(queue, found, PAGE_ROWS), message.NOTHING)
 
     def _queues(self) -> list[str]:
         with self._looking() as db:
@@ -475,7 +551,9 @@ class SqliteStore(Store):
         with self._transaction() as db:
             number = _number(db, queue)
             _expire(db, number, _now(db))
-            return db.execute("DELETE FROM message WHERE queue = ? AND lease IS NULL", (number,)).rowcount
+            free, values = "queue = ? AND lease IS NULL", (number,)
+            more = _more(db, free, values)
+            return db.execute(f"DELETE FROM message WHERE {free}", values).rowcount + more
 
     def _drop(self, queue: str) -> None:
         with self._transaction() as db:
@@ -520,13 +598,40 @@ def _rows(batch: pa.RecordBatch, now: int) -> list[tuple[Any, ...]]:
     )
 
 
-def _insert(db: sqlite3.Connection, queue: str, rows: Sequence[tuple[Any, ...]]) -> int:
-    """Insert those whose ids are not there yet and give their number."""
-    return db.executemany(
-        "INSERT INTO message (queue, id, mature, tries, kind, headers, payload) "
-        f"VALUES ({_made(db, queue)}, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-        rows,
-    ).rowcount
+def _insert(db: sqlite3.Connection, queue: str, rows: Sequence[tuple[Any, ...]], lease: int | None = None) -> int:
+    """Insert those whose ids are not there yet and give the number of messages; under a lease, if one is given."""
+    number = _made(db, queue)
+
+    def insert(some: Sequence[tuple[Any, ...]], weight: int) -> int:
+        return db.executemany(
+            "INSERT INTO message (queue, lease, rows, id, mature, tries, kind, headers, payload) "
+            f"VALUES ({number}, {'NULL' if lease is None else lease}, {weight}, ?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT DO NOTHING",
+            some,
+        ).rowcount
+
+    if not any(is_bucket(row[0]) for row in rows):
+        return insert(rows, 1)
+    return sum(insert([row], weight) * weight for row in rows for weight in (rows_of(row[0]),))
+
+
+def _more(db: sqlite3.Connection, which: str, values: Sequence[Any]) -> int:
+    """How many messages more there are than records."""
+    found = db.execute(
+        f"SELECT coalesce(sum(rows - 1), 0) FROM message INDEXED BY message_bucket WHERE rows > 1 AND {which}", values
+    ).fetchone()
+    return int(found[0])
+
+
+def _buckets_in(db: sqlite3.Connection, queue: int) -> bool:
+    """Whether a bucket of the queue is free."""
+    which = "WHERE rows > 1 AND lease IS NULL AND queue = ?"
+    return bool(db.execute(f"SELECT 1 FROM message INDEXED BY message_bucket {which} LIMIT 1", (queue,)).fetchone())
+
+
+def _place(record: Record | None) -> tuple[int, str]:
+    """After which to go on; at first, before all."""
+    return (-1, "") if record is None else (record.mature, record.id)
 
 
 def _tree(column: str, name: str) -> tuple[str, tuple[str, ...]]:
@@ -543,7 +648,7 @@ def _leases(db: sqlite3.Connection, queue: str, tag: str) -> list[int]:
 
 def _held(db: sqlite3.Connection, lease: int) -> int:
     (rows,) = db.execute("SELECT count(*) FROM message WHERE lease = ?", (lease,)).fetchone()
-    return int(rows)
+    return int(rows) + _more(db, "lease = ?", (lease,))
 
 
 def _among(leases: Sequence[int], ids: Sequence[str] | None) -> tuple[str, tuple[Any, ...]]:

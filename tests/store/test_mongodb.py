@@ -15,6 +15,7 @@ import time
 import uuid
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from pymongo.client_session import ClientSession
 from pymongo.collection import Collection
 from pymongo.errors import AutoReconnect, BulkWriteError, OperationFailure, PyMongoError
 
+from spark_queue.buckets import Buckets
 from spark_queue.errors import MessageError, OptionError, StoreError, StoreUnavailable
 from spark_queue.message import messages, new_ids, pushes
 from spark_queue.store import mongodb_documents, mongodb_stages, open_store
@@ -522,7 +524,7 @@ def test_no_chunk_and_no_transaction_is_larger_than_it_may_be(store, queue, monk
 def test_a_part_that_is_staged_again_is_not_doubled(anywhere, name, small):
     batch = pushes(list(range(10)), delay=1)
     for _ in range(2):
-        assert anywhere._stage(f"{name}.q", name, "part", batch) == 10
+        anywhere._stage(f"{name}.q", name, "part", batch)
     assert anywhere.staged(name) == [Staged(name, f"{name}.q", 10)]
     assert anywhere.publish([name]) == 10
 
@@ -554,6 +556,16 @@ def test_a_stage_of_several_queues_is_published_once_by_each_that_tries(anywhere
     assert sum(published) == 60
     assert [anywhere.sizes(f"{name}.{one}").total for one in range(2)] == [30, 30]
     assert left_of(raw, name) == []
+
+
+def test_a_standalone_server_refuses_buckets_before_anything_is_written(standalone, name):
+    with open_store(standalone.url("buckets")) as alone:
+        alone.layout = Buckets()
+        for put in (partial(alone.push, name), partial(alone.stage, name, f"{name}/0/a")):
+            with pytest.raises(StoreError, match="layout=bucket needs transactions"):
+                put(pushes([1, 2]))
+        assert alone.sizes(name).total == 0
+        assert alone.staged(name) == []
 
 
 def test_hidden_messages_are_neither_seen_nor_delivered_and_make_way(standalone, small, monkeypatch):

@@ -13,7 +13,7 @@ import spark_queue
 
 HOUSE = Path(spark_queue.__file__).parent
 FLOORS = [
-    {"errors", "failure", "message", "options", "graph", "graph_file", "graph_picture"},
+    {"buckets", "errors", "failure", "message", "options", "graph", "graph_file", "graph_picture"},
     {"store"},
     {"client", "operations", "spark", "statistics"},
     {"exchange"},

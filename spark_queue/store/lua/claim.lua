@@ -1,10 +1,11 @@
 -- Takes the next ready messages under a tag, CHUNK at a time.
--- ARGV: tag, limit, lease (ms; '' never ends), the last moment at which they may be due, how many earlier calls took
--- Gives {how many are taken now, what next}: 'more' to be called again, 'done', or 'held' where the tag holds some
--- messages already.
+-- ARGV: tag, limit, how many are enough, lease (ms; '' never ends), the last moment at which they may be due, how many
+-- earlier calls took
+-- Gives {how many are taken now, what next, id}: 'more' to be called again, 'done', 'held' where the tag holds some
+-- messages already, or 'large' where the bucket of that id holds more than the limit leaves.
 
-local tag, limit, lease = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local before, taken = tonumber(ARGV[4]), tonumber(ARGV[5])
+local tag, limit, enough, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+local before, taken = tonumber(ARGV[5]), tonumber(ARGV[6])
 local now = clock()
 drain()
 
@@ -36,14 +37,22 @@ end
 
 -- what a lease of somebody holds is past now, or was swept
 local free = redis.call(
-  'ZRANGEBYSCORE', INDEX, '-inf', digits(min(now, before)), 'WITHSCORES', 'LIMIT', 0, min(limit - taken, CHUNK)
+  'ZRANGEBYSCORE', INDEX, '-inf', digits(min(now, before)), 'WITHSCORES', 'LIMIT', 0, min(enough - taken, CHUNK)
 )
 if #free == 0 then
   return { taken, 'done' }
 end
-local index, held, last, start = {}, {}, nil, nil
+local index, held, last, start, large = {}, {}, nil, nil, nil
 for i = 1, #free, 2 do
   local id, score = free[i], free[i + 1]
+  local rows = rows_of(id)
+  if taken >= enough then
+    break
+  elseif taken + rows > limit then
+    large = id
+    break
+  end
+  taken = taken + rows
   if score ~= last then
     last = score
     start = tag .. '\0' .. format('%015d', math.max(0, tonumber(score))) .. '\0'
@@ -51,8 +60,12 @@ for i = 1, #free, 2 do
   index[i], index[i + 1] = till, id
   held[i], held[i + 1] = 0, start .. id
 end
-redis.call('ZADD', LEASES, till, tag)
+if #index > 0 then
+  redis.call('ZADD', LEASES, till, tag)
+end
 spread('ZADD', HELD, held)
 spread('ZADD', INDEX, index)
-taken = taken + #free / 2
-return { taken, (taken < limit and #free == 2 * CHUNK) and 'more' or 'done' }
+if large then
+  return { taken, 'large', large }
+end
+return { taken, (taken < enough and #free == 2 * CHUNK) and 'more' or 'done' }

@@ -33,8 +33,7 @@ if history > 0 then
   end
 end
 
-spread('ZREM', INDEX, ids)
-spread('HDEL', HASH, ids)
+remove(ids)
 release(kept)
 release(lost)
-return { #ids, more and 1 or 0 }
+return { weigh(ids), more and 1 or 0 }

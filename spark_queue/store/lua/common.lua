@@ -11,10 +11,13 @@
 --                                                  also tag NUL -> the end that is being left
 --   KEYS[5] spark_queue:<q>:history          hash  id -> {"processed":ms,"mature":ms,"message":the document}
 --   KEYS[6] spark_queue:<q>:processed        zset  id -> ms at which the history forgets it
--- move.lua has the index and the hash of the other queue as KEYS[7] and KEYS[8]; the scripts about what is staged have
--- a chunk of it as KEYS[7]:
+--   KEYS[7] spark_queue:<q>:buckets          zset  id -> how many messages it holds, of each bucket (keuss may have
+--                                                  removed it)
+-- move.lua has the index, the hash and the buckets of the other queue as KEYS[8] to KEYS[10]; the scripts about what is
+-- staged have a chunk of it as KEYS[8]:
 --   spark_queue:<q>:staged:<stage>/<part>    list  id, due, document, id, … as push.lua takes them; a single '' is what
---                                                  is left of a chunk that is over, for LATE ms
+--                                                  is left of a chunk that is over, for LATE ms. <part> ends with the
+--                                                  number of its messages
 -- Beside the queues, where the script of a queue cannot reach (on a cluster they lie elsewhere):
 --   spark_queue.sink:<sink>                  set   stage/part NUL queue, of each chunk that may be there
 --   spark_queue.note:<key>                   hash  value -> JSON, version -> how often it was written
@@ -25,10 +28,14 @@
 -- Ahead of this file stand: CHUNK, the most messages that a call changes, so that the server is not blocked for long;
 -- BYTES, at which a call stops reading documents; NEVER, the end of a lease that does not end.
 
-local INDEX, HASH, HELD, LEASES, HISTORY, PROCESSED = unpack(KEYS, 1, 6)
+-- A record is a message or a bucket of many, which its id tells. Scripts treat them alike, and count messages.
+--
+local INDEX, HASH, HELD, LEASES, HISTORY, PROCESSED, BUCKETS = unpack(KEYS, 1, 7)
 local WIDTH = 4000 -- arguments of one command: unpack() takes less than 8000
 local LATE = 600000 -- ms after which a call that its client has given up comes no more
-local find, sub, format, floor, min = string.find, string.sub, string.format, math.floor, math.min
+local MARK = 127 -- as no id of a message begins, and that of each bucket
+local find, sub, format, floor, min, byte =
+  string.find, string.sub, string.format, math.floor, math.min, string.byte
 
 local function clock()
   local time = redis.call('TIME')
@@ -84,6 +91,57 @@ local function take(list, most)
   return #list <= most and list or { unpack(list, 1, most) }
 end
 
+-- How many messages the record with this id holds.
+local function rows_of(id)
+  return byte(id) == MARK and tonumber(string.match(id, '(%d+)\127%x+$')) or 1
+end
+
+-- How many messages the first `most` of these records hold; of all, where that is nil.
+local function weigh(ids, most)
+  local rows = 0
+  for i = 1, most or #ids do
+    rows = rows + rows_of(ids[i])
+  end
+  return rows
+end
+
+-- Those of these records that are buckets.
+local function buckets_of(ids)
+  local found = {}
+  for _, id in ipairs(ids) do
+    if byte(id) == MARK then
+      found[#found + 1] = id
+    end
+  end
+  return found
+end
+
+-- Counts buckets among those of a queue.
+local function enlist(key, ids)
+  for _, id in ipairs(buckets_of(ids)) do
+    redis.call('ZADD', key, rows_of(id), id)
+  end
+end
+
+-- Removes records from the queue.
+local function remove(ids)
+  spread('ZREM', INDEX, ids)
+  spread('HDEL', HASH, ids)
+  spread('ZREM', BUCKETS, buckets_of(ids))
+end
+
+-- How many messages more than records there are, of those with this score at most.
+local function more_by(last)
+  local rows = 0
+  local found = redis.call('ZRANGE', BUCKETS, 0, -1)
+  for i, score in ipairs(gather('ZMSCORE', INDEX, found)) do
+    if score and tonumber(score) <= last then
+      rows = rows + rows_of(found[i]) - 1
+    end
+  end
+  return rows
+end
+
 -- When a lease (ms; '' never ends) that begins now will end.
 local function end_of(lease)
   return digits(lease == '' and NEVER or min(clock() + tonumber(lease), NEVER))
@@ -91,10 +149,10 @@ end
 
 -- --- messages in ---------------------------------------------------------------------------------------------------
 
--- Makes rows (id, due, document; id, due, document; …) messages, but for ids that the queue holds already; gives
--- their number.
+-- Makes rows (id, due, document; id, due, document; …) records, but for ids that the queue holds already; gives the
+-- number of messages.
 local function push(rows)
-  local ids, index, hash, seen = {}, {}, {}, {}
+  local ids, index, hash, seen, new = {}, {}, {}, {}, {}
   for i = 1, #rows, 3 do
     ids[#ids + 1] = rows[i]
   end
@@ -102,6 +160,7 @@ local function push(rows)
     local id = ids[n]
     if not score and not seen[id] then
       seen[id] = true
+      new[#new + 1] = id
       local i = #index
       index[i + 1], index[i + 2] = rows[3 * n - 1], id
       hash[i + 1], hash[i + 2] = id, rows[3 * n]
@@ -109,7 +168,8 @@ local function push(rows)
   end
   spread('HSET', HASH, hash)
   spread('ZADD', INDEX, index)
-  return #index / 2
+  enlist(BUCKETS, new)
+  return weigh(new)
 end
 
 -- Ends a chunk that is published or removed. What is left of it keeps stage.lua from writing it again: a call may come

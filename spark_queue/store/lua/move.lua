@@ -1,18 +1,23 @@
--- Moves the messages of the named members to the queue of KEYS[7] and KEYS[8], where one of the same id stays as is.
+-- Moves the messages of the named members to the queue of KEYS[8] to KEYS[10], where one of the same id stays as is.
 -- ARGV: limit, min_tries, failed, headers to add (JSON of {name: JSON text}; '' adds none), members…
--- Gives {messages moved, the member after which to go on ('' where all are seen)}.
+-- Gives {messages moved, the member after which to go on ('' where all are seen), whether the limit is met}.
 
-local TO_INDEX, TO_HASH = KEYS[7], KEYS[8]
+local TO_INDEX, TO_HASH, TO_BUCKETS = KEYS[8], KEYS[9], KEYS[10]
 local limit, min_tries, failed = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local headers = ARGV[4] ~= '' and cjson.decode(ARGV[4])
 local kept = examine((selection('', 5)))
 local found = documents(HASH, kept.ids)
 
-local index, hash, ids, members = {}, {}, {}, {}
+local index, hash, ids, members, new, moved = {}, {}, {}, {}, {}, 0
 for i, document in ipairs(found) do
   local parts = document and open(document)
-  if parts and #ids < limit and parts.tries >= min_tries then
+  if parts and moved < limit and parts.tries >= min_tries then
     local id, due = kept.ids[i], due_of(kept[i])
+    if moved + rows_of(id) > limit then
+      limit = moved -- it is too large: the end, though others behind it would fit
+      break
+    end
+    moved = moved + rows_of(id)
     ids[#ids + 1], members[#members + 1] = id, kept[i]
     if not redis.call('ZSCORE', TO_INDEX, id) then
       if headers then
@@ -24,13 +29,14 @@ for i, document in ipairs(found) do
       parts.tries = 0
       index[#index + 1], index[#index + 2] = due, id
       hash[#hash + 1], hash[#hash + 2] = id, close(parts, due)
+      new[#new + 1] = id
     end
   end
 end
 drain()
 spread('HSET', TO_HASH, hash)
 spread('ZADD', TO_INDEX, index)
-spread('ZREM', INDEX, ids)
-spread('HDEL', HASH, ids)
+enlist(TO_BUCKETS, new)
+remove(ids)
 release(members)
-return { #ids, #found < #kept and kept[#found] or '' }
+return { moved, #found < #kept and kept[#found] or '', moved == limit and 1 or 0 }

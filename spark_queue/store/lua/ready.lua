@@ -3,4 +3,5 @@
 
 local now = clock()
 local swept = sweep(now)
-return { swept and 1 or 0, redis.call('ZCOUNT', INDEX, '-inf', digits(min(now, tonumber(ARGV[1])))) }
+local last = min(now, tonumber(ARGV[1]))
+return { swept and 1 or 0, redis.call('ZCOUNT', INDEX, '-inf', digits(last)) + more_by(last) }

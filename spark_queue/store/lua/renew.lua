@@ -37,9 +37,9 @@ if not counting then
   release(lost) -- the new end must not prove a hold that is lost
 end
 if #members == CHUNK then
-  return { #kept, members[CHUNK], target, resumed }
+  return { weigh(kept.ids), members[CHUNK], target, resumed }
 end
 if not counting then
   redis.call('ZREM', LEASES, tag .. '\0')
 end
-return { #kept, '', target, resumed }
+return { weigh(kept.ids), '', target, resumed }

@@ -20,4 +20,4 @@ if #kept > 0 then
   spread('ZADD', HELD, held)
   spread('ZADD', INDEX, index)
 end
-return { #kept, 0 }
+return { weigh(kept.ids), 0 }

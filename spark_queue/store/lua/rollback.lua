@@ -6,4 +6,4 @@ local members, more = selection(ARGV[1], 4)
 local kept, lost = examine(members)
 local done = give_back(kept, ARGV[2], tonumber(ARGV[3]))
 release(lost)
-return { done, (more or done < #kept) and 1 or 0 }
+return { weigh(kept.ids, done), (more or done < #kept) and 1 or 0 }

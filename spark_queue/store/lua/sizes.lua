@@ -4,8 +4,24 @@ local now = clock()
 local ready = redis.call('ZCOUNT', INDEX, '-inf', digits(now))
 local later = redis.call('ZCARD', INDEX) - ready
 local reserved = 0
-for _, tag in ipairs(redis.call('ZRANGEBYSCORE', LEASES, '(' .. digits(now), '+inf')) do
+local leases = redis.call('ZRANGEBYSCORE', LEASES, '(' .. digits(now), '+inf', 'WITHSCORES')
+local ends = {}
+for i = 1, #leases, 2 do
+  local tag = leases[i]
+  ends[leases[i + 1]] = true
   reserved = reserved + redis.call('ZLEXCOUNT', HELD, '[' .. tag .. '\0', '(' .. tag .. '\1')
 end
 reserved = min(reserved, later)
+local found = redis.call('ZRANGE', BUCKETS, 0, -1)
+for i, score in ipairs(gather('ZMSCORE', INDEX, found)) do
+  if score then
+    local more = rows_of(found[i]) - 1
+    if tonumber(score) <= now then
+      ready = ready + more
+    else
+      later = later + more
+      reserved = reserved + (ends[score] and more or 0)
+    end
+  end
+end
 return { now, ready, later - reserved, reserved, redis.call('ZRANGE', INDEX, 0, 0, 'WITHSCORES')[2] }

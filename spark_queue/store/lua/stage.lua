@@ -1,5 +1,5 @@
--- Writes the chunk KEYS[7], unless it is there or is over. ARGV: as of push.lua.
+-- Writes the chunk KEYS[8], unless it is there or is over. ARGV: as of push.lua.
 
-if redis.call('EXISTS', KEYS[7]) == 0 then
-  spread('RPUSH', KEYS[7], ARGV)
+if redis.call('EXISTS', KEYS[8]) == 0 then
+  spread('RPUSH', KEYS[8], ARGV)
 end

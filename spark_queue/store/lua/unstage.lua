@@ -1,5 +1,5 @@
--- Removes the chunk KEYS[7]; gives its rows.
+-- Removes the chunk KEYS[8]; gives whether it had rows.
 
-local rows = floor(redis.call('LLEN', KEYS[7]) / 3)
-finish(KEYS[7])
-return rows
+local rows = redis.call('LLEN', KEYS[8])
+finish(KEYS[8])
+return rows > 1 and 1 or 0

@@ -1,0 +1,35 @@
+-- Replaces records by others that hold the same messages, if all of them are there still: held by the tag, or free.
+-- ARGV: tag ('' for free ones), how many arguments the new ones are, id, due, document; …, members of the old ones…
+-- Gives whether it was done.
+
+local tag, n = ARGV[1], tonumber(ARGV[2])
+local old, rows = (selection('', n + 3)), {}
+local kept = examine(old)
+if #kept < #ARGV - n - 2 then
+  return 0
+end
+for i = 1, n do
+  rows[i] = ARGV[i + 2]
+end
+drain()
+remove(kept.ids)
+if tag == '' then
+  push(rows)
+  return 1
+end
+local current, leaving = ends(tag)
+local till = current or leaving -- that of a renewal which is under way: it may have passed by already
+local index, hash, held, ids = {}, {}, {}, {}
+for i = 1, n, 3 do
+  local id, due, document = rows[i], tonumber(rows[i + 1]), rows[i + 2]
+  ids[#ids + 1] = id
+  index[#index + 1], index[#index + 2] = till, id
+  hash[#hash + 1], hash[#hash + 2] = id, document
+  held[#held + 1], held[#held + 2] = 0, tag .. '\0' .. format('%015d', due) .. '\0' .. id
+end
+spread('HSET', HASH, hash)
+spread('ZADD', HELD, held)
+spread('ZADD', INDEX, index)
+enlist(BUCKETS, ids)
+release(kept)
+return 1
