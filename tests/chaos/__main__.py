@@ -46,6 +46,7 @@ def main():
     parser.add_argument(
         "--victim", action="append", choices=list(PACK), help="kill only this kind (repeatable; default: all)"
     )
+    parser.add_argument("--buckets", type=int, default=0, metavar="N", help="keep messages in buckets of N")
     parser.add_argument("--seed", type=int, help="repeats a plan (default: SPARK_QUEUE_CHAOS_SEED, or any)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append a line for each world")
     parser.add_argument("--table", type=Path, metavar="FILE", help="only show such lines as a table")
@@ -74,7 +75,8 @@ def main():
         folder = Path(tempfile.mkdtemp(prefix="spark_queue-chaos-"))
         say(f"world {stores}, SPARK_QUEUE_CHAOS_SEED={seed}, {folder}")
         servers = {"aof": arguments.aof, "options": arguments.mongodb}
-        world = World(source, target or source, seed, folder, say=say, exchange=bool(exchange), sink=sink, **servers)
+        how = {"exchange": bool(exchange), "buckets": arguments.buckets, "sink": sink, **servers}
+        world = World(source, target or source, seed, folder, say=say, **how)
         result = live(world, arguments.kills, arguments.victim or PACK)
         results.append(result)
         say(str(result))

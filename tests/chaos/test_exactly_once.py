@@ -14,14 +14,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize(
-    ("stores", "exchange", "kills"),
-    [(("sqlite",), False, 12), (("mongodb", "redis"), False, 20), (("sqlite", "redis"), True, 12)],
-    ids=["sqlite", "mongodb-redis", "exchange"],
+    ("stores", "exchange", "buckets", "kills"),
+    [(("sqlite",), False, 0, 12), (("mongodb", "redis"), False, 0, 20), (("sqlite", "redis"), True, 40, 12)],
+    ids=["sqlite", "mongodb-redis", "exchange-buckets"],
 )
-def test_every_message_comes_out_exactly_once_whatever_is_killed(stores, exchange, kills, seed, tmp_path):
+def test_every_message_comes_out_exactly_once_whatever_is_killed(stores, exchange, buckets, kills, seed, tmp_path):
     source, target = (stores[0], stores[-1]) if seed % 2 else (stores[-1], stores[0])
     try:
-        world = World(source, target, seed, tmp_path, exchange=exchange)
+        world = World(source, target, seed, tmp_path, exchange=exchange, buckets=buckets)
     except ServiceError as error:
         if os.environ.get("CI"):
             raise

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spark_queue import open_store
+from spark_queue import Buckets, open_store
+from spark_queue.store.base import set_layout
 from spark_queue.store.ledger import ledger_of
 from tests.chaos.processes import command_of, descendants, kill, kill_tree, send, start, told
 from tests.chaos.programs import last_in
@@ -124,7 +125,8 @@ class World:
     """See the head of this module.
 
     `source` and `target` are names of stores. `exchange`: a graph of exchanges moves the messages, not a query of its
-    own. `sink` are options of the query's sink, `aof` and `options` those of a `Server`.
+    own. `buckets`: so many messages share a record, 0 for none. `sink` are options of the query's sink, `aof` and
+    `options` those of a `Server`.
     """
 
     def __init__(
@@ -136,6 +138,7 @@ class World:
         *,
         say: Callable[[str], None] = print,
         exchange: bool = False,
+        buckets: int = 0,
         sink: dict[str, str] | None = None,
         **servers: str,
     ):
@@ -143,7 +146,8 @@ class World:
         self.exchange = exchange
         self._rng = random.Random(f"world {seed}")
         stores = source if source == target else f"{source}-{target}"
-        self.result = Result(f"{stores} {EXCHANGE}" if exchange else stores, seed)
+        kind = f" {EXCHANGE}" if exchange else ""
+        self.result = Result(f"{stores}{kind}{' in buckets' if buckets else ''}", seed)
         self.checkpoint = folder / "checkpoint" / "move"
         self.servers: list[Server] = []
         self.programs: list[Program] = []
@@ -153,6 +157,9 @@ class World:
         try:
             urls = {scheme: self._database(scheme) for scheme in dict.fromkeys([source, target])}
             self.store_a, self.store_b = (open_store(urls[one], patience=60) for one in (source, target))
+            for store, queue in ((self.store_a, "a"), (self.store_a, "a.tens"), (self.store_b, "b")):
+                if buckets:
+                    set_layout(store, queue, Buckets(buckets))
             self._populate(urls[source], urls[target])
         except BaseException:
             self.close()
