@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ceiling import Rows
-from common import DOCUMENT, check, documents, payloads
+from common import DOCUMENT, check, fill, payloads
+from measured import Measured
 from meter import Meter, server_cpu
 from pyspark.sql import SparkSession
-from raw import BATCH, Raw, RawMongo, RawRedis, RawSqlite, batches
+from raw import BATCH, Raw, RawMongo, RawRedis, RawSqlite
 
 from spark_queue import open_store
 from spark_queue.options import AT_LEAST_ONCE, EXACTLY_ONCE
 
 #: Messages in a micro-batch.
 TRIGGER = 50_000
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What one way took: `rate` in messages per second; CPU seconds for a million messages; bytes of memory."""
-
-    rate: float
-    client: float
-    server: float
-    peak: int
 
 
 @dataclass(frozen=True)
@@ -49,6 +40,9 @@ SPARK = {
     for partitions in (1, 2)
 }
 WHO = (RAW, CLIENT, *SPARK, CEILING)
+
+#: What peers are compared with: how messages lie in the database, and who drains them.
+BESIDE_PEERS = {"one record per message": f"Spark, 2 partitions, {AT_LEAST_ONCE}"}
 
 
 class Ways:
@@ -87,8 +81,8 @@ class Ways:
         """What work with `n` messages took, which may tell its rate itself."""
         with Meter(self._server, tree=tree) as meter:
             rate = work()
-        million = n / 1e6
-        return Measured(rate or n / meter.seconds, meter.client / million, meter.server / million, meter.peak)
+        found = Measured.of(n, seconds=meter.seconds, client=meter.client, server=meter.server, peak=meter.peak)
+        return replace(found, rate=rate) if rate else found
 
     # --- in this process ----------------------------------------------------------------------------------------
 
@@ -107,16 +101,12 @@ class Ways:
         finally:
             raw.close()
 
-    def _fill(self, store: Any, queue: str, texts: list[bytes]) -> None:
-        for part in batches(texts):
-            store.push(queue, documents(list(part)))
-
     def _client_push(self, way: Way, store: Any, queue: str, n: int) -> Measured:
         texts = payloads(n)
-        return self._metered(n, tree=False, work=lambda: self._fill(store, queue, texts))
+        return self._metered(n, tree=False, work=lambda: fill(store, queue, texts))
 
     def _client_drain(self, way: Way, store: Any, queue: str, n: int) -> Measured:
-        self._fill(store, queue, payloads(n))
+        fill(store, queue, payloads(n))
 
         def work() -> None:
             done = sequence = 0
@@ -140,7 +130,7 @@ class Ways:
     def _spark_drain(self, way: Way, store: Any, queue: str, n: int) -> Measured:
         """Without the first batch, which pays for the start of the workers; CPU is that of all batches."""
         partitions, delivery = SPARK[way.who]
-        self._fill(store, queue, payloads(n + TRIGGER))
+        fill(store, queue, payloads(n + TRIGGER))
         options = {"url": self.url, "queue": queue, "delivery": delivery, "numPartitions": partitions}
         return self._drained("queue", options, n + TRIGGER)
 
@@ -171,9 +161,3 @@ def _rate(batches: list[Any], n: int) -> float:
     check(sum(one["numInputRows"] for one in batches), n)
     rows = sum(one["numInputRows"] for one in batches[1:])
     return float(rows / sum(one["durationMs"]["triggerExecution"] for one in batches[1:]) * 1000)
-
-
-def turns(ways: list[Way], number: int) -> Iterator[Way]:
-    """The ways in another order each round, so that none always goes first."""
-    start = number * 7 % len(ways)
-    yield from ways[start:] + ways[:start]
