@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import multiprocessing
 import random
+import resource
 import statistics
 import time
 import uuid
 from abc import ABC, abstractmethod
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import ClassVar
 
-from common import check, fill, payloads, turns
+from common import STORES, check, fill, payloads, turns
 
 from spark_queue import open_store
 from spark_queue.store.base import Store
@@ -45,6 +46,9 @@ BYTES, LEAST = 32 << 20, 20
 
 #: Seconds until all consumers are there.
 PATIENCE = 300
+
+#: Open files that MongoDB asks to be allowed.
+FILES = 64_000
 
 #: Calls at a time, where there are many to make.
 THREADS = 8
@@ -76,12 +80,22 @@ class Curve(ABC):
     axis: ClassVar[str]
     sizes: ClassVar[tuple[int, ...]]
 
-    #: Sizes that take long to make.
-    full: ClassVar[tuple[int, ...]] = ()
+    #: The size, by store, from which on it takes long, or more than a server is set up for: by word only.
+    heavy: ClassVar[Mapping[str, int]] = {}
 
     def __init__(self, url: str, folder: Path, batch: int) -> None:
         self.url, self.folder, self.batch = url, folder, batch
         self.points: dict[int, Point] = {}
+
+    @classmethod
+    def chosen(cls, store: str, *, full: bool = False, most: int | None = None) -> list[int]:
+        """The sizes on this store, heavy ones only where all are wanted, none above `most`; the first in any case."""
+        heavy = None if full else cls.heavy.get(store)
+        return [
+            size
+            for at, size in enumerate(cls.sizes)
+            if at == 0 or ((heavy is None or size < heavy) and (most is None or size <= most))
+        ]
 
     def prepare(self, sizes: Sequence[int]) -> None:
         """Make the points."""
@@ -93,10 +107,11 @@ class Curve(ABC):
     def fill(self, point: Point, size: int) -> None:
         """Push what a point of this size has from the beginning."""
 
-    def round(self, sizes: Sequence[int], number: int) -> Iterator[tuple[int, dict[str, float]]]:
-        """Measure all points; gives each size with the seconds that operations took."""
-        for size in turns(sizes, number):
-            yield size, self.measure(self.points[size], size)
+    def measured(self, sizes: Sequence[int], rounds: int) -> Iterator[tuple[int, int, dict[str, float]]]:
+        """Measure all points in rounds, from round 0; gives round, size, and the seconds that operations took."""
+        for number in range(rounds):
+            for size in turns(sizes, number):
+                yield number, size, self.measure(self.points[size], size)
 
     def measure(self, point: Point, size: int) -> dict[str, float]:
         return cycle(point, payloads(self.batch + LOOKS))
@@ -111,8 +126,8 @@ class Backlog(Curve):
     """Messages that are ready."""
 
     axis = "messages ready"
-    sizes = (10_000, 100_000, 1_000_000)
-    full = (10_000_000,)
+    sizes = (10_000, 100_000, 1_000_000, 10_000_000)
+    heavy: ClassVar[Mapping[str, int]] = dict.fromkeys(STORES, 10_000_000)
 
     def fill(self, point: Point, size: int) -> None:
         pour(point, size)
@@ -132,11 +147,20 @@ class Scheduled(Curve):
 class Queues(Curve):
     """Other queues in the same database, of one message each.
 
-    They cannot be there and not be there at the same time, so each round makes them anew, from few to many.
+    They cannot be there and not be there at the same time, and to make ten thousand takes minutes: here the sizes do
+    not take turns, they come one after the other, each with all its rounds, from few to many. MongoDB keeps five
+    files open for a queue, and ends itself when it may open no more: ten thousand queues are made only where we, who
+    have started it, may have 64,000 files open (`ulimit -n`).
     """
 
     axis = "queues in the database"
-    sizes = (1, 100, 10_000)
+    sizes = (1, 100, 1_000, 10_000)
+    heavy: ClassVar[Mapping[str, int]] = {"mongodb": 10_000}
+
+    @classmethod
+    def chosen(cls, store: str, *, full: bool = False, most: int | None = None) -> list[int]:
+        _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return super().chosen(store, full=full and (files < 0 or files >= FILES), most=most)
 
     def prepare(self, sizes: Sequence[int]) -> None:
         self.point = Point(self.url, self.folder)
@@ -149,18 +173,15 @@ class Queues(Curve):
         self.others += new  # before they are there: whatever happens, they are removed
         at_once(lambda queue: fill(point.store, queue, payloads(1)), new)
 
-    def round(self, sizes: Sequence[int], number: int) -> Iterator[tuple[int, dict[str, float]]]:
+    def measured(self, sizes: Sequence[int], rounds: int) -> Iterator[tuple[int, int, dict[str, float]]]:
         for size in sorted(sizes):
             self.fill(self.point, size)
-            yield size, self.measure(self.point, size)
-        self._remove()
-
-    def _remove(self) -> None:
-        at_once(self.point.store.drop, self.others)
-        self.others = []
+            for number in range(rounds):
+                yield number, size, self.measure(self.point, size)
 
     def close(self) -> None:
-        self._remove()
+        if self.points:
+            at_once(self.point.store.drop, self.others)
         super().close()
 
 

@@ -4,12 +4,14 @@
     python bench/growth.py --only redis --curve dead          one curve (repeatable) on one store
     python bench/growth.py --most 100000                      no size beyond that: a quick look
     python bench/growth.py --full --json results.json --docs  ten million messages too; keep, and renew the page
+    python bench/growth.py --curve queues --full              ten thousand queues in MongoDB: needs `ulimit -n` 64000
 
 Curves: `backlog`, `scheduled` (messages beside ready ones), `queues` (in one database), `consumers` (processes on one
 queue), `bytes` (of a message), `dead` (reservations whose leases have ended, one tag each). A curve makes a queue of
 its own for each size, once, then measures all of them in turns, in another order each round, after a round that does
-not count. What is told is the median of the rounds, and beside it how many times as long it took as at the smallest
-size: the median of the ratios within a round. 1.0 is a flat line; a ratio holds from one machine to another.
+not count; `queues` come one size after the other, for a server cannot have few and many of them at the same time.
+What is told is the median of the rounds, and beside it how many times as long it took as at the smallest size: the
+median of the ratios within a round. 1.0 is a flat line; a ratio holds from one machine to another.
 
 *reserve one* is the median of twenty reserves of one message, *first reserve* the first one after leases have ended,
 *reserve*, *fetch*, *commit* and *push* are of a batch of messages, *sizes* is what Spark asks after each batch.
@@ -23,7 +25,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,7 +34,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 from common import STORES, arguments, databases, keep, say, setup_of
-from curves import CALLS, CURVES, Curve
+from curves import CALLS, CURVES
 from report import Table, aligned, drawing, piped, renew, save
 
 #: Of one store, what each round took: by size and operation, seconds of a call or of a message.
@@ -134,31 +136,21 @@ def chart(found: Grown) -> None:
     save(figure, f"growth_{found.name}")
 
 
-def wanted_sizes(curve: type[Curve], *, full: bool, most: int | None) -> list[int]:
-    """The sizes of a curve, those that take long only where they are wanted."""
-    sizes = curve.sizes + (curve.full if full else ())
-    return [one for one in sizes if most is None or one <= most] or [sizes[0]]
-
-
-def measure(name: str, urls: dict[str, str], folder: Path, sizes: list[int], batch: int, rounds: int) -> Grown:
-    """One curve on all stores; what it makes is removed whatever happens."""
-    found = Grown(name, {store: [] for store in urls})
-    with ExitStack() as made:
-        curves: dict[str, Curve] = {}
-        for store, url in urls.items():
-            curves[store] = CURVES[name](url, folder, batch)
-            made.callback(curves[store].close)
-            say(f"{name} {store}: making {', '.join(f'{one:,}' for one in sizes)} {curves[store].axis}")
-            curves[store].prepare(sizes)
-        for number in range(rounds + 1):
-            for store, curve in curves.items():
-                seen: dict[int, dict[str, float]] = {}
-                for size, times in curve.round(sizes, number):
-                    seen[size] = times
-                    told = ", ".join(f"{one} {shown(one, seconds)}" for one, seconds in times.items())
-                    say(f"{f'round {number}' if number else 'warm-up'} {name} {store:8} {size:>10,}: {told}")
-                if number:
-                    found.rounds[store].append(seen)
+def measure(
+    name: str, urls: dict[str, str], folder: Path, sizes: dict[str, list[int]], batch: int, rounds: int
+) -> Grown:
+    """One curve, one store after the other, with the sizes of each; what it makes is removed whatever happens."""
+    found = Grown(name)
+    for store, url in urls.items():
+        seen: Rounds = [{} for _ in range(rounds + 1)]
+        with closing(CURVES[name](url, folder, batch)) as curve:
+            say(f"{name} {store}: making {', '.join(f'{one:,}' for one in sizes[store])} {curve.axis}")
+            curve.prepare(sizes[store])
+            for number, size, times in curve.measured(sizes[store], rounds + 1):
+                seen[number][size] = times
+                told = ", ".join(f"{one} {shown(one, seconds)}" for one, seconds in times.items())
+                say(f"{f'round {number}' if number else 'warm-up'} {name} {store:8} {size:>10,}: {told}")
+        found.rounds[store] = seen[1:]
     return found
 
 
@@ -166,7 +158,9 @@ def main() -> int:
     parser = arguments(__doc__ or "", messages=5_000, rounds=3, of="messages of a batch")
     parser.add_argument("--curve", choices=CURVES, action="append", help="this curve only (repeatable)")
     parser.add_argument("--most", type=int, metavar="N", help="no size beyond this one")
-    parser.add_argument("--full", action="store_true", help="also the sizes that take long: ten million messages")
+    parser.add_argument(
+        "--full", action="store_true", help="also the sizes that take long or need a server set up for them"
+    )
     parser.add_argument("--docs", action="store_true", help="renew docs/benchmarks.md and its pictures")
     args = parser.parse_args()
     facts: dict[str, Any] = {"setup": setup_of(), "when": f"{datetime.now(UTC):%Y-%m-%d}", "rounds": args.rounds}
@@ -175,7 +169,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="spark-queue-bench-") as folder:
         urls = databases(folder, args.only or list(STORES))
         for name in args.curve or CURVES:
-            sizes = wanted_sizes(CURVES[name], full=args.full, most=args.most)
+            sizes = {store: CURVES[name].chosen(store, full=args.full, most=args.most) for store in urls}
             found = measure(name, urls, Path(folder), sizes, args.messages, args.rounds)
             print(as_text(found), flush=True)
             results["curves"][name] = found.as_json()

@@ -33,8 +33,8 @@ def test_a_measurement_leaves_each_queue_as_it_was_and_a_curve_leaves_nothing(sm
     sizes = [1 if name == "queues" else 50, 120]
     made.prepare(sizes)
     before = {size: point.store.sizes(point.queue) for size, point in made.points.items()}
-    for number in range(2):
-        assert sorted(size for size, _ in made.round(sizes, number)) == sizes
+    measured = [(number, size) for number, size, _ in made.measured(sizes, 2)]
+    assert sorted(measured) == [(number, size) for number in range(2) for size in sizes]
     assert {size: point.store.sizes(point.queue) for size, point in made.points.items()} == before
     made.close()
     assert list(tmp_path.iterdir()) == []
@@ -42,7 +42,7 @@ def test_a_measurement_leaves_each_queue_as_it_was_and_a_curve_leaves_nothing(sm
 
 @pytest.mark.slow
 def test_consumers_in_processes_of_their_own_drain_everything(tmp_path):
-    found = growth.measure("consumers", urls(tmp_path), tmp_path, [1, 2], 100, 1)
+    found = growth.measure("consumers", urls(tmp_path), tmp_path, {"sqlite": [1, 2]}, 100, 1)
     assert set(found.operations("sqlite")) == {"reserve a hundred", "drain"}
     assert list(tmp_path.iterdir()) == []
 
@@ -52,8 +52,8 @@ def test_many_queues_are_there_while_they_are_measured(small, tmp_path, monkeypa
     made.prepare([1, 5])
     seen = []
     monkeypatch.setattr(made, "measure", lambda point, size: seen.append(len(point.store.queues())) or {})
-    list(made.round([1, 5], 1))
-    assert seen == [1, 5]
+    list(made.measured([1, 5], 2))
+    assert seen == [1, 1, 5, 5]
     made.close()
 
 
@@ -79,11 +79,19 @@ def test_a_call_is_told_in_ms_and_a_message_by_the_second():
     assert growth.shown("push", 0.0001) == "10,000/s"
 
 
-def test_sizes_that_take_long_are_measured_by_word_only():
-    assert growth.wanted_sizes(curves.Backlog, full=False, most=None)[-1] == 1_000_000
-    assert growth.wanted_sizes(curves.Backlog, full=True, most=None)[-1] == 10_000_000
-    assert growth.wanted_sizes(curves.Backlog, full=True, most=100_000) == [10_000, 100_000]
-    assert growth.wanted_sizes(curves.Backlog, full=False, most=5) == [10_000], "a curve has a beginning"
+def test_heavy_sizes_are_measured_by_word_only():
+    assert curves.Backlog.chosen("redis")[-1] == 1_000_000
+    assert curves.Backlog.chosen("redis", full=True)[-1] == 10_000_000
+    assert curves.Backlog.chosen("redis", full=True, most=100_000) == [10_000, 100_000]
+    assert curves.Backlog.chosen("redis", most=5) == [10_000], "a curve has a beginning"
+    assert curves.Queues.chosen("mongodb") == [1, 100, 1_000], "MongoDB has files open for each"
+    assert curves.Queues.chosen("sqlite")[-1] == 10_000
+
+
+@pytest.mark.parametrize(("files", "most"), [(20_000, 1_000), (64_000, 10_000), (-1, 10_000)])
+def test_no_server_is_made_to_open_more_files_than_it_may(monkeypatch, files, most):
+    monkeypatch.setattr(curves.resource, "getrlimit", lambda _: (files, files))
+    assert curves.Queues.chosen("mongodb", full=True)[-1] == most
 
 
 def test_the_page_has_a_place_for_each_curve():
