@@ -50,6 +50,9 @@ PATIENCE = 300
 #: Open files that MongoDB asks to be allowed.
 FILES = 64_000
 
+#: What all processes need, imported once: else that takes each of them a second.
+IMPORTS = ["curves", "report", *(f"spark_queue.store.{one}" for one in STORES)]
+
 #: Calls at a time, where there are many to make.
 THREADS = 8
 
@@ -197,6 +200,7 @@ class Consumers(Curve):
     def measure(self, point: Point, size: int) -> dict[str, float]:
         pour(point, n := 4 * self.batch)
         context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(IMPORTS)
         with ProcessPoolExecutor(size, context, _join, (context.Barrier(size),)) as pool:
             told = [one.result() for one in [pool.submit(consume, point.url, point.queue) for _ in range(size)]]
         begun, ended, done, times = zip(*told, strict=True)

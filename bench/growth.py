@@ -21,6 +21,7 @@ SPARK_QUEUE_REDIS_URL, or of `make services`.
 
 from __future__ import annotations
 
+import signal
 import statistics
 import sys
 import tempfile
@@ -163,6 +164,7 @@ def main() -> int:
     )
     parser.add_argument("--docs", action="store_true", help="renew docs/benchmarks.md and its pictures")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # removes what was made, as Ctrl-C does
     facts: dict[str, Any] = {"setup": setup_of(), "when": f"{datetime.now(UTC):%Y-%m-%d}", "rounds": args.rounds}
     say(f"{facts['setup']}; {args.rounds} rounds")
     results: dict[str, Any] = {**facts, "curves": {}}
