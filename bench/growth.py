@@ -128,7 +128,8 @@ def chart(found: Grown) -> None:
             ax.plot(range(len(sizes)), ratios, marker="o", markersize=3, label=operation)
         ax.set_xticks(range(len(sizes)), [f"{size:,}" for size in sizes])
         ax.set_yscale("log")
-        ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        for labels in (ax.yaxis.set_major_formatter, ax.yaxis.set_minor_formatter):
+            labels(lambda value, _: f"{value:g}")
         ax.set_title(store)
         ax.set_xlabel(found.axis)
         ax.spines[["top", "right"]].set_visible(False)
