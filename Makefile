@@ -98,11 +98,12 @@ services-stop:  ## Stop the servers that `make services` started
 
 compat: $(SPARKS:%=compat-%)  ## Run the Spark tests on other versions of Spark (SPARKS='4.0 4.1')
 
-bench: setup java  ## Compare the bare drivers, our client and Spark; BENCH=delivery, exchanges or idle: something else (BENCH_ARGS=…)
+# Only one of the benchmarks has peers in it, and that may be told to leave them out.
+bench: setup java $(if $(filter run,$(BENCH)),$(if $(filter --no-peers,$(BENCH_ARGS)),,peers))  ## Compare the bare drivers, our client, Spark and peers; BENCH=growth, delivery, exchanges or idle: something else (BENCH_ARGS=…)
 	$(call say,bench: starting servers and running bench/$(BENCH).py)
 	@$(VENV)/bin/python tests/services.py run $(VENV)/bin/python bench/$(BENCH).py $(BENCH_ARGS)
 
-bench-peers: setup peers  ## Measure other work queues on the same servers (BENCH_ARGS='--only rq,huey --messages 5000 --json')
+bench-peers: setup peers  ## Measure other work queues alone (BENCH_ARGS='--only rq,huey --messages 5000')
 	$(call say,bench: starting servers and running bench/peers)
 	@$(VENV)/bin/python tests/services.py run $(VENV)/bin/python bench/peers $(BENCH_ARGS)
 

@@ -6,9 +6,11 @@ import argparse
 import json
 import os
 import platform
+import random
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(Path(__file__).parent), str(ROOT)]
@@ -18,10 +20,14 @@ os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path[:2], os.environ.get("PYTHO
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
+from raw import batches
 
 from spark_queue import __version__
 from spark_queue.message import PUSHES, pushes
+from spark_queue.store.base import Store
 from tests.services import service_urls
+
+T = TypeVar("T")
 
 STORES = ("sqlite", "redis", "mongodb")
 
@@ -34,11 +40,17 @@ def payloads(n: int) -> list[bytes]:
     return [b'{"n":%d,"carrier":"UA","origin":"EWR","text":"%s"}' % (i, b"x" * 50) for i in range(n)]
 
 
-def documents(texts: list[bytes]) -> pa.RecordBatch:
-    """JSON documents as messages to be pushed."""
-    batch = pushes(texts)
+def documents(texts: Sequence[bytes], delay: int | None = None) -> pa.RecordBatch:
+    """JSON documents as messages to be pushed, which mature in `delay` ms."""
+    batch = pushes(texts, delay=delay)
     kind = batch.schema.get_field_index("payload_kind")
     return batch.set_column(kind, PUSHES.field("payload_kind"), pa.repeat("json", len(texts)))
+
+
+def fill(store: Store, queue: str, texts: Sequence[bytes], delay: int | None = None) -> None:
+    """Push JSON documents, in batches."""
+    for part in batches(texts):
+        store.push(queue, documents(part, delay))
 
 
 def databases(folder: str, wanted: list[str]) -> dict[str, str]:
@@ -58,16 +70,26 @@ def session() -> SparkSession:
 
 
 def setup(spark: SparkSession) -> str:
-    """What a benchmark ran on, in words."""
-    python = platform.python_version()
-    return f"spark_queue {__version__}, Spark {spark.version}, Python {python}, {os.cpu_count()} cores"
+    """What a benchmark with Spark ran on, in words."""
+    return setup_of(f"Spark {spark.version}")
 
 
-def arguments(doc: str, *, messages: int, rounds: int) -> argparse.ArgumentParser:
-    """What every benchmark can be told."""
+def setup_of(*others: str) -> str:
+    """What a benchmark ran on, in words, with the versions of others."""
+    python = f"Python {platform.python_version()}"
+    return ", ".join((f"spark_queue {__version__}", *others, python, f"{os.cpu_count()} cores"))
+
+
+def turns(steps: Sequence[T], number: int) -> list[T]:
+    """The steps in another order each round, the same in every run."""
+    return random.Random(number).sample(steps, len(steps))
+
+
+def arguments(doc: str, *, messages: int, rounds: int, of: str = "messages per round") -> argparse.ArgumentParser:
+    """What every benchmark can be told; `of`: what it has so many messages of."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=STORES, action="append", help="this store only (repeatable)")
-    parser.add_argument("--messages", type=int, default=messages, help="messages per round (default %(default)s)")
+    parser.add_argument("--messages", type=int, default=messages, help=f"{of} (default %(default)s)")
     parser.add_argument(
         "--rounds", type=int, default=rounds, help="rounds after one to warm up (default %(default)s)"
     )

@@ -1,32 +1,50 @@
-"""The results of a benchmark as a table on the terminal, and as docs/benchmarks.md with its charts."""
+"""The results of bench/run.py as tables on the terminal, and as docs/benchmarks.md with its charts."""
 
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from common import ROOT
-from ways import CEILING, RAW, WHO
+from ways import BESIDE_PEERS, CEILING, LARGE_CEILING, RAW, WHO, ceiling_of
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 PICTURES = ROOT / "docs" / "pictures"
 
-#: Where in the page the generated part is.
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+#: What is ours in charts, and what is not.
+OURS, THEIRS = "#c2410c", "#94a3b8"
 
-HEAD = ("way", "messages/s", "of the bare driver", "of Spark's ceiling", "client CPU", "server CPU", "peak memory")
+HEAD = ("messages/s", "of the bare driver", "of Spark's ceiling", "client CPU", "server CPU", "peak memory")
+PEERS_HEAD = (
+    "jobs", "pushed/s", "client CPU", "server CPU", "drained/s", "client CPU", "server CPU", "peak memory",
+    *(f"Spark, {layout}, drains" for layout in BESIDE_PEERS),
+)  # fmt: skip
+
+Table = list[tuple[str, ...]]
 
 
 @dataclass(frozen=True)
 class Results:
-    """What was measured: facts of the run, and for each store the rounds, each with what every way took."""
+    """What was measured.
+
+    `facts` of the run; for each store the `rounds`, each with what every way took, those of peers included; of each
+    peer of a store its `version`, `settings` and `jobs`; and why peers `failed`.
+    """
 
     facts: dict[str, Any]
     rounds: dict[str, list[dict[str, dict[str, float]]]]
+    peers: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        return {**self.facts, "ratios": self.ratios(), "rounds of": self.rounds}
+        peers = {
+            store: {name: told | {"times as fast": self.times(store, name)} for name, told in of_store.items()}
+            for store, of_store in self.peers.items()
+        }
+        found = {"ratios": self.ratios(), "peers": peers, "failed": self.failed, "rounds of": self.rounds}
+        return {**self.facts, **found}
 
     def median(self, store: str, way: str, fact: str) -> float:
         return statistics.median(one[way][fact] for one in self.rounds[store])
@@ -35,50 +53,80 @@ class Results:
         """How fast one way is beside another: the median of the ratios within a round, which had the same weather."""
         return statistics.median(one[way]["rate"] / one[other]["rate"] for one in self.rounds[store])
 
-    def ways(self, store: str) -> list[str]:
-        return list(self.rounds[store][0])
+    def times(self, store: str, peer: str) -> dict[str, float]:
+        """By layout, how many times as fast as this peer Spark drains a queue."""
+        drain = f"{peer}, drain"
+        return {layout: round(self.ratio(store, f"{who}, drain", drain), 1) for layout, who in BESIDE_PEERS.items()}
+
+    def who(self, store: str) -> list[str]:
+        """Who pushed and drained, peers left out."""
+        return [one for one in WHO if f"{one}, push" in self.rounds[store][0]]
 
     def ratios(self) -> dict[str, dict[str, float]]:
-        """By store and way, how fast it is beside the bare driver."""
+        """By store and way of ours, how fast it is beside the bare driver."""
         return {
-            store: {way: round(self.ratio(store, way, _same(way, RAW)), 3) for way in sorted(self.ways(store))}
+            store: {
+                f"{who}, {what}": round(self.ratio(store, f"{who}, {what}", f"{RAW}, {what}"), 3)
+                for who in self.who(store)
+                if who not in (RAW, CEILING, LARGE_CEILING)
+                for what in ("push", "drain")
+            }
             for store in self.rounds
         }
 
 
-def _same(way: str, who: str) -> str:
-    """What `who` does in the same place."""
-    return f"{who}, {way.rpartition(', ')[2]}"
-
-
-def rows(found: Results, store: str, what: str) -> list[tuple[str, ...]]:
+def rows(found: Results, store: str, what: str) -> Table:
     """The table of one store, for `push` or `drain`."""
-    made: list[tuple[str, ...]] = []
-    for who in WHO:
+    made: Table = [(what, *HEAD)]
+    for who in found.who(store):
         way = f"{who}, {what}"
-        fact = {name: found.median(store, way, name) for name in ("rate", "client", "server", "peak")}
+        of = [found.ratio(store, way, f"{other}, {what}") for other in (RAW, ceiling_of(who))]
+        made.append((who, _rate(found, store, way), *(f"{one:.2f}" for one in of), *_costs(found, store, way)))
+    return made
+
+
+def peer_rows(found: Results, store: str) -> Table:
+    """The table of the peers on one store."""
+    made: Table = [("peer", *PEERS_HEAD)]
+    for name, told in found.peers[store].items():
+        *costs, _ = _costs(found, store, f"{name}, push")
+        times = [f"{one:,.1f} times as fast" for one in found.times(store, name).values()]
         made.append((
-            who, f"{fact['rate']:,.0f}",
-            f"{found.ratio(store, way, _same(way, RAW)):.2f}", f"{found.ratio(store, way, _same(way, CEILING)):.2f}",
-            f"{fact['client']:.1f} s", f"{fact['server']:.1f} s", f"{fact['peak'] / 2**20:,.0f} MB",
+            name, f"{told['jobs']:,}", _rate(found, store, f"{name}, push"), *costs,
+            _rate(found, store, f"{name}, drain"), *_costs(found, store, f"{name}, drain"), *times,
         ))  # fmt: skip
     return made
+
+
+def _rate(found: Results, store: str, way: str) -> str:
+    return f"{found.median(store, way, 'rate'):,.0f}"
+
+
+def _costs(found: Results, store: str, way: str) -> list[str]:
+    """CPU of client and server for a million messages, and memory."""
+    client, server, peak = (found.median(store, way, fact) for fact in ("client", "server", "peak"))
+    return [f"{client:,.1f} s", f"{server:,.1f} s", f"{peak / 2**20:,.0f} MB"]
+
+
+def _tables(found: Results, store: str) -> list[Table]:
+    tables = [rows(found, store, what) for what in ("push", "drain")]
+    return [*tables, peer_rows(found, store)] if found.peers.get(store) else tables
+
+
+def _notes(found: Results, store: str) -> list[str]:
+    """How the peers of a store are set up, and what failed."""
+    told = [f"{name}, {peer['version']}: {peer['settings']}" for name, peer in found.peers.get(store, {}).items()]
+    return [*told, *(f"{name} was not measured: {why.splitlines()[0]}" for name, why in found.failed.items())]
 
 
 def as_text(found: Results) -> str:
     """The tables for a terminal."""
     lines = [found.facts["setup"]]
     for store in found.rounds:
-        for what in ("push", "drain"):
-            table = [(f"{store}: {what}", *HEAD[1:]), *rows(found, store, what)]
-            widths = [max(len(row[column]) for row in table) for column in range(len(HEAD))]
-            lines.append("")
-            for row in table:
-                cells = [
-                    one.ljust(width) if at == 0 else one.rjust(width)
-                    for at, (one, width) in enumerate(zip(row, widths, strict=True))
-                ]
-                lines.append("  ".join(cells))
+        for table in _tables(found, store):
+            (first, *head), *rest = table
+            lines += ["", *aligned([(f"{store}: {first}", *head), *rest])]
+        lines += _notes(found, store)
     return "\n".join(lines)
 
 
@@ -91,38 +139,81 @@ def as_markdown(found: Results) -> str:
     ]
     for store in found.rounds:
         lines += ["", f"### {store}", "", f"![messages per second](pictures/bench_{store}.svg)"]
-        for what in ("push", "drain"):
-            lines += ["", f"| {what} | " + " | ".join(HEAD[1:]) + " |", "|---" * len(HEAD) + "|"]
-            lines += ["| " + " | ".join(row) + " |" for row in rows(found, store, what)]
-    return "\n".join(lines)
+        if found.peers.get(store):
+            lines += ["", f"![messages per second of peers](pictures/bench_{store}_peers.svg)"]
+        for table in _tables(found, store):
+            lines += ["", *piped(table)]
+        lines += ["", *(f"* {one}" for one in _notes(found, store))]
+    return "\n".join(lines).strip()
 
 
-def renew(found: Results, text: str) -> None:
-    """Write the generated part of the page, and its charts."""
-    page = PAGE.read_text()
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
-    for store in found.rounds:
-        chart(found, store)
+def aligned(table: Table) -> list[str]:
+    """The lines of a table for a terminal; its first row is the head."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join(
+            one.rjust(width) if at else one.ljust(width)
+            for at, (one, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in table
+    ]
 
 
-def chart(found: Results, store: str) -> None:
-    """Bars of messages per second, pushed and drained."""
+def piped(table: Table) -> list[str]:
+    """The lines of a table for Markdown."""
+    head, *rest = ("| " + " | ".join(row) + " |" for row in table)
+    return [head, "|---" * len(table[0]) + "|", *rest]
+
+
+def renew(part: str, text: str, page: Path = PAGE) -> None:
+    """Write a generated part of the page: what stands between the marks of its name."""
+    begin, end = f"<!-- {part}: begin -->", f"<!-- {part}: end -->"
+    before, found, rest = page.read_text().partition(begin)
+    _, ended, after = rest.partition(end)
+    if not found or not ended:
+        raise SystemExit(f"{page} has no place for this part: {begin} and {end}")
+    page.write_text(f"{before}{begin}\n{text}\n{end}{after}")
+
+
+def drawing() -> Any:
+    """The module that draws charts, set up so that the same chart is the same file."""
     import matplotlib as mpl
 
     mpl.use("svg")
     mpl.rcParams["svg.hashsalt"] = "spark_queue"
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(1, 2, figsize=(11, 3.2), sharey=True)
-    for ax, what in zip(axes, ("push", "drain"), strict=True):
-        upwards = WHO[::-1]
-        rates = [found.median(store, f"{who}, {what}", "rate") for who in upwards]
-        ax.barh(upwards, rates, color=["#94a3b8" if who in (RAW, CEILING) else "#c2410c" for who in upwards])
-        ax.set_xlabel(f"{what}: messages per second")
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.0f}k")
+    return plt
+
+
+def save(figure: Any, name: str) -> None:
+    """Write a chart beside the page, and forget it."""
     figure.tight_layout()
-    figure.savefig(PICTURES / f"bench_{store}.svg", metadata={"Date": None})
-    plt.close(figure)
+    figure.savefig(PICTURES / f"{name}.svg", metadata={"Date": None})
+    drawing().close(figure)
+
+
+def charts(found: Results) -> None:
+    """Bars of messages per second: what each store pushes and drains, and what its peers drain."""
+    for store in found.rounds:
+        figure, axes = drawing().subplots(1, 2, figsize=(11, 3.2), sharey=True)
+        for ax, what in zip(axes, ("push", "drain"), strict=True):
+            _bars(ax, found, store, what, found.who(store))
+            ax.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.0f}k")
+        save(figure, f"bench_{store}")
+        if peers := list(found.peers.get(store, ())):
+            who = [RAW, *BESIDE_PEERS.values(), *peers]
+            figure, ax = drawing().subplots(figsize=(11, 0.6 + 0.28 * len(who)))
+            _bars(ax, found, store, "drain", who)
+            ax.set_xscale("log")
+            ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+            save(figure, f"bench_{store}_peers")
+
+
+def _bars(ax: Any, found: Results, store: str, what: str, who: list[str]) -> None:
+    upwards = who[::-1]
+    theirs = {RAW, CEILING, *found.peers.get(store, ())}
+    rates = [found.median(store, f"{one}, {what}", "rate") for one in upwards]
+    ax.barh(upwards, rates, color=[THEIRS if one in theirs else OURS for one in upwards])
+    ax.set_xlabel(f"{what}: messages per second")
+    ax.spines[["top", "right"]].set_visible(False)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ceiling import Rows
-from common import DOCUMENT, check, documents, payloads
+from common import DOCUMENT, check, fill, payloads
+from measured import Measured
 from meter import Meter, server_cpu
 from pyspark.sql import SparkSession
-from raw import BATCH, Raw, RawMongo, RawRedis, RawSqlite, batches
+from raw import BATCH, Raw, RawMongo, RawRedis, RawSqlite
 
 from spark_queue import Buckets, open_store
 from spark_queue.buckets import Layout
@@ -20,16 +21,6 @@ from spark_queue.options import AT_LEAST_ONCE, EXACTLY_ONCE
 
 #: Messages in a micro-batch, and how many times as many where that is large, as in all that has to do with buckets.
 TRIGGER, SCALE = 50_000, 10
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What one way took: `rate` in messages per second; CPU seconds for a million messages; bytes of memory."""
-
-    rate: float
-    client: float
-    server: float
-    peak: int
 
 
 @dataclass(frozen=True)
@@ -45,25 +36,39 @@ class Way:
 
 @dataclass(frozen=True)
 class Through:
-    """How Spark goes about it. Buckets are so fast that it takes `scale` times as many messages to measure them."""
+    """How we go about it: in Spark's partitions, or (0) by our client.
+
+    Buckets are so fast that it takes `scale` times as many messages to measure them.
+    """
 
     partitions: int
-    delivery: str
+    delivery: str = AT_LEAST_ONCE
     layout: Layout = "single"
     scale: int = 1
 
 
-RAW, CLIENT, CLIENT_BUCKETS = "raw driver", "client", "client, buckets"
-CEILING, LARGE_CEILING = "Spark's ceiling", "Spark's ceiling, large batches"
-SPARK = {
-    f"Spark, {partitions} partition{'s' if partitions > 1 else ''}, {delivery}": Through(partitions, delivery)
-    for delivery in (AT_LEAST_ONCE, EXACTLY_ONCE)
-    for partitions in (1, 2)
-} | {
-    f"Spark, buckets, {delivery}": Through(2, delivery, Buckets(), SCALE)
-    for delivery in (AT_LEAST_ONCE, EXACTLY_ONCE)
-}  # fmt: skip
-WHO = (RAW, CLIENT, CLIENT_BUCKETS, *SPARK, CEILING, LARGE_CEILING)
+RAW, CEILING, LARGE_CEILING = "raw driver", "Spark's ceiling", "Spark's ceiling, large batches"
+BOTH = (AT_LEAST_ONCE, EXACTLY_ONCE)
+OURS = {
+    "client": Through(0),
+    "client, buckets": Through(0, layout=Buckets(), scale=SCALE),
+    **{f"Spark, 1 partition, {delivery}": Through(1, delivery) for delivery in BOTH},
+    **{f"Spark, 2 partitions, {delivery}": Through(2, delivery) for delivery in BOTH},
+    **{f"Spark, buckets, {delivery}": Through(2, delivery, Buckets(), SCALE) for delivery in BOTH},
+}
+WHO = (RAW, *OURS, CEILING, LARGE_CEILING)
+
+
+def ceiling_of(who: str) -> str:
+    """The most that Spark could do in the same batches."""
+    return LARGE_CEILING if who == LARGE_CEILING or (who in OURS and OURS[who].scale > 1) else CEILING
+
+
+#: What peers are compared with: how messages lie in the database, and who drains them.
+BESIDE_PEERS = {
+    "one record per message": f"Spark, 2 partitions, {AT_LEAST_ONCE}",
+    "buckets": f"Spark, buckets, {AT_LEAST_ONCE}",
+}
 
 
 class Ways:
@@ -85,19 +90,17 @@ class Ways:
         if way.who in (CEILING, LARGE_CEILING):
             scale = SCALE if way.who == LARGE_CEILING else 1
             return self._push_ceiling(n * scale) if way.what == "push" else self._drain_ceiling(n * scale, scale)
-        if way.who == CLIENT_BUCKETS or (way.who in SPARK and SPARK[way.who].scale > 1):
-            n *= SCALE
+        how = OURS[way.who]
+        n *= how.scale
         with open_store(self.url) as store:
-            store.layout = (
-                Buckets() if way.who == CLIENT_BUCKETS else SPARK[way.who].layout if way.who in SPARK else "single"
-            )
+            store.layout = how.layout
             try:
                 if way.what == "push":
-                    push = self._client_push if way.who in (CLIENT, CLIENT_BUCKETS) else self._spark_push
+                    push = self._spark_push if how.partitions else self._client_push
                     measured = push(way, store, queue, n)
                     check(store.sizes(queue).ready, n)
                 else:
-                    drain = self._client_drain if way.who in (CLIENT, CLIENT_BUCKETS) else self._spark_drain
+                    drain = self._spark_drain if how.partitions else self._client_drain
                     measured = drain(way, store, queue, n)
                     check(store.sizes(queue).total, 0)
             finally:
@@ -108,8 +111,8 @@ class Ways:
         """What work with `n` messages took, which may tell its rate itself."""
         with Meter(self._server, tree=tree) as meter:
             rate = work()
-        million = n / 1e6
-        return Measured(rate or n / meter.seconds, meter.client / million, meter.server / million, meter.peak)
+        found = Measured.of(n, seconds=meter.seconds, client=meter.client, server=meter.server, peak=meter.peak)
+        return replace(found, rate=rate) if rate else found
 
     # --- in this process ----------------------------------------------------------------------------------------
 
@@ -128,16 +131,12 @@ class Ways:
         finally:
             raw.close()
 
-    def _fill(self, store: Any, queue: str, texts: list[bytes]) -> None:
-        for part in batches(texts):
-            store.push(queue, documents(list(part)))
-
     def _client_push(self, way: Way, store: Any, queue: str, n: int) -> Measured:
         texts = payloads(n)
-        return self._metered(n, tree=False, work=lambda: self._fill(store, queue, texts))
+        return self._metered(n, tree=False, work=lambda: fill(store, queue, texts))
 
     def _client_drain(self, way: Way, store: Any, queue: str, n: int) -> Measured:
-        self._fill(store, queue, payloads(n))
+        fill(store, queue, payloads(n))
 
         def work() -> None:
             done = sequence = 0
@@ -152,7 +151,7 @@ class Ways:
     # --- through Spark ------------------------------------------------------------------------------------------
 
     def _spark_push(self, way: Way, store: Any, queue: str, n: int) -> Measured:
-        how = SPARK[way.who]
+        how = OURS[way.who]
         layout = "single" if how.layout == "single" else "bucket"
         options = {"url": self.url, "queue": queue, "delivery": how.delivery, "layout": layout}
         rows = self.spark.range(0, n, 1, how.partitions).selectExpr(f"{DOCUMENT} payload")
@@ -161,9 +160,9 @@ class Ways:
 
     def _spark_drain(self, way: Way, store: Any, queue: str, n: int) -> Measured:
         """Without the first batch, which pays for the start of the workers; CPU is that of all batches."""
-        how = SPARK[way.who]
+        how = OURS[way.who]
         trigger = TRIGGER * how.scale
-        self._fill(store, queue, payloads(n + trigger))
+        fill(store, queue, payloads(n + trigger))
         options = {"url": self.url, "queue": queue, "delivery": how.delivery, "numPartitions": how.partitions}
         return self._drained("queue", options, n + trigger, trigger)
 
@@ -195,9 +194,3 @@ def _rate(batches: list[Any], n: int) -> float:
     check(sum(one["numInputRows"] for one in batches), n)
     rows = sum(one["numInputRows"] for one in batches[1:])
     return float(rows / sum(one["durationMs"]["triggerExecution"] for one in batches[1:]) * 1000)
-
-
-def turns(ways: list[Way], number: int) -> Iterator[Way]:
-    """The ways in another order each round, so that none always goes first."""
-    start = number * 7 % len(ways)
-    yield from ways[start:] + ways[:start]

@@ -8,6 +8,7 @@ peers in `node_modules`: `make peers` installs them.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -21,11 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from measured import Measured
+
 from peers.job import HEAD
 from peers.places import MongoPlace, PeerError, Place, RedisPlace
 from peers.programs import Program, memory
 
-__all__ = ["PEERS", "Measured", "Peer", "PeerError", "measure"]
+__all__ = ["PEERS", "Peer", "PeerError", "Run", "jobs", "measure", "names", "ready"]
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -33,19 +36,21 @@ KEUSS = ROOT / "tests" / "interop" / "keuss_driver" / "node_modules"
 
 PATIENCE = 60  # s without a job done, after which a drain has failed; workers start in less
 SLOWEST_PUSH = 100  # messages/s below which a push has failed
+JOBS = 20_000  # of a round, where nothing else is said
+LEAST = 100  # jobs; fewer have no first and last to speak of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
-    """One run of one peer."""
+class Run:
+    """One run of one peer.
 
-    push_seconds: float
-    drain_seconds: float  # from the first to the last job
-    settings_text: str
+    CPU of the client is that of the programs that push or work, their start included, though a drain lasts from the
+    first to the last job only; CPU of the server is what it used meanwhile, whoever asked.
+    """
+
+    push: Measured
+    drain: Measured
     version: str
-    cpu_client_seconds: float  # of the programs that push and work, their start included
-    cpu_server_seconds: float  # of the server meanwhile, whoever asked
-    peak_rss_bytes: int  # of all processes that push or work at the same time; what they share counts for each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +62,7 @@ class Peer:
     push: tuple[str, ...]
     work: tuple[str, ...]
     workers: int = 1  # how often `work` is started
+    most: int | None = None  # jobs of a round, where it is too slow for more
     stop: signal.Signals = signal.SIGTERM  # what lets a worker end in peace
     keys: tuple[str, ...] = ()  # patterns of all the keys it makes in Redis
     jobs: tuple[str, ...] = ()  # patterns of those that are there only as long as jobs are
@@ -94,6 +100,7 @@ def _keuss(backend: str, act: Literal["reserve", "pop"]) -> Peer:
         installed=KEUSS / "keuss",
         push=_node("keuss.js", "push", backend, "64"),
         work=_node("keuss.js", act, backend, "8"),
+        most=5_000 if backend == "mongo" else None,
         keys=("keuss:q:ordered_queue:*:{queue}",),
         jobs=("keuss:q:ordered_queue:*:{queue}",),
         settings=f"backend {backend}, local signals, stats in memory; push: 64 at a time; work: 8 loops of {taken} "
@@ -163,11 +170,35 @@ PEERS: dict[str, Peer] = {
 }
 
 
-def measure(peer: str, urls: Mapping[str, str], messages: int) -> Measured:
+def names(text: str) -> list[str]:
+    """Peers, by their names between commas."""
+    found = text.split(",")
+    if unknown := [one for one in found if one not in PEERS]:
+        raise argparse.ArgumentTypeError(f"no peer {unknown[0]!r}; there are {', '.join(PEERS)}")
+    return found
+
+
+def jobs(peer: str, wanted: int) -> int:
+    """How many jobs this peer does in a round where so many are wanted."""
+    return min(wanted, PEERS[peer].most or wanted)
+
+
+def ready(peer: str, urls: Mapping[str, str]) -> None:
+    """Raise `PeerError`, which says what to type, where the peer is not installed or has no server."""
+    wanted = PEERS[peer]
+    if not wanted.installed.exists() or not shutil.which(wanted.push[0]):
+        needs = " (it needs Node.js 18 or later, with npm)" if wanted.push[0] == "node" else ""
+        raise PeerError(f"{peer} is not installed: type 'make peers'{needs}")
+    if wanted.server not in urls:
+        raise PeerError(f"{peer}: no {wanted.server} server: type 'make services'")
+
+
+def measure(peer: str, urls: Mapping[str, str], messages: int) -> Run:
     """Push and drain so many jobs, and remove what was made. `urls` are those of `redis` and `mongodb`.
 
     A peer that is not installed, does not start, stalls, or runs a job not exactly once is a PeerError, with its log.
     """
+    ready(peer, urls)
     return _Run(peer, urls, messages).measure()
 
 
@@ -186,14 +217,10 @@ class _Run:
 
     def __init__(self, name: str, urls: Mapping[str, str], messages: int) -> None:
         self.name, self.peer, self.messages = name, PEERS[name], messages
-        if not self.peer.installed.exists() or not shutil.which(self.peer.push[0]):
-            raise PeerError(f"{name} is not installed: type 'make peers'")
-        if self.peer.server not in urls:
-            raise PeerError(f"{name}: no {self.peer.server} server: type 'make services'")
         self.server = urls[self.peer.server]
         self.peak = 0
 
-    def measure(self) -> Measured:
+    def measure(self) -> Run:
         with tempfile.TemporaryDirectory(prefix="spark-queue-peers-") as folder, self._place() as place:
             self.folder, self.place = Path(folder), place
             self.tallies = self.folder / "tallies"
@@ -201,17 +228,17 @@ class _Run:
             served = place.cpu()
             with self._running(self.peer.push) as pushers:
                 pushed = self._push(pushers)
+            push = self._took(pushed["seconds"], pushers, served)
+            served, self.peak = place.cpu(), 0
             with self._running(self.peer.work, self.peer.workers) as workers:
                 self._drain(workers)
-            return Measured(
-                push_seconds=pushed["seconds"],
-                drain_seconds=self._checked(),
-                settings_text=self.peer.settings,
-                version=pushed["version"],
-                cpu_client_seconds=sum(one.cpu for one in (*pushers, *workers)),
-                cpu_server_seconds=place.cpu() - served,
-                peak_rss_bytes=self.peak,
-            )
+            drain = self._took(self._checked(), workers, served)
+            return Run(push=push, drain=drain, version=pushed["version"])
+
+    def _took(self, seconds: float, ended: Sequence[Program], served: float) -> Measured:
+        """What these programs took, which have ended, and the server since it told `served`."""
+        client, server = sum(one.cpu for one in ended), self.place.cpu() - served
+        return Measured.of(self.messages, seconds=seconds, client=client, server=server, peak=self.peak)
 
     def _place(self) -> Place:
         if self.peer.server == "mongodb":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
 import json
 import re
@@ -16,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 peers = importlib.import_module("peers")
 job = importlib.import_module("peers.job")
 cli = importlib.import_module("peers.__main__")
+Measured = importlib.import_module("measured").Measured
 
 
 def tally(first, last, *times):
@@ -77,23 +79,36 @@ def test_programs_of_our_own_exist(peer):
 
 
 def test_peers_are_named_between_commas():
-    assert cli.names("rq,huey") == ["rq", "huey"]
+    assert peers.names("rq,huey") == ["rq", "huey"]
     with pytest.raises(argparse.ArgumentTypeError, match="no peer 'ruq'; there are "):
-        cli.names("rq,ruq")
+        peers.names("rq,ruq")
+
+
+def test_slow_peers_do_fewer_jobs():
+    assert peers.jobs("rfq", 20_000) == 20_000
+    assert peers.jobs("keuss-mongo", 20_000) == peers.PEERS["keuss-mongo"].most < 20_000
+    assert peers.jobs("keuss-mongo", 300) == 300
+
+
+def test_a_peer_that_is_not_there_names_the_make_target(monkeypatch, tmp_path):
+    urls = {"redis": "redis://127.0.0.1"}
+    absent = dataclasses.replace(peers.PEERS["rfq"], installed=tmp_path / "rfq")
+    monkeypatch.setitem(peers.PEERS, "rfq", absent)
+    with pytest.raises(peers.PeerError, match="rfq is not installed: type 'make peers'"):
+        peers.ready("rfq", urls)
+    present = dataclasses.replace(absent, installed=tmp_path, push=(sys.executable,))
+    monkeypatch.setitem(peers.PEERS, "rfq", present)
+    peers.ready("rfq", urls)
+    with pytest.raises(peers.PeerError, match="rfq: no redis server: type 'make services'"):
+        peers.ready("rfq", {})
 
 
 def test_what_is_told_of_a_peer_are_medians():
-    rounds = [
-        peers.Measured(
-            push_seconds=push,
-            drain_seconds=2 * push,
-            settings_text="fast",
-            version="1.0",
-            cpu_client_seconds=push,
-            cpu_server_seconds=1.0,
-            peak_rss_bytes=1024,
-        )
-        for push in (1.0, 4.0, 2.0)
-    ]
-    told = cli.summary(rounds, 100)
-    assert (told["pushed per second"], told["drained per second"], told["cpu_client_seconds"]) == (50, 25, 2.0)
+    rounds = [peers.Run(push=measured(push), drain=measured(2 * push), version="1.0") for push in (1.0, 4.0, 2.0)]
+    push, drain = cli.told(rounds).split("; ")
+    assert push.startswith("push 50/s, CPU 20,000 s and of the server 10,000 s per million")
+    assert drain.startswith("drain 25/s, CPU 40,000 s ")
+
+
+def measured(seconds):
+    return Measured.of(100, seconds=seconds, client=seconds, server=1.0, peak=1024)
