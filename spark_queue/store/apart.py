@@ -31,9 +31,11 @@ STEP = 2_000
 def split(store: Store, queue: str, id: str, most: int) -> None:
     """Split a bucket that nobody holds into parts of which the first holds at most `most` messages, or few.
 
-    Does nothing where it is not there any more.
+    Does nothing where it is not there any more, or fits: others may have taken what was in its way.
     """
     for record, rows in _buckets(store, queue, None, id):
+        if rows.num_rows <= most:
+            return
         size = max(most, -(-rows.num_rows // PARTS))
         parts = [rows.slice(start, size) for start in range(0, rows.num_rows, size)]
         _replace(store, queue, None, [record], parts)

@@ -347,6 +347,8 @@ class MongoStore(Store):
             with self._session() as session:
                 taken: int = found.update_many(which, claim, session=session, **BY_ID).modified_count
             claimed += taken
+            if taken < len(first):
+                large = None  # there may be room for it
             if any(isinstance(one, str) for one in first):
                 more = self._more(found, {**FENCED, "_tag": tag})
         return claimed + more, large
@@ -396,7 +398,9 @@ class MongoStore(Store):
         now, transactions = self._hello()
         found, keys = self._queue(queue, make=True), [key_of(one.id) for one in records]
         state = loose(now).which if tag is None else {**FENCED, "_tag": tag}
-        documents, _ = to_documents(batch, now)
+        documents, wrong = to_documents(batch, now)
+        if wrong:
+            raise refused(queue, batch, wrong)
         with self._together(transactions) as session:
             which = {**state, "_id": {"$in": keys}}
             old = list(found.find(which, {"payload": 0}, session=session, **BY_ID))
@@ -407,12 +411,12 @@ class MongoStore(Store):
                 if tag is not None:
                     held = {name: old[0][name] for name in ("mature", "reserved", "_tag", "_reserved")}
                     one |= {"_mature": one["mature"], **held}
-            if session is None:
+            if session is None:  # both for a moment, rather than none
                 insert(found, documents)
-            else:
-                insert_new(found, [one["_id"] for one in documents], documents, session)
-            gone = found.delete_many(which, session=session, **BY_ID).deleted_count
-            return bool(gone == len(keys))
+                return bool(found.delete_many(which, **BY_ID).deleted_count == len(keys))
+            found.delete_many(which, session=session, **BY_ID)  # first: one of the new may be one of the old
+            insert_new(found, [one["_id"] for one in documents], documents, session)
+            return True
 
     def _page(self, queue: str, tag: str, after: Record | None, rows: int) -> pa.RecordBatch:
         found = self._queue(queue)

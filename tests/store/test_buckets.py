@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from spark_queue import Buckets, MessageError, Queue, open_store
-from spark_queue.buckets import expanded
-from spark_queue.message import messages, pushes
-from spark_queue.store.apart import compact
+from spark_queue.buckets import Record, bucket, expanded
+from spark_queue.message import messages, milliseconds, pushes
+from spark_queue.store.apart import compact, split
 from spark_queue.store.base import Condition, Death, Sizes, layout_of, set_layout
 
 MINUTE = 60_000
@@ -173,6 +173,33 @@ def test_two_clients_that_split_the_same_bucket_get_each_message_once(store, nam
         thread.join()
     assert sorted(found) == list(range(500))
     assert store.sizes(name).total == 0
+
+
+def test_a_split_of_a_bucket_that_fits_loses_nothing(store, name):
+    """Whoever was told that it is too large may find that there is room now."""
+    store.push(name, pushes(list(range(10))))
+    (page,) = store._buckets(name, None)
+    split(store, name, page.column("id")[0].as_py(), 10)
+    assert records(store, name) == [10]
+    assert payloads(store.peek(name)) == list(range(10))
+
+
+def test_a_record_that_is_replaced_by_itself_stays(store, name):
+    store.push(name, pushes(list(range(10))))
+    (page,) = store._buckets(name, None)
+    (rows,) = _opened(page)
+    record = Record(page.column("id")[0].as_py(), milliseconds(page.column("mature"))[0].as_py())
+    assert store._recast(name, None, [record], bucket(rows, Buckets(10)))
+    assert payloads(store.peek(name)) == list(range(10))
+    store.reserve(name, "c/1", 10)
+    assert store._recast(name, "c/1/0", [record], bucket(rows, Buckets(10)))
+    assert payloads(store.fetch(name, "c/1/0")) == list(range(10))
+    assert store.sizes(name) == Sizes(0, 0, 10)
+    assert not store._recast(name, "c/2/0", [record], bucket(rows, Buckets(10))), "it is not theirs"
+    assert not store._recast(name, None, [record], bucket(rows, Buckets(10))), "it is not free"
+    assert store.commit(name, "c/1") == 10
+    assert not store._recast(name, "c/1/0", [record], bucket(rows, Buckets(10))), "it is gone"
+    assert store.sizes(name) == Sizes(0, 0, 0)
 
 
 # --- some messages of a bucket --------------------------------------------------------------------------------------

@@ -27,9 +27,9 @@ for i = 1, n, 3 do
   hash[#hash + 1], hash[#hash + 2] = id, document
   held[#held + 1], held[#held + 2] = 0, tag .. '\0' .. format('%015d', due) .. '\0' .. id
 end
+spread('ZREM', HELD, kept)
 spread('HSET', HASH, hash)
 spread('ZADD', HELD, held)
 spread('ZADD', INDEX, index)
 enlist(BUCKETS, ids)
-release(kept)
 return 1
