@@ -322,7 +322,7 @@ def commit_named(store: Store, end: Offset, history: int) -> int:
     A process that stood still may have gone on reserving this batch after its successor had planned it: what the
     offset does not name was never worked on.
     """
-    parts = range(len(end.get("rows", [])))
+    parts = [part for part, rows in enumerate(end.get("rows", [])) if rows]
     return sum(store.commit(end["queue"], f"{_tag(end)}/{part}", history=history) for part in parts)
 
 

@@ -13,7 +13,7 @@ import pytest
 from spark_queue import FencedError, Queue, StoreError, open_store
 from spark_queue.message import messages
 from spark_queue.options import QueueOptions
-from spark_queue.spark.consumer import Consumer
+from spark_queue.spark.consumer import Consumer, Offset, commit_named
 from spark_queue.store import owner
 from spark_queue.store.base import about
 from spark_queue.store.owner import Ownership, owner_of, revoke
@@ -194,3 +194,15 @@ def test_a_consumer_that_was_taken_over_commits_nothing(any_url, name, consumers
     new.next(offset, 100)
     with open_store(any_url) as store:
         assert store.sizes(name).total == 0
+
+
+def test_what_an_offset_names_as_empty_is_not_committed(any_url, name):
+    with Queue(any_url, name) as queue:
+        queue.push_many(list(range(20)))
+    with open_store(any_url) as store:
+        assert store.reserve(name, "c/1/1", 10) == [10]
+        store.retag(
+            name, "c/1/1/0", "c/1/1/1", [next(store.fetch(name, "c/1/1/0")).column("id")[0].as_py()], lease=None
+        )
+        offset = Offset(v=1, queue=name, consumer="c/1", seq=1, rows=[9, 0])
+        assert commit_named(store, offset, 0) == 9
