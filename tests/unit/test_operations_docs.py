@@ -143,5 +143,5 @@ def test_what_a_query_says_is_on_the_page(living, monkeypatch, caplog):
 
 def test_every_command_is_on_the_page():
     for command in ("reservations", "release", "deadletter list", "deadletter redrive", "ledger list",
-                    "ledger recover", "ledger set"):  # fmt: skip
+                    "ledger recover", "ledger set", "layout", "compact"):  # fmt: skip
         assert f"$ spark-queue {command}" in PAGE
