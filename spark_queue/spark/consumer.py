@@ -33,6 +33,9 @@ OFFSET_VERSION = 1
 #: Seconds between two looks at the backlog for the progress of an idle query, and of a busy one.
 BACKLOG_IDLE, BACKLOG_BUSY = 10.0, 1.0
 
+#: How many times as long as a look took is waited for the next one: counting grows with the queue in some databases.
+BACKLOG_REST = 20
+
 
 class Offset(TypedDict, total=False):
     """A place in the life of one consumer: `seq` batches were reserved, the last one of `rows` by partition."""
@@ -86,6 +89,7 @@ class Consumer:
         self._busy = False
         self._backlog: dict[str, Any] = {}
         self._backlog_at = 0.0
+        self._backlog_rest = 0.0
 
     def next(self, start: Offset, most: int) -> Offset:
         """Commit up to `start`, reserve the next batch; give where that leads, or `start` if nothing is ready."""
@@ -227,8 +231,8 @@ class Consumer:
 
     def backlog(self) -> dict[str, Any]:
         """The place of this consumer and the sizes of the queue, which are looked at now and then only."""
-        age = time.monotonic() - self._backlog_at
-        if age > (BACKLOG_BUSY if self._busy else BACKLOG_IDLE):
+        begun = time.monotonic()
+        if begun - self._backlog_at > max(BACKLOG_BUSY if self._busy else BACKLOG_IDLE, self._backlog_rest):
             sizes = self._store.sizes(self._queue)
             self._backlog = {
                 "ready": sizes.ready,
@@ -237,6 +241,7 @@ class Consumer:
                 "oldestReadyAgeMs": sizes.oldest_ready_age,
             }
             self._backlog_at = time.monotonic()
+            self._backlog_rest = BACKLOG_REST * (self._backlog_at - begun)
         place = {key: value for key, value in self.planned.items() if key != "rows"}
         return place | self._backlog
 

@@ -77,6 +77,7 @@ CREATE TABLE note (key TEXT PRIMARY KEY, value TEXT NOT NULL, version INTEGER NO
     """
 ALTER TABLE message ADD COLUMN rows INTEGER NOT NULL DEFAULT 1;
 CREATE INDEX message_bucket ON message (lease, queue, mature, id) WHERE rows > 1;
+CREATE INDEX lease_until ON lease (queue, until);
 """,
 )
 SCHEMA_VERSION = len(SCHEMA)
@@ -668,9 +669,10 @@ def _forget_empty(db: sqlite3.Connection, leases: Sequence[int]) -> None:
 
 def _expire(db: sqlite3.Connection, queue: int, now: int) -> None:
     """Free what the ended leases of the queue hold; each of these messages has failed once more."""
-    ended = db.execute("SELECT id FROM lease WHERE queue = ? AND until <= ?", (queue, now)).fetchall()
-    db.executemany("UPDATE message SET lease = NULL, tries = tries + 1 WHERE lease = ?", ended)
-    db.executemany("DELETE FROM lease WHERE id = ?", ended)
+    ended = "SELECT id FROM lease WHERE queue = ? AND until <= ?"
+    if db.execute(f"{ended} LIMIT 1", (queue, now)).fetchone():
+        db.execute(f"UPDATE message SET lease = NULL, tries = tries + 1 WHERE lease IN ({ended})", (queue, now))
+        db.execute("DELETE FROM lease WHERE queue = ? AND until <= ?", (queue, now))
 
 
 def _batches(queue: str, found: Iterator[tuple[Any, ...]], rows: int) -> Iterator[pa.RecordBatch]:

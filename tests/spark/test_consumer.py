@@ -13,6 +13,7 @@ import pytest
 from spark_queue import FencedError, Queue, StoreError, open_store
 from spark_queue.message import messages
 from spark_queue.options import QueueOptions
+from spark_queue.spark import consumer as consumer_module
 from spark_queue.spark.consumer import Consumer, Offset, commit_named
 from spark_queue.store import owner
 from spark_queue.store.base import about
@@ -206,3 +207,22 @@ def test_what_an_offset_names_as_empty_is_not_committed(any_url, name):
         )
         offset = Offset(v=1, queue=name, consumer="c/1", seq=1, rows=[9, 0])
         assert commit_named(store, offset, 0) == 9
+
+
+def test_a_backlog_that_takes_long_to_count_is_counted_rarely(sqlite_url, name, consumers, monkeypatch):
+    monkeypatch.setattr(consumer_module, "BACKLOG_IDLE", 0.0)
+    consumer, looks = consumers(sqlite_url, name), []
+    sizes = consumer._store.sizes
+
+    def slow(queue):
+        looks.append(queue)
+        time.sleep(0.1)
+        return sizes(queue)
+
+    monkeypatch.setattr(consumer._store, "sizes", slow)
+    for _ in range(5):
+        consumer.backlog()
+    assert len(looks) == 1
+    consumer._backlog_rest = 0.0
+    consumer.backlog()
+    assert len(looks) == 2
