@@ -355,10 +355,12 @@ class MongoStore(Store):
 
     def _more(self, queue: Collection[Document], which: Filter) -> int:
         """How many messages more than records there are, of those that meet the filter."""
-        if not self._known(queue):  # then there are no buckets, or nobody can count fast
-            return sum(one["rows"] - 1 for one in queue.find({**which, "rows": {"$exists": True}}, {"rows": 1}))
-        buckets = {"$and": [which, {"rows": {"$exists": True}}]}
-        return sum(one["rows"] - 1 for one in queue.find(buckets, {"_id": 0, "rows": 1}, **self._by(queue, BUCKETS)))
+        return sum(one["rows"] - 1 for one in self._wide(queue, which))
+
+    def _wide(self, queue: Collection[Document], which: Filter) -> list[Document]:
+        """`_id` and `rows` of the buckets that meet the filter."""
+        some = queue.find({"$and": [which, {"rows": {"$exists": True}}]}, {"rows": 1}, **self._by(queue, BUCKETS))
+        return list(some)
 
     @contextmanager
     def _session(self) -> Iterator[ClientSession]:
@@ -473,19 +475,16 @@ class MongoStore(Store):
     ) -> int:
         """Act on all that meet the filters, and give the number of messages.
 
-        Buckets first, by their ids: those that were lost in between are not counted, and then neither are the others
-        with them.
+        Buckets go first, by their ids, so that their messages are known. Where some of them are lost in between, each
+        counts as one message: too few, as a holder has to learn who lost something.
         """
         done = 0
         looking = self._has_buckets(queue) if ids is None else any(map(is_bucket, ids))
         for which, by in parts:
-            if looking:
-                some = {"$and": [which, {"rows": {"$exists": True}}]}
-                buckets = list(queue.find(some, {"rows": 1}, **self._by(queue, BUCKETS)))
-                if buckets:
-                    these = {"$and": [which, {"_id": {"$in": [one["_id"] for one in buckets]}}]}
-                    acted = act(these, BY_ID)
-                    done += weight(buckets) if acted == len(buckets) else acted
+            if looking and (buckets := self._wide(queue, which)):
+                these = {"$and": [which, {"_id": {"$in": [one["_id"] for one in buckets]}}]}
+                acted = act(these, BY_ID)
+                done += weight(buckets) if acted == len(buckets) else acted
             done += act(which, by)
         return done
 
