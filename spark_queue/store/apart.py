@@ -92,10 +92,9 @@ def compact(store: Store, queue: str, how: Buckets) -> int:
     Whoever reserves meanwhile gets each message once: what was taken is left alone. Each message keeps what it is,
     and when it was due; they come in the order of their buckets then.
     """
-    fewer, after = 0, None
-    while (page := store._attempt(store._spare, queue, after, STEP)).num_rows:
+    fewer = 0
+    for page in store._paged(lambda after: store._spare(queue, after, STEP)):
         ids, moments = page.column("id").to_pylist(), milliseconds(page.column("mature")).to_pylist()
-        after = Record(ids[-1], moments[-1])
         for start, stop in _runs(page, how):
             together = pa.Table.from_batches(expanded(page.slice(start, stop - start))).combine_chunks()
             (rows,) = together.to_batches()

@@ -208,8 +208,10 @@ class Store(ABC):
 
     def _laid_out(self, queue: str, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows as records: a PUSHES batch again."""
+        if batch.num_rows < 2:  # what is alone is no bucket, whatever is set
+            return batch
         how = self._setting(queue) if self.layout is None else self.layout
-        if not isinstance(how, Buckets) or batch.num_rows < 2:
+        if not isinstance(how, Buckets):
             return batch
         return packed(dated(batch, self.now()), how)
 
@@ -340,11 +342,14 @@ class Store(ABC):
 
     def _records(self, queue: str, tag: str, rows: int = PAGE_ROWS) -> Iterator[pa.RecordBatch]:
         """The same, of records."""
+        return self._paged(lambda after: self._page(queue, tag, after, rows))
+
+    def _paged(self, read: Callable[[Record | None], pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Page after page of records, each read as what comes after the last record of the one before."""
         after: Record | None = None
-        while (batch := self._attempt(self._page, queue, tag, after, rows)).num_rows:
-            yield batch
-            mature = batch.column("mature")[-1].cast(pa.int64()).as_py() // 1000
-            after = Record(batch.column("id")[-1].as_py(), mature)
+        while (page := self._attempt(read, after)).num_rows:
+            yield page
+            after = Record.last(page)
 
     @abstractmethod
     def _page(self, queue: str, tag: str, after: Record | None, rows: int) -> pa.RecordBatch:

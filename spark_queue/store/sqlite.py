@@ -339,8 +339,7 @@ class SqliteStore(Store):
                     f"SELECT queue, {COLUMNS}, ?, ? FROM message WHERE {held}",
                     (now, now + history, *values),
                 )
-            more = _more(db, held, values)
-            removed = db.execute(f"DELETE FROM message WHERE {held}", values).rowcount + more
+            removed = _change(db, "DELETE FROM message", held, values)
             _forget_empty(db, leases)
             return removed
 
@@ -348,14 +347,8 @@ class SqliteStore(Store):
         with self._transaction() as db:
             leases = _leases(db, queue, tag)
             held, values = _among(leases, ids)
-            more = _more(db, held, values)
-            given = (
-                more
-                + db.execute(
-                    f"UPDATE message SET lease = NULL, mature = ?, tries = tries + ? WHERE {held}",
-                    (_now(db) + delay, int(failed), *values),
-                ).rowcount
-            )
+            give = "UPDATE message SET lease = NULL, mature = ?, tries = tries + ?"
+            given = _change(db, give, held, values, _now(db) + delay, int(failed))
             _forget_empty(db, leases)
             return given
 
@@ -369,8 +362,7 @@ class SqliteStore(Store):
             ).fetchone()
             leases = [one for one in _leases(db, queue, tag) if one != target]
             held, values = _among(leases, ids)
-            more = _more(db, held, values)
-            given = db.execute(f"UPDATE message SET lease = ? WHERE {held}", (target, *values)).rowcount + more
+            given = _change(db, "UPDATE message SET lease = ?", held, values, target)
             _forget_empty(db, [*leases, target])
             return given
 
@@ -403,9 +395,7 @@ class SqliteStore(Store):
             db.execute("DELETE FROM moving")
             where, values = f"{where} AND tries >= ?", (*values, which.min_tries)
             if which.limit is None:
-                more = _more(db, where, values)
-                moved = db.execute(f"INSERT INTO moving SELECT rowid FROM message WHERE {where}", values).rowcount
-                moved += more
+                moved = _change(db, "INSERT INTO moving SELECT rowid FROM message", where, values)
             else:
                 some = f"SELECT rowid, id FROM message WHERE {where} ORDER BY mature, id LIMIT ?"
                 rowids, moved, _ = fitting(db.execute(some, (*values, which.limit)), which.limit, which.limit)
@@ -524,10 +514,7 @@ class SqliteStore(Store):
                 db.close()
 
     def _buckets(self, queue: str, id: str | None) -> Iterator[pa.RecordBatch]:
-        after: Record | None = None
-        while (batch := self._attempt(self._some_buckets, queue, id, after)).num_rows:
-            yield batch
-            after = Record(batch.column("id")[-1].as_py(), message.milliseconds(batch.column("mature"))[-1].as_py())
+        return self._paged(lambda after: self._some_buckets(queue, id, after))
 
     def _some_buckets(self, queue: str, id: str | None, after: Record | None) -> pa.RecordBatch:
         with self._looking() as db:
@@ -552,9 +539,7 @@ class SqliteStore(Store):
         with self._transaction() as db:
             number = _number(db, queue)
             _expire(db, number, _now(db))
-            free, values = "queue = ? AND lease IS NULL", (number,)
-            more = _more(db, free, values)
-            return db.execute(f"DELETE FROM message WHERE {free}", values).rowcount + more
+            return _change(db, "DELETE FROM message", "queue = ? AND lease IS NULL", (number,))
 
     def _drop(self, queue: str) -> None:
         with self._transaction() as db:
@@ -622,6 +607,12 @@ def _more(db: sqlite3.Connection, which: str, values: Sequence[Any]) -> int:
         f"SELECT coalesce(sum(rows - 1), 0) FROM message INDEXED BY message_bucket WHERE rows > 1 AND {which}", values
     ).fetchone()
     return int(found[0])
+
+
+def _change(db: sqlite3.Connection, act: str, which: str, values: Sequence[Any], *settings: Any) -> int:
+    """Act on the records that meet a condition, with settings that come before its values; give their messages."""
+    more = _more(db, which, values)
+    return db.execute(f"{act} WHERE {which}", (*settings, *values)).rowcount + more
 
 
 def _buckets_in(db: sqlite3.Connection, queue: int) -> bool:

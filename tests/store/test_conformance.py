@@ -78,13 +78,7 @@ class TestBuckets(StoreContract):
 
     def test_a_large_batch_is_pushed_and_comes_back_whole(self, store, queue):
         store.layout = Buckets(1_000)
-        assert store.push(queue, pushes([{"n": i} for i in range(25_000)])) == 25_000
-        rows = store.reserve(queue, "c/1", 22_222, partitions=3)
-        assert sum(rows) == 22_000
-        got = [one for p in range(3) for one in all_of(store.fetch(queue, f"c/1/{p}", 400))]
-        assert [one.payload for one in got] == [{"n": i} for i in range(22_000)]
-        assert store.commit(queue, "c/1") == 22_000
-        assert store.sizes(queue).total == 3_000
+        self.check_large_batch(store, queue, page=400, taken=22_000)
 
     def test_a_reserve_takes_the_first_in_order_up_to_its_limit(self, store, queue):
         store.push(queue, pushes(list(range(10))))
