@@ -160,6 +160,11 @@ class QueueOptions:
         None,
         "cores of the driver",
     )
+    reserve_ahead: bool = _option(
+        _flag, ("stream",),
+        "Whether, while there is a backlog, the next micro-batch is reserved while Spark works on the last one.",
+        True, "`true`",
+    )  # fmt: skip
     reserve_timeout: int | None = _option(
         _lease, ("stream",),
         "How long a reservation lasts unless renewed, which it is while the query lives. "

@@ -19,6 +19,7 @@ from typing import Any, TypedDict
 
 from spark_queue.errors import CheckpointError, FencedError
 from spark_queue.options import AT_LEAST_ONCE, AT_MOST_ONCE, QueueOptions
+from spark_queue.spark.ahead import Ahead
 from spark_queue.spark.keeper import Keeper
 from spark_queue.store import open_store
 from spark_queue.store.base import Store
@@ -82,6 +83,8 @@ class Consumer:
         self._isolation: Isolation | None = None
         self._reserved: Offset | None = None  # the batch that this very process has reserved
         self._reserved_at = -math.inf  # when it began to (monotonic s)
+        self._ahead = Ahead(options, self._reserve)
+        self._full: int | None = None  # the rows of a batch after which the next one is reserved ahead
         self._replayed = 0  # the batch that comes again since an earlier process has planned it
         self._settled_before = self._missed = 0
         self._first: int | None = None  # the batch that an earlier process may have been reserving
@@ -91,21 +94,28 @@ class Consumer:
         self._backlog_at = 0.0
         self._backlog_rest = 0.0
 
-    def next(self, start: Offset, most: int) -> Offset:
-        """Commit up to `start`, reserve the next batch; give where that leads, or `start` if nothing is ready."""
+    def next(self, start: Offset, most: int, *, ahead: bool = False) -> Offset:
+        """Commit up to `start`, reserve the next batch; give where that leads, or `start` if nothing is ready.
+
+        `ahead`: where the batch turns out to be full, the one after it is reserved as soon as this one is planned.
+        """
         fresh = self._own(start)
         self._commit(start)
         seq = start["seq"] + 1
         if self._first is None:
             self._first = seq
+        self._full = most if ahead else None
+        tag = f"{start['consumer']}/{seq}"
         self._reserved_at = time.monotonic()
         rows = self._next_parked(seq)
+        if not rows:
+            rows = self._taken_ahead(tag)
         if not rows:
             if not fresh and self._before is None and not self._store.wait(self._queue, self._options.wait_timeout):
                 self._look_for_strays(seq)
                 return start
             self._reserved_at = time.monotonic()
-            rows = self._reserve(f"{start['consumer']}/{seq}", most)
+            rows = self._reserve(self._store, tag, most)
         if not rows:
             return start
         self._reserved = {**start, "seq": seq, "rows": rows}
@@ -115,10 +125,11 @@ class Consumer:
         rows = self._isolation.next_parked(seq) if self._isolation else 0
         return [rows] if rows else []
 
-    def _reserve(self, tag: str, most: int) -> list[int]:
+    def _reserve(self, store: Store, tag: str, most: int) -> list[int]:
+        """Reserve a batch without messages that have failed too often."""
         options = self._options
         while True:
-            rows = self._store.reserve(
+            rows = store.reserve(
                 self._queue,
                 tag,
                 most,
@@ -129,11 +140,11 @@ class Consumer:
             if not rows or options.max_tries is None:
                 return rows
             dead = options.dead(self._queue)
-            buried = bury_exhausted(self._store, self._queue, tag, options.max_tries, dead)
+            buried = bury_exhausted(store, self._queue, tag, options.max_tries, dead)
             if not buried:
                 return rows
             log.warning("%d messages of %s failed too often: moved to %s", buried, self._queue, dead)
-            held = {one.tag: one.rows for one in self._store.reservations(self._queue, tag)}
+            held = {one.tag: one.rows for one in store.reservations(self._queue, tag)}
             if held:
                 return [held.get(f"{tag}/{partition}", 0) for partition in range(len(rows))]
 
@@ -158,9 +169,12 @@ class Consumer:
             if self._isolation and self._replayed != end["seq"]:
                 runs = self._isolation.run_again(end["seq"])
             self._replayed = end["seq"]
+            self._give_back_ahead(end)
         assert self._keeper is not None
         self._keeper.watch(tag, self._reserved_at if fresh else -math.inf)
         self._busy = True
+        if fresh and self._full is not None and sum(parts) >= self._full:
+            self._reserve_ahead(f"{end['consumer']}/{end['seq'] + 1}", self._full)
         return [Share(f"{tag}/{part}", rows if fresh else None, runs > 1) for part, rows in enumerate(parts) if rows]
 
     def commit(self, end: Offset) -> None:
@@ -176,7 +190,7 @@ class Consumer:
         self._keeper.check()
         retries = self._store.retries
         done = self._remove(end)
-        self._keeper.watch(None)
+        self._keeper.forget(_tag(end))
         self._busy = False
         self._committed = seq
         log.debug("committed %d messages of %s under %s", done, self._queue, _tag(end))
@@ -191,6 +205,30 @@ class Consumer:
         done = commit_named(self._store, end, history)
         self._store.rollback(self._queue, tag, failed=False)
         return done
+
+    def _reserve_ahead(self, tag: str, most: int) -> None:
+        """Take the batch after the one that is planned, unless parts of one that failed come first."""
+        assert self._keeper is not None
+        if self._isolation is None or not self._isolation.parking:
+            self._keeper.watch(tag, time.monotonic())
+            self._ahead.start(tag, most)
+
+    def _taken_ahead(self, tag: str) -> list[int]:
+        """What was reserved under this tag while the last batch was worked on, by partition."""
+        assert self._keeper is not None
+        rows, began = self._ahead.take(tag)
+        if rows:
+            self._reserved_at = began
+        else:
+            self._keeper.forget(tag)
+        return rows
+
+    def _give_back_ahead(self, end: Offset) -> None:
+        """Give back what the process that planned this batch before has reserved for the next one.
+
+        This one may fail, be split, and be followed by its parts first.
+        """
+        self._store.rollback(self._queue, f"{end['consumer']}/{end['seq'] + 1}", failed=False)
 
     def _look_for_strays(self, seq: int) -> None:
         """Give back what a process that stood still has reserved for batches that were finished meanwhile."""
@@ -249,6 +287,7 @@ class Consumer:
         """End the signs of life, and the connections. What is reserved stays so."""
         if self._keeper is not None:
             self._keeper.stop()
+        self._ahead.close()
         self._store.close()
 
     def _own(self, offset: Offset) -> bool:

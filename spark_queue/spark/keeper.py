@@ -26,7 +26,8 @@ class Keeper:
         self._parked = parked
         lease = options.reserve_timeout
         self._pause = math.inf if lease is None else lease / 3000  # seconds between two renewals
-        self._batch: tuple[str, float] | None = None  # its tag, and when to renew it (monotonic s)
+        self._due: dict[str, float] = {}  # when to renew what is reserved, by its tag (monotonic s)
+        self._lock = threading.Lock()
         self._fenced: FencedError | None = None
         self._parent = os.getppid()
         self._wake = threading.Event()
@@ -34,11 +35,17 @@ class Keeper:
         self._thread = threading.Thread(target=self._run, name="spark_queue keeper", daemon=True)
         self._thread.start()
 
-    def watch(self, tag: str | None, since: float = -math.inf) -> None:
-        """Renew the lease of this batch from now on, or of none. `since` (monotonic s) it has run already."""
-        self._batch = None if tag is None else (tag, since + self._pause)
+    def watch(self, tag: str, since: float = -math.inf) -> None:
+        """Renew the lease of this batch, too, from now on. `since` (monotonic s) it has run already."""
+        with self._lock:
+            self._due[tag] = since + self._pause
         if since + self._pause < time.monotonic():
             self._wake.set()
+
+    def forget(self, tag: str) -> None:
+        """Renew the lease of this batch no longer."""
+        with self._lock:
+            self._due.pop(tag, None)
 
     def check(self) -> None:
         """Raise `FencedError` where the consumer is no longer ours."""
@@ -75,11 +82,12 @@ class Keeper:
                 self._wake.clear()
 
     def _renew(self, store: Store) -> None:
-        batch, lease, queue = self._batch, self._options.reserve_timeout, self._options.queue or ""
-        if batch is None or lease is None or time.monotonic() < batch[1]:
+        lease, queue, now = self._options.reserve_timeout, self._options.queue or "", time.monotonic()
+        with self._lock:
+            due = [tag for tag, moment in self._due.items() if moment <= now]
+        if lease is None or not due:
             return
-        for tag in (batch[0], self._parked):
-            if tag is not None:
-                store.renew(queue, tag, lease)
-        if self._batch is batch:  # not another one meanwhile
-            self._batch = batch[0], time.monotonic() + self._pause
+        for tag in due if self._parked is None else (*due, self._parked):
+            store.renew(queue, tag, lease)
+        with self._lock:
+            self._due |= {tag: time.monotonic() + self._pause for tag in due if tag in self._due}

@@ -72,7 +72,9 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:  # type: ignore[override]
         # Spark 4.0 and 4.1 give no start: then all that was planned is finished, for they ask between batches only.
-        return self._consumer.next(self._consumer.planned if start is None else start, _most(limit, self.options))
+        known = start is not None  # Spark 4.0 and 4.1 do not tell either whether another batch will follow
+        begin = start if start is not None else self._consumer.planned
+        return self._consumer.next(begin, _most(limit, self.options), ahead=known and self.options.reserve_ahead)
 
     def getDefaultReadLimit(self) -> Any:
         from pyspark.sql.streaming.datasource import ReadMaxRows

@@ -70,8 +70,11 @@ class Isolation:
         if not self.parking:
             return 0
         tag = f"{self._consumer}/{seq}"
-        if held := sum(one.rows for one in self._store.reservations(self._queue, tag)):
-            return held  # a crash came between this and the offset
+        note = self._store.note(self._key)
+        if note and note.value.get("seq") == seq:
+            held = sum(one.rows for one in self._store.reservations(self._queue, f"{tag}/0"))
+            if held:
+                return held  # a crash came between this and the offset
         group = next(iter(self._store.reservations(self._queue, self.parked_tag)), None)
         if group is None:
             self._forget()
