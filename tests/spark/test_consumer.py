@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 
 import pytest
 
@@ -226,3 +227,143 @@ def test_a_backlog_that_takes_long_to_count_is_counted_rarely(sqlite_url, name, 
     consumer._backlog_rest = 0.0
     consumer.backlog()
     assert len(looks) == 2
+# --- the next batch, reserved while one is worked on ----------------------------------------------------------------
+
+
+def reserved(url, queue):
+    """Rows by the number of their batch."""
+    with open_store(url) as store:
+        found = Counter()
+        for one in store.reservations(queue):
+            found[int(one.tag.split("/")[2])] += one.rows
+        return dict(found)
+
+
+def eventually(look, wanted):
+    end = time.monotonic() + 20
+    while look() != wanted and time.monotonic() < end:
+        time.sleep(0.01)
+    assert look() == wanted
+
+
+def test_after_a_full_batch_the_next_one_is_reserved_ahead(any_url, name, consumers):
+    with Queue(any_url, name) as queue:
+        ids = queue.push_many([{"n": n} for n in range(2_500)])
+    consumer, seen = consumers(any_url, name, delivery="exactly-once"), []
+    start = consumer.initial
+    for number, rows in ((1, 1_000), (2, 1_000), (3, 500)):
+        offset = consumer.next(start, 1_000, ahead=True)
+        assert (offset["seq"], sum(offset["rows"])) == (number, rows)
+        assert reserved(any_url, name) == {number: rows}
+        shares = consumer.plan(start, offset)
+        ahead = {2: 1_000, 3: 500}.get(number + 1) if rows == 1_000 else None
+        eventually(lambda: reserved(any_url, name), {number: rows} | ({number + 1: ahead} if ahead else {}))
+        seen += fetched(any_url, name, shares)
+        start = offset
+    assert consumer.next(start, 1_000, ahead=True) == start
+    assert sorted(seen) == sorted(ids)
+    assert reserved(any_url, name) == {}
+
+
+@pytest.mark.parametrize("how", ["not asked for", "not full", "a batch that comes again"])
+def test_nothing_is_reserved_ahead_where(sqlite_url, name, consumers, how):
+    with Queue(sqlite_url, name) as queue:
+        queue.push_many(list(range(30)))
+    consumer = consumers(sqlite_url, name, delivery="exactly-once")
+    offset = consumer.next(consumer.initial, 100 if how == "not full" else 10, ahead=how != "not asked for")
+    if how == "a batch that comes again":
+        taken_over(sqlite_url, name, offset)
+        consumer = consumers(sqlite_url, name, delivery="exactly-once")
+    consumer.plan(consumer.initial, offset)
+    consumer.close()
+    assert set(reserved(sqlite_url, name)) == {1}
+
+
+def test_what_was_reserved_ahead_is_given_back_when_its_predecessor_comes_again(any_url, name, consumers):
+    with Queue(any_url, name) as queue:
+        ids = queue.push_many(list(range(50)))
+    old, new = (consumers(any_url, name, delivery="exactly-once") for _ in range(2))
+    offset = old.next(old.initial, 10, ahead=True)
+    old.plan(old.initial, offset)
+    eventually(lambda: reserved(any_url, name), {1: 10, 2: 10})
+    taken_over(any_url, name, offset)
+    shares = new.plan(old.initial, offset)
+    assert reserved(any_url, name) == {1: 10}
+    seen, start = fetched(any_url, name, shares), offset
+    while (offset := new.next(start, 10, ahead=True)) != start:
+        seen += fetched(any_url, name, new.plan(start, offset))
+        start = offset
+    assert sorted(seen) == sorted(ids)
+    with open_store(any_url) as store:
+        assert store.sizes(name).total == 0
+
+
+def test_one_that_stands_still_while_it_reserves_ahead_takes_nothing_from_its_successor(any_url, name, consumers):
+    with Queue(any_url, name) as queue:
+        ids = queue.push_many([{"n": n} for n in range(4_000)])
+    old, new = (consumers(any_url, name, delivery="exactly-once", retryTimeout="300ms") for _ in range(2))
+    waits, go, claim = threading.Event(), threading.Event(), type(old._store)._claim
+
+    def stand_still(store, queue, tag, *rest):
+        if tag.endswith("/2/1") and store is not new._store and not waits.is_set():
+            waits.set()
+            go.wait()
+        return claim(store, queue, tag, *rest)
+
+    start = old.initial
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(old._store), "_claim", stand_still)
+        offset = old.next(start, 1_000, ahead=True)
+        old.plan(start, offset)
+        waits.wait()
+        taken_over(any_url, name, offset)
+        seen = fetched(any_url, name, new.plan(start, offset))
+        start, offset = offset, new.next(offset, 400)  # under one tag only
+        assert offset["rows"] == [400]
+        go.set()
+        eventually(lambda: reserved(any_url, name), {2: 900})
+        while offset != start:
+            seen += fetched(any_url, name, new.plan(start, offset))
+            start, offset = offset, new.next(offset, 1_000)
+    end = time.monotonic() + 20
+    while len(seen) < 4_000 and time.monotonic() < end:  # what came late is given back after a while
+        offset = new.next(start, 5_000)
+        seen += fetched(any_url, name, new.plan(start, offset))
+        start = offset
+    new.next(start, 1)
+    assert sorted(seen) == sorted(ids)
+    with open_store(any_url) as store:
+        assert store.sizes(name).total == 0
+
+
+def test_a_failure_to_reserve_ahead_is_that_of_the_next_batch(sqlite_url, name, consumers, monkeypatch):
+    with Queue(sqlite_url, name) as queue:
+        queue.push_many(list(range(30)))
+    consumer = consumers(sqlite_url, name, delivery="exactly-once")
+    offset = consumer.next(consumer.initial, 10, ahead=True)
+
+    def fails(*_):
+        raise StoreError("no")
+
+    monkeypatch.setattr(type(consumer._store), "_claim", fails)
+    consumer.plan(consumer.initial, offset)
+    with pytest.raises(StoreError, match="no"):
+        consumer.next(offset, 10, ahead=True)
+    monkeypatch.undo()
+    following = consumer.next(offset, 10, ahead=True)  # as a restarted query does
+    assert (following["seq"], sum(following["rows"])) == (2, 10)
+
+
+def test_the_lease_of_what_is_reserved_ahead_is_renewed(sqlite_url, name, consumers):
+    with Queue(sqlite_url, name) as queue:
+        queue.push_many(list(range(20)))
+    consumer = consumers(sqlite_url, name, reserveTimeout="600ms")
+    offset = consumer.next(consumer.initial, 10, ahead=True)
+    consumer.plan(consumer.initial, offset)
+    eventually(lambda: reserved(sqlite_url, name), {1: 10, 2: 10})
+    with open_store(sqlite_url) as store:
+        first = {one.tag: one.until for one in store.reservations(name)}
+        eventually(lambda: all((one.until or 0) > first[one.tag] for one in store.reservations(name)), True)
+        assert store.reserve(name, "rival", 100) == []
+    following = consumer.next(offset, 10, ahead=True)
+    assert (following["seq"], sum(following["rows"])) == (2, 10)
