@@ -83,7 +83,7 @@ class Consumer:
         self._isolation: Isolation | None = None
         self._reserved: Offset | None = None  # the batch that this very process has reserved
         self._reserved_at = -math.inf  # when it began to (monotonic s)
-        self._ahead = Ahead(options, self._reserve)
+        self._ahead: Ahead | None = None
         self._full: int | None = None  # the rows of a batch after which the next one is reserved ahead
         self._replayed = 0  # the batch that comes again since an earlier process has planned it
         self._settled_before = self._missed = 0
@@ -99,9 +99,10 @@ class Consumer:
 
         `ahead`: where the batch turns out to be full, the one after it is reserved as soon as this one is planned.
         """
-        fresh = self._own(start)
+        self._own(start)
         self._commit(start)
         seq = start["seq"] + 1
+        looked = self._first is not None  # else an earlier process may hold the batch, though nothing is ready
         if self._first is None:
             self._first = seq
         self._full = most if ahead else None
@@ -111,11 +112,11 @@ class Consumer:
         if not rows:
             rows = self._taken_ahead(tag)
         if not rows:
-            if not fresh and self._before is None and not self._store.wait(self._queue, self._options.wait_timeout):
+            if looked and self._before is None and not self._store.wait(self._queue, self._options.wait_timeout):
                 self._look_for_strays(seq)
                 return start
             self._reserved_at = time.monotonic()
-            rows = self._reserve(self._store, tag, most)
+            rows = self._reserve(self._store, tag, most, self._before)
         if not rows:
             return start
         self._reserved = {**start, "seq": seq, "rows": rows}
@@ -125,7 +126,7 @@ class Consumer:
         rows = self._isolation.next_parked(seq) if self._isolation else 0
         return [rows] if rows else []
 
-    def _reserve(self, store: Store, tag: str, most: int) -> list[int]:
+    def _reserve(self, store: Store, tag: str, most: int, before: int | None) -> list[int]:
         """Reserve a batch without messages that have failed too often."""
         options = self._options
         while True:
@@ -135,7 +136,7 @@ class Consumer:
                 most,
                 partitions=options.num_partitions or _cores(),
                 lease=options.reserve_timeout,
-                **({} if self._before is None else {"before": self._before}),
+                **({} if before is None else {"before": before}),
             )
             if not rows or options.max_tries is None:
                 return rows
@@ -169,12 +170,14 @@ class Consumer:
             if self._isolation and self._replayed != end["seq"]:
                 runs = self._isolation.run_again(end["seq"])
             self._replayed = end["seq"]
-            self._give_back_ahead(end)
         assert self._keeper is not None
         self._keeper.watch(tag, self._reserved_at if fresh else -math.inf)
         self._busy = True
-        if fresh and self._full is not None and sum(parts) >= self._full:
-            self._reserve_ahead(f"{end['consumer']}/{end['seq'] + 1}", self._full)
+        following = f"{end['consumer']}/{end['seq'] + 1}"
+        if not fresh:
+            self._keeper.watch(following)  # an earlier process may have reserved it ahead
+        elif self._full is not None and sum(parts) >= self._full:
+            self._reserve_ahead(following, self._full)
         return [Share(f"{tag}/{part}", rows if fresh else None, runs > 1) for part, rows in enumerate(parts) if rows]
 
     def commit(self, end: Offset) -> None:
@@ -208,27 +211,24 @@ class Consumer:
 
     def _reserve_ahead(self, tag: str, most: int) -> None:
         """Take the batch after the one that is planned, unless parts of one that failed come first."""
-        assert self._keeper is not None
-        if self._isolation is None or not self._isolation.parking:
-            self._keeper.watch(tag, time.monotonic())
-            self._ahead.start(tag, most)
+        assert self._keeper is not None and self._ahead is not None
+        if self._isolation is not None and self._isolation.parking:
+            return
+        # What this batch gives back itself, message by message, is not taken before it has ended: to give it back
+        # once more, as a task does that is tried again, must change nothing.
+        now = self._store.now()
+        self._keeper.watch(tag, time.monotonic())
+        self._ahead.start(tag, most, now if self._before is None else min(now, self._before))
 
     def _taken_ahead(self, tag: str) -> list[int]:
         """What was reserved under this tag while the last batch was worked on, by partition."""
-        assert self._keeper is not None
+        assert self._keeper is not None and self._ahead is not None
         rows, began = self._ahead.take(tag)
         if rows:
             self._reserved_at = began
         else:
             self._keeper.forget(tag)
         return rows
-
-    def _give_back_ahead(self, end: Offset) -> None:
-        """Give back what the process that planned this batch before has reserved for the next one.
-
-        This one may fail, be split, and be followed by its parts first.
-        """
-        self._store.rollback(self._queue, f"{end['consumer']}/{end['seq'] + 1}", failed=False)
 
     def _look_for_strays(self, seq: int) -> None:
         """Give back what a process that stood still has reserved for batches that were finished meanwhile."""
@@ -283,18 +283,27 @@ class Consumer:
         place = {key: value for key, value in self.planned.items() if key != "rows"}
         return place | self._backlog
 
+    @property
+    def holds_ahead(self) -> bool:
+        """Whether `close` has something to give back."""
+        return self._ahead is not None and self._ahead.holds
+
     def close(self) -> None:
-        """End the signs of life, and the connections. What is reserved stays so."""
+        """Give back what was reserved ahead, end the signs of life and the connections.
+
+        What Spark was told of stays reserved.
+        """
+        if self._ahead is not None:
+            self._ahead.close()
         if self._keeper is not None:
             self._keeper.stop()
-        self._ahead.close()
         self._store.close()
 
-    def _own(self, offset: Offset) -> bool:
-        """Check an offset of Spark's, and become the owner of the consumer it names, unless we are; give if so."""
+    def _own(self, offset: Offset) -> None:
+        """Check an offset of Spark's, and become the owner of the consumer it names, unless we are."""
         self._check(offset)
         if self._keeper is not None:
-            return False
+            return
         options, consumer = self._options, offset["consumer"]
         ownership = Ownership(self._store, self._queue, consumer)
         ownership.take()
@@ -304,11 +313,11 @@ class Consumer:
             self._isolation = Isolation(self._store, self._queue, consumer, rules)
         parked = self._isolation.parked_tag if self._isolation else None
         self._keeper = Keeper(options, ownership, parked)
+        self._ahead = Ahead(options, ownership, self._reserve)
         self.planned = offset
         self._strays_at = time.monotonic() + options.retry_timeout / 1000
         self._settled_before = settled(self._store, self._queue, consumer.partition("/")[0])
         self._tell_of_others(consumer)
-        return True
 
     def _check(self, offset: Offset) -> None:
         if offset.get("v") != OFFSET_VERSION:

@@ -5,6 +5,9 @@ The driver's reader process plans. Executors fetch what a tag holds, as often as
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +18,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_queue.options import QueueOptions
+from spark_queue.spark.ahead import GRACE
 from spark_queue.spark.consumer import Consumer, Offset, Share, check_fetched
 from spark_queue.spark.schema import shaper
 from spark_queue.store import open_store
@@ -36,6 +40,10 @@ else:
             """Not known to this Spark."""
 
 
+#: What runs in the driver's reader process.
+_READER_PROCESS = "pyspark.sql.streaming.python_streaming_source_runner"
+
+
 @dataclass
 class SharePartition(InputPartition):
     """What one task fetches, as Spark carries it."""
@@ -53,6 +61,8 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     only, and what runs is made when the reader process first needs it.
     """
 
+    _ending = _signalled = False
+
     def __init__(self, options: QueueOptions, schema: StructType) -> None:
         self.options = options
         self.schema = schema
@@ -65,6 +75,9 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _consumer(self) -> Consumer:
         if self._running is None:
             self._running = Consumer(self.options)
+            spec = getattr(sys.modules["__main__"], "__spec__", None)
+            if spec is not None and spec.name == _READER_PROCESS:
+                signal.signal(signal.SIGTERM, self._on_signal)
         return self._running
 
     def initialOffset(self) -> Offset:  # type: ignore[override]
@@ -107,8 +120,31 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._consumer.commit(end)
 
     def stop(self) -> None:
+        self._ending = True
         if self._running is not None:
             self._running.close()
+        if self._signalled:
+            _end()
+
+    def _on_signal(self, *_: object) -> None:
+        """End this process, as Spark wants it: it sends a signal where one expects a call of `stop`.
+
+        Where there is something to give back, that call is made now, and has a few seconds: a process that stands
+        still meanwhile is ended by its alarm before anybody takes over.
+        """
+        if not self._ending and (self._running is None or not self._running.holds_ahead):
+            _end()
+        if not self._signalled:
+            self._signalled = True
+            signal.alarm(GRACE)
+            if not self._ending:
+                raise SystemExit
+
+
+def _end() -> None:
+    """End this process as if the signal had met no handler."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _tell_query(store: Store, queue: str, share: Share) -> None:

@@ -79,6 +79,8 @@ class Isolation:
         if group is None:
             self._forget()
             return 0
+        # What was reserved ahead for this batch comes after the groups: their names are numbers.
+        self._store.retag(self._queue, tag, f"{self.parked_tag}/ahead", lease=self._rules.lease)
         # It has failed in company: it is split as soon as it fails again.
         self._update(lambda _: {"seq": seq, "runs": PATIENCE, "alone": 0})
         return self._store.retag(self._queue, group.tag, f"{tag}/0", lease=self._rules.lease)

@@ -15,10 +15,12 @@ from spark_queue import FencedError, Queue, StoreError, open_store
 from spark_queue.message import messages
 from spark_queue.options import QueueOptions
 from spark_queue.spark import consumer as consumer_module
+from spark_queue.spark.ahead import Ahead
 from spark_queue.spark.consumer import Consumer, Offset, commit_named
 from spark_queue.store import owner
 from spark_queue.store.base import about
 from spark_queue.store.owner import Ownership, owner_of, revoke
+from spark_queue.store.policy import note_settled
 
 
 @pytest.fixture
@@ -263,39 +265,231 @@ def test_after_a_full_batch_the_next_one_is_reserved_ahead(any_url, name, consum
     assert consumer.next(start, 1_000, ahead=True) == start
     assert sorted(seen) == sorted(ids)
     assert reserved(any_url, name) == {}
+    assert consumer._keeper._due == {}, "no lease is renewed any more"
 
 
-@pytest.mark.parametrize("how", ["not asked for", "not full", "a batch that comes again"])
-def test_nothing_is_reserved_ahead_where(sqlite_url, name, consumers, how):
+@pytest.mark.parametrize("how", ["not asked for", "not full", "a batch that comes again", "parts of one that failed"])
+def test_nothing_is_reserved_ahead_where(sqlite_url, name, consumers, how, monkeypatch):
     with Queue(sqlite_url, name) as queue:
         queue.push_many(list(range(30)))
-    consumer = consumers(sqlite_url, name, delivery="exactly-once")
+    begun = []
+    monkeypatch.setattr(Ahead, "start", lambda self, *arguments: begun.append(arguments))
+    consumer = consumers(sqlite_url, name)
     offset = consumer.next(consumer.initial, 100 if how == "not full" else 10, ahead=how != "not asked for")
     if how == "a batch that comes again":
         taken_over(sqlite_url, name, offset)
-        consumer = consumers(sqlite_url, name, delivery="exactly-once")
+        consumer = consumers(sqlite_url, name)
+    if how == "parts of one that failed":
+        consumer._isolation.parking = True
     consumer.plan(consumer.initial, offset)
+    assert begun == []
+
+
+def test_a_batch_that_is_planned_twice_is_followed_by_one(sqlite_url, name, consumers, monkeypatch):
+    with Queue(sqlite_url, name) as queue:
+        queue.push_many(list(range(30)))
+    begun, check = [], Ownership.check
+    monkeypatch.setattr(Ownership, "check", lambda self: begun.append(threading.current_thread().name) or check(self))
+    consumer = consumers(sqlite_url, name)
+    offset = consumer.next(consumer.initial, 10, ahead=True)
+    for _ in range(2):  # as in a self-union
+        consumer.plan(consumer.initial, offset)
+    assert sum(consumer.next(offset, 10, ahead=True)["rows"]) == 10
+    assert begun.count("spark_queue ahead") == 1
+
+
+def killed(consumer):
+    """As if its process were gone, once it has reserved ahead what it can."""
+    consumer._ahead._now.rows.result(20)
+    consumer._ahead._now = None
     consumer.close()
-    assert set(reserved(sqlite_url, name)) == {1}
+    taken_over(consumer._options.url, consumer._queue, consumer.planned)
 
 
-def test_what_was_reserved_ahead_is_given_back_when_its_predecessor_comes_again(any_url, name, consumers):
+@pytest.mark.parametrize("batch", ["has ended", "comes again"])
+def test_what_a_killed_process_had_reserved_ahead_is_the_next_batch(any_url, name, consumers, batch):
     with Queue(any_url, name) as queue:
-        ids = queue.push_many(list(range(50)))
+        ids = queue.push_many(list(range(20)))
+        mature = {one.id: one.mature for one in queue.peek(20)}
+    old, new = (consumers(any_url, name, delivery="exactly-once", waitTimeout="0s") for _ in range(2))
+    first = old.next(old.initial, 10, ahead=True)
+    old.plan(old.initial, first)
+    killed(old)
+    assert reserved(any_url, name) == {1: 10, 2: 10}
+    seen = []
+    if batch == "comes again":
+        seen += fetched(any_url, name, new.plan(old.initial, first))
+    second = new.next(first, 10, ahead=True)  # though nothing is ready
+    assert (second["seq"], sum(second["rows"])) == (2, 10)
+    shares = new.plan(first, second)
+    seen += fetched(any_url, name, shares)
+    assert seen == (ids if batch == "comes again" else ids[10:]), "in order"
+    with open_store(any_url) as store:
+        found = [one for share in shares for rows in store.fetch(name, share.tag) for one in messages(rows)]
+        assert {one.id: (one.mature, one.tries) for one in found} == {id: (mature[id], 0) for id in ids[10:]}
+    assert new.next(second, 10, ahead=True) == second
+    assert reserved(any_url, name) == {}
+
+
+def test_a_run_to_the_end_that_is_killed_and_started_again_leaves_nothing(any_url, name, consumers):
+    with Queue(any_url, name) as queue:
+        ids = queue.push_many(list(range(35)))
     old, new = (consumers(any_url, name, delivery="exactly-once") for _ in range(2))
+    old.stop_at_now()
     offset = old.next(old.initial, 10, ahead=True)
     old.plan(old.initial, offset)
-    eventually(lambda: reserved(any_url, name), {1: 10, 2: 10})
-    taken_over(any_url, name, offset)
-    shares = new.plan(old.initial, offset)
-    assert reserved(any_url, name) == {1: 10}
-    seen, start = fetched(any_url, name, shares), offset
+    killed(old)
+    new.stop_at_now()
+    seen, start = fetched(any_url, name, new.plan(old.initial, offset)), offset
+    with Queue(any_url, name) as queue:
+        time.sleep(0.05)
+        queue.push("later")
     while (offset := new.next(start, 10, ahead=True)) != start:
         seen += fetched(any_url, name, new.plan(start, offset))
         start = offset
-    assert sorted(seen) == sorted(ids)
+    assert seen == ids
     with open_store(any_url) as store:
-        assert store.sizes(name).total == 0
+        assert store.sizes(name).total == 1
+
+
+def test_the_lease_of_what_a_killed_process_had_reserved_ahead_is_renewed(sqlite_url, name, consumers):
+    with Queue(sqlite_url, name) as queue:
+        queue.push_many(list(range(20)))
+    old, new = (consumers(sqlite_url, name, reserveTimeout="900ms") for _ in range(2))
+    offset = old.next(old.initial, 10, ahead=True)
+    old.plan(old.initial, offset)
+    killed(old)
+    new.plan(old.initial, offset)
+    with open_store(sqlite_url) as store:
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            assert store.reserve(name, "rival", 100) == []
+            time.sleep(0.05)
+    assert sum(new.next(offset, 10)["rows"]) == 10
+
+
+def test_a_process_that_ends_gives_back_what_it_has_reserved_ahead(any_url, name, consumers):
+    with Queue(any_url, name) as queue:
+        ids = queue.push_many([{"n": n} for n in range(3_000)])
+    old, new = (consumers(any_url, name, delivery="exactly-once") for _ in range(2))
+    offset = old.next(old.initial, 1_000, ahead=True)
+    old.plan(old.initial, offset)
+    eventually(lambda: reserved(any_url, name), {1: 1_000, 2: 1_000})
+    old.close()
+    assert reserved(any_url, name) == {1: 1_000}
+    taken_over(any_url, name, offset)
+    seen, start = fetched(any_url, name, new.plan(old.initial, offset)), offset
+    while (offset := new.next(start, 1_500, ahead=True)) != start:
+        shares = new.plan(start, offset)
+        seen += fetched(any_url, name, shares)
+        start = offset
+    assert sorted(seen) == sorted(ids)
+    assert reserved(any_url, name) == {}
+
+
+def test_a_process_that_ends_while_it_reserves_ahead_waits_for_that(sqlite_url, name, consumers, monkeypatch):
+    with Queue(sqlite_url, name) as queue:
+        queue.push_many(list(range(20)))
+    consumer = consumers(sqlite_url, name, delivery="exactly-once")
+    offset = consumer.next(consumer.initial, 10, ahead=True)
+    waits, claim = threading.Event(), type(consumer._store)._claim
+
+    def slow(*arguments):
+        waits.set()
+        time.sleep(0.5)
+        return claim(*arguments)
+
+    monkeypatch.setattr(type(consumer._store), "_claim", slow)
+    consumer.plan(consumer.initial, offset)
+    waits.wait()
+    consumer.close()
+    time.sleep(1)
+    assert reserved(sqlite_url, name) == {1: 10}
+
+
+def test_what_spark_was_told_of_is_not_given_back_by_a_process_that_ends(any_url, name, consumers):
+    with Queue(any_url, name) as queue:
+        queue.push_many(list(range(30)))
+    consumer = consumers(any_url, name, delivery="exactly-once")
+    first = consumer.next(consumer.initial, 10, ahead=True)
+    consumer.plan(consumer.initial, first)
+    second = consumer.next(first, 10, ahead=True)
+    consumer.close()  # the batch may be in Spark's log already
+    assert reserved(any_url, name) == {2: sum(second["rows"])}
+
+
+def test_a_process_that_was_taken_over_gives_nothing_back(any_url, name, consumers):
+    with Queue(any_url, name) as queue:
+        queue.push_many(list(range(30)))
+    old, new = (consumers(any_url, name, delivery="exactly-once") for _ in range(2))
+    first = old.next(old.initial, 10, ahead=True)
+    old.plan(old.initial, first)
+    eventually(lambda: reserved(any_url, name), {1: 10, 2: 10})
+    taken_over(any_url, name, first)
+    new.plan(old.initial, first)
+    second = new.next(first, 10)
+    shares = new.plan(first, second)
+    old.close()
+    assert len(fetched(any_url, name, shares)) == 10
+    assert reserved(any_url, name) == {2: 10}
+
+
+def test_one_that_stood_still_before_it_reserves_ahead_takes_nothing(any_url, name, consumers, monkeypatch):
+    with Queue(any_url, name) as queue:
+        queue.push_many(list(range(30)))
+    old, new = (consumers(any_url, name, delivery="exactly-once") for _ in range(2))
+    waits, go, check = threading.Event(), threading.Event(), Ownership.check
+
+    def stand_still(self):
+        if threading.current_thread().name == "spark_queue ahead":
+            waits.set()
+            go.wait()
+        check(self)
+
+    monkeypatch.setattr(Ownership, "check", stand_still)
+    first = old.next(old.initial, 10, ahead=True)
+    old.plan(old.initial, first)
+    assert waits.wait(20)
+    taken_over(any_url, name, first)
+    new.plan(old.initial, first)
+    go.set()
+    assert isinstance(old._ahead._now.rows.exception(20), FencedError)
+    assert reserved(any_url, name) == {1: 10}
+
+
+def test_what_a_batch_gives_back_itself_is_not_in_the_batch_reserved_meanwhile(any_url, name, consumers, monkeypatch):
+    with Queue(any_url, name) as queue:
+        ids = queue.push_many(list(range(15)))
+    consumer, go, check = consumers(any_url, name), threading.Event(), Ownership.check
+
+    def late(self):
+        if threading.current_thread().name == "spark_queue ahead":
+            go.wait()
+        check(self)
+
+    monkeypatch.setattr(Ownership, "check", late)
+    first = consumer.next(consumer.initial, 10, ahead=True)
+    consumer.plan(consumer.initial, first)
+    time.sleep(0.1)  # a store's idea of the server's time may be some ms wrong
+    with open_store(any_url) as store:  # what `operation=settle` does
+        note_settled(store, name, first["consumer"].partition("/")[0], 1)
+        store.rollback(name, first["consumer"], ids[:1])
+    time.sleep(0.1)
+    go.set()
+    second = consumer.next(first, 100, ahead=True)
+    assert fetched(any_url, name, consumer.plan(first, second)) == ids[10:]
+
+
+def test_what_an_offset_names_as_empty_is_not_committed(any_url, name):
+    with Queue(any_url, name) as queue:
+        queue.push_many(list(range(20)))
+    with open_store(any_url) as store:
+        assert store.reserve(name, "c/1/1", 10) == [10]
+        store.retag(
+            name, "c/1/1/0", "c/1/1/1", [next(store.fetch(name, "c/1/1/0")).column("id")[0].as_py()], lease=None
+        )
+        offset = Offset(v=1, queue=name, consumer="c/1", seq=1, rows=[9, 0])
+        assert commit_named(store, offset, 0) == 9
 
 
 def test_one_that_stands_still_while_it_reserves_ahead_takes_nothing_from_its_successor(any_url, name, consumers):
@@ -318,10 +512,10 @@ def test_one_that_stands_still_while_it_reserves_ahead_takes_nothing_from_its_su
         waits.wait()
         taken_over(any_url, name, offset)
         seen = fetched(any_url, name, new.plan(start, offset))
-        start, offset = offset, new.next(offset, 400)  # under one tag only
-        assert offset["rows"] == [400]
+        start, offset = offset, new.next(offset, 1_000)
+        assert offset["rows"] == [500], "what is held, and no more"
         go.set()
-        eventually(lambda: reserved(any_url, name), {2: 900})
+        eventually(lambda: reserved(any_url, name), {2: 1_000})
         while offset != start:
             seen += fetched(any_url, name, new.plan(start, offset))
             start, offset = offset, new.next(offset, 1_000)
@@ -362,7 +556,7 @@ def test_the_lease_of_what_is_reserved_ahead_is_renewed(sqlite_url, name, consum
     consumer.plan(consumer.initial, offset)
     eventually(lambda: reserved(sqlite_url, name), {1: 10, 2: 10})
     with open_store(sqlite_url) as store:
-        first = {one.tag: one.until for one in store.reservations(name)}
+        first = {one.tag: one.until or 0 for one in store.reservations(name)}
         eventually(lambda: all((one.until or 0) > first[one.tag] for one in store.reservations(name)), True)
         assert store.reserve(name, "rival", 100) == []
     following = consumer.next(offset, 10, ahead=True)

@@ -30,10 +30,11 @@ class Died(Exception):
 class Runs:
     """What Spark does with a source, without Spark: a log of offsets, and a process that is started again."""
 
-    def __init__(self, url, name, poison, die_anyway=0, **options):
+    def __init__(self, url, name, poison, die_anyway=0, most=1_000, ahead=False, killed=False, **options):
         raw = {"url": url, "queue": name, "numPartitions": "2", "waitTimeout": "0s"} | options
         self.options = QueueOptions.parse(raw, "stream", "snapshot")
         self.poison, self.die_anyway = set(poison), die_anyway
+        self.most, self.ahead, self.killed = most, ahead, killed
         self.done, self.failed, self.tries = [], [], []
         self.start = self.end = None
 
@@ -44,10 +45,13 @@ class Runs:
                 self.start = consumer.initial
             if self.end is not None:  # the batch of the log that is not finished
                 self.work(consumer)
-            while (offset := consumer.next(self.start, 1_000)) != self.start:
+            while (offset := consumer.next(self.start, self.most, ahead=self.ahead)) != self.start:
                 self.end = offset
                 self.work(consumer)
         finally:
+            if self.killed and consumer._ahead is not None and consumer._ahead._now is not None:
+                consumer._ahead._now.rows.result(20)
+                consumer._ahead._now = None  # not given back
             consumer.close()
             with open_store(self.options.url) as store:  # its process is gone
                 revoke(store, self.options.queue, (self.end or self.start)["consumer"])
@@ -106,6 +110,24 @@ def test_a_poison_message_is_found_and_dies_and_the_rest_is_delivered(any_url, n
         assert store.notes(about(name, "failing")) == {}
 
 
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("poison", [{7}, {0, 60, 61, 130}])
+def test_what_was_reserved_ahead_comes_after_the_parts_of_a_batch_that_fails(any_url, name, poison, killed):
+    total = 180
+    fill(any_url, name, total)
+    runs = Runs(any_url, name, poison, most=60, ahead=True, killed=killed, maxTries="1")
+    runs.supervise(200)
+    assert sorted(runs.done) == [n for n in range(total) if n not in poison], "each comes once"
+    assert sorted(one.payload["n"] for one in dead(any_url, name)) == sorted(poison)
+    assert set(runs.tries) == {0}
+    if len(poison) == 1:
+        assert max(runs.done[: 60 - len(poison)]) < 60
+        assert max(len(batch) for batch in runs.failed[PATIENCE:]) == -(-60 // PARTS)
+    with open_store(any_url) as store:
+        assert store.sizes(name).total == 0
+        assert store.notes(about(name, "failing")) == {}
+
+
 def test_several_poison_messages_all_die(any_url, name):
     fill(any_url, name, 300)
     poison = {0, 151, 152, 299}
@@ -135,10 +157,12 @@ def test_a_batch_that_died_for_reasons_of_its_own_is_not_split(any_url, name):
         assert store.notes(about(name, "failing")) == {}
 
 
+@pytest.mark.parametrize("most", [1_000, 60])
 @pytest.mark.parametrize("die_anyway", range(PATIENCE, PATIENCE + 8))
-def test_a_process_that_dies_at_every_step_of_the_search_loses_nothing(sqlite_url, name, die_anyway):
+def test_a_process_that_dies_at_every_step_of_the_search_loses_nothing(sqlite_url, name, die_anyway, most):
     fill(sqlite_url, name, 100)
-    runs = Runs(sqlite_url, name, {50}, die_anyway=die_anyway, maxTries="1", numPartitions="1")
+    options = {"most": most, "ahead": True, "killed": True, "maxTries": "1", "numPartitions": "1"}
+    runs = Runs(sqlite_url, name, {50}, die_anyway=die_anyway, **options)
     runs.supervise()
     letters = [one.payload["n"] for one in dead(sqlite_url, name)]
     assert sorted(runs.done + letters) == list(range(100)), "each comes once, or dies"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -11,7 +13,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from spark_queue import Queue, open_store
+from spark_queue.message import messages
 from spark_queue.spark import drain
+from tests.chaos.processes import descendants
 from tests.spark.conftest import SPARK, admission
 
 
@@ -26,6 +30,11 @@ def until(condition, seconds=60):
 def stopped(query):
     query.stop()
     until(lambda: not query.isActive)
+
+
+def readers():
+    """The processes of this one in which sources plan."""
+    return {pid for pid, command in descendants(os.getpid()).items() if "python_streaming_source_runner" in command}
 
 
 def numbers(batches):
@@ -305,6 +314,77 @@ def test_messages_that_failed_too_often_go_to_the_dead_letter_queue(q_any):
         assert message.headers["x-dl-from-queue"] == q_any.name
         assert message.headers["x-dl-tries"] == "2"
     assert q_any.sizes().dead == 1
+
+
+# --- the batch after ------------------------------------------------------------------------------------------------
+
+
+@admission
+def test_a_query_that_is_stopped_holds_the_batch_it_worked_on_and_no_other(q_any):
+    q_any.push([{"n": n} for n in range(50)])
+    batches, go = {}, threading.Event()
+
+    def work(df, batch_id):
+        rows = numbers([df.collect()])
+        assert batches.setdefault(batch_id, rows) == rows, "the batch that was cut short comes again"
+        if batch_id == 1:
+            go.wait(60)
+
+    def start(trigger):
+        return q_any.run(q_any.stream(maxRecordsPerTrigger="10", delivery="exactly-once"), work, trigger)
+
+    query = start({"processingTime": "0 seconds"})
+    until(lambda: q_any.sizes().reserved == 20 and len(batches) == 2)
+    threading.Timer(0.5, go.set).start()
+    query.stop()
+    until(lambda: q_any.sizes().reserved == 10, 10)
+    start({"availableNow": True}).awaitTermination()
+    assert sorted(n for rows in batches.values() for n in rows) == list(range(50))
+    assert q_any.sizes().total == 0
+
+
+@admission
+def test_a_reader_process_that_is_killed_leaves_the_next_batch_to_its_successor(q_any):
+    q_any.push([{"n": n} for n in range(30)])
+    before, batches, held = readers(), [], []
+
+    def work(df, batch_id):
+        batches.append(numbers([df.collect()]))
+        if len(batches) == 1:
+            until(lambda: q_any.sizes().reserved == 20)
+            for pid in readers() - before:
+                os.kill(pid, signal.SIGKILL)
+            with open_store(q_any.url) as store:
+                held.extend(
+                    one.payload["n"]
+                    for tag in store.reservations(q_any.name)
+                    if tag.tag.split("/")[2] == "2"
+                    for rows in store.fetch(q_any.name, tag.tag)
+                    for one in messages(rows)
+                )
+            raise RuntimeError("planned failure")
+
+    stream = q_any.stream(maxRecordsPerTrigger="10", delivery="exactly-once")
+    with pytest.raises(StreamingQueryException):
+        q_any.run(stream, work).awaitTermination()
+    assert q_any.sizes().reserved == 20
+    q_any.run(stream, work).awaitTermination()
+    assert batches == [list(range(10)), list(range(10)), held, list(range(20, 30))]
+    assert q_any.sizes().total == 0
+
+
+@admission
+def test_nothing_is_reserved_ahead_where_that_is_not_wanted(q):
+    q.push([{"n": n} for n in range(30)])
+    reserved = []
+
+    def look(df, batch_id):
+        df.count()
+        time.sleep(0.5)
+        reserved.append(q.sizes().reserved)
+
+    q.run(q.stream(maxRecordsPerTrigger="10", reserveAhead="false"), look).awaitTermination()
+    assert reserved == [10, 10, 10]
 
 
 # --- settle ---------------------------------------------------------------------------------------------------------
