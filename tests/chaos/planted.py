@@ -57,8 +57,8 @@ BUGS: dict[str, tuple[str, str, str]] = {
     ),
     "a new epoch at each start": (
         "spark/consumer.py",
-        "        fresh = self._own(start)\n",
-        "        start = {**start, 'consumer': self.initial['consumer']}\n        fresh = self._own(start)\n",
+        "        self._own(start)\n",
+        "        start = {**start, 'consumer': self.initial['consumer']}\n        self._own(start)\n",
     ),
     "commit without a fence": (
         "store/sqlite.py",
