@@ -229,6 +229,8 @@ def test_a_backlog_that_takes_long_to_count_is_counted_rarely(sqlite_url, name, 
     consumer._backlog_rest = 0.0
     consumer.backlog()
     assert len(looks) == 2
+
+
 # --- the next batch, reserved while one is worked on ----------------------------------------------------------------
 
 
@@ -478,18 +480,6 @@ def test_what_a_batch_gives_back_itself_is_not_in_the_batch_reserved_meanwhile(a
     go.set()
     second = consumer.next(first, 100, ahead=True)
     assert fetched(any_url, name, consumer.plan(first, second)) == ids[10:]
-
-
-def test_what_an_offset_names_as_empty_is_not_committed(any_url, name):
-    with Queue(any_url, name) as queue:
-        queue.push_many(list(range(20)))
-    with open_store(any_url) as store:
-        assert store.reserve(name, "c/1/1", 10) == [10]
-        store.retag(
-            name, "c/1/1/0", "c/1/1/1", [next(store.fetch(name, "c/1/1/0")).column("id")[0].as_py()], lease=None
-        )
-        offset = Offset(v=1, queue=name, consumer="c/1", seq=1, rows=[9, 0])
-        assert commit_named(store, offset, 0) == 9
 
 
 def test_one_that_stands_still_while_it_reserves_ahead_takes_nothing_from_its_successor(any_url, name, consumers):
