@@ -439,6 +439,7 @@ def faults(batch: pa.RecordBatch, largest: int) -> dict[int, str]:
     mark(ids.is_null(), "its id is NULL")
     mark(pc.equal(size, 0), "its id is empty")
     mark(pc.greater(size, LONGEST_ID), f"its id is longer than {LONGEST_ID} bytes")
+    mark(pc.match_substring(ids, "\0"), "its id has the character NUL")
     mark(pc.starts_with(ids, MARK), "its id begins with the character U+007F, which marks buckets")
     mark(payload.is_null(), "its payload is NULL")
     mark(pc.greater(pc.binary_length(payload), largest), f"its payload is larger than {largest:,} bytes")

@@ -30,7 +30,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha1
-from itertools import groupby
+from itertools import chain, groupby, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
@@ -62,6 +62,7 @@ from spark_queue.store.base import (
 from spark_queue.store.redis_documents import FIELDS, Row, as_batch, pieces, read_entry
 
 CHUNK = 5_000  #: most messages of one call of a script
+RUN = 250  #: most messages that one member of `held` names
 NEVER = message.LATEST  #: where a lease ends that does not end
 
 #: Seconds to wait for a connection, and for an answer.
@@ -149,9 +150,13 @@ def note_key(key: str) -> str:
 LUA = Path(__file__).with_name("lua")
 
 
-def load_scripts(chunk: int = CHUNK, page: int = PAGE_BYTES) -> dict[str, tuple[str, str]]:
-    """The scripts by name: SHA-1 and text. `chunk` is the most messages of one call, `page` the bytes it reads."""
-    common = f"local CHUNK, BYTES, NEVER = {chunk}, {page}, {NEVER}\n" + (LUA / "common.lua").read_text("utf-8")
+def load_scripts(chunk: int = CHUNK, run: int = RUN, page: int = PAGE_BYTES) -> dict[str, tuple[str, str]]:
+    """The scripts by name: SHA-1 and text.
+
+    `chunk` is the most messages of one call, `run` of one member of `held`; `page` the bytes that a call reads.
+    """
+    common = f"local CHUNK, RUN, BYTES, NEVER = {chunk}, {run}, {page}, {NEVER}\n"
+    common += (LUA / "common.lua").read_text("utf-8")
     texts = {file.stem: common + file.read_text("utf-8") for file in LUA.glob("*.lua") if file.stem != "common"}
     return {name: (sha1(text.encode(), usedforsecurity=False).hexdigest(), text) for name, text in texts.items()}
 
@@ -296,9 +301,9 @@ class RedisStore(Store):
         with self._anywhere() as client:
             ask = client.pipeline(transaction=False)
             for chunk in chunks:
-                ask.llen(chunk.key)
-            for chunk, length in zip(chunks, ask.execute(), strict=True):
-                rows[chunk.stage, chunk.queue] += chunk.rows if length >= FIELDS else 0
+                ask.strlen(chunk.key)
+            for chunk, size in zip(chunks, ask.execute(), strict=True):
+                rows[chunk.stage, chunk.queue] += chunk.rows if size else 0
         return [Staged(*which, n) for which, n in rows.items()]
 
     def _unstage(self, stage: str, keep: Sequence[str]) -> int:
@@ -365,8 +370,9 @@ class RedisStore(Store):
 
     def _page(self, queue: str, tag: str, after: Record | None, rows: int) -> pa.RecordBatch:
         cursor = _member(tag, after.mature, after.id) if after else b""
-        members, documents = self._run("page", queue, tag, cursor, rows)
-        return as_batch(queue, [_due_and_id(member) for member in members], documents) if members else message.NOTHING
+        ids, dues, documents = self._run("page", queue, tag, cursor, rows)
+        moments = chain.from_iterable(repeat(due, n) for due, n in zip(dues[::2], dues[1::2], strict=True))
+        return as_batch(queue, list(zip(moments, ids, strict=True)), documents) if ids else message.NOTHING
 
     def _renew(self, queue: str, tag: str, lease: int | None) -> int:
         return sum(self._walk(queue, one, _ms(lease)) for one, _ in (self._tags(queue, tag) if tag else ()))
@@ -410,12 +416,13 @@ class RedisStore(Store):
         return [member for member in self._members(queue, tag) if _due_and_id(member)[1] in wanted] if wanted else []
 
     def _members(self, queue: str, tag: str) -> list[bytes]:
+        """The messages of a tag's tree, each as a run of its own, in order of due and id."""
         held, found = keys_of(queue).held, []
         with self._connection() as client:
             for low, high in ((f"[{tag}\0", f"({tag}\1"), (f"[{tag}/", f"({tag}0")):
                 start: str | bytes = low
-                while page := client.zrangebylex(held, start, high, 0, PAGE_ROWS):
-                    found += page
+                while page := client.zrangebylex(held, start, high, 0, PAGE_ROWS // 10):
+                    found += [_member(*one) for run in page for one in _messages(run)]
                     start = b"(" + page[-1]
         return sorted(found, key=_due_and_id)
 
@@ -593,7 +600,9 @@ class RedisStore(Store):
             return [], []
         with self._connection() as client:
             # What is held, and what is claimed just now, may stand before the free ones in the index.
-            last = -1 if first is None else first + client.zcard(keys.held) + PAGE_ROWS
+            last = -1
+            if first is not None:
+                last = first + sum(len(_messages(run)) for run in client.zrange(keys.held, 0, -1)) + PAGE_ROWS
             for whole in (True, False):
                 ask = client.pipeline(transaction=whole)
                 if asked is None:
@@ -603,7 +612,7 @@ class RedisStore(Store):
                 ask.zrange(keys.held, 0, -1)
                 ask.zrange(keys.leases, 0, -1, withscores=True)
                 try:
-                    answers, members, leases = ask.execute()
+                    answers, runs, leases = ask.execute()
                     break
                 except (
                     redis.exceptions.OutOfMemoryError
@@ -615,7 +624,7 @@ class RedisStore(Store):
             ends: dict[bytes, set[float]] = {}
             for name, end in leases:
                 ends.setdefault(name.rstrip(b"\0"), set()).add(end)
-            holders = {id: (tag, int(due)) for tag, due, id in (member.split(b"\0", 2) for member in members)}
+            holders = {id: (tag, due) for run in runs for tag, due, id in _messages(run)}
             beyond = [id for id in holders if id not in scores] if first is not None else []
             late = dict(zip(beyond, client.zmscore(keys.moments, beyond), strict=True)) if beyond else {}
         held = {
@@ -698,8 +707,16 @@ def _milliseconds(time: tuple[int, int]) -> int:
     return time[0] * 1000 + time[1] // 1000
 
 
-def _member(tag: str, due: int, id: str | bytes) -> bytes:
-    return b"%b\0%015d\0%b" % (tag.encode(), due, id.encode() if isinstance(id, str) else id)
+def _member(tag: str | bytes, due: int, id: str | bytes) -> bytes:
+    """A message as a run of its own."""
+    tag, id = (one.encode() if isinstance(one, str) else one for one in (tag, id))
+    return b"%b\0%015d\0%b" % (tag, due, id)
+
+
+def _messages(run: bytes) -> list[tuple[bytes, int, bytes]]:
+    """The messages that a run names: tag, due and id of each."""
+    tag, due, *ids = run.split(b"\0")
+    return [(tag, int(due), id) for id in ids]
 
 
 def _due_and_id(member: bytes) -> Row:

@@ -19,6 +19,7 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_queue import message
 from spark_queue.errors import StoreError
@@ -45,31 +46,10 @@ def pieces(queue: str, batch: pa.RecordBatch, dues: Sequence[int], most: int) ->
 
     Raises `MessageError` for a row whose document Redis cannot take.
     """
+    ids = batch.column("id").to_pylist()
     piece: list[Any] = []
     size = 0
-    rows = zip(
-        batch.column("id").to_pylist(),
-        batch.column("payload").to_pylist(),
-        batch.column("payload_kind").to_pylist(),
-        message.header_dicts(batch),
-        batch.column("tries").to_pylist(),
-        dues,
-        strict=True,
-    )
-    for row, (id, payload, kind, headers, tries, due) in enumerate(rows):
-        end = b"}"
-        if kind == "text":
-            payload = orjson.dumps(payload.decode())
-        elif kind == "binary":
-            payload, end = b'"%b"' % base64.b64encode(payload), b',"type":"buffer"}'
-        document = b'{"_id":%b,"payload":%b,"tries":%d,"hdrs":%b,"mature":%d%b' % (
-            orjson.dumps(id),
-            payload,
-            tries,
-            orjson.dumps(headers) if headers else b"{}",
-            due,
-            end,
-        )
+    for row, (id, due, document) in enumerate(zip(ids, dues, _documents(batch, ids, dues), strict=True)):
         if len(document) > LARGEST_DOCUMENT:
             rule = f"its document has {len(document):,} bytes, and Redis takes {LARGEST_DOCUMENT:,}"
             raise refused(queue, batch, {row: rule})
@@ -82,12 +62,50 @@ def pieces(queue: str, batch: pa.RecordBatch, dues: Sequence[int], most: int) ->
         yield piece
 
 
+def _documents(batch: pa.RecordBatch, ids: Sequence[str], dues: Sequence[int]) -> Sequence[bytes]:
+    """The documents of a PUSHES batch."""
+    headers = batch.column("headers")
+    plain = pc.ascii_is_alnum(batch.column("id"))  # needs no escapes
+    alike = pc.all(pc.and_(plain, pc.equal(batch.column("payload_kind"), "json"))).as_py()
+    if alike and not len(headers.items):  # whole columns at a time, as almost all batches are
+        made: Sequence[bytes] = pc.binary_join_element_wise(
+            b'{"_id":"',
+            batch.column("id").cast(pa.binary()),
+            b'","payload":',
+            batch.column("payload"),
+            b',"tries":',
+            batch.column("tries").cast(pa.string()).cast(pa.binary()),
+            b',"hdrs":{},"mature":',
+            pa.array(dues, pa.int64()).cast(pa.string()).cast(pa.binary()),
+            b"}",
+            b"",
+        ).to_pylist()
+        return made
+    columns = (batch.column(name).to_pylist() for name in ("payload", "payload_kind", "tries"))
+    return [_document(*row) for row in zip(ids, *columns, message.header_dicts(batch), dues, strict=True)]
+
+
+def _document(id: str, payload: bytes, kind: str, tries: int, headers: dict[str, str], due: int) -> bytes:
+    end = b"}"
+    if kind == "text":
+        payload = orjson.dumps(payload.decode())
+    elif kind == "binary":
+        payload, end = b'"%b"' % base64.b64encode(payload), b',"type":"buffer"}'
+    told = orjson.dumps(headers) if headers else b"{}"
+    return b'{"_id":%b,"payload":%b,"tries":%d,"hdrs":%b,"mature":%d%b' % (
+        orjson.dumps(id), payload, tries, told, due, end,
+    )  # fmt: skip
+
+
 _Tail = tuple[int, dict[str, str] | None, bool]  # tries, headers, whether the payload is base64
 _Parts = tuple[bytes, str, dict[str, str] | None, int]  # payload, kind, headers, tries
 
 
 def as_batch(queue: str, rows: Sequence[Row], documents: Sequence[bytes]) -> pa.RecordBatch:
     """The MESSAGES batch of documents."""
+    alike = _alike(queue, rows, documents)
+    if alike is not None:
+        return alike
     tails: dict[bytes, _Tail | None] = {}  # few differ in a batch
     parts = [
         _cut(id, document, tails) or _parsed(queue, id, document)
@@ -97,6 +115,48 @@ def as_batch(queue: str, rows: Sequence[Row], documents: Sequence[bytes]) -> pa.
     return message.build(
         queue, [id.decode() for _, id in rows], payloads, kinds, headers, [due for due, _ in rows], tries
     )
+
+
+def _alike(queue: str, rows: Sequence[Row], documents: Sequence[bytes]) -> pa.RecordBatch | None:
+    """The same, whole columns at a time, for documents that are alike: `None` where one is not.
+
+    They have the very form in which they were pushed, objects or lists as payloads, ids of one length, and the same
+    tries and headers.
+    """
+    head = len(b'{"_id":"","payload":') + len(rows[0][1])
+    tail = documents[0][documents[0].rfind(b',"tries":') :]
+    found, read = TAIL.fullmatch(tail), _tail(tail)
+    if found is None or read is None or read[2]:
+        return None
+    tries, headers, _ = read
+    ids, texts = pa.array([id for _, id in rows], pa.binary()), pa.array(documents, pa.binary())
+    dues = pa.array([due for due, _ in rows], pa.int64())
+    start = tail[: tail.rfind(b":") + 1]
+    payloads = pc.binary_slice(texts, head, -len(tail))
+    tests = (
+        pc.equal(
+            pc.binary_slice(texts, 0, head), pc.binary_join_element_wise(b'{"_id":"', ids, b'","payload":', b"")
+        ),
+        pc.equal(
+            pc.binary_slice(texts, -len(tail)),
+            pc.binary_join_element_wise(start, dues.cast(pa.string()).cast(pa.binary()), b"}", b""),
+        ),
+        pc.is_in(pc.binary_slice(payloads, 0, 1), pa.array([b"{", b"["])),
+        pc.is_in(pc.binary_slice(payloads, -1), pa.array([b"}", b"]"])),
+    )
+    if not all(pc.all(test).as_py() for test in tests):
+        return None
+    n = len(rows)
+    columns = {
+        "id": ids.cast(pa.string()),
+        "queue": pa.repeat(queue, n),
+        "payload": payloads,
+        "payload_kind": pa.repeat("json", n),
+        "headers": message.headers_array([headers] * n),
+        "mature": message.timestamps(dues),
+        "tries": pa.repeat(pa.scalar(tries, pa.int32()), n),
+    }
+    return pa.RecordBatch.from_arrays([columns[name] for name in message.MESSAGES.names], schema=message.MESSAGES)
 
 
 def _cut(id: bytes, document: bytes, tails: dict[bytes, _Tail | None]) -> _Parts | None:

@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -63,7 +63,7 @@ def queue(store):
 def small_steps(monkeypatch):
     """A call of a script takes three messages, so that a few messages need many calls."""
     monkeypatch.setattr(redis_store, "CHUNK", 3)
-    monkeypatch.setattr(redis_store, "SCRIPTS", redis_store.load_scripts(chunk=3, page=300))
+    monkeypatch.setattr(redis_store, "SCRIPTS", redis_store.load_scripts(chunk=3, run=2, page=300))
 
 
 def put(raw, queue, id, document, score=1_700_000_000_000):
@@ -414,6 +414,110 @@ def test_steps_end_also_where_nothing_meets_the_condition(store, queue, small_st
     assert store.move(queue, f"{queue}.other", min_tries=2, limit=5) == 1
 
 
+# --- runs -------------------------------------------------------------------------------------------------------
+
+MOMENT = datetime(2023, 1, 1, tzinfo=UTC)
+
+
+def runs(raw, queue):
+    """The ids that each run names."""
+    return [[id.decode() for id in run.split(b"\0")[2:]] for run in raw.zrange(keys_of(queue).held, 0, -1)]
+
+
+def push_ids(store, queue, ids, mature=MOMENT):
+    store.push(queue, pushes(list(ids), ids=list(ids), mature=mature))
+
+
+def test_what_is_due_at_one_moment_is_held_in_runs(store, raw, queue):
+    push_ids(store, queue, [f"{i:04}" for i in range(600)])
+    push_ids(store, queue, ["late"], MOMENT + timedelta(seconds=1))
+    store.reserve(queue, "c/1", 1_000)
+    assert [len(ids) for ids in runs(raw, queue)] == [250, 250, 100, 1]
+    assert [one.id for one in fetched(store, queue, "c/1/0")] == [f"{i:04}" for i in range(600)] + ["late"]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 7])
+def test_pages_of_any_size_give_each_message_once_and_in_order(store, queue, small_steps, rows):
+    push_ids(store, queue, "abcdefg")
+    push_ids(store, queue, "ABC", MOMENT + timedelta(seconds=1))
+    store.reserve(queue, "c/1", 100)
+    pages = [page.column("id").to_pylist() for page in store.fetch(queue, "c/1/0", rows)]
+    assert "".join(itertools.chain(*pages)) == "abcdefgABC"
+    assert max(map(len, pages)) <= rows
+
+
+def test_a_page_goes_on_behind_a_message_that_is_gone(store, peer, raw, queue, small_steps):
+    push_ids(store, queue, "abcdefg")
+    store.reserve(queue, "c/1", 100)
+    pages = store.fetch(queue, "c/1/0", 3)
+    assert next(pages).column("id").to_pylist() == ["a", "b", "c"]
+    assert peer.commit(queue, "c/1", ["c", "e"]) == 2
+    assert [page.column("id").to_pylist() for page in pages] == [["d", "f", "g"]]
+
+
+@pytest.mark.parametrize("one", "abcdefg")
+def test_one_message_of_a_run_is_settled_alone(store, raw, queue, one):
+    push_ids(store, queue, "abcdefg")
+    store.reserve(queue, "c/1", 100, lease=MINUTE)
+    rest = "abcdefg".replace(one, "")
+    assert store.commit(queue, "c/1", [one]) == 1
+    assert store.commit(queue, "c/1", [one]) == 0
+    assert "".join(message.id for message in fetched(store, queue, "c/1/0")) == rest
+    assert store.rollback(queue, "c/1", [rest[0], rest[3]], failed=False) == 2
+    assert store.sizes(queue).reserved == 4
+    assert store.commit(queue, "c/1") == 4
+    assert not raw.zcard(keys_of(queue).leases)
+    assert sorted(consumed(store, queue)) == sorted((rest[0], rest[3]))
+
+
+def test_runs_of_a_tag_do_not_overlap(store, raw, queue, monkeypatch):
+    """A message that becomes free between two calls of a claim sorts among those that the first has taken."""
+    monkeypatch.setattr(redis_store, "CHUNK", 4)
+    monkeypatch.setattr(redis_store, "SCRIPTS", redis_store.load_scripts(chunk=4, run=3))
+    push_ids(store, queue, "acegikm")
+    run, calls = store._run, []
+
+    def with_another(script, *arguments, **more):
+        answer = run(script, *arguments, **more)
+        if script == "claim" and not calls:
+            calls.append(1)
+            push_ids(store, queue, "bd")
+        return answer
+
+    monkeypatch.setattr(store, "_run", with_another)
+    assert store.reserve(queue, "c/1", 100) == [9]
+    spans = sorted((min(ids), max(ids)) for ids in runs(raw, queue))
+    assert all(last < first for (_, last), (first, _) in itertools.pairwise(spans))
+    for rows in (1, 2, 100):
+        pages = [page.column("id").to_pylist() for page in store.fetch(queue, "c/1/0", rows)]
+        assert "".join(itertools.chain(*pages)) == "abcdegikm"
+    assert store.commit(queue, "c/1", ["d", "e"]) == 2
+    assert store.commit(queue, "c/1") == 7
+
+
+def test_what_is_passed_on_takes_its_place_among_runs(store, raw, queue):
+    push_ids(store, queue, "acegi")
+    store.reserve(queue, "c/1", 100)
+    push_ids(store, queue, "bdfhj")
+    store.reserve(queue, "d/1", 100)
+    assert store.retag(queue, "d/1", "c/1/0", ["d", "h", "j"], lease=None) == 3
+    assert "".join(one.id for one in fetched(store, queue, "c/1/0")) == "acdeghij"
+    assert store.commit(queue, "c/1") == 8
+    assert "".join(one.id for one in fetched(store, queue, "d/1/0")) == "bf"
+
+
+def test_what_keuss_took_out_of_a_run_is_lost_and_the_rest_is_held(store, raw, queue):
+    push_ids(store, queue, "abcde")
+    store.reserve(queue, "c/1", 100)
+    raw.zrem(keys_of(queue).moments, "b")
+    raw.zadd(keys_of(queue).moments, {"d": 17})
+    assert "".join(one.id for one in fetched(store, queue, "c/1/0")) == "ace"
+    assert store.renew(queue, "c/1", MINUTE) == 3
+    assert runs(raw, queue) == [["a", "c", "e"]]
+    assert store.commit(queue, "c/1") == 3
+    assert raw.zrange(keys_of(queue).moments, 0, -1) == [b"d"]
+
+
 # --- what is staged ---------------------------------------------------------------------------------------------
 
 
@@ -429,12 +533,17 @@ def chunk_keys(raw, queue):
     return sorted(raw.scan_iter(f"spark_queue:{queue}:staged:*"))
 
 
+def chunk(raw, key):
+    """What a chunk holds, as push.lua takes it."""
+    return raw.eval("return cmsgpack.unpack(redis.call('GET', KEYS[1]))", 1, key)
+
+
 def test_what_is_staged_lies_beside_the_queue_as_a_push_would_write_it(store, raw, queue, sink, small_steps):
     batch = pushes([1, "two", b"3", 4], ids=["a", "b", "c", "d"], mature=datetime(2023, 1, 1, tzinfo=UTC))
     store.stage(queue, f"{sink}/7/x", batch)
     first, second = chunk_keys(raw, queue)
-    assert (raw.llen(first), raw.llen(second)) == (9, 3)
-    assert raw.lrange(second, 0, -1)[:2] == [b"d", b"1672531200000"]
+    assert [len(chunk(raw, key)) for key in (first, second)] == [9, 3]
+    assert chunk(raw, second)[:2] == [b"d", b"1672531200000"]
     assert {member.rpartition(b"\0")[2] for member in raw.smembers(registry_of(sink))} == {queue.encode()}
     assert not raw.exists(*keys_of(queue))
     assert store.publish([f"{sink}/7/x"]) == 4
@@ -448,7 +557,7 @@ def test_what_is_left_of_a_chunk_passes_away(store, raw, queue, sink):
     assert (store.publish([f"{sink}/7/x"]), store.unstage(f"{sink}/8")) == (100, 100)
     assert not raw.exists(registry_of(sink))
     left = chunk_keys(raw, queue)
-    assert [raw.lrange(key, 0, -1) for key in left] == [[b""], [b""]]
+    assert [raw.get(key) for key in left] == [b"", b""]
     assert all(0 < raw.pttl(key) <= 10 * MINUTE for key in left)
 
 
@@ -480,7 +589,7 @@ def test_a_stage_that_is_cut_off_anywhere_is_completed_or_removed(
         assert peer.publish([f"{sink}/{n}/a", f"{sink}/{n}/b"]) == 8
         assert consumed(peer, queue) == list(range(8))
         assert not raw.exists(registry_of(sink))
-        assert all(raw.llen(key) == 1 for key in chunk_keys(raw, queue))
+        assert all(raw.get(key) == b"" for key in chunk_keys(raw, queue))
 
 
 def test_an_unstage_that_is_cut_off_anywhere_is_completed_by_the_next(
@@ -492,7 +601,7 @@ def test_an_unstage_that_is_cut_off_anywhere_is_completed_by_the_next(
         peer.unstage(f"{sink}/{n}")
         assert peer.staged(sink) == []
         assert not raw.exists(registry_of(sink))
-        assert all(raw.llen(key) == 1 for key in chunk_keys(raw, queue))
+        assert all(raw.get(key) == b"" for key in chunk_keys(raw, queue))
 
 
 def test_a_writer_who_dies_before_he_writes_leaves_what_can_be_seen_and_removed(store, raw, queue, sink):
@@ -524,7 +633,7 @@ def test_a_writer_whose_stage_was_swept_meanwhile_leaves_nothing(monkeypatch, st
 
     monkeypatch.setattr(store, "_run", swept_before)
     store.stage(queue, f"{sink}/7/a", pushes(["x"]))
-    assert [raw.llen(key) for key in chunk_keys(raw, queue)] == [1]
+    assert [raw.get(key) for key in chunk_keys(raw, queue)] == [b""]
     assert peer.publish([f"{sink}/7/a"]) == 0
 
 
@@ -596,8 +705,12 @@ def test_a_prefix_of_notes_is_no_pattern(store, queue):
 
 
 def held_by(raw, queue):
-    """How many members the tags have."""
-    return Counter(member.split(b"\0")[0].decode() for member in raw.zrange(keys_of(queue).held, 0, -1))
+    """How many messages the tags have."""
+    found = Counter()
+    for run in raw.zrange(keys_of(queue).held, 0, -1):
+        tag, _, *ids = run.split(b"\0")
+        found[tag.decode()] += len(ids)
+    return found
 
 
 def test_what_is_passed_on_in_many_steps_has_one_lease(store, raw, queue, small_steps):

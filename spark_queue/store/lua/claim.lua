@@ -5,20 +5,20 @@
 -- messages already, or 'large' where the bucket of that id holds more than the limit leaves.
 
 local tag, limit, enough, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
-local before, taken = tonumber(ARGV[5]), tonumber(ARGV[6])
+local last_due, taken = tonumber(ARGV[5]), tonumber(ARGV[6])
 local now = clock()
 drain()
 
-if taken == 0 then
-  while true do
-    local members = own(tag, '', 100)
-    local kept, lost = examine(members)
-    if #kept > 0 then
-      return { 0, 'held' }
-    elseif #members == 0 then
-      break
-    end
-    release(lost) -- keuss took them after the lease had ended
+local first = taken == 0
+while first do
+  local found, all = own(tag, '', RUN)
+  local kept = examine(found)
+  if #kept.ids > 0 then
+    return { 0, 'held' }
+  end
+  release(found) -- keuss took them after the lease had ended
+  if all then
+    break
   end
 end
 if not sweep(now) then
@@ -26,7 +26,7 @@ if not sweep(now) then
 end
 
 local till
-if taken == 0 then
+if first then
   till = end_of(lease)
 else
   till = redis.call('ZSCORE', LEASES, tag) -- a renewal may have come in between
@@ -37,33 +37,48 @@ end
 
 -- what a lease of somebody holds is past now, or was swept
 local free = redis.call(
-  'ZRANGEBYSCORE', INDEX, '-inf', digits(min(now, before)), 'WITHSCORES', 'LIMIT', 0, min(enough - taken, CHUNK)
+  'ZRANGEBYSCORE', INDEX, '-inf', digits(min(now, last_due)), 'WITHSCORES', 'LIMIT', 0, min(enough - taken, CHUNK)
 )
 if #free == 0 then
   return { taken, 'done' }
 end
-local index, held, last, start, large = {}, {}, nil, nil, nil
+local ids, index, large, run, last = {}, {}, nil, 1, nil
+
+-- Holds ids[run] up to the last one so far, which have the score `last`.
+local function close_run()
+  if #ids >= run then
+    local start = tag .. '\0' .. format('%015d', max(0, tonumber(last))) .. '\0'
+    if first then
+      redis.call('ZADD', HELD, 0, start .. concat(ids, '\0', run, #ids))
+    else
+      hold(start, ids, run, #ids)
+    end
+    run = #ids + 1
+  end
+end
+
 for i = 1, #free, 2 do
   local id, score = free[i], free[i + 1]
-  local rows = rows_of(id)
   if taken >= enough then
     break
-  elseif taken + rows > limit then
+  end
+  local rows = byte(id) == MARK and rows_of(id) or 1
+  if taken + rows > limit then
     large = id
     break
   end
   taken = taken + rows
-  if score ~= last then
+  if score ~= last or #ids - run + 1 >= RUN then
+    close_run()
     last = score
-    start = tag .. '\0' .. format('%015d', math.max(0, tonumber(score))) .. '\0'
   end
+  ids[#ids + 1] = id
   index[i], index[i + 1] = till, id
-  held[i], held[i + 1] = 0, start .. id
 end
+close_run()
 if #index > 0 then
   redis.call('ZADD', LEASES, till, tag)
 end
-spread('ZADD', HELD, held)
 spread('ZADD', INDEX, index)
 if large then
   return { taken, 'large', large }

@@ -2,20 +2,20 @@
 -- ARGV: tag, history (ms), members… Gives {messages removed, whether to call again}.
 
 local tag, history = ARGV[1], tonumber(ARGV[2])
-local members, more = selection(tag, 3)
-local kept, lost = examine(members)
+local found, more = selection(tag, 3)
+local kept = examine(found)
 local ids = kept.ids
 
 if history > 0 then
   drain()
   local now = clock()
-  local found = documents(HASH, ids)
-  more = more or #found < #ids
-  ids, kept = take(ids, #found), take(kept, #found)
+  local texts = documents(HASH, ids)
+  more = more or #texts < #ids
+  ids = take(ids, #texts)
   local entries, forget = {}, {}
-  for i, document in ipairs(found) do
+  for i, document in ipairs(texts) do
     if document then
-      local due = due_of(kept[i])
+      local due = due_of(kept, i)
       entries[#entries + 1] = ids[i]
       entries[#entries + 1] = format('{"processed":%s,"mature":%s,"message":', digits(now), due) .. document .. '}'
       forget[#forget + 1], forget[#forget + 2] = digits(now + history), ids[i]
@@ -34,6 +34,5 @@ if history > 0 then
 end
 
 remove(ids)
-release(kept)
-release(lost)
+release(found, from(kept, #ids + 1))
 return { weigh(ids), more and 1 or 0 }

@@ -5,8 +5,10 @@
 --   KEYS[2] keuss:q:ordered_queue:hash:<q>   hash  id -> {"_id","payload","tries","hdrs","mature"[,"type":"buffer"]
 --                                                  [,"reserved":bool]}
 -- Ours:
---   KEYS[3] spark_queue:<q>:held             zset  tag NUL due NUL id -> 0. `due` (ms) has 15 digits, so the order of
---                                                  the text is that of (tag, due, id)
+--   KEYS[3] spark_queue:<q>:held             zset  run -> 0: tag NUL due NUL id {NUL id}, messages that are due at one
+--                                                  moment, in the order of their ids. `due` (ms) has 15 digits, and no
+--                                                  two runs of a tag overlap, so the order of the text is that of
+--                                                  (tag, due, id)
 --   KEYS[4] spark_queue:<q>:leases           zset  tag -> ms at which its lease ends; while a renewal is under way
 --                                                  also tag NUL -> the end that is being left
 --   KEYS[5] spark_queue:<q>:history          hash  id -> {"processed":ms,"mature":ms,"message":the document}
@@ -15,18 +17,19 @@
 --                                                  removed it)
 -- move.lua has the index, the hash and the buckets of the other queue as KEYS[8] to KEYS[10]; the scripts about what is
 -- staged have a chunk of it as KEYS[8]:
---   spark_queue:<q>:staged:<stage>/<part>    list  id, due, document, id, … as push.lua takes them; a single '' is what
---                                                  is left of a chunk that is over, for LATE ms. <part> ends with the
---                                                  number of its messages
+--   spark_queue:<q>:staged:<stage>/<part>    string  id, due, document, id, … as push.lua takes them, in MessagePack;
+--                                                  '' is what is left of a chunk that is over, for LATE ms. <part>
+--                                                  ends with the number of its messages
 -- Beside the queues, where the script of a queue cannot reach (on a cluster they lie elsewhere):
 --   spark_queue.sink:<sink>                  set   stage/part NUL queue, of each chunk that may be there
 --   spark_queue.note:<key>                   hash  value -> JSON, version -> how often it was written
 --
--- The fence: a tag holds a message while `held` has the member and the index has the message at an end of the tag's
+-- The fence: a tag holds a message while a run of it has the id and the index has the message at an end of the tag's
 -- lease. keuss, which knows nothing of `held`, moves a message in the index whenever it takes or gives it back.
 --
 -- Ahead of this file stand: CHUNK, the most messages that a call changes, so that the server is not blocked for long;
--- BYTES, at which a call stops reading documents; NEVER, the end of a lease that does not end.
+-- RUN, the most of them in one run; BYTES, at which a call stops reading documents; NEVER, the end of a lease that does
+-- not end.
 
 -- A record is a message or a bucket of many, which its id tells. Scripts treat them alike, and count messages.
 --
@@ -34,8 +37,10 @@ local INDEX, HASH, HELD, LEASES, HISTORY, PROCESSED, BUCKETS = unpack(KEYS, 1, 7
 local WIDTH = 4000 -- arguments of one command: unpack() takes less than 8000
 local LATE = 600000 -- ms after which a call that its client has given up comes no more
 local MARK = 127 -- as no id of a message begins, and that of each bucket
-local find, sub, format, floor, min, byte =
-  string.find, string.sub, string.format, math.floor, math.min, string.byte
+local EACH = 20 -- what a lease that ends costs beside its messages, as many of these
+local find, sub, format, byte, gmatch, concat =
+  string.find, string.sub, string.format, string.byte, string.gmatch, table.concat
+local floor, min, max = math.floor, math.min, math.max
 
 local function clock()
   local time = redis.call('TIME')
@@ -82,27 +87,25 @@ local function documents(key, ids)
       bytes = bytes + #(document or '')
     end
     at = at + step
-    step = math.max(1, min(100, floor((BYTES - bytes) * at / (bytes + 1)))) -- as many as will fit if they are alike
+    step = max(1, min(100, floor((BYTES - bytes) * at / (bytes + 1)))) -- as many as will fit if they are alike
   end
   return found
 end
 
 local function take(list, most)
-  return #list <= most and list or { unpack(list, 1, most) }
+  if #list <= most then
+    return list
+  end
+  local taken = {}
+  for i = 1, most do
+    taken[i] = list[i]
+  end
+  return taken
 end
 
 -- How many messages the record with this id holds.
 local function rows_of(id)
   return byte(id) == MARK and tonumber(string.match(id, '(%d+)\127%x+$')) or 1
-end
-
--- How many messages the first `most` of these records hold; of all, where that is nil.
-local function weigh(ids, most)
-  local rows = 0
-  for i = 1, most or #ids do
-    rows = rows + rows_of(ids[i])
-  end
-  return rows
 end
 
 -- Those of these records that are buckets.
@@ -114,6 +117,15 @@ local function buckets_of(ids)
     end
   end
   return found
+end
+
+-- How many messages these records hold.
+local function weigh(ids)
+  local rows = #ids
+  for _, id in ipairs(buckets_of(ids)) do
+    rows = rows + rows_of(id) - 1
+  end
+  return rows
 end
 
 -- Counts buckets among those of a queue.
@@ -152,22 +164,29 @@ end
 -- Makes rows (id, due, document; id, due, document; …) records, but for ids that the queue holds already; gives the
 -- number of messages.
 local function push(rows)
-  local ids, index, hash, seen, new = {}, {}, {}, {}, {}
+  local index, hash, new, n, added = {}, {}, {}, 0, 0
   for i = 1, #rows, 3 do
-    ids[#ids + 1] = rows[i]
+    n = n + 1
+    new[n] = rows[i]
+    index[2 * n - 1], index[2 * n] = rows[i + 1], rows[i]
+    hash[2 * n - 1], hash[2 * n] = rows[i], rows[i + 2]
   end
-  for n, score in ipairs(gather('ZMSCORE', INDEX, ids)) do
-    local id = ids[n]
-    if not score and not seen[id] then
-      seen[id] = true
-      new[#new + 1] = id
-      local i = #index
-      index[i + 1], index[i + 2] = rows[3 * n - 1], id
-      hash[i + 1], hash[i + 2] = id, rows[3 * n]
+  for i = 1, 2 * n, WIDTH do
+    added = added + redis.call('ZADD', INDEX, 'NX', unpack(index, i, min(i + WIDTH - 1, 2 * n)))
+  end
+  if added < n then -- some were there, or come twice
+    new, hash = {}, {}
+    local seen = {}
+    for i = 1, #rows, 3 do
+      local id = rows[i]
+      if not seen[id] and redis.call('HEXISTS', HASH, id) == 0 then
+        seen[id] = true
+        new[#new + 1] = id
+        hash[#hash + 1], hash[#hash + 2] = id, rows[i + 2]
+      end
     end
   end
   spread('HSET', HASH, hash)
-  spread('ZADD', INDEX, index)
   enlist(BUCKETS, new)
   return weigh(new)
 end
@@ -176,8 +195,7 @@ end
 -- late, its client having given up, or from a writer who was thought dead.
 local function finish(chunk)
   redis.call('UNLINK', chunk) -- first: it needs no memory
-  redis.call('RPUSH', chunk, '')
-  redis.call('PEXPIRE', chunk, LATE)
+  redis.call('SET', chunk, '', 'PX', LATE)
 end
 
 -- --- documents: changed as text, so that the payload stays as it was pushed ----------------------------------------
@@ -294,105 +312,236 @@ local function ranges(tag)
   return { { '[' .. tag .. '\0', '(' .. tag .. '\1' }, { '[' .. tag .. '/', '(' .. tag .. '0' } }
 end
 
--- Up to `most` members of this very tag that come after `cursor` ('': from the first).
-local function own(tag, cursor, most)
-  local from = cursor == '' and '[' .. tag .. '\0' or '(' .. cursor
-  return redis.call('ZRANGEBYLEX', HELD, from, '(' .. tag .. '\1', 'LIMIT', 0, most)
-end
-
 -- The ends of a tag's lease: the one, and the one that a renewal is leaving.
 local function ends(tag)
   return redis.call('ZSCORE', LEASES, tag), redis.call('ZSCORE', LEASES, tag .. '\0')
 end
 
--- When the message of a member is due.
-local function due_of(member)
-  local at = find(member, '\0', 1, true)
-  return digits(tonumber(sub(member, at + 1, at + 15)))
+-- Messages as runs name them: `ids`, and in `at` the number of the run of each; of each run its text, its start (tag
+-- NUL due NUL) and its tag. Some of these messages have the same `runs`, `starts` and `tags`.
+local function some(of)
+  return of and { runs = of.runs, starts = of.starts, tags = of.tags, ids = {}, at = {} }
+    or { runs = {}, starts = {}, tags = {}, ids = {}, at = {} }
 end
 
--- Sorts members into `kept`, which still hold their message, and `lost`. `kept.ids` are the ids of the messages, and
--- `kept.ends` the ends of their leases.
--- A member without a tag is no member at all: it stands for a message that was seen free, at `due` in the index. It
--- is kept while that is still so and keuss does not hold it.
-local function examine(members)
-  local ids, starts = {}, {}
-  local start = '\0' -- tag NUL: most members have that of the one before
-  for i, member in ipairs(members) do
-    if find(member, start, 1, true) ~= 1 then
-      start = sub(member, 1, find(member, '\0', 1, true))
-    end
-    ids[i], starts[i] = sub(member, #start + 17), start
+-- Adds the messages of a run.
+local function read(messages, run)
+  local first = find(run, '\0', 1, true)
+  local r, ids, at = #messages.runs + 1, messages.ids, messages.at
+  messages.runs[r], messages.starts[r], messages.tags[r] = run, sub(run, 1, first + 16), sub(run, 1, first - 1)
+  local n = #ids
+  for id in gmatch(sub(run, first + 17), '[^%z]+') do
+    n = n + 1
+    ids[n], at[n] = id, r
   end
+end
+
+-- When message i is due.
+local function due_of(messages, i)
+  return digits(tonumber(sub(messages.starts[messages.at[i]], -16, -2)))
+end
+
+-- Message i as a run of its own.
+local function single(messages, i)
+  return messages.starts[messages.at[i]] .. messages.ids[i]
+end
+
+-- Copies message i to others of the same runs.
+local function add(others, messages, i)
+  local n = #others.ids + 1
+  others.ids[n], others.at[n] = messages.ids[i], messages.at[i]
+end
+
+-- Those from message `first` on.
+local function from(messages, first)
+  local rest = some(messages)
+  for i = first, #messages.ids do
+    add(rest, messages, i)
+  end
+  return rest
+end
+
+-- Adds the next runs within a range until there are `most` messages, or a run more; gives whether that is all of it.
+local function scan(messages, low, high, most)
+  while #messages.ids < most do
+    local step = math.ceil((most - #messages.ids) / RUN)
+    local runs = redis.call('ZRANGEBYLEX', HELD, low, high, 'LIMIT', 0, step)
+    for _, run in ipairs(runs) do
+      read(messages, run)
+    end
+    if #runs < step then
+      return true
+    end
+    low = '(' .. runs[#runs]
+  end
+  return false
+end
+
+-- About `most` messages of this very tag that come after the one of a run ('': from the first), and whether no more do.
+local function own(tag, last, most)
+  local messages = some()
+  local all = scan(messages, '[' .. (last == '' and tag .. '\0' or last .. '\1'), '(' .. tag .. '\1', most)
+  return messages, all
+end
+
+-- Sorts messages into those that are held still, with the ends of their leases in `ends`, and those that are lost.
+-- A run without a tag is none at all: it stands for a message that was seen free, due at that moment in the index. It
+-- is kept while that is still so and keuss does not hold it.
+local function examine(messages)
   local now, known, first, second = clock(), nil, nil, nil
-  local kept, lost, n = { ids = {}, ends = {} }, {}, 0
+  local kept, lost, n = some(messages), some(messages), 0
+  local ids, at = messages.ids, messages.at
+  kept.ends = {}
   for i, score in ipairs(gather('ZMSCORE', INDEX, ids)) do
-    local holds
-    if starts[i] == '\0' then
-      local due = due_of(members[i])
+    local r, holds = at[i], nil
+    if messages.tags[r] == '' then
+      local due = due_of(messages, i)
       holds = score and digits(floor(tonumber(score))) == due
       holds = holds and not (tonumber(due) > now and marked(redis.call('HGET', HASH, ids[i])))
     else
-      if starts[i] ~= known then
-        known = starts[i]
-        first, second = ends(sub(known, 1, -2))
+      if messages.tags[r] ~= known then
+        known = messages.tags[r]
+        first, second = ends(known)
       end
       holds = score and (score == first or score == second)
     end
     if holds then
       n = n + 1
-      kept[n], kept.ids[n], kept.ends[n] = members[i], ids[i], score
+      kept.ids[n], kept.at[n], kept.ends[n] = ids[i], r, score
     else
-      lost[#lost + 1] = members[i]
+      add(lost, messages, i)
     end
   end
   return kept, lost
 end
 
--- What a call is about: the members that the caller names from ARGV[first] on, else the next ones of the tag's tree.
+-- Whether a text comes before another, byte by byte: Lua's own order is that of a language.
+local function before(one, other)
+  for i = 1, min(#one, #other) do
+    local mine, theirs = byte(one, i), byte(other, i)
+    if mine ~= theirs then
+      return mine < theirs
+    end
+  end
+  return #one < #other
+end
+
+-- Adds a run of ids[first] to ids[last] to what is held. Where it would overlap with others, all are taken apart.
+local function hold(start, ids, first, last)
+  local bound, apart, whole = '(' .. start .. ids[last] .. '\1', false, nil
+  while true do
+    whole = redis.call('ZREVRANGEBYLEX', HELD, bound, '[' .. start, 'LIMIT', 0, 1)[1]
+    local other = some()
+    if whole then
+      read(other, whole)
+    end
+    if not whole or before(other.ids[#other.ids], ids[first]) then
+      break
+    end
+    apart, bound = true, '(' .. whole
+    if #other.ids > 1 then
+      redis.call('ZREM', HELD, whole)
+      for i = 1, #other.ids do
+        redis.call('ZADD', HELD, 0, single(other, i))
+      end
+    end
+  end
+  if not apart then
+    redis.call('ZADD', HELD, 0, start .. concat(ids, '\0', first, last))
+  else
+    for i = first, last do
+      redis.call('ZADD', HELD, 0, start .. ids[i])
+    end
+  end
+end
+
+-- Whether `held` has this run of one message, which is taken out of a longer one for that.
+local function stands_alone(named)
+  if redis.call('ZSCORE', HELD, named) then
+    return true
+  end
+  local start = sub(named, 1, find(named, '\0', 1, true) + 16)
+  local whole = redis.call('ZREVRANGEBYLEX', HELD, '(' .. named .. '\1', '[' .. start, 'LIMIT', 0, 1)[1]
+  if not whole or not find(whole .. '\0', '\0' .. sub(named, #start + 1) .. '\0', #start, true) then
+    return false
+  end
+  local messages, alone = some(), {}
+  read(messages, whole)
+  for i = 1, #messages.ids do
+    alone[2 * i - 1], alone[2 * i] = 0, single(messages, i)
+  end
+  redis.call('ZREM', HELD, whole)
+  spread('ZADD', HELD, alone)
+  return true
+end
+
+-- What a call is about: the messages that the caller names from ARGV[first] on, each as a run of its own, else the
+-- next ones of the tag's tree. Also gives whether there are more of these.
 local function selection(tag, first)
-  local members, n = {}, 0
+  local messages = some()
   if ARGV[first] then
     local named = { unpack(ARGV, first) }
     local present = gather('ZMSCORE', HELD, named)
-    for i, member in ipairs(named) do
-      if present[i] or sub(member, 1, 1) == '\0' then
-        n = n + 1
-        members[n] = member
+    for i, run in ipairs(named) do
+      if present[i] or byte(run) == 0 or stands_alone(run) then
+        read(messages, run)
       end
     end
-    return members, false
+    return messages, false
   end
   for _, range in ipairs(ranges(tag)) do
-    for _, member in ipairs(redis.call('ZRANGEBYLEX', HELD, range[1], range[2], 'LIMIT', 0, CHUNK - n)) do
-      n = n + 1
-      members[n] = member
+    if not scan(messages, range[1], range[2], CHUNK) then
+      return messages, true
     end
   end
-  return members, n == CHUNK
+  return messages, false
 end
 
--- Removes members, and the lease of a tag that has none left.
-local function release(members)
-  spread('ZREM', HELD, members)
-  local start
-  for _, member in ipairs(members) do
-    if not start or find(member, start, 1, true) ~= 1 then
-      start = sub(member, 1, find(member, '\0', 1, true))
-      if #own(sub(start, 1, -2), '', 1) == 0 then
-        redis.call('ZREM', LEASES, sub(start, 1, -2), start)
+-- Removes messages from their runs, but for `stays`, which are some of them; and the lease of a tag that has none left.
+local function release(messages, stays)
+  if stays and #stays.ids == #messages.ids then
+    return
+  end
+  local left, gone, same = {}, {}, {}
+  local i, n = 1, stays and #stays.ids or 0
+  while i <= n do
+    local r, last = stays.at[i], i
+    while stays.at[last + 1] == r do
+      last = last + 1
+    end
+    local run = messages.starts[r] .. concat(stays.ids, '\0', i, last)
+    if run == messages.runs[r] then
+      same[run] = true
+    else
+      left[#left + 1], left[#left + 2] = 0, run
+    end
+    i = last + 1
+  end
+  for _, run in ipairs(messages.runs) do
+    if not same[run] then
+      gone[#gone + 1] = run
+    end
+  end
+  spread('ZREM', HELD, gone)
+  spread('ZADD', HELD, left)
+  local known
+  for _, tag in ipairs(messages.tags) do
+    if tag ~= known then
+      known = tag
+      if #redis.call('ZRANGEBYLEX', HELD, '[' .. tag .. '\0', '(' .. tag .. '\1', 'LIMIT', 0, 1) == 0 then
+        redis.call('ZREM', LEASES, tag, tag .. '\0')
       end
     end
   end
 end
 
 -- Makes held messages free, due at `due` or (nil) when they were due before, with `failed` more tries; gives how
--- many of them BYTES allowed.
+-- many of them BYTES allowed. They are in their runs still.
 local function give_back(kept, due, failed)
   local found = documents(HASH, kept.ids)
   local index, hash = {}, {}
   for i, document in ipairs(found) do
-    local moment = due or due_of(kept[i])
+    local moment = due or due_of(kept, i)
     index[2 * i - 1], index[2 * i] = moment, kept.ids[i]
     local parts = document and open(document)
     if parts then
@@ -402,7 +551,6 @@ local function give_back(kept, due, failed)
   end
   spread('ZADD', INDEX, index)
   spread('HSET', HASH, hash)
-  release(take(kept, #found))
   return #found
 end
 
@@ -414,30 +562,40 @@ local function sweep(now)
     local ended = redis.call('ZRANGEBYSCORE', LEASES, '-inf', digits(now), 'WITHSCORES', 'LIMIT', 0, 1)
     if #ended == 0 then
       return true
+    elseif left <= 0 then
+      return false
     end
     drain()
-    local tag, cursor = string.match(ended[1], '^[^%z]*'), ''
-    while true do
-      local members = own(tag, cursor, CHUNK)
-      if #members == 0 then
-        break
-      end
-      cursor = members[#members]
-      local kept, lost = examine(members)
-      local over = { ids = {} }
-      for i, member in ipairs(kept) do
-        if kept.ends[i] == ended[2] then
-          local n = #over + 1
-          over[n], over.ids[n] = member, kept.ids[i]
+    local tag, last, all = string.match(ended[1], '^[^%z]*'), '', false
+    while not all do
+      local found
+      found, all = own(tag, last, CHUNK)
+      if #found.ids > 0 then
+        last = single(found, #found.ids)
+        local kept, lost = examine(found)
+        local over = some(found)
+        for i = 1, #kept.ids do
+          if kept.ends[i] == ended[2] then
+            add(over, kept, i)
+          end
         end
-      end
-      local done = give_back(over, nil, 1)
-      release(lost)
-      left = left - done - #lost
-      if done < #over or left <= 0 then
-        return false
+        local done = give_back(over, nil, 1)
+        local stays, n = some(found), 0
+        for i = 1, #kept.ids do
+          local is_over = kept.ends[i] == ended[2]
+          n = n + (is_over and 1 or 0)
+          if not is_over or n > done then
+            add(stays, kept, i)
+          end
+        end
+        release(found, stays)
+        left = left - done - #lost.ids
+        if done < #over.ids or (left <= 0 and not all) then
+          return false
+        end
       end
     end
     redis.call('ZREM', LEASES, ended[1])
+    left = left - EACH
   end
 end

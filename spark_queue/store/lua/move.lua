@@ -1,24 +1,26 @@
--- Moves the messages of the named members to the queue of KEYS[8] to KEYS[10], where one of the same id stays as is.
--- ARGV: limit, min_tries, failed, headers to add (JSON of {name: JSON text}; '' adds none), members…
--- Gives {messages moved, the member after which to go on ('' where all are seen), whether the limit is met}.
+-- Moves the named messages to the queue of KEYS[8] to KEYS[10], where one of the same id stays as is.
+-- ARGV: limit, min_tries, failed, headers to add (JSON of {name: JSON text}; '' adds none), messages, each as a run of
+-- its own…
+-- Gives {messages moved, the one after which to go on ('' where all are seen), whether the limit is met}.
 
 local TO_INDEX, TO_HASH, TO_BUCKETS = KEYS[8], KEYS[9], KEYS[10]
 local limit, min_tries, failed = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local headers = ARGV[4] ~= '' and cjson.decode(ARGV[4])
-local kept = examine((selection('', 5)))
+local named = selection('', 5)
+local kept = examine(named)
 local found = documents(HASH, kept.ids)
 
-local index, hash, ids, members, new, moved = {}, {}, {}, {}, {}, 0
+local index, hash, ids, moving, new, moved = {}, {}, {}, {}, {}, 0
 for i, document in ipairs(found) do
   local parts = document and open(document)
   if parts and moved < limit and parts.tries >= min_tries then
-    local id, due = kept.ids[i], due_of(kept[i])
+    local id, due = kept.ids[i], due_of(kept, i)
     if moved + rows_of(id) > limit then
       limit = moved -- it is too large: the end, though others behind it would fit
       break
     end
     moved = moved + rows_of(id)
-    ids[#ids + 1], members[#members + 1] = id, kept[i]
+    ids[#ids + 1], moving[i] = id, true
     if not redis.call('ZSCORE', TO_INDEX, id) then
       if headers then
         for name, json in pairs(headers) do
@@ -38,5 +40,11 @@ spread('HSET', TO_HASH, hash)
 spread('ZADD', TO_INDEX, index)
 enlist(TO_BUCKETS, new)
 remove(ids)
-release(members)
-return { moved, #found < #kept and kept[#found] or '', moved == limit and 1 or 0 }
+local stays = some(kept)
+for i = 1, #kept.ids do
+  if not moving[i] then
+    add(stays, kept, i)
+  end
+end
+release(named, stays)
+return { moved, #found < #kept.ids and single(kept, #found) or '', moved == limit and 1 or 0 }

@@ -1,11 +1,12 @@
 -- Replaces records by others that hold the same messages, if all of them are there still: held by the tag, or free.
--- ARGV: tag ('' for free ones), how many arguments the new ones are, id, due, document; …, members of the old ones…
+-- ARGV: tag ('' for free ones), how many arguments the new ones are, id, due, document; …, the old ones, each as a
+-- run of its own…
 -- Gives whether it was done.
 
 local tag, n = ARGV[1], tonumber(ARGV[2])
 local old, rows = (selection('', n + 3)), {}
 local kept = examine(old)
-if #kept < #ARGV - n - 2 then
+if #kept.ids < #ARGV - n - 2 then
   return 0
 end
 for i = 1, n do
@@ -19,17 +20,16 @@ if tag == '' then
 end
 local current, leaving = ends(tag)
 local till = current or leaving -- that of a renewal which is under way: it may have passed by already
-local index, hash, held, ids = {}, {}, {}, {}
+local index, hash, ids = {}, {}, {}
+spread('ZREM', HELD, old.runs)
 for i = 1, n, 3 do
   local id, due, document = rows[i], tonumber(rows[i + 1]), rows[i + 2]
   ids[#ids + 1] = id
   index[#index + 1], index[#index + 2] = till, id
   hash[#hash + 1], hash[#hash + 2] = id, document
-  held[#held + 1], held[#held + 2] = 0, tag .. '\0' .. format('%015d', due) .. '\0' .. id
+  hold(tag .. '\0' .. format('%015d', due) .. '\0', ids, #ids, #ids)
 end
-spread('ZREM', HELD, kept)
 spread('HSET', HASH, hash)
-spread('ZADD', HELD, held)
 spread('ZADD', INDEX, index)
 enlist(BUCKETS, ids)
 return 1

@@ -25,8 +25,8 @@ elseif not counting and target ~= current then
   return { 0, '', '', 'yes' } -- another renewal has overtaken this one: begin again
 end
 
-local members = own(tag, cursor, CHUNK)
-local kept, lost = examine(members)
+local found, all = own(tag, cursor, CHUNK)
+local kept = examine(found)
 if not counting then
   local index = {}
   for i, id in ipairs(kept.ids) do
@@ -34,10 +34,10 @@ if not counting then
   end
   drain()
   spread('ZADD', INDEX, index)
-  release(lost) -- the new end must not prove a hold that is lost
+  release(found, kept) -- the new end must not prove a hold that is lost
 end
-if #members == CHUNK then
-  return { weigh(kept.ids), members[CHUNK], target, resumed }
+if not all then
+  return { weigh(kept.ids), single(found, #found.ids), target, resumed }
 end
 if not counting then
   redis.call('ZREM', LEASES, tag .. '\0')

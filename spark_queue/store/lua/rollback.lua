@@ -2,8 +2,8 @@
 -- ARGV: tag, due (ms), failed (0, 1), members… Gives {messages given back, whether to call again}.
 
 drain()
-local members, more = selection(ARGV[1], 4)
-local kept, lost = examine(members)
+local found, more = selection(ARGV[1], 4)
+local kept = examine(found)
 local done = give_back(kept, ARGV[2], tonumber(ARGV[3]))
-release(lost)
-return { weigh(kept.ids, done), (more or done < #kept) and 1 or 0 }
+release(found, from(kept, done + 1))
+return { weigh(take(kept.ids, done)), (more or done < #kept.ids) and 1 or 0 }

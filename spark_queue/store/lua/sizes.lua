@@ -6,12 +6,12 @@ local later = redis.call('ZCARD', INDEX) - ready
 local reserved = 0
 local leases = redis.call('ZRANGEBYSCORE', LEASES, '(' .. digits(now), '+inf', 'WITHSCORES')
 local ends = {}
-for i = 1, #leases, 2 do
-  local tag = leases[i]
-  ends[leases[i + 1]] = true
-  reserved = reserved + redis.call('ZLEXCOUNT', HELD, '[' .. tag .. '\0', '(' .. tag .. '\1')
+for i = 2, #leases, 2 do
+  if not ends[leases[i]] then
+    ends[leases[i]] = true
+    reserved = reserved + redis.call('ZCOUNT', INDEX, leases[i], leases[i])
+  end
 end
-reserved = min(reserved, later)
 local found = redis.call('ZRANGE', BUCKETS, 0, -1)
 for i, score in ipairs(gather('ZMSCORE', INDEX, found)) do
   if score then
