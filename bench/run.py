@@ -8,12 +8,13 @@
 Everything is done in turns, in another order each round, after a round that does not count; what is told is the
 median of the rounds, and of ratios the median of those within a round. Machines are noisy and differ: a ratio holds
 where a rate does not. One record per message, 100 bytes of JSON. Clients work in batches of 10,000; through Spark,
-messages are drained in batches of 50,000 into a sink that does nothing, and the first batch is not counted: it pays
-for the start of the workers. Spark's ceiling is a source in Python that has the same rows at once, and a sink that
-drops them. Peers are other work queues on the same servers, with jobs that do nothing, set up as their own
-documentation advises for many short jobs (see `PEERS` in bench/peers); their programs start anew in each round, so
-they take no part in the one that does not count. The servers are those of SPARK_QUEUE_MONGODB_URL and
-SPARK_QUEUE_REDIS_URL, or of `make services`; `make peers` installs the peers.
+messages are drained in batches of 50,000 (MongoDB) or 250,000 (SQLite and Redis, which have five times as many) into
+a sink that does nothing, and the first batch is not counted: it pays for the start of the workers. Spark's ceiling is
+a source in Python that has the same rows at once, and a sink that drops them. Peers are other work queues on the same
+servers, with jobs that do nothing, set up as their own documentation advises for many short jobs (see `PEERS` in
+bench/peers); their programs start anew in each round, so they take no part in the one that does not count. The
+servers are those of SPARK_QUEUE_MONGODB_URL and SPARK_QUEUE_REDIS_URL, or of `make services`; `make peers` installs
+the peers.
 """
 
 from __future__ import annotations

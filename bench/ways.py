@@ -19,8 +19,11 @@ from spark_queue import Buckets, open_store
 from spark_queue.buckets import Layout
 from spark_queue.options import AT_LEAST_ONCE, EXACTLY_ONCE
 
-#: Messages in a micro-batch, and how many times as many where that is large, as in all that has to do with buckets.
-TRIGGER, SCALE = 50_000, 10
+#: Messages in a micro-batch, and how many times as many where they are fast: a micro-batch takes a third of a second,
+#: whatever is in it, so it should hold what takes a second or two. As many times as many messages are measured, too.
+TRIGGER = 50_000
+SCALES = {"mongodb": 1, "sqlite": 5, "redis": 5}
+BUCKETS_SCALE = 10
 
 
 @dataclass(frozen=True)
@@ -36,32 +39,33 @@ class Way:
 
 @dataclass(frozen=True)
 class Through:
-    """How we go about it: in Spark's partitions, or (0) by our client.
-
-    Buckets are so fast that it takes `scale` times as many messages to measure them.
-    """
+    """How we go about it: in Spark's partitions, or (0) by our client."""
 
     partitions: int
     delivery: str = AT_LEAST_ONCE
     layout: Layout = "single"
-    scale: int = 1
 
 
 RAW, CEILING, LARGE_CEILING = "raw driver", "Spark's ceiling", "Spark's ceiling, large batches"
 BOTH = (AT_LEAST_ONCE, EXACTLY_ONCE)
 OURS = {
     "client": Through(0),
-    "client, buckets": Through(0, layout=Buckets(), scale=SCALE),
+    "client, buckets": Through(0, layout=Buckets()),
     **{f"Spark, 1 partition, {delivery}": Through(1, delivery) for delivery in BOTH},
     **{f"Spark, 2 partitions, {delivery}": Through(2, delivery) for delivery in BOTH},
-    **{f"Spark, buckets, {delivery}": Through(2, delivery, Buckets(), SCALE) for delivery in BOTH},
+    **{f"Spark, buckets, {delivery}": Through(2, delivery, Buckets()) for delivery in BOTH},
 }
 WHO = (RAW, *OURS, CEILING, LARGE_CEILING)
 
 
 def ceiling_of(who: str) -> str:
     """The most that Spark could do in the same batches."""
-    return LARGE_CEILING if who == LARGE_CEILING or (who in OURS and OURS[who].scale > 1) else CEILING
+    return LARGE_CEILING if who == LARGE_CEILING or in_buckets(who) else CEILING
+
+
+def in_buckets(who: str) -> bool:
+    """Whether it keeps many messages in a record."""
+    return who in OURS and OURS[who].layout != "single"
 
 
 #: What peers are compared with: how messages lie in the database, and who drains them.
@@ -83,15 +87,15 @@ class Ways:
         return [Way(who, what) for what in ("push", "drain") for who in WHO]
 
     def measure(self, way: Way, n: int) -> Measured:
-        """Do it with `n` messages."""
+        """Do it with `n` messages, or as many times as many as its scale says."""
         queue = f"bench{uuid.uuid4().hex[:8]}"
+        scale = self._scale(way)
+        n *= scale
         if way.who == RAW:
             return self._raw(way.what, n)
         if way.who in (CEILING, LARGE_CEILING):
-            scale = SCALE if way.who == LARGE_CEILING else 1
-            return self._push_ceiling(n * scale) if way.what == "push" else self._drain_ceiling(n * scale, scale)
+            return self._push_ceiling(n) if way.what == "push" else self._drain_ceiling(n, TRIGGER * scale)
         how = OURS[way.who]
-        n *= how.scale
         with open_store(self.url) as store:
             store.layout = how.layout
             try:
@@ -106,6 +110,9 @@ class Ways:
             finally:
                 store.drop(queue)
         return measured
+
+    def _scale(self, way: Way) -> int:
+        return BUCKETS_SCALE if ceiling_of(way.who) == LARGE_CEILING else SCALES[self.scheme]
 
     def _metered(self, n: int, *, tree: bool, work: Callable[[], float | None]) -> Measured:
         """What work with `n` messages took, which may tell its rate itself."""
@@ -161,7 +168,7 @@ class Ways:
     def _spark_drain(self, way: Way, store: Any, queue: str, n: int) -> Measured:
         """Without the first batch, which pays for the start of the workers; CPU is that of all batches."""
         how = OURS[way.who]
-        trigger = TRIGGER * how.scale
+        trigger = TRIGGER * self._scale(way)
         fill(store, queue, payloads(n + trigger))
         options = {"url": self.url, "queue": queue, "delivery": how.delivery, "numPartitions": how.partitions}
         return self._drained("queue", options, n + trigger, trigger)
@@ -171,10 +178,10 @@ class Ways:
         rows = self.spark.range(0, n, 1, 2).selectExpr(f"{DOCUMENT} payload")
         return self._metered(n, tree=True, work=rows.write.format("bench_rows").mode("append").save)
 
-    def _drain_ceiling(self, n: int, scale: int) -> Measured:
+    def _drain_ceiling(self, n: int, trigger: int) -> Measured:
         self.spark.dataSource.register(Rows)
-        rows = n + TRIGGER * scale
-        return self._drained("bench_rows", {"rows": rows, "numPartitions": 2}, rows, TRIGGER * scale)
+        rows = n + trigger
+        return self._drained("bench_rows", {"rows": rows, "numPartitions": 2}, rows, trigger)
 
     def _drained(self, source: str, options: dict[str, Any], n: int, trigger: int) -> Measured:
         stream = self.spark.readStream.format(source).options(**options, maxRecordsPerTrigger=trigger).load()
