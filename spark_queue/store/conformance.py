@@ -237,6 +237,7 @@ class StoreContract(StagingContract):
             ({"id": ""}, "empty"),
             ({"id": None}, "NULL"),
             ({"id": "x" * 201}, "longer than 200"),
+            ({"id": "a\0b"}, "NUL"),
         ],
     )
     def test_a_row_that_breaks_a_rule_is_refused_with_all_its_batch(

@@ -628,7 +628,11 @@ def _place(record: Record | None) -> tuple[int, str]:
 
 def _tree(column: str, name: str) -> tuple[str, tuple[str, ...]]:
     """The WHERE clause of a name and those below it, of all names where it is empty; and its values."""
-    return f"(? = '' OR {column} = ? OR ({column} >= ? AND {column} < ?))", (name, name, *below(name))
+    if not name:
+        return "1", ()
+    first, end = below(name)
+    # One range of an index; the few names between the name itself and those below it are passed over.
+    return f"({column} >= ? AND {column} < ? AND ({column} = ? OR {column} >= ?))", (name, end, name, first)
 
 
 def _leases(db: sqlite3.Connection, queue: str, tag: str) -> list[int]:

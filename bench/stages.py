@@ -1,0 +1,228 @@
+"""Where the time of a message goes, stage by stage: in the client, in a micro-batch, in Spark's Python processes.
+
+    python bench/stages.py                           all three stores
+    python bench/stages.py --only redis --docs       one store; --docs renews docs/benchmarks.md
+
+The client's calls are timed one by one, with the CPU that client and server take for each. A micro-batch tells
+itself what it does when (`durationMs`). What the Python processes of a query do meanwhile, its reader and its
+workers, py-spy looks at a hundred times a second: each look that finds them at work counts for the deepest
+function that RULES knows.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import psutil
+from common import STORES, arguments, check, databases, documents, keep, payloads, say, session, setup
+from meter import Meter, server_cpu
+from pyspark.sql import SparkSession
+from raw import BATCH, batches
+from report import aligned, piped, renew
+from ways import SCALES, TRIGGER
+
+from spark_queue import open_store
+from spark_queue.store.base import Store
+
+#: Looks per second, and the fewest that are worth telling.
+LOOKS, FEWEST = 100, 50
+
+#: What a function is about, by its file; the first rule that fits the deepest frame counts.
+RULES = {
+    "rows into Arrow": r"store/\w+_documents\.py|spark_queue/message\.py|spark_queue/buckets\.py|bson/|orjson",
+    "columns of the DataFrame": r"spark_queue/spark/(schema|typed)\.py",
+    "the database's driver": r"redis/|hiredis|pymongo/|spark_queue/store/",
+    "planning": r"spark_queue/",
+    "handing over to Spark": r"pyspark/|py4j/|pyarrow/",
+}
+OTHER = "Python itself"
+
+#: What Spark's own names for the phases of a micro-batch mean here.
+PHASES = {
+    "latestOffset": "commit the last batch, reserve the next",
+    "addBatch": "the tasks: fetch, hand over, the sink",
+    "queryPlanning": "Spark plans the batch",
+    "walCommit": "Spark writes the offset",
+    "commitOffsets": "Spark writes that the batch is done",
+    "triggerExecution": "all",
+}
+
+
+@dataclass
+class Stages:
+    """What was found: microseconds per message, and shares."""
+
+    calls: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+    phases: dict[str, float] = field(default_factory=dict)
+    looks: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+def calls(url: str, n: int) -> dict[str, tuple[float, float, float]]:
+    """What each call of the client takes: microseconds per message by the clock, of its CPU, of the server's."""
+    queue, server = f"bench{uuid.uuid4().hex[:8]}", server_cpu(url)
+    spent: dict[str, list[float]] = {name: [0.0, 0.0, 0.0] for name in ("push", "reserve", "fetch", "commit")}
+
+    def timed(name: str, work: Callable[[], Any]) -> Any:
+        with Meter(server, tree=False) as meter:
+            found = work()
+        for i, taken in enumerate((meter.seconds, meter.client, meter.server)):
+            spent[name][i] += taken / n * 1e6
+        return found
+
+    with open_store(url) as store:
+        try:
+            made = [documents(part) for part in batches(payloads(n))]
+            timed("push", lambda: [store.push(queue, batch) for batch in made])
+            done = sequence = 0
+            while timed("reserve", partial(store.reserve, queue, f"b/{sequence}", BATCH)):
+                done += timed("fetch", partial(fetched, store, queue, f"b/{sequence}/0"))
+                timed("commit", partial(store.commit, queue, f"b/{sequence}"))
+                sequence += 1
+            check(done, n)
+        finally:
+            store.drop(queue)
+    return {name: (clock, client, of_server) for name, (clock, client, of_server) in spent.items()}
+
+
+def fetched(store: Store, queue: str, tag: str) -> int:
+    """Read what a tag holds, and give the number of messages."""
+    return sum(page.num_rows for page in store.fetch(queue, tag))
+
+
+def drain(
+    spark: SparkSession, url: str, folder: Path, n: int, trigger: int
+) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """Drain `n` messages through Spark: the phases of its batches, and what its Python processes do."""
+    queue = f"bench{uuid.uuid4().hex[:8]}"
+    with open_store(url) as store:
+        try:
+            for part in batches(payloads(n)):
+                store.push(queue, documents(part))
+            options: dict[str, Any] = {
+                "url": url,
+                "queue": queue,
+                "numPartitions": 2,
+                "maxRecordsPerTrigger": trigger,
+            }
+            stream = spark.readStream.format("queue").options(**options, maxRecordsPerTrigger=trigger).load()
+            checkpoint = str(folder / f"checkpoint-{uuid.uuid4().hex[:8]}")
+            writer = stream.writeStream.format("noop").option("checkpointLocation", checkpoint)
+            query = writer.trigger(availableNow=True).start()
+            while query.isActive and not query.recentProgress:
+                time.sleep(0.05)
+            lookers = {name: Looker(pid, folder) for name, pid in python_processes()}
+            query.awaitTermination()
+            seen = {name: looker.shares() for name, looker in lookers.items()}
+            steady = [one for one in query.recentProgress if one["numInputRows"]][1:]
+            check(store.sizes(queue).total, 0)
+        finally:
+            store.drop(queue)
+    phases = {
+        told: statistics.median(one["durationMs"].get(name, 0) / one["numInputRows"] * 1000 for one in steady)
+        for name, told in PHASES.items()
+    }
+    return phases, seen
+
+
+def python_processes() -> Iterator[tuple[str, int]]:
+    """The reader of a query, and the process whose children are the workers."""
+    for one in psutil.Process().children(recursive=True):
+        command = " ".join(one.cmdline())
+        if "python_streaming_source_runner" in command:
+            yield "reader", one.pid
+        elif "pyspark.daemon" in command and (parent := one.parent()) and "java" in parent.name():
+            yield "workers", one.pid
+
+
+class Looker:
+    """py-spy at a process and its children, until they end or it is asked."""
+
+    def __init__(self, pid: int, folder: Path) -> None:
+        self._file = folder / f"looks-{pid}"
+        program = [str(Path(sys.executable).with_name("py-spy")), "record", "--pid", str(pid), "--subprocesses"]
+        program += ["--rate", str(LOOKS), "--format", "raw", "--output", str(self._file), "--duration", "3600"]
+        self._process = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    def shares(self) -> dict[str, float]:
+        """The share of each kind of work in what was seen at work, in order, and (`looks`) how often that was."""
+        self._process.send_signal(2)
+        _, told = self._process.communicate(timeout=60)
+        if not self._file.exists():
+            raise SystemExit(f"py-spy could not look at a Python process of Spark: {told}")
+        found: Counter[str] = Counter()
+        for line in self._file.read_text().splitlines():
+            stack, _, number = line.rpartition(" ")
+            found[kind(stack.split(";"))] += int(number)
+        total = sum(found.values())
+        return {name: number / total for name, number in found.most_common()} | {"looks": total}
+
+
+def kind(stack: list[str]) -> str:
+    """What a stack is about."""
+    for frame in reversed(stack):
+        for name, pattern in RULES.items():
+            if re.search(pattern, frame):
+                return name
+    return OTHER
+
+
+def tables(found: Stages) -> list[list[tuple[str, ...]]]:
+    """What was found, to be told."""
+    made: list[list[tuple[str, ...]]] = [[("the client's call", "µs by the clock", "client CPU", "server CPU")]]
+    made[0] += [(name, *(f"{one:.2f}" for one in taken)) for name, taken in found.calls.items()]
+    made[0].append(("all", *(f"{sum(column):.2f}" for column in zip(*found.calls.values(), strict=True))))
+    made.append([("phase of a micro-batch", "µs")])
+    made[1] += [(name, f"{one:.2f}") for name, one in found.phases.items()]
+    for process, shares in found.looks.items():
+        kinds = {name: share for name, share in shares.items() if name != "looks"}
+        if shares["looks"] >= FEWEST:
+            made.append([(f"the {process} at work", "share")])
+            made[-1] += [(name, f"{share:.0%}") for name, share in kinds.items()]
+    return made
+
+
+def main() -> int:
+    parser = arguments(__doc__ or "", messages=200_000, rounds=1)
+    parser.add_argument("--docs", action="store_true", help="renew docs/benchmarks.md")
+    args = parser.parse_args()
+    spark = session()
+    found: dict[str, Stages] = {}
+    with tempfile.TemporaryDirectory(prefix="spark-queue-bench-") as name:
+        folder = Path(name)
+        for store, url in databases(name, args.only or list(STORES)).items():
+            n, trigger = args.messages * SCALES[store], TRIGGER * SCALES[store]
+            say(f"{store}: {args.messages:,} messages by the client, {n:,} through Spark")
+            calls(url, BATCH)  # warm up
+            phases, looks = drain(spark, url, folder, n + trigger, trigger)
+            found[store] = Stages(calls(url, args.messages), phases, looks)
+    told = setup(spark)
+    spark.stop()
+    print(told)
+    lines = [f"Measured with {told}; microseconds are those of one message."]
+    for store, stages in found.items():
+        lines += ["", f"### Stages on {store}"]
+        for table in tables(stages):
+            print("", store, *aligned(table), sep="\n")
+            lines += ["", *piped(table)]
+    keep(args.json, {store: vars(stages) for store, stages in found.items()})
+    if args.docs:
+        renew("stages", "\n".join(lines))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
