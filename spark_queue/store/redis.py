@@ -42,7 +42,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from spark_queue import message
-from spark_queue.buckets import Record, is_bucket, weigh
+from spark_queue.buckets import Record, is_bucket
 from spark_queue.errors import OptionError, StoreError, StoreUnavailable, near
 from spark_queue.store import mask
 from spark_queue.store.base import (
@@ -59,7 +59,7 @@ from spark_queue.store.base import (
     Which,
     meeting,
 )
-from spark_queue.store.redis_documents import FIELDS, Row, as_batch, pieces, read_entry
+from spark_queue.store.redis_documents import Row, as_batch, pieces, read_entry, to_documents
 
 CHUNK = 5_000  #: most messages of one call of a script
 RUN = 250  #: most messages that one member of `held` names
@@ -273,21 +273,18 @@ class RedisStore(Store):
     def _push(self, queue: str, batch: pa.RecordBatch) -> int:
         dues = message.due(batch, self._now())
         parts = list(pieces(queue, batch, dues, CHUNK))  # a list: all documents are sound before one is sent
-        return sum(self._run("push", queue, *part) for part in parts)
+        return sum(self._run("push", queue, part) for _, part in parts)
 
     # --- messages in, all at once -------------------------------------------------------------------------------
 
     def _stage(self, queue: str, stage: str, part: str, batch: pa.RecordBatch) -> None:
         dues = message.due(batch, self._now())
         contents = list(pieces(queue, batch, dues, CHUNK))
-        chunks = [
-            Chunk(stage, f"{part}.{number:06}.{weigh(content[::FIELDS])}", queue)
-            for number, content in enumerate(contents)
-        ]
+        chunks = [Chunk(stage, f"{part}.{number:06}.{rows}", queue) for number, (rows, _) in enumerate(contents)]
         with self._anywhere() as client:
             client.sadd(registry_of(stage), *(chunk.member for chunk in chunks))
-        for chunk, content in zip(chunks, contents, strict=True):
-            self._run("stage", queue, *content, more=[chunk.key])
+        for chunk, (_, content) in zip(chunks, contents, strict=True):
+            self._run("stage", queue, content, more=[chunk.key])
 
     def _publish(self, stages: Sequence[str]) -> int:
         named = set(stages)
@@ -364,7 +361,9 @@ class RedisStore(Store):
             start += PAGE_ROWS
 
     def _recast(self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch) -> bool:
-        new = [one for piece in pieces(queue, batch, message.due(batch, 0), len(batch)) for one in piece]
+        dues = message.due(batch, 0)
+        rows = zip(batch.column("id").to_pylist(), dues, to_documents(queue, batch, dues), strict=True)
+        new = list(chain.from_iterable(rows))
         old = [_member(tag or "", one.mature, one.id) for one in records]
         return bool(self._run("recast", queue, tag or "", len(new), *new, *old))
 

@@ -10,24 +10,25 @@ from __future__ import annotations
 
 import base64
 import binascii
+import itertools
 import json
 import re
+import struct
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from json.decoder import scanstring  # type: ignore[attr-defined]
-from typing import Any
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_queue import message
+from spark_queue.buckets import weigh
 from spark_queue.errors import StoreError
 from spark_queue.store.base import PAGE_BYTES, refused
 
-LARGEST_DOCUMENT = 512 << 20  #: bytes of a value of Redis (`proto-max-bulk-len`)
-
-FIELDS = 3  #: arguments of push.lua for each message: id, due, document
+LARGEST_DOCUMENT = (512 << 20) - 4096  #: bytes: with what is around it, it is one argument (`proto-max-bulk-len`)
 
 Row = tuple[int, bytes]  #: when a message is due (ms), and its id
 
@@ -41,33 +42,56 @@ NO_PAYLOAD_ENDS_SO = (b":true", b":false", b',"type":"buffer"')
 ENTRY = re.compile(rb'\{"processed":(\d+),"mature":(\d+),"message":(.*)\}', re.DOTALL)
 
 
-def pieces(queue: str, batch: pa.RecordBatch, dues: Sequence[int], most: int) -> Iterator[list[Any]]:
-    """A PUSHES batch as arguments of push.lua, of at most `most` messages and about PAGE_BYTES for each call.
+def pieces(queue: str, batch: pa.RecordBatch, dues: Sequence[int], most: int) -> Iterator[tuple[int, bytes]]:
+    """A PUSHES batch as push.lua takes it: the number of messages of each piece, and the piece.
 
-    Raises `MessageError` for a row whose document Redis cannot take.
+    A piece has at most `most` records, and at most PAGE_BYTES of documents where it has more than one. Raises
+    `MessageError` for a row whose document Redis cannot take.
     """
-    ids = batch.column("id").to_pylist()
-    piece: list[Any] = []
-    size = 0
-    for row, (id, due, document) in enumerate(zip(ids, dues, _documents(batch, ids, dues), strict=True)):
-        if len(document) > LARGEST_DOCUMENT:
-            rule = f"its document has {len(document):,} bytes, and Redis takes {LARGEST_DOCUMENT:,}"
-            raise refused(queue, batch, {row: rule})
-        piece += id, due, document
-        size += len(document)
-        if len(piece) >= FIELDS * most or size >= PAGE_BYTES:
-            yield piece
-            piece, size = [], 0
-    if piece:
-        yield piece
+    ids, made = batch.column("id").cast(pa.binary()), to_documents(queue, batch, dues)
+    moments = pa.array(dues, pa.int64()).cast(pa.string()).cast(pa.binary())
+    buckets = pc.any(pc.starts_with(ids, message.MARK)).as_py()
+    ends = list(itertools.accumulate(map(len, made)))
+    start = 0
+    while start < len(ids):
+        before = ends[start - 1] if start else 0
+        stop = max(start + 1, min(start + most, bisect_right(ends, before + PAGE_BYTES)))
+        some = ids[start:stop]
+        messages = weigh(some.cast(pa.string()).to_pylist()) if buckets else len(some)
+        texts = pa.array(made[start:stop], pa.binary())
+        yield messages, b"".join((
+            b"\xdd", struct.pack(">I", 1 + 4 * len(some)),  # a list of so many strings
+            _packed(pa.array([b"%d" % messages])), _packed(moments[start:stop], some), _packed(some, texts),
+        ))  # fmt: skip
+        start = stop
 
 
-def _documents(batch: pa.RecordBatch, ids: Sequence[str], dues: Sequence[int]) -> Sequence[bytes]:
-    """The documents of a PUSHES batch."""
-    headers = batch.column("headers")
+def _packed(*columns: pa.Array) -> pa.Buffer:
+    """The values of binary columns, row by row, as strings of MessagePack, one after the other."""
+    strings: list[Any] = []
+    for column in columns:
+        lengths = pa.py_buffer(pc.binary_length(column).to_numpy().astype(">u4"))
+        heads = pa.Array.from_buffers(pa.binary(4), len(column), [None, lengths])
+        strings += [b"\xdb", heads.cast(pa.binary()), column]
+    return pc.binary_join_element_wise(*strings, b"").buffers()[2]
+
+
+def to_documents(queue: str, batch: pa.RecordBatch, dues: Sequence[int]) -> Sequence[bytes]:
+    """The documents of a PUSHES batch. Raises `MessageError` for a row whose document Redis cannot take."""
+    made = _documents(batch, dues)
+    largest = max(map(len, made), default=0)
+    if largest > LARGEST_DOCUMENT:
+        row = next(row for row, one in enumerate(made) if len(one) > LARGEST_DOCUMENT)
+        rule = f"its document has {len(made[row]):,} bytes, and Redis takes {LARGEST_DOCUMENT:,}"
+        raise refused(queue, batch, {row: rule})
+    return made
+
+
+def _documents(batch: pa.RecordBatch, dues: Sequence[int]) -> Sequence[bytes]:
     plain = pc.ascii_is_alnum(batch.column("id"))  # needs no escapes
     alike = pc.all(pc.and_(plain, pc.equal(batch.column("payload_kind"), "json"))).as_py()
-    if alike and not len(headers.items):  # whole columns at a time, as almost all batches are
+    small = batch.nbytes < PAGE_BYTES * 16  # else they are too much for one array
+    if alike and small and not len(batch.column("headers").items):  # whole columns at a time, as almost always
         made: Sequence[bytes] = pc.binary_join_element_wise(
             b'{"_id":"',
             batch.column("id").cast(pa.binary()),
@@ -81,8 +105,8 @@ def _documents(batch: pa.RecordBatch, ids: Sequence[str], dues: Sequence[int]) -
             b"",
         ).to_pylist()
         return made
-    columns = (batch.column(name).to_pylist() for name in ("payload", "payload_kind", "tries"))
-    return [_document(*row) for row in zip(ids, *columns, message.header_dicts(batch), dues, strict=True)]
+    columns = (batch.column(name).to_pylist() for name in ("id", "payload", "payload_kind", "tries"))
+    return [_document(*row) for row in zip(*columns, message.header_dicts(batch), dues, strict=True)]
 
 
 def _document(id: str, payload: bytes, kind: str, tries: int, headers: dict[str, str], due: int) -> bytes:

@@ -542,8 +542,8 @@ def test_what_is_staged_lies_beside_the_queue_as_a_push_would_write_it(store, ra
     batch = pushes([1, "two", b"3", 4], ids=["a", "b", "c", "d"], mature=datetime(2023, 1, 1, tzinfo=UTC))
     store.stage(queue, f"{sink}/7/x", batch)
     first, second = chunk_keys(raw, queue)
-    assert [len(chunk(raw, key)) for key in (first, second)] == [9, 3]
-    assert chunk(raw, second)[:2] == [b"d", b"1672531200000"]
+    assert [len(chunk(raw, key)) for key in (first, second)] == [13, 5]
+    assert chunk(raw, second)[:4] == [b"1", b"1672531200000", b"d", b"d"]
     assert {member.rpartition(b"\0")[2] for member in raw.smembers(registry_of(sink))} == {queue.encode()}
     assert not raw.exists(*keys_of(queue))
     assert store.publish([f"{sink}/7/x"]) == 4

@@ -36,11 +36,18 @@ else
 end
 
 -- what a lease of somebody holds is past now, or was swept
-local free = redis.call(
-  'ZRANGEBYSCORE', INDEX, '-inf', digits(min(now, last_due)), 'WITHSCORES', 'LIMIT', 0, min(enough - taken, CHUNK)
-)
+local latest, most = digits(min(now, last_due)), min(enough - taken, CHUNK)
+local free = redis.call('ZRANGEBYSCORE', INDEX, '-inf', latest, 'LIMIT', 0, most)
 if #free == 0 then
   return { taken, 'done' }
+end
+local score, scores = redis.call('ZSCORE', INDEX, free[1]), {}
+if redis.call('ZSCORE', INDEX, free[#free]) ~= score then -- not all were pushed at once
+  for i, one in ipairs(redis.call('ZRANGEBYSCORE', INDEX, '-inf', latest, 'WITHSCORES', 'LIMIT', 0, most)) do
+    if i % 2 == 0 then
+      scores[i / 2] = one
+    end
+  end
 end
 local ids, index, large, run, last = {}, {}, nil, 1, nil
 
@@ -57,8 +64,8 @@ local function close_run()
   end
 end
 
-for i = 1, #free, 2 do
-  local id, score = free[i], free[i + 1]
+for i, id in ipairs(free) do
+  score = scores[i] or score
   if taken >= enough then
     break
   end
@@ -73,7 +80,7 @@ for i = 1, #free, 2 do
     last = score
   end
   ids[#ids + 1] = id
-  index[i], index[i + 1] = till, id
+  index[2 * i - 1], index[2 * i] = till, id
 end
 close_run()
 if #index > 0 then
@@ -83,4 +90,4 @@ spread('ZADD', INDEX, index)
 if large then
   return { taken, 'large', large }
 end
-return { taken, (taken < enough and #free == 2 * CHUNK) and 'more' or 'done' }
+return { taken, (taken < enough and #free == CHUNK) and 'more' or 'done' }

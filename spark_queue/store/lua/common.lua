@@ -17,8 +17,7 @@
 --                                                  removed it)
 -- move.lua has the index, the hash and the buckets of the other queue as KEYS[8] to KEYS[10]; the scripts about what is
 -- staged have a chunk of it as KEYS[8]:
---   spark_queue:<q>:staged:<stage>/<part>    string  id, due, document, id, … as push.lua takes them, in MessagePack;
---                                                  '' is what is left of a chunk that is over, for LATE ms. <part>
+--   spark_queue:<q>:staged:<stage>/<part>    string  rows as push.lua takes them, in MessagePack; '' is what is left of a chunk that is over, for LATE ms. <part>
 --                                                  ends with the number of its messages
 -- Beside the queues, where the script of a queue cannot reach (on a cluster they lie elsewhere):
 --   spark_queue.sink:<sink>                  set   stage/part NUL queue, of each chunk that may be there
@@ -57,10 +56,11 @@ local function drain()
   redis.call('ZREM', LEASES, '')
 end
 
--- Calls a command with more arguments than one call takes.
-local function spread(command, key, arguments)
-  for i = 1, #arguments, WIDTH do
-    redis.call(command, key, unpack(arguments, i, min(i + WIDTH - 1, #arguments)))
+-- Calls a command with more arguments than one call takes: all of a list, or those from `first` to `last`.
+local function spread(command, key, arguments, first, last)
+  last = last or #arguments
+  for i = first or 1, last, WIDTH do
+    redis.call(command, key, unpack(arguments, i, min(i + WIDTH - 1, last)))
   end
 end
 
@@ -161,29 +161,24 @@ end
 
 -- --- messages in ---------------------------------------------------------------------------------------------------
 
--- Makes rows (id, due, document; id, due, document; …) records, but for ids that the queue holds already; gives the
--- number of messages.
+-- Makes rows records, but for ids that the queue holds already; gives the number of messages.
+-- Rows: how many messages they hold, due, id, due, id, …, then id, document, id, document, …
 local function push(rows)
-  local index, hash, new, n, added = {}, {}, {}, 0, 0
-  for i = 1, #rows, 3 do
-    n = n + 1
-    new[n] = rows[i]
-    index[2 * n - 1], index[2 * n] = rows[i + 1], rows[i]
-    hash[2 * n - 1], hash[2 * n] = rows[i], rows[i + 2]
+  local n, added = (#rows - 1) / 4, 0
+  for i = 2, 2 * n + 1, WIDTH do
+    added = added + redis.call('ZADD', INDEX, 'NX', unpack(rows, i, min(i + WIDTH - 1, 2 * n + 1)))
   end
-  for i = 1, 2 * n, WIDTH do
-    added = added + redis.call('ZADD', INDEX, 'NX', unpack(index, i, min(i + WIDTH - 1, 2 * n)))
+  if added == n and tonumber(rows[1]) == n then
+    spread('HSET', HASH, rows, 2 * n + 2, 4 * n + 1)
+    return n
   end
-  if added < n then -- some were there, or come twice
-    new, hash = {}, {}
-    local seen = {}
-    for i = 1, #rows, 3 do
-      local id = rows[i]
-      if not seen[id] and redis.call('HEXISTS', HASH, id) == 0 then
-        seen[id] = true
-        new[#new + 1] = id
-        hash[#hash + 1], hash[#hash + 2] = id, rows[i + 2]
-      end
+  local new, hash, seen = {}, {}, {} -- some were there, or come twice, or are buckets
+  for i = 2 * n + 2, 4 * n + 1, 2 do
+    local id = rows[i]
+    if not seen[id] and redis.call('HEXISTS', HASH, id) == 0 then
+      seen[id] = true
+      new[#new + 1] = id
+      hash[#hash + 1], hash[#hash + 2] = id, rows[i + 1]
     end
   end
   spread('HSET', HASH, hash)
@@ -384,10 +379,45 @@ local function own(tag, last, most)
   return messages, all
 end
 
--- Sorts messages into those that are held still, with the ends of their leases in `ends`, and those that are lost.
+-- The end of the lease of messages that are all held by one tag and stand side by side in the index, as what was
+-- claimed at once does; nil for others. It asks for no score of each.
+local function held_whole(messages)
+  local ids, tags, n = messages.ids, messages.tags, #messages.ids
+  if n < 2 or tags[1] == '' then
+    return nil
+  end
+  for _, tag in ipairs(tags) do
+    if tag ~= tags[1] then
+      return nil
+    end
+  end
+  local first, last = redis.call('ZRANK', INDEX, ids[1]), redis.call('ZRANK', INDEX, ids[n])
+  if not (first and last and last - first == n - 1) then
+    return nil
+  end
+  local till = redis.call('ZSCORE', INDEX, ids[1])
+  local one, other = ends(tags[1])
+  if till ~= redis.call('ZSCORE', INDEX, ids[n]) or not (till == one or till == other) then
+    return nil
+  end
+  for i, id in ipairs(redis.call('ZRANGE', INDEX, first, last)) do
+    if id ~= ids[i] then
+      return nil
+    end
+  end
+  return till
+end
+
+-- Sorts messages into those that are held still and those that are lost. The leases of the first end in `ends`, or all
+-- of them in `till`.
 -- A run without a tag is none at all: it stands for a message that was seen free, due at that moment in the index. It
 -- is kept while that is still so and keuss does not hold it.
 local function examine(messages)
+  local till = held_whole(messages)
+  if till then
+    messages.till = till
+    return messages, some(messages)
+  end
   local now, known, first, second = clock(), nil, nil, nil
   local kept, lost, n = some(messages), some(messages), 0
   local ids, at = messages.ids, messages.at
@@ -575,14 +605,14 @@ local function sweep(now)
         local kept, lost = examine(found)
         local over = some(found)
         for i = 1, #kept.ids do
-          if kept.ends[i] == ended[2] then
+          if (kept.till or kept.ends[i]) == ended[2] then
             add(over, kept, i)
           end
         end
         local done = give_back(over, nil, 1)
         local stays, n = some(found), 0
         for i = 1, #kept.ids do
-          local is_over = kept.ends[i] == ended[2]
+          local is_over = (kept.till or kept.ends[i]) == ended[2]
           n = n + (is_over and 1 or 0)
           if not is_over or n > done then
             add(stays, kept, i)

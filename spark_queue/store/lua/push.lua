@@ -1,4 +1,4 @@
 -- Pushes messages whose ids the queue does not hold yet; gives their number.
--- ARGV: id, due (ms), document; id, due, document; …
+-- ARGV: rows in MessagePack.
 
-return push(ARGV)
+return push(cmsgpack.unpack(ARGV[1]))

@@ -15,7 +15,15 @@ end
 drain()
 remove(kept.ids)
 if tag == '' then
-  push(rows)
+  local all, k, messages = {}, n / 3, 0
+  for i = 1, n, 3 do
+    local at = 2 * (i - 1) / 3
+    messages = messages + rows_of(rows[i])
+    all[at + 2], all[at + 3] = rows[i + 1], rows[i]
+    all[2 * k + at + 2], all[2 * k + at + 3] = rows[i], rows[i + 2]
+  end
+  all[1] = messages
+  push(all)
   return 1
 end
 local current, leaving = ends(tag)
