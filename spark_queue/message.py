@@ -421,6 +421,23 @@ def build(
     )
 
 
+def build_alike(
+    queue: str, ids: pa.Array, payloads: pa.Array, headers: Mapping[str, str] | None, mature: pa.Array, tries: int
+) -> pa.RecordBatch:
+    """A MESSAGES batch of JSON messages with the same headers and tries; `mature` in ms."""
+    n = len(ids)
+    columns = {
+        "id": ids.cast(pa.string()),
+        "queue": pa.repeat(queue, n),
+        "payload": payloads,
+        "payload_kind": pa.repeat("json", n),
+        "headers": headers_array([headers] * n),
+        "mature": timestamps(mature),
+        "tries": pa.repeat(pa.scalar(tries, pa.int32()), n),
+    }
+    return pa.RecordBatch.from_arrays([columns[name] for name in MESSAGES.names], schema=MESSAGES)
+
+
 def faults(batch: pa.RecordBatch, largest: int) -> dict[int, str]:
     """The rows of a PUSHES batch that break a rule of every store, with the rule; empty where all is well.
 

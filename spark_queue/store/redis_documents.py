@@ -18,6 +18,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from json.decoder import scanstring  # type: ignore[attr-defined]
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -170,17 +171,7 @@ def _alike(queue: str, rows: Sequence[Row], documents: Sequence[bytes]) -> pa.Re
     )
     if not all(pc.all(test).as_py() for test in tests):
         return None
-    n = len(rows)
-    columns = {
-        "id": ids.cast(pa.string()),
-        "queue": pa.repeat(queue, n),
-        "payload": payloads,
-        "payload_kind": pa.repeat("json", n),
-        "headers": message.headers_array([headers] * n),
-        "mature": message.timestamps(dues),
-        "tries": pa.repeat(pa.scalar(tries, pa.int32()), n),
-    }
-    return pa.RecordBatch.from_arrays([columns[name] for name in message.MESSAGES.names], schema=message.MESSAGES)
+    return message.build_alike(queue, ids, payloads, headers, dues, tries)
 
 
 def _cut(id: bytes, document: bytes, tails: dict[bytes, _Tail | None]) -> _Parts | None:

@@ -17,10 +17,11 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_queue import message
 from spark_queue.buckets import Record, fitting, is_bucket, rows_of, weigh
@@ -86,6 +87,14 @@ SCHEMA_VERSION = len(SCHEMA)
 NOW = "SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 
 COLUMNS = "id, payload, kind, headers, mature, tries"
+
+#: What is read of a message. Most are JSON, have no headers and have not failed: `others` is NULL then.
+READ = (
+    "id, payload, mature, CASE WHEN kind <> 'json' OR headers IS NOT NULL OR tries <> 0 "
+    "THEN json_array(kind, headers, tries) END AS others"
+)
+
+STEP = 100  #: most rows that are read before their bytes are counted
 
 #: Whether a record is a bucket, whatever it holds: a column `rows` of 1 may be that of a bucket of one.
 _IS_BUCKET = f"(id >= '{message.MARK}' AND id < '{chr(ord(message.MARK) + 1)}')"
@@ -286,7 +295,7 @@ class SqliteStore(Store):
             number, now = _number(db, queue), _now(db)
             _expire(db, number, now)
             found = db.execute(
-                f"SELECT {COLUMNS} FROM message WHERE queue = ? AND lease IS NULL AND mature <= ? "
+                f"SELECT {READ} FROM message WHERE queue = ? AND lease IS NULL AND mature <= ? "
                 "AND (mature, id) > (?, ?) ORDER BY mature, id LIMIT ?",
                 (number, now, *_place(after), rows),
             )
@@ -314,7 +323,7 @@ class SqliteStore(Store):
     def _page(self, queue: str, tag: str, after: Record | None, rows: int) -> pa.RecordBatch:
         with self._looking() as db:
             found = db.execute(
-                f"SELECT {COLUMNS} FROM message WHERE lease = (SELECT id FROM lease WHERE queue = ? AND tag = ?) "
+                f"SELECT {READ} FROM message WHERE lease = (SELECT id FROM lease WHERE queue = ? AND tag = ?) "
                 "AND (mature, id) > (?, ?) ORDER BY mature, id LIMIT ?",
                 (_number(db, queue), tag, *_place(after), rows),
             )
@@ -504,7 +513,7 @@ class SqliteStore(Store):
                         which.append(f"({one.column} {one.op} ?{in_bucket})")
                         values.append(one.value)
                 found = db.execute(
-                    f"SELECT {COLUMNS}{', processed' if view == 'history' else ''} "
+                    f"SELECT {READ}{', processed' if view == 'history' else ''} "
                     f"FROM {'history' if view == 'history' else 'message'} WHERE {' AND '.join(which)}"
                     + (" ORDER BY mature, id LIMIT ?" if limit is not None else ""),
                     (*values, *([limit] if limit is not None else [])),
@@ -519,7 +528,7 @@ class SqliteStore(Store):
     def _some_buckets(self, queue: str, id: str | None, after: Record | None) -> pa.RecordBatch:
         with self._looking() as db:
             found = db.execute(
-                f"SELECT {COLUMNS} FROM message WHERE queue = ? AND {_IS_BUCKET} AND (? IS NULL OR id = ?) "
+                f"SELECT {READ} FROM message WHERE queue = ? AND {_IS_BUCKET} AND (? IS NULL OR id = ?) "
                 "AND (mature, id) > (?, ?) ORDER BY mature, id LIMIT ?",
                 (_number(db, queue), id, id, *_place(after), PAGE_ROWS),
             )
@@ -569,36 +578,40 @@ def _made(db: sqlite3.Connection, queue: str) -> int:
     return _number(db, queue)
 
 
-def _rows(batch: pa.RecordBatch, now: int) -> list[tuple[Any, ...]]:
-    """The rows of a PUSHES batch as values of the table `message`."""
-    return list(
-        zip(
-            batch.column("id").to_pylist(),
-            message.due(batch, now),
-            batch.column("tries").to_pylist(),
-            batch.column("payload_kind").to_pylist(),
-            [orjson.dumps(one).decode() if one else None for one in message.header_dicts(batch)],
-            batch.column("payload").to_pylist(),
-            strict=True,
-        )
-    )
+class _Rows(NamedTuple):
+    """Rows of the table `message`: their columns from `id` on, as SQL, and the parameters of each."""
+
+    columns: str
+    rows: Sequence[tuple[Any, ...]]
 
 
-def _insert(db: sqlite3.Connection, queue: str, rows: Sequence[tuple[Any, ...]], lease: int | None = None) -> int:
+def _rows(batch: pa.RecordBatch, now: int) -> _Rows:
+    """The rows of a PUSHES batch."""
+    ids, due, payloads = batch.column("id").to_pylist(), message.due(batch, now), batch.column("payload").to_pylist()
+    kinds, tries = batch.column("payload_kind"), batch.column("tries")
+    alike = pc.all(pc.and_(pc.equal(kinds, "json"), pc.equal(tries, 0))).as_py()
+    if alike and not len(batch.column("headers").items):
+        return _Rows("?, ?, 0, 'json', NULL, ?", list(zip(ids, due, payloads, strict=True)))
+    headers = [orjson.dumps(one).decode() if one else None for one in message.header_dicts(batch)]
+    columns = ids, due, tries.to_pylist(), kinds.to_pylist(), headers, payloads
+    return _Rows("?, ?, ?, ?, ?, ?", list(zip(*columns, strict=True)))
+
+
+def _insert(db: sqlite3.Connection, queue: str, which: _Rows, lease: int | None = None) -> int:
     """Insert those whose ids are not there yet and give the number of messages; under a lease, if one is given."""
     number = _made(db, queue)
 
-    def insert(some: Sequence[tuple[Any, ...]], weight: int) -> int:
+    def insert(rows: Sequence[tuple[Any, ...]], weight: int) -> int:
         return db.executemany(
             "INSERT INTO message (queue, lease, rows, id, mature, tries, kind, headers, payload) "
-            f"VALUES ({number}, {'NULL' if lease is None else lease}, {weight}, ?, ?, ?, ?, ?, ?) "
+            f"VALUES ({number}, {'NULL' if lease is None else lease}, {weight}, {which.columns}) "
             "ON CONFLICT DO NOTHING",
-            some,
+            rows,
         ).rowcount
 
-    if not any(is_bucket(row[0]) for row in rows):
-        return insert(rows, 1)
-    return sum(insert([row], weight) * weight for row in rows for weight in (rows_of(row[0]),))
+    if not any(is_bucket(row[0]) for row in which.rows):
+        return insert(which.rows, 1)
+    return sum(insert([row], weight) * weight for row in which.rows for weight in (rows_of(row[0]),))
 
 
 def _more(db: sqlite3.Connection, which: str, values: Sequence[Any]) -> int:
@@ -670,13 +683,13 @@ def _expire(db: sqlite3.Connection, queue: int, now: int) -> None:
         db.execute("DELETE FROM lease WHERE queue = ? AND until <= ?", (queue, now))
 
 
-def _batches(queue: str, found: Iterator[tuple[Any, ...]], rows: int) -> Iterator[pa.RecordBatch]:
-    """Rows of COLUMNS (and perhaps `processed`) as batches of at most `rows` rows and about PAGE_BYTES."""
+def _batches(queue: str, found: sqlite3.Cursor, rows: int) -> Iterator[pa.RecordBatch]:
+    """Rows of READ (and perhaps `processed`) as batches of at most `rows` rows and about PAGE_BYTES."""
     part: list[tuple[Any, ...]] = []
     size = 0
-    for row in found:
-        part.append(row)
-        size += len(row[1])
+    while some := found.fetchmany(max(1, min(STEP, rows - len(part), (PAGE_BYTES - size) * len(part) // (size + 1)))):
+        part += some  # as many as will fit if they are alike
+        size += sum(len(row[1]) for row in some)
         if len(part) >= rows or size >= PAGE_BYTES:
             yield _batch(queue, part)
             part, size = [], 0
@@ -685,11 +698,15 @@ def _batches(queue: str, found: Iterator[tuple[Any, ...]], rows: int) -> Iterato
 
 
 def _batch(queue: str, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
-    ids, payloads, kinds, headers, mature, tries, *processed = zip(*rows, strict=True)
-    parsed = [None if one is None else orjson.loads(one) for one in headers]
-    batch = message.build(queue, ids, payloads, kinds, parsed, mature, tries)
-    return (
-        batch.append_column(message.HISTORY.field("processed"), message.timestamps(processed[0]))
-        if processed
-        else batch
-    )
+    ids, payloads, mature, others, *processed = zip(*rows, strict=True)
+    if any(others):
+        told = [("json", None, 0) if one is None else orjson.loads(one) for one in others]
+        kinds, headers, tries = zip(*told, strict=True)
+        parsed = [None if one is None else orjson.loads(one) for one in headers]
+        batch = message.build(queue, ids, payloads, kinds, parsed, mature, tries)
+    else:
+        columns = pa.array(ids, pa.string()), pa.array(payloads, pa.binary())
+        batch = message.build_alike(queue, *columns, None, pa.array(mature, pa.int64()), 0)
+    if not processed:
+        return batch
+    return batch.append_column(message.HISTORY.field("processed"), message.timestamps(processed[0]))
