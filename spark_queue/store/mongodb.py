@@ -335,10 +335,11 @@ class MongoStore(Store):
         claimed = more = 0
         large: str | None = None
         while claimed + more < enough and large is None:
-            most = min(enough - claimed - more, CHUNK)
+            wanted = enough - claimed - more
+            most = min(wanted, CHUNK)  # records, each of a message at least
             ids = found.find(due, {"_id": 1}, limit=most, batch_size=most, **self._by(found, READY))
             in_turn = ((one["_id"], str(one["_id"])) for one in ids.sort(WAITING_ORDER))
-            first, _, large = fitting(in_turn, limit - claimed - more, most)
+            first, _, large = fitting(in_turn, limit - claimed - more, wanted)
             if not first:
                 break
             self._queue(queue, make=True)  # not before: a reserve makes no queue
