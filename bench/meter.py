@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -14,6 +14,8 @@ import psutil
 
 #: Seconds between two looks at the memory.
 LOOK = 0.1
+
+READER, WORKERS = "reader", "workers"
 
 
 class Meter:
@@ -69,6 +71,17 @@ class Meter:
             self.peak = max(self.peak, resident)
             if self._done.wait(LOOK):
                 return
+
+
+def python_processes() -> Iterator[tuple[str, int]]:
+    """Spark's Python processes below this one: the READER of each query, and the one whose children are WORKERS."""
+    for one in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            command = " ".join(one.cmdline())
+            if "python_streaming_source_runner" in command:
+                yield READER, one.pid
+            elif "pyspark.daemon" in command and (parent := one.parent()) and "java" in parent.name():
+                yield WORKERS, one.pid
 
 
 def server_cpu(url: str) -> Callable[[], float]:

@@ -83,7 +83,7 @@ def chosen(names: Sequence[str] | None, stores: Sequence[str]) -> dict[str, list
 
 
 def main() -> int:
-    parser = arguments(__doc__ or "", messages=100_000, rounds=3)
+    parser = arguments(__doc__ or "", messages=150_000, rounds=3)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--peers", type=peers.names, metavar="NAMES", help="these peers only, between commas")
     which.add_argument("--no-peers", dest="peers", action="store_const", const=[], help="no peers")

@@ -19,7 +19,7 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,9 +27,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import psutil
 from common import STORES, arguments, check, databases, documents, keep, payloads, say, session, setup
-from meter import Meter, server_cpu
+from meter import Meter, python_processes, server_cpu
 from pyspark.sql import SparkSession
 from raw import BATCH, batches
 from report import aligned, piped, renew
@@ -136,16 +135,6 @@ def drain(
         for name, told in PHASES.items()
     }
     return phases, seen
-
-
-def python_processes() -> Iterator[tuple[str, int]]:
-    """The reader of a query, and the process whose children are the workers."""
-    for one in psutil.Process().children(recursive=True):
-        command = " ".join(one.cmdline())
-        if "python_streaming_source_runner" in command:
-            yield "reader", one.pid
-        elif "pyspark.daemon" in command and (parent := one.parent()) and "java" in parent.name():
-            yield "workers", one.pid
 
 
 class Looker:

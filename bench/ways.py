@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from typing import Any
 from ceiling import Rows
 from common import DOCUMENT, check, fill, payloads
 from measured import Measured
-from meter import Meter, server_cpu
+from meter import READER, Meter, python_processes, server_cpu
 from pyspark.sql import SparkSession
 from raw import BATCH, Raw, RawMongo, RawRedis, RawSqlite
 
@@ -24,6 +25,10 @@ from spark_queue.options import AT_LEAST_ONCE, EXACTLY_ONCE
 TRIGGER = 50_000
 SCALES = {"mongodb": 1, "sqlite": 5, "redis": 5}
 BUCKETS_SCALE = 10
+
+#: Batches that are there beside those that are measured: one before, which pays for the start of the workers, and two
+#: after, so that the last one is like the others, for which the next is reserved.
+BESIDE = 3
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,6 @@ class Ways:
                 else:
                     drain = self._spark_drain if how.partitions else self._client_drain
                     measured = drain(way, store, queue, n)
-                    check(store.sizes(queue).total, 0)
             finally:
                 store.drop(queue)
         return measured
@@ -152,6 +156,7 @@ class Ways:
                 store.commit(queue, f"bench/{sequence}")
                 sequence += 1
             check(done, n)
+            check(store.sizes(queue).total, 0)
 
         return self._metered(n, tree=False, work=work)
 
@@ -166,12 +171,11 @@ class Ways:
         return self._metered(n, tree=True, work=writer.save)
 
     def _spark_drain(self, way: Way, store: Any, queue: str, n: int) -> Measured:
-        """Without the first batch, which pays for the start of the workers; CPU is that of all batches."""
         how = OURS[way.who]
         trigger = TRIGGER * self._scale(way)
-        fill(store, queue, payloads(n + trigger))
+        fill(store, queue, payloads(n + BESIDE * trigger))
         options = {"url": self.url, "queue": queue, "delivery": how.delivery, "numPartitions": how.partitions}
-        return self._drained("queue", options, n + trigger, trigger)
+        return self._drained("queue", options, n, trigger)
 
     def _push_ceiling(self, n: int) -> Measured:
         self.spark.dataSource.register(Rows)
@@ -180,20 +184,34 @@ class Ways:
 
     def _drain_ceiling(self, n: int, trigger: int) -> Measured:
         self.spark.dataSource.register(Rows)
-        rows = n + trigger
-        return self._drained("bench_rows", {"rows": rows, "numPartitions": 2}, rows, trigger)
+        options = {"rows": n + BESIDE * trigger, "numPartitions": 2}
+        return self._drained("bench_rows", options, n, trigger)
 
     def _drained(self, source: str, options: dict[str, Any], n: int, trigger: int) -> Measured:
+        """Drain `n` messages of more: what comes before a batch, and beside it, is then done for each of them.
+
+        Without the first batch, which pays for the start of the workers; CPU is that of all batches.
+        """
         stream = self.spark.readStream.format(source).options(**options, maxRecordsPerTrigger=trigger).load()
         checkpoint = str(self.folder / f"checkpoint-{uuid.uuid4().hex[:8]}")
         writer = stream.writeStream.format("noop").option("checkpointLocation", checkpoint)
+        wanted = 1 + -(-n // trigger)
 
         def work() -> float:
-            query = writer.trigger(availableNow=True).start()
-            query.awaitTermination()
-            return _rate([one for one in query.recentProgress if one["numInputRows"]], n)
+            query = writer.start()
+            try:
+                while len(query.recentProgress) < wanted:
+                    if not query.isActive:
+                        raise SystemExit(f"a query of a benchmark has ended: {query.exception()}")
+                    time.sleep(0.02)
+                return _rate(list(query.recentProgress[:wanted]), wanted * trigger)
+            finally:
+                query.stop()
 
-        return self._metered(n, tree=True, work=work)
+        measured = self._metered(wanted * trigger, tree=True, work=work)
+        while any(name == READER for name, _ in python_processes()):  # what it was about it ends, beside nobody
+            time.sleep(0.05)
+        return measured
 
 
 def _rate(batches: list[Any], n: int) -> float:
