@@ -6,10 +6,10 @@ head of `lua/common.lua` tells the layout. keuss compares moments as text of 13 
 
 * Each call of a script is atomic and takes some 5,000 messages at most, so a push, a commit, a move is atomic in
   parts of that size. One that is cut short leaves no message half done: repeated, it goes on with the rest.
-* What is staged lies in chunks of that size, each a list beside the queue that it is for. A chunk is published in one
-  step, which removes it; the name it had is not taken again for ten minutes, whatever comes late. The registry of a
-  sink, one set, has its chunks from before they are written until they are gone: after a crash one may be told that
-  holds no rows, until it is published or removed.
+* What is staged lies in chunks of that size, each a string beside the queue that it is for. A chunk is published in
+  one step, which removes it; the name it had is not taken again for ten minutes, whatever comes late. The registry
+  of a sink, one set, has its chunks from before they are written until they are gone: after a crash one may be told
+  that holds no rows, until it is published or removed.
 * What is acknowledged is as durable as the server's AOF policy says: `appendfsync always` loses nothing, `everysec`
   up to a second of writes, and without AOF a crash goes back to the last snapshot.
 * The time is the server's `TIME`.
@@ -420,7 +420,7 @@ class RedisStore(Store):
         with self._connection() as client:
             for low, high in ((f"[{tag}\0", f"({tag}\1"), (f"[{tag}/", f"({tag}0")):
                 start: str | bytes = low
-                while page := client.zrangebylex(held, start, high, 0, PAGE_ROWS // 10):
+                while page := client.zrangebylex(held, start, high, 0, PAGE_ROWS // 10):  # runs
                     found += [_member(*one) for run in page for one in _messages(run)]
                     start = b"(" + page[-1]
         return sorted(found, key=_due_and_id)

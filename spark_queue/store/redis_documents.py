@@ -74,7 +74,8 @@ def _packed(*columns: pa.Array) -> pa.Buffer:
         lengths = pa.py_buffer(pc.binary_length(column).to_numpy().astype(">u4"))
         heads = pa.Array.from_buffers(pa.binary(4), len(column), [None, lengths])
         strings += [b"\xdb", heads.cast(pa.binary()), column]
-    return pc.binary_join_element_wise(*strings, b"").buffers()[2]
+    joined = pc.binary_join_element_wise(*strings, b"")
+    return joined.buffers()[2].slice(0, pc.sum(pc.binary_length(joined)).as_py())
 
 
 def to_documents(queue: str, batch: pa.RecordBatch, dues: Sequence[int]) -> Sequence[bytes]:
@@ -89,8 +90,8 @@ def to_documents(queue: str, batch: pa.RecordBatch, dues: Sequence[int]) -> Sequ
 
 
 def _documents(batch: pa.RecordBatch, dues: Sequence[int]) -> Sequence[bytes]:
-    plain = pc.ascii_is_alnum(batch.column("id"))  # needs no escapes
-    alike = pc.all(pc.and_(plain, pc.equal(batch.column("payload_kind"), "json"))).as_py()
+    escaped = pc.match_substring_regex(batch.column("id"), r'[\x00-\x1f"\\]')
+    alike = not pc.any(pc.or_(escaped, pc.not_equal(batch.column("payload_kind"), "json"))).as_py()
     small = batch.nbytes < PAGE_BYTES * 16  # else they are too much for one array
     if alike and small and not len(batch.column("headers").items):  # whole columns at a time, as almost always
         made: Sequence[bytes] = pc.binary_join_element_wise(
