@@ -518,6 +518,26 @@ def test_what_keuss_took_out_of_a_run_is_lost_and_the_rest_is_held(store, raw, q
     assert raw.zrange(keys_of(queue).moments, 0, -1) == [b"d"]
 
 
+def test_what_others_took_all_at_once_is_lost(store, raw, queue):
+    push_ids(store, queue, "abcde")
+    store.reserve(queue, "c/1", 100)
+    raw.zadd(keys_of(queue).moments, dict.fromkeys("abcde", 17))
+    assert not fetched(store, queue, "c/1/0")
+    assert store.commit(queue, "c/1") == 0
+    assert raw.zcard(keys_of(queue).moments) == 5
+
+
+def test_what_came_into_the_place_of_one_that_is_gone_is_not_held(store, raw, queue):
+    push_ids(store, queue, "abcde")
+    store.reserve(queue, "c/1", 100, lease=MINUTE)
+    end = raw.zscore(keys_of(queue).moments, "a")
+    raw.zrem(keys_of(queue).moments, "c")
+    raw.zadd(keys_of(queue).moments, {"cc": end})  # of keuss, reserved until the same moment
+    assert "".join(one.id for one in fetched(store, queue, "c/1/0")) == "abde"
+    assert store.commit(queue, "c/1") == 4
+    assert raw.zrange(keys_of(queue).moments, 0, -1) == [b"cc"]
+
+
 # --- what is staged ---------------------------------------------------------------------------------------------
 
 
