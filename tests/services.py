@@ -24,6 +24,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator
@@ -125,6 +126,12 @@ def stop(names: list[str] | None = None) -> None:
 
 
 def _start(service: Service) -> None:
+    # Another checkout that starts its servers just now would find the same port free, and us there.
+    with _locked(Path(tempfile.gettempdir()) / f"spark_queue-services-{os.getuid()}.lock"):
+        _start_alone(service)
+
+
+def _start_alone(service: Service) -> None:
     data = HOME / service.name
     shutil.rmtree(data, ignore_errors=True)
     data.mkdir(parents=True)
@@ -185,7 +192,13 @@ def _save(running: dict[str, Running]) -> None:
 def _lock() -> Iterator[None]:
     """One start or stop at a time in this checkout."""
     HOME.mkdir(exist_ok=True)
-    with (HOME / "lock").open("w") as file:
+    with _locked(HOME / "lock"):
+        yield
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
