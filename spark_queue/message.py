@@ -438,6 +438,18 @@ def build_alike(
     return pa.RecordBatch.from_arrays([columns[name] for name in MESSAGES.names], schema=MESSAGES)
 
 
+def broken_by_ids(ids: pa.Array) -> list[tuple[pa.Array, str]]:
+    """The rules for ids, each with whether an id breaks it (or NULL)."""
+    size = pc.binary_length(ids.cast(pa.binary()))
+    return [
+        (ids.is_null(), "its id is NULL"),
+        (pc.equal(size, 0), "its id is empty"),
+        (pc.greater(size, LONGEST_ID), f"its id is longer than {LONGEST_ID} bytes"),
+        (pc.match_substring(ids, "\0"), "its id has the character NUL"),
+        (pc.starts_with(ids, MARK), "its id begins with the character U+007F, which marks buckets"),
+    ]
+
+
 def faults(batch: pa.RecordBatch, largest: int) -> dict[int, str]:
     """The rows of a PUSHES batch that break a rule of every store, with the rule; empty where all is well.
 
@@ -450,14 +462,10 @@ def faults(batch: pa.RecordBatch, largest: int) -> dict[int, str]:
         for row in pc.indices_nonzero(bad.fill_null(False)).to_pylist():
             wrong.setdefault(row, rule)
 
-    ids, payload, kind = batch.column("id"), batch.column("payload"), batch.column("payload_kind")
+    payload, kind = batch.column("payload"), batch.column("payload_kind")
     mature, delay, tries = batch.column("mature"), batch.column("delay"), batch.column("tries")
-    size = pc.binary_length(ids.cast(pa.binary()))
-    mark(ids.is_null(), "its id is NULL")
-    mark(pc.equal(size, 0), "its id is empty")
-    mark(pc.greater(size, LONGEST_ID), f"its id is longer than {LONGEST_ID} bytes")
-    mark(pc.match_substring(ids, "\0"), "its id has the character NUL")
-    mark(pc.starts_with(ids, MARK), "its id begins with the character U+007F, which marks buckets")
+    for bad, rule in broken_by_ids(batch.column("id")):
+        mark(bad, rule)
     mark(payload.is_null(), "its payload is NULL")
     mark(pc.greater(pc.binary_length(payload), largest), f"its payload is larger than {largest:,} bytes")
     mark(pc.and_(mature.is_valid(), delay.is_valid()), "it has both mature and delay: give one")

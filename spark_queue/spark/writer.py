@@ -465,7 +465,9 @@ def _delay(column: pa.Array) -> pa.Array:
 def _obituary(queue: str, rows: pa.RecordBatch, reasons: Sequence[str]) -> pa.RecordBatch:
     """Rows that could not become messages of `queue`, in a form that any queue takes."""
     made: list[dict[str, Any]] = []
-    for row, reason in zip(rows.to_pylist(), reasons, strict=True):
+    broken = message.broken_by_ids(rows.column("id"))
+    no_ids = {number for bad, _ in broken for number in pc.indices_nonzero(bad).to_pylist()}
+    for number, (row, reason) in enumerate(zip(rows.to_pylist(), reasons, strict=True)):
         payload, kind = row["payload"], row["payload_kind"]
         headers = {key: value for key, value in row["headers"] or () if value is not None}
         headers |= {"x-error": reason, "x-dl-from-queue": queue}
@@ -481,7 +483,7 @@ def _obituary(queue: str, rows: pa.RecordBatch, reasons: Sequence[str]) -> pa.Re
             except UnicodeDecodeError:
                 kind = "binary"
         id = row["id"]
-        if not id or len(id.encode()) > message.LONGEST_ID:
+        if number in no_ids:
             headers["x-dl-id"], (id,) = id or "", message.new_ids(1)
         made.append(
             {"id": id, "payload": payload, "payload_kind": kind, "headers": list(headers.items()), "tries": 0}

@@ -363,12 +363,18 @@ def test_bad_rows_go_to_the_dead_letter_queue_if_asked(q_any):
         UNION ALL SELECT 'null', NULL, map('h', '2')
         UNION ALL SELECT 'text', '{oops', NULL
         UNION ALL SELECT repeat('x', 201), '1', NULL
+        UNION ALL SELECT concat('a', char(0), 'b'), '1', NULL
+        UNION ALL SELECT concat(char(127), 'b'), '1', NULL
         """
     )
     q_any.writing(df, onBadRow="deadLetter").save()
     assert [message.id for message in peek(q_any)] == ["good"]
     dead = {message.headers["x-error"].split(" (")[0]: message for message in peek(q_any, f"{q_any.name}.dead")}
-    assert set(dead) == {"its payload is NULL", "its payload is not JSON", "its id is longer than 200 bytes"}
+    nul, mark = "its id has the character NUL", "its id begins with the character U+007F, which marks buckets"
+    assert set(dead) == {
+        "its payload is NULL", "its payload is not JSON", "its id is longer than 200 bytes", nul, mark,
+    }  # fmt: skip
+    assert (dead[nul].headers["x-dl-id"], dead[mark].headers["x-dl-id"]) == ("a\0b", "\x7fb")
     assert dead["its payload is NULL"].headers["h"] == "2"
     assert dead["its payload is NULL"].headers["x-dl-from-queue"] == q_any.name
     assert dead["its payload is not JSON"].payload == "{oops"
