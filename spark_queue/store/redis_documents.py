@@ -14,6 +14,8 @@ import itertools
 import json
 import re
 import struct
+import sys
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -71,8 +73,10 @@ def _packed(*columns: pa.Array) -> pa.Buffer:
     """The values of binary columns, row by row, as strings of MessagePack, one after the other."""
     strings: list[Any] = []
     for column in columns:
-        lengths = pa.py_buffer(pc.binary_length(column).to_numpy().astype(">u4"))
-        heads = pa.Array.from_buffers(pa.binary(4), len(column), [None, lengths])
+        lengths = array("I", pc.binary_length(column).to_pylist())  # four bytes each
+        if sys.byteorder == "little":
+            lengths.byteswap()
+        heads = pa.Array.from_buffers(pa.binary(4), len(column), [None, pa.py_buffer(lengths)])
         strings += [b"\xdb", heads.cast(pa.binary()), column]
     joined = pc.binary_join_element_wise(*strings, b"")
     return joined.buffers()[2].slice(0, pc.sum(pc.binary_length(joined)).as_py())
