@@ -69,7 +69,7 @@ for i, id in ipairs(free) do
   if taken >= enough then
     break
   end
-  local rows = byte(id) == MARK and rows_of(id) or 1
+  local rows = rows_of(id)
   if taken + rows > limit then
     large = id
     break

@@ -33,7 +33,7 @@ while n == 0 and not all do
     local kept, group = examine(next), nil
     for i, document in ipairs(documents(HASH, kept.ids)) do
       if document then
-        if find(document, 'reserved":true', 1, true) and marked(document) then
+        if marked(document) then
           -- keuss had it before: a late commit there must not remove what is ours now
           drain()
           document = assign(document, 'reserved', 'false')
