@@ -49,6 +49,19 @@ def taken_over(url, queue, start):
         revoke(store, queue, start["consumer"])
 
 
+def all_come(url, name, consumer, start, seen, ids):
+    """Beside what was seen, all else comes, each once: what was reserved late is given back after a while."""
+    end = time.monotonic() + 20
+    while len(seen) < len(ids) and time.monotonic() < end:
+        offset = consumer.next(start, 5_000)
+        seen += fetched(url, name, consumer.plan(start, offset))
+        start = offset
+    consumer.next(start, 1)
+    assert sorted(seen) == sorted(ids)
+    with open_store(url) as store:
+        assert store.sizes(name).total == 0
+
+
 @pytest.mark.parametrize("late", ["before the batch is planned", "after it is committed"])
 def test_what_a_predecessor_reserves_late_is_neither_lost_nor_kept(any_url, name, consumers, late):
     with Queue(any_url, name) as queue:
@@ -79,15 +92,7 @@ def test_what_a_predecessor_reserves_late_is_neither_lost_nor_kept(any_url, name
         start, offset = offset, new.next(offset, 1_200)
         go.set()
         thread.join()
-    end = time.monotonic() + 20
-    while len(seen) < 3_000 and time.monotonic() < end:  # what came late is given back after a while
-        offset = new.next(start, 5_000)
-        seen += fetched(any_url, name, new.plan(start, offset))
-        start = offset
-    new.next(start, 1)
-    assert sorted(seen) == sorted(ids)
-    with open_store(any_url) as store:
-        assert store.sizes(name).total == 0
+    all_come(any_url, name, new, start, seen, ids)
 
 
 def test_the_first_batch_that_comes_again_is_owned_by_the_consumer_that_its_offset_names(any_url, name, consumers):
@@ -509,15 +514,7 @@ def test_one_that_stands_still_while_it_reserves_ahead_takes_nothing_from_its_su
         while offset != start:
             seen += fetched(any_url, name, new.plan(start, offset))
             start, offset = offset, new.next(offset, 1_000)
-    end = time.monotonic() + 20
-    while len(seen) < 4_000 and time.monotonic() < end:  # what came late is given back after a while
-        offset = new.next(start, 5_000)
-        seen += fetched(any_url, name, new.plan(start, offset))
-        start = offset
-    new.next(start, 1)
-    assert sorted(seen) == sorted(ids)
-    with open_store(any_url) as store:
-        assert store.sizes(name).total == 0
+    all_come(any_url, name, new, start, seen, ids)
 
 
 def test_a_failure_to_reserve_ahead_is_that_of_the_next_batch(sqlite_url, name, consumers, monkeypatch):
