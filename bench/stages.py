@@ -12,6 +12,7 @@ function that RULES knows.
 from __future__ import annotations
 
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from common import STORES, arguments, check, databases, documents, keep, payloads, say, session, setup
+from common import STORES, arguments, check, databases, documents, fill, keep, payloads, say, session, setup
 from meter import Meter, python_processes, server_cpu
 from pyspark.sql import SparkSession
 from raw import BATCH, batches
@@ -109,14 +110,8 @@ def drain(
     queue = f"bench{uuid.uuid4().hex[:8]}"
     with open_store(url) as store:
         try:
-            for part in batches(payloads(n)):
-                store.push(queue, documents(part))
-            options: dict[str, Any] = {
-                "url": url,
-                "queue": queue,
-                "numPartitions": 2,
-                "maxRecordsPerTrigger": trigger,
-            }
+            fill(store, queue, payloads(n))
+            options: dict[str, Any] = {"url": url, "queue": queue, "numPartitions": 2}
             stream = spark.readStream.format("queue").options(**options, maxRecordsPerTrigger=trigger).load()
             checkpoint = str(folder / f"checkpoint-{uuid.uuid4().hex[:8]}")
             writer = stream.writeStream.format("noop").option("checkpointLocation", checkpoint)
@@ -148,7 +143,7 @@ class Looker:
 
     def shares(self) -> dict[str, float]:
         """The share of each kind of work in what was seen at work, in order, and (`looks`) how often that was."""
-        self._process.send_signal(2)
+        self._process.send_signal(signal.SIGINT)
         _, told = self._process.communicate(timeout=60)
         if not self._file.exists():
             raise SystemExit(f"py-spy could not look at a Python process of Spark: {told}")
