@@ -83,14 +83,20 @@ def is_bucket(id: str) -> bool:
     return id.startswith(MARK)
 
 
+def are_buckets(ids: pa.Array) -> pa.Array:
+    """The same of each of these ids, which may be binary."""
+    return pc.starts_with(ids, MARK)
+
+
 def rows_of(id: str) -> int:
     """How many messages the record with this id holds."""
     return int(id.rsplit(MARK, 2)[1]) if is_bucket(id) else 1
 
 
-def weigh(ids: Iterable[str]) -> int:
-    """How many messages records hold together."""
-    return sum(rows_of(id) for id in ids)
+def weigh(ids: pa.Array) -> int:
+    """How many messages the records with these ids hold together."""
+    buckets = ids.filter(are_buckets(ids))
+    return len(ids) - len(buckets) + sum(map(rows_of, buckets.cast(pa.string()).to_pylist()))
 
 
 def fitting(found: Iterable[tuple[T, str]], limit: int, enough: int) -> tuple[list[T], int, str | None]:
@@ -198,7 +204,7 @@ def _parts(rows: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
 
 def expanded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The messages that records of a MESSAGES or HISTORY batch hold, in their order."""
-    marked = pc.starts_with(batch.column("id"), MARK)
+    marked = are_buckets(batch.column("id"))
     if not pc.any(marked).as_py():
         yield batch
         return

@@ -41,9 +41,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import tenacity
 
-from spark_queue.buckets import Buckets, Layout, Record, expanded, packed
+from spark_queue.buckets import Buckets, Layout, Record, are_buckets, expanded, packed
 from spark_queue.errors import MessageError, OptionError, StoreUnavailable
-from spark_queue.message import HISTORY, LATEST, MARK, MESSAGES, dated, faults, milliseconds, new_ids
+from spark_queue.message import HISTORY, LATEST, MESSAGES, dated, faults, milliseconds, new_ids
 from spark_queue.store.apart import apart, split
 
 T = TypeVar("T")
@@ -684,7 +684,7 @@ def meeting(batch: pa.RecordBatch, where: Sequence[Condition], *, or_buckets: bo
         else:
             fits = _COMPARE[one.op](values, pa.scalar(one.value, values.type))
         if or_buckets and one.column != "tries":
-            fits = pc.or_(fits, pc.starts_with(batch.column("id"), MARK))
+            fits = pc.or_(fits, are_buckets(batch.column("id")))
         batch = batch.filter(fits)
     return batch
 

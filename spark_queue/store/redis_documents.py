@@ -53,15 +53,14 @@ def pieces(queue: str, batch: pa.RecordBatch, dues: Sequence[int], most: int) ->
     """
     ids, made = batch.column("id").cast(pa.binary()), to_documents(queue, batch, dues)
     moments = pa.array(dues, pa.int64()).cast(pa.string()).cast(pa.binary())
-    buckets = pc.any(pc.starts_with(ids, message.MARK)).as_py()
     ends = list(itertools.accumulate(map(len, made)))
     start = 0
     while start < len(ids):
         before = ends[start - 1] if start else 0
         stop = max(start + 1, min(start + most, bisect_right(ends, before + PAGE_BYTES)))
         some = ids[start:stop]
-        messages = weigh(some.cast(pa.string()).to_pylist()) if buckets else len(some)
         texts = pa.array(made[start:stop], pa.binary())
+        messages = weigh(some)
         yield messages, b"".join((
             b"\xdd", struct.pack(">I", 1 + 4 * len(some)),  # a list of so many strings
             _packed(pa.array([b"%d" % messages])), _packed(moments[start:stop], some), _packed(some, texts),

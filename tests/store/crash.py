@@ -130,7 +130,9 @@ def watched(plan: Plan) -> type[sqlite3.Connection]:
                 if sql == "COMMIT":
                     execute("ROLLBACK")  # as SQLite does with what it cannot commit
                 plan.strike()
-                raise sqlite3.OperationalError("database is locked")
+                locked = sqlite3.OperationalError("database is locked")
+                locked.sqlite_errorcode = sqlite3.SQLITE_BUSY
+                raise locked
             done = execute(sql, *values)
             if fails:
                 plan.strike()
