@@ -287,9 +287,11 @@ def insert_new(
     session: ClientSession,
 ) -> int:
     """The same in a transaction, which an id that is there already would end."""
-    which = {"_id": {"$in": list(ids)}}
-    queue.delete_many({**which, "processed": {"$exists": True}}, session=session, **BY_ID)
-    there = {one["_id"] for one in queue.find(which, {"_id": 1}, session=session, **BY_ID)}
+    there: set[Any] = set()
+    if _any_between(queue, ids, session):
+        which = {"_id": {"$in": list(ids)}}
+        queue.delete_many({**which, "processed": {"$exists": True}}, session=session, **BY_ID)
+        there = {one["_id"] for one in queue.find(which, {"_id": 1}, session=session, **BY_ID)}
     new: dict[ObjectId, Document | RawBSONDocument] = {}
     for id, document in zip(ids, documents, strict=True):
         if id not in there:
@@ -297,6 +299,17 @@ def insert_new(
     if new:
         queue.insert_many(new.values(), ordered=False, session=session)
     return weight(new.values())
+
+
+def _any_between(queue: Collection[Document], ids: Sequence[Any], session: ClientSession) -> bool:
+    """Whether the queue has an id from the first to the last of these, or may have.
+
+    Those of new messages stand side by side, so that one look says for all of them that they are not there.
+    """
+    if not ids or not all(isinstance(one, ObjectId) for one in ids):
+        return True
+    between = {"_id": {"$gte": min(ids), "$lte": max(ids)}}
+    return queue.find_one(between, {"_id": 1}, session=session, **BY_ID) is not None
 
 
 def only_duplicates(error: BulkWriteError) -> bool:

@@ -28,6 +28,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -39,7 +40,7 @@ from pymongo import ReturnDocument, UpdateOne
 from pymongo.client_session import ClientSession
 from pymongo.collection import Collection
 from pymongo.database import Database
-from pymongo.errors import BulkWriteError, OperationFailure, PyMongoError
+from pymongo.errors import BulkWriteError, OperationFailure, PyMongoError, WriteConcernError
 from pymongo.read_concern import ReadConcern
 
 from spark_queue.buckets import rows_of
@@ -56,6 +57,9 @@ STAGED = f"{OWN}staged"
 
 #: Most messages and bytes of one chunk, and of one transaction. A message that is larger has a chunk of its own.
 CHUNK_ROWS, CHUNK_BYTES = 5_000, 8 << 20
+
+#: Stages that are published side by side.
+LANES = 4
 
 #: Seconds until a publisher that keeps others waiting is taken for dead; twice as many after each time.
 BUSY = 1.5
@@ -122,9 +126,7 @@ class Stages:
         keys = [key for stage in stages for key in self._keys(_chunks_of(stage))]
         published: int = 0
         if keys and transactions:
-            with self._publisher(stages) as session:
-                for group in _grouped((key, key["rows"], key["bytes"]) for key in keys):
-                    published += self._transfer(group, session)
+            published += self._transfer_all(list(_grouped((key, key["rows"], key["bytes"]) for key in keys)))
             keys = self._attempt(self._keys, {"_id": {"$in": keys}})  # begun before there were transactions
         published += sum(self._attempt(self._show, key) for key in keys)
         self._attempt(self._chunks.delete_many, {"_id": {"$in": list(stages)}})  # its publishers, dead ones included
@@ -150,6 +152,30 @@ class Stages:
 
     # --- with transactions --------------------------------------------------------------------------------------
 
+    def _transfer_all(self, groups: list[list[Document]]) -> int:
+        """Publish groups of chunks, those of different stages side by side: within a stage the order counts."""
+        lanes: list[list[list[Document]]] = []
+        for group in groups:
+            if lanes and lanes[-1][-1][-1]["stage"] == group[0]["stage"]:
+                lanes[-1].append(group)
+            else:
+                lanes.append([group])
+
+        def publish(lane: list[list[Document]]) -> int:
+            stages = {key["stage"] for group in lane for key in group}
+            with self._publisher(sorted(stages)) as session:
+                return sum(self._transfer(group, session) for group in lane)
+
+        if len(lanes) == 1:
+            return publish(lanes[0])
+        with ThreadPoolExecutor(min(len(lanes), LANES), "spark_queue publish") as pool:
+            done = [pool.submit(publish, lane) for lane in lanes]
+            try:
+                return sum(one.result() for one in done)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
     @contextmanager
     def _publisher(self, stages: Sequence[str]) -> Iterator[ClientSession]:
         """A session that is known to publish the stages."""
@@ -168,8 +194,10 @@ class Stages:
         """Publish chunks in one transaction, those that are still there, and give the number of messages."""
         queues = {name: self._attempt(self._queue, name) for name in {key["queue"] for key in keys}}
         end = time.monotonic() + self._busy
+        published = 0
 
         def transfer() -> int:
+            nonlocal published
             with session.start_transaction(read_concern=ReadConcern("snapshot")):
                 found = self._raw.find({"_id": {"$in": keys}, **UNTOUCHED}, session=session, **BY_ID)
                 chunks = list(found.sort("_id", 1))
@@ -179,20 +207,26 @@ class Stages:
                     here = [one for one in chunks if one["_id"]["queue"] == name]
                     ids = [id for one in here for id in one["ids"]]
                     published += insert_new(queue, ids, [doc for one in here for doc in one["docs"]], session)
-                return published
+            return published
 
         def insist() -> int:
             nonlocal end
             try:
                 return transfer()
-            except OperationFailure as error:
-                if error.code == WRITE_CONFLICT and time.monotonic() > end:
-                    self._end_publishers({"_id": {"$in": [key["stage"] for key in keys]}}, session)
-                    self._busy *= 2  # of two that live, one gets through
-                    end = time.monotonic() + self._busy
-                elif error.code != INTERRUPTED:  # by somebody who took us for dead
+            except WriteConcernError as error:
+                if error.code != INTERRUPTED:
                     raise
-            return transfer()
+                session.commit_transaction()  # it is committed, and we were not left to wait for its copies
+                return published
+            except OperationFailure as error:
+                if error.code == INTERRUPTED:
+                    raise StoreUnavailable("somebody else publishes this stage, and took us for dead") from error
+                if error.code != WRITE_CONFLICT or time.monotonic() < end:
+                    raise
+                self._end_publishers({"_id": {"$in": [key["stage"] for key in keys]}}, session)
+                self._busy *= 2  # of two that live, one gets through
+                end = time.monotonic() + self._busy
+            return insist()
 
         return int(self._attempt(insist))
 
