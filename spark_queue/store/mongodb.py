@@ -483,9 +483,9 @@ class MongoStore(Store):
         looking = self._has_buckets(queue) if ids is None else any(map(is_bucket, ids))
         for which, by in parts:
             if looking and (buckets := self._wide(queue, which)):
-                these = {"$and": [which, {"_id": {"$in": [one["_id"] for one in buckets]}}]}
-                acted = act(these, BY_ID)
-                done += weight(buckets) if acted == len(buckets) else acted
+                names = [one["_id"] for one in buckets]
+                acted = act({"$and": [which, {"_id": {"$in": names}}]}, BY_ID)
+                done += weight(names) if acted == len(names) else acted
             done += act(which, by)
         return done
 
@@ -540,14 +540,15 @@ class MongoStore(Store):
                 where = {**state.which, "_id": {"$in": part}}
                 with found.find(where, session=session, **BY_ID).sort("_id", 1) as some:
                     documents = next((page.documents for page in pages(some, TOGETHER)), [])
+                copied = [one["_id"] for one in documents]
                 entering = [moved_to(one, queue, state.ahead, death, now) for one in documents]
                 if session is None:
                     insert(target, entering)
                 else:
-                    insert_new(target, [one["_id"] for one in entering], entering, session)
-                where["_id"] = {"$in": [one["_id"] for one in documents]}  # never one that was not copied
+                    insert_new(target, copied, entering, session)
+                where["_id"] = {"$in": copied}  # never one that was not copied
                 gone = found.delete_many(where, session=session, **BY_ID).deleted_count
-                moved = weight(documents) if gone == len(documents) else gone
+                moved = weight(copied) if gone == len(copied) else gone
                 return moved, [id for id in part if documents and in_order(id) > in_order(documents[-1]["_id"])]
 
         moved = 0

@@ -254,9 +254,9 @@ def to_documents(batch: pa.RecordBatch, now: int) -> tuple[list[Document], dict[
     return documents, wrong
 
 
-def weight(documents: Iterable[Mapping[str, Any]]) -> int:
-    """How many messages records hold together."""
-    return sum(one.get("rows", 1) for one in documents)
+def weight(keys: Iterable[ObjectId | str]) -> int:
+    """How many messages the records with these `_id` hold together."""
+    return sum(rows_of(one) if isinstance(one, str) else 1 for one in keys)
 
 
 def insert(queue: Collection[Document], documents: Sequence[Document], instead: Filter | None = None) -> int:
@@ -268,13 +268,13 @@ def insert(queue: Collection[Document], documents: Sequence[Document], instead: 
         return 0
     try:
         queue.insert_many(documents, ordered=False)
-        return weight(documents)
+        return weight(one["_id"] for one in documents)
     except BulkWriteError as error:
         if not only_duplicates(error):
             raise
         failed = error.details["writeErrors"]
     there_already = [documents[one["index"]] for one in failed]
-    inserted = weight(documents) - weight(there_already)
+    inserted = weight(one["_id"] for one in documents) - weight(one["_id"] for one in there_already)
     makes_way = {"processed": {"$exists": True}, **(instead or {})}
     again = [ReplaceOne({"_id": one["_id"], **makes_way}, one) for one in there_already]
     return inserted + queue.bulk_write(again, ordered=False).modified_count
@@ -298,7 +298,7 @@ def insert_new(
             new.setdefault(id, document)
     if new:
         queue.insert_many(new.values(), ordered=False, session=session)
-    return weight(new.values())
+    return weight(new)
 
 
 def _any_between(queue: Collection[Document], ids: Sequence[Any], session: ClientSession) -> bool:

@@ -43,11 +43,19 @@ from pymongo.database import Database
 from pymongo.errors import BulkWriteError, OperationFailure, PyMongoError, WriteConcernError
 from pymongo.read_concern import ReadConcern
 
-from spark_queue.buckets import rows_of
 from spark_queue.errors import StoreUnavailable
 from spark_queue.store.base import Staged, below
 from spark_queue.store.bson_json import CODEC
-from spark_queue.store.mongodb_documents import BY_ID, NEVER, Document, Filter, insert, insert_new, only_duplicates
+from spark_queue.store.mongodb_documents import (
+    BY_ID,
+    NEVER,
+    Document,
+    Filter,
+    insert,
+    insert_new,
+    only_duplicates,
+    weight,
+)
 
 T = TypeVar("T")
 
@@ -104,7 +112,7 @@ class Stages:
         for some in _grouped((one, 1, len(one[1])) for one in encoded):
             name = f"{part}.{len(chunks):06}"
             size = sum(len(one) for _, one in some)
-            rows = sum(rows_of(id) if isinstance(id, str) else 1 for id, _ in some)
+            rows = weight(id for id, _ in some)
             key = {"stage": stage, "part": name, "queue": queue, "rows": rows, "bytes": size}
             ids, docs = [id for id, _ in some], [RawBSONDocument(one) for _, one in some]
             chunks.append({"_id": key, "ids": ids, "docs": docs})
