@@ -139,17 +139,22 @@ class Queue:
         end = time.monotonic() + timeout
         while True:
             tag = f"{self.consumer}/{self._run}/{next(self._sequence)}"
-            taken = self._take(tag, limit) if self.store.reserve(self.name, tag, limit, lease=self._lease) else []
+            rows = sum(self.store.reserve(self.name, tag, limit, lease=self._lease))
+            taken = self._take(tag, rows) if rows else []
             if taken:
                 return taken
             left = end - time.monotonic()
             if left <= 0 or not self.store.wait(self.name, round(left * 1000)):
                 return []
 
-    def _take(self, tag: str, limit: int) -> list[Message]:
+    def _take(self, tag: str, rows: int) -> list[Message]:
         if self._max_tries is not None:
-            bury_exhausted(self.store, self.name, tag, self._max_tries, self.dead_name)
-        taken = [one for batch in self.store.fetch(self.name, f"{tag}/0") for one in messages(batch)]
+            rows -= bury_exhausted(self.store, self.name, tag, self._max_tries, self.dead_name)
+        taken: list[Message] = []
+        for batch in self.store.fetch(self.name, f"{tag}/0"):
+            taken += messages(batch)
+            if len(taken) >= rows:  # no need to be told that there are no more
+                break
         self._held.update((one.id, tag) for one in taken)
         return taken
 

@@ -24,14 +24,15 @@ def server_url(name: str) -> str:
 
 @pytest.fixture(scope="session")
 def mongodb_url():
-    """A MongoDB database of this session's own, dropped at its end."""
+    """A MongoDB database of this session's own, dropped at its end, with that of its signals."""
     parts = urlsplit(server_url("mongodb"))
     url = urlunsplit(parts._replace(path=f"/t{uuid.uuid4().hex[:12]}"))
     yield url
     from pymongo import MongoClient
 
     with MongoClient(url) as client:
-        client.drop_database(client.get_default_database().name)
+        for name in (client.get_default_database().name, f"{client.get_default_database().name}_signal"):
+            client.drop_database(name)
 
 
 @pytest.fixture(scope="session")

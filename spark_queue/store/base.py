@@ -43,7 +43,7 @@ import tenacity
 
 from spark_queue.buckets import Buckets, Layout, Record, are_buckets, expanded, packed
 from spark_queue.errors import MessageError, OptionError, StoreUnavailable
-from spark_queue.message import HISTORY, LATEST, MESSAGES, dated, faults, milliseconds, new_ids
+from spark_queue.message import HISTORY, LATEST, MESSAGES, dated, faults, first_due, milliseconds, new_ids
 from spark_queue.store.apart import apart, split
 
 T = TypeVar("T")
@@ -181,7 +181,8 @@ class Store(ABC):
         self.url = self.resolve(url)
         self.patience = patience
         self.retries = 0  #: how often something was tried again: the number that an operation gives is then a part
-        self._in_vain: tuple[str, float, float | None] = ("", 0.0, None)  # queue, believed until, due (monotonic s)
+        #: A wait in vain: queue, believed until, due (monotonic s), and what had rung.
+        self._in_vain: tuple[str, float, float | None, int] = ("", 0.0, None, 0)
         self._layouts: dict[str, tuple[Buckets | None, float]] = {}  # queue -> its setting, believed until (s)
 
     # --- messages in --------------------------------------------------------------------------------------------
@@ -195,7 +196,11 @@ class Store(ABC):
         store), else a failed push may have pushed a part.
         """
         self._check_push(queue, batch)
-        return self._attempt(self._push, queue, self._laid_out(queue, batch)) if batch.num_rows else 0
+        if not batch.num_rows:
+            return 0
+        pushed = self._attempt(self._push, queue, self._laid_out(queue, batch))
+        self._tell(queue, first_due(batch))
+        return pushed
 
     @abstractmethod
     def _push(self, queue: str, batch: pa.RecordBatch) -> int: ...
@@ -385,7 +390,9 @@ class Store(ABC):
         check_tag(tag)
         if delay < 0:
             raise OptionError(f"a rollback cannot be delayed by {delay} ms", delay=delay)
-        return self._each(queue, tag, ids, lambda some: self._rollback(queue, tag, some, delay, failed))
+        given = self._each(queue, tag, ids, lambda some: self._rollback(queue, tag, some, delay, failed))
+        self._tell(queue, round(time.time() * 1000) + delay if delay else 0)
+        return given
 
     @abstractmethod
     def _rollback(self, queue: str, tag: str, ids: Sequence[str] | None, delay: int, failed: bool) -> int: ...
@@ -458,11 +465,13 @@ class Store(ABC):
         if queue == to:
             raise OptionError(f"a queue cannot be moved to itself: {queue!r}", queue=queue)
         moved = self._attempt(self._move, queue, to, Which(tag, ids, limit, min_tries), death)
+        self._tell(to)
         if ids is None and limit is None:
             return moved
         wanted = min(len(set(ids)) if ids is not None else LATEST, limit if limit is not None else LATEST)
         if moved < wanted and (own := apart(self, queue, tag, ids, most=wanted - moved, min_tries=min_tries)):
             moved += self._attempt(self._move, queue, to, Which(tag, own, None, min_tries), death)
+            self._tell(to)
         return moved
 
     @abstractmethod
@@ -534,22 +543,37 @@ class Store(ABC):
     def _next_mature(self, queue: str) -> int | None: ...
 
     def wait(self, queue: str, timeout: int) -> bool:
-        """Sleep until a message may be reserved, `timeout` ms at most; give whether one may."""
+        """Sleep until a message may be reserved, `timeout` ms at most; give whether one may.
+
+        Whoever brings one rings; a ring that nobody hears costs half a second at most.
+        """
         now = time.monotonic()
         end = now + timeout / 1000
-        name, until, due = self._in_vain
+        name, until, due, rung = self._in_vain
         if name == queue and now < until:  # a wait that follows on another need not look again
-            time.sleep(min(timeout / 1000, POLL / 1000, POLL if due is None else max(0.0, due - now)))
+            self._listen(queue, rung, min(timeout / 1000, POLL / 1000, POLL if due is None else max(0.0, due - now)))
         while True:
+            rung = self._rung(queue)  # before the look: what comes after it is heard
             wait = self.next_mature(queue)
             if wait is not None and wait <= 0:
                 return True
             now = time.monotonic()
             due = None if wait is None else now + wait / 1000
             if now >= end:
-                self._in_vain = queue, now + FRESH / 1000, due
+                self._in_vain = queue, now + FRESH / 1000, due, rung
                 return False
-            time.sleep(min(end - now, POLL / 1000, POLL if due is None else due - now))
+            self._listen(queue, rung, min(end - now, POLL / 1000, POLL if due is None else due - now))
+
+    def _tell(self, queue: str, mature: int = 0) -> None:  # noqa: B027 not all databases carry signals
+        """Wake those who wait: a message may be taken at this moment (ms), or (0) at once. Never raises for it."""
+
+    def _rung(self, queue: str) -> int:
+        """A number that changes when a message may have come; who asks for it begins to listen."""
+        return 0
+
+    def _listen(self, queue: str, rung: int, timeout: float) -> None:
+        """Sleep until that number is another than `rung`, `timeout` seconds at most."""
+        time.sleep(timeout)
 
     def peek(
         self,

@@ -30,13 +30,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl
 
 import pyarrow as pa
 from bson import DatetimeMS, ObjectId
-from pymongo import IndexModel, MongoClient, ReadPreference
+from pymongo import CursorType, IndexModel, MongoClient, ReadPreference, WriteConcern
 from pymongo.client_session import ClientSession
 from pymongo.collection import Collection
 from pymongo.database import Database
@@ -64,7 +65,6 @@ from spark_queue.store.base import (
     Reservation,
     Sizes,
     Staged,
-    Store,
     View,
     Which,
     refused,
@@ -113,6 +113,7 @@ from spark_queue.store.mongodb_documents import (
     weight,
 )
 from spark_queue.store.mongodb_stages import OWN, Stages
+from spark_queue.store.signals import SignallingStore, topic_of
 
 T = TypeVar("T")
 
@@ -135,18 +136,22 @@ NOTES, SETTLED = f"{OWN}notes", ReadConcern("majority")
 #: Seconds until a command that was killed has noticed.
 STOPPING = 0.1
 
+#: Bytes of the collection of signals, as in keuss; ms after which somebody who hears none looks up; and seconds by
+#: which the clocks of those who send may differ.
+SIGNALS, HEARTBEAT, SKEW = 5_242_880, 1_000, 60
+
 #: Seconds until the indexes of a queue are looked for again: somebody may have dropped it, or made it.
 INDEXES_KNOWN, INDEXES_MISSED = 60.0, 5.0
 
 #: Error codes of the server.
 AUTHENTICATION_FAILED, UNAUTHORIZED, ATLAS_ERROR = 18, 13, 8000
-BAD_VALUE, MAJORITY_NOT_KNOWN_YET, QUERY_PLAN_KILLED = 2, 134, 175
+BAD_VALUE, MAJORITY_NOT_KNOWN_YET, QUERY_PLAN_KILLED, NAMESPACE_EXISTS = 2, 134, 175, 48
 
 #: Clients that a fork left to us: neither to be used nor, for the parent's sake, to be closed.
 _inherited: list[MongoClient[Document]] = []
 
 
-class MongoStore(Store):
+class MongoStore(SignallingStore):
     """Queues in one database. Safe to share among threads, and across a fork. Needs MongoDB 4.4 or later."""
 
     max_payload = (16 << 20) - (64 << 10)
@@ -182,6 +187,7 @@ class MongoStore(Store):
         self._lock = threading.Lock()
         self._client: MongoClient[Document] | None = None
         self._pid = 0
+        self._carries_signals = False  # whether there is a collection for them
         self._indexed: dict[str, tuple[bool, float]] = {}  # queue -> whether it has its indexes, believed until
 
     # --- the connection -----------------------------------------------------------------------------------------
@@ -200,6 +206,7 @@ class MongoStore(Store):
         return MongoClient(self.url, **{name: value for name, value in DEFAULTS.items() if name.lower() not in given})
 
     def close(self) -> None:
+        super().close()
         with self._lock:
             if self._client is not None and self._pid == os.getpid():
                 self._client.close()
@@ -285,6 +292,41 @@ class MongoStore(Store):
     def _now(self) -> int:
         return self._hello()[0]
 
+    # --- signals ------------------------------------------------------------------------------------------------
+
+    def _send(self, queue: str, mature: int) -> None:
+        try:
+            self._signalled().insert_one({"event": topic_of(queue), "message": float(mature)})
+        except PyMongoError as error:
+            raise self._told(error) from error
+
+    def _signals(self, queue: str) -> Iterator[bool]:
+        try:
+            recent = ObjectId.from_datetime(datetime.fromtimestamp(self._now() / 1000 - SKEW, UTC))
+            which = {"_id": {"$gt": recent}, "event": topic_of(queue)}
+            with self._signalled().find(which, cursor_type=CursorType.TAILABLE_AWAIT) as heard:
+                heard.max_await_time_ms(HEARTBEAT)
+                next(heard, None)
+                yield True
+                while heard.alive:
+                    yield next(heard, None) is not None
+        except PyMongoError as error:
+            raise self._told(error) from error
+
+    def _signalled(self) -> Collection[Document]:
+        """Where the signals go, as keuss has them by default: a capped collection of a database of its own."""
+        database = self._database()
+        signals = database.client.get_database(f"{database.name}_signal", write_concern=WriteConcern(w=1))
+        if not self._carries_signals:
+            try:
+                made = signals.create_collection("default", capped=True, size=SIGNALS, check_exists=False)
+                made.insert_one({"dummy": True})  # who follows an empty collection is sent away
+            except OperationFailure as error:
+                if error.code != NAMESPACE_EXISTS:
+                    raise
+            self._carries_signals = True
+        return signals["default"]
+
     # --- messages in --------------------------------------------------------------------------------------------
 
     def _push(self, queue: str, batch: pa.RecordBatch) -> int:
@@ -310,7 +352,10 @@ class MongoStore(Store):
             self._stages().put(queue, stage, part, documents, session)
 
     def _publish(self, stages: Sequence[str]) -> int:
-        return self._stages().publish(stages, self._hello()[1])
+        published, queues = self._stages().publish(stages, self._hello()[1])
+        for queue in queues:
+            self._tell(queue)
+        return published
 
     def _staged(self, stage: str) -> list[Staged]:
         return self._stages().held(stage)

@@ -129,16 +129,17 @@ class Stages:
             rows[key["stage"], key["queue"]] += key["rows"]
         return [Staged(*name, number) for name, number in rows.items()]
 
-    def publish(self, stages: Sequence[str], transactions: bool) -> int:
-        """Make messages of what the stages hold, and give their number."""
+    def publish(self, stages: Sequence[str], transactions: bool) -> tuple[int, set[str]]:
+        """Make messages of what the stages hold, and give their number and their queues."""
         keys = [key for stage in stages for key in self._keys(_chunks_of(stage))]
+        queues = {key["queue"] for key in keys}
         published: int = 0
         if keys and transactions:
             published += self._transfer_all(list(_grouped((key, key["rows"], key["bytes"]) for key in keys)))
             keys = self._attempt(self._keys, {"_id": {"$in": keys}})  # begun before there were transactions
         published += sum(self._attempt(self._show, key) for key in keys)
         self._attempt(self._chunks.delete_many, {"_id": {"$in": list(stages)}})  # its publishers, dead ones included
-        return published
+        return published, queues
 
     def remove(self, stage: str, keep: Sequence[str]) -> int:
         """Remove what the stage and those below it hold, but for the stages to keep; give the number of rows."""

@@ -54,15 +54,16 @@ from spark_queue.store.base import (
     Reservation,
     Sizes,
     Staged,
-    Store,
     View,
     Which,
     meeting,
 )
 from spark_queue.store.redis_documents import Row, as_batch, pieces, read_entry, to_documents
+from spark_queue.store.signals import SignallingStore, topic_of
 
 CHUNK = 5_000  #: most messages of one call of a script
 RUN = 250  #: most messages that one member of `held` names
+HEARTBEAT = 1.0  #: seconds after which somebody who hears nothing looks up
 NEVER = message.LATEST  #: where a lease ends that does not end
 
 #: Seconds to wait for a connection, and for an answer.
@@ -164,7 +165,7 @@ def load_scripts(chunk: int = CHUNK, run: int = RUN, page: int = PAGE_BYTES) -> 
 SCRIPTS = load_scripts()
 
 
-class RedisStore(Store):
+class RedisStore(SignallingStore):
     """Queues in one database of a Redis server. Safe to share among threads, and across a fork."""
 
     max_payload = 500_000_000  # and its document, longer by escapes or base64, has to fit into LARGEST_DOCUMENT
@@ -261,12 +262,28 @@ class RedisStore(Store):
             return _call(client, script, [*keys_of(queue), *more], *arguments)
 
     def close(self) -> None:
+        super().close()
         with self._lock:
             if self._client is not None and self._pid == os.getpid():
                 self._client.close()
                 if self._cluster is not None:
                     self._cluster.close()
             self._client = self._cluster = None
+
+    # --- signals ------------------------------------------------------------------------------------------------
+
+    def _send(self, queue: str, mature: int) -> None:
+        with self._connection() as client:
+            client.publish(topic_of(queue), mature)
+
+    def _signals(self, queue: str) -> Iterator[bool]:
+        try:
+            with redis.Redis.from_url(self.url, **_connecting()) as client, client.pubsub() as heard:
+                heard.subscribe(topic_of(queue))
+                while True:
+                    yield heard.get_message(timeout=HEARTBEAT) is not None  # the first answers the subscription
+        except redis.RedisError as error:
+            raise self._told(error) from error
 
     # --- messages in --------------------------------------------------------------------------------------------
 
@@ -290,7 +307,10 @@ class RedisStore(Store):
         named = set(stages)
         sinks = {registry_of(stage): stage for stage in stages}
         found = (chunk for stage in sinks.values() for chunk in self._registered(stage))
-        return sum(rows for _, rows in self._end("publish", [chunk for chunk in found if chunk.stage in named]))
+        ended = self._end("publish", [chunk for chunk in found if chunk.stage in named])
+        for queue in {chunk.queue for chunk, _ in ended}:
+            self._tell(queue)
+        return sum(rows for _, rows in ended)
 
     def _staged(self, stage: str) -> list[Staged]:
         chunks = [chunk for chunk in self._registered(stage) if chunk.within(stage)]

@@ -108,6 +108,9 @@ TOGETHER_BYTES = 8 << 20
 #: Bytes of messages in one row of the table `staged`, about.
 BLOB_BYTES = 32 << 20
 
+#: Seconds between two glances at the file of somebody who waits for a message.
+GLANCE = 0.002
+
 #: Seconds to wait for another process's transaction.
 BUSY = 10.0
 
@@ -195,16 +198,20 @@ class SqliteStore(Store):
     @contextmanager
     def _transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
         with self._lock, self._translated():
-            if self._connection is None or self._pid != os.getpid():
-                self._connection, self._pid = self._open(), os.getpid()
+            db = self._connected()
             try:
-                _begin(self._connection, begin)
-                yield self._connection
+                _begin(db, begin)
+                yield db
             except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
                 raise
-            self._connection.execute("COMMIT")
+            db.execute("COMMIT")
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is None or self._pid != os.getpid():
+            self._connection, self._pid = self._open(), os.getpid()
+        return self._connection
 
     def _looking(self) -> AbstractContextManager[sqlite3.Connection]:
         """A transaction that only reads: it sees one moment, and neither waits for writers nor keeps them waiting."""
@@ -215,6 +222,22 @@ class SqliteStore(Store):
             if self._connection is not None and self._pid == os.getpid():
                 self._connection.close()
             self._connection = None
+
+    # --- signals ------------------------------------------------------------------------------------------------
+    # SQLite tells a connection whether others have changed the file, and what it has changed itself.
+
+    def _rung(self, queue: str) -> int:
+        with self._lock, self._translated():
+            db = self._connected()
+            (version,) = db.execute("PRAGMA data_version").fetchone()
+            return int(version) + db.total_changes
+
+    def _listen(self, queue: str, rung: int, timeout: float) -> None:
+        end = time.monotonic() + timeout
+        while (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, GLANCE))
+            if self._rung(queue) != rung:
+                return
 
     # --- messages in --------------------------------------------------------------------------------------------
 
