@@ -506,36 +506,102 @@ def test_what_is_passed_on_takes_its_place_among_runs(store, raw, queue):
     assert "".join(one.id for one in fetched(store, queue, "d/1/0")) == "bf"
 
 
-def test_what_keuss_took_out_of_a_run_is_lost_and_the_rest_is_held(store, raw, queue):
-    push_ids(store, queue, "abcde")
+#: Five ids of a run that is looked at id by id, and of one that is long enough to be looked at as a whole.
+FIVE = pytest.mark.parametrize("five", [list("abcde"), [one * 120 for one in "abcde"]], ids=["short", "long"])
+
+
+@FIVE
+def test_what_keuss_took_out_of_a_run_is_lost_and_the_rest_is_held(store, raw, queue, five):
+    a, b, c, d, e = five
+    push_ids(store, queue, five)
     store.reserve(queue, "c/1", 100)
-    raw.zrem(keys_of(queue).moments, "b")
-    raw.zadd(keys_of(queue).moments, {"d": 17})
-    assert "".join(one.id for one in fetched(store, queue, "c/1/0")) == "ace"
+    raw.zrem(keys_of(queue).moments, b)
+    raw.zadd(keys_of(queue).moments, {d: 17})
+    assert [one.id for one in fetched(store, queue, "c/1/0")] == [a, c, e]
     assert store.renew(queue, "c/1", MINUTE) == 3
-    assert runs(raw, queue) == [["a", "c", "e"]]
+    assert runs(raw, queue) == [[a, c, e]]
     assert store.commit(queue, "c/1") == 3
-    assert raw.zrange(keys_of(queue).moments, 0, -1) == [b"d"]
+    assert raw.zrange(keys_of(queue).moments, 0, -1) == [d.encode()]
 
 
-def test_what_others_took_all_at_once_is_lost(store, raw, queue):
-    push_ids(store, queue, "abcde")
+@FIVE
+@pytest.mark.parametrize("at", [0, 2, 4])
+def test_one_of_a_run_that_keuss_took_is_lost_wherever_it_stands(store, raw, queue, five, at):
+    store.push(queue, pushes([{}] * 5, ids=five))
     store.reserve(queue, "c/1", 100)
-    raw.zadd(keys_of(queue).moments, dict.fromkeys("abcde", 17))
+    one = five[at]
+    keuss_reserves(raw, queue, one)
+    assert [one.id for one in fetched(store, queue, "c/1/0")] == five[:at] + five[at + 1 :]
+    assert store.commit(queue, "c/1") == 4
+    assert raw.zrange(keys_of(queue).moments, 0, -1) == [one.encode()]
+    assert keuss_commits(raw, queue, one)
+
+
+@pytest.fixture
+def before_reading(store, monkeypatch):
+    """Gives what lets something happen, once, between the list of a page and its documents."""
+    read = store._read
+
+    def let(act):
+        acts = [act]
+
+        def late(*arguments):
+            if acts:
+                acts.pop()()
+            return read(*arguments)
+
+        monkeypatch.setattr(store, "_read", late)
+
+    return let
+
+
+def test_a_page_whose_messages_are_all_gone_is_not_the_end(store, peer, queue, before_reading):
+    push_ids(store, queue, "abcdefg")
+    store.reserve(queue, "c/1", 100)
+    before_reading(lambda: peer.commit(queue, "c/1", list("abc")))
+    pages = [page.column("id").to_pylist() for page in store.fetch(queue, "c/1/0", 3)]
+    assert pages == [["d", "e", "f"], ["g"]]
+
+
+def test_the_mark_of_keuss_stays_on_what_it_takes_while_we_read(store, raw, queue, before_reading):
+    store.push(queue, pushes([{"n": 1}, {"n": 2}], ids=["a", "b"]))
+    store.reserve(queue, "c/1", 9)
+    before_reading(lambda: keuss_reserves(raw, queue, "b"))
+    fetched(store, queue, "c/1/0")
+    assert keuss_commits(raw, queue, "b")
+    assert store.commit(queue, "c/1") == 1
+
+
+def test_the_rest_of_a_run_is_looked_at_again_for_the_next_page(store, raw, queue):
+    push_ids(store, queue, "abcdefg")
+    store.reserve(queue, "c/1", 100)
+    pages = store.fetch(queue, "c/1/0", 3)
+    assert next(pages).column("id").to_pylist() == ["a", "b", "c"]
+    keuss_reserves(raw, queue, "e")
+    assert [page.column("id").to_pylist() for page in pages] == [["d", "f", "g"]]
+
+
+@FIVE
+def test_what_others_took_all_at_once_is_lost(store, raw, queue, five):
+    push_ids(store, queue, five)
+    store.reserve(queue, "c/1", 100)
+    raw.zadd(keys_of(queue).moments, dict.fromkeys(five, 17))
     assert not fetched(store, queue, "c/1/0")
     assert store.commit(queue, "c/1") == 0
     assert raw.zcard(keys_of(queue).moments) == 5
 
 
-def test_what_came_into_the_place_of_one_that_is_gone_is_not_held(store, raw, queue):
-    push_ids(store, queue, "abcde")
+@FIVE
+def test_what_came_into_the_place_of_one_that_is_gone_is_not_held(store, raw, queue, five):
+    a, b, c, d, e = five
+    push_ids(store, queue, five)
     store.reserve(queue, "c/1", 100, lease=MINUTE)
-    end = raw.zscore(keys_of(queue).moments, "a")
-    raw.zrem(keys_of(queue).moments, "c")
-    raw.zadd(keys_of(queue).moments, {"cc": end})  # of keuss, reserved until the same moment
-    assert "".join(one.id for one in fetched(store, queue, "c/1/0")) == "abde"
+    end = raw.zscore(keys_of(queue).moments, a)
+    raw.zrem(keys_of(queue).moments, c)
+    raw.zadd(keys_of(queue).moments, {f"{b}x": end})  # of keuss, reserved until the same moment
+    assert [one.id for one in fetched(store, queue, "c/1/0")] == [a, b, d, e]
     assert store.commit(queue, "c/1") == 4
-    assert raw.zrange(keys_of(queue).moments, 0, -1) == [b"cc"]
+    assert raw.zrange(keys_of(queue).moments, 0, -1) == [f"{b}x".encode()]
 
 
 # --- what is staged ---------------------------------------------------------------------------------------------

@@ -49,23 +49,35 @@ if redis.call('ZSCORE', INDEX, free[#free]) ~= score then -- not all were pushed
     end
   end
 end
-local ids, index, large, run, last = {}, {}, nil, 1, nil
+local index, large, run, held, last = {}, nil, 1, 0, score
 
--- Holds ids[run] up to the last one so far, which have the score `last`.
+-- Holds free[run] up to free[held], which have the score `last`.
 local function close_run()
-  if #ids >= run then
+  if held >= run then
     local start = tag .. '\0' .. format('%015d', max(0, tonumber(last))) .. '\0'
     if first then
-      redis.call('ZADD', HELD, 0, start .. concat(ids, '\0', run, #ids))
+      redis.call('ZADD', HELD, 0, start .. concat(free, '\0', run, held))
     else
-      hold(start, ids, run, #ids)
+      hold(start, free, run, held)
     end
-    run = #ids + 1
+    run = held + 1
   end
 end
 
-for i, id in ipairs(free) do
-  score = scores[i] or score
+local first_mixed = 1
+if not scores[1] and redis.call('EXISTS', BUCKETS) == 0 then -- all are alike
+  local n = min(#free, enough - taken, limit - taken)
+  for i = 1, n do
+    index[2 * i - 1], index[2 * i] = till, free[i]
+  end
+  for last_of_run = RUN, n, RUN do
+    held = last_of_run
+    close_run()
+  end
+  held, taken, first_mixed = n, taken + n, #free + 1
+end
+for i = first_mixed, #free do
+  local id = free[i]
   if taken >= enough then
     break
   end
@@ -75,11 +87,12 @@ for i, id in ipairs(free) do
     break
   end
   taken = taken + rows
-  if score ~= last or #ids - run + 1 >= RUN then
+  score = scores[i] or score
+  if score ~= last or i - run >= RUN then
     close_run()
     last = score
   end
-  ids[#ids + 1] = id
+  held = i
   index[2 * i - 1], index[2 * i] = till, id
 end
 close_run()

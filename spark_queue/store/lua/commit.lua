@@ -2,6 +2,36 @@
 -- ARGV: tag, history (ms), members… Gives {messages removed, whether to call again}.
 
 local tag, history = ARGV[1], tonumber(ARGV[2])
+
+-- Removes runs that are held as a whole, CHUNK messages of them; gives how many messages these are.
+local function remove_whole()
+  local gone, tags, removed, records = {}, {}, 0, 0
+  local alike = redis.call('EXISTS', BUCKETS) == 0
+  for _, range in ipairs(ranges(tag)) do
+    local found = redis.call('ZRANGEBYLEX', HELD, range[1], range[2], 'LIMIT', 0, math.ceil(CHUNK / RUN))
+    for _, run in ipairs(found) do
+      local ids, rank = whole(run)
+      if ids and records < CHUNK then
+        redis.call('ZREMRANGEBYRANK', INDEX, rank, rank + #ids - 1)
+        spread('HDEL', HASH, ids)
+        spread('ZREM', BUCKETS, alike and {} or buckets_of(ids))
+        removed, records = removed + (alike and #ids or weigh(ids)), records + #ids
+        gone[#gone + 1], tags[#tags + 1] = run, sub(run, 1, find(run, '\0', 1, true) - 1)
+      end
+    end
+  end
+  spread('ZREM', HELD, gone)
+  forget_empty(tags)
+  return removed, records
+end
+
+if history == 0 and not ARGV[3] then
+  local removed, records = remove_whole()
+  if records > 0 then
+    return { removed, 1 }
+  end
+end
+
 local found, more = selection(tag, 3)
 local kept = examine(found)
 local ids = kept.ids

@@ -356,6 +356,20 @@ local function from(messages, first)
   return rest
 end
 
+-- Messages that stand in the order of their runs as runs again: the text of each.
+local function as_runs(messages)
+  local found, i = {}, 1
+  while i <= #messages.ids do
+    local r, last = messages.at[i], i
+    while messages.at[last + 1] == r do
+      last = last + 1
+    end
+    found[#found + 1] = messages.starts[r] .. concat(messages.ids, '\0', i, last)
+    i = last + 1
+  end
+  return found
+end
+
 -- Adds the next runs within a range until there are `most` messages, or a run more; gives whether that is all of it.
 local function scan(messages, low, high, most)
   while #messages.ids < most do
@@ -377,6 +391,33 @@ local function own(tag, last, most)
   local messages = some()
   local all = scan(messages, '[' .. (last == '' and tag .. '\0' or last .. '\1'), '(' .. tag .. '\1', most)
   return messages, all
+end
+
+-- The messages of a run, where all of them are held still and stand side by side in the index, as what was claimed at
+-- once does: their ids, and the rank of the first. Nil for others, and for a run of a few, which are looked at by
+-- examine() together with those of other runs.
+local function whole(run)
+  local first = find(run, '\0', 1, true) + 17
+  local stop, text = find(run, '\0', first, true), sub(run, first)
+  if not stop or #text < 2 * RUN then
+    return nil
+  end
+  local head, tail = sub(run, first, stop - 1), sub(run, 1 - find(string.reverse(run), '\0', 1, true))
+  local rank = redis.call('ZRANK', INDEX, head)
+  local last = rank and redis.call('ZRANK', INDEX, tail)
+  if not last or last < rank or last - rank >= RUN then
+    return nil
+  end
+  local ids = redis.call('ZRANGE', INDEX, rank, last)
+  if concat(ids, '\0') ~= text then
+    return nil
+  end
+  local till = redis.call('ZSCORE', INDEX, head)
+  local one, other = ends(sub(run, 1, first - 18))
+  if redis.call('ZSCORE', INDEX, tail) ~= till or not (till == one or till == other) then
+    return nil
+  end
+  return ids, rank
 end
 
 -- The end of the lease of messages that are all held by one tag and stand side by side in the index, as what was
@@ -527,25 +568,34 @@ local function selection(tag, first)
   return messages, false
 end
 
+-- Removes the leases of those of these tags that hold nothing any more.
+local function forget_empty(tags)
+  local known
+  for _, tag in ipairs(tags) do
+    if tag ~= known then
+      known = tag
+      if #redis.call('ZRANGEBYLEX', HELD, '[' .. tag .. '\0', '(' .. tag .. '\1', 'LIMIT', 0, 1) == 0 then
+        redis.call('ZREM', LEASES, tag, tag .. '\0')
+      end
+    end
+  end
+end
+
 -- Removes messages from their runs, but for `stays`, which are some of them; and the lease of a tag that has none left.
 local function release(messages, stays)
   if stays and #stays.ids == #messages.ids then
     return
   end
-  local left, gone, same = {}, {}, {}
-  local i, n = 1, stays and #stays.ids or 0
-  while i <= n do
-    local r, last = stays.at[i], i
-    while stays.at[last + 1] == r do
-      last = last + 1
-    end
-    local run = messages.starts[r] .. concat(stays.ids, '\0', i, last)
-    if run == messages.runs[r] then
+  local left, gone, here, same = {}, {}, {}, {}
+  for _, run in ipairs(messages.runs) do
+    here[run] = true
+  end
+  for _, run in ipairs(stays and as_runs(stays) or {}) do
+    if here[run] then
       same[run] = true
     else
       left[#left + 1], left[#left + 2] = 0, run
     end
-    i = last + 1
   end
   for _, run in ipairs(messages.runs) do
     if not same[run] then
@@ -554,15 +604,7 @@ local function release(messages, stays)
   end
   spread('ZREM', HELD, gone)
   spread('ZADD', HELD, left)
-  local known
-  for _, tag in ipairs(messages.tags) do
-    if tag ~= known then
-      known = tag
-      if #redis.call('ZRANGEBYLEX', HELD, '[' .. tag .. '\0', '(' .. tag .. '\1', 'LIMIT', 0, 1) == 0 then
-        redis.call('ZREM', LEASES, tag, tag .. '\0')
-      end
-    end
-  end
+  forget_empty(messages.tags)
 end
 
 -- Makes held messages free, due at `due` or (nil) when they were due before, with `failed` more tries; gives how
