@@ -248,12 +248,17 @@ class MongoStore(SignallingStore):
 
     def _attempt(self, operation: Callable[..., T], *arguments: object) -> T:
         def translated(*arguments: object) -> T:
-            try:
+            with self._translated():
                 return operation(*arguments)
-            except PyMongoError as error:
-                raise self._told(error) from error
 
         return super()._attempt(translated, *arguments)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except PyMongoError as error:
+            raise self._told(error) from error
 
     def _told(self, error: PyMongoError) -> StoreError:
         """The error of ours for one of the driver's."""
@@ -295,13 +300,11 @@ class MongoStore(SignallingStore):
     # --- signals ------------------------------------------------------------------------------------------------
 
     def _send(self, queue: str, mature: int) -> None:
-        try:
+        with self._translated():
             self._signalled().insert_one({"event": topic_of(queue), "message": float(mature)})
-        except PyMongoError as error:
-            raise self._told(error) from error
 
     def _signals(self, queue: str) -> Iterator[bool]:
-        try:
+        with self._translated():
             recent = ObjectId.from_datetime(datetime.fromtimestamp(self._now() / 1000 - SKEW, UTC))
             which = {"_id": {"$gt": recent}, "event": topic_of(queue)}
             with self._signalled().find(which, cursor_type=CursorType.TAILABLE_AWAIT) as heard:
@@ -310,8 +313,6 @@ class MongoStore(SignallingStore):
                 yield True
                 while heard.alive:
                     yield next(heard, None) is not None
-        except PyMongoError as error:
-            raise self._told(error) from error
 
     def _signalled(self) -> Collection[Document]:
         """Where the signals go, as keuss has them by default: a capped collection of a database of its own."""

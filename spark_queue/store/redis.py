@@ -390,11 +390,13 @@ class RedisStore(SignallingStore):
 
     def _page(self, queue: str, tag: str, after: Record | None, rows: int) -> pa.RecordBatch:
         cursor = _member(tag, after.mature, after.id) if after else b""
+        missed: set[Row] = set()
         while runs := self._run("page", queue, tag, cursor, rows):
             found = [(due, id) for run in runs for _, due, id in _messages(run)][:rows]
             looked, there, documents = self._read(queue, "messages", found)
-            gone = set(found[:looked]).difference(there) if len(there) < looked else ()
-            if any(is_bucket(id.decode()) for _, id in gone):
+            gone = set(found[:looked]).difference(there) if len(there) < looked else set()
+            if gone != missed and any(is_bucket(id.decode()) for _, id in gone):
+                missed = gone
                 continue  # it was taken apart meanwhile: its messages have other records now
             marked = []
             if MARKED in b"".join(documents):

@@ -3,10 +3,11 @@
 
 local tag, history = ARGV[1], tonumber(ARGV[2])
 
--- Removes runs that are held as a whole, CHUNK messages of them; gives how many messages these are.
+-- Removes runs that are held as a whole, CHUNK messages of them; gives how many messages and records these are, and
+-- whether (1) runs are left.
 local function remove_whole()
   local gone, tags, removed, records = {}, {}, 0, 0
-  local alike = redis.call('EXISTS', BUCKETS) == 0
+  local alike, left = redis.call('EXISTS', BUCKETS) == 0, 0
   for _, range in ipairs(ranges(tag)) do
     local found = redis.call('ZRANGEBYLEX', HELD, range[1], range[2], 'LIMIT', 0, math.ceil(CHUNK / RUN))
     for _, run in ipairs(found) do
@@ -22,13 +23,16 @@ local function remove_whole()
   end
   spread('ZREM', HELD, gone)
   forget_empty(tags)
-  return removed, records
+  for _, range in ipairs(ranges(tag)) do
+    left = max(left, #redis.call('ZRANGEBYLEX', HELD, range[1], range[2], 'LIMIT', 0, 1))
+  end
+  return removed, records, left
 end
 
 if history == 0 and not ARGV[3] then
-  local removed, records = remove_whole()
+  local removed, records, left = remove_whole()
   if records > 0 then
-    return { removed, 1 }
+    return { removed, left }
   end
 end
 

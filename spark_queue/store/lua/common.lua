@@ -393,9 +393,23 @@ local function own(tag, last, most)
   return messages, all
 end
 
--- The messages of a run, where all of them are held still and stand side by side in the index, as what was claimed at
--- once does: their ids, and the rank of the first. Nil for others, and for a run of a few, which are looked at by
--- examine() together with those of other runs.
+-- What stands in the index from one record to another, `most` of them at most, where all of it ends as the lease of a
+-- tag does, as what was claimed at once does: the ids, their end, and the rank of the first. Asks for no score of each.
+local function stretch(tag, head, tail, most)
+  local first, last = redis.call('ZRANK', INDEX, head), redis.call('ZRANK', INDEX, tail)
+  if not (first and last and last >= first and last - first < most) then
+    return nil
+  end
+  local till = redis.call('ZSCORE', INDEX, head)
+  local one, other = ends(tag)
+  if till ~= redis.call('ZSCORE', INDEX, tail) or not (till == one or till == other) then
+    return nil
+  end
+  return redis.call('ZRANGE', INDEX, first, last), till, first
+end
+
+-- The messages of a run, where all of them are held still and stand side by side: their ids, and the rank of the first.
+-- Nil for others, and for a run of a few, which are looked at by examine() together with those of other runs.
 local function whole(run)
   local first = find(run, '\0', 1, true) + 17
   local stop, text = find(run, '\0', first, true), sub(run, first)
@@ -403,25 +417,13 @@ local function whole(run)
     return nil
   end
   local head, tail = sub(run, first, stop - 1), sub(run, 1 - find(string.reverse(run), '\0', 1, true))
-  local rank = redis.call('ZRANK', INDEX, head)
-  local last = rank and redis.call('ZRANK', INDEX, tail)
-  if not last or last < rank or last - rank >= RUN then
-    return nil
+  local ids, _, rank = stretch(sub(run, 1, first - 18), head, tail, RUN)
+  if ids and concat(ids, '\0') == text then
+    return ids, rank
   end
-  local ids = redis.call('ZRANGE', INDEX, rank, last)
-  if concat(ids, '\0') ~= text then
-    return nil
-  end
-  local till = redis.call('ZSCORE', INDEX, head)
-  local one, other = ends(sub(run, 1, first - 18))
-  if redis.call('ZSCORE', INDEX, tail) ~= till or not (till == one or till == other) then
-    return nil
-  end
-  return ids, rank
 end
 
--- The end of the lease of messages that are all held by one tag and stand side by side in the index, as what was
--- claimed at once does; nil for others. It asks for no score of each.
+-- The end of the lease of messages that are all held by one tag and stand side by side; nil for others.
 local function held_whole(messages)
   local ids, tags, n = messages.ids, messages.tags, #messages.ids
   if n < 2 or tags[1] == '' then
@@ -432,16 +434,11 @@ local function held_whole(messages)
       return nil
     end
   end
-  local first, last = redis.call('ZRANK', INDEX, ids[1]), redis.call('ZRANK', INDEX, ids[n])
-  if not (first and last and last - first == n - 1) then
+  local found, till = stretch(tags[1], ids[1], ids[n], n)
+  if not found or #found ~= n then
     return nil
   end
-  local till = redis.call('ZSCORE', INDEX, ids[1])
-  local one, other = ends(tags[1])
-  if till ~= redis.call('ZSCORE', INDEX, ids[n]) or not (till == one or till == other) then
-    return nil
-  end
-  for i, id in ipairs(redis.call('ZRANGE', INDEX, first, last)) do
+  for i, id in ipairs(found) do
     if id ~= ids[i] then
       return nil
     end
