@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -132,6 +133,9 @@ TOGETHER = 1_000
 
 #: Notes are read as the majority of the servers has them: whoever acts on one must not see it taken back.
 NOTES, SETTLED = f"{OWN}notes", ReadConcern("majority")
+
+#: Who meets others goes past up to 2 ** CROWD times as many messages as he wants.
+CROWD = 6
 
 #: Seconds until a command that was killed has noticed.
 STOPPING = 0.1
@@ -378,14 +382,19 @@ class MongoStore(SignallingStore):
         now = self._now()
         due = due_by(min(now, before))
         claim = claiming(tag, DatetimeMS(now), lease_end(now, lease))
-        claimed = more = 0
+        claimed = more = lost = 0
         large: str | None = None
         while claimed + more < enough and large is None:
             wanted = enough - claimed - more
             most = min(wanted, CHUNK)  # records, each of a message at least
-            ids = found.find(due, {"_id": 1}, limit=most, batch_size=most, **self._by(found, READY))
+            # Who met others goes past some messages, which are theirs most likely, or all would meet again and again.
+            past = random.randrange(most << min(lost, CROWD)) if lost else 0
+            ids = found.find(due, {"_id": 1}, skip=past, limit=most, batch_size=most, **self._by(found, READY))
             in_turn = ((one["_id"], str(one["_id"])) for one in ids.sort(WAITING_ORDER))
             first, _, large = fitting(in_turn, limit - claimed - more, wanted)
+            if not first and past:
+                lost = 0  # beyond the end
+                continue
             if not first:
                 break
             self._queue(queue, make=True)  # not before: a reserve makes no queue
@@ -395,6 +404,7 @@ class MongoStore(SignallingStore):
                 taken: int = found.update_many(which, claim, session=session, **BY_ID).modified_count
             claimed += taken
             if taken < len(first):
+                lost += 1
                 large = None  # there may be room for it
             if any(isinstance(one, str) for one in first):
                 more = self._more(found, {**FENCED, "_tag": tag})
