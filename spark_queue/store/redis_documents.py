@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_queue import message
-from spark_queue.buckets import weigh
+from spark_queue.buckets import rows_of, weigh
 from spark_queue.errors import StoreError
 from spark_queue.store.base import PAGE_BYTES, refused
 
@@ -51,7 +51,16 @@ def pieces(queue: str, batch: pa.RecordBatch, dues: Sequence[int], most: int) ->
     A piece has at most `most` records, and at most PAGE_BYTES of documents where it has more than one. Raises
     `MessageError` for a row whose document Redis cannot take.
     """
-    ids, made = batch.column("id").cast(pa.binary()), to_documents(queue, batch, dues)
+    made = to_documents(queue, batch, dues)
+    if len(made) <= min(most, message.FEW) and sum(map(len, made)) <= PAGE_BYTES:
+        names = [id.encode() for id in batch.column("id").to_pylist()]
+        content = [b"%d" % sum(map(rows_of, batch.column("id").to_pylist()))]
+        content += [one for due, name in zip(dues, names, strict=True) for one in (b"%d" % due, name)]
+        content += [one for pair in zip(names, made, strict=True) for one in pair]
+        strings = (b"\xdb%b%b" % (struct.pack(">I", len(one)), one) for one in content)
+        yield int(content[0]), b"\xdd%b%b" % (struct.pack(">I", len(content)), b"".join(strings))
+        return
+    ids = batch.column("id").cast(pa.binary())
     moments = pa.array(dues, pa.int64()).cast(pa.string()).cast(pa.binary())
     ends = list(itertools.accumulate(map(len, made)))
     start = 0
@@ -93,10 +102,7 @@ def to_documents(queue: str, batch: pa.RecordBatch, dues: Sequence[int]) -> Sequ
 
 
 def _documents(batch: pa.RecordBatch, dues: Sequence[int]) -> Sequence[bytes]:
-    escaped = pc.match_substring_regex(batch.column("id"), r'[\x00-\x1f"\\]')
-    alike = not pc.any(pc.or_(escaped, pc.not_equal(batch.column("payload_kind"), "json"))).as_py()
-    small = batch.nbytes < PAGE_BYTES * 16  # else they are too much for one array
-    if alike and small and not len(batch.column("headers").items):  # whole columns at a time, as almost always
+    if batch.num_rows > message.FEW and _are_plain(batch):  # whole columns at a time, as almost always
         made: Sequence[bytes] = pc.binary_join_element_wise(
             b'{"_id":"',
             batch.column("id").cast(pa.binary()),
@@ -112,6 +118,14 @@ def _documents(batch: pa.RecordBatch, dues: Sequence[int]) -> Sequence[bytes]:
         return made
     columns = (batch.column(name).to_pylist() for name in ("id", "payload", "payload_kind", "tries"))
     return [_document(*row) for row in zip(*columns, message.header_dicts(batch), dues, strict=True)]
+
+
+def _are_plain(batch: pa.RecordBatch) -> bool:
+    """Whether all are JSON without headers, with ids that need no escapes; and not too much for one array."""
+    if len(batch.column("headers").items) or batch.nbytes >= PAGE_BYTES * 16:
+        return False
+    escaped = pc.match_substring_regex(batch.column("id"), r'[\x00-\x1f"\\]')
+    return not pc.any(pc.or_(escaped, pc.not_equal(batch.column("payload_kind"), "json"))).as_py()
 
 
 def _document(id: str, payload: bytes, kind: str, tries: int, headers: dict[str, str], due: int) -> bytes:
@@ -132,7 +146,7 @@ _Parts = tuple[bytes, str, dict[str, str] | None, int]  # payload, kind, headers
 
 def as_batch(queue: str, rows: Sequence[Row], documents: Sequence[bytes]) -> pa.RecordBatch:
     """The MESSAGES batch of documents."""
-    alike = _alike(queue, rows, documents)
+    alike = _alike(queue, rows, documents) if len(rows) > message.FEW else None
     if alike is not None:
         return alike
     tails: dict[bytes, _Tail | None] = {}  # few differ in a batch

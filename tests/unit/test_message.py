@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_queue.message import (
+    FEW,
     MESSAGES,
     PUSHES,
+    DerivedIds,
     Message,
     as_json,
     as_text,
@@ -141,6 +143,20 @@ def test_faults_name_every_row_and_its_first_rule():
     assert (wrong[2], wrong[3]) == ("its delay is negative", "its id is empty")
     assert faults(good, 100) == {}
     assert list(faults(pushes(["x" * 101, "x" * 100]), 100)) == [0]
+
+
+@pytest.mark.parametrize("id", ["", "x" * 201, "a\0b", "\x7fa", None, "ü" * 101, "plain\0"])
+def test_an_id_that_breaks_a_rule_is_found_among_few_and_among_many(id):
+    for n in (1, FEW, FEW + 1, 500):
+        rows = pushes([{}] * n, ids=["a/b:c-d_e.f"] * (n - 1) + ["x"])
+        assert faults(rows, 100) == {}
+        broken = rows.set_column(0, rows.schema.field(0), pa.array(["a/b:c-d_e.f"] * (n - 1) + [id], pa.string()))
+        assert list(faults(broken, 100)) == [n - 1]
+
+
+def test_a_few_ids_are_made_like_many():
+    few, many = DerivedIds("part"), DerivedIds("part")
+    assert [id for _ in range(10 * FEW) for id in few.take(1).to_pylist()] == many.take(10 * FEW).to_pylist()
 
 
 @pytest.mark.parametrize("payload", [b"", b"\x00\xff", b"text", bytes(range(256)), "", "text", "5", '"ü€𝄞\\n\0'])

@@ -6,9 +6,11 @@ import json
 import struct
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_queue import message
 from spark_queue.message import PUSHES, decode, messages
 from spark_queue.store import redis_documents as documents
 from spark_queue.store.redis_documents import as_batch, pieces, to_documents
@@ -27,6 +29,15 @@ payloads = st.one_of(
 )
 objects = st.dictionaries(st.text(max_size=3), values, max_size=3).map(lambda one: (json.dumps(one).encode(), "json"))
 headers = st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=2)
+
+
+@pytest.fixture(params=["one by one", "by columns"], autouse=True, scope="module")
+def few(request):
+    """Whether these few rows are written one by one, or as many are."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "by columns":
+            patch.setattr(message, "FEW", 0)
+        yield
 
 
 @st.composite
@@ -106,6 +117,7 @@ def test_what_was_written_is_read_as_it_was(batch_and_dues, other_dues):
 
 
 def test_documents_that_are_alike_are_read_by_whole_columns(monkeypatch):
+    monkeypatch.setattr(message, "FEW", 0)
     batch = pa.RecordBatch.from_pylist(
         [
             {"id": f"{i:024x}", "payload": b'{"n":1}', "payload_kind": "json", "headers": [], "tries": 0}
