@@ -212,7 +212,7 @@ def charts(found: Results) -> None:
 
 def _bars(ax: Any, found: Results, store: str, what: str, who: list[str]) -> None:
     upwards = who[::-1]
-    theirs = {RAW, CEILING, *found.peers.get(store, ())}
+    theirs = {RAW, CEILING, LARGE_CEILING, *found.peers.get(store, ())}
     rates = [found.median(store, f"{one}, {what}", "rate") for one in upwards]
     ax.barh(upwards, rates, color=[THEIRS if one in theirs else OURS for one in upwards])
     ax.set_xlabel(f"{what}: messages per second")
