@@ -26,8 +26,8 @@ export SPARK_LOCAL_IP = 127.0.0.1
 unexport SPARK_HOME
 
 # Tests start Spark often and leave it soon: what a JVM spends on getting faster it does not get back.
-# And Spark's classes come from an archive, in half the time.
-JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+# And Spark's classes come from an archive, in half the time; where it cannot be used, Java says so, but not to stdout.
+JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable -Xlog:all=warning:stderr
 test chaos compat notebooks: export SPARK_SUBMIT_OPTS = $(JVM) -XX:SharedArchiveFile=$(dir $(PYSPARK_PYTHON))../spark.jsa
 test chaos compat notebooks: export SPARK_LAUNCHER_OPTS = $(JVM)
 

@@ -247,7 +247,7 @@ class Scene:
     def some_are_held(self) -> None:
         """c/1/0 holds 0 to 3, c/1/1 holds 4 to 6, d/1/0 holds 7; 8 is ready and 9 scheduled."""
         self.store.push(self.one, self.batch(*range(9)))
-        self.store.push(self.one, self.batch(9, delay=HOUR))
+        self.store.push(self.one, self.batch(9, delay=2 * HOUR))  # not when a lease ends
         assert self.store.reserve(self.one, "c/1", 7, partitions=2, lease=HOUR) == [4, 3]
         assert self.store.reserve(self.one, "d/1", 1, lease=HOUR) == [1]
 
