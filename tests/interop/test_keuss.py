@@ -162,6 +162,7 @@ def test_sizes_agree_at_each_step(shared):
     agree(shared, keuss, ours, 0, 0, 0)
     keuss.push(1)
     ours.push(2)
+    time.sleep(0.002)  # those of one millisecond have an order of their own
     keuss.push(3)
     agree(shared, keuss, ours, 3, 0, 0)
     keuss.push(4, delay=3600)
@@ -173,8 +174,7 @@ def test_sizes_agree_at_each_step(shared):
     agree(shared, keuss, ours, 1, 3, 1)
     ours.commit(held[1])
     agree(shared, keuss, ours, 1, 3, 0)
-    # those of one millisecond have an order of their own
-    assert {*(one.payload for one in held), keuss.pop().payload} == {1, 2, 3}
+    assert keuss.pop().payload == 3
     agree(shared, keuss, ours, 0, 3, 0)
 
 
