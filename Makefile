@@ -61,7 +61,7 @@ demo: setup java  ## Let 336,776 real flights flow through a graph of queues, an
 	$(call say,demo: flights through a graph of queues)
 	@$(VENV)/bin/python jobs/demo.py
 
-test: setup java keuss $(VENV)/spark.jsa  ## Run all tests against real servers, which it starts and stops (PYTEST_ARGS='-k redis', WORKERS=0: in one process)
+test: setup java keuss rfq $(VENV)/spark.jsa  ## Run all tests against real servers, which it starts and stops (PYTEST_ARGS='-k redis', WORKERS=0: in one process)
 	$(call say,tests: starting servers and running pytest)
 	@$(VENV)/bin/python tests/services.py run $(VENV)/bin/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 	$(call say,tests: all passed)
@@ -100,8 +100,8 @@ services-stop:  ## Stop the servers that `make services` started
 
 compat: $(SPARKS:%=compat-%)  ## Run the Spark tests on other versions of Spark (SPARKS='4.0 4.1')
 
-# Only one of the benchmarks has peers in it, and that may be told to leave them out.
-bench: setup java $(if $(filter run,$(BENCH)),$(if $(filter --no-peers,$(BENCH_ARGS)),,peers))  ## Compare the bare drivers, our client, Spark and peers; BENCH=stages, latency, memory, growth, delivery, exchanges or idle: something else (BENCH_ARGS=…)
+# Two of the benchmarks have peers in them, and one may be told to leave them out.
+bench: setup java $(if $(filter run layouts,$(BENCH)),$(if $(filter --no-peers,$(BENCH_ARGS)),,peers))  ## Compare the bare drivers, our client, Spark and peers; BENCH=layouts, stages, latency, memory, growth, delivery, exchanges or idle: something else (BENCH_ARGS=…)
 	$(call say,bench: starting servers and running bench/$(BENCH).py)
 	@$(VENV)/bin/python tests/services.py run $(VENV)/bin/python bench/$(BENCH).py $(BENCH_ARGS)
 
@@ -151,8 +151,10 @@ $(foreach spark,$(SPARKS),$(eval $(call compat_rules,$(spark))))
 	$(call say,setup: writing an archive of the classes that Spark loads)
 	@SPARK_SUBMIT_OPTS='$(JVM)' SPARK_LAUNCHER_OPTS='$(JVM)' $(@D)/bin/python tests/spark_classes.py $@
 
-# The real keuss, for the tests that share a queue with it. Without Node.js they are skipped, except in CI.
-.PHONY: keuss
+# The real keuss and rfq, for the tests that share a queue with them: in Node.js, without which these are skipped, except
+# in CI; and rfq in Python, in an environment of its own, which the benchmark's peers need too.
+.PHONY: keuss rfq
+rfq: $(VENV_PEERS)-rfq/.stamp
 ifneq ($(shell command -v npm),)
 keuss: $(KEUSS)/node_modules/.package-lock.json
 else ifeq ($(CI),true)
@@ -160,7 +162,7 @@ keuss:
 	@echo "npm is missing: install Node.js 18 or later (on Debian: apt-get install -y nodejs npm)" >&2; exit 1
 else
 keuss:
-	$(call say,no npm: tests with the real keuss are skipped; to run them: apt-get install -y nodejs npm)
+	$(call say,no npm: tests with the real keuss, and with rfq in JavaScript, are skipped; to run them: apt-get install -y nodejs npm)
 endif
 
 $(KEUSS)/node_modules/.package-lock.json $(PEERS)/node_modules/.package-lock.json: \
@@ -171,7 +173,7 @@ $(KEUSS)/node_modules/.package-lock.json $(PEERS)/node_modules/.package-lock.jso
 
 # What bench/peers measures; peers that cannot be had are told there.
 .PHONY: peers
-peers: keuss $(VENV_PEERS)/.stamp $(VENV_PEERS)-rfq/.stamp $(if $(shell command -v npm),$(PEERS)/node_modules/.package-lock.json)
+peers: keuss rfq $(VENV_PEERS)/.stamp $(if $(shell command -v npm),$(PEERS)/node_modules/.package-lock.json)
 
 $(VENV_PEERS)/.stamp: $(PEERS)/requirements.txt
 $(VENV_PEERS)-rfq/.stamp: $(PEERS)/requirements-rfq.txt

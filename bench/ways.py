@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from raw import BATCH, Raw, RawMongo, RawRedis, RawSqlite
 
 from spark_queue import Buckets, open_store
+from spark_queue.address import Address
 from spark_queue.buckets import Layout
 from spark_queue.options import AT_LEAST_ONCE, EXACTLY_ONCE
 
@@ -85,7 +86,7 @@ class Ways:
 
     def __init__(self, spark: SparkSession, scheme: str, url: str, folder: Path) -> None:
         self.spark, self.scheme, self.url, self.folder = spark, scheme, url, folder
-        self._server = server_cpu(url)
+        self._server = server_cpu(Address.of(url).url)
 
     def names(self) -> list[Way]:
         """What can be measured, a push before its drain."""
@@ -174,6 +175,10 @@ class Ways:
         how = OURS[way.who]
         trigger = TRIGGER * self._scale(way)
         fill(store, queue, payloads(n + BESIDE * trigger))
+        return self.drained(queue, how, n, trigger)
+
+    def drained(self, queue: str, how: Through, n: int, trigger: int) -> Measured:
+        """Drain `n` messages of a queue that holds BESIDE batches of `trigger` messages more."""
         options = {"url": self.url, "queue": queue, "delivery": how.delivery, "numPartitions": how.partitions}
         return self._drained("queue", options, n, trigger)
 

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from spark_queue.exchange.runner import ExchangeGraph, Status
 
 EPILOG = """\
-CONF is YAML or JSON: namespaces (databases by name) and exchanges (from one queue to others, by selectors); see
-docs/exchanges.md. ${NAME} in it stands for a variable of the environment.
+CONF is YAML or JSON: namespaces (databases by name), exchanges (from one queue to others, by selectors) and links
+(from one queue to one, in one step); see docs/exchanges.md and docs/links.md. ${NAME} in it stands for a variable of
+the environment.
 
 Each exchange is a streaming query with a checkpoint of its own. One that fails starts again, after a pause that
 grows; the others go on. A run that was stopped goes on where it was, when it is given the same checkpoints.
@@ -84,14 +85,14 @@ def prepare(args: argparse.Namespace) -> Plan:
     except OSError as error:
         beside = [str(one) for one in Path(args.conf).parent.glob("*")]
         raise UsageError(f"{args.conf}: {error.strerror}{near(args.conf, beside)}") from None
-    if not graph.exchanges:
-        raise UsageError(f"{args.conf} has no exchanges")
+    if not graph.steps:
+        raise UsageError(f"{args.conf} has neither exchanges nor links")
     for name in args.only:
-        if name not in graph.exchanges:
-            hint = near(name, graph.exchanges) or f"; there are {', '.join(graph.exchanges)}"
+        if name not in graph.steps:
+            hint = near(name, graph.steps) or f"; there are {', '.join(graph.steps)}"
             raise UsageError(f"--only: {args.conf} has no exchange {name!r}{hint}")
     root = args.checkpoint_root or str(Path("checkpoints", Path(args.conf).stem))
-    return Plan(args, graph, root, args.only or list(graph.exchanges))
+    return Plan(args, graph, root, args.only or list(graph.steps))
 
 
 def work(spark: SparkSession, plan: Plan, watch: job.Watch) -> job.Summary:

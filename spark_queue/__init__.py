@@ -33,17 +33,20 @@ if TYPE_CHECKING:
     from spark_queue.operations import (
         compact,
         dead_letters,
+        history,
         layout,
         ledgers,
         recover,
         redrive,
         release,
+        replay,
         reservations,
         set_layout,
         set_ledger,
     )
     from spark_queue.spark import delivery_hash, drain, register, supervise
     from spark_queue.store import open_store
+    from spark_queue.store.counters import Statistics
 
 _HOME = {
     "Buckets": "buckets",
@@ -63,11 +66,13 @@ _HOME = {
     "Message": "message",
     "compact": "operations",
     "dead_letters": "operations",
+    "history": "operations",
     "layout": "operations",
     "ledgers": "operations",
     "recover": "operations",
     "redrive": "operations",
     "release": "operations",
+    "replay": "operations",
     "reservations": "operations",
     "set_layout": "operations",
     "set_ledger": "operations",
@@ -76,6 +81,7 @@ _HOME = {
     "register": "spark",
     "supervise": "spark",
     "open_store": "store",
+    "Statistics": "store.counters",
 }
 
 __all__ = [
@@ -91,6 +97,7 @@ __all__ = [
     "QueueError",
     "QueueSizes",
     "SchemaError",
+    "Statistics",
     "StoreError",
     "StoreUnavailable",
     "UsageError",
@@ -98,6 +105,7 @@ __all__ = [
     "dead_letters",
     "delivery_hash",
     "drain",
+    "history",
     "layout",
     "ledgers",
     "open_store",
@@ -105,6 +113,7 @@ __all__ = [
     "redrive",
     "register",
     "release",
+    "replay",
     "reservations",
     "set_layout",
     "set_ledger",

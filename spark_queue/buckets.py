@@ -33,8 +33,8 @@ T = TypeVar("T")
 #: Most bytes of messages in one bucket, before they are compressed; a message that is larger is alone in its own.
 MOST_BYTES = 4 << 20
 
-_ROWS = pa.schema([MESSAGES.field(name) for name in ("id", "payload", "payload_kind", "headers")])
-_DATED = _ROWS.append(MESSAGES.field("mature"))
+ROWS = pa.schema([MESSAGES.field(name) for name in ("id", "payload", "payload_kind", "headers")])
+_DATED = ROWS.append(MESSAGES.field("mature"))
 
 
 #: Most messages in one bucket: a worker has one open as a whole.
@@ -144,21 +144,16 @@ def bucket(rows: pa.RecordBatch, how: Buckets) -> pa.RecordBatch:
     """
     moments = rows.column("mature")
     last = pc.max(moments)
-    schema = _ROWS if pc.all(pc.equal(moments, last)).as_py() else _DATED
+    schema = ROWS if pc.all(pc.equal(moments, last)).as_py() else _DATED
     content = pa.RecordBatch.from_arrays([rows.column(name) for name in schema.names], schema=schema)
-    size = content.nbytes
-    sink = pa.BufferOutputStream()
     # What is alone and large would gain little, and might grow beyond what a database takes.
-    options = pa.ipc.IpcWriteOptions(compression=how.compression if len(rows) > 1 or size < 1 << 20 else None)
-    with pa.ipc.new_stream(sink, schema, options=options) as writer:
-        writer.write_batch(content)
-    packed = sink.getvalue()
+    packed = sealed(content, how.compression if len(rows) > 1 or content.nbytes < 1 << 20 else None)
     digest = sha256(packed).hexdigest()[:16]
     id = f"{MARK}{rows.column('id')[0].as_py()}{MARK}{rows.num_rows}{MARK}{digest}"
     return pa.RecordBatch.from_arrays(
         [
             pa.array([id], pa.string()),
-            pa.array([packed.to_pybytes()], pa.binary()),
+            pa.array([packed], pa.binary()),
             pa.array(["binary"], pa.string()),
             message.no_headers(1),
             pa.array([last.as_py()], PUSHES.field("mature").type),
@@ -167,6 +162,20 @@ def bucket(rows: pa.RecordBatch, how: Buckets) -> pa.RecordBatch:
         ],
         schema=PUSHES,
     )
+
+
+def sealed(rows: pa.RecordBatch, compression: str | None = None) -> bytes:
+    """The bytes of a bucket with these rows."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_batch(rows)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def unsealed(packed: bytes | pa.Buffer) -> pa.RecordBatch:
+    """The rows again."""
+    with pa.ipc.open_stream(packed) as reader:
+        return reader.read_next_batch()
 
 
 def _in_order(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -220,8 +229,7 @@ def expanded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 def _opened(record: pa.RecordBatch) -> pa.RecordBatch:
     """The messages of one bucket."""
-    with pa.ipc.open_stream(record.column("payload")[0].as_buffer()) as reader:
-        rows = reader.read_next_batch()
+    rows = unsealed(record.column("payload")[0].as_buffer())
     n = rows.num_rows
     own = {name: rows.column(name) for name in rows.schema.names}
     if "mature" in own and pc.max(own["mature"]) != record.column("mature")[0]:

@@ -23,11 +23,12 @@ import pyarrow as pa
 
 from spark_queue.buckets import Buckets, Layout
 from spark_queue.errors import OptionError
-from spark_queue.message import Json, Message, messages, pushes
+from spark_queue.message import Json, Message, messages, new_id_array, pushes
 from spark_queue.options import name_of_consumer
 from spark_queue.store import open_store
 from spark_queue.store.apart import compact
 from spark_queue.store.base import Death, Sizes, Store, layout_of
+from spark_queue.store.counters import Statistics
 from spark_queue.store.policy import bury_exhausted, give_back
 
 #: Messages that an iteration reserves at once.
@@ -64,10 +65,10 @@ class Queue:
         """Connect to nothing yet.
 
         `lease`: seconds that a reservation lasts, `None` for ever. After `max_tries` failures a message moves to
-        `dead_letter_queue` (default `<queue>.dead`). `history`: seconds that committed messages are kept for
-        looking at. `layout`: whether messages that are pushed together go into buckets (`Buckets()`) or not
-        (`"single"`), whatever is set for the queue. Raises `OptionError` for a URL or a name that cannot be meant,
-        `DriverMissing`.
+        `dead_letter_queue` (default `<queue>.dead`). `history`: seconds that messages are kept for looking at once
+        they are committed or dead-lettered. `layout`: whether messages that are pushed together go into buckets
+        (`Buckets()`) or not (`"single"`), whatever is set for the queue. Raises `OptionError` for a URL or a name
+        that cannot be meant, `DriverMissing`.
         """
         self._owned = isinstance(url, str)
         self.store = open_store(url) if isinstance(url, str) else url
@@ -124,6 +125,8 @@ class Queue:
         left as it is. Raises `MessageError`, and `TypeError` for what JSON cannot hold, before anything is pushed.
         """
         ms = None if delay is None else round(delay * 1000)
+        if ids is None:
+            ids = self.store.own_ids(new_id_array(len(payloads))).to_pylist()
         batch = pushes(payloads, ids=ids, headers=headers, mature=mature, delay=ms)
         self.store.push(self.name, batch)
         pushed: list[str] = batch.column("id").to_pylist()
@@ -149,7 +152,7 @@ class Queue:
 
     def _take(self, tag: str, rows: int) -> list[Message]:
         if self._max_tries is not None:
-            rows -= bury_exhausted(self.store, self.name, tag, self._max_tries, self.dead_name)
+            rows -= bury_exhausted(self.store, self.name, tag, self._max_tries, self.dead_name, self._history)
         taken: list[Message] = []
         for batch in self.store.fetch(self.name, f"{tag}/0"):
             taken += messages(batch)
@@ -164,7 +167,10 @@ class Queue:
         At most once: a message that its taker does not live to work on is gone. Use `reserve` and `commit` otherwise.
         """
         taken = self.reserve(1, timeout=timeout)
-        return taken[0] if taken and self.commit(taken[0]) else None
+        if not taken or not self.commit(taken[0]):
+            return None
+        self.store.count(self.name, reserve=-1, commit=-1, get=1)  # as keuss counts what is taken in one act
+        return taken[0]
 
     def messages(self, *, timeout: float | None = None, prefetch: int = PREFETCH) -> Iterator[Message]:
         """Reserve message after message; end where none comes for `timeout` seconds (`None`: never).
@@ -211,6 +217,7 @@ class Queue:
                     delay=round(delay * 1000),
                     max_tries=self._max_tries,
                     dead=self.dead_name,
+                    history=self._history,
                 )
             )
         return given
@@ -220,7 +227,7 @@ class Queue:
 
         `reason` goes into the header `x-error`.
         """
-        death = Death(reason, failed=1)
+        death = Death(reason, failed=1, history=self._history)
         return sum(
             self.store.move(self.name, self.dead_name, tag=tag, ids=ids, death=death)
             for tag, ids in self._settled(hopeless)
@@ -249,6 +256,28 @@ class Queue:
         own = self.store.sizes(self.name)
         dead = self.store.sizes(self.dead_name).total
         return QueueSizes(own.ready, own.scheduled, own.reserved, own.oldest_ready_age, dead)
+
+    def statistics(self) -> Statistics:
+        """What was done to the messages of the queue, by all its clients: `put`, `get`, `reserve`, `commit`, ….
+
+        What others did in the last tenth of a second may not be in it yet.
+        """
+        return self.store.statistics(self.name)
+
+    def pause(self) -> None:
+        """Let nobody take messages of the queue until it is resumed: no client, no query, no keuss.
+
+        It holds across restarts. Messages can be pushed, and what is reserved can be settled.
+        """
+        self.store.pause(self.name)
+
+    def resume(self) -> None:
+        """Let messages be taken again; who waits for one is woken."""
+        self.store.resume(self.name)
+
+    def paused(self) -> bool:
+        """Whether the queue is paused."""
+        return self.store.paused(self.name)
 
     def peek(self, limit: int = 10) -> list[Message]:
         """The first messages in order, reserved ones included, changing nothing."""

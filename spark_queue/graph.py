@@ -1,4 +1,4 @@
-"""Queues wired into a graph by declarations: namespaces, exchanges, destinations.
+"""Queues wired into a graph by declarations: namespaces, exchanges, destinations, links.
 
     namespaces:
       local: sqlite:///queues.db
@@ -11,6 +11,11 @@
             selector: payload:dep_delay::int > 60    # SQL; absent: always
             set: {headers: {class: "'late'"}}        # seen by the destinations after it
           - air/all
+    links:                                           # each message moves on, to one queue: see `Link`
+      clean:
+        src: air/raw
+        dst: air/clean
+        process: work.flights:clean
 
 The same in Python: `Graph(namespaces={...}, exchanges={"by_delay": Exchange(...)})`, where a selector may also be a
 Column or a callable. This module knows what a graph is and what is wrong with one, and does nothing with it.
@@ -19,6 +24,7 @@ Column or a callable. This module knows what a graph is and what is wrong with o
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
@@ -39,6 +45,7 @@ RESTARTS = 8
 #: Queues, in the namespace of an exchange's source, for what it cannot route.
 NO_ROUTE, TOO_MANY_HOPS = "__no_route__", "__too_many_hops__"
 
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _FORBID = ConfigDict(extra="forbid", revalidate_instances="always", coerce_numbers_to_str=True)
 
 
@@ -67,6 +74,17 @@ def _expression(value: Any) -> Any:
 
 def _entry(value: Any) -> Any:
     return "NULL" if value is None else _expression(value)
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def _process(value: Any) -> Any:
+    """A function, or where it is: `module:function`."""
+    if value is None or callable(value) or (isinstance(value, str) and _FUNCTION.fullmatch(value)):
+        return value
+    raise ValueError("a function, or module:function")
 
 
 def _pause(value: Any) -> Any:
@@ -109,6 +127,11 @@ class Place:
 
     queue: Annotated[str, Field(min_length=1)]
     ns: str = ""
+
+    @property
+    def place(self) -> Place:
+        """Itself, as of a `Destination`."""
+        return self
 
     def __str__(self) -> str:
         return f"{self.ns}/{self.queue}"
@@ -188,6 +211,65 @@ class Exchange:
         return list(dict.fromkeys([self.src.ns, *(one.ns for one in self.dst)]))
 
 
+@dataclass(frozen=True)
+class Moves:
+    """What a link changes of a message, by expressions: as `Changes`, and when it can be reserved there."""
+
+    __pydantic_config__ = _FORBID
+
+    payload: Expression | None = None
+    headers: Entries = field(default_factory=dict)
+    mature: Expression | None = None
+    delay: Expression | None = None
+    tries: Expression | None = None
+
+
+@dataclass(frozen=True)
+class Retry:
+    """After how many seconds a message that failed comes again: `base`, and `factor` for each failure before."""
+
+    __pydantic_config__ = _FORBID
+
+    base: Annotated[float, Field(ge=0)] = 1.0
+    factor: Annotated[float, Field(ge=0)] = 2.0
+
+
+@dataclass(frozen=True)
+class Link:
+    """From a queue to one of others that lie in the same collection of MongoDB (`layout=pl-mongo`), or to none.
+
+    A message is changed and moved in one step of the database, so it is in one of the queues at every moment, and
+    goes on exactly once whatever dies. Without destination it is done when it is worked on; with several, `to` names
+    the queue, or gives its number from 0. What becomes of a message is told by expressions, `drop` (true: it ends
+    here), `to` and `set`, or by `process`, a function of Python (see `spark_queue.outcome`). One that fails comes
+    again, after `retry`, until the option `maxTries` ends that. `every`, `consumer`, `options`: as of an exchange.
+    """
+
+    __pydantic_config__ = _FORBID
+
+    src: Annotated[Place, BeforeValidator(_place)]
+    dst: Annotated[list[Annotated[Place, BeforeValidator(_place)]], BeforeValidator(_listed)] = field(
+        default_factory=list
+    )
+    process: Annotated[Any, BeforeValidator(_process)] = None
+    drop: Expression | None = None
+    to: Expression | None = None
+    set: Moves = field(default_factory=Moves)
+    retry: Retry = field(default_factory=Retry)
+    consumer: Consumer = field(default_factory=Consumer)
+    every: Annotated[int, BeforeValidator(_pause)] = 0
+    options: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def guarantee(self) -> str:
+        """The delivery that holds, by construction."""
+        return EXACTLY_ONCE
+
+    def namespaces(self) -> list[str]:
+        """Where it writes."""
+        return [self.src.ns]
+
+
 #: Where something stands in a graph: ("exchanges", "by_delay", "dst", 0, "selector").
 Path = tuple[str | int, ...]
 
@@ -202,24 +284,32 @@ class Origin:
 
 @dataclass(frozen=True)
 class Graph:
-    """Namespaces and exchanges, by name. `max_hops`: how many exchanges a message may go through."""
+    """Namespaces, exchanges and links, by name. `max_hops`: how many exchanges a message may go through."""
 
     __pydantic_config__ = _FORBID
 
     namespaces: dict[Name, Annotated[Namespace, BeforeValidator(_namespace)]]
     exchanges: dict[NameOfExchange, Exchange] = field(default_factory=dict)
     max_hops: Annotated[int, Field(ge=1)] = MAX_HOPS
+    links: dict[NameOfExchange, Link] = field(default_factory=dict)
     origin: ClassVar[Origin] = Origin()  # of a graph from a file: its own; nothing that can be said about a graph
 
-    def having(self, exchanges: dict[str, Exchange]) -> Graph:
-        """The graph with these exchanges in place of its own. Raises `GraphError`."""
-        made = replace(self, exchanges=exchanges)
+    @property
+    def steps(self) -> dict[str, Exchange | Link]:
+        """All that takes messages from queues: exchanges and links, by name."""
+        return {**self.exchanges, **self.links}
+
+    def having(self, steps: Mapping[str, Exchange | Link]) -> Graph:
+        """The graph with these exchanges and links in place of its own. Raises `GraphError`."""
+        links = {name: one for name, one in steps.items() if isinstance(one, Link)}
+        exchanges = {name: one for name, one in steps.items() if isinstance(one, Exchange)}
+        made = replace(self, exchanges=exchanges, links=links)
         object.__setattr__(made, "origin", self.origin)
         return checked(made)
 
     def queues(self) -> list[Place]:
-        """All queues that exchanges name, in the order in which they do."""
-        places = [place for one in self.exchanges.values() for place in (one.src, *(to.place for to in one.dst))]
+        """All queues that exchanges and links name, in the order in which they do."""
+        places = [place for one in self.steps.values() for place in (one.src, *(to.place for to in one.dst))]
         return list(dict.fromkeys(places))
 
     def leftovers(self) -> list[Place]:
@@ -228,12 +318,12 @@ class Graph:
         return [Place(queue, ns) for ns in spaces for queue in (NO_ROUTE, TOO_MANY_HOPS)]
 
     def cycles(self) -> list[list[str]]:
-        """Exchanges that feed each other, cycle by cycle: one for each set of queues that reach one another.
+        """Exchanges and links that feed each other, by cycles: one for each set of queues that reach one another.
 
-        Each begins with the exchange that is declared first. They are legal: the hop limit ends a message that goes
+        Each begins with the one that is declared first. They are legal: the hop limit ends a message that goes
         round and round.
         """
-        wires, names = self._wires(), list(self.exchanges)
+        wires, names = self._wires(), list(self.steps)
         knots = (wires.subgraph(one) for one in nx.strongly_connected_components(wires))
         rings = (
             [wires.edges[edge]["exchange"] for edge in nx.find_cycle(one)] for one in knots if one.number_of_edges()
@@ -245,21 +335,21 @@ class Graph:
         return sorted(turned, key=lambda ring: names.index(ring[0]))
 
     def loops(self) -> dict[str, set[Place]]:
-        """The destinations from which messages can come back to their exchange, of those exchanges that have some."""
+        """The destinations from which messages can come back, of those exchanges and links that have some."""
         knots = nx.strongly_connected_components(self._wires())
         home = {place: number for number, knot in enumerate(knots) for place in knot}
         back = {
-            name: {to.place for to in one.dst if home[to.place] == home[one.src]}
-            for name, one in self.exchanges.items()
+            name: {to.place for to in one.dst if home[to.place] == home[one.src]} for name, one in self.steps.items()
         }
         return {name: places for name, places in back.items() if places}
 
     def _wires(self) -> nx.DiGraph[Place]:
-        """The queues, and which exchange leads from one to another."""
+        """The queues, and which exchange or link leads from one to another."""
         wires: nx.DiGraph[Place] = nx.DiGraph()
-        for name, exchange in self.exchanges.items():
-            for one in exchange.dst:
-                wires.add_edge(exchange.src, one.place, exchange=name)
+        for name, step in self.steps.items():
+            wires.add_node(step.src)
+            for one in step.dst:
+                wires.add_edge(step.src, one.place, exchange=name)
         return wires
 
 
@@ -288,6 +378,10 @@ def _words(path: Path) -> str:
             words = [f"exchange {name!r}", f"destination {number + 1}"]
         case ("exchanges", name, *rest):
             words = [f"exchange {name!r}"]
+        case ("links", name, "dst", int(number), *rest):
+            words = [f"link {name!r}", f"destination {number + 1}"]
+        case ("links", name, *rest):
+            words = [f"link {name!r}"]
         case _:
             words, rest = [], list(path)
     return ", ".join([*words, ".".join(map(str, rest))] if rest else words)
@@ -351,7 +445,9 @@ def _mistake(error: Any) -> Mistake:
 def keys_at(path: Path) -> list[str]:
     """The keys that may stand at a path."""
     kinds: dict[str, Any] = {"namespaces": Namespace, "dst": Destination, "src": Place, "consumer": Consumer}
-    kinds |= {"exchanges": Exchange, "set": Changes}
+    kinds |= {"exchanges": Exchange, "set": Changes, "links": Link, "retry": Retry}
+    if path[:1] == ("links",):
+        kinds |= {"dst": Place, "set": Moves}
     last = next((str(part) for part in reversed(path) if part in kinds), "")
     return [one.name for one in fields(kinds.get(last, Graph))]
 
@@ -364,7 +460,11 @@ def _with_namespaces(graph: Graph) -> Graph:
         src = replace(one.src, ns=one.src.ns or only)
         dst = [replace(to, ns=to.ns or src.ns) for to in one.dst]
         exchanges[name] = replace(one, src=src, dst=dst)
-    return replace(graph, exchanges=exchanges)
+    links = {}
+    for name, link in graph.links.items():
+        src = replace(link.src, ns=link.src.ns or only)
+        links[name] = replace(link, src=src, dst=[replace(to, ns=to.ns or src.ns) for to in link.dst])
+    return replace(graph, exchanges=exchanges, links=links)
 
 
 def _strangers(raw: Any) -> Iterator[Mistake]:
@@ -376,18 +476,20 @@ def _strangers(raw: Any) -> Iterator[Mistake]:
     known = inside(raw, "namespaces")
     names = list(map(str, known)) if isinstance(known, dict) else []
     hint = f"; there are {', '.join(map(repr, names))}" if names else "; there are none"
-    exchanges = inside(raw, "exchanges")
-    for name, exchange in exchanges.items() if isinstance(exchanges, dict) else ():
-        to = inside(exchange, "dst")
-        places: list[tuple[Path, Any]] = [(("src",), inside(exchange, "src"))]
+    declared = {kind: inside(raw, kind) for kind in ("exchanges", "links")}
+    steps = [(kind, *one) for kind, found in declared.items() if isinstance(found, dict) for one in found.items()]
+    for kind, name, step in steps:
+        to = inside(step, "dst")
+        to = [to] if kind == "links" and to and not isinstance(to, list) else to
+        places: list[tuple[Path, Any]] = [(("src",), inside(step, "src"))]
         places += [(("dst", number), one) for number, one in enumerate(to if isinstance(to, list) else ())]
         for path, place in places:
             ns = inside(_place(place), "ns")
             if ns and ns not in names:
                 text = f"unknown namespace {ns!r}{near(str(ns), names) or hint}"
-                yield Mistake(("exchanges", name, *path), text)
+                yield Mistake((kind, name, *path), text)
             elif not ns and path == ("src",) and place and len(names) != 1:
-                yield Mistake(("exchanges", name, *path), f"it does not tell its namespace{hint}")
+                yield Mistake((kind, name, *path), f"it does not tell its namespace{hint}")
 
 
 #: Options of `format("queue")` that an exchange sets itself, and what they are told by.
@@ -399,6 +501,7 @@ _OWN = {
     "maxRecordsPerTrigger": "consumer.wsize",
     "numPartitions": "consumer.parallel",
     "payloadFormat": "what selectors see, which is JSON",
+    "layout": "the URL of its namespace",
 }
 
 
@@ -406,6 +509,7 @@ def _contradictions(graph: Graph) -> Iterator[Mistake]:
     options: list[tuple[Path, dict[str, str]]] = [
         *((("namespaces", name, "options"), one.options) for name, one in graph.namespaces.items()),
         *((("exchanges", name, "options"), one.options) for name, one in graph.exchanges.items()),
+        *((("links", name, "options"), one.options) for name, one in graph.links.items()),
     ]
     for path, given in options:
         for key in given:
@@ -424,6 +528,34 @@ def _contradictions(graph: Graph) -> Iterator[Mistake]:
                 ("exchanges", name, "consumer", "reserve"),
                 f"delivery={one.delivery} needs a reservation: leave this out, or set delivery={AT_MOST_ONCE}",
             )
+    for name, link in graph.links.items():
+        for path, text in _misuses(link):
+            yield Mistake(("links", name, *path), text)
+        if name in graph.exchanges:
+            yield Mistake(("links", name), "an exchange has this name, which is that of a consumer, too")
+
+
+def _misuses(link: Link) -> Iterator[tuple[Path, str]]:
+    """What parts of a link have nothing to do with each other."""
+    told = {"to": link.to, "drop": link.drop, "set": None if link.set == Moves() else link.set}
+    for key, value in told.items():
+        if value is not None and link.process is not None:
+            yield (key,), "the function of `process` tells this, so leave one of the two out"
+    if len(link.dst) < 2 and link.to is not None:
+        yield ("to",), "it chooses among several destinations: there are fewer than two"
+    if len(link.dst) > 1 and link.to is None and link.process is None:
+        yield ("to",), "it is missing: it chooses among the destinations"
+    if not link.dst and link.set != Moves():
+        yield ("set",), "nothing goes on from here: there is no destination"
+    if link.set.mature is not None and link.set.delay is not None:
+        yield ("set", "delay"), "mature and delay exclude each other"
+    for number, to in enumerate(link.dst):
+        if to.ns and link.src.ns and to.ns != link.src.ns:
+            yield ("dst", number), "a link moves messages within one namespace: an exchange copies them to another"
+        if to.queue == link.src.queue:
+            yield ("dst", number), "it is the source of the link"
+    if not link.consumer.reserve:
+        yield ("consumer", "reserve"), "a link moves what it has reserved: leave this out"
 
 
 _GRAPH: TypeAdapter[Graph] = TypeAdapter(Graph)

@@ -1,8 +1,8 @@
 """Pictures of a graph: for Graphviz, for Mermaid, and as a tree of text.
 
-Queues are boxes, with their sizes where these are known, exchanges ellipses; an arrow says by which selector messages
-go there. What belongs to a cycle is drawn bold. Queues of messages that could not be routed are shown where there are
-some in them.
+Queues are boxes, with their sizes where these are known, exchanges ellipses, links hexagons; an arrow says by which
+selector messages go there. What belongs to a cycle is drawn bold. Queues of messages that could not be routed are
+shown where there are some in them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import graphviz
 
 from spark_queue.errors import UsageError
-from spark_queue.graph import Destination, Graph, Place
+from spark_queue.graph import Destination, Graph, Link, Place
 
 
 class Sizes(Protocol):
@@ -51,12 +51,13 @@ def dot(graph: Graph, sizes: Mapping[Place, Sizes] | None = None) -> graphviz.Di
             for place in (one for one in _shown(graph, sizes) if one.ns == ns):
                 text = "\n".join([place.queue, *_sized(place, sizes)])
                 room.node(_id(place), graphviz.escape(text), shape="box", style="filled", fillcolor="#eef3f6")
-            for name in (name for name, one in graph.exchanges.items() if one.src.ns == ns):
-                room.node(f"x {name}", graphviz.escape(name), shape="ellipse", style="filled", fillcolor="#ffe9c7")
-    for name, exchange in graph.exchanges.items():
+            for name, step in ((name, one) for name, one in graph.steps.items() if one.src.ns == ns):
+                shape = "hexagon" if isinstance(step, Link) else "ellipse"
+                room.node(f"x {name}", graphviz.escape(name), shape=shape, style="filled", fillcolor="#ffe9c7")
+    for name, step in graph.steps.items():
         bold = {"penwidth": "2.2", "color": "#c2410c"}
-        made.edge(_id(exchange.src), f"x {name}", **(bold if name in cyclic else {}))
-        for to in exchange.dst:
+        made.edge(_id(step.src), f"x {name}", **(bold if name in cyclic else {}))
+        for to in step.dst:
             loops = bold if to.place in cyclic.get(name, ()) else {}
             made.edge(f"x {name}", _id(to.place), label=graphviz.escape(_label(to)), **loops)
     return made
@@ -97,6 +98,14 @@ def facts(graph: Graph, sizes: Mapping[Place, Sizes] | None = None) -> dict[str,
             }
             for name, exchange in graph.exchanges.items()
         ],
+        "links": [
+            {
+                "name": name,
+                "src": str(link.src),
+                "dst": [{"queue": str(to), "cycle": to in loops.get(name, ())} for to in link.dst],
+            }
+            for name, link in graph.links.items()
+        ],
         "max_hops": graph.max_hops,
     }
 
@@ -112,12 +121,13 @@ def mermaid(graph: Graph, sizes: Mapping[Place, Sizes] | None = None) -> str:
         lines.append("  end")
     cyclic, edges = graph.loops(), 0
     bold: list[int] = []
-    for number, (name, exchange) in enumerate(graph.exchanges.items()):
-        lines.append(f'  x{number}(["{_quoted(name)}"])')
-        lines.append(f"  {ids[exchange.src]} --> x{number}")
+    for number, (name, step) in enumerate(graph.steps.items()):
+        left, right = ("{{", "}}") if isinstance(step, Link) else ("([", "])")
+        lines.append(f'  x{number}{left}"{_quoted(name)}"{right}')
+        lines.append(f"  {ids[step.src]} --> x{number}")
         bold += [edges] * (name in cyclic)
         edges += 1
-        for to in exchange.dst:
+        for to in step.dst:
             label = f'|"{_quoted(_label(to))}"|' if _label(to) else ""
             lines.append(f"  x{number} -->{label} {ids[to.place]}")
             bold += [edges] * (to.place in cyclic.get(name, ()))
@@ -128,18 +138,18 @@ def mermaid(graph: Graph, sizes: Mapping[Place, Sizes] | None = None) -> str:
 
 
 def tree(graph: Graph, sizes: Mapping[Place, Sizes] | None = None) -> Iterator[tuple[int, str]]:
-    """The graph as lines of text with their depths: exchanges below their sources, destinations below them."""
+    """The graph as lines of text with their depths: what takes from a queue below it, destinations below that."""
     cyclic = graph.loops()
-    sources = dict.fromkeys(one.src for one in graph.exchanges.values())
+    sources = dict.fromkeys(one.src for one in graph.steps.values())
     for src in sources:
         yield 0, " ".join([str(src), *_sized(src, sizes, "({})")])
-        for name, exchange in graph.exchanges.items():
-            if exchange.src != src:
+        for name, step in graph.steps.items():
+            if step.src != src:
                 continue
-            yield 1, name
-            for to in exchange.dst:
+            yield 1, f"{name} (link)" if isinstance(step, Link) else name
+            for to in step.dst:
                 parts = [f"→ {to}", *_sized(to.place, sizes, "({})")]
-                parts += ["if"] * (to.selector is not None) + [_label(to)] * bool(_label(to))
+                parts += ["if"] * (getattr(to, "selector", None) is not None) + [_label(to)] * bool(_label(to))
                 parts += ["↻ cycle"] if to.place in cyclic.get(name, ()) else []
                 yield 2, " ".join(parts)
     for place in _shown(graph, sizes)[len(graph.queues()) :]:
@@ -163,7 +173,9 @@ def _shown(graph: Graph, sizes: Mapping[Place, Sizes] | None) -> list[Place]:
     return list(dict.fromkeys([*graph.queues(), *filled]))
 
 
-def _label(to: Destination) -> str:
+def _label(to: Destination | Place) -> str:
+    if isinstance(to, Place):
+        return ""
     text = selector_text(to.selector)
     changed = [name for name in ("payload", "headers", "state") if getattr(to.set, name)]
     text = text if len(text) <= LONG else text[: LONG - 1] + "…"

@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import orjson
 import pyarrow as pa
@@ -44,8 +44,15 @@ MESSAGES = pa.schema(
     ]
 )
 
-#: What stores give of messages that were committed: `processed` is when.
-HISTORY = MESSAGES.append(pa.field("processed", pa.timestamp("us", tz="UTC")))
+#: What stores give of messages that have left a queue: `processed` is when, `consumer` who had it (the first part of
+#: the tag; NULL where that is not known), `outcome` how it went.
+TOLD = pa.schema([("processed", pa.timestamp("us", tz="UTC")), ("consumer", pa.string()), ("outcome", pa.string())])
+HISTORY = pa.schema([*MESSAGES, *TOLD])
+
+#: How a message leaves a queue: committed, moved to the dead-letter queue; and, by keuss' own programs, processed, or
+#: removed unseen.
+Outcome = Literal["commit", "dead", "pop", "remove"]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 #: What stores take. `mature` (a moment) and `delay` (ms from the database's now) exclude each other; neither
 #: means now.
@@ -67,6 +74,9 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST = 253_402_300_799_999  #: 9999-12-31T23:59:59.999Z in ms: the last moment a message may mature at.
 LONGEST_ID = 200  #: bytes of UTF-8
 PLAIN_ID = re.compile(f"[-_.:/A-Za-z0-9]{{1,{LONGEST_ID}}}")  #: what most of them are
+
+#: An id as we make them: see `_Ids`.
+OBJECT_ID = re.compile("[0-9a-f]{24}")
 
 #: No id begins so: records that hold many messages do (`buckets.py`).
 MARK = "\x7f"
@@ -345,6 +355,16 @@ def no_headers(rows: int) -> pa.MapArray:
     return pa.MapArray.from_arrays(pa.array([0] * (rows + 1), pa.int32()), nothing, nothing)
 
 
+def filled(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A PUSHES batch in which a 0 stands for each payload that is NULL."""
+    missing = batch.column("payload").is_null()
+    for name, instead in (("payload", b"0"), ("payload_kind", "json")):
+        place = batch.schema.get_field_index(name)
+        column = pc.if_else(missing, pa.scalar(instead, batch.schema.field(name).type), batch.column(name))
+        batch = batch.set_column(place, batch.schema.field(name), column)
+    return batch
+
+
 def header_dicts(batch: pa.RecordBatch) -> list[dict[str, str]]:
     """The headers of each row; those with a NULL value are left out."""
     column = batch.column("headers")
@@ -461,6 +481,14 @@ def build_alike(
         "tries": pa.repeat(pa.scalar(tries, pa.int32()), n),
     }
     return pa.RecordBatch.from_arrays([columns[name] for name in MESSAGES.names], schema=MESSAGES)
+
+
+def told(
+    batch: pa.RecordBatch, processed: Sequence[int], consumers: Sequence[str | None], outcomes: Sequence[str]
+) -> pa.RecordBatch:
+    """A MESSAGES batch and what became of them, as a HISTORY batch; `processed` in ms."""
+    columns = timestamps(processed), pa.array(consumers, pa.string()), pa.array(outcomes, pa.string())
+    return pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=HISTORY)
 
 
 def broken_by_ids(ids: pa.Array) -> list[tuple[pa.Array, str]]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, Literal, Self
 
+from spark_queue.address import Address
 from spark_queue.buckets import LARGEST, Buckets, Layout
 from spark_queue.errors import OptionError, near
 
@@ -71,6 +72,10 @@ def _one_of(*words: str) -> Callable[[str], str]:
         return word
 
     return parse
+
+
+def _word(text: str) -> str:
+    return _text(text).strip().lower()
 
 
 def _flag(text: str) -> bool:
@@ -220,28 +225,30 @@ class QueueOptions:
         "30s",
     )
     history: int = _option(
-        duration, ("stream", "settle"), "How long committed messages are kept, readable with `view=history`.", 0, "0s"
-    )
+        duration, ("stream", "settle"),
+        "How long messages that were committed or dead-lettered are kept, readable with `view=history`.",
+        0, "0s",
+    )  # fmt: skip
     payload_format: str | None = _option(
-        _one_of("json", "text", "binary", "variant"), ("stream", "snapshot", "push"),
+        _one_of("json", "text", "binary", "variant"), EVERYONE,
         "What the column `payload` holds: JSON text, plain text, bytes, or a VARIANT.",
         None, "`json`; in a write, by the column's type",
     )  # fmt: skip
     view: str = _option(
         _one_of("messages", "history"), ("snapshot",),
-        "What a batch read shows: the queue, or its committed messages.",
+        "What a batch read shows: the queue, or what it has processed.",
         "messages",
     )  # fmt: skip
     layout: str | None = _option(
-        _one_of(SINGLE, BUCKET), ("push",),
-        "`single`: one record of the database for each message; `bucket`: one for thousands of them, many times as "
-        "fast. A queue may hold both.",
+        _word, EVERYONE,
+        "In a write, `single`: one record of the database for each message; `bucket`: one for thousands of them, "
+        "many times as fast. A queue may hold both. Or the layout of keuss or rfq that the queue has, as in the URL.",
         None, "the queue's own setting, else `single`",
     )  # fmt: skip
     bucket_size: int | None = _option(_bucket_size, ("push",), "Most messages in one bucket.", None, "4096")
     compression: str | None = _option(_one_of("lz4", "zstd"), ("push",), "How buckets are compressed.", None, "`lz4`")
     on_bad_row: str = _option(
-        _one_of("fail", "deadLetter"), ("push",),
+        _one_of("fail", "deadLetter"), ("push", "settle"),
         "A row that cannot become a message fails the write, or goes to the dead-letter queue with the reason in "
         "header `x-error`.",
         "fail",
@@ -291,6 +298,7 @@ class QueueOptions:
                 "option 'consumer' is missing: settle needs the consumer whose messages it settles", option="consumer"
             )
         _resolve_delivery(chosen, roles)
+        _resolve_layout(chosen, roles)
         if chosen.get("layout") != BUCKET:
             for name in ("bucket_size", "compression"):
                 if name in chosen:
@@ -331,6 +339,21 @@ def _resolve_delivery(chosen: dict[str, Any], roles: tuple[Role, ...]) -> None:
         raise OptionError("options 'txnAppId' and 'txnVersion' go together: give both or none", option="txnAppId")
     if given and delivery != EXACTLY_ONCE:
         raise OptionError(f"option 'txnAppId' needs delivery={EXACTLY_ONCE}, not {delivery}", option="txnAppId")
+
+
+def _resolve_layout(chosen: dict[str, Any], roles: tuple[Role, ...]) -> None:
+    """Put the layout of a database into its URL, where all that opens it sees it."""
+    layout = chosen.get("layout")
+    if layout in (SINGLE, BUCKET) and "push" not in roles:
+        doing = " or ".join(_DOING[role] for role in roles)
+        raise OptionError(f"option 'layout' is {layout!r}, which does not go with {doing}", option="layout")
+    if layout in (None, SINGLE, BUCKET):
+        return
+    if "urls" in chosen:
+        raise OptionError(
+            f"option 'layout' is {layout!r}: write ?layout={layout} into each of 'urls'", option="layout"
+        )
+    chosen["url"] = Address.of(chosen["url"]).in_layout(chosen.pop("layout"))
 
 
 _DOING: dict[Role, str] = {

@@ -1,4 +1,4 @@
-"""What goes through exchanges, counted in the store of their source, for every program to read.
+"""What goes through exchanges and links, counted in the store of their source, for every program to read.
 
 Statistics, not accounts: the last batch of a process that dies before it tells is not counted.
 """
@@ -20,10 +20,11 @@ PREFIX = "exchange/"
 
 @dataclass
 class Traffic:
-    """What went through an exchange.
+    """What went through an exchange or a link.
 
     `received`: messages taken. `pushed`, `failed`: by destination (`ns/queue`), the copies that went there, and the
     messages on which its selector or its changes failed. `odd_hops`: those whose header `x-hop-count` was no number.
+    Of a link, `done`: those that ended there, and `again`: those that were given back.
     `milliseconds`: what the batches took, by Spark's names for their stages; `triggerExecution` is the whole.
     """
 
@@ -34,6 +35,8 @@ class Traffic:
     no_route: int = 0
     too_many_hops: int = 0
     odd_hops: int = 0
+    done: int = 0
+    again: int = 0
     milliseconds: Counter[str] = field(default_factory=Counter)
 
     def __add__(self, other: Traffic) -> Traffic:

@@ -7,8 +7,13 @@ import uuid
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
+from hypothesis import settings
 
 from tests.services import service_urls
+
+#: Machines are noisy: how long an example takes says nothing about it.
+settings.register_profile("noisy", deadline=None)
+settings.load_profile("noisy")
 
 
 def server_url(name: str) -> str:
@@ -24,15 +29,15 @@ def server_url(name: str) -> str:
 
 @pytest.fixture(scope="session")
 def mongodb_url():
-    """A MongoDB database of this session's own, dropped at its end, with that of its signals."""
+    """A MongoDB database of this session's own, dropped at its end, with those of its signals and statistics."""
     parts = urlsplit(server_url("mongodb"))
     url = urlunsplit(parts._replace(path=f"/t{uuid.uuid4().hex[:12]}"))
     yield url
     from pymongo import MongoClient
 
     with MongoClient(url) as client:
-        for name in (client.get_default_database().name, f"{client.get_default_database().name}_signal"):
-            client.drop_database(name)
+        for kind in ("", "_signal", "_stats"):
+            client.drop_database(f"{client.get_default_database().name}{kind}")
 
 
 @pytest.fixture(scope="session")

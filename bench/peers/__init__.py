@@ -28,7 +28,7 @@ from peers.job import HEAD
 from peers.places import MongoPlace, PeerError, Place, RedisPlace
 from peers.programs import Program, memory
 
-__all__ = ["PEERS", "Peer", "PeerError", "Run", "jobs", "measure", "names", "ready"]
+__all__ = ["PEERS", "Peer", "PeerError", "Run", "jobs", "keuss", "measure", "names", "ready"]
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -92,25 +92,26 @@ def _rq(workers: int) -> Peer:
     )
 
 
-def _keuss(backend: str, act: Literal["reserve", "pop"]) -> Peer:
+def keuss(backend: str, act: Literal["reserve", "pop"], loops: int = 8) -> Peer:
+    """keuss on one of its backends, in so many loops of `act`."""
     server: Literal["redis", "mongodb"] = "redis" if backend.startswith("redis") else "mongodb"
-    taken = "reserve and ok" if act == "reserve" else "pop"
+    taken = f"{loops} loops of {'reserve and ok' if act == 'reserve' else 'pop'}"
     return Peer(
         server=server,
         installed=KEUSS / "keuss",
         push=_node("keuss.js", "push", backend, "64"),
-        work=_node("keuss.js", act, backend, "8"),
+        work=_node("keuss.js", act, backend, str(loops)),
         most=5_000 if backend == "mongo" else None,
         keys=("keuss:q:ordered_queue:*:{queue}",),
         jobs=("keuss:q:ordered_queue:*:{queue}",),
-        settings=f"backend {backend}, local signals, stats in memory; push: 64 at a time; work: 8 loops of {taken} "
+        settings=f"backend {backend}, local signals, stats in memory; push: 64 at a time; work: {taken} "
         "in one process (docs: pepmartinez.github.io/keuss/docs/quickstart has such loops; it advises no number)",
     )
 
 
 PEERS: dict[str, Peer] = {
-    **{f"keuss-{one}": _keuss(one, "reserve") for one in ("mongo", "redis-oq", "bucket-mongo-safe")},
-    **{f"keuss-{one}-pop": _keuss(one, "pop") for one in ("mongo", "redis-oq", "bucket-mongo-safe")},
+    **{f"keuss-{one}": keuss(one, "reserve") for one in ("mongo", "redis-oq", "bucket-mongo-safe")},
+    **{f"keuss-{one}-pop": keuss(one, "pop") for one in ("mongo", "redis-oq", "bucket-mongo-safe")},
     "rfq": Peer(
         server="redis",
         installed=ROOT / ".venv-peers-rfq" / "bin" / "rfq",

@@ -12,25 +12,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_, or_
-from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import StructType
 
-from spark_queue.errors import GraphError
 from spark_queue.exchange.selector import (
     ANSWER,
     JSON,
     SEEN,
+    Maker,
+    Typed,
     answer,
     changed_map,
     changed_payload,
     check_selector,
-    column,
-    kind_of,
 )
-from spark_queue.graph import NO_ROUTE, TOO_MANY_HOPS, Destination, Exchange, Mistake, Path
+from spark_queue.graph import NO_ROUTE, TOO_MANY_HOPS, Destination, Exchange, Mistake
 
 HOPS, NAME = "x-hop-count", "x-exchange-name"
 
@@ -44,20 +42,12 @@ _COPY = (
 
 
 @dataclass(frozen=True)
-class _Typed:
-    """An expression that can be computed for messages, and its type."""
-
-    made: Column
-    kind: DataType
-
-
-@dataclass(frozen=True)
 class _Leg:
     """The way to one destination."""
 
     to: Destination
-    selector: _Typed | None
-    payload: _Typed | None
+    selector: Typed | None
+    payload: Typed | None
     headers: Mapping[str, Column]
     state: Mapping[str, Column]
 
@@ -78,11 +68,11 @@ class Route:
         legs: list[_Leg] = []
         mistakes: list[Mistake] = []
         for number, to in enumerate(exchange.dst):
-            maker = _Maker(frame, ("exchanges", name, "dst", number), mistakes)
+            maker = Maker(frame, ("exchanges", name, "dst", number), mistakes)
             legs.append(
                 _Leg(
                     to,
-                    maker.made(to.selector, "selector"),
+                    maker.made(to.selector, "selector", check=check_selector),
                     maker.made(to.set.payload, "set", "payload"),
                     maker.all_made(to.set.headers, "set", "headers"),
                     maker.all_made(to.set.state, "set", "state"),
@@ -93,8 +83,25 @@ class Route:
     def copies(self, messages: DataFrame) -> DataFrame:
         """The copies of messages, in columns `ns, queue, payload, headers, mature, delay, tries`.
 
-        `messages` are those of a queue. Each batch is observed, under `OBSERVED`: see `metrics`.
+        `messages` are those of a queue. Each batch is observed, under `OBSERVED`.
         """
+        frame, copies = self._routed(messages)
+        return frame.select(F.inline(F.array(*copies))).where("queue IS NOT NULL")
+
+    def outcomes(self, messages: DataFrame) -> DataFrame:
+        """What becomes of messages where there is one destination: a move, in columns of `operation=settle`.
+
+        Each goes there or to the queue of what could not be routed, and so to one. A payload that nothing changes
+        is NULL. Each batch is observed, as by `copies`.
+        """
+        frame, copies = self._routed(messages)
+        frame = frame.withColumn("_copy", F.coalesce(*copies))
+        changed = ["headers", "mature", "delay", "tries", *(["payload"] if self._legs[0].payload else [])]
+        told = (F.col("_copy")[name].alias(name) for name in changed)
+        return frame.select("id", F.lit("move").alias("outcome"), F.col("_copy")["queue"].alias("to"), *told)
+
+    def _routed(self, messages: DataFrame) -> tuple[DataFrame, list[Column]]:
+        """Messages that have been through all destinations, and the copies of each, NULL where there is none."""
         frame, kept = self._counted(messages), list[dict[str, str]]()
         for number, leg in enumerate(self._legs):
             frame = _through(frame, number, leg, kept)
@@ -109,7 +116,7 @@ class Route:
             F.when(F.col("_nowhere"), _copy(src.ns, NO_ROUTE, headers=named)),
             F.when(F.col("_over"), _copy(src.ns, TOO_MANY_HOPS, headers=named)),
         ]
-        return frame.select(F.inline(F.array(*copies))).where("queue IS NOT NULL")
+        return frame, copies
 
     def _counted(self, messages: DataFrame) -> DataFrame:
         """With the hops counted, and what expressions see."""
@@ -146,30 +153,6 @@ class Route:
         yield counted(F.col("_nowhere"), "no_route")
         yield counted(F.col("_over"), "too_many_hops")
         yield counted(F.col("_odd_hops"), "odd_hops")
-
-
-class _Maker:
-    """Makes the expressions of one destination, and notes what is wrong with them."""
-
-    def __init__(self, frame: DataFrame, path: Path, mistakes: list[Mistake]) -> None:
-        self._frame, self._path, self._mistakes = frame, path, mistakes
-
-    def made(self, expression: Any, *path: str) -> _Typed | None:
-        if expression is None:
-            return None
-        try:
-            made = column(expression)
-            kind = kind_of(self._frame, made, expression)
-            if path == ("selector",):
-                check_selector(kind)
-        except GraphError as error:
-            self._mistakes.append(Mistake((*self._path, *path), str(error)))
-            return None
-        return _Typed(made, kind)
-
-    def all_made(self, expressions: Mapping[str, Any], *path: str) -> dict[str, Column]:
-        typed = {name: self.made(one, *path, name) for name, one in expressions.items()}
-        return {name: one.made for name, one in typed.items() if one is not None}
 
 
 def _through(frame: DataFrame, number: int, leg: _Leg, kept: list[dict[str, str]]) -> DataFrame:

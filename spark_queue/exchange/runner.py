@@ -1,4 +1,4 @@
-"""A graph at work: one streaming query for each exchange, started again when it fails."""
+"""A graph at work: one streaming query for each exchange and each link, started again when it fails."""
 
 from __future__ import annotations
 
@@ -17,14 +17,27 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_queue.errors import GraphError, QueueError, StoreError, StoreUnavailable, UsageError, near
-from spark_queue.exchange.route import OBSERVED, Route
+from spark_queue.exchange import link, route
+from spark_queue.exchange.link import LinkRoute
+from spark_queue.exchange.route import Route
 from spark_queue.failure import failure_of
-from spark_queue.graph import NO_ROUTE, RESTARTS, TOO_MANY_HOPS, Exchange, Graph, Mistake, Place, checked, refusal
+from spark_queue.graph import (
+    NO_ROUTE,
+    RESTARTS,
+    TOO_MANY_HOPS,
+    Exchange,
+    Graph,
+    Link,
+    Mistake,
+    Place,
+    checked,
+    refusal,
+)
 from spark_queue.graph_file import Secrets, graph_in
 from spark_queue.options import AT_LEAST_ONCE, EXACTLY_ONCE, QueueOptions
 from spark_queue.spark import activate, drain, start_in_turn, supervise, version
 from spark_queue.statistics import Traffic, count
-from spark_queue.store import open_store, usable
+from spark_queue.store import open_store, store_class, usable
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +78,7 @@ class ExchangeGraph:
         self.graph = checked(graph)
         self._root = checkpoint_root.rstrip("/")
         self._pause, self._longest = pause, longest
-        self._running = {name: _Running(name, one) for name, one in self.graph.exchanges.items()}
+        self._running = {name: _Running(name, one) for name, one in self.graph.steps.items()}
         self._lock = threading.RLock()
 
     @classmethod
@@ -127,13 +140,13 @@ class ExchangeGraph:
                 fed |= set(self._pushed(now) - self._pushed(then))
                 if by_batch and now.traffic.received > then.traffic.received:
                     fed.add(now.src)
-            going = [one for one in chosen if str(one.exchange.src) in fed]
+            going = [one for one in chosen if str(one.step.src) in fed]
         for one in chosen:
             one.finish()
 
     def _pushed(self, one: Status) -> Counter[str]:
         """What an exchange has pushed, by queue: what it could not route, too."""
-        ns = self.graph.exchanges[one.name].src.ns
+        ns = self.graph.steps[one.name].src.ns
         lost = {
             str(Place(NO_ROUTE, ns)): one.traffic.no_route,
             str(Place(TOO_MANY_HOPS, ns)): one.traffic.too_many_hops,
@@ -156,20 +169,23 @@ class ExchangeGraph:
         end = None if timeout is None else time.monotonic() + timeout
         return all(one.join(None if end is None else max(0.0, end - time.monotonic())) for one in running)
 
-    def add(self, name: str, exchange: Exchange) -> None:
-        """Add an exchange, which then waits to be started. Raises `GraphError`, also where the name is taken."""
+    def add(self, name: str, step: Exchange | Link) -> None:
+        """Add an exchange or a link, which then waits to be started.
+
+        Raises `GraphError`, also where the name is taken.
+        """
         with self._lock:
             if name in self._running:
                 raise GraphError(f"there is an exchange {name!r} already", exchange=name)
-            self.graph = self.graph.having(self.graph.exchanges | {name: exchange})
-            self._running[name] = _Running(name, self.graph.exchanges[name])
+            self.graph = self.graph.having(self.graph.steps | {name: step})
+            self._running[name] = _Running(name, self.graph.steps[name])
 
     def remove(self, name: str) -> None:
         """Stop an exchange and forget it. Its checkpoint stays, and what that has reserved."""
         self.stop(name)
         with self._lock:
             del self._running[name]
-            left = {other: exchange for other, exchange in self.graph.exchanges.items() if other != name}
+            left = {other: step for other, step in self.graph.steps.items() if other != name}
             self.graph = self.graph.having(left)
 
     def status(self) -> dict[str, Status]:
@@ -187,61 +203,85 @@ class ExchangeGraph:
 
     # --- queries ------------------------------------------------------------------------------------------------
 
-    def _read_options(self, name: str, exchange: Exchange) -> dict[str, str]:
-        src = self.graph.namespaces[exchange.src.ns]
-        parallel = exchange.consumer.parallel
+    def _moves(self, step: Exchange | Link) -> bool:
+        """Whether messages move, each to one queue of the same database, in one step of it."""
+        src = self.graph.namespaces[step.src.ns].url
+        if isinstance(step, Exchange) and (len(step.dst) != 1 or not step.consumer.reserve):
+            return False
+        places = [to.place for to in step.dst]
+        alike = all(to.ns == step.src.ns or self.graph.namespaces[to.ns].url == src for to in places)
+        elsewhere = all(to.queue != step.src.queue for to in places)
+        return alike and elsewhere and store_class(src).forwards
+
+    def _read_options(self, name: str, step: Exchange | Link) -> dict[str, str]:
+        src = self.graph.namespaces[step.src.ns]
+        parallel = step.consumer.parallel
         return {
             "url": src.url,
-            "queue": exchange.src.queue,
+            "queue": step.src.queue,
             "consumer": name,
-            "delivery": exchange.guarantee,
-            "maxRecordsPerTrigger": str(exchange.consumer.wsize),
+            # What moves is in one queue at every moment: a lease that ends doubles nothing.
+            "delivery": AT_LEAST_ONCE if self._moves(step) else step.guarantee,
+            "maxRecordsPerTrigger": str(step.consumer.wsize),
             **({} if parallel is None else {"numPartitions": str(parallel)}),
             **src.options,
-            **exchange.options,
+            **step.options,
         }
 
-    def _refused(self, name: str, exchange: Exchange) -> Iterator[Mistake]:
-        """What `format("queue")` refuses of an exchange, as far as it can tell without its databases."""
+    def _refused(self, name: str, step: Exchange | Link) -> Iterator[Mistake]:
+        """What `format("queue")` refuses of an exchange or a link, as far as it can tell without its databases."""
+        kind = "links" if isinstance(step, Link) else "exchanges"
         try:
-            usable(QueueOptions.parse(self._read_options(name, exchange), "stream"))
+            usable(QueueOptions.parse(self._read_options(name, step), "stream"))
+            if isinstance(step, Link) and step.dst and not self._moves(step):
+                text = "its database cannot move messages in one step: a link needs MongoDB with layout=pl-mongo"
+                yield Mistake((kind, name, "src"), text)
         except UsageError as error:
-            yield Mistake(("exchanges", name, "src"), str(error))
-        for number, to in enumerate(exchange.dst):
+            yield Mistake((kind, name, "src"), str(error))
+        for number, to in enumerate(one.place for one in step.dst):
             try:
                 usable(QueueOptions(url=self.graph.namespaces[to.ns].url, queue=to.queue))
             except UsageError as error:
-                yield Mistake(("exchanges", name, "dst", number), str(error))
+                yield Mistake((kind, name, "dst", number), str(error))
 
     def _queries(self, spark: SparkSession, chosen: Iterable[_Running], *, available_now: bool) -> dict[str, _Query]:
         """The queries of these exchanges. Raises `GraphError` with all that cannot work."""
-        routes: list[Route] = []
+        routes: dict[str, Route | LinkRoute] = {}
         mistakes: list[Mistake] = []
         for one in chosen:
-            route, found = Route.of(spark, one.name, one.exchange, self.graph.max_hops)
-            routes.append(route)
-            mistakes += [*found, *self._refused(one.name, one.exchange)]
+            if isinstance(one.step, Link):
+                routes[one.name], found = LinkRoute.of(spark, one.name, one.step)
+            else:
+                routes[one.name], found = Route.of(spark, one.name, one.step, self.graph.max_hops)
+            mistakes += [*found, *self._refused(one.name, one.step)]
         if mistakes:
             raise refusal(mistakes, self.graph.origin)
-        return {route.name: self._query(spark, route, available_now) for route in routes}
+        return {one.name: self._query(spark, one.name, one.step, routes[one.name], available_now) for one in chosen}
 
-    def _query(self, spark: SparkSession, route: Route, available_now: bool) -> _Query:
-        exchange, name = route.exchange, route.name
-        read = self._read_options(name, exchange)
-        write = {
-            "urls": json.dumps({ns: self.graph.namespaces[ns].url for ns in exchange.namespaces()}),
-            "delivery": EXACTLY_ONCE if exchange.guarantee == EXACTLY_ONCE else AT_LEAST_ONCE,
-            "onBadRow": "deadLetter",  # what a database cannot hold must not keep the rest from its destinations
-            **{key: value for key, value in read.items() if key.lower() == "retrytimeout"},
-        }
+    def _query(
+        self, spark: SparkSession, name: str, step: Exchange | Link, by: Route | LinkRoute, available_now: bool
+    ) -> _Query:
+        read = self._read_options(name, step)
+        settles = isinstance(by, LinkRoute) or self._moves(step)
+        if settles:
+            write = {"url": read["url"], "queue": step.src.queue, "consumer": name, "operation": "settle"}
+        else:
+            write = {
+                "urls": json.dumps({ns: self.graph.namespaces[ns].url for ns in step.namespaces()}),
+                "delivery": EXACTLY_ONCE if step.guarantee == EXACTLY_ONCE else AT_LEAST_ONCE,
+            }
+        shared = ("retrytimeout", *(("maxtries", "deadletterqueue", "history") if settles else ()))
+        write |= {key: value for key, value in read.items() if key.lower() in shared}
+        write["onBadRow"] = "deadLetter"  # what a database cannot hold must not keep the rest from its destinations
         trigger: dict[str, Any] = {"availableNow": True} if available_now else {}
-        if exchange.every and not available_now:
-            trigger = {"processingTime": f"{exchange.every} milliseconds"}
+        if step.every and not available_now:
+            trigger = {"processingTime": f"{step.every} milliseconds"}
 
         def start() -> StreamingQuery:
             activate(spark)
             messages = spark.readStream.format("queue").options(**read).load()
-            writer = route.copies(messages).writeStream.format("queue").options(**write).queryName(name)
+            made = by.outcomes(messages) if settles or isinstance(by, LinkRoute) else by.copies(messages)
+            writer = made.writeStream.format("queue").options(**write).queryName(name)
             writer = writer.option("checkpointLocation", f"{self._root}/{name}")
             return (writer.trigger(**trigger) if trigger else writer).start()
 
@@ -271,11 +311,11 @@ class _Stopped(Exception):
 
 
 class _Running:
-    """One exchange, and the thread that keeps its query running."""
+    """One exchange or link, and the thread that keeps its query running."""
 
-    def __init__(self, name: str, exchange: Exchange) -> None:
+    def __init__(self, name: str, step: Exchange | Link) -> None:
         self.name = name
-        self.exchange = exchange
+        self.step = step
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._url = ""
@@ -353,10 +393,10 @@ class _Running:
         """Count what the query has done since the last look, and stop it if that is wanted."""
         for progress in query.recentProgress:
             run, batch = str(progress["runId"]), int(progress["batchId"])
-            observed = progress["observedMetrics"].get(OBSERVED)
+            observed = progress["observedMetrics"].get(_observed(self.step))
             if observed is not None and (run != self._seen[0] or batch > self._seen[1]):
                 self._seen = run, batch
-                made = _traffic(self.exchange, observed.asDict(), progress["durationMs"])
+                made = _traffic(self.step, observed.asDict(), progress["durationMs"])
                 self._traffic, self._untold = self._traffic + made, self._untold + made
         if self._untold:
             try:
@@ -378,8 +418,8 @@ class _Running:
     def status(self) -> Status:
         return Status(
             self.name,
-            str(self.exchange.src),
-            [str(one) for one in self.exchange.dst],
+            str(self.step.src),
+            [str(one) for one in self.step.dst],
             self._state,
             self._since,
             self._restarts,
@@ -388,12 +428,17 @@ class _Running:
         )
 
 
-def _traffic(exchange: Exchange, observed: Mapping[str, Any], durations: Mapping[str, int]) -> Traffic:
+def _observed(step: Exchange | Link) -> str:
+    """The name under which its batches are observed."""
+    return link.OBSERVED if isinstance(step, Link) else route.OBSERVED
+
+
+def _traffic(step: Exchange | Link, observed: Mapping[str, Any], durations: Mapping[str, int]) -> Traffic:
     """What one batch has moved, and how long that took."""
     traffic = Traffic(batches=1, milliseconds=Counter(durations))
-    for number, to in enumerate(exchange.dst):
+    for number, to in enumerate(step.dst):
         traffic.pushed[str(to)] += observed[f"pushed_{number}"] or 0
-        traffic.failed[str(to)] += observed[f"failed_{number}"] or 0
-    for name in ("received", "no_route", "too_many_hops", "odd_hops"):
-        setattr(traffic, name, observed[name] or 0)
+        traffic.failed[str(to)] += observed.get(f"failed_{number}") or 0
+    for name in ("received", "no_route", "too_many_hops", "odd_hops", "done", "again"):
+        setattr(traffic, name, observed.get(name) or 0)
     return traffic

@@ -38,6 +38,7 @@ from sqlglot import TokenError, tokenize
 from sqlglot.tokenizer_core import Token, TokenType
 
 from spark_queue.errors import GraphError, near
+from spark_queue.graph import Mistake, Path
 from spark_queue.message import LATEST
 
 #: What expressions may look at.
@@ -90,22 +91,23 @@ def column(expression: Any) -> Column:
         return _called(expression, getattr(expression, "__qualname__", repr(expression)))
     text = str(expression)
     if call := _CALL.fullmatch(text.strip()):
-        return _called(_found(call[1], call[2]), text)
+        return _called(found(call[1], call[2]), text)
     try:
         return F.expr(in_spark(text)[0])
     except PySparkException as error:
         raise GraphError(explained(error, text)) from None
 
 
-def _found(module: str, name: str) -> Callable[[Env], Column]:
+def found(module: str, name: str) -> Callable[..., Any]:
+    """The function of this name in a module. Raises `GraphError`."""
     try:
         made = import_module(module)
     except ImportError as error:
         raise GraphError(f"{module}:{name}: {error}") from None
-    if not callable(found := getattr(made, name, None)):
+    if not callable(function := getattr(made, name, None)):
         hint = near(name, vars(made))
         raise GraphError(f"{module}:{name}: module {module!r} has no function {name!r}{hint}")
-    return found  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]
 
 
 def _called(function: Callable[[Env], Any], name: str) -> Column:
@@ -210,6 +212,39 @@ def check_selector(kind: DataType) -> None:
                 f"its field {field.name!r} is {field.dataType.simpleString()}, but must be "
                 f"{words.get(field.name, 'a whole number')}"
             )
+
+
+@dataclass(frozen=True)
+class Typed:
+    """An expression that can be computed for messages, and its type."""
+
+    made: Column
+    kind: DataType
+
+
+class Maker:
+    """Makes the expressions below one place of a graph, and notes what is wrong with them."""
+
+    def __init__(self, frame: DataFrame, path: Path, mistakes: list[Mistake]) -> None:
+        self._frame, self._path, self._mistakes = frame, path, mistakes
+
+    def made(self, expression: Any, *path: str, check: Callable[[DataType], None] = lambda _: None) -> Typed | None:
+        """The expression; `None` where there is none, or none that can work."""
+        if expression is None:
+            return None
+        try:
+            made = column(expression)
+            kind = kind_of(self._frame, made, expression)
+            check(kind)
+        except GraphError as error:
+            self._mistakes.append(Mistake((*self._path, *path), str(error)))
+            return None
+        return Typed(made, kind)
+
+    def all_made(self, expressions: Mapping[str, Any], *path: str) -> dict[str, Column]:
+        """Those of several that can work."""
+        typed = {name: self.made(one, *path, name) for name, one in expressions.items()}
+        return {name: one.made for name, one in typed.items() if one is not None}
 
 
 #: What Spark calls expressions that need more than one row, or make more than one.

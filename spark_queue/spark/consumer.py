@@ -38,6 +38,11 @@ BACKLOG_IDLE, BACKLOG_BUSY = 10.0, 1.0
 BACKLOG_REST = 20
 
 
+#: ms for which it is believed, of a queue in which nothing is ready, whether it is paused: signals tell sooner, and
+#: whoever finds something that is ready asks.
+PAUSE_KNOWN = 10_000
+
+
 class Offset(TypedDict, total=False):
     """A place in the life of one consumer: `seq` batches were reserved, the last one of `rows` by partition."""
 
@@ -89,7 +94,7 @@ class Consumer:
         self._settled_before = self._missed = 0
         self._first: int | None = None  # the batch that an earlier process may have been reserving
         self._strays_at = math.inf  # when to look for what one that stood still has reserved since
-        self._busy = False
+        self._busy = self._paused = False
         self._backlog: dict[str, Any] = {}
         self._backlog_at = 0.0
         self._backlog_rest = 0.0
@@ -114,10 +119,12 @@ class Consumer:
         if not rows:
             if looked and self._before is None and not self._store.wait(self._queue, self._options.wait_timeout):
                 self._look_for_strays(seq)
+                self._look_whether_paused()
                 return start
             self._reserved_at = time.monotonic()
             rows = self._reserve(self._store, tag, most, self._before)
         if not rows:
+            self._look_whether_paused()
             return start
         self._reserved = {**start, "seq": seq, "rows": rows}
         return self._reserved
@@ -141,7 +148,7 @@ class Consumer:
             if not rows or options.max_tries is None:
                 return rows
             dead = options.dead(self._queue)
-            buried = bury_exhausted(store, self._queue, tag, options.max_tries, dead)
+            buried = bury_exhausted(store, self._queue, tag, options.max_tries, dead, options.history)
             if not buried:
                 return rows
             log.warning("%d messages of %s failed too often: moved to %s", buried, self._queue, dead)
@@ -197,6 +204,7 @@ class Consumer:
         self._busy = False
         self._committed = seq
         log.debug("committed %d messages of %s under %s", done, self._queue, _tag(end))
+        self._store.write_counts()  # a run that is over is ended by a signal, which leaves no time for that
         if self._reserved == end and self._store.retries == retries:
             self._account(end, done)
 
@@ -281,7 +289,15 @@ class Consumer:
             self._backlog_at = time.monotonic()
             self._backlog_rest = BACKLOG_REST * (self._backlog_at - begun)
         place = {key: value for key, value in self.planned.items() if key != "rows"}
-        return place | self._backlog
+        return place | self._backlog | {"paused": self._look_whether_paused()}
+
+    def _look_whether_paused(self) -> bool:
+        """Whether the queue is paused, as the store knows it; the log tells when that begins."""
+        paused = self._store.paused(self._queue, known=PAUSE_KNOWN)
+        if paused and not self._paused:
+            log.warning("queue %s is paused: nothing is taken from it until it is resumed", self._queue)
+        self._paused = paused
+        return paused
 
     @property
     def holds_ahead(self) -> bool:
@@ -309,7 +325,7 @@ class Consumer:
         ownership.take()
         if options.isolate_failures:
             dead = options.dead(self._queue)
-            rules = Rules(options.retry_delay, options.reserve_timeout, options.max_tries, dead)
+            rules = Rules(options.retry_delay, options.reserve_timeout, options.max_tries, dead, options.history)
             self._isolation = Isolation(self._store, self._queue, consumer, rules)
         parked = self._isolation.parked_tag if self._isolation else None
         self._keeper = Keeper(options, ownership, parked)

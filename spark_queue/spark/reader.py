@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from spark_queue.message import TOLD
 from spark_queue.options import QueueOptions
 from spark_queue.spark.schema import shaper
 from spark_queue.store import open_store
@@ -27,6 +28,9 @@ _OPS = {
     "In": "in",
 }
 
+
+#: Columns of which a filter on NULL says nothing.
+NEVER_NULL = ("id", "mature", "tries", "queue", "processed", "outcome")
 
 #: The worker in which Spark hands over filters, where spark.sql.python.filterPushdown.enabled is true.
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -66,17 +70,18 @@ class SnapshotReader(DataSourceReader):
 
 
 class FilteringReader(SnapshotReader):
-    """Lets the store do the filtering by id, mature, tries and queue."""
+    """Lets the store do the filtering, but by payload and headers."""
 
     def pushFilters(self, filters: Sequence[Any]) -> Iterable[Any]:
+        columns = {"id", "mature", "tries", *(TOLD.names if self.options.view == "history" else ())}
         for one in filters:
             column = one.attribute[0] if len(getattr(one, "attribute", ())) == 1 else ""
             op = _OPS.get(type(one).__name__)
             if column == "queue" and op in ("=", "in"):
                 self.empty |= self.options.queue not in (one.value if op == "in" else [one.value])
-            elif column in ("id", "mature", "tries") and op and (condition := _condition(column, op, one.value)):
+            elif column in columns and op and (condition := _condition(column, op, one.value)):
                 self.where.append(condition)
-            elif not (type(one).__name__ == "IsNotNull" and column in ("id", "mature", "tries", "queue")):
+            elif not (type(one).__name__ == "IsNotNull" and column in NEVER_NULL):
                 yield one
 
 
@@ -89,12 +94,12 @@ def _condition(column: str, op: str, value: Any) -> Condition | None:
 
 
 def _value(column: str, value: Any) -> str | int | None:
-    if column == "mature":
+    if column in ("mature", "processed"):
         if not isinstance(value, datetime):
             return None
         moment = value.astimezone(UTC)
         # The store keeps milliseconds; a finer moment is left to Spark.
         return None if moment.microsecond % 1000 else round(moment.timestamp() * 1000)
-    if column == "id":
+    if column in ("id", "consumer", "outcome"):
         return value if isinstance(value, str) else None
     return value if isinstance(value, int) and abs(value) < 2**31 else None

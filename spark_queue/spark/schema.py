@@ -39,6 +39,9 @@ from spark_queue.spark.typed import parser, typed, writer_of
 
 CORRUPT = "_corrupt_payload"
 
+#: What a read tells of a message and its past; a push passes over it, so that what was read can be written.
+PASSED_OVER = ("delivery_hash", "processed", "consumer", "outcome")
+
 _HEADERS = MapType(StringType(), StringType())
 
 #: Every column of a read but `payload`, in order.
@@ -50,7 +53,11 @@ READ: dict[str, DataType] = {
     "tries": IntegerType(),
     "delivery_hash": StringType(),
 }
-HISTORY: dict[str, DataType] = READ | {"processed": TimestampType()}
+HISTORY: dict[str, DataType] = READ | {
+    "processed": TimestampType(),
+    "consumer": StringType(),
+    "outcome": StringType(),
+}
 
 _PAYLOADS: dict[str, DataType] = {
     "json": StringType(),
@@ -73,12 +80,15 @@ PUSH: dict[str, tuple[type[DataType], ...]] = {
     "mature": (TimestampType,),
     "delay": _DELAY,
     "tries": _WHOLE,
+    **{name: (type(kind),) for name, kind in HISTORY.items() if name in PASSED_OVER},
 }
 SETTLE: dict[str, tuple[type[DataType], ...]] = {
     "id": (StringType,),
     "outcome": (StringType,),
     "delay": _DELAY,
     "reason": (StringType,),
+    "to": (StringType,),
+    **{name: kinds for name, kinds in PUSH.items() if name in ("payload", "headers", "mature", "tries")},
 }
 
 #: What turns a batch of stored messages, and the tag they are held under, into a batch of the DataFrame.

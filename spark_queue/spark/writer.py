@@ -20,6 +20,7 @@ from pyspark.sql.types import (
     MapType,
     Row,
     StringType,
+    StructField,
     StructType,
     VariantType,
 )
@@ -130,6 +131,9 @@ class _Work:
 #: Puts rows into a queue of a database, by its name: pushes them, or stages them.
 Put = Callable[[str, str, pa.RecordBatch], object]
 
+#: Makes so many ids.
+NewIds = Callable[[int], pa.Array]
+
 
 class Push(_Work):
     """Rows become messages, visible as soon as their batch is pushed."""
@@ -142,9 +146,15 @@ class Push(_Work):
             raise SchemaError("column 'ns' names one of several databases: give them in option 'urls'", column="ns")
 
     def write(self, stores: _Stores, batch: pa.RecordBatch, done: Written) -> None:
-        self._put(batch, lambda ns, queue, rows: stores[ns].push(queue, rows), message.new_id_array, done)
+        self._put(
+            batch, lambda ns, queue, rows: stores[ns].push(queue, rows), self._ids(stores, message.new_id_array), done
+        )
 
-    def _put(self, batch: pa.RecordBatch, put: Put, new_ids: Callable[[int], pa.Array], done: Written) -> None:
+    def _ids(self, stores: _Stores, made: NewIds) -> NewIds:
+        """Makes ids in the form of the database, where there is just one."""
+        return made if self.options.urls else lambda n: stores[""].own_ids(made(n))
+
+    def _put(self, batch: pa.RecordBatch, put: Put, new_ids: NewIds, done: Written) -> None:
         rows = _pushes(batch, self.schema, self.options.payload_format, new_ids)
         for (ns, queue), part in self._by_queue(batch, rows):
             dead = self._put_sound(put, ns, queue, part)
@@ -259,7 +269,7 @@ class Publish(Push):
 
             for batch in batches:
                 if batch.num_rows:
-                    self._put(batch, put, ids.take, done)
+                    self._put(batch, put, self._ids(stores, ids.take), done)
         return done
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -298,9 +308,9 @@ class Publish(Push):
 
 
 class Settle(_Work):
-    """Rows say what becomes of messages that the consumer holds: `commit`, `rollback`, `dead`."""
+    """Rows say what becomes of messages that the consumer holds: `commit`, `rollback`, `dead`, `move`."""
 
-    OUTCOMES = ("commit", "rollback", "dead")
+    OUTCOMES = ("commit", "rollback", "dead", "move")
 
     def __init__(self, options: QueueOptions, schema: StructType) -> None:
         super().__init__(options, schema)
@@ -321,21 +331,59 @@ class Settle(_Work):
                     f"{', '.join(self.OUTCOMES)}",
                     queue=queue,
                 )
+            if outcome == "move":  # all of them together, and checked as messages are
+                continue
             if later < 0:
                 raise MessageError(f"queue {queue!r}, row with id {id!r}: its delay is negative", queue=queue)
             groups.setdefault((outcome, later, why), []).append(id)
         dead = options.dead(queue)
         note_settled(store, queue, consumer, n)
+        moving = pc.equal(batch.column("outcome"), "move")
+        if moving.true_count:
+            self._move(store, batch.filter(moving), done)
         for (outcome, later, why), ids in groups.items():
             if outcome == "commit":
                 store.commit(queue, consumer, ids, history=options.history)
             elif outcome == "dead":
-                store.move(queue, dead, tag=consumer, ids=ids, death=Death(why, failed=1))
+                store.move(queue, dead, tag=consumer, ids=ids, death=Death(why, 1, options.history))
             else:
                 give_back(
-                    store, queue, consumer, ids, delay=later, max_tries=options.max_tries, dead=dead, reason=why
+                    store,
+                    queue,
+                    consumer,
+                    ids,
+                    delay=later,
+                    max_tries=options.max_tries,
+                    dead=dead,
+                    reason=why,
+                    history=options.history,
                 )
             done.rows += len(ids)
+
+    def _move(self, store: Store, batch: pa.RecordBatch, done: Written) -> None:
+        """Let messages go on to the queues in column `to`, with what other columns say of them that is not NULL."""
+        queue, consumer = self.options.queue or "", self.options.consumer or ""
+        if "to" not in batch.schema.names or batch.column("to").null_count:
+            raise MessageError(f"queue {queue!r}: the outcome 'move' needs the column 'to', which tells the queue")
+        rows = _changes(batch, self.schema, self.options.payload_format)
+        for to in batch.column("to").unique().to_pylist():
+            part = rows.filter(pc.equal(batch.column("to"), to))
+            try:
+                store.forward(queue, to, consumer, part)
+            except MessageError as error:
+                if self.options.on_bad_row == "fail" or not error.rows:
+                    raise
+                reasons: dict[str, list[str]] = {}
+                for row, reason in error.rows.items():
+                    reasons.setdefault(reason, []).append(part.column("id")[row].as_py())
+                for reason, ids in reasons.items():
+                    death = Death(reason, history=self.options.history)
+                    store.move(queue, self.options.dead(queue), tag=consumer, ids=ids, death=death)
+                bad = pa.array(list(error.rows))
+                store.forward(queue, to, consumer, part.filter(pc.invert(pc.is_in(pa.array(range(len(part))), bad))))
+                done.dead += len(bad)
+                done.rows -= len(bad)
+            done.rows += part.num_rows
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -386,9 +434,7 @@ except ImportError:  # Spark 4.0
 # --- rows into messages -----------------------------------------------------------------------------------------
 
 
-def _pushes(
-    batch: pa.RecordBatch, schema: StructType, form: str | None, new_ids: Callable[[int], pa.Array]
-) -> pa.RecordBatch:
+def _pushes(batch: pa.RecordBatch, schema: StructType, form: str | None, new_ids: NewIds) -> pa.RecordBatch:
     """A batch of Spark's as a PUSHES batch.
 
     A NULL id gets a new one, NULL tries are 0.
@@ -415,6 +461,18 @@ def _pushes(
         ],
         schema=message.PUSHES,
     )
+
+
+def _changes(batch: pa.RecordBatch, schema: StructType, form: str | None) -> pa.RecordBatch:
+    """A batch of Spark's as a PUSHES batch of messages that are there: what is NULL or missing stays what it is."""
+    if "payload" not in batch.schema.names:
+        batch = batch.append_column("payload", pa.nulls(batch.num_rows, pa.string()))
+        schema = StructType([*schema.fields, StructField("payload", StringType())])
+    rows = _pushes(batch, schema, form, message.new_id_array)
+    if "headers" in batch.schema.names:
+        return rows
+    place = message.PUSHES.get_field_index("headers")
+    return rows.set_column(place, message.PUSHES.field(place), pa.nulls(len(rows), message.PUSHES.field(place).type))
 
 
 def _named(batch: pa.RecordBatch, rows: pa.RecordBatch, column: str) -> pa.Array:

@@ -9,8 +9,9 @@ import re
 from dataclasses import replace
 from importlib import import_module
 
+from spark_queue.address import Address
 from spark_queue.errors import DriverMissing, OptionError, near
-from spark_queue.options import QueueOptions
+from spark_queue.options import BUCKET, SINGLE, QueueOptions
 from spark_queue.store.base import Store
 
 #: URL scheme -> (module:class, the extra that installs its driver).
@@ -24,9 +25,9 @@ STORES: dict[str, tuple[str, str]] = {
 
 
 def store_class(url: str) -> type[Store]:
-    """The class of the store behind a URL; nothing is opened.
+    """The class of the store behind a URL, for its layout; nothing is opened.
 
-    Raises `OptionError` for an unknown scheme and `DriverMissing`, which names the extra to install.
+    Raises `OptionError` for an unknown scheme or layout, and `DriverMissing`, which names the extra to install.
     """
     scheme, colon, _ = url.partition("://")
     if not colon or scheme not in STORES:
@@ -34,6 +35,18 @@ def store_class(url: str) -> type[Store]:
         hint = near(scheme, STORES) or f"; known are {', '.join(f'{one}://' for one in STORES)}"
         raise OptionError(f"option 'url': no store for {shown}{hint}", option="url")
     path, extra = STORES[scheme]
+    usual = _imported(path, scheme, extra)
+    layout = Address.of(url).ours.get("layout")
+    if layout is None:
+        return usual
+    if layout not in usual.layouts:
+        known = f"; it has {', '.join(usual.layouts) or 'none to choose from'}, and in a write {SINGLE} and {BUCKET}"
+        hint = near(layout, [*usual.layouts, SINGLE, BUCKET]) or known
+        raise OptionError(f"{scheme}:// has no layout {layout!r}{hint}", option="layout")
+    return _imported(usual.layouts[layout], scheme, extra)
+
+
+def _imported(path: str, scheme: str, extra: str) -> type[Store]:
     module, _, name = path.partition(":")
     try:
         found: type[Store] = getattr(import_module(module), name)

@@ -90,8 +90,9 @@ def compact(store: Store, queue: str, how: Buckets) -> int:
     """Put messages that are ready, and lie alone or in small buckets, together; give the records that are fewer now.
 
     Whoever reserves meanwhile gets each message once: what was taken is left alone. Each message keeps what it is,
-    and when it was due; they come in the order of their buckets then.
+    and when it was due; they come in the order of their buckets then. Raises `OptionError` for a layout without.
     """
+    store.check_buckets()
     fewer = 0
     for page in store._paged(lambda after: store._spare(queue, after, STEP)):
         ids, moments = page.column("id").to_pylist(), milliseconds(page.column("mature")).to_pylist()

@@ -15,6 +15,7 @@ What a store promises, whatever the database:
   To **publish** a stage makes its messages visible; whoever gets them, they leave the stage in the same step.
 * **Every operation may be repeated** after a failure of which nobody knows how far it went: the second time it
   completes what is missing and changes nothing else.
+* From a queue that is **paused** nothing is taken that is not held yet; all else goes on.
 * Durations and moments are `int` ms; a lease of `None` never ends.
 
 A store writes the methods that begin with `_`; callers use the others, which check their arguments, and try again for
@@ -28,13 +29,14 @@ where another try may help) and `OptionError` for names that the database forbid
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -42,13 +44,33 @@ import pyarrow.compute as pc
 import tenacity
 
 from spark_queue.buckets import Buckets, Layout, Record, are_buckets, expanded, packed
-from spark_queue.errors import MessageError, OptionError, StoreUnavailable
-from spark_queue.message import HISTORY, LATEST, MESSAGES, dated, faults, first_due, milliseconds, new_ids
+from spark_queue.errors import MessageError, OptionError, StoreError, StoreUnavailable
+from spark_queue.message import (
+    HISTORY,
+    LATEST,
+    MESSAGES,
+    TOLD,
+    dated,
+    faults,
+    filled,
+    first_due,
+    milliseconds,
+    new_ids,
+)
 from spark_queue.store.apart import apart, split
+from spark_queue.store.counters import Counters, Counts, Statistics
+from spark_queue.store.pauses import KNOWN, Pauses
 
 T = TypeVar("T")
 
 View = Literal["messages", "history"]
+State = Literal["good", "worry", "bad"]
+
+#: What a layout may lack. `order`: messages come in the order in which they became ready, and so do those of a tag,
+#: where `mature` may be a few ms more for that. `ids`: a push or a move does not see that a ready message has the id
+#: already, so only a publish may be repeated. `payloads`: they are objects of strings, which numbers become too.
+#: `buckets`: there are none.
+Lacking = Literal["order", "ids", "payloads", "buckets"]
 
 #: Rows in one page of a fetch, and the bytes of payload at which a page ends early.
 PAGE_ROWS = 10_000
@@ -63,9 +85,14 @@ POLL, FRESH = 500, 50
 #: Seconds for which the layout of a queue is believed.
 LAYOUT_KNOWN = 30.0
 
+#: Columns in which the messages of a bucket differ.
+OF_EACH = ("id", "mature")
+
 _COMPARE: dict[str, Callable[[pa.Array, pa.Scalar], pa.Array]] = {
     "=": pc.equal, "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal,
 }  # fmt: skip
+
+log = logging.getLogger(__name__)
 
 _TAG = re.compile(r"[A-Za-z0-9_.:@-]+(/[A-Za-z0-9_.:@-]+)*")
 
@@ -100,6 +127,17 @@ class Reservation:
     until: int | None
 
 
+class Claim(NamedTuple):
+    """What a claim came to: the messages that its tag holds, and whether it had held them before.
+
+    `large`: the id of a bucket that comes next and is too large, if that is what ended it.
+    """
+
+    rows: int
+    large: str | None = None
+    held: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Staged:
     """What one stage holds for one queue."""
@@ -119,9 +157,9 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A filter of `peek`: `column` is `id`, `mature` (ms) or `tries`; `value` of `in` is a tuple."""
+    """A filter of `peek`: moments are ms; `value` of `in` is a tuple. Only the history has the last three columns."""
 
-    column: Literal["id", "mature", "tries"]
+    column: Literal["id", "mature", "tries", "processed", "consumer", "outcome"]
     op: Literal["=", "<", "<=", ">", ">=", "in"]
     value: str | int | tuple[str | int, ...]
 
@@ -130,11 +168,13 @@ class Condition:
 class Death:
     """Why messages move to a dead-letter queue.
 
-    `failed` failures are added to the tries that the header tells.
+    `failed` failures are added to the tries that the header tells. `history` ms long the history of the queue that
+    they leave tells of them, too.
     """
 
     reason: str | None = None
     failed: int = 0
+    history: int = 0
 
     def headers(self, queue: str, tries: int, now: int) -> dict[str, str]:
         """What the headers of a message of `queue` get that dies at `now` (ms) after `tries` failures."""
@@ -153,14 +193,43 @@ class Which:
     min_tries: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at, and how it is; `todo` says what to do about it, if anything."""
+
+    what: str
+    state: State
+    told: str
+    todo: str = ""
+
+
 class Store(ABC):
     """See the head of this module for what holds for all methods."""
 
     #: Most bytes of one payload.
     max_payload: ClassVar[int]
 
-    #: JSON values that the layout cannot keep: a push of one is refused.
+    #: JSON values that the layout cannot keep, or some of them: a push of one is refused.
     refuses: ClassVar[tuple[object, ...]] = ()
+
+    #: What the layout cannot do of what is promised here.
+    lacks: ClassVar[frozenset[Lacking]] = frozenset()
+
+    #: Layouts that the database may have beside each other, by the name that a URL gives: module:class.
+    layouts: ClassVar[Mapping[str, str]] = {}
+
+    #: The layout of this class, and the parameters of a URL that it knows beside `layout`: see `address.py`.
+    kind: ClassVar[str] = ""
+    parameters: ClassVar[tuple[str, ...]] = ()
+
+    #: Whether an id names one message in all queues together: a push of one that another queue holds is left out.
+    one_id: ClassVar[bool] = False
+
+    #: Whether what is committed becomes history although nobody asks for that.
+    remembers: ClassVar[bool] = False
+
+    #: Whether messages change and move to another queue in one step: see `forward`.
+    forwards: ClassVar[bool] = False
 
     #: Whether what this client pushes goes into buckets.
     layout: Layout = None
@@ -184,8 +253,14 @@ class Store(ABC):
         #: A wait in vain: queue, believed until, due (monotonic s), and what had rung.
         self._in_vain: tuple[str, float, float | None, int] = ("", 0.0, None, 0)
         self._layouts: dict[str, tuple[Buckets | None, float]] = {}  # queue -> its setting, believed until (s)
+        self._counters = Counters(self._count)
+        self._pauses = Pauses(self._read_paused)
 
     # --- messages in --------------------------------------------------------------------------------------------
+
+    def own_ids(self, made: pa.Array) -> pa.Array:
+        """As many ids as were made for messages that come without, in the form that the layout has for its own."""
+        return made
 
     def push(self, queue: str, batch: pa.RecordBatch) -> int:
         """Make the rows of a PUSHES batch messages of `queue`, visible at once, and give their number.
@@ -199,6 +274,7 @@ class Store(ABC):
         if not batch.num_rows:
             return 0
         pushed = self._attempt(self._push, queue, self._laid_out(queue, batch))
+        self._counters.add(queue, put=pushed)
         self._tell(queue, first_due(batch))
         return pushed
 
@@ -213,12 +289,21 @@ class Store(ABC):
 
     def _laid_out(self, queue: str, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows as records: a PUSHES batch again."""
+        if isinstance(self.layout, Buckets):
+            self.check_buckets()
+        if "buckets" in self.lacks:
+            return batch
         if batch.num_rows < 2:  # what is alone is no bucket, whatever is set
             return batch
         how = self._setting(queue) if self.layout is None else self.layout
         if not isinstance(how, Buckets):
             return batch
         return packed(dated(batch, self.now()), how)
+
+    def check_buckets(self) -> None:
+        """Raise `OptionError` where the layout has no buckets."""
+        if "buckets" in self.lacks:
+            raise OptionError(f"the layout {self.kind} has no buckets: leave layout=bucket out", option="layout")
 
     def _setting(self, queue: str) -> Buckets | None:
         setting, until = self._layouts.get(queue, (None, 0.0))
@@ -255,10 +340,15 @@ class Store(ABC):
         """
         for stage in stages:
             check_tag(stage)
-        return self._attempt(self._publish, stages) if stages else 0
+        published = self._attempt(self._publish, stages) if stages else {}
+        for queue, rows in published.items():
+            self._counters.add(queue, put=rows)
+            self._tell(queue)
+        return sum(published.values())
 
     @abstractmethod
-    def _publish(self, stages: Sequence[str]) -> int: ...
+    def _publish(self, stages: Sequence[str]) -> dict[str, int]:
+        """Give the number of messages by queue, for all queues that the stages held something for."""
 
     def staged(self, stage: str = "") -> list[Staged]:
         """What the stage and those below it hold, by stage and queue; all stages where it is empty."""
@@ -293,14 +383,15 @@ class Store(ABC):
         little to share out. Each message is held by one tag at a time, however many clients reserve at once.
         Messages that mature after the moment `before` are left alone, even once they are ready. A tag that already
         holds messages is answered with what it holds, and takes no more: that resumes a reserve which a crash cut
-        short.
+        short. So is any tag while the queue is paused.
         """
         self.check_queue(queue)
         check_tag(tag)
-        if partitions == 1:
+        paused = self._pauses.paused(queue)
+        if partitions == 1 and not paused:
             rows = [self._take(queue, f"{tag}/0", limit, limit, lease, before)]
-        elif held := {one.tag: one.rows for one in self.reservations(queue, tag)}:
-            last = max(int(name.rpartition("/")[2]) for name in held)
+        elif (held := {one.tag: one.rows for one in self.reservations(queue, tag)}) or paused:
+            last = max((int(name.rpartition("/")[2]) for name in held), default=-1)
             rows = [held.get(f"{tag}/{partition}", 0) for partition in range(last + 1)]
         else:
             rows, left = [], self._attempt(self._ready, queue, limit, before)
@@ -316,19 +407,18 @@ class Store(ABC):
     ) -> int:
         """Claim, and where the first bucket is larger than that, split it; unless one is `content` with nothing."""
         while True:
-            rows, large = self._attempt(self._claim, queue, tag, limit, enough, lease, before)
-            if rows or large is None or content:
-                return int(rows)
-            split(self, queue, large, limit)
+            claim = self._attempt(self._claim, queue, tag, limit, enough, lease, before)
+            if not claim.held:
+                self._counters.add(queue, reserve=claim.rows)
+            if claim.rows or claim.large is None or content:
+                return claim.rows
+            split(self, queue, claim.large, limit)
 
     @abstractmethod
-    def _claim(
-        self, queue: str, tag: str, limit: int, enough: int, lease: int | None, before: int
-    ) -> tuple[int, str | None]:
+    def _claim(self, queue: str, tag: str, limit: int, enough: int, lease: int | None, before: int) -> Claim:
         """Take ready records under this very tag, in order, until they hold `enough` messages; never over `limit`.
 
-        Where the tag holds some, just give their number. Gives the number of messages, and the id of a bucket that
-        comes next and is too large, if that is what ended it.
+        Where the tag holds some, just give their number.
         """
 
     @abstractmethod
@@ -371,11 +461,13 @@ class Store(ABC):
     def commit(self, queue: str, tag: str, ids: Sequence[str] | None = None, *, history: int = 0) -> int:
         """Remove what the tag holds (of `ids`, where given) and give the number removed.
 
-        `history` ms long the messages can still be read with `peek(view="history")`. Atomic for each message; for
-        all of them together where the database has transactions, and no bucket has to be taken apart.
+        `history` ms long they can still be read with `peek(view="history")`, as outcome `commit`. Atomic for each
+        message; for all of them together where the database has transactions, and no bucket has to be taken apart.
         """
         check_tag(tag)
-        return self._each(queue, tag, ids, lambda some: self._commit(queue, tag, some, history))
+        done = self._each(queue, tag, ids, lambda some: self._commit(queue, tag, some, history))
+        self._counters.add(queue, commit=done)
+        return done
 
     @abstractmethod
     def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int) -> int: ...
@@ -391,6 +483,7 @@ class Store(ABC):
         if delay < 0:
             raise OptionError(f"a rollback cannot be delayed by {delay} ms", delay=delay)
         given = self._each(queue, tag, ids, lambda some: self._rollback(queue, tag, some, delay, failed))
+        self._counters.add(queue, rollback=given)
         self._tell(queue, round(time.time() * 1000) + delay if delay else 0)
         return given
 
@@ -454,7 +547,8 @@ class Store(ABC):
 
         Which: those that nobody holds under a lease that lasts, or those that `tag` holds; of these `ids` where
         given, with at least `min_tries` tries, the first `limit` in order. They keep id, payload, headers and
-        maturity; their tries start anew at 0. With `death` they get the headers of a dead letter. Each message is
+        maturity; their tries start anew at 0. With `death` they get the headers of a dead letter, and the history may
+        tell of them with the outcome `dead` (not in `pl-mongo`, where an id is in one place). Each message is
         in exactly one of the queues at every moment (a store says where it is in doubt); one whose id the target
         holds already replaces nothing there and is gone from here.
         """
@@ -466,17 +560,121 @@ class Store(ABC):
             raise OptionError(f"a queue cannot be moved to itself: {queue!r}", queue=queue)
         moved = self._attempt(self._move, queue, to, Which(tag, ids, limit, min_tries), death)
         self._tell(to)
-        if ids is None and limit is None:
-            return moved
-        wanted = min(len(set(ids)) if ids is not None else LATEST, limit if limit is not None else LATEST)
-        if moved < wanted and (own := apart(self, queue, tag, ids, most=wanted - moved, min_tries=min_tries)):
-            moved += self._attempt(self._move, queue, to, Which(tag, own, None, min_tries), death)
-            self._tell(to)
+        if ids is not None or limit is not None:
+            wanted = min(len(set(ids)) if ids is not None else LATEST, limit if limit is not None else LATEST)
+            if moved < wanted and (own := apart(self, queue, tag, ids, most=wanted - moved, min_tries=min_tries)):
+                moved += self._attempt(self._move, queue, to, Which(tag, own, None, min_tries), death)
+                self._tell(to)
+        self._counters.add(queue, **{"get" if death is None else "deadletter": moved})
+        self._counters.add(to, put=moved)
         return moved
 
     @abstractmethod
     def _move(self, queue: str, to: str, which: Which, death: Death | None) -> int:
         """A limit counts messages: the first bucket that holds too many ends it."""
+
+    def forward(self, queue: str, to: str, tag: str, batch: pa.RecordBatch) -> int:
+        """Change messages that `tag` holds, move them to another queue of the store, and give their number.
+
+        `batch`: PUSHES, by the ids of the messages; where `payload` or `headers` is NULL they stay what they are.
+        Each message is changed and moved in one step, and is in exactly one of the queues at every moment; repeated,
+        it touches what is left. Raises `MessageError` before anything is moved where rows break a rule, as `push`
+        does, and `OptionError` where the layout has no such step.
+        """
+        self.check_queue(queue)
+        self.check_queue(to)
+        check_tag(tag)
+        if not self.forwards:
+            raise OptionError(
+                f"{type(self).__name__} cannot change and move messages in one step: that takes layout=pl-mongo",
+                option="url",
+            )
+        if queue == to:
+            raise OptionError(f"a queue cannot be moved to itself: {queue!r}", queue=queue)
+        self._check_push(to, filled(batch))
+        if not batch.num_rows:
+            return 0
+        moved = self._attempt(self._forward, queue, to, tag, batch)
+        self._counters.add(queue, get=moved)
+        self._counters.add(to, put=moved)
+        self._tell(to, first_due(batch))
+        return moved
+
+    def _forward(self, queue: str, to: str, tag: str, batch: pa.RecordBatch) -> int:
+        raise NotImplementedError
+
+    # --- pause --------------------------------------------------------------------------------------------------
+
+    def pause(self, queue: str) -> None:
+        """Let nobody take messages of the queue, until it is resumed; whatever else is done to it goes on.
+
+        It holds for all clients, keuss' too, and across restarts: at once for those that wait and hear signals, for
+        the others of ours when they next look, which is after a quarter of a second. What is held stays held.
+        """
+        self._set_pause(queue, True)
+
+    def resume(self, queue: str) -> None:
+        """Let messages be taken again; who waits for one is woken."""
+        self._set_pause(queue, False)
+
+    def _set_pause(self, queue: str, paused: bool) -> None:
+        self.check_queue(queue)
+        self._attempt(self._set_paused, queue, paused)
+        self._pauses.learn(queue, paused)
+        self._tell_paused(queue, paused)
+
+    def paused(self, queue: str, *, known: int = 0) -> bool:
+        """Whether the queue is paused, as this client knew `known` ms ago at most; 0 asks the database."""
+        if known:
+            return self._pauses.paused(queue, known / 1000)
+        paused = self._read_paused(queue)
+        self._pauses.learn(queue, paused)
+        return paused
+
+    def _read_paused(self, queue: str) -> bool:
+        return self._attempt(self._statistics, queue).get(queue, Statistics()).paused
+
+    def _tell_paused(self, queue: str, paused: bool) -> None:  # noqa: B027 not all databases carry signals
+        """Tell those who wait. Never raises for it."""
+
+    # --- statistics ---------------------------------------------------------------------------------------------
+
+    def statistics(self, queue: str) -> Statistics:
+        """What was done to the messages of the queue, by all clients; all zero where nobody has used it.
+
+        What this client did is in it, what others did in the last tenth of a second may not be yet.
+        """
+        self.write_counts()
+        return self._attempt(self._statistics, queue).get(queue, Statistics())
+
+    def statistics_of_all(self) -> dict[str, Statistics]:
+        """The same of all queues that were ever used and not dropped, by name, sorted; empty ones are among them."""
+        self.write_counts()
+        return dict(sorted(self._attempt(self._statistics, None).items()))
+
+    def count(self, queue: str, **acts: int) -> None:
+        """Correct what this client has counted: `count("flights", reserve=-1, commit=-1, get=1)`."""
+        self._counters.add(queue, **acts)
+
+    def write_counts(self) -> None:
+        """Write what this client has counted now, and not in a tenth of a second. Never raises for it."""
+        self._counters.write()
+
+    @abstractmethod
+    def _count(self, counts: Counts) -> None:
+        """Add to the counters, in one round trip. A queue that has none is known from then on."""
+
+    @abstractmethod
+    def _statistics(self, queue: str | None) -> dict[str, Statistics]:
+        """By queue: of this one, if it is known, or of all."""
+
+    @abstractmethod
+    def _set_paused(self, queue: str, paused: bool) -> None:
+        """Set the flag. A queue is known from then on."""
+
+    @abstractmethod
+    def _forget(self, queue: str) -> None:
+        """Remove flag and counters."""
 
     # --- notes --------------------------------------------------------------------------------------------------
 
@@ -545,7 +743,8 @@ class Store(ABC):
     def wait(self, queue: str, timeout: int) -> bool:
         """Sleep until a message may be reserved, `timeout` ms at most; give whether one may.
 
-        Whoever brings one rings; a ring that nobody hears costs half a second at most.
+        Whoever brings one rings; a ring that nobody hears costs half a second at most. So does who lets a queue go on
+        that was paused: there a quarter.
         """
         now = time.monotonic()
         end = now + timeout / 1000
@@ -556,7 +755,9 @@ class Store(ABC):
             rung = self._rung(queue)  # before the look: what comes after it is heard
             wait = self.next_mature(queue)
             if wait is not None and wait <= 0:
-                return True
+                if not self._pauses.paused(queue):
+                    return True
+                wait = round(KNOWN * 1000)  # then the flag is read anew
             now = time.monotonic()
             due = None if wait is None else now + wait / 1000
             if now >= end:
@@ -586,11 +787,13 @@ class Store(ABC):
     ) -> Iterator[pa.RecordBatch]:
         """All messages of the queue that meet every condition, reserved ones included, changing nothing.
 
-        Batches of MESSAGES, or of HISTORY (which adds the moment `processed`) in that view. With a `limit` they are
-        the first in order; without, they come in no particular order. No message is given twice. `mature` of a
-        reserved message is when it was due.
+        Batches of MESSAGES, or of HISTORY in that view. With a `limit` they are the first in order; without, they
+        come in no particular order. No message is given twice, but a store may keep one for each time that an id was
+        processed (SQLite), or the last of them. `mature` of a reserved message is when it was due.
         """
         schema = MESSAGES if view == "messages" else HISTORY
+        if odd := [one.column for one in where if one.column in TOLD.names and view != "history"]:
+            raise OptionError(f"column {odd[0]!r} is told by the history only: view=history", option="view")
         buckets = 0
 
         def opened(limit: int | None) -> Iterator[pa.RecordBatch]:
@@ -634,6 +837,20 @@ class Store(ABC):
     @abstractmethod
     def _queues(self) -> list[str]: ...
 
+    def server(self) -> str:
+        """The name and the version of the database: `redis 7.0.15`."""
+        return self._attempt(self._server)
+
+    @abstractmethod
+    def _server(self) -> str: ...
+
+    def examine(self) -> list[Finding]:
+        """How the database is set up, as far as it matters to queues. Changes nothing; may look at all queues."""
+        return self._attempt(self._examine)
+
+    @abstractmethod
+    def _examine(self) -> list[Finding]: ...
+
     # --- housekeeping -------------------------------------------------------------------------------------------
 
     def purge(self, queue: str) -> int:
@@ -647,13 +864,22 @@ class Store(ABC):
     def _purge(self, queue: str) -> int: ...
 
     def drop(self, queue: str) -> None:
-        """Remove the queue: messages, reservations, history, the notes about it. What is staged for it stays.
+        """Remove the queue: messages, reservations, history, statistics, the notes about it.
 
-        A queue that does not exist is dropped already.
+        What is staged for it stays. A queue that does not exist is dropped already; one that was paused is not any
+        more.
         """
         self._attempt(self._drop, queue)
         for key, note in self.notes(about(queue)).items():
             self.set_note(key, None, note.version)
+        self._counters.forget(queue)
+        self._pauses.forget(queue)
+        try:
+            self._attempt(self._forget, queue)
+        except StoreUnavailable:
+            raise
+        except StoreError as error:  # who may not touch statistics may drop queues all the same
+            log.warning("the statistics of %r stay: %s", queue, error)
 
     @abstractmethod
     def _drop(self, queue: str) -> None: ...
@@ -669,10 +895,11 @@ class Store(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give back connections.
+        """Write what was counted, and give back connections.
 
         A closed store opens again when it is used.
         """
+        self._counters.close()
 
     def __enter__(self) -> Self:
         return self
@@ -698,16 +925,16 @@ class Store(ABC):
 def meeting(batch: pa.RecordBatch, where: Sequence[Condition], *, or_buckets: bool = False) -> pa.RecordBatch:
     """The rows that meet the conditions.
 
-    `or_buckets`: what is a bucket meets those on `id` and `mature`, which are for its messages.
+    `or_buckets`: what is a bucket meets those on columns OF_EACH, which are for its messages.
     """
     for one in where:
         column = batch.column(one.column)
-        values = milliseconds(column) if one.column == "mature" else column
+        values = milliseconds(column) if pa.types.is_timestamp(column.type) else column
         if one.op == "in":
             fits = pc.is_in(values, pa.array(one.value, values.type))
         else:
             fits = _COMPARE[one.op](values, pa.scalar(one.value, values.type))
-        if or_buckets and one.column != "tries":
+        if or_buckets and one.column in OF_EACH:
             fits = pc.or_(fits, are_buckets(batch.column("id")))
         batch = batch.filter(fits)
     return batch
@@ -730,6 +957,11 @@ def about(queue: str, *names: str) -> str:
     return "/".join(("queue", quote(queue, safe=""), *names, *([] if names else [""])))
 
 
+def holder(tag: str | None) -> str | None:
+    """The consumer who holds what a tag holds."""
+    return tag.partition("/")[0] if tag else None
+
+
 def below(tag: str) -> tuple[str, str]:
     """The half-open range of the tags below `tag` in text order ("0" comes right after "/")."""
     return f"{tag}/", f"{tag}0"
@@ -744,6 +976,8 @@ def layout_of(store: Store, queue: str) -> Buckets | None:
 def set_layout(store: Store, queue: str, layout: Buckets | None) -> None:
     """Set that. Clients of the queue know it some LAYOUT_KNOWN seconds later; what it holds stays as it is."""
     store.check_queue(queue)
+    if layout is not None:
+        store.check_buckets()
     value = None if layout is None else {"v": 1, "size": layout.size, "compression": layout.compression}
     key = about(queue, "layout")
     done = False

@@ -32,12 +32,13 @@ LONGEST_DELAY = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What becomes of a message that fails alone. `delay`, `lease`: ms."""
+    """What becomes of a message that fails alone. `delay`, `lease`, `history`: ms."""
 
     delay: int
     lease: int | None
     max_tries: int | None
     dead: str
+    history: int = 0
 
 
 class Isolation:
@@ -134,9 +135,8 @@ class Isolation:
                 log.warning("a message of %s makes its batch fail: tried again in %d ms (%s)", queue, delay, reason)
             return
         alone = self._update(lambda value: {"alone": value.get("alone", 0) + 1})["alone"]
-        if tries + alone >= rules.max_tries and self._store.move(
-            queue, rules.dead, tag=tag, death=Death(reason, failed=alone)
-        ):
+        death = Death(reason, failed=alone, history=rules.history)
+        if tries + alone >= rules.max_tries and self._store.move(queue, rules.dead, tag=tag, death=death):
             log.warning("a message of %s makes its batch fail: moved to %s (%s)", queue, rules.dead, reason)
 
     def _reason(self) -> str | None:

@@ -29,7 +29,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -38,7 +38,7 @@ from urllib.parse import parse_qsl
 
 import pyarrow as pa
 from bson import DatetimeMS, ObjectId
-from pymongo import CursorType, IndexModel, MongoClient, ReadPreference, WriteConcern
+from pymongo import CursorType, IndexModel, MongoClient, ReadPreference, UpdateOne, WriteConcern
 from pymongo.client_session import ClientSession
 from pymongo.collection import Collection
 from pymongo.database import Database
@@ -56,12 +56,15 @@ from pymongo.read_concern import ReadConcern
 from pymongo.uri_parser import parse_uri
 
 from spark_queue import message
+from spark_queue.address import Address
 from spark_queue.buckets import Record, fitting, is_bucket
 from spark_queue.errors import OptionError, StoreError, StoreUnavailable
 from spark_queue.store.base import (
     PAGE_ROWS,
+    Claim,
     Condition,
     Death,
+    Finding,
     Note,
     Reservation,
     Sizes,
@@ -71,9 +74,11 @@ from spark_queue.store.base import (
     refused,
 )
 from spark_queue.store.bson_json import CODEC
+from spark_queue.store.counters import Counts, Statistics
 from spark_queue.store.mongodb_documents import (
     BUCKETS,
     BY_ID,
+    DUE,
     DUPLICATE_KEY,
     FENCED,
     FORGET,
@@ -98,6 +103,7 @@ from spark_queue.store.mongodb_documents import (
     claiming,
     due_by,
     due_of,
+    dying,
     held_by,
     history_of,
     id_condition,
@@ -110,11 +116,12 @@ from spark_queue.store.mongodb_documents import (
     moment_of,
     moved_to,
     pages,
+    remembering,
     to_documents,
     weight,
 )
-from spark_queue.store.mongodb_stages import OWN, Stages
-from spark_queue.store.signals import SignallingStore, topic_of
+from spark_queue.store.mongodb_stages import OWN, STAGED, Stages
+from spark_queue.store.signals import SignallingStore
 
 T = TypeVar("T")
 
@@ -132,7 +139,7 @@ CHUNK = 10_000
 TOGETHER = 1_000
 
 #: Notes are read as the majority of the servers has them: whoever acts on one must not see it taken back.
-NOTES, SETTLED = f"{OWN}notes", ReadConcern("majority")
+NOTES, SETTLED = "notes", ReadConcern("majority")
 
 #: Who meets others goes past up to 2 ** CROWD times as many messages as he wants.
 CROWD = 6
@@ -160,11 +167,43 @@ class MongoStore(SignallingStore):
 
     max_payload = (16 << 20) - (64 << 10)
     refuses: ClassVar[tuple[object, ...]] = (None,)
+    kind: ClassVar[str] = "mongo"
+    parameters: ClassVar[tuple[str, ...]] = ("ns",)
+    layouts: ClassVar[Mapping[str, str]] = {
+        "mongo": "spark_queue.store.mongodb:MongoStore",
+        "ps-mongo": "spark_queue.store.mongodb_layouts:HistoryStore",
+        "pl-mongo": "spark_queue.store.mongodb_layouts:PipelineStore",
+        "bucket-mongo-safe": "spark_queue.store.mongodb_buckets:BucketStore",
+    }
+
+    #: The indexes of a collection of messages.
+    indexes: ClassVar[Sequence[IndexModel]] = INDEXES
+
+    # How a record lies in a document: as `mongodb_documents.py` has it. `_rows` tells how many messages a bucket
+    # holds, `_content` is what is large, `_named` is what the record's id is made of.
+    _rows: ClassVar[str] = "rows"
+    _content: ClassVar[str] = "payload"
+    _named: ClassVar[Document] = {"_id": 1}
+    _held_fields: ClassVar[Document] = HELD_FIELDS
+    _bucket_ids: ClassVar[Filter] = {"$type": "string"}
+    _key_of = staticmethod(key_of)
+    _weigh = staticmethod(weight)
+    _pages = staticmethod(pages)
+    _read = staticmethod(as_batch)
+    _moved = staticmethod(moved_to)
+    _made = staticmethod(to_documents)
+
+    @staticmethod
+    def _id_of(document: Document) -> str:
+        """The id of a record, from what is `_named`."""
+        return str(document["_id"])
 
     @classmethod
     def resolve(cls, url: str) -> str:
+        address = Address.of(url)
+        address.check(cls.kind, cls.parameters)
         # To parse a mongodb+srv:// URL asks the DNS; but for that prefix and its srv options it is like any other.
-        plain, _, options = url.replace("mongodb+srv://", "mongodb://", 1).partition("?")
+        plain, _, options = address.url.replace("mongodb+srv://", "mongodb://", 1).partition("?")
         if kept := [one for one in options.split("&") if one and not one.lower().startswith("srv")]:
             plain += f"?{'&'.join(kept)}"
         try:
@@ -188,11 +227,12 @@ class MongoStore(SignallingStore):
 
     def __init__(self, url: str, *, patience: float = 5.0) -> None:
         super().__init__(url, patience=patience)
+        self._own = OWN  # how the collections begin that are ours
         self._lock = threading.Lock()
         self._client: MongoClient[Document] | None = None
         self._pid = 0
         self._carries_signals = False  # whether there is a collection for them
-        self._indexed: dict[str, tuple[bool, float]] = {}  # queue -> whether it has its indexes, believed until
+        self._indexed: dict[str, tuple[bool, float]] = {}  # collection -> whether it has its indexes, believed until
 
     # --- the connection -----------------------------------------------------------------------------------------
 
@@ -206,8 +246,9 @@ class MongoStore(SignallingStore):
             return self._client.get_default_database(codec_options=CODEC, read_preference=ReadPreference.PRIMARY)
 
     def _connect(self) -> MongoClient[Document]:
-        given = {name.lower() for name, _ in parse_qsl(self.url.partition("?")[2], keep_blank_values=True)}
-        return MongoClient(self.url, **{name: value for name, value in DEFAULTS.items() if name.lower() not in given})
+        url = self._address.url
+        given = {name.lower() for name, _ in parse_qsl(url.partition("?")[2], keep_blank_values=True)}
+        return MongoClient(url, **{name: value for name, value in DEFAULTS.items() if name.lower() not in given})
 
     def close(self) -> None:
         super().close()
@@ -226,20 +267,32 @@ class MongoStore(SignallingStore):
                 queue=queue,
             )
 
-    def _queue(self, queue: str, *, make: bool = False) -> Collection[Document]:
-        """The collection of a queue; `make` makes what is missing of its indexes, and of itself."""
+    def _collection(self, queue: str, *, make: bool = False) -> Collection[Document]:
+        """The collection that a queue lies in; `make` makes what is missing of its indexes, and of itself."""
         self.check_queue(queue)
-        found = self._database()[queue]
+        found = self._database()[self._place(queue)]
         if make and not self._known(found):
-            found.create_indexes(list(INDEXES))
-            self._indexed[queue] = True, time.monotonic() + INDEXES_KNOWN
+            found.create_indexes(list(self.indexes))
+            self._indexed[found.name] = True, time.monotonic() + INDEXES_KNOWN
         return found
+
+    def _place(self, queue: str) -> str:
+        """The name of that collection."""
+        return queue
+
+    def _marks(self, queue: str) -> Document:
+        """What tells of a document to which of the queues of its collection it belongs."""
+        return {}
+
+    def _queue(self, queue: str, *, make: bool = False) -> Collection[Document]:
+        """The same collection, as one that holds this queue alone."""
+        return self._collection(queue, make=make)
 
     def _known(self, queue: Collection[Document]) -> bool:
         """Whether all our indexes are there."""
         known, until = self._indexed.get(queue.name, (False, 0.0))
         if time.monotonic() > until:
-            known = queue.index_information().keys() >= {one.document["name"] for one in INDEXES}
+            known = queue.index_information().keys() >= {one.document["name"] for one in self.indexes}
             self._indexed[queue.name] = known, time.monotonic() + (INDEXES_KNOWN if known else INDEXES_MISSED)
         return known
 
@@ -301,22 +354,55 @@ class MongoStore(SignallingStore):
     def _now(self) -> int:
         return self._hello()[0]
 
+    def _server(self) -> str:
+        return f"mongodb {self._database().client.server_info()['version']}"
+
+    def _examine(self) -> list[Finding]:
+        if self._hello()[1]:
+            found = [Finding("transactions", "good", "there are")]
+        else:
+            found = [
+                Finding(
+                    "transactions", "worry", "none, on a standalone server: no buckets, and moves in two steps",
+                    "make it a replica set, of one server at least",
+                )
+            ]  # fmt: skip
+        queues = self._queues()
+        bare = []
+        for queue in queues:
+            collection = self._collection(queue)
+            self._indexed.pop(collection.name, None)
+            if not self._known(collection):
+                bare.append(queue)
+        if bare:
+            shown = ", ".join(bare[:5]) + (f" and {len(bare) - 5} more" if len(bare) > 5 else "")
+            found.append(
+                Finding(
+                    "indexes", "worry", f"missing for {shown}: only others have used it, or somebody dropped them",
+                    "push, or reserve, with spark_queue once: that makes them",
+                )
+            )  # fmt: skip
+        else:
+            found.append(Finding("indexes", "good", f"there are, of all {len(queues)} queues"))
+        return found
+
     # --- signals ------------------------------------------------------------------------------------------------
 
-    def _send(self, queue: str, mature: int) -> None:
+    def _send(self, queue: str, signal: int | str) -> None:
+        told = signal if isinstance(signal, str) else float(signal)
         with self._translated():
-            self._signalled().insert_one({"event": topic_of(queue), "message": float(mature)})
+            self._signalled().insert_one({"event": self.topic(queue), "message": told})
 
-    def _signals(self, queue: str) -> Iterator[bool]:
+    def _signals(self, queue: str) -> Iterator[str | None]:
         with self._translated():
             recent = ObjectId.from_datetime(datetime.fromtimestamp(self._now() / 1000 - SKEW, UTC))
-            which = {"_id": {"$gt": recent}, "event": topic_of(queue)}
+            which = {"_id": {"$gt": recent}, "event": self.topic(queue)}
             with self._signalled().find(which, cursor_type=CursorType.TAILABLE_AWAIT) as heard:
                 heard.max_await_time_ms(HEARTBEAT)
-                next(heard, None)
-                yield True
+                yield ""  # it hears
                 while heard.alive:
-                    yield next(heard, None) is not None
+                    one = next(heard, None)
+                    yield None if one is None else str(one["message"])
 
     def _signalled(self) -> Collection[Document]:
         """Where the signals go, as keuss has them by default: a capped collection of a database of its own."""
@@ -335,15 +421,13 @@ class MongoStore(SignallingStore):
     # --- messages in --------------------------------------------------------------------------------------------
 
     def _push(self, queue: str, batch: pa.RecordBatch) -> int:
-        return insert(self._queue(queue, make=True), self._sound(queue, batch))
+        return insert(self._collection(queue, make=True), self._sound(queue, batch), weigh=self._weigh)
 
     def _sound(self, queue: str, batch: pa.RecordBatch) -> list[Document]:
         """The rows as documents. Raises for what cannot be kept."""
         now, transactions = self._hello()
-        documents, wrong = to_documents(batch, now)
-        if wrong:
-            raise refused(queue, batch, wrong)
-        if not transactions and any("rows" in one for one in documents):
+        documents = self._documents(queue, batch, now)
+        if not transactions and any(self._rows in one for one in documents):
             raise StoreError(
                 f"{queue!r}: layout=bucket needs transactions, which a standalone MongoDB server does not have: make "
                 "it a replica set (of one server is enough), or use layout=single",
@@ -351,16 +435,20 @@ class MongoStore(SignallingStore):
             )
         return documents
 
+    def _documents(self, queue: str, batch: pa.RecordBatch, now: int) -> list[Document]:
+        documents, wrong = self._made(batch, now)
+        if wrong:
+            raise refused(queue, batch, wrong)
+        marks = self._marks(queue)
+        return [one | marks for one in documents] if marks else documents
+
     def _stage(self, queue: str, stage: str, part: str, batch: pa.RecordBatch) -> None:
         documents = self._sound(queue, batch)
         with self._session() as session:
             self._stages().put(queue, stage, part, documents, session)
 
-    def _publish(self, stages: Sequence[str]) -> int:
-        published, queues = self._stages().publish(stages, self._hello()[1])
-        for queue in queues:
-            self._tell(queue)
-        return published
+    def _publish(self, stages: Sequence[str]) -> dict[str, int]:
+        return self._stages().publish(stages, self._hello()[1])
 
     def _staged(self, stage: str) -> list[Staged]:
         return self._stages().held(stage)
@@ -369,16 +457,21 @@ class MongoStore(SignallingStore):
         return self._stages().remove(stage, keep)
 
     def _stages(self) -> Stages:
-        return Stages(self._database(), partial(self._queue, make=True), self._attempt, self.patience)
+        return Stages(
+            self._database(),
+            partial(self._collection, make=True),
+            self._attempt,
+            self.patience,
+            self._own + STAGED,
+            self._weigh,
+        )
 
     # --- reservations -------------------------------------------------------------------------------------------
 
-    def _claim(
-        self, queue: str, tag: str, limit: int, enough: int, lease: int | None, before: int
-    ) -> tuple[int, str | None]:
+    def _claim(self, queue: str, tag: str, limit: int, enough: int, lease: int | None, before: int) -> Claim:
         found = self._queue(queue)
         if held := found.count_documents({**FENCED, "_tag": tag}, **self._by(found, HELD)):
-            return held + self._more(found, {**FENCED, "_tag": tag}), None
+            return Claim(held + self._more(found, {**FENCED, "_tag": tag}), held=True)
         now = self._now()
         due = due_by(min(now, before))
         claim = claiming(tag, DatetimeMS(now), lease_end(now, lease))
@@ -389,9 +482,9 @@ class MongoStore(SignallingStore):
             most = min(wanted, CHUNK)  # records, each of a message at least
             # Who met others goes past some messages, which are theirs most likely, or all would meet again and again.
             past = random.randrange(most << min(lost, CROWD)) if lost else 0
-            ids = found.find(due, {"_id": 1}, skip=past, limit=most, batch_size=most, **self._by(found, READY))
-            in_turn = ((one["_id"], str(one["_id"])) for one in ids.sort(WAITING_ORDER))
-            first, _, large = fitting(in_turn, limit - claimed - more, wanted)
+            ids = found.find(due, self._named, skip=past, limit=most, batch_size=most, **self._by(found, READY))
+            in_turn = ((one["_id"], self._id_of(one)) for one in ids.sort(WAITING_ORDER))
+            first, rows, large = fitting(in_turn, limit - claimed - more, wanted)
             if not first and past:
                 lost = 0  # beyond the end
                 continue
@@ -406,18 +499,18 @@ class MongoStore(SignallingStore):
             if taken < len(first):
                 lost += 1
                 large = None  # there may be room for it
-            if any(isinstance(one, str) for one in first):
+            if rows != len(first):
                 more = self._more(found, {**FENCED, "_tag": tag})
-        return claimed + more, large
+        return Claim(claimed + more, large)
 
     def _more(self, queue: Collection[Document], which: Filter) -> int:
         """How many messages more than records there are, of those that meet the filter."""
-        return sum(one["rows"] - 1 for one in self._wide(queue, which))
+        return sum(one[self._rows] - 1 for one in self._wide(queue, which))
 
     def _wide(self, queue: Collection[Document], which: Filter) -> list[Document]:
-        """`_id` and `rows` of the buckets that meet the filter."""
-        some = queue.find({"$and": [which, {"rows": {"$exists": True}}]}, {"rows": 1}, **self._by(queue, BUCKETS))
-        return list(some)
+        """`_id` of the buckets that meet the filter, and how many messages they hold."""
+        buckets = {"$and": [which, {self._rows: {"$exists": True}}]}
+        return list(queue.find(buckets, {self._rows: 1}, **self._by(queue, BUCKETS)))
 
     @contextmanager
     def _session(self) -> Iterator[ClientSession]:
@@ -448,22 +541,20 @@ class MongoStore(SignallingStore):
         found, now = self._queue(queue), self._now()
         which: Document = {"$and": [FREE.which, {"mature": {"$lte": DatetimeMS(now)}}]}
         if after is not None:
-            which["$and"].append(after_record("mature", after))
+            which["$and"].append(after_record("mature", after.mature, self._key_of(after.id)))
         some = found.find(which, limit=rows, batch_size=rows, **self._by(found, READY)).sort(WAITING_ORDER)
         with some as documents:
-            return next((as_batch(queue, page) for page in pages(documents, rows)), message.NOTHING)
+            return next((self._read(queue, page) for page in self._pages(documents, rows)), message.NOTHING)
 
     def _recast(self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch) -> bool:
         now, transactions = self._hello()
-        found, keys = self._queue(queue, make=True), [key_of(one.id) for one in records]
+        found, keys = self._queue(queue, make=True), [self._key_of(one.id) for one in records]
         state = loose(now).which if tag is None else {**FENCED, "_tag": tag}
-        documents, wrong = to_documents(batch, now)
-        if wrong:
-            raise refused(queue, batch, wrong)
+        documents = self._documents(queue, batch, now)
         with self._together(transactions) as session:
             which = {**state, "_id": {"$in": keys}}
-            old = list(found.find(which, {"payload": 0}, session=session, **BY_ID))
-            if len(old) < len(keys):
+            old = list(found.find(which, {self._content: 0}, session=session, **BY_ID))
+            if {self._id_of(one) for one in old} != {one.id for one in records}:
                 return False
             for one in documents:
                 one["tries"] = old[0].get("tries", 0)  # those of an ended lease count its failure already
@@ -471,20 +562,21 @@ class MongoStore(SignallingStore):
                     held = {name: old[0][name] for name in ("mature", "reserved", "_tag", "_reserved")}
                     one |= {"_mature": one["mature"], **held}
             if session is None:  # both for a moment, rather than none
-                insert(found, documents)
+                insert(self._collection(queue), documents, weigh=self._weigh)
                 return bool(found.delete_many(which, **BY_ID).deleted_count == len(keys))
             found.delete_many(which, session=session, **BY_ID)  # first: one of the new may be one of the old
-            insert_new(found, [one["_id"] for one in documents], documents, session)
+            insert_new(self._collection(queue), [one["_id"] for one in documents], documents, session)
             return True
 
     def _page(self, queue: str, tag: str, after: Record | None, rows: int) -> pa.RecordBatch:
         found = self._queue(queue)
         which: Document = {**FENCED, "_tag": tag}
         if after is not None:
-            which |= after_record("_mature", after)
-        some = found.find(which, HELD_FIELDS, limit=rows, batch_size=rows, **self._by(found, HELD))
+            which |= after_record("_mature", after.mature, self._key_of(after.id))
+        some = found.find(which, self._held_fields, limit=rows, batch_size=rows, **self._by(found, HELD))
         with some.sort(HELD_ORDER) as documents:
-            return next((as_batch(queue, page, held=True) for page in pages(documents, rows)), message.NOTHING)
+            found_pages = (self._read(queue, page, held=True) for page in self._pages(documents, rows))
+            return next(found_pages, message.NOTHING)
 
     def _renew(self, queue: str, tag: str, lease: int | None) -> int:
         found = self._queue(queue)
@@ -497,13 +589,8 @@ class MongoStore(SignallingStore):
         held = self._among(found, OURS._replace(which=held_by(tag)), ids)
         if not history:
             return self._counted(found, ids, held, lambda which, by: found.delete_many(which, **by).deleted_count)
-        now = self._now()
-        moments = {"processed": now, "mature": now + 100 * history, "_until": now + history}
-        keep = {
-            "$set": {name: moment_of(ms) for name, ms in moments.items()},
-            "$unset": {name: "" for name in FORGET if name != "_mature"},
-            "$inc": {"tries": -1},
-        }
+        fields, forgotten = remembering(self._now(), history, tag, "commit")
+        keep = {"$set": fields, "$unset": dict.fromkeys(forgotten, ""), "$inc": {"tries": -1}}
         return self._counted(found, ids, held, lambda which, by: found.update_many(which, keep, **by).modified_count)
 
     def _rollback(self, queue: str, tag: str, ids: Sequence[str] | None, delay: int, failed: bool) -> int:
@@ -541,13 +628,13 @@ class MongoStore(SignallingStore):
             if looking and (buckets := self._wide(queue, which)):
                 names = [one["_id"] for one in buckets]
                 acted = act({"$and": [which, {"_id": {"$in": names}}]}, BY_ID)
-                done += weight(names) if acted == len(names) else acted
+                done += sum(one[self._rows] for one in buckets) if acted == len(names) else acted
             done += act(which, by)
         return done
 
     def _has_buckets(self, queue: Collection[Document]) -> bool:
         """Whether any record of the queue is a bucket."""
-        return queue.find_one({"_id": {"$type": "string"}}, {"_id": 1}, **BY_ID) is not None
+        return queue.find_one({"_id": self._bucket_ids}, {"_id": 1}, **BY_ID) is not None
 
     def _among(
         self, queue: Collection[Document], state: State, ids: Sequence[str] | None, size: int = CHUNK
@@ -556,13 +643,13 @@ class MongoStore(SignallingStore):
         if ids is None:
             yield dict(state.which), self._by(queue, state.by)
         else:
-            for part in _parts([key_of(id) for id in ids], size):
+            for part in parts_of([self._key_of(id) for id in ids], size):
                 yield {**state.which, "_id": {"$in": part}}, BY_ID
 
     def _reservations(self, queue: str, tag: str) -> list[Reservation]:
         found = self._queue(queue)
         which = held_by(tag) if tag else {**FENCED, "_tag": {"$type": "string"}}
-        rows = {"$sum": {"$ifNull": ["$rows", 1]}}
+        rows = {"$sum": {"$ifNull": [f"${self._rows}", 1]}}
         group = {"_id": "$_tag", "rows": rows, "until": {"$max": "$mature"}}
         steps = [{"$match": which}, {"$group": group}, {"$sort": {"_id": 1}}]
         return [
@@ -575,45 +662,63 @@ class MongoStore(SignallingStore):
     def _move(self, queue: str, to: str, which: Which, death: Death | None) -> int:
         if which.limit == 0:
             return 0
-        found, target = self._queue(queue), self._queue(to, make=True)  # a transaction makes no index
+        found, target = self._queue(queue), self._collection(to, make=True)  # a transaction makes no index
         now, transactions = self._hello()
-        state = loose(now) if which.tag is None else OURS._replace(which=held_by(which.tag))
-        if which.min_tries:
-            state = state._replace(which={**state.which, "tries": {"$gte": which.min_tries + state.ahead}})
-        moving: list[ObjectId | str] = []
-        together = CHUNK if which.limit is None or not which.ids else len(which.ids)
-        for where, by in self._among(found, state, which.ids, together):
-            some = found.find(where, {"_id": 1}, **by)
-            if which.limit is None:
-                moving += [one["_id"] for one in some]
-            else:
-                some = some.sort(state.order).limit(which.limit)
-                moving += fitting(((one["_id"], str(one["_id"])) for one in some), which.limit, which.limit)[0]
+        state, moving = self._moving(found, which, now)
 
         def transfer(part: list[ObjectId | str]) -> tuple[int, list[ObjectId | str]]:
             """Give the number moved, and what is left."""
             with self._together(transactions) as session:
                 where = {**state.which, "_id": {"$in": part}}
                 with found.find(where, session=session, **BY_ID).sort("_id", 1) as some:
-                    documents = next((page.documents for page in pages(some, TOGETHER)), [])
+                    documents = next((page.documents for page in self._pages(some, TOGETHER)), [])
                 copied = [one["_id"] for one in documents]
-                entering = [moved_to(one, queue, state.ahead, death, now) for one in documents]
+                entering = [self._moved(one, queue, state.ahead, death, now) for one in documents]
                 if session is None:
-                    insert(target, entering)
+                    insert(target, entering, weigh=self._weigh)
                 else:
-                    insert_new(target, copied, entering, session)
+                    insert_new(target, copied, entering, session, self._weigh)
                 where["_id"] = {"$in": copied}  # never one that was not copied
-                gone = found.delete_many(where, session=session, **BY_ID).deleted_count
-                moved = weight(copied) if gone == len(copied) else gone
+                if death is None or not death.history:
+                    gone = found.delete_many(where, session=session, **BY_ID).deleted_count
+                else:
+                    keep = self._burying(queue, which.tag, state.ahead, death, now)
+                    gone = found.update_many(where, keep, session=session, **BY_ID).modified_count
+                moved = self._weigh(copied, documents) if gone == len(copied) else gone
                 return moved, [id for id in part if documents and in_order(id) > in_order(documents[-1]["_id"])]
 
         moved = 0
-        for part in _parts(moving, TOGETHER):
+        for part in parts_of(moving, TOGETHER):
             left = part
             while left:
                 number, left = self._attempt(transfer, left)
                 moved += number
         return moved
+
+    @staticmethod
+    def _burying(queue: str, tag: str | None, ahead: int, death: Death, now: int) -> list[Document]:
+        """The update that makes history of what dies."""
+        fields, forgotten = remembering(now, death.history, tag, "dead")
+        tries = {"$add": [{"$ifNull": ["$tries", 0]}, death.failed - ahead]}
+        told = {"tries": tries, "hdrs": dying(queue, ahead, death, now), "_mature": DUE}
+        return [{"$set": told | {name: {"$literal": one} for name, one in fields.items()}}, {"$unset": forgotten}]
+
+    def _moving(self, found: Collection[Document], which: Which, now: int) -> tuple[State, list[ObjectId | str]]:
+        """The `_id` of what moves, in order where there is a limit, and the state that all of it is in."""
+        state = loose(now) if which.tag is None else OURS._replace(which=held_by(which.tag))
+        if which.min_tries:
+            state = state._replace(which={**state.which, "tries": {"$gte": which.min_tries + state.ahead}})
+        moving: list[ObjectId | str] = []
+        together = CHUNK if which.limit is None or not which.ids else len(which.ids)
+        for where, by in self._among(found, state, which.ids, together):
+            some = found.find(where, self._named, **by)
+            if which.limit is None:
+                moving += [one["_id"] for one in some]
+            else:
+                some = some.sort(state.order).limit(which.limit)
+                in_turn = ((one["_id"], self._id_of(one)) for one in some)
+                moving += fitting(in_turn, which.limit, which.limit)[0]
+        return state, moving
 
     @contextmanager
     def _together(self, transactions: bool) -> Iterator[ClientSession | None]:
@@ -627,6 +732,48 @@ class MongoStore(SignallingStore):
         ):
             yield session
 
+    # --- statistics and pause -----------------------------------------------------------------------------------
+
+    def _count(self, counts: Counts) -> None:
+        known = [
+            UpdateOne(
+                {"_id": self._counted_as(queue)},
+                {
+                    "$inc": {f"counters.{act}": number for act, number in acts.items()},
+                    "$setOnInsert": {"ns": self.ns, "name": queue, "opts": {}},
+                },
+                upsert=True,
+            )
+            for queue, acts in counts.items()
+        ]
+        with self._translated():
+            self._counts(WriteConcern(w=1)).bulk_write(known, ordered=False)
+
+    def _statistics(self, queue: str | None) -> dict[str, Statistics]:
+        prefix = self._counted_as("")
+        which: Document = {"_id": {"$gt": prefix, "$lt": f"{prefix}\U0010ffff"}}
+        found = self._counts().find(which if queue is None else {"_id": self._counted_as(queue)})
+        return {
+            one["_id"].removeprefix(prefix): Statistics.of(one.get("counters", {}), bool(one.get("paused")))
+            for one in found
+        }
+
+    def _set_paused(self, queue: str, paused: bool) -> None:
+        change = {"$set": {"paused": paused}, "$setOnInsert": {"ns": self.ns, "name": queue, "opts": {}}}
+        self._counts().update_one({"_id": self._counted_as(queue)}, change, upsert=True)
+
+    def _forget(self, queue: str) -> None:
+        self._counts().delete_one({"_id": self._counted_as(queue)})
+
+    def _counted_as(self, queue: str) -> str:
+        """The `_id` of a queue's statistics."""
+        return f"keuss:stats:{self.ns}:{queue}"
+
+    def _counts(self, concern: WriteConcern | None = None) -> Collection[Document]:
+        """Where keuss has statistics by default: a collection of a database of its own."""
+        database = self._database()
+        return database.client.get_database(f"{database.name}_stats", write_concern=concern)["keuss_stats"]
+
     # --- notes --------------------------------------------------------------------------------------------------
 
     def _note(self, key: str) -> Note | None:
@@ -634,7 +781,7 @@ class MongoStore(SignallingStore):
         return None if found is None else _as_note(found)
 
     def _set_note(self, key: str, value: dict[str, Any] | None, version: int) -> bool:
-        notes, which = self._database()[NOTES], {"_id": key, "version": version}
+        notes, which = self._database()[self._own + NOTES], {"_id": key, "version": version}
         if value is None:
             return notes.delete_one(which).deleted_count == 1
         text = message.dump_json(value).decode()  # BSON forbids names that JSON has
@@ -651,7 +798,7 @@ class MongoStore(SignallingStore):
         return {one["_id"]: _as_note(one) for one in self._settled_notes().find(which)}
 
     def _settled_notes(self) -> Collection[Document]:
-        return self._database().get_collection(NOTES, read_concern=SETTLED)
+        return self._database().get_collection(self._own + NOTES, read_concern=SETTLED)
 
     # --- looking ------------------------------------------------------------------------------------------------
 
@@ -702,13 +849,13 @@ class MongoStore(SignallingStore):
                 for one in self._attempt(self._first_of, queue, state, which, by, limit):
                     first.setdefault(one["_id"], one)  # it may have changed its state meanwhile
             ordered = sorted(first.values(), key=lambda one: (due_of(one), in_order(one["_id"])))
-            yield from (as_batch(queue, page) for page in pages(ordered[:limit], rows))
+            yield from (self._read(queue, page) for page in self._pages(ordered[:limit], rows))
             return
         # In the order of what never changes: nothing is met twice. By pages: the caller may take all the time.
         all_states: list[Filter] = [{"$or": [state.where(where) for state in states]}, *ids]
         after: list[Filter] = []
         while page := self._attempt(self._some_of, queue, {"$and": all_states + after}, rows):
-            yield as_batch(queue, page)
+            yield self._read(queue, page)
             after = [beyond(page.documents[-1]["_id"])]
 
     def _first_of(self, queue: str, state: State, which: Filter, by: dict[str, Any], limit: int) -> list[Document]:
@@ -719,13 +866,13 @@ class MongoStore(SignallingStore):
     def _some_of(self, queue: str, which: Filter, rows: int) -> Page | None:
         """The first messages in the order of `_id`: up to `rows`, and as far as PAGE_BYTES."""
         with self._queue(queue).find(which, limit=rows, batch_size=rows, **BY_ID).sort("_id", 1) as documents:
-            return next(pages(documents, rows), None)
+            return next(self._pages(documents, rows), None)
 
     def _buckets(self, queue: str, id: str | None) -> Iterator[pa.RecordBatch]:
-        which: Document = {"_id": {"$type": "string"} if id is None else id, "processed": None}
+        which: Document = {"_id": self._bucket_ids if id is None else self._key_of(id), "processed": None}
         after: list[Filter] = []
         while page := self._attempt(self._some_of, queue, {"$and": [which, *after]}, PAGE_ROWS):
-            yield as_batch(queue, page)
+            yield self._read(queue, page)
             after = [{"_id": {"$gt": page.documents[-1]["_id"]}}]
 
     def _queues(self) -> list[str]:
@@ -748,6 +895,7 @@ def _as_note(document: Document) -> Note:
     return Note(json.loads(document["value"]), document["version"])
 
 
-def _parts(items: list[T], size: int) -> Iterator[list[T]]:
+def parts_of(items: list[T], size: int) -> Iterator[list[T]]:
+    """The items, so many at a time."""
     for start in range(0, len(items), size):
         yield items[start : start + size]

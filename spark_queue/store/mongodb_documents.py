@@ -9,6 +9,7 @@ The layout is that of keuss' `mongo` backend (with history, of `ps-mongo`), so t
     hdrs        {}        headers
     reserved    Date      since when it is held; still there once the lease has ended
     processed   Date      when it was committed, of a message kept as history
+    removed     true      of such a one: keuss removed it, nobody had it
 
 and adds, where needed:
 
@@ -18,6 +19,8 @@ and adds, where needed:
     _reserved   what we wrote to `reserved`. The tag holds the message only while the two are equal: other programs
                 know nothing of tags, but set or remove `reserved` whenever they take a message or give it back
     _until      when the server removes it from the history
+    _consumer   who had it when it was processed
+    _outcome    how that went, where it was not committed: `dead`
     _hidden     who is about to publish it, on a server without transactions; `processed` hides it for so long
     rows        how many messages a bucket holds; its `_id` is its id, a string. To keuss it is one binary message
 """
@@ -26,7 +29,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -40,8 +43,9 @@ from pymongo.collection import Collection
 from pymongo.errors import BulkWriteError
 
 from spark_queue import message
-from spark_queue.buckets import Record, is_bucket, rows_of
-from spark_queue.store.base import PAGE_BYTES, Condition, Death
+from spark_queue.buckets import is_bucket, rows_of
+from spark_queue.message import OBJECT_ID, Outcome
+from spark_queue.store.base import PAGE_BYTES, Condition, Death, holder
 from spark_queue.store.bson_json import check_document, difficult, from_bson, header_text, to_bson
 
 Document = dict[str, Any]
@@ -78,8 +82,6 @@ HELD_FIELDS = {"payload": 1, "tries": 1, "hdrs": 1, "_sid": 1, "_mature": 1}
 #: Takes away what a reservation adds.
 FORGET = {"reserved": "", "_tag": "", "_mature": "", "_reserved": ""}
 
-OBJECT_ID = re.compile("[0-9a-f]{24}")
-
 OPERATORS = {"=": "$eq", "<": "$lt", "<=": "$lte", ">": "$gt", ">=": "$gte", "in": "$in"}
 
 
@@ -87,22 +89,34 @@ class State(NamedTuple):
     """One of the states that a message is in: how it is found, and what its fields mean then."""
 
     which: Filter
-    due: str  #: the field that tells when it was due
+    due: str | Filter  #: the field, or the expression, that tells when it was due
     ahead: int  #: how many tries it counts that have not failed yet
     by: IndexModel  #: the index that leads to it
     order: list[tuple[str, int]]
 
     def where(self, conditions: Sequence[Condition]) -> Filter:
-        """A filter for the messages in this state that meet the conditions on `mature` and `tries`."""
+        """A filter for the messages in this state that meet the conditions on other columns than `id`."""
         return {"$and": [self.which, *(self._one(condition) for condition in conditions if condition.column != "id")]}
 
     def _one(self, condition: Condition) -> Filter:
-        op, numbers = OPERATORS[condition.op], [int(one) for one in _values(condition)]
-        if condition.column == "mature":
-            moments = [DatetimeMS(one) for one in numbers]
-            return or_bucket({self.due: {op: moments if op == "$in" else moments[0]}})
-        counts = [one + self.ahead for one in numbers]
-        return {"tries": {op: counts if op == "$in" else counts[0]}}
+        op = OPERATORS[condition.op]
+        values: list[Any] = list(_values(condition))
+        match condition.column:
+            case "mature" | "processed":
+                values = [DatetimeMS(one) for one in values]
+            case "tries":
+                values = [one + self.ahead for one in values]
+        value = values if op == "$in" else values[0]
+        match condition.column:
+            case "mature":
+                if not isinstance(self.due, str):
+                    return or_bucket({"$expr": {op: [self.due, {"$literal": value}]}})
+                return or_bucket({self.due: {op: value}})
+            case "outcome":
+                return {"$expr": {op: [OUTCOME, {"$literal": value}]}}
+            case "consumer":
+                return {"_consumer": {op: value}}
+        return {condition.column: {op: value}}
 
 
 class Page(NamedTuple):
@@ -112,6 +126,20 @@ class Page(NamedTuple):
     payloads: list[bytes]
     kinds: list[str]
 
+
+#: When a message was due, which is held or free.
+DUE: Document = {"$cond": [{"$eq": ["$reserved", "$_reserved"]}, {"$ifNull": ["$_mature", "$mature"]}, "$mature"]}
+
+#: How a message of the history was processed. What keuss did has no `_until`.
+OUTCOME: Document = {
+    "$switch": {
+        "branches": [
+            {"case": {"$eq": ["$removed", True]}, "then": "remove"},
+            {"case": {"$lte": ["$_until", None]}, "then": "pop"},
+        ],
+        "default": {"$ifNull": ["$_outcome", "commit"]},
+    }
+}
 
 RESERVED: Filter = {"processed": None, "reserved": {"$exists": True}}
 
@@ -160,10 +188,10 @@ def beyond(key: ObjectId | str) -> Filter:
     return {"$or": [greater, {"_id": {"$type": "objectId"}}]} if isinstance(key, str) else greater
 
 
-def after_record(field: str, record: Record) -> Document:
-    """What comes after this record in the order of a moment and `_id`."""
-    moment = DatetimeMS(record.mature)
-    return {"$or": [{field: {"$gt": moment}}, {field: moment, **beyond(key_of(record.id))}]}
+def after_record(field: str, mature: int, key: ObjectId | str) -> Document:
+    """What comes after the record of this `_id` in the order of a moment (ms) and `_id`."""
+    moment = DatetimeMS(mature)
+    return {"$or": [{field: {"$gt": moment}}, {field: moment, **beyond(key)}]}
 
 
 def or_bucket(which: Filter) -> Filter:
@@ -192,7 +220,26 @@ def loose(now: int) -> State:
 def history_of(now: int) -> State:
     """Committed messages, also those that other programs committed."""
     which = {"processed": {"$exists": True, "$ne": NEVER}, "_until": {"$not": {"$lte": DatetimeMS(now)}}}
-    return State(which, "_mature", 0, READY, HELD_ORDER)
+    due = {"$ifNull": ["$_mature", {"$min": ["$mature", "$processed"]}]}
+    return State(which, due, 0, READY, HELD_ORDER)
+
+
+def outcome_of(document: Document) -> Outcome:
+    """The same, as OUTCOME tells it."""
+    if document.get("removed") is True:
+        return "remove"
+    return "pop" if document.get("_until") is None else document.get("_outcome", "commit")
+
+
+def remembering(now: int, history: int, tag: str | None, outcome: Outcome) -> tuple[Document, list[str]]:
+    """What keeps a message as history from now on: the fields to set, and those to remove."""
+    moments = {"processed": now, "mature": now + 100 * history, "_until": now + history}
+    fields: Document = {name: moment_of(ms) for name, ms in moments.items()}
+    if consumer := holder(tag):
+        fields["_consumer"] = consumer
+    if outcome != "commit":
+        fields["_outcome"] = outcome
+    return fields, [name for name in FORGET if name != "_mature"]
 
 
 def lease_end(now: int, lease: int | None) -> DatetimeMS:
@@ -207,9 +254,8 @@ def moment_of(ms: int) -> DatetimeMS:
 
 def claiming(tag: str, now: DatetimeMS, until: DatetimeMS) -> list[Document]:
     """The update that puts messages under a tag; those of a lease of ours that has ended keep when they were due."""
-    due = {"$cond": [{"$eq": ["$reserved", "$_reserved"]}, {"$ifNull": ["$_mature", "$mature"]}, "$mature"]}
     tries = {"$add": [{"$ifNull": ["$tries", 0]}, 1]}
-    fields = {"mature": until, "tries": tries, "reserved": now, "_tag": tag, "_mature": due, "_reserved": now}
+    fields = {"mature": until, "tries": tries, "reserved": now, "_tag": tag, "_mature": DUE, "_reserved": now}
     return [{"$set": fields}]
 
 
@@ -254,27 +300,37 @@ def to_documents(batch: pa.RecordBatch, now: int) -> tuple[list[Document], dict[
     return documents, wrong
 
 
-def weight(keys: Iterable[ObjectId | str]) -> int:
+#: How many messages documents hold together, which are given with their `_id`.
+Weigh = Callable[[Iterable[Any], Iterable[Document | RawBSONDocument]], int]
+
+
+def weight(keys: Iterable[ObjectId | str], documents: Iterable[Document | RawBSONDocument] = ()) -> int:
     """How many messages the records with these `_id` hold together."""
     return sum(rows_of(one) if isinstance(one, str) else 1 for one in keys)
 
 
-def insert(queue: Collection[Document], documents: Sequence[Document], instead: Filter | None = None) -> int:
+def insert(
+    queue: Collection[Document],
+    documents: Sequence[Document],
+    instead: Filter | None = None,
+    weigh: Weigh = weight,
+) -> int:
     """Insert those whose ids are not there yet and give the number of messages.
 
     A message of the history makes way (that meets `instead`, where given), and so does one that is hidden.
     """
     if not documents:
         return 0
+    all_of_them = weigh([one["_id"] for one in documents], documents)
     try:
         queue.insert_many(documents, ordered=False)
-        return weight(one["_id"] for one in documents)
+        return all_of_them
     except BulkWriteError as error:
         if not only_duplicates(error):
             raise
         failed = error.details["writeErrors"]
     there_already = [documents[one["index"]] for one in failed]
-    inserted = weight(one["_id"] for one in documents) - weight(one["_id"] for one in there_already)
+    inserted = all_of_them - weigh([one["_id"] for one in there_already], there_already)
     makes_way = {"processed": {"$exists": True}, **(instead or {})}
     again = [ReplaceOne({"_id": one["_id"], **makes_way}, one) for one in there_already]
     return inserted + queue.bulk_write(again, ordered=False).modified_count
@@ -285,6 +341,7 @@ def insert_new(
     ids: Sequence[ObjectId],
     documents: Sequence[Document | RawBSONDocument],
     session: ClientSession,
+    weigh: Weigh = weight,
 ) -> int:
     """The same in a transaction, which an id that is there already would end."""
     there: set[Any] = set()
@@ -298,7 +355,7 @@ def insert_new(
             new.setdefault(id, document)
     if new:
         queue.insert_many(new.values(), ordered=False, session=session)
-    return weight(new)
+    return weigh(new, new.values())
 
 
 def _any_between(queue: Collection[Document], ids: Sequence[Any], session: ClientSession) -> bool:
@@ -327,11 +384,26 @@ def moved_to(document: Document, queue: str, ahead: int, death: Death | None, no
     return moved | {"mature": due_of(document), "tries": 0}
 
 
+def dying(queue: str, ahead: int, death: Death, now: int) -> Document:
+    """The same headers, as an expression in an update."""
+    headers: Document = {name: {"$literal": value} for name, value in death.headers(queue, 0, now).items()}
+    tries = {"$subtract": [{"$ifNull": ["$tries", 0]}, ahead - death.failed]}
+    headers["x-dl-tries"] = {"$toString": {"$toInt": tries}}
+    return {"$mergeObjects": ["$hdrs", headers]}
+
+
 def due_of(document: Document) -> DatetimeMS:
-    """When the message was due: before `mature` became the end of our lease or of our history."""
+    """When the message was due: before `mature` became the end of our lease or of a history.
+
+    keuss does not keep that: what it has processed was due by then.
+    """
     reserved = document.get("reserved")
     ours = "processed" in document or (reserved is not None and reserved == document.get("_reserved"))
-    due: DatetimeMS = document["_mature"] if ours and "_mature" in document else document.get("mature", EPOCH)
+    due: DatetimeMS = document.get("mature", EPOCH)
+    if ours and "_mature" in document:
+        due = document["_mature"]
+    elif "processed" in document:
+        due = min(due, document["processed"])
     return due
 
 
@@ -366,5 +438,6 @@ def as_batch(queue: str, page: Page, *, held: bool = False) -> pa.RecordBatch:
     batch = message.build(queue, ids, payloads, kinds, headers, mature, tries)
     if "processed" not in documents[0]:
         return batch
-    processed = message.timestamps(int(one["processed"]) for one in documents)
-    return batch.append_column(message.HISTORY.field("processed"), processed)
+    processed = [int(one["processed"]) for one in documents]
+    consumers = [one.get("_consumer") for one in documents]
+    return message.told(batch, processed, consumers, [outcome_of(one) for one in documents])

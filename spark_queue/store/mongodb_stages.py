@@ -51,6 +51,7 @@ from spark_queue.store.mongodb_documents import (
     NEVER,
     Document,
     Filter,
+    Weigh,
     insert,
     insert_new,
     only_duplicates,
@@ -61,7 +62,7 @@ T = TypeVar("T")
 
 #: What begins so is ours, and no queue.
 OWN = "spark_queue."
-STAGED = f"{OWN}staged"
+STAGED = "staged"
 
 #: Most messages and bytes of one chunk, and of one transaction. A message that is larger has a chunk of its own.
 CHUNK_ROWS, CHUNK_BYTES = 5_000, 8 << 20
@@ -85,7 +86,8 @@ WRITE_CONFLICT, INTERRUPTED = 112, 11601
 class Stages:
     """The stages of one database, for one operation.
 
-    `queue` gives the collection of a queue, with its indexes; `attempt` calls again while that may help.
+    `queue` gives the collection of a queue, with its indexes; `attempt` calls again while that may help; `name` is
+    that of the collection where they lie.
     """
 
     def __init__(
@@ -94,10 +96,13 @@ class Stages:
         queue: Callable[[str], Collection[Document]],
         attempt: Callable[..., Any],
         patience: float,
+        name: str = OWN + STAGED,
+        weigh: Weigh = weight,
     ) -> None:
+        self._weigh = weigh
         self._client = database.client
-        self._chunks = database[STAGED]
-        self._raw = database.get_collection(STAGED, codec_options=RAW)
+        self._chunks = database[name]
+        self._raw = database.get_collection(name, codec_options=RAW)
         self._queue, self._attempt = queue, attempt
         self._busy = min(BUSY, patience / 3)
 
@@ -107,14 +112,14 @@ class Stages:
         self, queue: str, stage: str, part: str, documents: Iterable[Document], session: ClientSession | None
     ) -> None:
         """Keep the documents, as that part of the stage. May be repeated."""
-        encoded = ((one["_id"], bson.encode(one, codec_options=CODEC)) for one in documents)
+        encoded = ((one, bson.encode(one, codec_options=CODEC)) for one in documents)
         chunks: list[Document] = []
         for some in _grouped((one, 1, len(one[1])) for one in encoded):
             name = f"{part}.{len(chunks):06}"
             size = sum(len(one) for _, one in some)
-            rows = weight(id for id, _ in some)
+            ids, docs = [one["_id"] for one, _ in some], [RawBSONDocument(one) for _, one in some]
+            rows = self._weigh(ids, [one for one, _ in some])
             key = {"stage": stage, "part": name, "queue": queue, "rows": rows, "bytes": size}
-            ids, docs = [id for id, _ in some], [RawBSONDocument(one) for _, one in some]
             chunks.append({"_id": key, "ids": ids, "docs": docs})
         try:
             self._chunks.insert_many(chunks, ordered=False, session=session)
@@ -129,17 +134,17 @@ class Stages:
             rows[key["stage"], key["queue"]] += key["rows"]
         return [Staged(*name, number) for name, number in rows.items()]
 
-    def publish(self, stages: Sequence[str], transactions: bool) -> tuple[int, set[str]]:
-        """Make messages of what the stages hold, and give their number and their queues."""
+    def publish(self, stages: Sequence[str], transactions: bool) -> dict[str, int]:
+        """Make messages of what the stages hold, and give their number by queue."""
         keys = [key for stage in stages for key in self._keys(_chunks_of(stage))]
-        queues = {key["queue"] for key in keys}
-        published: int = 0
+        published: Counter[str] = Counter({key["queue"]: 0 for key in keys})
         if keys and transactions:
-            published += self._transfer_all(list(_grouped((key, key["rows"], key["bytes"]) for key in keys)))
+            published.update(self._transfer_all(list(_grouped((key, key["rows"], key["bytes"]) for key in keys))))
             keys = self._attempt(self._keys, {"_id": {"$in": keys}})  # begun before there were transactions
-        published += sum(self._attempt(self._show, key) for key in keys)
+        for key in keys:
+            published[key["queue"]] += self._attempt(self._show, key)
         self._attempt(self._chunks.delete_many, {"_id": {"$in": list(stages)}})  # its publishers, dead ones included
-        return published, queues
+        return published
 
     def remove(self, stage: str, keep: Sequence[str]) -> int:
         """Remove what the stage and those below it hold, but for the stages to keep; give the number of rows."""
@@ -161,7 +166,7 @@ class Stages:
 
     # --- with transactions --------------------------------------------------------------------------------------
 
-    def _transfer_all(self, groups: list[list[Document]]) -> int:
+    def _transfer_all(self, groups: list[list[Document]]) -> Counter[str]:
         """Publish groups of chunks, those of different stages side by side: within a stage the order counts."""
         lanes: list[list[list[Document]]] = []
         for group in groups:
@@ -170,17 +175,17 @@ class Stages:
             else:
                 lanes.append([group])
 
-        def publish(lane: list[list[Document]]) -> int:
+        def publish(lane: list[list[Document]]) -> Counter[str]:
             stages = {key["stage"] for group in lane for key in group}
             with self._publisher(sorted(stages)) as session:
-                return sum(self._transfer(group, session) for group in lane)
+                return sum((self._transfer(group, session) for group in lane), Counter())
 
         if len(lanes) == 1:
             return publish(lanes[0])
         with ThreadPoolExecutor(min(len(lanes), LANES), "spark_queue publish") as pool:
             done = [pool.submit(publish, lane) for lane in lanes]
             try:
-                return sum(one.result() for one in done)
+                return sum((one.result() for one in done), Counter())
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
@@ -199,26 +204,26 @@ class Stages:
                     self._chunks.update_many({"_id": {"$in": names}}, {"$pull": {"sessions": me}})
                 raise
 
-    def _transfer(self, keys: list[Document], session: ClientSession) -> int:
-        """Publish chunks in one transaction, those that are still there, and give the number of messages."""
+    def _transfer(self, keys: list[Document], session: ClientSession) -> Counter[str]:
+        """Publish chunks in one transaction, those that are still there, and give the number of messages by queue."""
         queues = {name: self._attempt(self._queue, name) for name in {key["queue"] for key in keys}}
         end = time.monotonic() + self._busy
-        published = 0
+        published: Counter[str] = Counter()
 
-        def transfer() -> int:
-            nonlocal published
+        def transfer() -> Counter[str]:
             with session.start_transaction(read_concern=ReadConcern("snapshot")):
                 found = self._raw.find({"_id": {"$in": keys}, **UNTOUCHED}, session=session, **BY_ID)
                 chunks = list(found.sort("_id", 1))
                 self._raw.delete_many({"_id": {"$in": [one["_id"] for one in chunks]}}, session=session)
-                published = 0
+                published.clear()
                 for name, queue in queues.items():
                     here = [one for one in chunks if one["_id"]["queue"] == name]
                     ids = [id for one in here for id in one["ids"]]
-                    published += insert_new(queue, ids, [doc for one in here for doc in one["docs"]], session)
+                    docs = [doc for one in here for doc in one["docs"]]
+                    published[name] = insert_new(queue, ids, docs, session, self._weigh)
             return published
 
-        def insist() -> int:
+        def insist() -> Counter[str]:
             nonlocal end
             try:
                 return transfer()
@@ -237,7 +242,8 @@ class Stages:
                 end = time.monotonic() + self._busy
             return insist()
 
-        return int(self._attempt(insist))
+        done: Counter[str] = self._attempt(insist)
+        return done
 
     def _end_publishers(self, names: Filter, me: ClientSession | None = None) -> None:
         """End the sessions, but for my own, that publish such stages."""

@@ -8,9 +8,13 @@ from collections.abc import Sequence
 from spark_queue.store.base import Death, Note, Store, about
 
 
-def bury_exhausted(store: Store, queue: str, tag: str, max_tries: int, dead: str) -> int:
-    """Move what `tag` holds and what has failed `max_tries` times already to the queue `dead`; give the number."""
-    return store.move(queue, dead, tag=tag, min_tries=max_tries, death=Death(f"failed {max_tries} times"))
+def bury_exhausted(store: Store, queue: str, tag: str, max_tries: int, dead: str, history: int) -> int:
+    """Move what `tag` holds and what has failed `max_tries` times already to the queue `dead`; give the number.
+
+    `history` ms long the history tells of them.
+    """
+    death = Death(f"failed {max_tries} times", history=history)
+    return store.move(queue, dead, tag=tag, min_tries=max_tries, death=death)
 
 
 def give_back(
@@ -23,16 +27,17 @@ def give_back(
     max_tries: int | None = None,
     dead: str = "",
     reason: str | None = None,
+    history: int = 0,
 ) -> tuple[int, int]:
     """Roll back what `tag` holds (of `ids`, where given), as failed: mature in `delay` ms.
 
     Where that makes `max_tries` failures of a message, it moves to the queue `dead` instead, with `reason` in its
-    headers. Gives the numbers rolled back and moved. Each message goes one way or the other, atomically; repeat it
-    if it fails.
+    headers, and `history` ms long the history tells of it. Gives the numbers rolled back and moved. Each message goes
+    one way or the other, atomically; repeat it if it fails.
     """
     buried = 0
     if max_tries is not None:
-        death = Death(reason or f"failed {max_tries} times", failed=1)
+        death = Death(reason or f"failed {max_tries} times", failed=1, history=history)
         buried = store.move(queue, dead, tag=tag, ids=ids, min_tries=max_tries - 1, death=death)
     return store.rollback(queue, tag, ids, delay=delay), buried
 

@@ -27,12 +27,12 @@ import os
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha1
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 import orjson
@@ -42,30 +42,38 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from spark_queue import message
+from spark_queue.address import Address
 from spark_queue.buckets import Record, is_bucket
 from spark_queue.errors import OptionError, StoreError, StoreUnavailable, near
 from spark_queue.store import mask
 from spark_queue.store.base import (
     PAGE_BYTES,
     PAGE_ROWS,
+    Claim,
     Condition,
     Death,
+    Finding,
     Note,
     Reservation,
     Sizes,
     Staged,
     View,
     Which,
+    holder,
     meeting,
 )
+from spark_queue.store.counters import Counts, Statistics
 from spark_queue.store.redis_documents import Row, as_batch, pieces, read_entry, to_documents
-from spark_queue.store.signals import SignallingStore, topic_of
+from spark_queue.store.signals import SignallingStore
+
+T = TypeVar("T")
 
 CHUNK = 5_000  #: most messages of one call of a script
 RUN = 250  #: most messages that one member of `held` names
 HEARTBEAT = 1.0  #: seconds after which somebody who hears nothing looks up
 READ_TOGETHER = 500  #: most documents that are asked for at once: it is not known how large they are
 NEVER = message.LATEST  #: where a lease ends that does not end
+USUAL = "redis-oq"  #: the layout of a URL that names none
 
 #: Seconds to wait for a connection, and for an answer.
 CONNECT_TIMEOUT, ANSWER_TIMEOUT = 3.0, 30.0
@@ -86,17 +94,18 @@ class Keys(NamedTuple):
     buckets: str
 
 
-def keys_of(queue: str) -> Keys:
+def own(layout: str) -> str:
+    """How the keys begin that are ours, in a layout."""
+    return "spark_queue" if layout == USUAL else f"spark_queue.{layout}"
+
+
+def keys_of(queue: str, layout: str = USUAL) -> Keys:
     """The keys of a queue. Nothing else is ever touched for its messages, once they are published."""
-    return Keys(
-        f"keuss:q:ordered_queue:index:{queue}",
-        f"keuss:q:ordered_queue:hash:{queue}",
-        f"spark_queue:{queue}:held",
-        f"spark_queue:{queue}:leases",
-        f"spark_queue:{queue}:history",
-        f"spark_queue:{queue}:processed",
-        f"spark_queue:{queue}:buckets",
-    )
+    names = {name: f"{own(layout)}:{queue}:{name}" for name in Keys._fields}
+    if layout == USUAL:
+        names["moments"] = f"keuss:q:ordered_queue:index:{queue}"
+        names["hash"] = f"keuss:q:ordered_queue:hash:{queue}"
+    return Keys(**names)
 
 
 class Chunk(NamedTuple):
@@ -108,13 +117,14 @@ class Chunk(NamedTuple):
     stage: str
     part: str
     queue: str
+    layout: str = USUAL
 
     @classmethod
-    def of(cls, member: bytes) -> Chunk:
+    def of(cls, member: bytes, layout: str) -> Chunk:
         """The chunk of a member of a registry."""
         name, queue = member.decode().split("\0")
         stage, _, part = name.rpartition("/")
-        return cls(stage, part, queue)
+        return cls(stage, part, queue, layout)
 
     @property
     def member(self) -> str:
@@ -124,7 +134,7 @@ class Chunk(NamedTuple):
     @property
     def key(self) -> str:
         """Where its messages lie. No other call of `stage` makes this key, whatever its queue and stage."""
-        return f"spark_queue:{self.queue}:staged:{self.stage}/{self.part}"
+        return f"{own(self.layout)}:{self.queue}:staged:{self.stage}/{self.part}"
 
     @property
     def rows(self) -> int:
@@ -139,27 +149,33 @@ class Chunk(NamedTuple):
 # No queue has keys that begin like these two: its name may be any.
 
 
-def registry_of(stage: str) -> str:
+def registry_of(stage: str, layout: str = USUAL) -> str:
     """The key of the registry that the sink of a stage has."""
-    return f"spark_queue.sink:{stage.partition('/')[0]}"
+    return f"{own(layout)}.sink:{stage.partition('/')[0]}"
 
 
-def note_key(key: str) -> str:
+def note_key(key: str, layout: str = USUAL) -> str:
     """The key of a note."""
-    return f"spark_queue.note:{key}"
+    return f"{own(layout)}.note:{key}"
 
 
 LUA = Path(__file__).with_name("lua")
 
 
-def load_scripts(chunk: int = CHUNK, run: int = RUN, page: int = PAGE_BYTES) -> dict[str, tuple[str, str]]:
-    """The scripts by name: SHA-1 and text.
+def load_scripts(
+    chunk: int = CHUNK, run: int = RUN, page: int = PAGE_BYTES, layout: str = USUAL
+) -> dict[str, tuple[str, str]]:
+    """The scripts of a layout by name: SHA-1 and text.
 
     `chunk` is the most messages of one call, `run` of one member of `held`; `page` the bytes that a call reads.
     """
     common = f"local CHUNK, RUN, BYTES, NEVER = {chunk}, {run}, {page}, {NEVER}\n"
-    common += (LUA / "common.lua").read_text("utf-8")
-    texts = {file.stem: common + file.read_text("utf-8") for file in LUA.glob("*.lua") if file.stem != "common"}
+    heads = [LUA / "common.lua"]
+    if layout != USUAL:
+        heads += [LUA / name / f"{name}.lua" for name in ("lists", layout)]
+    common += "".join(head.read_text("utf-8") for head in heads)
+    files = [file for head in heads for file in head.parent.glob("*.lua") if file not in heads]
+    texts = {file.stem: common + file.read_text("utf-8") for file in files}
     return {name: (sha1(text.encode(), usedforsecurity=False).hexdigest(), text) for name, text in texts.items()}
 
 
@@ -169,6 +185,13 @@ SCRIPTS = load_scripts()
 class RedisStore(SignallingStore):
     """Queues in one database of a Redis server. Safe to share among threads, and across a fork."""
 
+    kind: ClassVar[str] = USUAL
+    parameters: ClassVar[tuple[str, ...]] = ("ns",)
+    layouts: ClassVar[Mapping[str, str]] = {
+        USUAL: "spark_queue.store.redis:RedisStore",
+        "redis-list": "spark_queue.store.redis_lists:ListStore",
+        "rfq": "spark_queue.store.redis_lists:RfqStore",
+    }
     max_payload = 500_000_000  # and its document, longer by escapes or base64, has to fit into LARGEST_DOCUMENT
 
     @classmethod
@@ -179,14 +202,16 @@ class RedisStore(SignallingStore):
                 option="url",
             )
 
-        scheme, _, rest = url.partition("://")
+        address = Address.of(url)
+        address.check(cls.kind, cls.parameters)
+        scheme, _, rest = address.url.partition("://")
         if "@" in "".join(re.split(r"[/?#]", rest, maxsplit=1)[1:]):  # then we cannot tell what to hide
             raise OptionError(
                 f"option 'url': an @ stands after the server of the {scheme}:// URL: write / ? # as %2F %3F %23",
                 option="url",
             )
         try:
-            parts = urlsplit(url)
+            parts = urlsplit(address.url)
             port = parts.port
         except ValueError as error:
             raise wrong("has a malformed host or port") from error
@@ -217,7 +242,7 @@ class RedisStore(SignallingStore):
         with self._lock:
             if self._client is None or self._pid != os.getpid():
                 self._pid = os.getpid()
-                self._client = redis.Redis.from_url(self.url, **_connecting())
+                self._client = redis.Redis.from_url(self._address.url, **_connecting())
                 self._cluster = None
             client = self._client
         try:
@@ -231,7 +256,8 @@ class RedisStore(SignallingStore):
         with self._connection() as client:
             if self._cluster is None:
                 clustered = b"cluster" in client.execute_command("HELLO")
-                self._cluster = redis.RedisCluster.from_url(self.url, **_connecting()) if clustered else client
+                url = self._address.url
+                self._cluster = redis.RedisCluster.from_url(url, **_connecting()) if clustered else client
             yield self._cluster
 
     def _told(self, error: Exception) -> StoreError:
@@ -257,10 +283,29 @@ class RedisStore(SignallingStore):
             text = "this node of a cluster does not hold the queue: give the URL of the one that does"
         return StoreError(f"{shown}: {text}", url=shown)
 
+    def _keys(self, queue: str) -> Keys:
+        return keys_of(queue, self.kind)
+
+    def _lists(self, queue: str) -> Sequence[str]:
+        """What keys a layout with lists has besides: see `redis_lists.py`."""
+        return ()
+
+    def _waiting(self, queue: str) -> Sequence[str]:
+        """Those of them that are lists of messages."""
+        return ()
+
+    def _in_turn(self, parts: list[T]) -> list[T]:
+        """Parts of what comes to a queue, in the order in which they are to come there."""
+        return parts
+
+    def _script(self, name: str) -> tuple[str, str]:
+        return SCRIPTS[name]
+
     def _run(self, script: str, queue: str, *arguments: Any, more: Sequence[str] = ()) -> Any:
         """Call a script with the keys of a queue, and `more`."""
         with self._connection() as client:
-            return _call(client, script, [*keys_of(queue), *more], *arguments)
+            keys = [*self._keys(queue), *more, *self._lists(queue)]
+            return _call(client, self._script(script), keys, *arguments)
 
     def close(self) -> None:
         super().close()
@@ -273,16 +318,18 @@ class RedisStore(SignallingStore):
 
     # --- signals ------------------------------------------------------------------------------------------------
 
-    def _send(self, queue: str, mature: int) -> None:
+    def _send(self, queue: str, signal: int | str) -> None:
         with self._connection() as client:
-            client.publish(topic_of(queue), mature)
+            client.publish(self.topic(queue), signal)
 
-    def _signals(self, queue: str) -> Iterator[bool]:
+    def _signals(self, queue: str) -> Iterator[str | None]:
         try:
-            with redis.Redis.from_url(self.url, **_connecting()) as client, client.pubsub() as heard:
-                heard.subscribe(topic_of(queue))
+            with redis.Redis.from_url(self._address.url, **_connecting()) as client, client.pubsub() as heard:
+                heard.subscribe(self.topic(queue))
                 while True:
-                    yield heard.get_message(timeout=HEARTBEAT) is not None  # the first answers the subscription
+                    one = heard.get_message(timeout=HEARTBEAT)  # the first answers the subscription
+                    told = one and one["data"]
+                    yield told.decode(errors="replace") if isinstance(told, bytes) else one and ""
         except redis.RedisError as error:
             raise self._told(error) from error
 
@@ -291,27 +338,29 @@ class RedisStore(SignallingStore):
     def _push(self, queue: str, batch: pa.RecordBatch) -> int:
         dues = message.due(batch, self._now())
         parts = list(pieces(queue, batch, dues, CHUNK))  # a list: all documents are sound before one is sent
-        return sum(self._run("push", queue, part) for _, part in parts)
+        return sum(self._run("push", queue, part) for _, part in self._in_turn(parts))
 
     # --- messages in, all at once -------------------------------------------------------------------------------
 
     def _stage(self, queue: str, stage: str, part: str, batch: pa.RecordBatch) -> None:
         dues = message.due(batch, self._now())
         contents = list(pieces(queue, batch, dues, CHUNK))
-        chunks = [Chunk(stage, f"{part}.{number:06}.{rows}", queue) for number, (rows, _) in enumerate(contents)]
+        chunks = [
+            Chunk(stage, f"{part}.{number:06}.{rows}", queue, self.kind) for number, (rows, _) in enumerate(contents)
+        ]
         with self._anywhere() as client:
-            client.sadd(registry_of(stage), *(chunk.member for chunk in chunks))
+            client.sadd(registry_of(stage, self.kind), *(chunk.member for chunk in chunks))
         for chunk, (_, content) in zip(chunks, contents, strict=True):
             self._run("stage", queue, content, more=[chunk.key])
 
-    def _publish(self, stages: Sequence[str]) -> int:
+    def _publish(self, stages: Sequence[str]) -> dict[str, int]:
         named = set(stages)
-        sinks = {registry_of(stage): stage for stage in stages}
+        sinks = {registry_of(stage, self.kind): stage for stage in stages}
         found = (chunk for stage in sinks.values() for chunk in self._registered(stage))
-        ended = self._end("publish", [chunk for chunk in found if chunk.stage in named])
-        for queue in {chunk.queue for chunk, _ in ended}:
-            self._tell(queue)
-        return sum(rows for _, rows in ended)
+        published: Counter[str] = Counter()
+        for chunk, rows in self._end("publish", self._in_turn([chunk for chunk in found if chunk.stage in named])):
+            published[chunk.queue] += rows
+        return published
 
     def _staged(self, stage: str) -> list[Staged]:
         chunks = [chunk for chunk in self._registered(stage) if chunk.within(stage)]
@@ -332,28 +381,28 @@ class RedisStore(SignallingStore):
     def _registered(self, stage: str) -> list[Chunk]:
         """The chunks of the sink of a stage, of all sinks where it is empty, in order."""
         with self._anywhere() as client:
-            sinks = [registry_of(stage)] if stage else client.scan_iter(match=registry_of("*"), count=PAGE_ROWS)
-            return sorted({Chunk.of(member) for sink in sinks for member in client.smembers(sink)})
+            every = registry_of("*", self.kind)
+            sinks = [registry_of(stage, self.kind)] if stage else client.scan_iter(match=every, count=PAGE_ROWS)
+            return sorted({Chunk.of(member, self.kind) for sink in sinks for member in client.smembers(sink)})
 
     def _end(self, script: str, chunks: Sequence[Chunk]) -> list[tuple[Chunk, int]]:
         """Publish or remove chunks, and only then forget them; give what the script says of each."""
         told = [(chunk, self._run(script, chunk.queue, more=[chunk.key])) for chunk in chunks]
         with self._anywhere() as client:
-            for registry, ended in groupby(chunks, lambda chunk: registry_of(chunk.stage)):
+            for registry, ended in groupby(chunks, lambda chunk: registry_of(chunk.stage, self.kind)):
                 client.srem(registry, *(chunk.member for chunk in ended))
         return told
 
     # --- reservations -------------------------------------------------------------------------------------------
 
-    def _claim(
-        self, queue: str, tag: str, limit: int, enough: int, lease: int | None, before: int
-    ) -> tuple[int, str | None]:
+    def _claim(self, queue: str, tag: str, limit: int, enough: int, lease: int | None, before: int) -> Claim:
         taken, state, large = 0, b"more", []
         while state == b"more":
             most = max(limit, 0), max(enough, 0)
             taken, state, *large = self._run("claim", queue, tag, *most, _ms(lease), before, taken)
-        rows = self._count(queue, tag) if state == b"held" else int(taken)
-        return rows, large[0].decode() if large else None
+        if state == b"held":
+            return Claim(self._count_held(queue, tag), held=True)
+        return Claim(int(taken), large[0].decode() if large else None)
 
     def _ready(self, queue: str, limit: int, before: int) -> int:
         return min(self._sweep(queue, before), limit)
@@ -371,7 +420,7 @@ class RedisStore(SignallingStore):
         while True:
             with self._connection() as client:
                 found = client.zrangebyscore(
-                    keys_of(queue).moments, low, _milliseconds(client.time()), start, PAGE_ROWS, withscores=True
+                    self._keys(queue).moments, low, _milliseconds(client.time()), start, PAGE_ROWS, withscores=True
                 )
             place = (after.mature, after.id.encode()) if after else (-1, b"")
             spare = [row for row in ((int(score), id) for id, score in found) if row > place]
@@ -411,7 +460,7 @@ class RedisStore(SignallingStore):
     def _renew(self, queue: str, tag: str, lease: int | None) -> int:
         return sum(self._walk(queue, one, _ms(lease)) for one, _ in (self._tags(queue, tag) if tag else ()))
 
-    def _count(self, queue: str, tag: str) -> int:
+    def _count_held(self, queue: str, tag: str) -> int:
         return self._walk(queue, tag, "as it is")
 
     def _walk(self, queue: str, tag: str, lease: str | int) -> int:
@@ -426,7 +475,7 @@ class RedisStore(SignallingStore):
                 rows, target = 0, b""
 
     def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int) -> int:
-        return self._settle("commit", queue, (tag, history), self._named(queue, tag, ids))
+        return self._settle("commit", queue, (tag, history, holder(tag) or ""), self._named(queue, tag, ids))
 
     def _rollback(self, queue: str, tag: str, ids: Sequence[str] | None, delay: int, failed: bool) -> int:
         due = min(self._now() + delay, message.LATEST)  # one moment for all calls, so that the ids make the order
@@ -451,7 +500,7 @@ class RedisStore(SignallingStore):
 
     def _members(self, queue: str, tag: str) -> list[bytes]:
         """The messages of a tag's tree, each as a run of its own, in order of due and id."""
-        held, found = keys_of(queue).held, []
+        held, found = self._keys(queue).held, []
         with self._connection() as client:
             for low, high in ((f"[{tag}\0", f"({tag}\1"), (f"[{tag}/", f"({tag}0")):
                 start: str | bytes = low
@@ -473,7 +522,7 @@ class RedisStore(SignallingStore):
         return self._settle("retag", queue, (to, _ms(lease)), passing)
 
     def _reservations(self, queue: str, tag: str) -> list[Reservation]:
-        counted = ((name, self._count(queue, name), until) for name, until in self._tags(queue, tag))
+        counted = ((name, self._count_held(queue, name), until) for name, until in self._tags(queue, tag))
         return [Reservation(name, rows, None if until == NEVER else until) for name, rows, until in counted if rows]
 
     # --- between queues -----------------------------------------------------------------------------------------
@@ -490,14 +539,15 @@ class RedisStore(SignallingStore):
             told = death.headers(queue, 0, self._now())
             del told["x-dl-tries"]  # each message has its own
             headers = orjson.dumps({name: orjson.dumps(value).decode() for name, value in told.items()})
-        target = keys_of(to)
-        failed, other = death.failed if death else 0, (target.moments, target.hash, target.buckets)
+        target = self._keys(to)
+        how = (*((death.failed, death.history) if death else (0, 0)), holder(which.tag) or "")
+        other = (target.moments, target.hash, target.buckets, *self._lists(to))
         most = NEVER if which.limit is None else which.limit
         at = moved = 0
         while at < len(members) and moved < most:
             chunk = members[at : at + CHUNK]
             least = most - moved, which.min_tries
-            done, last, met = self._run("move", queue, *least, failed, headers, *chunk, more=other)
+            done, last, met = self._run("move", queue, *least, *how, headers, *chunk, more=other)
             moved += done
             if met:
                 break
@@ -507,24 +557,73 @@ class RedisStore(SignallingStore):
     def _free(self, queue: str, ids: Iterable[str] | None = None) -> list[bytes]:
         """What nobody holds (of `ids`, where given), in order, each as the member of no tag."""
         self._sweep(queue)
-        free, _ = self._snapshot(queue, None if ids is None else [id.encode() for id in ids])
+        free, _, _ = self._snapshot(queue, None if ids is None else [id.encode() for id in ids])
         return [_member("", due, id) for due, id in sorted(free)]
+
+    # --- statistics and pause -----------------------------------------------------------------------------------
+
+    def _counted_as(self, queue: str) -> str:
+        """The key of a queue's statistics, which is keuss'."""
+        return f"keuss:stats:{self.ns}:{queue}"
+
+    def _count(self, counts: Counts) -> None:
+        with self._anywhere() as client:
+            add = client.pipeline(transaction=False)
+            for queue, acts in counts.items():
+                self._make_known(add, queue)
+                for act, number in acts.items():
+                    add.hincrby(self._counted_as(queue), f"counter_{act}", number)
+            add.execute()
+
+    def _statistics(self, queue: str | None) -> dict[str, Statistics]:
+        start = self._counted_as("")
+        with self._anywhere() as client:
+            keys: list[str] = [self._counted_as(queue)] if queue is not None else []
+            if queue is None:
+                keys += (key.decode() for key in client.scan_iter(match=_literal(start) + "?*", count=PAGE_ROWS))
+            ask = client.pipeline(transaction=False)
+            for key in keys:
+                ask.hgetall(key)
+            found = dict(zip(keys, ask.execute(), strict=True))
+        return {
+            key.removeprefix(start): Statistics.of(
+                {name.decode().removeprefix("counter_"): value for name, value in told.items()},
+                told.get(b"paused") == b"true",
+            )
+            for key, told in found.items()
+            if told
+        }
+
+    def _set_paused(self, queue: str, paused: bool) -> None:
+        with self._anywhere() as client:
+            change = client.pipeline(transaction=False)
+            self._make_known(change, queue)
+            change.hset(self._counted_as(queue), "paused", "true" if paused else "false")
+            change.execute()
+
+    def _make_known(self, pipeline: Any, queue: str) -> None:
+        for name, value in (("name", queue), ("ns", self.ns), ("opts", "{}")):
+            pipeline.hsetnx(self._counted_as(queue), name, value)
+
+    def _forget(self, queue: str) -> None:
+        with self._anywhere() as client:
+            client.unlink(self._counted_as(queue))
 
     # --- notes --------------------------------------------------------------------------------------------------
 
     def _note(self, key: str) -> Note | None:
         with self._anywhere() as client:
-            return _as_note(*client.hmget(note_key(key), "value", "version"))
+            return _as_note(*client.hmget(note_key(key, self.kind), "value", "version"))
 
     def _set_note(self, key: str, value: dict[str, Any] | None, version: int) -> bool:
         text = b"" if value is None else orjson.dumps(value)
         with self._anywhere() as client:
-            return bool(_call(client, "note", [note_key(key)], text, version))
+            return bool(_call(client, self._script("note"), [note_key(key, self.kind)], text, version))
 
     def _notes(self, prefix: str) -> dict[str, Note]:
-        start = len(note_key(""))
+        start = len(note_key("", self.kind))
         with self._anywhere() as client:
-            keys = list(client.scan_iter(match=note_key(_literal(prefix)) + "*", count=PAGE_ROWS))
+            keys = list(client.scan_iter(match=note_key(_literal(prefix), self.kind) + "*", count=PAGE_ROWS))
             ask = client.pipeline(transaction=False)
             for key in keys:
                 ask.hmget(key, "value", "version")
@@ -537,12 +636,53 @@ class RedisStore(SignallingStore):
         with self._connection() as client:
             return _milliseconds(client.time())
 
+    def _server(self) -> str:
+        with self._connection() as client:
+            return f"redis {client.info('server').get('redis_version', 'of an unknown version')}"
+
+    def _examine(self) -> list[Finding]:
+        with self._connection() as client:
+            facts = client.info()
+            aof = bool(facts.get("aof_enabled"))
+            try:
+                policy = client.config_get("appendfsync").get("appendfsync")
+            except redis.ResponseError:  # managed servers do not tell
+                policy = None
+        if not aof:
+            kept = Finding(
+                "append-only file", "worry", "off: what came since the last snapshot is lost when the server dies",
+                "CONFIG SET appendonly yes, and appendonly in its configuration",
+            )  # fmt: skip
+        elif policy == "everysec":
+            kept = Finding(
+                "append-only file", "worry", "on, written every second: the last one is lost when the machine dies",
+                "CONFIG SET appendfsync always, if that is too much",
+            )  # fmt: skip
+        elif policy == "no":
+            kept = Finding(
+                "append-only file", "worry", "on, written when the system likes: half a minute may be lost",
+                "CONFIG SET appendfsync always, or everysec",
+            )  # fmt: skip
+        else:
+            kept = Finding(
+                "append-only file", "good", "on, written " + ("at once" if policy else "as nobody may ask")
+            )
+        eviction = facts.get("maxmemory_policy", "noeviction")
+        if eviction == "noeviction" or not facts.get("maxmemory"):
+            full = Finding("full memory", "good", "nothing is thrown away")
+        else:
+            full = Finding(
+                "full memory", "bad", f"{eviction}: messages are thrown away when memory is full",
+                "CONFIG SET maxmemory-policy noeviction",
+            )  # fmt: skip
+        return [kept, full]
+
     def _sizes(self, queue: str) -> Sizes:
         now, ready, scheduled, reserved, *first = self._run("sizes", queue)
         return Sizes(ready, scheduled, reserved, now - int(float(first[0])) if ready else None)
 
     def _next_mature(self, queue: str) -> int | None:
-        keys = keys_of(queue)
+        keys = self._keys(queue)
         with self._connection() as client:
             ask = client.pipeline(transaction=False)
             ask.time()
@@ -564,7 +704,7 @@ class RedisStore(SignallingStore):
         ids = _ids_asked(where)
         if ids is not None:
             ids |= set(self._attempt(self._bucket_ids, queue))
-        free, held = self._attempt(self._snapshot, queue, ids, None if where else limit)
+        free, held, _ = self._attempt(self._snapshot, queue, ids, None if where else limit)
         found = [
             (due, id)
             for due, id in free + held
@@ -591,11 +731,9 @@ class RedisStore(SignallingStore):
             ids = _ids_asked(where)
             found = [(0, id) for id in kept if ids is None or id in ids or is_bucket(id.decode())]
             for part, entries in self._documents(queue, "history", found, rows):
-                processed, dues, documents = zip(*(read_entry(queue, one) for one in entries), strict=True)
+                processed, dues, *who, documents = zip(*(read_entry(queue, one) for one in entries), strict=True)
                 batch = as_batch(queue, [(due, id) for due, (_, id) in zip(dues, part, strict=True)], documents)
-                column = message.timestamps(processed)
-                whole = batch.append_column(message.HISTORY.field("processed"), column)
-                yield meeting(whole, where, or_buckets=True)
+                yield meeting(message.told(batch, processed, *who), where, or_buckets=True)
 
         if limit is None:
             yield from (batch for batch in batches() if batch.num_rows)
@@ -606,32 +744,32 @@ class RedisStore(SignallingStore):
 
     def _buckets(self, queue: str, id: str | None) -> Iterator[pa.RecordBatch]:
         ids = self._attempt(self._bucket_ids, queue) if id is None else [id.encode()]
-        free, held = self._attempt(self._snapshot, queue, ids)
+        free, held, _ = self._attempt(self._snapshot, queue, ids)
         for part, documents in self._documents(queue, "messages", sorted(free + held), PAGE_ROWS):
             yield as_batch(queue, part, documents)
 
     def _bucket_ids(self, queue: str) -> list[bytes]:
         with self._connection() as client:
-            found: list[bytes] = client.zrange(keys_of(queue).buckets, 0, -1)
+            found: list[bytes] = client.zrange(self._keys(queue).buckets, 0, -1)
             return found
 
     def _remembered(self, queue: str) -> list[bytes]:
         """The ids in the history."""
         with self._connection() as client:
             now = _milliseconds(client.time())
-            found: list[bytes] = client.zrangebyscore(keys_of(queue).processed, f"({now}", "+inf")
+            found: list[bytes] = client.zrangebyscore(self._keys(queue).processed, f"({now}", "+inf")
             return found
 
     def _snapshot(
         self, queue: str, ids: Iterable[bytes] | None = None, first: int | None = None
-    ) -> tuple[list[Row], list[Row]]:
+    ) -> tuple[list[Row], list[Row], list[list[bytes]]]:
         """What is free and what is held, at one moment, with when it is or was due, unordered.
 
-        All of the queue, or of `ids`, or so many that the `first` in order are among them.
+        All of the queue, or of `ids`, or so many that the `first` in order are among them. And what waits in lists.
         """
-        keys, asked = keys_of(queue), None if ids is None else list(ids)
+        keys, asked = self._keys(queue), None if ids is None else list(ids)
         if asked is not None and not asked:
-            return [], []
+            return [], [], []
         with self._connection() as client:
             # What is held, and what is claimed just now, may stand before the free ones in the index.
             last = -1
@@ -645,8 +783,10 @@ class RedisStore(SignallingStore):
                     ask.zmscore(keys.moments, asked)
                 ask.zrange(keys.held, 0, -1)
                 ask.zrange(keys.leases, 0, -1, withscores=True)
+                for key in self._waiting(queue):
+                    ask.lrange(key, 0, -1)
                 try:
-                    answers, runs, leases = ask.execute()
+                    answers, runs, leases, *waiting = ask.execute()
                     break
                 except (
                     redis.exceptions.OutOfMemoryError
@@ -665,7 +805,7 @@ class RedisStore(SignallingStore):
             id: due for id, (tag, due) in holders.items() if (scores.get(id) or late.get(id)) in ends.get(tag, ())
         }
         free = [(int(score), id) for id, score in scores.items() if id not in held]
-        return free, [(due, id) for id, due in held.items()]
+        return free, [(due, id) for id, due in held.items()], waiting
 
     def _documents(
         self, queue: str, view: View, found: Sequence[Row], rows: int
@@ -685,7 +825,7 @@ class RedisStore(SignallingStore):
         Gives how many rows were looked at, and those that are there. No script reads them: to pass a document through
         Lua takes the server twice as long.
         """
-        keys = keys_of(queue)
+        keys = self._keys(queue)
         key = keys.history if view == "history" else keys.hash
         found: list[bytes | None] = []
         size, step = 0, 1
@@ -703,7 +843,7 @@ class RedisStore(SignallingStore):
         return len(found), looked, documents
 
     def _queues(self) -> list[str]:
-        keys = keys_of("*")
+        keys = self._keys("*")
         with self._connection() as client:
             found: set[str] = set()
             for pattern in (keys.moments, keys.history):
@@ -715,11 +855,11 @@ class RedisStore(SignallingStore):
     # --- housekeeping -------------------------------------------------------------------------------------------
 
     def _purge(self, queue: str) -> int:
-        return self._settle("commit", queue, ("", 0), self._free(queue))
+        return self._settle("commit", queue, ("", 0, ""), self._free(queue))
 
     def _drop(self, queue: str) -> None:
         with self._connection() as client:
-            client.unlink(*keys_of(queue))
+            client.unlink(*self._keys(queue))
 
 
 # --- talking to the server --------------------------------------------------------------------------------------
@@ -734,8 +874,8 @@ def _connecting() -> dict[str, Any]:
     }
 
 
-def _call(client: Any, script: str, keys: Sequence[str], *arguments: Any) -> Any:
-    digest, text = SCRIPTS[script]
+def _call(client: Any, script: tuple[str, str], keys: Sequence[str], *arguments: Any) -> Any:
+    digest, text = script
     try:
         return client.evalsha(digest, len(keys), *keys, *arguments)
     except redis.exceptions.NoScriptError:  # the first call since the server started

@@ -42,7 +42,9 @@ TAIL = re.compile(rb',"tries":(\d+),"hdrs":(\{.*\}),"mature":\d+(,"type":"buffer
 NO_PAYLOAD_ENDS_SO = (b":true", b":false", b',"type":"buffer"')
 
 #: An entry of the history.
-ENTRY = re.compile(rb'\{"processed":(\d+),"mature":(\d+),"message":(.*)\}', re.DOTALL)
+ENTRY = re.compile(
+    rb'\{"processed":(\d+),"mature":(\d+)(?:,"consumer":"([^"]*)","outcome":"(\w+)")?,"message":(.*)\}', re.DOTALL
+)
 
 
 def pieces(queue: str, batch: pa.RecordBatch, dues: Sequence[int], most: int) -> Iterator[tuple[int, bytes]]:
@@ -285,9 +287,10 @@ def _fields(text: str) -> dict[str, str]:
     return found
 
 
-def read_entry(queue: str, entry: bytes) -> tuple[int, int, bytes]:
-    """An entry of the history: when it was processed and due, and the document."""
+def read_entry(queue: str, entry: bytes) -> tuple[int, int, str | None, str, bytes]:
+    """An entry of the history: when it was processed and due, who had it, the outcome, and the document."""
     found = ENTRY.fullmatch(entry)
     if not found:
         raise StoreError(f"queue {queue!r}: its history holds what is no entry: {entry[:80]!r}", queue=queue)
-    return int(found[1]), int(found[2]), found[3]
+    consumer, outcome = ((found[at] or b"").decode() for at in (3, 4))
+    return int(found[1]), int(found[2]), consumer or None, outcome or "commit", found[5]

@@ -3,8 +3,10 @@
 A signal is a hint. Whoever waits also looks by himself now and then, so that one which is lost costs time, never a
 message; for the same reason nothing fails because a signal could not be sent.
 
-Signals are keuss' own, so that its programs wake ours, and ours wake them: the topic `keuss:signal:<ns>:<queue>`, in
-keuss' namespace `N`, with the moment (ms) at which the first of the messages may be taken, or 0 for at once.
+Signals are keuss' own, so that its programs wake ours, and ours wake them: the topic `keuss:signal:<ns>:<queue>`,
+with the moment (ms) at which the first of the messages may be taken, or 1, which is long past, for at once; and
+`p true` where the queue was paused, `p false` where it goes on. The namespace is the name of keuss' factory, `N`
+unless the URL says `?ns=`.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 
+from spark_queue.address import Address
 from spark_queue.errors import StoreError
 from spark_queue.store.base import Store
 
@@ -28,12 +31,13 @@ PAUSE, LONGEST_PAUSE = 1.0, 60.0
 #: Seconds for which somebody who begins to wait gives his ear to come up.
 COMING_UP = 1.0
 
+#: The moment that says "at once". By 0 keuss would understand that nothing is there, and sleep on.
+AT_ONCE = 1
+
+#: What is sent when a queue is paused or goes on, and whether it is paused then.
+PAUSES = {"p true": True, "p false": False}
+
 log = logging.getLogger(__name__)
-
-
-def topic_of(queue: str) -> str:
-    """What keuss calls the signals of a queue."""
-    return f"keuss:signal:N:{queue}"
 
 
 class Sender:
@@ -53,7 +57,7 @@ class Sender:
         self._waiting: dict[str, int] = {}
 
     def tell(self, queue: str, mature: int) -> None:
-        """Signal that a message may be taken at this moment (ms), 0: at once."""
+        """Signal that a message may be taken at this moment (ms)."""
         with self._lock:
             if self._pid != os.getpid():
                 self._forget()
@@ -108,6 +112,12 @@ class Ear:
         self._up.wait(COMING_UP)
         return self._rung
 
+    def ring(self) -> None:
+        """Wake who waits, as a signal does."""
+        with self._changed:
+            self._rung += 1
+            self._changed.notify_all()
+
     def wait(self, rung: int, timeout: float) -> None:
         """Sleep until that number is another than `rung`, `timeout` seconds at most."""
         with self._changed:
@@ -128,9 +138,7 @@ class Ear:
                         return
                     if is_signal:
                         pause = PAUSE
-                        with self._changed:
-                            self._rung += 1
-                            self._changed.notify_all()
+                        self.ring()
                         self._up.set()
             except StoreError as error:
                 self._up.set()
@@ -147,28 +155,55 @@ class SignallingStore(Store):
 
     def __init__(self, url: str, *, patience: float = 5.0) -> None:
         super().__init__(url, patience=patience)
+        self._address = Address.of(self.url)
+        self.ns = self._address.ours.get("ns", "N")
         self._sender = Sender(self._try_to_send)
         self._mute_until = 0.0
         self._ears: dict[str, Ear] = {}
         self._ears_of = 0  # the process in which they hear
         self._ears_lock = threading.Lock()
 
-    @abstractmethod
-    def _send(self, queue: str, mature: int) -> None:
-        """Send a signal. Raises `StoreError` where that cannot be."""
+    def topic(self, queue: str) -> str:
+        """What keuss calls the signals of a queue."""
+        return f"keuss:signal:{self.ns}:{queue}"
 
     @abstractmethod
-    def _signals(self, queue: str) -> Iterator[bool]:
-        """The signals of a queue, as an `Ear` wants them."""
+    def _send(self, queue: str, signal: int | str) -> None:
+        """Send a signal, a moment or one of PAUSES. Raises `StoreError` where that cannot be."""
+
+    @abstractmethod
+    def _signals(self, queue: str) -> Iterator[str | None]:
+        """The signals of a queue, as an `Ear` wants them: the text of each, `None` where there is none."""
+
+    def _rings(self, queue: str) -> Iterator[bool]:
+        """Those of them that may bring a message. What tells of a pause is learned."""
+        for signal in self._signals(queue):
+            paused = PAUSES.get(signal or "")
+            if paused is not None:
+                self._pauses.learn(queue, paused)
+            yield signal is not None and not paused
 
     def _tell(self, queue: str, mature: int = 0) -> None:
-        self._sender.tell(queue, mature)
+        self._ring(queue)
+        self._sender.tell(queue, max(mature, AT_ONCE))
 
-    def _try_to_send(self, queue: str, mature: int) -> None:
+    def _tell_paused(self, queue: str, paused: bool) -> None:
+        if not paused:
+            self._ring(queue)
+        self._try_to_send(queue, next(text for text, meaning in PAUSES.items() if meaning is paused))
+
+    def _ring(self, queue: str) -> None:
+        """Wake who waits with this very object: the signal that is sent need not come back before."""
+        with self._ears_lock:
+            ear = self._ears.get(queue) if self._ears_of == os.getpid() else None
+        if ear is not None:
+            ear.ring()
+
+    def _try_to_send(self, queue: str, signal: int | str) -> None:
         if time.monotonic() < self._mute_until:
             return
         try:
-            self._send(queue, mature)
+            self._send(queue, signal)
         except StoreError as error:
             self._mute_until = time.monotonic() + LONGEST_PAUSE
             log.warning("signals of %r are not sent, so that who waits has to look for himself: %s", queue, error)
@@ -184,10 +219,11 @@ class SignallingStore(Store):
             if self._ears_of != os.getpid():
                 self._ears, self._ears_of = {}, os.getpid()
             if queue not in self._ears:
-                self._ears[queue] = Ear(repr(queue), lambda: self._signals(queue))
+                self._ears[queue] = Ear(repr(queue), lambda: self._rings(queue))
             return self._ears[queue]
 
     def close(self) -> None:
+        super().close()
         self._sender.flush()
         with self._ears_lock:
             ears, self._ears = self._ears, {}

@@ -16,6 +16,7 @@ import os
 import sqlite3
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -28,11 +29,15 @@ import pyarrow.compute as pc
 from spark_queue import message
 from spark_queue.buckets import Record, are_buckets, fitting, rows_of, weigh
 from spark_queue.errors import OptionError, StoreError, StoreUnavailable
+from spark_queue.message import Outcome
 from spark_queue.store.base import (
+    OF_EACH,
     PAGE_BYTES,
     PAGE_ROWS,
+    Claim,
     Condition,
     Death,
+    Finding,
     Note,
     Reservation,
     Sizes,
@@ -41,7 +46,9 @@ from spark_queue.store.base import (
     View,
     Which,
     below,
+    holder,
 )
+from spark_queue.store.counters import ACTS, Counts, Statistics
 
 #: What makes a file of version 1, and of each later version out of the one before.
 #:
@@ -82,6 +89,19 @@ ALTER TABLE message ADD COLUMN rows INTEGER NOT NULL DEFAULT 1;
 CREATE INDEX message_bucket ON message (lease, queue, mature, id) WHERE rows > 1;
 CREATE INDEX lease_until ON lease (queue, until);
 """,
+    # What was committed before did not tell by whom.
+    """
+ALTER TABLE history ADD COLUMN consumer TEXT;
+ALTER TABLE history ADD COLUMN outcome TEXT NOT NULL DEFAULT 'commit';
+""",
+    # By name: a queue that is empty, or that nobody has used yet, may be paused.
+    """
+CREATE TABLE statistics (
+    queue TEXT PRIMARY KEY, put INTEGER NOT NULL DEFAULT 0, "get" INTEGER NOT NULL DEFAULT 0,
+    reserve INTEGER NOT NULL DEFAULT 0, "commit" INTEGER NOT NULL DEFAULT 0, "rollback" INTEGER NOT NULL DEFAULT 0,
+    deadletter INTEGER NOT NULL DEFAULT 0, paused INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+""",
 )
 SCHEMA_VERSION = len(SCHEMA)
 
@@ -113,6 +133,10 @@ GLANCE = 0.002
 
 #: Seconds to wait for another process's transaction.
 BUSY = 10.0
+
+
+#: File systems of other machines.
+REMOTE = {"9p", "afs", "ceph", "cifs", "glusterfs", "lustre", "nfs", "nfs4", "smb3", "smbfs"}
 
 
 class SqliteStore(Store):
@@ -218,6 +242,7 @@ class SqliteStore(Store):
         return self._transaction("BEGIN")
 
     def close(self) -> None:
+        super().close()
         with self._lock:
             if self._connection is not None and self._pid == os.getpid():
                 self._connection.close()
@@ -254,12 +279,13 @@ class SqliteStore(Store):
         with self._transaction() as db:
             db.executemany("INSERT OR REPLACE INTO staged VALUES (?, ?, ?, ?, ?)", parts)
 
-    def _publish(self, stages: Sequence[str]) -> int:
-        published = 0
+    def _publish(self, stages: Sequence[str]) -> dict[str, int]:
+        published: Counter[str] = Counter()
         with self._transaction() as db:
             for stage in stages:
                 found = db.execute("SELECT queue, rows FROM staged WHERE stage = ? ORDER BY part", (stage,))
-                published += sum(_insert(db, queue, _rows(message.unpack(blob), 0)) for queue, blob in found)
+                for queue, blob in found:
+                    published[queue] += _insert(db, queue, _rows(message.unpack(blob), 0))
                 db.execute("DELETE FROM staged WHERE stage = ?", (stage,))
         return published
 
@@ -280,14 +306,12 @@ class SqliteStore(Store):
 
     # --- reservations -------------------------------------------------------------------------------------------
 
-    def _claim(
-        self, queue: str, tag: str, limit: int, enough: int, lease: int | None, before: int
-    ) -> tuple[int, str | None]:
+    def _claim(self, queue: str, tag: str, limit: int, enough: int, lease: int | None, before: int) -> Claim:
         with self._transaction() as db:
             number = _number(db, queue)
             held = db.execute("SELECT id FROM lease WHERE queue = ? AND tag = ?", (number, tag)).fetchone()
             if held:
-                return _held(db, held[0]), None
+                return Claim(_held(db, held[0]), held=True)
             now = _now(db)
             _expire(db, number, now)
             until = None if lease is None else now + lease
@@ -306,7 +330,7 @@ class SqliteStore(Store):
                 claimed = db.execute(take, (made, *which)).rowcount
             if not claimed:
                 db.execute("DELETE FROM lease WHERE id = ?", (made,))
-            return claimed, large
+            return Claim(claimed, large)
 
     def _ready(self, queue: str, limit: int, before: int) -> int:
         with self._transaction() as db:
@@ -370,14 +394,8 @@ class SqliteStore(Store):
         with self._transaction() as db:
             leases = _leases(db, queue, tag)
             held, values = _among(leases, ids)
-            now = _now(db)
             if history:
-                db.execute("DELETE FROM history WHERE until <= ?", (now,))
-                db.execute(
-                    f"INSERT INTO history (queue, {COLUMNS}, processed, until) "
-                    f"SELECT queue, {COLUMNS}, ?, ? FROM message WHERE {held}",
-                    (now, now + history, *values),
-                )
+                _remember(db, held, values, history, tag, "commit")
             removed = _change(db, "DELETE FROM message", held, values)
             _forget_empty(db, leases)
             return removed
@@ -441,10 +459,13 @@ class SqliteStore(Store):
                 db.executemany("INSERT INTO moving VALUES (?)", ((one,) for one in rowids))
             if death:
                 db.execute(
-                    "UPDATE message SET headers = json_set(json_patch(coalesce(headers, '{}'), ?), "
-                    "'$.x-dl-tries', CAST(tries + ? AS TEXT)) WHERE rowid IN (SELECT row FROM moving)",
-                    (json.dumps(death.headers(queue, 0, now)), death.failed),
+                    "UPDATE message SET tries = tries + ?1, "
+                    "headers = json_set(json_patch(coalesce(headers, '{}'), ?2), "
+                    "'$.x-dl-tries', CAST(tries + ?1 AS TEXT)) WHERE rowid IN (SELECT row FROM moving)",
+                    (death.failed, json.dumps(death.headers(queue, 0, now))),
                 )
+                if death.history:
+                    _remember(db, "rowid IN (SELECT row FROM moving)", (), death.history, which.tag, "dead")
             db.execute(
                 "UPDATE OR IGNORE message SET queue = ?, lease = NULL, tries = 0 "
                 "WHERE rowid IN (SELECT row FROM moving)",
@@ -453,6 +474,49 @@ class SqliteStore(Store):
             db.execute("DELETE FROM message WHERE queue = ? AND rowid IN (SELECT row FROM moving)", (number,))
             _forget_empty(db, leases)
             return moved
+
+    # --- statistics and pause -----------------------------------------------------------------------------------
+
+    def _count(self, counts: Counts) -> None:
+        columns = ", ".join(f'"{act}"' for act in ACTS)
+        more = ", ".join(f'"{act}" = "{act}" + excluded."{act}"' for act in ACTS)
+        rows = [(queue, *(acts.get(act, 0) for act in ACTS)) for queue, acts in counts.items()]
+        # A count that is lost when the power fails is worth no wait for the disk: that would keep others waiting.
+        with self._lock, self._translated():
+            db = self._connected()
+            db.execute("PRAGMA synchronous = NORMAL")
+            try:
+                with self._transaction():
+                    db.executemany(
+                        f"INSERT INTO statistics (queue, {columns}) VALUES (?{', ?' * len(ACTS)}) "
+                        f"ON CONFLICT DO UPDATE SET {more}",
+                        rows,
+                    )
+            finally:
+                db.execute("PRAGMA synchronous = FULL")
+
+    def _statistics(self, queue: str | None) -> dict[str, Statistics]:
+        with self._looking() as db:
+            columns = ", ".join(f'"{act}"' for act in ACTS)
+            which = "" if queue is None else " WHERE queue = ?"
+            values = () if queue is None else (queue,)
+            found = db.execute(f"SELECT queue, paused, {columns} FROM statistics{which}", values)
+            return {
+                name: Statistics.of(dict(zip(ACTS, counts, strict=True)), bool(paused))
+                for name, paused, *counts in found
+            }
+
+    def _set_paused(self, queue: str, paused: bool) -> None:
+        with self._transaction() as db:
+            db.execute(
+                "INSERT INTO statistics (queue, paused) VALUES (?, ?) "
+                "ON CONFLICT DO UPDATE SET paused = excluded.paused",
+                (queue, paused),
+            )
+
+    def _forget(self, queue: str) -> None:
+        with self._transaction() as db:
+            db.execute("DELETE FROM statistics WHERE queue = ?", (queue,))
 
     # --- notes --------------------------------------------------------------------------------------------------
 
@@ -487,6 +551,27 @@ class SqliteStore(Store):
     def _now(self) -> int:
         with self._looking() as db:
             return _now(db)
+
+    def _server(self) -> str:
+        return f"sqlite {sqlite3.sqlite_version}"
+
+    def _examine(self) -> list[Finding]:
+        with self._looking() as db:
+            (journal,) = db.execute("PRAGMA journal_mode").fetchone()
+        wal = (
+            Finding("journal", "good", "WAL, flushed at every commit")
+            if journal == "wal"
+            else Finding("journal", "bad", f"{journal}, not WAL", "sqlite3 FILE 'PRAGMA journal_mode = WAL'")
+        )
+        kind = _filesystem(self._path)
+        if kind in REMOTE or kind.startswith("fuse."):
+            disk = Finding(
+                "file system", "bad", f"{kind}: WAL needs memory that processes share, and locks that hold",
+                "keep the file on a disk of this machine, or use a server",
+            )  # fmt: skip
+        else:
+            disk = Finding("file system", "good", kind or "not told by this system")
+        return [wal, disk]
 
     def _sizes(self, queue: str) -> Sizes:
         with self._looking() as db:
@@ -535,7 +620,7 @@ class SqliteStore(Store):
                     which.append("until > ?")
                     values.append(_now(db))
                 for one in where:
-                    in_bucket = "" if one.column == "tries" else f" OR {_IS_BUCKET}"
+                    in_bucket = f" OR {_IS_BUCKET}" if one.column in OF_EACH else ""
                     if one.op == "in":
                         which.append(f"({one.column} IN (SELECT value FROM json_each(?)){in_bucket})")
                         values.append(json.dumps(one.value))
@@ -543,7 +628,7 @@ class SqliteStore(Store):
                         which.append(f"({one.column} {one.op} ?{in_bucket})")
                         values.append(one.value)
                 found = db.execute(
-                    f"SELECT {READ}{', processed' if view == 'history' else ''} "
+                    f"SELECT {READ}{', processed, consumer, outcome' if view == 'history' else ''} "
                     f"FROM {'history' if view == 'history' else 'message'} WHERE {' AND '.join(which)}"
                     + (" ORDER BY mature, id LIMIT ?" if limit is not None else ""),
                     (*values, *([limit] if limit is not None else [])),
@@ -718,6 +803,16 @@ def _tree(column: str, name: str) -> tuple[str, tuple[str, ...]]:
     return f"({column} >= ? AND {column} < ? AND ({column} = ? OR {column} >= ?))", (name, end, name, first)
 
 
+def _filesystem(path: str) -> str:
+    """The kind of file system that a file lies on; empty where the system does not tell."""
+    mounts = Path("/proc/self/mounts")
+    if not mounts.exists():
+        return ""
+    found = [line.split()[1:3] for line in mounts.read_text().splitlines()]
+    above = {str(one) for one in Path(os.path.realpath(path)).parents}
+    return max(((len(place), kind) for place, kind in found if place in above), default=(0, ""))[1]
+
+
 def _leases(db: sqlite3.Connection, queue: str, tag: str) -> list[int]:
     """The leases of a tag and of those below it."""
     which, values = _tree("tag", tag)
@@ -745,6 +840,19 @@ def _forget_empty(db: sqlite3.Connection, leases: Sequence[int]) -> None:
     )
 
 
+def _remember(
+    db: sqlite3.Connection, which: str, values: Sequence[Any], history: int, tag: str | None, outcome: Outcome
+) -> None:
+    """Copy the messages that meet a condition to the history, `history` ms long."""
+    now = _now(db)
+    db.execute("DELETE FROM history WHERE until <= ?", (now,))
+    db.execute(
+        f"INSERT INTO history (queue, {COLUMNS}, processed, until, consumer, outcome) "
+        f"SELECT queue, {COLUMNS}, ?, ?, ?, ? FROM message WHERE {which}",
+        (now, now + history, holder(tag), outcome, *values),
+    )
+
+
 def _expire(db: sqlite3.Connection, queue: int, now: int) -> None:
     """Free what the ended leases of the queue hold; each of these messages has failed once more."""
     ended = "SELECT id FROM lease WHERE queue = ? AND until <= ?"
@@ -754,7 +862,7 @@ def _expire(db: sqlite3.Connection, queue: int, now: int) -> None:
 
 
 def _batches(queue: str, found: sqlite3.Cursor, rows: int) -> Iterator[pa.RecordBatch]:
-    """Rows of READ (and perhaps `processed`) as batches of at most `rows` rows and about PAGE_BYTES."""
+    """Rows of READ, and perhaps of what became of them, as batches of at most `rows` rows and about PAGE_BYTES."""
     part: list[tuple[Any, ...]] = []
     size = 0
     while some := found.fetchmany(max(1, min(STEP, rows - len(part), (PAGE_BYTES - size) * len(part) // (size + 1)))):
@@ -768,15 +876,13 @@ def _batches(queue: str, found: sqlite3.Cursor, rows: int) -> Iterator[pa.Record
 
 
 def _batch(queue: str, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
-    ids, payloads, mature, others, *processed = zip(*rows, strict=True)
+    ids, payloads, mature, others, *told = zip(*rows, strict=True)
     if any(others):
-        told = [("json", None, 0) if one is None else orjson.loads(one) for one in others]
-        kinds, headers, tries = zip(*told, strict=True)
+        read = [("json", None, 0) if one is None else orjson.loads(one) for one in others]
+        kinds, headers, tries = zip(*read, strict=True)
         parsed = [None if one is None else orjson.loads(one) for one in headers]
         batch = message.build(queue, ids, payloads, kinds, parsed, mature, tries)
     else:
         columns = pa.array(ids, pa.string()), pa.array(payloads, pa.binary())
         batch = message.build_alike(queue, *columns, None, pa.array(mature, pa.int64()), 0)
-    if not processed:
-        return batch
-    return batch.append_column(message.HISTORY.field("processed"), message.timestamps(processed[0]))
+    return message.told(batch, *told) if told else batch

@@ -62,12 +62,12 @@ BUGS: dict[str, tuple[str, str, str]] = {
     ),
     "commit without a fence": (
         "store/sqlite.py",
-        "            held, values = _among(leases, ids)\n            now = _now(db)\n",
+        "            held, values = _among(leases, ids)\n            if history:\n",
         "            held, values = _among(leases, ids)\n"
         "            if ids is not None:\n"
         "                held = 'queue = ? AND id IN (SELECT value FROM json_each(?))'\n"
         "                values = (_number(db, queue), json.dumps(list(ids)))\n"
-        "            now = _now(db)\n",
+        "            if history:\n",
     ),
 }
 

@@ -259,6 +259,24 @@ def route_with_spark(url, queue, to_url, to, checkpoint, log, master, slow):
     raise SystemExit("the exchanges have ended by themselves")
 
 
+def link(url, queue, to, folder):
+    """A link that marks messages and moves them on, in small batches and slowly, until somebody ends it."""
+    from spark_queue.exchange import ExchangeGraph
+    from spark_queue.graph import Consumer, Graph, Link, Namespace, Place
+    from spark_queue.outcome import Forward
+
+    def mark(message):
+        time.sleep(0.002)
+        return Forward({"n": message.payload["n"], "seen": True}, headers={"by": "link"})
+
+    spark = session("local[2]", folder)
+    # Leases that last as long as a start, so that what dies is not waited for, and options that make batches overlap.
+    options = {"reserveTimeout": "20s", "waitTimeout": "200ms"}
+    made = Link(Place(queue), [Place(to)], process=mark, consumer=Consumer(parallel=2, wsize=200))
+    ExchangeGraph(Graph({"here": Namespace(url, options)}, links={"mark": made}), folder).start(spark)
+    threading.Event().wait()
+
+
 def session(master, checkpoint):
     """A session that can die often: it starts fast, and needs little."""
     from pyspark.sql import SparkSession

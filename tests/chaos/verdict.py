@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 from spark_queue.message import messages
+from spark_queue.store.base import Condition
 from tests.chaos.world import World
 
 
@@ -13,8 +14,9 @@ def judge(world: World):
     result = world.result
     wrong = result.wrong
     begun, acknowledged = _pushed(world.producers)
-    committed = list(_all(world.store_b, "b", "history"))
-    dead = list(_all(world.store_b, "b.dead", "messages"))
+    # The history tells of dead letters, too, which are in their own queue.
+    committed = list(_all(world.store_b, "b", "history", [Condition("outcome", "=", "commit")]))
+    dead = list(_all(world.store_b, "b.dead"))
     times = Counter(one.headers["name"] for one in [*committed, *dead])
     _tell(wrong, "lost", acknowledged - times.keys())
     _tell(wrong, "came out twice", {name for name, n in times.items() if n > 1})
@@ -39,7 +41,7 @@ def _judge_copies(world, delivered):
         ("b.odd", {one for one in delivered if number(one) % 2}),
         ("b.tens", {one for one in delivered if number(one) % 10 == 0}),
     ):
-        times = Counter(one.headers["name"] for one in _all(world.store_b, queue, "messages"))
+        times = Counter(one.headers["name"] for one in _all(world.store_b, queue))
         _tell(world.result.wrong, f"lost for {queue}", every - times.keys())
         _tell(world.result.wrong, f"came out twice in {queue}", {name for name, n in times.items() if n > 1})
         _tell(world.result.wrong, f"does not belong into {queue}", times.keys() - every)
@@ -68,8 +70,8 @@ def _pushed(producers):
     return begun, acknowledged
 
 
-def _all(store, queue, view):
-    for batch in store.peek(queue, view=view):
+def _all(store, queue, view="messages", where=()):
+    for batch in store.peek(queue, where, view=view):
         yield from messages(batch)
 
 

@@ -52,7 +52,7 @@ def name(request):
     for fixture in ("sqlite_url", "any_url", "mongodb_url", "redis_url"):
         if fixture in request.fixturenames:
             with open_store(request.getfixturevalue(fixture)) as store:
-                for one in store.queues():
+                for one in {*store.queues(), *store.statistics_of_all()}:
                     if one.startswith(name):
                         store.drop(one)
 

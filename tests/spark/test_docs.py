@@ -7,10 +7,14 @@ import re
 import shlex
 import subprocess
 import sys
+import uuid
+from contextlib import ExitStack
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pyarrow.parquet as pq
 import pytest
+from pymongo import MongoClient
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -28,10 +32,32 @@ def programs(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
 
 
+#: Where pages that need a server say it is.
+SERVER = "mongodb://localhost/air?"
+
+
+@pytest.fixture
+def served(request):
+    """Text of a page, with the server of the tests, and a database of its own there."""
+    with ExitStack() as stack:
+
+        def at_home(text):
+            if SERVER not in text:
+                return text
+            url = urlsplit(request.getfixturevalue("mongodb_url"))
+            name = f"t{uuid.uuid4().hex[:16]}"
+            client = stack.enter_context(MongoClient(url.geturl()))
+            stack.callback(client.drop_database, name)
+            mine = url._replace(path=f"/{name}").geturl()
+            return text.replace(SERVER, f"{mine}{'&' if url.query else '?'}")
+
+        yield at_home
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
-def test_the_snippets_of_a_page_run(page, tmp_path):
+def test_the_snippets_of_a_page_run(page, tmp_path, served):
     script = tmp_path / "page.py"
-    script.write_text(START + "\n".join(programs(page.read_text())))
+    script.write_text(START + "\n".join(programs(served(page.read_text()))))
     env = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, str(script)], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240, check=False
@@ -40,6 +66,10 @@ def test_the_snippets_of_a_page_run(page, tmp_path):
     if page.name == "README.md":
         assert "UA" in done.stdout and "{'carrier': 'UA', 'flight': 1545} 0" in done.stdout
         assert "dead=0" in done.stdout
+    if page.name == "history.md":
+        told = [line.split(" ", 1) for line in done.stdout.splitlines() if line[:2] in ("5 ", "0 ", "1 ")]
+        assert [number for number, _ in told] == ["5", "5", "0", "1"], done.stdout
+        assert "no such flight: UA 5" in done.stdout
 
 
 def test_the_jobs_of_the_readme_run_as_written(tmp_path):

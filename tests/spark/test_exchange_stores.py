@@ -53,7 +53,7 @@ class Stores(World):
                 ]
                 if ours:
                     store.move(queue, f"{self.prefix}.gone", ids=ours)
-            for queue in store.queues():
+            for queue in {*store.queues(), *store.statistics_of_all()}:
                 if queue.startswith(self.prefix):
                     store.drop(queue)
         for name in counted(url):

@@ -198,6 +198,7 @@ class Model:
         min_tries: int,
         death: dict[str, str] | None,
         failed: int,
+        history: bool = False,
     ) -> int:
         """`death`: the headers that do not depend on the message."""
         if tag is None:
@@ -210,6 +211,8 @@ class Model:
         found = [one for one in found if tries[one.id] >= min_tries][:limit]
         for item in found:
             del self.queue(queue)[item.id]
+            if history:
+                self.history.setdefault(queue, {})[item.id] = True
             told = {} if death is None else death | {"x-dl-tries": str(tries[item.id] + failed)}
             self.push(to, [Item(item.id, item.payload, item.headers | told, 0, item.due)])
         return len(found)

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from datetime import datetime
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from spark_queue import Queue, open_store
-from spark_queue import cli as module
+from spark_queue.cli import deadletter, parse, show
 from spark_queue.message import pushes
 from spark_queue.store import owner
 from spark_queue.store.ledger import PREFIX, begin, forget, stage_of
 from spark_queue.store.owner import Ownership
+from tests.command_line import Run, program
 
 
 @pytest.fixture
@@ -33,28 +31,7 @@ def file(sqlite_url):
 
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch):
-    monkeypatch.delenv(module.URL_VARIABLE, raising=False)
-
-
-class Run:
-    """One call of the command line."""
-
-    def __init__(self, *args: object, input: str | None = None, env: dict[str, str] | None = None) -> None:
-        done = CliRunner().invoke(
-            module.app, [str(one) for one in args], input=input, env=env, prog_name="spark-queue"
-        )
-        if done.exception is not None and not isinstance(done.exception, SystemExit):
-            raise done.exception
-        self.code, self.out, self.err = done.exit_code, done.stdout, done.stderr
-
-    @property
-    def json(self):
-        return json.loads(self.out)
-
-    @property
-    def rows(self) -> list[list[str]]:
-        """The cells of a table, without its head."""
-        return [line.split() for line in self.out.splitlines()[2:]]
+    monkeypatch.delenv(parse.URL_VARIABLE, raising=False)
 
 
 # --- commands, on every store ---------------------------------------------------------------------------------------
@@ -225,10 +202,10 @@ def test_names_like_it_are_told(file):
 
 
 def test_the_url_may_come_from_the_environment(file):
-    env = {module.URL_VARIABLE: file}
+    env = {parse.URL_VARIABLE: file}
     assert Run("reservations", env=env).out == Run("reservations", file).out
     assert Run("reservations", "departures", env=env).code == 0
-    assert Run("reservations", file, "departures", env={module.URL_VARIABLE: "redis://nowhere"}).code == 0
+    assert Run("reservations", file, "departures", env={parse.URL_VARIABLE: "redis://nowhere"}).code == 0
     assert len(Run("deadletter", "list", "--reason", "flight", "departures", "--json", env=env).json) == 3
     assert Run("deadletter", "list", "departures", "--reason", "sqlite:///x", "--json", env=env).json == []
     assert Run("release", "departures", "etl", "--yes", env=env).out == "1 message of departures given back\n"
@@ -237,7 +214,7 @@ def test_the_url_may_come_from_the_environment(file):
 
 
 def test_a_release_asks(file, monkeypatch):
-    monkeypatch.setattr(module, "asked", lambda: True)
+    monkeypatch.setattr(show, "asked", lambda: True)
     no = Run("release", file, "departures", "etl", input="n\n")
     assert no.code == 1 and "Give back 1 message of departures held under etl?" in no.err
     assert len(Run("reservations", file).rows) == 1
@@ -275,18 +252,18 @@ def test_bytes_are_extended_json(file):
 
 def test_a_redrive_that_is_stopped_tells_how_far_it_came(file, monkeypatch):
     monkeypatch.setattr("spark_queue.operations.STEP", 2)
-    real, calls = module.Redriving.step, []
+    real, calls = deadletter.Redriving.step, []
 
     def step(self, moved, found):
         real(self, moved, found)
         calls.append(moved)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module.Redriving, "step", step)
+    monkeypatch.setattr(deadletter.Redriving, "step", step)
     stopped = Run("deadletter", "redrive", file, "departures")
     assert (stopped.code, stopped.out) == (130, "")
     assert "2 of 3 dead letters were moved; the same call moves the rest" in stopped.err
-    monkeypatch.setattr(module.Redriving, "step", real)
+    monkeypatch.setattr(deadletter.Redriving, "step", real)
     assert Run("deadletter", "redrive", file, "departures").out.startswith("1 message moved")
 
 
@@ -317,12 +294,6 @@ def test_every_command_has_help(command):
 
 
 # --- as a program ---------------------------------------------------------------------------------------------------
-
-
-def program(*args, code=None):
-    run = [sys.executable, *(["-c", code] if code else ["-m", "spark_queue.cli"]), *args]
-    env = os.environ | {"PYTHONPATH": str(Path(module.__file__).parents[1])}
-    return subprocess.run(run, capture_output=True, text=True, env=env, check=False, timeout=120)
 
 
 def test_it_is_a_program(file):

@@ -26,7 +26,7 @@ import tenacity
 
 from spark_queue.buckets import Buckets
 from spark_queue.message import messages, new_ids, pushes
-from spark_queue.store import base, mongodb, mongodb_stages, open_store, redis, sqlite
+from spark_queue.store import base, counters, mongodb, mongodb_stages, open_store, redis, sqlite
 from spark_queue.store.apart import compact
 from spark_queue.store.base import Death, Note, Sizes, Store
 from tests.store.crash import MongoWire, Plan, Proxy, RedisWire, Way, killed, watched
@@ -171,6 +171,9 @@ class RedisWorld(World):
 def world(request, url_of, monkeypatch):
     """A world in which nobody waits long before he tries again."""
     monkeypatch.setattr(base, "SMALLEST_PARTITION", 3)
+    monkeypatch.setattr(
+        counters, "PERIOD", 3600
+    )  # what is counted is no part of an operation, and comes when it likes
     monkeypatch.setattr(tenacity, "wait_random_exponential", lambda **_: tenacity.wait_fixed(0.005))
     scheme, _, variant = request.param.partition(" ")
     url, plan = url_of(scheme), Plan()
@@ -444,6 +447,13 @@ OPERATIONS = {
     ),
     "move of a tag": Operation(
         THERE, 7, lambda store, s: store.move(s.one, s.two, tag="c", death=DEATH), BOTH, lingers=True
+    ),
+    "death with history": Operation(
+        HELD,
+        7,
+        lambda store, s: store.move(s.one, s.two, tag="c/1", death=Death("why", 1, HOUR)),
+        BOTH,
+        lingers=True,
     ),
     "move of some": Operation(
         HELD,

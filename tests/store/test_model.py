@@ -223,6 +223,11 @@ class Machine(RuleBasedStateMachine):
         assert self.begin(client).unstage(self.staging(stage), kept) == self.model.unstage(stage, keep)
         self.compare_stages(client)
 
+    def compare_past(self, client, queue):
+        kept = {one.id for one in self.peeked(client, queue, view="history")}
+        remembered = self.model.history.get(queue, {})
+        assert {id for id, certain in remembered.items() if certain} <= kept <= set(remembered)
+
     def compare_stages(self, client):
         staged = [
             (one.stage.removeprefix(f"{self.prefix}/"), one.queue.removeprefix(f"{self.prefix}."), one.rows)
@@ -282,9 +287,7 @@ class Machine(RuleBasedStateMachine):
         removed = self.begin(client).commit(self.named(queue), tree, ids, history=history)
         assert removed == self.model.commit(queue, tree, ids, history > 0)
         assert self.stores[client - 1].commit(self.named(queue), tree, ids, history=history) == 0
-        kept = {one.id for one in self.peeked(client, queue, view="history")}
-        remembered = self.model.history.get(queue, {})
-        assert {id for id, certain in remembered.items() if certain} <= kept <= set(remembered)
+        self.compare_past(client, queue)
         self.compare(queue)
 
     @rule(client=clients, aim=aims, ids=some_ids, delay=delays, failed=st.booleans())
@@ -316,7 +319,7 @@ class Machine(RuleBasedStateMachine):
         ids=some_ids,
         limit=st.none() | limits,
         min_tries=st.sampled_from([0, 0, 1, 3]),
-        death=st.sampled_from([None, Death(), Death('a "bad" one', failed=2)]),
+        death=st.sampled_from([None, Death(), Death('a "bad" one', failed=2), Death("why", history=HOUR)]),
     )
     def move(self, client, aim, held, further, ids, limit, min_tries, death):
         queue, tag = self.holder(aim) if held else (self.source(aim), None)
@@ -327,8 +330,9 @@ class Machine(RuleBasedStateMachine):
         told = None
         if death:
             told = {"x-dl-from-queue": self.named(queue)} | ({"x-error": death.reason} if death.reason else {})
-        want = self.model.move(queue, to, tag, ids, limit, min_tries, told, death.failed if death else 0)
-        assert moved == want
+        failed, history = (death.failed, death.history > 0) if death else (0, False)
+        assert moved == self.model.move(queue, to, tag, ids, limit, min_tries, told, failed, history)
+        self.compare_past(client, queue)
         self.compare(queue, to)
 
     @rule(client=clients, aim=aims, sure=mostly_not)

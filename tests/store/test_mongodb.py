@@ -368,7 +368,17 @@ def test_history_is_that_of_keuss(store, queue, collection):
     before = store.now()
     assert store.commit(queue, "c/1", history=MINUTE) == 1
     (document,) = collection.find()
-    assert document.keys() == {"_id", "mature", "payload", "tries", "hdrs", "processed", "_mature", "_until"}
+    assert document.keys() == {
+        "_id",
+        "mature",
+        "payload",
+        "tries",
+        "hdrs",
+        "processed",
+        "_mature",
+        "_until",
+        "_consumer",
+    }
     assert 0 <= int(document["processed"]) - before < MINUTE
     assert int(document["mature"]) - int(document["processed"]) == 100 * MINUTE
     keuss_push(collection, "theirs", processed=keuss_now(), mature=keuss_now() + timedelta(days=4))
@@ -383,6 +393,48 @@ def test_history_is_that_of_keuss(store, queue, collection):
         if "expire" in str(one)
     }
     assert ttl == {"processed_1": 3600, "spark_queue_ending": 0}
+
+
+def test_history_tells_what_keuss_did_and_what_we_did_before_it_told_more(store, queue, collection):
+    done = {"processed": keuss_now(), "mature": keuss_now() + timedelta(days=4)}
+    keuss_push(collection, "popped", **done)
+    keuss_push(collection, "removed", **done, removed=True)
+    keuss_push(collection, "old", **done, _mature=DUE, _until=keuss_now() + timedelta(days=1))
+    wanted = {"popped": "pop", "removed": "remove", "old": "commit"}
+
+    def told(*where):
+        rows = [row for batch in store.peek(queue, where, view="history") for row in batch.to_pylist()]
+        assert all(row["consumer"] is None and row["mature"] <= row["processed"] for row in rows)
+        return {row["payload"].decode(): row["outcome"] for row in rows}
+
+    assert told() == wanted
+    for payload, outcome in wanted.items():
+        assert told(Condition("outcome", "=", outcome)) == {payload: outcome}
+    assert told(Condition("outcome", ">", "commit")) == {"popped": "pop", "removed": "remove"}
+    assert told(Condition("mature", "<=", store.now())) == wanted, "keuss has left no other moment"
+    assert told(Condition("mature", "=", round(DUE.timestamp() * 1000))) == {"old": "commit"}
+    assert told(Condition("consumer", "=", "c")) == told(Condition("consumer", "<", "c")) == {}
+
+
+def test_ps_mongo_tells_of_all_that_left_without_being_asked(mongodb_url, store, queue):
+    with open_store(f"{mongodb_url}&layout=ps-mongo&ttl=60") as keeping:
+        keeping.push(queue, pushes(["dead", "done"]))
+        keeping.reserve(queue, "c/1", 2)
+        assert keeping.move(queue, f"{queue}.dead", tag="c", limit=1, death=Death("why")) == 1
+        assert keeping.commit(queue, "c") == 1
+        (batch,) = keeping.peek(queue, view="history", limit=9)
+        assert batch.column("outcome").to_pylist() == ["dead", "commit"]
+        assert keeping.commit(queue, "c") == keeping.sizes(queue).total == 0
+
+
+def test_pl_mongo_tells_of_what_died_where_it_is(mongodb_url, store, queue):
+    with open_store(f"{mongodb_url}&layout=pl-mongo&pipeline={queue}") as pipeline:
+        pipeline.push(queue, pushes(["a"], mature=DUE))
+        pipeline.reserve(queue, "c/1", 1)
+        assert pipeline.move(queue, f"{queue}.dead", tag="c", death=Death("why", 1, MINUTE)) == 1
+        assert list(pipeline.peek(queue, view="history")) == []
+        (one,) = all_of(pipeline.peek(f"{queue}.dead"))
+        assert (one.headers["x-dl-tries"], one.mature) == ("1", DUE)
 
 
 def test_history_whose_maturity_has_come_is_not_reserved(store, queue, collection):

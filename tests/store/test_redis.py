@@ -988,6 +988,21 @@ def test_the_history_is_forgotten_by_the_server_itself(store, raw, queue):
         assert MINUTE < raw.pttl(key) <= 2 * MINUTE
 
 
+def test_a_history_that_was_written_before_it_told_more_is_read(store, raw, queue):
+    store.push(queue, pushes(["a", "b"], ids=["a", "b"]))
+    store.reserve(queue, "c/1", 2)
+    store.commit(queue, "c/1", history=MINUTE)
+    key = keys_of(queue)[4]
+    new = raw.hget(key, "a")
+    old = new.replace(b',"consumer":"c","outcome":"commit"', b"")
+    assert len(old) < len(new)
+    raw.hset(key, "a", old)
+    (batch,) = store.peek(queue, view="history", limit=5)
+    told = zip(*(batch.column(name).to_pylist() for name in ("id", "consumer", "outcome")), strict=True)
+    assert list(told) == [("a", None, "commit"), ("b", "c", "commit")]
+    assert [one.payload for one in messages(batch)] == ["a", "b"]
+
+
 def test_a_peek_finds_few_among_many_without_reading_them_all(store, raw, queue):
     store.push(queue, pushes(list(range(3000)), ids=[f"m{i:05}" for i in range(3000)]))
     store.reserve(queue, "c/1", 1000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import statistics
 import threading
 import time
 import uuid
@@ -126,6 +127,92 @@ def test_no_wake_up_falls_between_a_look_and_a_sleep(deaf_for_a_minute, store, o
     assert len(taken) == wanted
 
 
+def test_who_waits_is_awake_within_fifty_milliseconds(deaf_for_a_minute, store, other, name):
+    took = []
+    for number in range(9):
+        woken = waiting(store, name)
+        time.sleep(0.1)
+        pushed = time.monotonic()
+        other.push(name, pushes(["x"]))
+        assert woken()[0]
+        took.append(time.monotonic() - pushed)
+        store.reserve(name, f"c/{number}", 1)
+        store.commit(name, f"c/{number}")
+    assert statistics.median(took) < 0.05, took
+
+
+def test_threads_that_share_a_store_need_no_signal(deaf_for_a_minute, monkeypatch, store, name):
+    if isinstance(store, signals.SignallingStore):
+        monkeypatch.setattr(store, "_send", lambda *_: None)
+    woken = waiting(store, name)
+    time.sleep(0.1)
+    store.push(name, pushes(["x"]))
+    came, took = woken()
+    assert came
+    assert took < LONG / 2
+
+
+def test_a_resume_wakes_who_waits_and_a_pause_keeps_him_asleep(deaf_for_a_minute, store, other, name):
+    woken = waiting(store, name)
+    other.pause(name)
+    other.push(name, pushes(["x"]))
+    time.sleep(0.5)
+    resumed = time.monotonic()
+    other.resume(name)
+    assert woken()[0]
+    assert 0 < time.monotonic() - resumed < LONG / 2
+
+
+@pytest.mark.parametrize("scheme", ["mongodb", "redis"])
+def test_a_pause_is_told_by_a_signal_which_is_no_message(url_of, scheme, monkeypatch):
+    queue = f"t{uuid.uuid4().hex[:16]}"
+    with open_store(url_of(scheme)) as store, open_store(url_of(scheme)) as other:
+        rung = store._rung(queue)
+        asked = []
+        monkeypatch.setattr(store._pauses, "_ask", lambda one: asked.append(one) or False)
+        for paused, rings in ((True, 0), (False, 1), (True, 1), (False, 2)):
+            (other.pause if paused else other.resume)(queue)
+            end = time.monotonic() + LONG
+            while store._pauses.paused(queue, LONG) is not paused or store._rung(queue) != rung + rings:
+                assert time.monotonic() < end
+                time.sleep(0.005)
+        assert len(asked) <= 1, "at first, when nothing was known"
+        other.drop(queue)
+
+
+def test_pauses_on_redis_are_signalled_as_keuss_does(redis_url):
+    queue = f"t{uuid.uuid4().hex[:16]}"
+    with open_store(f"{redis_url}?ns=other") as store, Redis.from_url(redis_url) as raw, raw.pubsub() as heard:
+        heard.subscribe(f"keuss:signal:other:{queue}")
+        assert heard.get_message(timeout=10)["type"] == "subscribe"
+        for act, said in ((store.pause, b"p true"), (store.resume, b"p false")):
+            act(queue)
+            assert heard.get_message(timeout=10)["data"] == said
+            flag = said.removeprefix(b"p ")
+            kept = {b"name": queue.encode(), b"ns": b"other", b"opts": b"{}", b"paused": flag}
+            assert raw.hgetall(f"keuss:stats:other:{queue}") == kept
+        store.drop(queue)
+        assert not raw.exists(f"keuss:stats:other:{queue}")
+
+
+def test_pauses_on_mongodb_are_signalled_as_keuss_does(mongodb_url):
+    queue = f"t{uuid.uuid4().hex[:16]}"
+    url = f"{mongodb_url}{'&' if '?' in mongodb_url else '?'}ns=other"
+    with open_store(url) as store, MongoClient(mongodb_url) as raw:
+        store.pause(queue)
+        store.push(queue, pushes(["x", "y"]))
+        assert store.statistics(queue).put == 2
+        database = raw.get_default_database().name
+        assert raw[f"{database}_stats"]["keuss_stats"].find_one({"name": queue}) == {
+            "_id": f"keuss:stats:other:{queue}", "ns": "other", "name": queue, "opts": {}, "paused": True,
+            "counters": {"put": 2},
+        }  # fmt: skip
+        store.resume(queue)
+        found = raw[f"{database}_signal"]["default"].find({"event": f"keuss:signal:other:{queue}"})
+        assert [one["message"] for one in found] == ["p true", 1.0, "p false"]
+        store.drop(queue)
+
+
 def test_messages_arrive_though_every_signal_is_lost(monkeypatch, store, other, name):
     if isinstance(store, signals.SignallingStore):
         monkeypatch.setattr(other._sender, "_send", lambda *_: None)
@@ -149,7 +236,7 @@ def test_a_redis_signal_is_as_keuss_sends_it(redis_url):
         message = heard.get_message(timeout=10)
         assert now + 50_000 < int(message["data"]) < now + 70_000
         store.push(queue, pushes(["x"]))
-        assert heard.get_message(timeout=10)["data"] == b"0"
+        assert heard.get_message(timeout=10)["data"] == b"1", "by 0 keuss would understand that nothing is there"
         store.drop(queue)
 
 
@@ -159,7 +246,7 @@ def test_a_mongodb_signal_is_as_keuss_sends_it(mongodb_url):
         store.push(queue, pushes(["x"]))
         signals = raw[f"{raw.get_default_database().name}_signal"]
         found = signals["default"].find_one({"event": f"keuss:signal:N:{queue}"})
-        assert found["message"] == 0.0
+        assert found["message"] == 1.0
         assert isinstance(found["message"], float)
         assert signals["default"].options() == {"capped": True, "size": 5_242_880}
         assert signals["default"].find_one({"dummy": True})

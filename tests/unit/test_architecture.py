@@ -13,7 +13,18 @@ import spark_queue
 
 HOUSE = Path(spark_queue.__file__).parent
 FLOORS = [
-    {"buckets", "errors", "failure", "message", "options", "graph", "graph_file", "graph_picture"},
+    {
+        "address",
+        "buckets",
+        "errors",
+        "failure",
+        "message",
+        "options",
+        "outcome",
+        "graph",
+        "graph_file",
+        "graph_picture",
+    },
     {"store"},
     {"client", "operations", "spark", "statistics"},
     {"exchange"},

@@ -161,8 +161,8 @@ hops: 1
     ("text", "told"),
     [
         ("a: [", "line 1: while parsing a flow node, expected the node content, but found '<stream end>'"),
-        ("- x", "it must be a mapping with the keys namespaces, exchanges, max_hops"),
-        ("", "it must be a mapping with the keys namespaces, exchanges, max_hops"),
+        ("- x", "it must be a mapping with the keys namespaces, exchanges, max_hops, links"),
+        ("", "it must be a mapping with the keys namespaces, exchanges, max_hops, links"),
         ("exchanges: &a {x: *a}", "line 1, exchange 'x': this anchor contains itself"),
         ("namespaces: !!python/none {}", "line 1: could not determine a constructor"),
         ("namespaces: {l: *nobody}", "line 1: found undefined alias 'nobody'"),

@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from spark_queue.graph import Changes, Destination, Exchange, Graph, Namespace, Place, checked
+from spark_queue.graph import Changes, Destination, Exchange, Graph, Link, Namespace, Place, checked
 from spark_queue.graph_file import graph_in
-from spark_queue.graph_picture import LONG, dot, mermaid, selector_text, tree
+from spark_queue.graph_picture import LONG, dot, facts, mermaid, selector_text, tree
 from spark_queue.store.base import Sizes
 
 ROOT = Path(__file__).parents[2]
@@ -88,3 +88,28 @@ def test_the_picture_in_the_readme_is_that_of_the_demo():
         for to in exchange.dst:
             assert f"x {name}->q {to}" in titles
             assert to.selector is None or len(to.selector) > LONG or any(to.selector in text for text in texts)
+
+
+def test_links_are_drawn_beside_exchanges():
+    links = {"sort": Link(Place("b"), [Place("c"), Place("d")], to="'c'"), "store": Link(Place("c"))}
+    graph = checked(
+        Graph({"air": Namespace("sqlite:///q.db")}, {"x": Exchange(Place("a"), [Destination("b")])}, links=links)
+    )
+    source = dot(graph).source
+    assert '"x sort" [label=sort' in source and "hexagon" in source
+    assert (
+        '"q air/b" -> "x sort"' in source and '"x sort" -> "q air/d"' in source and '"q air/c" -> "x store"' in source
+    )
+    drawn = mermaid(graph)
+    assert 'x1{{"sort"}}' in drawn and "x1 --> q2" in drawn and "x1 --> q3" in drawn
+    assert [text for _, text in tree(graph)] == [
+        "air/a", "x", "→ air/b", "air/b", "sort (link)", "→ air/c", "→ air/d", "air/c", "store (link)",
+    ]  # fmt: skip
+    assert facts(graph)["links"] == [
+        {
+            "name": "sort",
+            "src": "air/b",
+            "dst": [{"queue": "air/c", "cycle": False}, {"queue": "air/d", "cycle": False}],
+        },
+        {"name": "store", "src": "air/c", "dst": []},
+    ]

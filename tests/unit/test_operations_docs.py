@@ -24,6 +24,7 @@ pytest.importorskip("typer")
 from typer.testing import CliRunner
 
 from spark_queue.cli import app
+from tests.pages import blocks, calls, plain
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
 URL = "sqlite:///queues.db"
@@ -71,18 +72,6 @@ def living(tmp_path, monkeypatch):
         yield ownership
 
 
-def blocks(page):
-    """The blocks of a page: their kind, and their text."""
-    return re.findall(r"^```(\w+)\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-
-
-def calls(text):
-    """The commands of a console, each with what is printed after it."""
-    parts = re.split(r"^\$ (.*)\n", text, flags=re.MULTILINE)
-    assert not parts[0], parts[0]
-    return list(zip(parts[1::2], parts[2::2], strict=True))
-
-
 def run(command):
     """What a command of the page prints."""
     program, *args = shlex.split(command, comments=True)
@@ -94,14 +83,6 @@ def run(command):
     done = CliRunner().invoke(app, args, prog_name="spark-queue")
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done.output
-
-
-def plain(text):
-    """A text without what differs from run to run: moments, processes, paths, width of columns."""
-    text = re.sub(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+Z)?", "MOMENT", text)
-    text = re.sub(r"process \d+ on [\w.-]+", "process N on HOST", text)
-    text = re.sub(r"sqlite:///\S*queues\.db", "URL", text)
-    return re.sub(r"─+", "─", " ".join(text.split()))
 
 
 def test_the_page_runs_as_it_is_written(living):

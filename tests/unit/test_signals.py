@@ -6,22 +6,19 @@ import logging
 import multiprocessing
 import threading
 import time
+from functools import partial
 
 import pytest
 
 from spark_queue.errors import StoreUnavailable
 from spark_queue.store import signals
 from spark_queue.store.signals import Ear, Sender
+from tests.chaos import processes
 
 #: Seconds after which what should have happened has not.
 DEADLINE = 20
 
-
-def until(holds):
-    end = time.monotonic() + DEADLINE
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.002)
+until = partial(processes.until, seconds=DEADLINE, pause=0.002)
 
 
 @pytest.fixture

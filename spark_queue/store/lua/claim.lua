@@ -37,12 +37,20 @@ end
 
 -- what a lease of somebody holds is past now, or was swept
 local latest, most = digits(min(now, last_due)), min(enough - taken, CHUNK)
-local free = redis.call('ZRANGEBYSCORE', INDEX, '-inf', latest, 'LIMIT', 0, most)
+local free, scores, more
+if lists then
+  free, scores, more = lists.claim(tag, most, tonumber(latest), now)
+else
+  free = redis.call('ZRANGEBYSCORE', INDEX, '-inf', latest, 'LIMIT', 0, most)
+  scores, more = {}, #free == CHUNK
+end
 if #free == 0 then
   return { taken, 'done' }
 end
-local score, scores = redis.call('ZSCORE', INDEX, free[1]), {}
-if redis.call('ZSCORE', INDEX, free[#free]) ~= score then -- not all were pushed at once
+local score = scores[1] or redis.call('ZSCORE', INDEX, free[1])
+if scores[#free] == score then
+  scores = {}
+elseif not lists and redis.call('ZSCORE', INDEX, free[#free]) ~= score then -- not all were pushed at once
   for i, one in ipairs(redis.call('ZRANGEBYSCORE', INDEX, '-inf', latest, 'WITHSCORES', 'LIMIT', 0, most)) do
     if i % 2 == 0 then
       scores[i / 2] = one
@@ -103,4 +111,4 @@ spread('ZADD', INDEX, index)
 if large then
   return { taken, 'large', large }
 end
-return { taken, (taken < enough and #free == CHUNK) and 'more' or 'done' }
+return { taken, (taken < enough and more) and 'more' or 'done' }

@@ -1,7 +1,7 @@
 -- Removes what a tag and those below it hold, or the members that are named.
--- ARGV: tag, history (ms), members… Gives {messages removed, whether to call again}.
+-- ARGV: tag, history (ms), consumer, members… Gives {messages removed, whether to call again}.
 
-local tag, history = ARGV[1], tonumber(ARGV[2])
+local tag, history, consumer = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 
 -- Removes runs that are held as a whole, CHUNK messages of them; gives how many messages and records these are, and
 -- whether (1) runs are left.
@@ -16,6 +16,9 @@ local function remove_whole()
         redis.call('ZREMRANGEBYRANK', INDEX, rank, rank + #ids - 1)
         spread('HDEL', HASH, ids)
         spread('ZREM', BUCKETS, alike and {} or buckets_of(ids))
+        if lists then
+          lists.forget(ids)
+        end
         removed, records = removed + (alike and #ids or weigh(ids)), records + #ids
         gone[#gone + 1], tags[#tags + 1] = run, sub(run, 1, find(run, '\0', 1, true) - 1)
       end
@@ -29,42 +32,29 @@ local function remove_whole()
   return removed, records, left
 end
 
-if history == 0 and not ARGV[3] then
+if history == 0 and not ARGV[4] then
   local removed, records, left = remove_whole()
   if records > 0 then
     return { removed, left }
   end
 end
 
-local found, more = selection(tag, 3)
+local found, more = selection(tag, 4)
 local kept = examine(found)
 local ids = kept.ids
 
 if history > 0 then
   drain()
-  local now = clock()
   local texts = documents(HASH, ids)
   more = more or #texts < #ids
   ids = take(ids, #texts)
-  local entries, forget = {}, {}
+  local told, dues = {}, {}
   for i, document in ipairs(texts) do
     if document then
-      local due = due_of(kept, i)
-      entries[#entries + 1] = ids[i]
-      entries[#entries + 1] = format('{"processed":%s,"mature":%s,"message":', digits(now), due) .. document .. '}'
-      forget[#forget + 1], forget[#forget + 2] = digits(now + history), ids[i]
+      told[#told + 1], told[#told + 2], dues[#dues + 1] = ids[i], document, due_of(kept, i)
     end
   end
-  spread('HSET', HISTORY, entries)
-  spread('ZADD', PROCESSED, forget)
-  local old = redis.call('ZRANGEBYSCORE', PROCESSED, '-inf', digits(now), 'LIMIT', 0, CHUNK)
-  spread('ZREM', PROCESSED, old)
-  spread('HDEL', HISTORY, old)
-  local last = redis.call('ZREVRANGE', PROCESSED, 0, 0, 'WITHSCORES')[2]
-  if last then
-    redis.call('PEXPIREAT', HISTORY, last)
-    redis.call('PEXPIREAT', PROCESSED, last)
-  end
+  remember(told, dues, history, consumer, 'commit')
 end
 
 remove(ids)

@@ -11,7 +11,8 @@
 --                                                  (tag, due, id)
 --   KEYS[4] spark_queue:<q>:leases           zset  tag -> ms at which its lease ends; while a renewal is under way
 --                                                  also tag NUL -> the end that is being left
---   KEYS[5] spark_queue:<q>:history          hash  id -> {"processed":ms,"mature":ms,"message":the document}
+--   KEYS[5] spark_queue:<q>:history          hash  id -> {"processed":ms,"mature":ms[,"consumer":"…","outcome":"…"],
+--                                                  "message":the document}
 --   KEYS[6] spark_queue:<q>:processed        zset  id -> ms at which the history forgets it
 --   KEYS[7] spark_queue:<q>:buckets          zset  id -> how many messages it holds, of each bucket (keuss may have
 --                                                  removed it)
@@ -32,6 +33,8 @@
 
 -- A record is a message or a bucket of many, which its id tells. Scripts treat them alike, and count messages.
 --
+-- A layout with lists has keys of its own in the place of keuss', and others behind the last one; its files stand between
+-- this one and a script: see lists/lists.lua.
 local INDEX, HASH, HELD, LEASES, HISTORY, PROCESSED, BUCKETS = unpack(KEYS, 1, 7)
 local WIDTH = 4000 -- arguments of one command: unpack() takes less than 8000
 local LATE = 600000 -- ms after which a call that its client has given up comes no more
@@ -40,6 +43,8 @@ local EACH = 20 -- what a lease that ends costs beside its messages, as many of 
 local find, sub, format, byte, gmatch, concat =
   string.find, string.sub, string.format, string.byte, string.gmatch, table.concat
 local floor, min, max = math.floor, math.min, math.max
+
+local lists -- what a layout with lists does besides; nil where there are none
 
 local function clock()
   local time = redis.call('TIME')
@@ -140,6 +145,9 @@ local function remove(ids)
   spread('ZREM', INDEX, ids)
   spread('HDEL', HASH, ids)
   spread('ZREM', BUCKETS, buckets_of(ids))
+  if lists then
+    lists.forget(ids)
+  end
 end
 
 -- How many messages more than records there are, of those with this score at most.
@@ -163,7 +171,11 @@ end
 
 -- Makes rows records, but for ids that the queue holds already; gives the number of messages.
 -- Rows: how many messages they hold, due, id, due, id, …, then id, document, id, document, …
-local function push(rows)
+-- `front`: before what is in the list.
+local function push(rows, front)
+  if lists then
+    return lists.enter(rows, nil, front)
+  end
   local n, added = (#rows - 1) / 4, 0
   for i = 2, 2 * n + 1, WIDTH do
     added = added + redis.call('ZADD', INDEX, 'NX', unpack(rows, i, min(i + WIDTH - 1, 2 * n + 1)))
@@ -623,6 +635,28 @@ local function give_back(kept, due, failed)
   return #found
 end
 
+-- Has the history tell of messages, by id, document, id, document, … for `history` ms: `dues` has when each was due.
+local function remember(told, dues, history, consumer, outcome)
+  local now, entries, ends_of = clock(), {}, {}
+  local who = ',"consumer":"' .. consumer .. '","outcome":"' .. outcome .. '","message":'
+  for i = 1, #told, 2 do
+    local due = dues[(i + 1) / 2]
+    entries[i], ends_of[i] = told[i], digits(now + history)
+    entries[i + 1] = '{"processed":' .. digits(now) .. ',"mature":' .. due .. who .. told[i + 1] .. '}'
+    ends_of[i + 1] = told[i]
+  end
+  spread('HSET', HISTORY, entries)
+  spread('ZADD', PROCESSED, ends_of)
+  local old = redis.call('ZRANGEBYSCORE', PROCESSED, '-inf', digits(now), 'LIMIT', 0, CHUNK)
+  spread('ZREM', PROCESSED, old)
+  spread('HDEL', HISTORY, old)
+  local last = redis.call('ZREVRANGE', PROCESSED, 0, 0, 'WITHSCORES')[2]
+  if last then
+    redis.call('PEXPIREAT', HISTORY, last)
+    redis.call('PEXPIREAT', PROCESSED, last)
+  end
+end
+
 -- Frees what leases that have ended hold; each such message has failed once more. Gives false where CHUNK ended it
 -- early. A lease that is being renewed has two ends, and each is swept for itself.
 local function sweep(now)
@@ -649,6 +683,9 @@ local function sweep(now)
           end
         end
         local done = give_back(over, nil, 1)
+        if lists then
+          lists.returned(take(over.ids, done), true)
+        end
         local stays, n = some(found), 0
         for i = 1, #kept.ids do
           local is_over = (kept.till or kept.ends[i]) == ended[2]

@@ -1,16 +1,18 @@
 -- Moves the named messages to the queue of KEYS[8] to KEYS[10], where one of the same id stays as is.
--- ARGV: limit, min_tries, failed, headers to add (JSON of {name: JSON text}; '' adds none), messages, each as a run of
--- its own…
+-- ARGV: limit, min_tries, failed, history (ms), consumer, headers to add (JSON of {name: JSON text}; '' adds none),
+-- messages, each as a run of its own…
 -- Gives {messages moved, the one after which to go on ('' where all are seen), whether the limit is met}.
 
 local TO_INDEX, TO_HASH, TO_BUCKETS = KEYS[8], KEYS[9], KEYS[10]
 local limit, min_tries, failed = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local headers = ARGV[4] ~= '' and cjson.decode(ARGV[4])
-local named = selection('', 5)
+local history, consumer = tonumber(ARGV[4]), ARGV[5]
+local headers = ARGV[6] ~= '' and cjson.decode(ARGV[6])
+local named = selection('', 7)
 local kept = examine(named)
 local found = documents(HASH, kept.ids)
 
 local index, hash, ids, moving, new, moved = {}, {}, {}, {}, {}, 0
+local told, dues = {}, {}
 for i, document in ipairs(found) do
   local parts = document and open(document)
   if parts and moved < limit and parts.tries >= min_tries then
@@ -21,13 +23,17 @@ for i, document in ipairs(found) do
     end
     moved = moved + rows_of(id)
     ids[#ids + 1], moving[i] = id, true
-    if not redis.call('ZSCORE', TO_INDEX, id) then
-      if headers then
-        for name, json in pairs(headers) do
-          parts.headers = assign(parts.headers, name, json)
-        end
-        parts.headers = assign(parts.headers, 'x-dl-tries', format('"%d"', parts.tries + failed))
+    if headers then
+      parts.tries = parts.tries + failed
+      for name, json in pairs(headers) do
+        parts.headers = assign(parts.headers, name, json)
       end
+      parts.headers = assign(parts.headers, 'x-dl-tries', format('"%d"', parts.tries))
+    end
+    if history > 0 then
+      told[#told + 1], told[#told + 2], dues[#dues + 1] = id, close(parts, due), due
+    end
+    if lists or not redis.call('ZSCORE', TO_INDEX, id) then -- they look for themselves
       parts.tries = 0
       index[#index + 1], index[#index + 2] = due, id
       hash[#hash + 1], hash[#hash + 2] = id, close(parts, due)
@@ -36,10 +42,17 @@ for i, document in ipairs(found) do
   end
 end
 drain()
-spread('HSET', TO_HASH, hash)
-spread('ZADD', TO_INDEX, index)
-enlist(TO_BUCKETS, new)
+if lists then
+  lists.move(index, hash)
+else
+  spread('HSET', TO_HASH, hash)
+  spread('ZADD', TO_INDEX, index)
+  enlist(TO_BUCKETS, new)
+end
 remove(ids)
+if history > 0 then
+  remember(told, dues, history, consumer, 'dead')
+end
 local stays = some(kept)
 for i = 1, #kept.ids do
   if not moving[i] then

@@ -4,4 +4,5 @@
 local now = clock()
 local swept = sweep(now)
 local last = min(now, tonumber(ARGV[1]))
-return { swept and 1 or 0, redis.call('ZCOUNT', INDEX, '-inf', digits(last)) + more_by(last) }
+local ready = redis.call('ZCOUNT', INDEX, '-inf', digits(last)) + more_by(last)
+return { swept and 1 or 0, ready + (lists and lists.count() or 0) } -- of a list, all: a few may be due later

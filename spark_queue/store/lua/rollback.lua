@@ -6,4 +6,7 @@ local found, more = selection(ARGV[1], 4)
 local kept = examine(found)
 local done = give_back(kept, ARGV[2], tonumber(ARGV[3]))
 release(found, from(kept, done + 1))
+if lists then
+  lists.returned(take(kept.ids, done), false)
+end
 return { weigh(take(kept.ids, done)), (more or done < #kept.ids) and 1 or 0 }

@@ -24,4 +24,9 @@ for i, score in ipairs(gather('ZMSCORE', INDEX, found)) do
     end
   end
 end
-return { now, ready, later - reserved, reserved, redis.call('ZRANGE', INDEX, 0, 0, 'WITHSCORES')[2] }
+local first = redis.call('ZRANGE', INDEX, 0, 0, 'WITHSCORES')[2]
+if lists then
+  local others, next_one = lists.look(reserved)
+  return { now, ready + lists.count(), later - reserved, reserved + others, next_one or first }
+end
+return { now, ready, later - reserved, reserved, first }

@@ -1,9 +1,12 @@
 // The real keuss, driven by JSON lines: one command per line on stdin, one answer per line on stdout, in order.
 //
-//   {"do": "open", "backend": "mongo" | "redis-oq", "url": ..., "queue": ...}
+//   {"do": "open", "backend": one of BACKENDS, "url": ..., "queue": ...[, "stats": true][, "signals": {"kind", "url"}]}
 //   {"do": "push", "payload": any JSON | "payload_b64": base64 of a Buffer, "hdrs", "delay" s, "mature" unix s, "tries"}
 //   {"do": "pop" | "reserve", "timeout": ms}    message: null when nothing came in time
 //   {"do": "ok", "id"}   {"do": "ko", "id", "next_t": unix ms}
+//   {"do": "link", "kind": "DirectLink" | "ChoiceLink" | "Sink", "dst": [queues], "work": text of (elem, done) => …, "opts"}
+//   {"do": "unlink"}   ends the link, and tells where it met errors: ["next-queue", …]
+//   {"do": "stats"}   {"do": "pause", "value": true}   {"do": "paused"}   {"do": "list", "full": true}
 //   {"do": "size" | "totalSize" | "schedSize" | "resvSize" | "next_t" | "close"}
 //
 // Answers: {"ok": true, ...} or {"ok": false, "error": text}.
@@ -16,24 +19,53 @@ const { promisify } = require('util');
 const LocalSignal = require('keuss/signal/local');
 const MemStats = require('keuss/stats/mem');
 
+console.log = console.error;  // keuss tells there what it catches, and stdout is for answers
+
 let factory = null;
 let queue = null;
 
 const call = (method, ...args) => promisify(queue[method]).call(queue, ...args);
 
-// keuss's defaults keep signals in a capped collection, by a library that does not work with MongoDB 6. Signals that stay
-// in this process do not tell of pushes by others, hence the short poll.
-const common = {
-  signaller: { provider: LocalSignal },
-  stats: { provider: MemStats },
-  pollInterval: 100,
+// keuss's defaults keep signals in a capped collection, by a library that does not work with MongoDB 6 where somebody has
+// made that collection already. Signals that stay in this process do not tell of pushes by others, hence the short poll;
+// where signals are asked for, nothing else wakes who waits.
+const common = { signaller: { provider: LocalSignal }, stats: { provider: MemStats }, pollInterval: 100 };
+
+const beside = (url, suffix) => url.replace(/^(mongodb:\/\/[^/]+\/[^?]+)/, `$1${suffix}`);
+const STATS = {
+  mongodb: (url) => ({ provider: require('keuss/stats/mongo'), opts: { url: beside(url, '_stats') } }),
+  redis: (url) => ({ provider: require('keuss/stats/redis'), opts: { Redis: url } }),
+};
+const SIGNALS = {
+  'mongo-capped': (url) => ({ url: beside(url, '_signal') }),
+  'redis-pubsub': (url) => ({ Redis: url }),
 };
 
-async function open({ backend, url, queue: name }) {
+function shared(url, stats, signals) {
+  const settings = { ...common };
+  if (stats) settings.stats = STATS[url.split(':')[0]](url);
+  if (signals) {
+    const provider = require(`keuss/signal/${signals.kind}`);
+    settings.signaller = { provider, opts: SIGNALS[signals.kind](signals.url) };
+    settings.pollInterval = 60000;
+  }
+  return settings;
+}
+
+const MONGO = (url) => ({ url });
+const REDIS = (url) => ({ redis: { Redis: url } });
+// Buckets, and what was done with their messages, are written sooner than keuss would by itself.
+const BUCKETS = (url) => ({ url, bucket_max_size: 8, bucket_max_wait: 20, state_flush_period: 20 });
+const BACKENDS = {
+  mongo: MONGO, 'ps-mongo': MONGO, 'pl-mongo': MONGO, 'bucket-mongo-safe': BUCKETS,
+  'redis-oq': REDIS, 'redis-list': REDIS,
+};
+
+async function open({ backend, url, queue: name, stats, signals }) {
   await close();
-  const connection = { mongo: { url }, 'redis-oq': { redis: { Redis: url } } }[backend];
-  if (!connection) throw new Error(`unknown backend '${backend}': mongo or redis-oq`);
-  factory = await promisify(require(`keuss/backends/${backend}`))({ ...common, ...connection });
+  const connecting = BACKENDS[backend];
+  if (!connecting) throw new Error(`unknown backend '${backend}': ${Object.keys(BACKENDS).join(', ')}`);
+  factory = await promisify(require(`keuss/backends/${backend}`))({ ...shared(url, stats, signals), ...connecting(url) });
   queue = await promisify(factory.queue).call(factory, name, {});
   return {};
 }
@@ -54,6 +86,32 @@ async function take(reserve, { timeout = 1000 }) {
   }
 }
 
+let processor = null;
+let errors = [];
+
+async function link({ kind, dst = [], work, opts = {} }) {
+  const targets = await Promise.all(dst.map((name) => promisify(factory.queue).call(factory, name, {})));
+  const Link = require(`keuss/Pipeline/${kind}`);
+  const to = { DirectLink: [targets[0]], ChoiceLink: [targets], Sink: [] }[kind];
+  errors = [];
+  processor = new Link(queue, ...to, opts);
+  processor.on('error', ({ on }) => errors.push(on));
+  processor.start(eval(work));
+  return {};
+}
+
+async function unlink() {
+  processor.stop();
+  processor = null;
+  return { result: errors };
+}
+
+async function pause({ value }) {
+  queue.pause(value); // it tells nobody when it is done
+  while ((await call('paused')) !== value) await new Promise((done) => setTimeout(done, 5));
+  return {};
+}
+
 async function close() {
   if (factory) await promisify(factory.close).call(factory);
   factory = queue = null;
@@ -67,6 +125,13 @@ const commands = {
   reserve: (given) => take(true, given),
   ok: async ({ id }) => ({ result: await call('ok', id) }),
   ko: async ({ id, next_t }) => ({ result: await call('ko', id, next_t) }),
+  link,
+  unlink,
+  remove: async ({ id }) => ({ result: await call('remove', id) }),
+  stats: async () => ({ result: await call('stats') }),
+  pause,
+  paused: async () => ({ result: await call('paused') }),
+  list: async ({ full }) => ({ result: await promisify(factory.list).call(factory, { full }) }),
   close,
 };
 for (const name of ['size', 'totalSize', 'schedSize', 'resvSize', 'next_t']) {

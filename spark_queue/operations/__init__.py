@@ -1,4 +1,4 @@
-"""What an operator does: look at reservations and release them, redrive dead letters, finish the batches of sinks.
+"""What an operator does: release reservations, redrive dead letters, replay history, finish the batches of sinks.
 
 Each function opens the store behind a URL and closes it again. It checks everything before it changes anything, and
 may be called again whenever it was cut short. Durations are seconds, moments are `datetime` with a time zone, and
@@ -14,21 +14,41 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar, Unpack
 
+import pyarrow as pa
+
 from spark_queue.buckets import Buckets
 from spark_queue.errors import FencedError, OptionError, QueueError, UsageError, near
-from spark_queue.message import EPOCH, LATEST, Json, decode, header_dicts
+from spark_queue.message import (
+    EPOCH,
+    HISTORY,
+    LATEST,
+    OUTCOMES,
+    Json,
+    Outcome,
+    decode,
+    header_dicts,
+)
 from spark_queue.store import mask, open_store
 from spark_queue.store.apart import compact as put_together
 from spark_queue.store.base import Condition, Reservation, Sizes, Store, check_tag, layout_of
 from spark_queue.store.base import set_layout as write_layout
-from spark_queue.store.ledger import NOTHING, ONE_WRITE, PREFIX, Ledger, batch_of, forget, ledger_of
+from spark_queue.store.ledger import (
+    NOTHING,
+    ONE_WRITE,
+    PREFIX,
+    Ledger,
+    batch_of,
+    forget,
+    ledger_of,
+)
 from spark_queue.store.ledger import set_ledger as write_ledger
-from spark_queue.store.owner import consumers, revoke
+from spark_queue.store.owner import Owner, consumers, revoke
+from spark_queue.store.replay import Replay
 
 if TYPE_CHECKING:  # needs the extra `graph`
     from spark_queue.graph import Graph, Place
@@ -43,6 +63,9 @@ STEP = 1_000
 
 #: What the headers of a dead letter tell: see `Death`.
 FROM, DIED, TRIES, ERROR = "x-dl-from-queue", "x-dl-t", "x-dl-tries", "x-error"
+
+#: How messages went that a replay is about, if it does not say so.
+PROCESSED: tuple[Outcome, ...] = ("commit", "pop")
 
 #: The stages of sinks: `sink/batch/attempt`.
 _STAGE = re.compile(r"([^/]+)/(\d+)/[^/]+")
@@ -108,19 +131,33 @@ def release(url: str, queue: str, tag: str, *, force: bool = False, failed: bool
                 f"delay must be 0 or more seconds, and end before the year 5000: {delay}", option="delay"
             )
         _check_exists(store, queue)
-        living = [(one, owner) for _, one, owner in consumers(store, queue) if owner and _same_branch(one, tag)]
-        if living and not force:
-            consumer, owner = living[0]
-            raise UsageError(
-                f"consumer {consumer} of queue {queue!r} is run by {owner}: stop that query, and it goes on with "
-                "what it holds when it is started again; or give the tag of another run; or take it away from the "
-                "living query, which then fails, with --force (force=True)",
-                queue=queue,
-                tag=tag,
+        if not force:
+            _check_free(
+                store,
+                queue,
+                tag,
+                "; or take it away from the living query, which then fails, with --force (force=True)",
             )
-        for consumer, _ in living:
+        for consumer, _ in _living(store, queue, tag):
             revoke(store, queue, consumer)
         return store.rollback(queue, tag, delay=round(delay * 1000), failed=failed)
+
+
+def _living(store: Store, queue: str, tag: str = "") -> list[tuple[str, Owner]]:
+    """The consumers in the branch of a tag, of all tags where it is empty, that a living process runs."""
+    found = [(one, owner) for _, one, owner in consumers(store, queue) if owner is not None]
+    return [(one, owner) for one, owner in found if not tag or _same_branch(one, tag)]
+
+
+def _check_free(store: Store, queue: str, tag: str = "", otherwise: str = "") -> None:
+    """Raise `UsageError` where a living process runs a consumer in the branch of a tag, or any where it is empty."""
+    for consumer, owner in _living(store, queue, tag):
+        raise UsageError(
+            f"consumer {consumer} of queue {queue!r} is run by {owner}: stop that query, and it goes on with what it "
+            f"holds when it is started again; or give the tag of another run{otherwise}",
+            queue=queue,
+            tag=tag,
+        )
 
 
 def _consumer(tag: str) -> str:
@@ -276,13 +313,11 @@ class _Search:
 
     @classmethod
     def of(cls, store: Store, queue: str | None, **filters: Unpack[Filters]) -> _Search:
-        dead, ids, limit = filters.get("dead"), filters.get("ids"), filters.get("limit")
+        dead, ids = filters.get("dead"), filters.get("ids")
         if unknown := filters.keys() - Filters.__annotations__.keys():
             raise TypeError(f"unknown filter {', '.join(sorted(unknown))}")
         if dead is None and queue is None:
             raise OptionError("name a queue, or the queue of its dead letters with --dead (dead=…)", option="queue")
-        if limit is not None and limit < 1:
-            raise OptionError(f"limit must be 1 or more, not {limit}", option="limit")
         for name in (queue, dead):
             if name is not None:
                 store.check_queue(name)
@@ -293,7 +328,7 @@ class _Search:
             (filters.get("reason") or "").lower() or None,
             _absolute(store, "since", filters.get("since")),
             _absolute(store, "until", filters.get("until")),
-            limit,
+            _checked_limit(filters.get("limit")),
         )
 
     def letters(self, store: Store) -> Iterator[_Found]:
@@ -358,9 +393,195 @@ def _absolute(store: Store, name: str, moment: Moment | None) -> datetime | None
     return moment
 
 
+def _checked_limit(limit: int | None) -> int | None:
+    if limit is not None and limit < 1:
+        raise OptionError(f"limit must be 1 or more, not {limit}", option="limit")
+    return limit
+
+
 def _least(found: Iterable[T], limit: int | None, key: Callable[[T], Any]) -> list[T]:
     """What comes first by the key, in order; no more than `limit` are kept in memory."""
     return sorted(found, key=key) if limit is None else heapq.nsmallest(limit, found, key)
+
+
+# --- history --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A message that has left its queue, as the history tells of it.
+
+    `processed`: when. `consumer`: who had it, the first part of the tag; `None` where that is not known. `outcome`:
+    `commit`; `dead`, moved to the dead-letter queue, with `error` saying why (`x-error`); or, by keuss' own programs,
+    `pop`, or `remove` where nobody had it. `tries`: how often it had failed. `payload` and `headers` are as in
+    `Message`.
+    """
+
+    id: str
+    processed: datetime
+    consumer: str | None
+    outcome: str
+    error: str | None
+    mature: datetime
+    tries: int
+    payload: Json | bytes
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+class PastFilters(TypedDict, total=False):
+    """Which messages of a history are meant: those that meet all that is given.
+
+    `ids`: these very ones. `consumer`: who had them; `outcome`: how it went (see `Past`). `reason`: a text that their
+    header `x-error` contains, letter case ignored. `since`, `until`: they were processed at that moment or later, and
+    before that one. `limit`: the last ones, so many at most.
+    """
+
+    ids: Collection[str] | None
+    consumer: str | None
+    outcome: str | None
+    reason: str | None
+    since: Moment | None
+    until: Moment | None
+    limit: int | None
+
+
+def history(url: str, queue: str, **filters: Unpack[PastFilters]) -> list[Past]:
+    """What a queue has processed and still tells of (see `PastFilters`), the latest last."""
+    with _opened(url) as store:
+        search = _PastSearch.of(store, queue, **filters)
+        found = [one for batch in search.batches(store) for one in _pasts(batch)]
+        return sorted(found, key=lambda one: (one.processed, one.mature, one.id))
+
+
+def replay(
+    url: str,
+    queue: str,
+    name: str,
+    *,
+    to: str | None = None,
+    create: bool = False,
+    rate: float | None = None,
+    dry_run: bool = False,
+    **filters: Unpack[PastFilters],
+) -> int:
+    """Push a part of a queue's history once more (see `PastFilters`); give how many messages appeared just now.
+
+    Without an `outcome` that is what was committed or popped: dead letters wait for a `redrive`, and what was removed
+    was not wanted. They go to `to`, else to the queue itself, as new messages: with payload, headers and maturity,
+    so in their old order and before what was pushed since; but with tries 0, and ids that are made of `name` and the
+    old ones. The headers `x-replay` and `x-replay-of` tell the name and the old id. With a `rate` they mature one
+    after the other, so many a second, instead. The history stays as it is.
+
+    A replay of a queue is done once, by its name: it is staged, decided, then published, all of it or nothing. Called
+    again, whenever it was cut short and whatever has been consumed meanwhile, it completes what is missing, and
+    gives 0 where nothing is. `dry_run` pushes nothing and gives what would be pushed.
+
+    Raises `UsageError` before anything is pushed: where `to` does not exist, unless `create`; where a replay of this
+    name was asked for something else.
+    """
+    with _opened(url) as store:
+        search = _PastSearch.of(store, queue, **filters)
+        if search.outcomes is None:
+            search = replace(search, outcomes=PROCESSED)
+        target = to or queue
+        store.check_queue(target)
+        work = Replay(queue, name, target, rate, _said(**filters))
+        if work.decided(store):
+            return work.unpublished(store) if dry_run else work.run(store, ())
+        _check_exists(store, queue)
+        if not create and target != queue:
+            _check_exists(store, target, ": if it is meant, make it with --create (create=True)")
+        found = search.batches(store)
+        return sum(batch.num_rows for batch in found) if dry_run else work.run(store, found)
+
+
+def _said(**filters: object) -> str:
+    """Filters as they were given."""
+    said = {
+        name: sorted(value) if isinstance(value, Collection) and not isinstance(value, str) else str(value)
+        for name, value in sorted(filters.items())
+        if value is not None
+    }
+    return repr(said)
+
+
+@dataclass(frozen=True, slots=True)
+class _PastSearch:
+    """`PastFilters` that were checked; `reason` is in small letters."""
+
+    queue: str
+    ids: tuple[str, ...] | None
+    consumer: str | None
+    outcomes: tuple[str, ...] | None
+    reason: str | None
+    since: datetime | None
+    until: datetime | None
+    limit: int | None
+
+    @classmethod
+    def of(cls, store: Store, queue: str, **filters: Unpack[PastFilters]) -> _PastSearch:
+        if unknown := filters.keys() - PastFilters.__annotations__.keys():
+            raise TypeError(f"unknown filter {', '.join(sorted(unknown))}")
+        store.check_queue(queue)
+        ids, outcome = filters.get("ids"), filters.get("outcome")
+        if outcome is not None and outcome not in OUTCOMES:
+            raise OptionError(
+                f"outcome {outcome!r} must be one of {', '.join(OUTCOMES)}{near(outcome, OUTCOMES)}", option="outcome"
+            )
+        return cls(
+            queue,
+            None if ids is None else tuple([ids] if isinstance(ids, str) else ids),
+            filters.get("consumer"),
+            None if outcome is None else (outcome,),
+            (filters.get("reason") or "").lower() or None,
+            _absolute(store, "since", filters.get("since")),
+            _absolute(store, "until", filters.get("until")),
+            _checked_limit(filters.get("limit")),
+        )
+
+    def batches(self, store: Store) -> Iterator[pa.RecordBatch]:
+        """What is meant, as HISTORY batches in no particular order."""
+        where: list[Condition] = []
+        if self.ids is not None:
+            where.append(Condition("id", "in", self.ids))
+        if self.consumer is not None:
+            where.append(Condition("consumer", "=", self.consumer))
+        if self.outcomes is not None:
+            where.append(Condition("outcome", "in", self.outcomes))
+        if self.since is not None:
+            where.append(Condition("processed", ">=", _ceiling(self.since)))
+        if self.until is not None:
+            where.append(Condition("processed", "<", _ceiling(self.until)))
+        found = store.peek(self.queue, where, view="history")
+        if self.reason is not None:
+            found = (batch.filter(self._reasoned(batch)) for batch in found)
+        yield from found if self.limit is None else _last(found, self.limit)
+
+    def _reasoned(self, batch: pa.RecordBatch) -> pa.Array:
+        return pa.array([(self.reason or "") in one.get(ERROR, "").lower() for one in header_dicts(batch)])
+
+
+def _last(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
+    """The rows of HISTORY batches that were processed last; no more are kept in memory."""
+    kept = pa.Table.from_batches([], HISTORY)
+    order = [(name, "descending") for name in ("processed", "mature", "id")]
+    for batch in batches:
+        kept = pa.concat_tables([kept, pa.Table.from_batches([batch])]).sort_by(order).slice(0, limit)
+    yield from kept.combine_chunks().to_batches()
+
+
+def _pasts(batch: pa.RecordBatch) -> Iterator[Past]:
+    names = ("id", "processed", "consumer", "outcome", "mature", "tries", "payload", "payload_kind")
+    columns = (batch.column(name).to_pylist() for name in names)
+    for *told, payload, kind, headers in zip(*columns, header_dicts(batch), strict=True):
+        id, processed, consumer, outcome, mature, tries = told
+        error = headers.get(ERROR) if outcome == "dead" else None
+        yield Past(id, processed, consumer, outcome, error, mature, tries, decode(payload, kind), headers)
+
+
+def _ceiling(moment: datetime) -> int:
+    """The first ms that is not before the moment."""
+    return -((EPOCH - moment) // timedelta(milliseconds=1))
 
 
 # --- sinks ----------------------------------------------------------------------------------------------------------

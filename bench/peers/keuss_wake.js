@@ -1,0 +1,40 @@
+// keuss: from a push until another process that waited has the message.
+//
+//   node keuss_wake.js push|wait BACKEND URL REDIS QUEUE MESSAGES      `push` reads from stdin when to push the next one
+//
+// `push` prints a line when it is ready; `wait` prints one when it is, and for each message the milliseconds since the
+// push began, by the clock that all processes of a machine share. Signals go over Redis: those over a capped collection
+// of MongoDB do not work with MongoDB 6.
+
+'use strict';
+
+const readline = require('readline');
+const { promisify } = require('util');
+
+const RedisSignal = require('keuss/signal/redis-pubsub');
+const MemStats = require('keuss/stats/mem');
+
+const [act, backend, url, redis, name, messages] = process.argv.slice(2);
+const now = () => Number(process.hrtime.bigint()) / 1e6;
+
+(async () => {
+  const factory = await promisify(require(`keuss/backends/${backend}`))({
+    ...(backend.startsWith('redis') ? { redis: { Redis: url } } : { url }),
+    signaller: { provider: RedisSignal, opts: { Redis: redis } },
+    stats: { provider: MemStats },
+  });
+  const queue = await promisify(factory.queue).call(factory, name, {});
+  const call = (method) => promisify(queue[method]).bind(queue);
+  const [push, pop, ok] = ['push', 'pop', 'ok'].map(call);
+  console.log('ready');
+  if (act === 'push') {
+    for await (const _ of readline.createInterface({ input: process.stdin })) await push({ sent: now() }, {});
+  } else {
+    for (let n = 0; n < Number(messages); n++) {
+      const message = await pop('bench', { reserve: true });
+      console.log(now() - message.payload.sent);
+      await ok(message);
+    }
+  }
+  process.exit(0);
+})();

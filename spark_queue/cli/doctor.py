@@ -1,0 +1,40 @@
+"""Whether everything is there."""
+
+from __future__ import annotations
+
+import typer
+from rich.text import Text
+
+from spark_queue.cli.late import doctor
+from spark_queue.cli.parse import Command, Json, MaybeUrl, app
+from spark_queue.cli.show import console, printable, tell
+
+#: How a finding looks.
+SIGNS = {"good": ("ok", "green"), "worry": ("!", "yellow"), "bad": ("FAILED", "bold red")}
+
+
+@app.command("doctor", cls=Command)
+def look(url: MaybeUrl = None, json: Json = False) -> None:
+    """Check this machine and a database.
+
+    And say what to do. Exit code 1 where something failed.
+    """
+    found = []
+    for one in doctor.examine(url):
+        found.append(one)
+        if json:
+            continue
+        sign, colour = SIGNS[one.state]
+        told = (
+            Text(f"{sign:7}", style=colour)
+            .append(f"{one.what:17}", style="bold")
+            .append(printable(one.told), "default")
+        )
+        console().print(told, soft_wrap=True)
+        if one.todo:
+            console().print(Text(f"{'':24}→ {printable(one.todo)}", style=colour), soft_wrap=True)
+    failed = any(one.state == "bad" for one in found)
+    if json:
+        tell({"failed": failed, "findings": found})
+    if failed:
+        raise typer.Exit(1)

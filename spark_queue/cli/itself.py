@@ -1,0 +1,63 @@
+"""The program itself: its version, and how a shell completes its commands."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import spark_queue
+from spark_queue.cli.late import doctor
+from spark_queue.cli.parse import Command, Json, MaybeUrl, app, argument
+from spark_queue.cli.show import show, tell
+
+
+class Shell(StrEnum):
+    """The shells that complete."""
+
+    bash = "bash"
+    zsh = "zsh"
+
+
+#: Bash itself would take URLs apart at each colon: the line is taken as it was typed.
+SCRIPTS = {
+    Shell.bash: """\
+_spark_queue_completion() {
+    local IFS=$' \\t\\n' line="${COMP_LINE:0:COMP_POINT}" words last
+    read -ra words <<< "$line"
+    [[ "$line" == *[[:space:]] ]] && words+=("")
+    last="${words[-1]}"
+    IFS=$'\\n'
+    COMPREPLY=($(COMP_WORDS="${words[*]}" COMP_CWORD=$((${#words[@]} - 1)) \\
+        _SPARK_QUEUE_COMPLETE=complete_bash "$1"))
+    [[ "$last" == *:* ]] && COMPREPLY=("${COMPREPLY[@]#"${last%:*}:"}")
+}
+complete -o default -F _spark_queue_completion spark-queue
+""",
+    Shell.zsh: """\
+#compdef spark-queue
+_spark_queue_completion() {
+    eval $(env _TYPER_COMPLETE_ARGS="${words[1,$CURRENT]}" _SPARK_QUEUE_COMPLETE=complete_zsh spark-queue)
+}
+compdef _spark_queue_completion spark-queue
+""",
+}
+
+
+@app.command(cls=Command)
+def version(url: MaybeUrl = None, json: Json = False) -> None:
+    """Show the versions of this program and of a database."""
+    found = {"spark-queue": spark_queue.__version__}
+    if url is not None:
+        name, _, number = doctor.server(url).partition(" ")
+        found[name] = number
+    if json:
+        tell(found)
+        return
+    for name, number in found.items():
+        show(f"{name} {number}")
+
+
+@app.command()
+def completions(shell: Annotated[Shell, argument("SHELL", "bash or zsh.")]) -> None:
+    """Print what makes a shell complete: eval "$(spark-queue completions bash)"."""
+    print(SCRIPTS[shell], end="")

@@ -1,0 +1,31 @@
+"""What commands call: imported when it is first used, so that `--help` and completion by the shell come at once."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spark_queue import buckets, message, operations, options, store
+    from spark_queue.operations import by_hand, doctor, levels
+else:
+
+    class _Late:
+        """A module, imported for the first thing that is wanted of it."""
+
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(import_module(self._name), name)
+
+    buckets = _Late("spark_queue.buckets")
+    by_hand = _Late("spark_queue.operations.by_hand")
+    doctor = _Late("spark_queue.operations.doctor")
+    levels = _Late("spark_queue.operations.levels")
+    message = _Late("spark_queue.message")
+    operations = _Late("spark_queue.operations")
+    options = _Late("spark_queue.options")
+    store = _Late("spark_queue.store")
+
+__all__ = ["buckets", "by_hand", "doctor", "levels", "message", "operations", "options", "store"]

@@ -1,0 +1,91 @@
+"""Queues: how much they hold, what was counted of them, and pauses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from spark_queue.cli.late import by_hand, levels
+from spark_queue.cli.parse import Command, Json, Queue, Queues, Url, app
+from spark_queue.cli.show import age, bar, say, show, table, tell
+
+if TYPE_CHECKING:
+    from spark_queue.operations.levels import Level
+
+#: Columns of sizes, and the colours of their bars.
+STATES = {"ready": "green", "scheduled": "blue", "reserved": "yellow", "dead": "red"}
+
+
+@app.command(cls=Command)
+def size(url: Url, queues: Queues = None, json: Json = False) -> None:
+    """Show how many messages the queues hold."""
+    found = levels.sizes(url, queues or ())
+    if json:
+        tell(found)
+    elif found:
+        table(("queue", *STATES, "oldest ready", ""), map(cells, found))
+    if not found:
+        say("no queue holds messages")
+
+
+def cells(one: Level) -> Sequence[object]:
+    """A row of a table of sizes."""
+    numbers = {state: getattr(one, state) for state in STATES}
+    return one.queue, *numbers.values(), age(one.oldest), picture(one)
+
+
+def picture(one: Level) -> Text:
+    """What a queue holds, as a bar in the colours of the states; and whether it is paused."""
+    drawn = Text()
+    if one.paused:
+        drawn.append("paused ", style="bold red")
+    for state, colour in STATES.items():
+        drawn.append(bar(getattr(one, state)), style=colour)
+    return drawn
+
+
+@app.command(cls=Command)
+def stats(url: Url, queues: Queues = None, json: Json = False) -> None:
+    """Show what was counted of queues.
+
+    Since they exist, by whatever program.
+    """
+    found = levels.statistics(url, queues or ())
+    if json:
+        tell(found)
+    elif found:
+        heads = (*levels.COUNTERS, "paused")
+        table(
+            ("queue", *heads),
+            (
+                (queue, *(one[name] for name in levels.COUNTERS), "yes" if one["paused"] else "")
+                for queue, one in found.items()
+            ),
+        )
+    if not found:
+        say("nothing was counted yet")
+
+
+@app.command(cls=Command)
+def pause(url: Url, queue: Queue, json: Json = False) -> None:
+    """Let nobody take from a queue, until `resume`.
+
+    What is held stays held, and pushes go on.
+    """
+    by_hand.pause(url, queue)
+    if json:
+        tell({"queue": queue, "paused": True})
+    else:
+        show(f"{queue} is paused")
+
+
+@app.command(cls=Command)
+def resume(url: Url, queue: Queue, json: Json = False) -> None:
+    """Let everybody take from a queue again."""
+    by_hand.resume(url, queue)
+    if json:
+        tell({"queue": queue, "paused": False})
+    else:
+        show(f"{queue} is no longer paused")

@@ -1,0 +1,199 @@
+"""What is printed: results to stdout, what else is to be said to stderr."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, is_dataclass
+from datetime import UTC, datetime
+from json import dumps, loads
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from spark_queue.cli.late import message
+from spark_queue.errors import UsageError
+
+#: Most characters of a payload or an error in a table, and most rows of a list unless asked otherwise.
+WIDE, LONG = 60, 100
+
+#: What JSON may have in a string as it is, though a terminal obeys it, or a program takes it for the end of a line.
+_ODD = re.compile("[\x7f-\x9f\u2028\u2029]")
+
+
+def errors() -> Console:
+    """The console of stderr."""
+    return Console(stderr=True)
+
+
+def show(text: str) -> None:
+    """A sentence that is the result."""
+    print(printable(text))
+
+
+def say(text: str) -> None:
+    """A sentence beside the result."""
+    print(printable(text), file=sys.stderr)
+
+
+def tell(value: object) -> None:
+    """The result, as JSON."""
+    print(dumped(value, indent=2))
+
+
+def line(value: object) -> None:
+    """A part of the result, as a line of JSON."""
+    print(_ODD.sub(lambda one: f"\\u{ord(one[0]):04x}", dumped(value)))
+
+
+def dumped(value: object, indent: int | None = None) -> str:
+    """JSON text.
+
+    Moments in ISO format (UTC), bytes as Extended JSON.
+    """
+    return dumps(value, default=_plain, indent=indent, ensure_ascii=False)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if isinstance(value, bytes):
+        return loads(message.as_json(value, "binary"))
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    raise TypeError(f"no JSON for {type(value).__name__}")
+
+
+#: Heads of columns that hold numbers.
+NUMBERS = {
+    "messages", "tries", "last batch", "ready", "scheduled", "reserved", "dead", "oldest ready", "put", "get",
+    "reserve", "commit", "rollback", "deadletter", "pushed/s", "done/s", "change/s",
+}  # fmt: skip
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table: as wide as it must be, unless a terminal is narrower."""
+    console().print(made_table(heads, rows))
+
+
+def console() -> Console:
+    """The console of stdout."""
+    return Console(width=None if sys.stdout.isatty() else 10_000)
+
+
+def made_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """A table that is not printed yet."""
+    made = Table(box=SIMPLE_HEAD, header_style="bold", show_edge=False, pad_edge=False)
+    for head in heads:
+        made.add_column(head, overflow="fold", justify="right" if head in NUMBERS else "left")
+    for row in rows:
+        made.add_row(*map(_cell, row))
+    return made
+
+
+def _cell(value: object) -> Text:
+    """A value as a cell."""
+    if isinstance(value, Text):
+        return value
+    if isinstance(value, datetime):
+        return Text(dated(value))
+    if isinstance(value, int):
+        return Text(f"{value:,}")
+    return Text("" if value is None else printable(str(value)))
+
+
+def dated(moment: datetime) -> str:
+    """A moment in UTC, to the second."""
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def age(seconds: float | None) -> str:
+    """A duration, roughly."""
+    if seconds is None:
+        return ""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def rate(per_second: float | None, *, sign: bool = False) -> str:
+    """Messages a second."""
+    return "" if per_second is None else f"{per_second:{'+' if sign else ''},.1f}"
+
+
+def bar(number: int) -> str:
+    """A number as a bar that is twice as long for a hundred times as much; on a terminal alone."""
+    return "█" * math.ceil(2 * math.log10(number + 1)) if sys.stdout.isatty() else ""
+
+
+def sparks(numbers: Sequence[int]) -> str:
+    """Numbers as a little chart."""
+    low, high = min(numbers), max(numbers)
+    return "".join("▁▂▃▄▅▆▇█"[0 if high == low else (one - low) * 7 // (high - low)] for one in numbers)
+
+
+def printable(text: str) -> str:
+    """A text without anything that a terminal would take for a command: messages come from anywhere."""
+    return "".join(one if one.isprintable() else " " for one in text)
+
+
+def cut(text: str) -> str:
+    """The beginning of a text that is long."""
+    return text if len(text) <= WIDE else f"{text[: WIDE - 1]}…"
+
+
+def plural(number: int, one: str) -> str:
+    """`1 message`, `2,000 messages`."""
+    return f"{number:,} {one}{'' if number == 1 else 's'}"
+
+
+def confirm(question: str) -> None:
+    """Ask, and end the program where the answer is no. Raises `UsageError` where nobody can be asked."""
+    if not asked():
+        raise UsageError(f"{question} Nobody is here to answer: say --yes")
+    typer.confirm(question, abort=True, err=True)
+
+
+def asked() -> bool:
+    """Whether somebody is there to answer."""
+    return sys.stdin.isatty()
+
+
+class Progressing:
+    """What is seen of a long step: a bar on a terminal, nothing elsewhere. `total`: bytes that will be read."""
+
+    def __init__(self, doing: str, total: int | None = None) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # late: a third of our start
+
+        columns = (
+            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"), TimeRemainingColumn(),
+        )  # fmt: skip
+        self._bar = Progress(*columns, console=errors(), transient=True, disable=not sys.stderr.isatty())
+        self._done = 0
+        self._task = self._bar.add_task(doing, total=total, told="")
+
+    def read(self, size: int) -> None:
+        """So many bytes more were read."""
+        self._bar.advance(self._task, size)
+
+    def count(self, ids: Sequence[str]) -> None:
+        """These messages are done, too."""
+        self._done += len(ids)
+        self._bar.update(self._task, told=f"{self._done:,}")
+
+    def step(self, done: int, wanted: int) -> None:
+        """So many messages of so many are done."""
+        self._bar.update(self._task, completed=done, total=wanted, told=f"{done:,}/{wanted:,}")
+
+    def __enter__(self) -> Progressing:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()

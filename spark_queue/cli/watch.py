@@ -1,0 +1,71 @@
+"""Queues, live."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Annotated, Any
+
+from spark_queue.cli.late import levels
+from spark_queue.cli.parse import Command, JsonLines, Queues, Url, app, option, seconds
+from spark_queue.cli.queues import STATES, picture
+from spark_queue.cli.show import age, console, line, made_table, rate, sparks
+
+if TYPE_CHECKING:
+    from spark_queue.operations.levels import Flow
+
+#: Looks that the little chart of a queue tells of.
+PAST = 30
+
+HEADS = ("queue", *STATES, "pushed/s", "done/s", "change/s", "oldest ready", "")
+
+
+@app.command(cls=Command)
+def watch(
+    url: Url,
+    queues: Queues = None,
+    interval: Annotated[Any, option("--interval", "2s", "Time between two looks.", parser=seconds)] = "2s",
+    count: Annotated[
+        int | None, option("--count", "N", "End after so many looks (default: at Ctrl-C).", min=1)
+    ] = None,
+    json: JsonLines = False,
+) -> None:
+    """Show sizes and rates of queues, live."""
+    from rich.live import Live  # late: other commands need not wait for it
+
+    past: dict[str, deque[int]] = defaultdict(lambda: deque(maxlen=PAST))
+    looks = levels.watch(url, queues or (), interval=interval)
+    live = Live(console=console(), auto_refresh=False) if sys.stdout.isatty() and not json else None
+    with live or nullcontext():
+        for number, flows in enumerate(looks, 1):
+            for one in flows:
+                past[one.level.queue].append(one.level.total)
+            if json:
+                line({"at": flows[0].at if flows else None, "queues": [facts(one) for one in flows]})
+                sys.stdout.flush()
+            else:
+                shown = made_table(HEADS, [cells(one, past[one.level.queue]) for one in flows])
+                live.update(shown, refresh=True) if live else console().print(shown)
+                sys.stdout.flush()
+            if number == count:
+                break
+
+
+def cells(one: Flow, past: Sequence[int]) -> Sequence[object]:
+    """A row of the table."""
+    level = one.level
+    sizes = (getattr(level, state) for state in STATES)
+    change = rate(one.change, sign=True)
+    chart = picture(level).append(f" {sparks(past)}", "cyan")
+    return level.queue, *sizes, rate(one.pushed), rate(one.done), change, age(level.oldest), chart
+
+
+def facts(one: Flow) -> dict[str, object]:
+    """A queue, as JSON has it."""
+    level = one.level
+    return {
+        "queue": level.queue, **{state: getattr(level, state) for state in STATES}, "oldest": level.oldest,
+        "paused": level.paused, "pushed": one.pushed, "done": one.done, "change": one.change,
+    }  # fmt: skip

@@ -1,0 +1,201 @@
+"""Whether everything is there that queues need on this machine, and how the database behind a URL is set up."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+
+from spark_queue.errors import QueueError
+from spark_queue.operations import _opened
+from spark_queue.store import mask
+from spark_queue.store.base import Finding, State, Store
+
+#: Versions that are known to work: from, and before.
+JAVA, SPARK, PYTHON = 17, ((4, 0), (4, 4)), (3, 11)
+
+#: What one package each is needed for.
+DRIVERS = {"pyarrow": "everything", "pymongo": "mongodb://", "redis": "redis://"}
+
+#: Seconds that another program may take to tell its version.
+PATIENCE = 30
+
+#: Seconds between two clocks that are worth a word, and times that the server is asked for its own.
+APART, ASKED = 5.0, 7
+
+#: What another Python is asked.
+_ASK = """
+import importlib.util, json, sys
+from importlib.metadata import PackageNotFoundError, version
+def of(name):
+    try: return version(name)
+    except PackageNotFoundError: return None
+print(json.dumps([list(sys.version_info[:3]), importlib.util.find_spec("spark_queue") is not None, of("pyspark")]))
+"""
+
+
+def examine(url: str | None = None) -> Iterator[Finding]:
+    """What there is, thing by thing, as it is looked at; of a database only where a URL is given.
+
+    Nothing is changed, and nothing raised for what is wrong: a finding says so, whose state is `bad`.
+    """
+    yield _python()
+    yield _spark()
+    yield _java()
+    yield _workers()
+    yield from _drivers()
+    if url is not None:
+        yield from _database(url)
+
+
+def server(url: str) -> str:
+    """The name and the version of the database behind a URL: `redis 7.0.15`."""
+    with _opened(url) as store:
+        return store.server()
+
+
+# --- this machine ---------------------------------------------------------------------------------------------------
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _python() -> Finding:
+    told = f"{platform.python_version()}, {sys.executable}"
+    if sys.version_info < PYTHON:
+        return Finding("python", "bad", told, f"use Python {'.'.join(map(str, PYTHON))} or later")
+    return Finding("python", "good", told)
+
+
+def _spark() -> Finding:
+    found = _installed("pyspark")
+    if found is None:
+        return Finding(
+            "spark", "worry", "not installed here: queues work without it", "pip install 'spark-queue[spark]'"
+        )
+    numbers = tuple(int(one) for one in re.findall(r"\d+", found)[:2])
+    if not SPARK[0] <= numbers < SPARK[1]:
+        known = f"{_dotted(SPARK[0])} to {SPARK[1][0]}.{SPARK[1][1] - 1}"
+        return Finding("spark", "bad", f"{found}; known to work are {known}", "pip install 'spark-queue[spark]'")
+    return Finding("spark", "good", found)
+
+
+def _dotted(numbers: tuple[int, ...]) -> str:
+    return ".".join(map(str, numbers))
+
+
+def _java() -> Finding:
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else "java"
+    state: State = "worry" if _installed("pyspark") is None else "bad"
+    todo = f"install Java {JAVA} or later (on Debian: apt-get install openjdk-{JAVA}-jre-headless), or set JAVA_HOME"
+    path = shutil.which(java)
+    if path is None:
+        return Finding("java", state, f"none: no {java}" + ("" if home else " on the PATH"), todo)
+    done = _run([path, "-version"])
+    if isinstance(done, str):
+        return Finding("java", state, f"{path}: {done}", todo)
+    number = re.search(r'version "(\d+)[^"]*"', done.stderr + done.stdout)
+    if number is None:
+        return Finding("java", state, f"{path} does not tell its version", todo)
+    if int(number[1]) < JAVA:
+        return Finding("java", state, f"{number[0]}, {path}", todo)
+    return Finding("java", "good", f"{number[0].split()[1].strip(chr(34))}, {path}")
+
+
+def _workers() -> Finding:
+    """The Python of Spark's workers, which is not that of the driver unless PYSPARK_PYTHON says so."""
+    told = os.environ.get("PYSPARK_PYTHON") or "python3"
+    source = "PYSPARK_PYTHON" if os.environ.get("PYSPARK_PYTHON") else "python3 on the PATH"
+    todo = f"export PYSPARK_PYTHON={sys.executable}"
+    state: State = "worry" if _installed("pyspark") is None else "bad"
+    path = shutil.which(told)
+    if path is None:
+        return Finding("workers", state, f"{source}: there is no {told}", todo)
+    done = _run([path, "-c", _ASK])
+    if isinstance(done, str):
+        return Finding("workers", state, f"{source}: {path}: {done}", todo)
+    try:
+        numbers, ours, spark = json.loads(done.stdout)
+    except ValueError:
+        return Finding("workers", state, f"{source}: {path} is no Python that works", todo)
+    here = f"{_dotted(tuple(numbers))}, {path} ({source})"
+    if tuple(numbers[:2]) != sys.version_info[:2]:
+        return Finding("workers", state, f"{here}: another Python than this one, which Spark refuses", todo)
+    if not ours:
+        return Finding("workers", state, f"{here}: it has no spark_queue", todo)
+    if spark != _installed("pyspark"):
+        return Finding("workers", state, f"{here}: it has {f'pyspark {spark}' if spark else 'no pyspark'}", todo)
+    return Finding("workers", "good", here)
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str] | str:
+    """What a program says, or why it does not."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+
+
+def _drivers() -> Iterator[Finding]:
+    for package, use in DRIVERS.items():
+        found = _installed(package)
+        if found is None:
+            extra = {"pymongo": "[mongodb]", "redis": "[redis]"}.get(package, "")
+            yield Finding(package, "worry", f"not installed: {use} needs it", f"pip install 'spark-queue{extra}'")
+        else:
+            yield Finding(package, "good", found)
+
+
+# --- the database ---------------------------------------------------------------------------------------------------
+
+
+def _database(url: str) -> Iterator[Finding]:
+    shown = mask(url)
+    try:
+        with _opened(url) as store:
+            store.patience = 1.0  # who asks a doctor wants an answer
+            shown = mask(store.url)
+            found = store.server()
+            yield Finding("database", "good", f"{found}, {shown}")
+            yield from _clock(store)
+            yield from store.examine()
+    except QueueError as error:
+        yield Finding(
+            "database", "bad", str(error), "check the URL, whether the server runs, and whether it may be reached"
+        )
+
+
+def _clock(store: Store) -> Iterator[Finding]:
+    """How far the server is, in ms, and how far its clock is from ours."""
+    looks = [_look(store.now) for _ in range(ASKED)]
+    latency = statistics.median(passed for passed, _ in looks)
+    yield Finding("latency", "good" if latency < 20 else "worry", f"{latency * 1000:.1f} ms for a round trip")
+    apart = min(looks)[1]
+    if abs(apart) < APART:
+        yield Finding("clocks", "good", f"{apart:+.3f} s apart")
+    else:
+        yield Finding(
+            "clocks", "worry", f"the server's is {apart:+.1f} s from ours, and it is the server's that counts",
+            "set the clocks by NTP; until then give delays, not moments",
+        )  # fmt: skip
+
+
+def _look(now: Callable[[], int]) -> tuple[float, float]:
+    """Seconds that a round trip takes, and by how many the clock there is ahead of ours."""
+    before, began = time.time(), time.perf_counter()
+    there = now() / 1000
+    passed = time.perf_counter() - began
+    return passed, there - before - passed / 2

@@ -1,0 +1,225 @@
+"""The real keuss and spark_queue count in one place, pause for each other, and wake each other."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from contextlib import ExitStack
+
+import pytest
+from pymongo import MongoClient
+
+from spark_queue import Queue, Statistics
+from spark_queue.store import base, pauses
+from tests.interop.keuss import Keuss, unavailable
+from tests.spark.conftest import spark  # noqa: F401
+
+pytestmark = pytest.mark.interop
+
+#: Seconds after which what should have happened has not.
+DEADLINE = 30
+
+#: Seconds until what keuss has counted is written.
+WRITTEN = 0.25
+
+
+@pytest.fixture
+def deaf_for_a_minute(monkeypatch):
+    """Who waits looks by himself after a minute only: nothing but a signal can wake him in time."""
+    monkeypatch.setattr(base, "POLL", 60_000)
+
+
+@pytest.fixture(params=["redis-pubsub", "mongo-capped"])
+def carried(request, redis_url, mongodb_url):
+    """A queue, and a keuss that hears and sends the signals of its database: gives both, and our URL.
+
+    keuss follows a capped collection only if it makes it itself, and once: so its database is new.
+    """
+    if reason := unavailable():
+        pytest.skip(reason)
+    name = f"t{uuid.uuid4().hex[:16]}"
+    with ExitStack() as stack:
+        if request.param == "redis-pubsub":
+            url, backend = redis_url, "redis-oq"
+        else:
+            head, mark, query = mongodb_url.partition("?")
+            database, backend = f"t{uuid.uuid4().hex[:12]}", "mongo"
+            url = f"{head.rpartition('/')[0]}/{database}{mark}{query}"
+            raw = stack.enter_context(MongoClient(url))
+            for kind in ("", "_signal", "_stats"):
+                stack.callback(raw.drop_database, f"{database}{kind}")
+        keuss = stack.enter_context(Keuss(backend, url, name, stats=True, signals=(request.param, url)))
+        ours = stack.enter_context(Queue(url, name))
+        stack.callback(ours.store.drop, name)
+        yield keuss, ours
+
+
+def until(holds):
+    end = time.monotonic() + DEADLINE
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+class Waiting(threading.Thread):
+    """Something that takes a message, begun, and given the time to wait for one."""
+
+    def __init__(self, take):
+        super().__init__()
+        self._take, self._began = take, time.monotonic()
+        self.took: float | None = None
+        self.start()
+        time.sleep(0.5)
+
+    def run(self):
+        self.got = self._take()
+        self.took = time.monotonic() - self._began
+
+    def end(self):
+        self.join(DEADLINE)
+        assert self.took is not None, "it still waits"
+        return self.got
+
+
+# --- statistics -----------------------------------------------------------------------------------------------------
+
+
+def test_keuss_tells_what_we_counted(shared):
+    keuss, ours = shared.keuss(stats=True), shared.ours()
+    ours.push_many([1, 2, 3, 4, 5])
+    held = ours.reserve(4)
+    ours.commit(*held[:2])
+    ours.rollback(held[2])
+    ours.dead_letter(held[3])
+    ours.pop()
+    assert ours.statistics() == Statistics(put=5, reserve=4, commit=2, rollback=1, deadletter=1, get=1)
+    assert keuss.stats() == {"put": 5, "reserve": 4, "commit": 2, "rollback": 1, "deadletter": 1, "get": 1}
+    assert shared.keuss(ours.dead_name, stats=True).stats() == {"put": 1}
+
+
+@pytest.mark.needs("hold")
+def test_we_tell_what_keuss_counted_and_count_on(shared):
+    keuss, ours = shared.keuss(stats=True), shared.ours()
+    for n in range(4):
+        keuss.push(n)
+    keuss.ok(keuss.reserve().id)
+    keuss.ko(keuss.reserve().id)
+    keuss.pop()
+    time.sleep(WRITTEN)
+    counted = Statistics(put=4, reserve=2, commit=1, rollback=1, get=1)
+    assert ours.statistics() == counted
+    ours.push(5)
+    assert ours.statistics() == Statistics(put=5, reserve=2, commit=1, rollback=1, get=1)
+    keuss.push(6)
+    time.sleep(WRITTEN)
+    assert keuss.stats()["put"] == ours.statistics().put == 6
+
+
+def test_keuss_lists_a_queue_of_ours_and_we_one_of_keuss(shared):
+    keuss, ours = shared.keuss(f"{shared.name}.theirs", stats=True), shared.ours()
+    ours.push("x")
+    ours.commit(*ours.reserve())
+    shared.store.pause(f"{shared.name}.paused")
+    assert ours.statistics().put == 1
+    listed = {name: facts for name, facts in keuss.list().items() if name.startswith(shared.name)}
+    assert listed.keys() == {shared.name, f"{shared.name}.theirs", f"{shared.name}.paused"}
+    mine = listed[shared.name]
+    assert (mine["ns"], mine["name"], mine["opts"], mine["paused"]) == ("N", shared.name, {}, False)
+    assert mine["counters"] == {"put": 1, "reserve": 1, "commit": 1}
+    assert listed[f"{shared.name}.paused"]["paused"] is True
+    keuss.push("y")
+    time.sleep(WRITTEN)
+    assert shared.store.statistics_of_all()[f"{shared.name}.theirs"] == Statistics(put=1)
+
+
+# --- pause ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_pause_of_keuss_stops_us_until_keuss_ends_it(shared):
+    keuss, ours = shared.keuss(stats=True), shared.ours()
+    ours.push_many([1, 2])
+    ours.commit(*ours.reserve())
+    keuss.pause()
+    time.sleep(pauses.KNOWN + 0.05)
+    assert ours.paused()
+    assert ours.reserve() == ours.reserve(timeout=0.3) == []
+    assert keuss.push(3)
+    keuss.pause(False)
+    assert len(ours.reserve(2, timeout=DEADLINE)) == 2
+
+
+def test_a_pause_of_ours_stops_a_keuss_that_starts_later(shared):
+    ours = shared.ours()
+    ours.push(1)
+    ours.pause()
+    keuss = shared.keuss(stats=True)
+    assert keuss.paused()
+    assert keuss.pop(timeout=0.5) is None
+    ours.resume()
+    assert not keuss.paused()
+    assert shared.keuss(stats=True).pop(timeout=5).payload == 1
+
+
+def test_our_pause_and_resume_are_heard_by_a_keuss_that_waits(carried):
+    keuss, ours = carried
+    assert keuss.pop(timeout=0.1) is None  # it reads the flag once, and follows the signals from then on
+    ours.pause()
+    time.sleep(0.3)
+    ours.push("x")
+    assert keuss.pop(timeout=0.5) is None
+    waiting = Waiting(lambda: keuss.pop(timeout=DEADLINE))
+    assert waiting.took is None
+    ours.resume()
+    assert waiting.end().payload == "x"
+
+
+def test_a_pause_and_a_resume_of_keuss_are_heard_by_us_who_wait(carried, deaf_for_a_minute):
+    keuss, ours = carried
+    waiting = Waiting(lambda: ours.reserve(timeout=2 * DEADLINE))
+    keuss.pause()
+    time.sleep(0.2)
+    assert ours.store.paused(ours.name, known=3_600_000), "a signal told: nobody asked"
+    keuss.push("x")
+    time.sleep(0.5)
+    assert waiting.took is None
+    keuss.pause(False)
+    assert [one.payload for one in waiting.end()] == ["x"]
+
+
+def test_a_push_of_one_wakes_the_other(carried, deaf_for_a_minute):
+    keuss, ours = carried
+    waiting = Waiting(lambda: ours.reserve(timeout=2 * DEADLINE))
+    keuss.push("theirs")
+    (message,) = waiting.end()
+    assert ours.commit(message) == 1
+    waiting = Waiting(lambda: keuss.pop(timeout=DEADLINE))
+    ours.push("ours")
+    assert waiting.end().payload == "ours"
+
+
+# --- Spark ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_pause_of_keuss_stops_spark_until_keuss_ends_it(shared, spark, tmp_path):  # noqa: F811
+    keuss, got = shared.keuss(stats=True), []
+    keuss.push(1)
+    query = (
+        spark.readStream.format("queue").options(url=shared.url, queue=shared.name, waitTimeout="300ms").load()
+        .writeStream.foreachBatch(lambda df, i: got.extend(df.collect()))
+        .option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    )  # fmt: skip
+    try:
+        until(lambda: len(got) == 1)
+        keuss.pause()
+        time.sleep(pauses.KNOWN + 0.05)
+        keuss.push(2)
+        time.sleep(2)
+        assert (len(got), query.isActive, shared.ours().sizes().ready) == (1, True, 1)
+        keuss.pause(False)
+        until(lambda: len(got) == 2)
+        until(lambda: shared.ours().statistics() == Statistics(put=2, reserve=2, commit=2))
+    finally:
+        query.stop()
+    assert keuss.stats() == {"put": 2, "reserve": 2, "commit": 2}

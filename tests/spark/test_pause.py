@@ -1,0 +1,168 @@
+"""A query on a paused queue takes nothing, lives on and says so; and what it does to messages is counted."""
+
+from __future__ import annotations
+
+import json
+import logging
+import statistics
+import threading
+import time
+
+from spark_queue import Queue, Statistics, open_store
+from spark_queue.store import base, pauses
+from tests.spark.conftest import admission
+from tests.spark.test_consumer import consumers, fetched, taken_over  # noqa: F401
+
+#: Seconds after which what should have happened has not.
+DEADLINE = 60
+
+
+def until(holds):
+    end = time.monotonic() + DEADLINE
+    while not (found := holds()):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return found
+
+
+def told(caplog):
+    return [one.getMessage() for one in caplog.records if "paused" in one.getMessage()]
+
+
+# --- what the reader process does -----------------------------------------------------------------------------------
+
+
+def test_a_consumer_takes_nothing_from_a_paused_queue_and_says_so_once(any_url, name, consumers, caplog):  # noqa: F811
+    consumer = consumers(any_url, name)
+    with Queue(any_url, name) as queue, caplog.at_level(logging.WARNING):
+        queue.push_many([1, 2, 3])
+        start = consumer.next(consumer.initial, 1)
+        assert consumer.backlog()["paused"] is False
+        queue.pause()
+        time.sleep(pauses.KNOWN + 0.01)
+        assert fetched(any_url, name, consumer.plan(consumer.initial, start)), "what it holds goes on"
+        for _ in range(3):
+            assert consumer.next(start, 1) == start
+        assert consumer.backlog()["paused"] is True
+        assert queue.statistics() == Statistics(put=3, reserve=1, commit=1, paused=True)
+        assert told(caplog) == [f"queue {name} is paused: nothing is taken from it until it is resumed"]
+        queue.resume()
+        time.sleep(pauses.KNOWN + 0.01)
+        assert sum(consumer.next(start, 10)["rows"]) == 2
+        assert consumer.backlog()["paused"] is False
+
+
+def test_a_restarted_consumer_replays_its_batch_though_the_queue_is_paused(any_url, name, consumers):  # noqa: F811
+    with Queue(any_url, name) as queue:
+        queue.push_many([1, 2, 3])
+        start = consumers(any_url, name).initial
+        first = consumers(any_url, name)
+        end = first.next(start, 2)
+        first.close()  # before Spark's log has it
+        queue.pause()
+        taken_over(any_url, name, start)
+        again = consumers(any_url, name)
+        assert again.next(start, 2) == end
+        assert len(fetched(any_url, name, again.plan(start, end))) == 2
+        assert again.next(end, 2) == end
+        assert queue.sizes().total == 1, "the batch is committed"
+
+
+def test_a_run_until_now_ends_on_a_paused_queue_and_warns(any_url, name, consumers, caplog):  # noqa: F811
+    consumer = consumers(any_url, name, waitTimeout="1h")
+    with Queue(any_url, name) as queue, caplog.at_level(logging.WARNING):
+        queue.push(1)
+        queue.pause()
+        consumer.stop_at_now()
+        assert consumer.next(consumer.initial, 10) == consumer.initial
+        assert len(told(caplog)) == 1
+
+
+def test_a_resume_and_a_push_wake_an_idle_consumer_within_fifty_milliseconds(
+    any_url,
+    name,
+    consumers,  # noqa: F811
+    monkeypatch,
+):
+    monkeypatch.setattr(base, "POLL", 60_000)
+    consumer = consumers(any_url, name, waitTimeout="60s", numPartitions="1")
+    with Queue(any_url, name) as queue:
+        queue.push(0)
+        offset = consumer.next(consumer.initial, 10)
+        took = {"push": [], "resume": []}
+        for act in ("push", "resume") * 7:
+            if act == "resume":
+                queue.pause()
+                time.sleep(pauses.KNOWN + 0.01)
+                queue.push(1)
+            found = []
+            thread = threading.Thread(target=lambda: found.append(consumer.next(offset, 10)))  # noqa: B023
+            thread.start()
+            time.sleep(0.3)
+            assert not found, "it waits"
+            began = time.monotonic()
+            queue.push(1) if act == "push" else queue.resume()
+            thread.join(DEADLINE)
+            took[act].append(time.monotonic() - began)
+            (offset,) = found
+        assert all(statistics.median(one) < 0.05 for one in took.values()), took
+
+
+def test_the_counts_of_a_batch_are_written_with_its_commit(any_url, name, consumers, monkeypatch):  # noqa: F811
+    """Spark ends the process by a signal, at once after the last commit."""
+    monkeypatch.setattr("spark_queue.store.counters.PERIOD", 3600)
+    consumer = consumers(any_url, name)
+    with Queue(any_url, name) as queue:
+        queue.push_many([1, 2])
+        end = consumer.next(consumer.initial, 10)
+        consumer.plan(consumer.initial, end)
+        consumer.next(end, 10)
+        with open_store(any_url) as store:
+            found = store.statistics(name)
+            assert (found.reserve, found.commit) == (2, 2)
+
+
+# --- with Spark -----------------------------------------------------------------------------------------------------
+
+
+@admission
+def test_a_query_sleeps_while_its_queue_is_paused_and_goes_on_when_it_is_resumed(q_any):
+    got = []
+    q_any.push([{"n": n} for n in range(5)])
+    stream = q_any.stream(waitTimeout="500ms", maxRecordsPerTrigger="5")
+    query = q_any.run(stream, lambda df, i: got.extend(df.collect()), trigger={"processingTime": "100 milliseconds"})
+    try:
+        until(lambda: len(got) == 5)
+        with q_any.client() as queue:
+            queue.pause()
+            time.sleep(pauses.KNOWN + 0.05)
+            queue.push_many([{"n": n} for n in range(5, 8)])
+
+            def says():
+                return (query.lastProgress or {}) and json.loads(query.lastProgress["sources"][0]["latestOffset"])
+
+            until(lambda: (found := says()) and found["paused"] and found["ready"] == 3)
+            assert (len(got), query.isActive) == (5, True)
+            queue.resume()
+            until(lambda: len(got) == 8)
+            until(lambda: says()["paused"] is False)
+            until(lambda: queue.statistics().commit == 8)
+            assert queue.statistics() == Statistics(put=8, reserve=8, commit=8)
+    finally:
+        query.stop()
+
+
+def test_available_now_on_a_paused_queue_ends_without_taking_anything(q_any):
+    q_any.push([{"n": 1}])
+    with q_any.client() as queue:
+        queue.pause()
+        assert q_any.drain() == []
+        queue.resume()
+    assert [row.payload for batch in q_any.drain() for row in batch] == ['{"n":1}']
+
+
+def test_a_drain_is_counted_to_its_last_message(q_any):
+    q_any.push([{"n": n} for n in range(25)])
+    q_any.drain(maxRecordsPerTrigger="10")
+    with q_any.client() as queue:
+        assert queue.statistics() == Statistics(put=25, reserve=25, commit=25)

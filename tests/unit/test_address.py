@@ -1,0 +1,92 @@
+"""What a URL says to us is taken out of it, and the rest left as it was written."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_queue.address import PARAMETERS, Address
+from spark_queue.errors import OptionError
+from spark_queue.options import QueueOptions
+from spark_queue.store import store_class
+
+HEADS = ["mongodb://u:p%40ss@host:1,other:2/db", "redis://host/0", "sqlite:///a/b c.db"]
+THEIRS = st.lists(st.sampled_from(["w=majority", "replicaSet=rs0", "a=%26b", "x", "Layout=upper"]), max_size=3)
+OURS = st.dictionaries(st.sampled_from(PARAMETERS), st.text("abc-/ü&=%", min_size=1), max_size=4)
+
+
+@given(head=st.sampled_from(HEADS), theirs=THEIRS, ours=OURS, data=st.data())
+def test_what_is_ours_is_taken_out_wherever_it_stands(head, theirs, ours, data):
+    both = data.draw(st.permutations([*theirs, *(urlencode({name: value}) for name, value in ours.items())]))
+    found = Address.of(f"{head}?{'&'.join(both)}" if both else head)
+    assert found.ours == ours
+    assert sorted(found.url.partition("?")[2].split("&")) == (sorted(theirs) or [""])
+    assert found.url.partition("?")[0] == head
+
+
+@pytest.mark.parametrize("text", ["layout=", "layout=a&layout=b", "ns=&ns=x"])
+def test_what_is_ours_and_cannot_be_meant_is_refused(text):
+    with pytest.raises(OptionError, match=text.partition("=")[0]):
+        Address.of(f"redis://host/0?{text}")
+
+
+def test_a_url_gets_a_layout():
+    assert Address.of("mongodb://host/db?w=1&pipeline=p").in_layout("pl-mongo") == (
+        "mongodb://host/db?w=1&layout=pl-mongo&pipeline=p"
+    )
+    assert Address.of("redis://host/0?layout=rfq").in_layout("rfq") == "redis://host/0?layout=rfq"
+    with pytest.raises(OptionError, match="says layout=rfq"):
+        Address.of("redis://host/0?layout=rfq").in_layout("redis-list")
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("mongodb://u:sesame@host/db?layout=pl-mngo", "pl-mongo"),
+        ("redis://host/0?layout=mongo", "redis-oq, redis-list, rfq"),
+        ("sqlite:///queues.db?layout=mongo", "none to choose from"),
+        ("mongodb://u:sesame@host/db?layout=buckt", "did you mean 'bucket'"),
+    ],
+)
+def test_a_layout_that_a_database_lacks_is_refused(url, said):
+    with pytest.raises(OptionError, match=said) as error:
+        store_class(url)
+    assert "sesame" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("mongodb://host/db?layout=mongo&pipeline=p", "no parameter 'pipeline'"),
+        ("mongodb://host/db?layout=pl-mongo&ttl=5", "no parameter 'ttl'"),
+        ("redis://host/0?pipeline=p", "no parameter 'pipeline'"),
+        ("mongodb://host/db?layout=ps-mongo&ttl=1h", "no number of seconds"),
+        ("mongodb://host/db?layout=ps-mongo&ttl=0", "no number of seconds"),
+    ],
+)
+def test_a_parameter_that_means_nothing_is_refused(url, said):
+    with pytest.raises(OptionError, match=said):
+        store_class(url)(url)
+
+
+def test_the_option_layout_goes_into_the_url():
+    options = QueueOptions.parse({"url": "mongodb://host/db", "queue": "q", "layout": "PL-mongo"}, "stream")
+    assert (options.url, options.layout) == ("mongodb://host/db?layout=pl-mongo", None)
+    both = QueueOptions.parse({"url": "mongodb://host/db?layout=pl-mongo", "queue": "q", "layout": "bucket"}, "push")
+    assert (both.url, both.layout) == ("mongodb://host/db?layout=pl-mongo", "bucket")
+
+
+@pytest.mark.parametrize(
+    ("role", "given", "said"),
+    [
+        ("stream", {"url": "redis://h/0", "layout": "bucket"}, "does not go with a streaming read"),
+        ("push", {"urls": '{"a": "redis://h/0"}', "layout": "rfq"}, "each of 'urls'"),
+        ("push", {"url": "redis://h/0?layout=rfq", "layout": "redis-oq"}, "says layout=rfq"),
+    ],
+)
+def test_an_option_layout_that_cannot_be_meant_is_refused(role, given, said):
+    with pytest.raises(OptionError, match=said):
+        QueueOptions.parse({"queue": "q", **given}, role)
