@@ -42,7 +42,7 @@ class Rfq(Driver):
         self._language: Language = language
         server = Address.of(url).url
         if language == "python":
-            super().__init__(str(PYTHON), "-P", "rfq_driver.py", server)  # -P: the `rfq` of this folder is another
+            super().__init__(str(PYTHON), "-I", "rfq_driver.py", server)  # -I: the `rfq` of this folder is another
         else:
             super().__init__("node", "rfq.js", server, cwd=NODE)
 
