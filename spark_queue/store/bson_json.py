@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import bson
@@ -89,6 +89,18 @@ def from_bson(value: Any) -> tuple[bytes, Kind]:
     return _json(value), "json"
 
 
+def all_from_bson(values: Iterable[Any]) -> tuple[list[bytes], list[Kind]]:
+    """The same of many, as payloads and their kinds: faster where all of them are JSON."""
+    values = list(values)
+    if any(one is str or issubclass(one, bytes) for one in set(map(type, values))):
+        payloads, kinds = zip(*map(from_bson, values), strict=True)
+        return list(payloads), list(kinds)
+    texts = [orjson.dumps(one, _extended, _TO_JSON) for one in values]
+    if _may_be_doubtful(b"\n".join(texts)):  # one look for all of them
+        texts = list(map(_json, values))
+    return texts, ["json"] * len(texts)
+
+
 def header_text(hdrs: Mapping[str, Any] | None) -> dict[str, str]:
     """Headers as text: numbers and booleans, which other writers may use, become their JSON."""
     if not hdrs:
@@ -120,10 +132,15 @@ def _extended_json(text: bytes) -> Any:
 
 
 def _json(value: Any) -> bytes:
-    text = orjson.dumps(value, default=_extended, option=_TO_JSON)
-    if (b"null" in text or b".0" in text) and _DOUBTFUL.search(text):
-        text = orjson.dumps(_plain(value), default=_extended, option=_TO_JSON)
+    text = orjson.dumps(value, _extended, _TO_JSON)
+    if _may_be_doubtful(text) and _DOUBTFUL.search(text):
+        text = orjson.dumps(_plain(value), _extended, _TO_JSON)
     return text
+
+
+def _may_be_doubtful(text: bytes) -> bool:
+    """A quick look before that for _DOUBTFUL."""
+    return b"null" in text or b".0" in text
 
 
 def _extended(value: Any) -> Any:

@@ -28,7 +28,7 @@ from spark_queue import message
 from spark_queue.buckets import ROWS, Buckets, Layout, is_bucket, sealed, unsealed
 from spark_queue.message import MARK, OBJECT_ID
 from spark_queue.store.base import PAGE_BYTES, Condition, Death, View
-from spark_queue.store.bson_json import check_document, difficult, from_bson, header_text, to_bson
+from spark_queue.store.bson_json import all_from_bson, check_document, difficult, header_text, to_bson
 from spark_queue.store.mongodb import MongoStore
 from spark_queue.store.mongodb_documents import (
     BUCKETS,
@@ -165,12 +165,10 @@ def _entry(value: Any) -> Document:
 
 def _rows_of(document: Document) -> pa.RecordBatch:
     """The messages that a document holds."""
-    bucket = document["_id"]
-    places = [place for place, value in enumerate(document.get("b") or ()) if value is not None]
-    entries = [_entry(document["b"][place]) for place in places]
-    ids = [entry.get("__i") or f"{bucket}:{place}" for place, entry in zip(places, entries, strict=True)]
-    payloads, kinds = zip(*(from_bson(entry["__p"]) for entry in entries), strict=True) if entries else ((), ())
-    hdrs = [entry.get("__h") for entry in entries]
-    headers = message.headers_array([header_text(one) for one in hdrs])
+    entries = [(place, _entry(value)) for place, value in enumerate(document.get("b") or ()) if value is not None]
+    ids = [entry.get("__i") or f"{document['_id']}:{place}" for place, entry in entries]
+    payloads, kinds = all_from_bson(entry["__p"] for _, entry in entries)
+    hdrs = [entry.get("__h") for _, entry in entries]
+    headers = message.headers_array([header_text(one) for one in hdrs] if any(hdrs) else hdrs)
     made = [pa.array(ids, pa.string()), pa.array(payloads, pa.binary()), pa.array(kinds, pa.string())]
     return pa.RecordBatch.from_arrays([*made, headers], schema=ROWS)
