@@ -24,6 +24,8 @@ say = @echo "==> [$$(( $$(date +%s) - $(STARTED) )) s] $(1)"
 export PYSPARK_PYTHON = $(CURDIR)/$(VENV)/bin/python
 export SPARK_LOCAL_IP = 127.0.0.1
 unexport SPARK_HOME
+# Each query starts processes of Python: they need not compile everything anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Tests start Spark often and leave it soon: what a JVM spends on getting faster it does not get back.
 # And Spark's classes come from an archive, in half the time; where it cannot be used, Java says so, but not to stdout.

@@ -9,6 +9,7 @@ Time is milliseconds since 1970-01-01 UTC wherever it is an `int`, and the datab
 from __future__ import annotations
 
 import base64
+import functools
 import itertools
 import json
 import os
@@ -68,7 +69,9 @@ PUSHES = pa.schema(
     ]
 )
 
-NOTHING = pa.RecordBatch.from_pylist([], schema=MESSAGES)  #: no messages
+#: No messages. Made of nulls, for the first `pa.array` of a process imports pandas, if there is one, which takes as long
+#: as all of Spark and we together; and what plans batches needs none.
+NOTHING = pa.RecordBatch.from_arrays([pa.nulls(0, one.type) for one in MESSAGES], schema=MESSAGES)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST = 253_402_300_799_999  #: 9999-12-31T23:59:59.999Z in ms: the last moment a message may mature at.
@@ -223,8 +226,10 @@ class DerivedIds:
         return pa.concat_arrays(made) if made else pa.array([], pa.string())
 
 
-#: All numbers of three hex digits.
-_HEX = pa.array([f"{i:03x}" for i in range(1 << 12)], pa.string())
+@functools.cache
+def _hex() -> pa.Array:
+    """All numbers of three hex digits."""
+    return pa.array([f"{i:03x}" for i in range(1 << 12)], pa.string())
 
 
 def _numbered(prefix: str, start: int, stop: int) -> pa.Array:
@@ -232,7 +237,7 @@ def _numbered(prefix: str, start: int, stop: int) -> pa.Array:
     if stop - start <= FEW:
         return pa.array([f"{prefix}{number:06x}" for number in range(start, stop)], pa.string())
     numbers = pa.array(range(start, stop), pa.int32())
-    high, low = (_HEX.take(part) for part in (pc.shift_right(numbers, 12), pc.bit_wise_and(numbers, (1 << 12) - 1)))
+    high, low = (_hex().take(part) for part in (pc.shift_right(numbers, 12), pc.bit_wise_and(numbers, (1 << 12) - 1)))
     return pc.binary_join_element_wise(prefix, high, low, "")
 
 
