@@ -235,7 +235,7 @@ def _told(value: Json, common: Common) -> dict[str, Any]:
         if mature.tzinfo is None:
             raise ValueError("its mature has no time zone: 2026-01-31T12:00Z")
     if delay is not None and (
-        isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay <= LATEST / 2000
+        isinstance(delay, bool) or not isinstance(delay, int | float) or not abs(delay) <= LATEST / 2000
     ):
         raise ValueError("its delay is no number of seconds that ends before the year 5000")
     for text in (id or "", *(headers or {}), *(headers or {}).values()):
