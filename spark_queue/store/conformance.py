@@ -610,18 +610,21 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract):
         assert store.sizes(queue) == Sizes(1, 0, 2)
 
     def test_a_rollback_without_a_delay_gives_back_the_old_place(self, store: Store, queue: str) -> None:
+        def named(one: Message) -> object:
+            return one.payload["n"] if isinstance(one.payload, dict) else None
+
         old = datetime(2020, 1, 1, tzinfo=UTC)
         store.push(queue, pushes([{"n": "old"}], mature=old, tries=2))
         store.reserve(queue, "c/1", 1)
         store.push(queue, pushes([{"n": "new"}]))
         assert store.rollback(queue, "c/1", delay=None, failed=False) == 1
         assert store.rollback(queue, "c/1", delay=None) == 0
-        found = {one.payload["n"]: one for one in all_of(store.peek(queue))}
+        found = {named(one): one for one in all_of(store.peek(queue))}
         assert found["old"].tries == 2
         if "order" not in store.lacks:
             assert found["old"].mature == old
             store.reserve(queue, "c/2", 1)
-            assert [one.payload["n"] for one in all_of(store.fetch(queue, "c/2/0"))] == ["old"]
+            assert [named(one) for one in all_of(store.fetch(queue, "c/2/0"))] == ["old"]
 
     def test_a_delayed_rollback_waits(self, store: Store, queue: str) -> None:
         store.push(queue, pushes(["a"]))
@@ -745,6 +748,9 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract):
         assert store.reserve(queue, "c/1", 1) == [1]
 
     def test_peek_shows_all_in_order_and_changes_nothing(self, store: Store, queue: str) -> None:
+        def named(one: Message) -> object:
+            return one.payload["n"] if isinstance(one.payload, dict) else None
+
         old = datetime(2020, 1, 1, tzinfo=UTC)
         store.push(queue, pushes(["old"], mature=old))
         store.push(queue, pushes(["now", "later"], delay=[None, MINUTE]))
