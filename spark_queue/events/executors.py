@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic.alias_generators import to_camel
 
 from spark_queue.errors import OptionError, near
 from spark_queue.event import Event, check_name
@@ -28,7 +29,8 @@ def _listed(value: Any) -> Any:
     return value if isinstance(value, list | tuple) else [value]
 
 
-def _name(value: Any) -> str:
+def check_declared(value: Any) -> str:
+    """A source or a type in a file. Raises `ValueError` where it is none."""
     try:
         return check_name(value, "it")
     except OptionError:
@@ -48,7 +50,12 @@ def _lasting(value: Any) -> Any:
     return value if isinstance(value, int) else duration(str(value))
 
 
-Names = Annotated[tuple[Annotated[str, BeforeValidator(_name)], ...], BeforeValidator(_listed), Field(min_length=1)]
+#: How what stands in a file becomes a dataclass: keys in camelCase, and no others.
+DECLARED = ConfigDict(extra="forbid", alias_generator=to_camel, arbitrary_types_allowed=True)
+
+Names = Annotated[
+    tuple[Annotated[str, BeforeValidator(check_declared)], ...], BeforeValidator(_listed), Field(min_length=1)
+]
 Lasting = Annotated[int, BeforeValidator(_lasting), Field(gt=0)]
 
 
@@ -61,7 +68,7 @@ class Executor:
     which it failed comes again before it is failed, after `backoff` ms, and twice as long each time after that.
     """
 
-    __pydantic_config__ = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+    __pydantic_config__ = DECLARED
 
     source: Names
     type: Names
@@ -71,7 +78,19 @@ class Executor:
     retries: Annotated[int, Field(ge=0)] = 0
     backoff: Lasting = 1_000
     where: Where = "executors"
-    place: str = field(default="", compare=False)  #: the file and line that declare it
+    place: Annotated[str, Field(init=False)] = field(default="", compare=False)  #: the file and line that declare it
+
+    def __post_init__(self) -> None:
+        """Check what was given in Python as what was read from a file is checked. Raises `OptionError`."""
+        for name in ("source", "type"):
+            names = tuple(check_name(one, name) for one in _listed(getattr(self, name)))
+            if not names:
+                raise OptionError(f"an executor needs a {name}", option=name)
+            object.__setattr__(self, name, names)
+        try:
+            _function(self.function)
+        except ValueError as error:
+            raise OptionError(f"function {self.function!r} must be {error}", option="function") from None
 
     def matches(self, event: Event) -> bool:
         """Whether it works on such events."""

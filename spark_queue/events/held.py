@@ -22,7 +22,7 @@ from spark_queue.store.base import Condition, Reservation, Store
 
 #: The outcomes of histories that are statuses by another name: of what a client or a query without executors took,
 #: and of dead letters.
-_OUTCOMES = {"commit": FINISHED, "pop": FINISHED, "remove": FINISHED, "dead": FAILED}
+OUTCOMES = {"commit": FINISHED, "pop": FINISHED, "remove": FINISHED, "dead": FAILED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,12 @@ def since(tag: str) -> int | None:
 
 def status_by(outcome: str) -> str:
     """The status of events that the history tells of with this outcome."""
-    return _OUTCOMES.get(outcome, outcome)
+    return OUTCOMES.get(outcome, outcome)
 
 
 def outcomes_of(status: str) -> tuple[str, ...]:
     """The outcomes that are this status."""
-    return (status, *(outcome for outcome, name in _OUTCOMES.items() if name == status))
+    return (status, *(outcome for outcome, name in OUTCOMES.items() if name == status))
 
 
 def instant(ms: int | None) -> datetime | None:

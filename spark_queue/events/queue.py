@@ -86,12 +86,12 @@ class Events:
         self.user = user if user is not None else this_user()
         self.host = host if host is not None else socket.gethostname()
         self.log = Log(self.store, queue, self.user, self.host)
-        self._declared = tuple(executors)
+        self.declared = tuple(executors)
 
     @cached_property
     def executors(self) -> Executors:
         """Who works on events: the declared ones, then those of internal events."""
-        return Executors(self._declared) + internal(self)
+        return Executors(self.declared) + internal(self)
 
     # --- events in ----------------------------------------------------------------------------------------------
 
@@ -348,7 +348,7 @@ class Events:
         return Events(
             self.store,
             self.name,
-            executors=self._declared,
+            executors=self.declared,
             settings=self.settings,
             user=self.user,
             host=self.host,

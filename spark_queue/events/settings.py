@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from spark_queue.event import MAX_URIS, STATUS_PREFIX
+from spark_queue.events.executors import DECLARED, Lasting
 
 HOUR, DAY = 3_600_000, 86_400_000
 
@@ -20,11 +24,13 @@ class Settings:
     that were cleared. `status_prefix`: how the URIs of the five statuses begin.
     """
 
-    new_timeout: int = HOUR
-    pending_timeout: int = HOUR // 2
-    execute_timeout: int = HOUR
-    keep: int = 30 * DAY
-    max_uris: int = MAX_URIS
-    max_events: int = 10
+    __pydantic_config__ = DECLARED
+
+    new_timeout: Lasting = HOUR
+    pending_timeout: Lasting = HOUR // 2
+    execute_timeout: Lasting = HOUR
+    keep: Lasting = 30 * DAY
+    max_uris: Annotated[int, Field(ge=1)] = MAX_URIS
+    max_events: Annotated[int, Field(ge=1)] = 10
     detailed_log: bool = False
     status_prefix: str = STATUS_PREFIX
