@@ -69,7 +69,7 @@ def payload_of(request: Request, body: bytes) -> tuple[bytes, Kind]:
     if full and not _MEDIA_TYPE.fullmatch(full):
         raise NotUnderstood(f"Content-Type {full!r} is no media type")
     media = full.partition(";")[0].strip().lower()
-    if media == "application/json" or media.endswith("+json"):
+    if _is_json(media):
         return body, "json"
     if not media.startswith("text/"):
         return body, "binary"
@@ -80,6 +80,11 @@ def payload_of(request: Request, body: bytes) -> tuple[bytes, Kind]:
         raise NotUnderstood(f"charset {found[1] if found else ''!r} is unknown: send UTF-8") from None
     except UnicodeError as error:
         raise OptionError(f"the body is not the text that its Content-Type says ({error})") from None
+
+
+def _is_json(media_type: str) -> bool:
+    media = media_type.partition(";")[0].strip().lower()
+    return media == "application/json" or media.endswith("+json")
 
 
 def headers_of(request: Request) -> dict[str, str]:
@@ -134,8 +139,11 @@ def moment(text: str) -> datetime:
 
 def alone(batch: pa.RecordBatch, tag: str | None) -> Response:
     """The first message as an answer; `tag`: by which it is held."""
-    kind, id = batch.column("payload_kind")[0].as_py(), batch.column("id")[0].as_py()
-    headers = header_dicts(batch.slice(0, 1))[0]
+    payload, kind, id = (batch.column(name)[0].as_py() for name in ("payload", "payload_kind", "id"))
+    headers = dict(header_dicts(batch.slice(0, 1))[0])
+    media = headers.pop(TYPE, None) or _KINDS[kind]
+    if _is_json(media):  # a store may keep a JSON string as the text that it is
+        payload = as_json(payload, kind)
     told = {
         "x-ks-id": id if tag is None else handle_of(tag, id),
         "x-ks-message-id": id,
@@ -144,9 +152,9 @@ def alone(batch: pa.RecordBatch, tag: str | None) -> Response:
         "cache-control": "no-store",
         "x-content-type-options": "nosniff",
         "content-security-policy": "sandbox",  # a payload is nobody's page
-        TYPE: headers.pop(TYPE, None) or _KINDS[kind],
+        TYPE: media,
     }
-    answer = Response(batch.column("payload")[0].as_py())
+    answer = Response(payload)
     raw = [(_name(key), _value(value)) for key, value in told.items()]
     raw += [(_name(PREFIX + key), _value(value)) for key, value in headers.items()]
     answer.raw_headers += raw

@@ -85,7 +85,7 @@ def status_of(error: Exception) -> int:
 def problem(status: int, title: str, detail: str, **more: Any) -> Response:
     """The answer that tells a problem."""
     document = {"type": "about:blank", "title": title, "status": status, "detail": detail, **more}
-    headers = {"Retry-After": str(RETRY_AFTER)} if status == 503 else None
+    headers = {503: {"Retry-After": str(RETRY_AFTER)}, 413: {"Connection": "close"}}.get(status)  # nobody reads the rest
     text = orjson.dumps(document, default=str, option=orjson.OPT_NON_STR_KEYS)
     return Response(text, status, headers, MEDIA_TYPE)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -51,7 +52,10 @@ def serve(
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             app.state.service.lines.end()  # uvicorn would wait for those who wait
-            super().handle_exit(sig, frame)
+            if sig == signal.SIGTERM:  # the usual end: uvicorn would send the signal again when all is done
+                self.should_exit = True
+            else:
+                super().handle_exit(sig, frame)
 
     with _listening(host, port) as listening:
         address, number = listening.getsockname()[:2]

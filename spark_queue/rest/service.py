@@ -28,6 +28,9 @@ T = TypeVar("T")
 #: Threads that ask stores, and threads in which the first of a line waits.
 THREADS, WAITING = 32, 64
 
+#: Seconds to keep trying while a database cannot be reached: callers have a patience of their own.
+PATIENCE = 2.0
+
 #: ms that messages are held which are popped, until they are removed in the next step.
 POPPED = 60_000
 
@@ -109,7 +112,7 @@ class Service:
     def __init__(self, settings: Settings) -> None:
         """Opens nothing yet."""
         self.settings, self.limits = settings, settings.limits
-        self.stores = {ns: open_store(one.url) for ns, one in settings.options.items()}
+        self.stores = {ns: open_store(one.url, patience=PATIENCE) for ns, one in settings.options.items()}
         self.lines = Lines()
         self.meters = Meters(self.stores)
         self._threads = ThreadPoolExecutor(THREADS, "rest")
