@@ -23,6 +23,13 @@ def serve(
     url: Annotated[
         list[str] | None, option("--url", "NAME=URL", "Serve this store, too, as namespace NAME; repeatable.")
     ] = None,
+    events: Annotated[
+        str | None, option("--events", "NAME/QUEUE", "Serve the events of this queue, as hub-queue does.")
+    ] = None,
+    declared: Annotated[
+        list[Path] | None,
+        option("--executors", "FILE", "Executors, heartbeats and settings of the events; repeatable."),
+    ] = None,
     host: Annotated[str, option("--host", "ADDRESS", "Where to listen (default: 127.0.0.1).")] = "127.0.0.1",
     port: Annotated[
         int, option("--port", "N", "And at which port; 0: any free one (default: 3444).", min=0, max=65535)
@@ -51,15 +58,22 @@ def serve(
     Without tokens and users only on a loopback address.
     """
     try:
+        from spark_queue.events.files import declared_in
         from spark_queue.rest import Credentials, Limits, Settings
         from spark_queue.rest.server import serve as run
     except ModuleNotFoundError as missing:
         raise UsageError(f"{missing}; install it with: pip install 'spark-queue[rest]'") from None
     if max_wait == float("inf"):
         raise OptionError("--max-wait must end", option="max-wait")
+    try:
+        work = declared_in(*declared or ())
+    except OSError as error:
+        raise UsageError(f"{error.filename}: {error.strerror}") from None
     settings = Settings(
         graph=served(graph, url or ()),
         credentials=Credentials.read(os.environ, token_file, users_file),
+        events=events,
+        declared=work,
         limits=Limits(max_body, max_batch, round(max_wait * 1000)),
     )
     run(settings, host, port, certificate=tls_cert, key=tls_key, started=lambda at: say(f"serving at {at}"))

@@ -12,7 +12,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
 from spark_queue import __version__
-from spark_queue.rest import batches, exchanges, queues
+from spark_queue.rest import batches, exchanges, hub_queue, queues
 from spark_queue.rest.guard import Guard
 from spark_queue.rest.metrics import Timed
 from spark_queue.rest.problems import PROBLEM, tell_problems
@@ -46,7 +46,7 @@ def create_app(settings: Settings) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.service = service
-    for one in (batches.routes, queues.routes, exchanges.routes, measures):
+    for one in (batches.routes, queues.routes, exchanges.routes, hub_queue.routes, measures):
         app.include_router(one)
     tell_problems(app)
     app.add_middleware(Guard, credentials=settings.credentials)

@@ -13,6 +13,7 @@ import pyarrow as pa
 from fastapi import Depends, Request
 
 from spark_queue.errors import OptionError, near
+from spark_queue.events.queue import Events
 from spark_queue.options import QueueOptions
 from spark_queue.rest.handles import new_tag
 from spark_queue.rest.lines import GONE, Lines, Waiter
@@ -25,8 +26,8 @@ from spark_queue.store.policy import bury_exhausted, give_back
 
 T = TypeVar("T")
 
-#: Threads that ask stores, and threads in which the first of a line waits.
-THREADS, WAITING = 32, 64
+#: Threads that ask stores; in which the first of a line waits; in which executors work.
+THREADS, WAITING, EXECUTING = 32, 64, 8
 
 #: Seconds to keep trying while a database cannot be reached: callers have a patience of their own.
 PATIENCE = 2.0
@@ -115,8 +116,17 @@ class Service:
         self.stores = {ns: open_store(one.url, patience=PATIENCE) for ns, one in settings.options.items()}
         self.lines = Lines()
         self.meters = Meters(self.stores)
+        self.events = self._events(settings)
         self._threads = ThreadPoolExecutor(THREADS, "rest")
+        self._executing = ThreadPoolExecutor(EXECUTING, "rest executes")
         self._waiting = ThreadPoolExecutor(WAITING, "rest waits")
+
+    def _events(self, settings: Settings) -> Events | None:
+        place = settings.place_of_events()
+        if place is None:
+            return None
+        store = open_store(settings.options[place.ns].url, patience=PATIENCE)  # of its own: events have their layout
+        return Events(store, place.queue, executors=settings.declared.executors, settings=settings.declared.settings)
 
     def room(self, ns: str, queue: str) -> Room:
         """A queue of a namespace. Raises `NotThere` for a namespace, and `OptionError` for a name that no queue has."""
@@ -129,6 +139,10 @@ class Service:
     async def work(self, act: Callable[..., T], *args: Any) -> T:
         """Do what may block, in a thread, to its end."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, act, *args)
+
+    async def execute(self, act: Callable[..., T], *args: Any) -> T:
+        """The same of what may take long: it keeps no thread from the others."""
+        return await asyncio.get_running_loop().run_in_executor(self._executing, act, *args)
 
     async def take(self, room: Room, waiter: Waiter, tag: str, most: int, wait: int, lease: int | None) -> Taken | None:
         """Take up to so many messages, waiting up to `wait` ms for the first; `None` if none came.
@@ -169,9 +183,12 @@ class Service:
         """Let all threads end, and give back what stores hold."""
         self.lines.end()
         self._waiting.shutdown(cancel_futures=True)
+        self._executing.shutdown()
         self._threads.shutdown()
         for store in self.stores.values():
             store.close()
+        if self.events is not None:
+            self.events.store.close()
 
 
 def _served(request: Request) -> Service:

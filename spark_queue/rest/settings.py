@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spark_queue.errors import OptionError, near
+from spark_queue.events.executors import Executors
+from spark_queue.events.files import Declared
 from spark_queue.graph import Graph, Place, checked
 from spark_queue.options import QueueOptions
 from spark_queue.store import usable
@@ -98,15 +100,18 @@ def _lines(file: Path | None, option: str) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a server serves: the namespaces and exchanges of a graph.
+    """What a server serves: the namespaces and exchanges of a graph, and the `events` of one queue (`ns/queue`).
 
     The options of a namespace hold here as they do for exchanges that read there: `reserveTimeout`, `maxTries`,
-    `deadLetterQueue`, `history`. Raises `OptionError` and `GraphError` for what cannot be meant; connects to nothing.
+    `deadLetterQueue`, `history`. `declared`: executors and heartbeats of the events. Raises `OptionError` and
+    `GraphError` for what cannot be meant; connects to nothing.
     """
 
     graph: Graph
     credentials: Credentials = Credentials()
     limits: Limits = Limits()
+    events: str | None = None
+    declared: Declared = field(default_factory=Declared)
     options: Mapping[str, QueueOptions] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -122,13 +127,19 @@ class Settings:
                 raise OptionError(f"namespace {name!r}: {error}", **error.facts) from None
         object.__setattr__(self, "options", options)
 
-    def place(self, text: str, option: str) -> Place:
-        """A queue of a namespace, told as `ns/queue`. Raises `OptionError`."""
-        ns, slash, queue = text.partition("/")
+        self.place_of_events()
+        Executors(self.declared.executors).check()
+
+    def place_of_events(self) -> Place | None:
+        """Where the events are. Raises `OptionError` where that is no queue of a namespace."""
+        if self.events is None:
+            return None
+        ns, slash, queue = self.events.partition("/")
         if not slash or not queue:
-            raise OptionError(f"--{option} {text!r} must be NAMESPACE/QUEUE", option=option)
+            raise OptionError(f"--events {self.events!r} must be NAMESPACE/QUEUE", option="events")
         if ns not in self.options:
-            raise OptionError(f"--{option} {text!r}: there is no namespace {ns!r}{near(ns, self.options)}", option=option)
+            hint = near(ns, self.options)
+            raise OptionError(f"--events {self.events!r}: there is no namespace {ns!r}{hint}", option="events")
         return Place(queue, ns)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 
 import pytest
@@ -64,3 +65,11 @@ def queue(store):
 def q(ns, queue):
     """The path of the queue."""
     return f"/q/{ns}/{queue}"
+
+
+def until(true, seconds=15):
+    """Wait for it to come true."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not come true"
+        time.sleep(0.05)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -12,7 +11,7 @@ import pytest
 
 from spark_queue import Queue
 from spark_queue.rest.handles import handle_of, held_by
-from tests.serving import serving
+from tests.rest.conftest import until
 
 PAYLOADS = {
     "object": (b'{"a": [1, 2.5, null, "\xc3\xa9"], "n": 123456789012345678}', "application/json"),
@@ -119,18 +118,6 @@ def test_a_late_commit_touches_nothing_of_another(http, q):
     assert http.patch(f"{q}/commit", json=[late]).json() == {"committed": 0}
     assert http.get(f"{q}/status").json()["resvSize"] == 1
     assert http.patch(f"{q}/commit/{other}").status_code == 204
-
-
-def test_a_reservation_outlives_the_server(urls, ns, q, tmp_path):
-    with serving(tmp_path, "--url", f"{ns}={urls[ns]}") as first:
-        httpx.put(first.url + q, json="x")
-        handle = httpx.get(first.url + q, params={"reserve": 1}).headers["x-ks-id"]
-        first.kill()
-    with serving(tmp_path, "--url", f"{ns}={urls[ns]}") as second:
-        assert httpx.get(f"{second.url}{q}/status").json()["resvSize"] == 1
-        assert httpx.patch(f"{second.url}{q}/commit/{handle}").status_code == 204
-        assert httpx.get(f"{second.url}{q}/status").json()["totalSize"] == 0
-        assert second.stop() == 0
 
 
 def test_who_fails_too_often_is_a_dead_letter(http, q):
@@ -277,16 +264,6 @@ def test_a_paused_queue_gives_nothing_until_it_goes_on(http, q, server):
         assert answer.result().json() == 1
 
 
-def test_a_server_that_ends_lets_nobody_wait(urls, ns, q, tmp_path):
-    with serving(tmp_path, "--url", f"{ns}={urls[ns]}") as ending, ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(httpx.get, ending.url + q, params={"to": 20_000}, timeout=30)
-        until(lambda: httpx.get(f"{ending.url}{q}/consumers").json())
-        start = time.monotonic()
-        assert ending.stop() == 0
-        assert time.monotonic() - start < 8
-        assert answer.result().status_code == 503
-
-
 # --- everything else ------------------------------------------------------------------------------------------------
 
 
@@ -377,26 +354,3 @@ def test_a_large_body_that_does_not_say_so_is_not_read_to_its_end(http):
     except httpx.WriteError:
         pass  # the server has hung up
     assert len(sent) < 1000
-
-
-def test_a_database_that_is_down_is_told_as_such(tmp_path):
-    with serving(tmp_path, "--url", "gone=redis://me:secret@127.0.0.1:1/0", "--url", f"here=sqlite:///{tmp_path}/q.db") as started:
-        with httpx.Client(base_url=started.url, timeout=30) as http:
-            answers = []
-            asking = threading.Thread(target=lambda: answers.append(http.put("/q/gone/x", json=1)))
-            asking.start()
-            assert httpx.put(f"{started.url}/q/here/x", json=1).status_code == 200  # nobody waits for it
-            asking.join()
-            (refused,) = answers
-            assert refused.status_code == 503 and refused.headers["retry-after"] == "1"
-            assert "secret" not in refused.text and "secret" not in http.get("/q").text
-            numbers = http.get("/metrics").text
-        assert 'q_global_up{ns="gone"} 0.0' in numbers and 'q_global_size{ns="here",q="x"} 1.0' in numbers
-        assert "secret" not in started.said
-
-
-def until(true, seconds=15):
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not come true"
-        time.sleep(0.05)
