@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Literal, get_args
@@ -303,6 +303,20 @@ def as_json(payload: bytes, kind: str) -> bytes:
     if kind == "text":
         return orjson.dumps(payload.decode())
     return orjson.dumps({"$binary": {"base64": base64.b64encode(payload).decode(), "subType": "00"}})
+
+
+def jsonable(value: object) -> object:
+    """What JSON has for a value that it has not: moments in ISO format (UTC), bytes in Extended JSON.
+
+    Raises `TypeError` where that is nothing.
+    """
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if isinstance(value, bytes):
+        return orjson.loads(as_json(value, "binary"))
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    raise TypeError(f"no JSON for {type(value).__name__}")
 
 
 def of_json(texts: pa.Array) -> tuple[pa.Array, pa.Array]:

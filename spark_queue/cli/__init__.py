@@ -21,6 +21,7 @@ try:
         queues,
         reservations,
         rfq,
+        serve,
         watch,
     )
     from spark_queue.cli.parse import app
@@ -32,7 +33,7 @@ except ModuleNotFoundError as missing:
 
 __all__ = [
     "app", "deadletter", "doctor", "graph", "history", "itself", "layout", "ledger", "main", "messages", "queues",
-    "reservations", "rfq", "watch",
+    "reservations", "rfq", "serve", "watch",
 ]  # fmt: skip
 
 

@@ -30,7 +30,7 @@ SECTIONS = {
     "Queues": ("size", "stats", "watch", "pause", "resume", "layout", "compact"),
     "Repair": ("doctor", "reservations", "release", "deadletter", "ledger", "graph"),
     "By rfq's words": ("info", "list-topics", "list-queue", "purge-queue", "publish", "consume", "harvest"),
-    "Itself": ("version", "completions"),
+    "Itself": ("serve", "version", "completions"),
 }
 
 CODES = (

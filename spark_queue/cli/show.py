@@ -6,9 +6,8 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
-from json import dumps, loads
+from json import dumps
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -56,17 +55,7 @@ def dumped(value: object, indent: int | None = None) -> str:
 
     Moments in ISO format (UTC), bytes as Extended JSON.
     """
-    return dumps(value, default=_plain, indent=indent, ensure_ascii=False)
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    if isinstance(value, bytes):
-        return loads(message.as_json(value, "binary"))
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    raise TypeError(f"no JSON for {type(value).__name__}")
+    return dumps(value, default=lambda one: message.jsonable(one), indent=indent, ensure_ascii=False)
 
 
 #: Heads of columns that hold numbers.

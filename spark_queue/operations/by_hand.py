@@ -168,16 +168,33 @@ def _batch(
 
 
 def _whole(lines: Sequence[tuple[int, bytes]], common: Common, before: int, made: MakeIds) -> pa.RecordBatch:
-    rows = []
+    values = []
     for number, line in lines:
         try:
-            value = load_json(line)
+            values.append(load_json(line))
         except ValueError as error:
             raise _wrong(number, f"it is not JSON ({error})", before) from None
+    try:
+        return whole_messages(values, common, made)
+    except MessageError as error:
+        row, rule = next(iter(error.rows.items()))
+        raise _wrong(lines[row][0], rule, before) from None
+
+
+def whole_messages(values: Sequence[Json], common: Common | None = None, made: MakeIds = new_ids) -> pa.RecordBatch:
+    """Objects that tell a whole message each, as `pop --json` prints them, as a PUSHES batch.
+
+    `made` gives ids to those that have none. Raises `MessageError`, whose `rows` tells which are none.
+    """
+    rows, wrong = [], {}
+    for number, value in enumerate(values):
         try:
-            rows.append(_told(value, common))
-        except (ValueError, TypeError) as error:
-            raise _wrong(number, str(error), before) from None
+            rows.append(_told(value, common or Common()))
+        except (ValueError, TypeError, OverflowError) as error:
+            wrong[number] = str(error)
+    if wrong:
+        number, rule = next(iter(wrong.items()))
+        raise MessageError(f"message {number}: {rule}; nothing was pushed", rows=wrong)
     columns = {name: [row[name] for row in rows] for name in _FIELDS}
     payloads, kinds = of_json(pa.array(columns["payload"], pa.binary()))
     ids = [new if id is None else id for id, new in zip(columns["id"], made(len(rows)), strict=True)]
@@ -217,8 +234,12 @@ def _told(value: Json, common: Common) -> dict[str, Any]:
         mature = datetime.fromisoformat(str(mature))
         if mature.tzinfo is None:
             raise ValueError("its mature has no time zone: 2026-01-31T12:00Z")
-    if delay is not None and (isinstance(delay, bool) or not isinstance(delay, int | float)):
-        raise ValueError("its delay is no number of seconds")
+    if delay is not None and (
+        isinstance(delay, bool) or not isinstance(delay, int | float) or not abs(delay) <= LATEST / 2000
+    ):
+        raise ValueError("its delay is no number of seconds that ends before the year 5000")
+    for text in (id or "", *(headers or {}), *(headers or {}).values()):
+        text.encode()  # half a surrogate pair is no text
     return {
         "id": id,
         "payload": dump_json(value["payload"]),

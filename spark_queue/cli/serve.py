@@ -1,0 +1,99 @@
+"""Queues over HTTP."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from spark_queue.cli.parse import app, lasting, option
+from spark_queue.cli.show import say
+from spark_queue.errors import OptionError, UsageError
+
+if TYPE_CHECKING:
+    from spark_queue.graph import Graph
+
+
+@app.command()
+def serve(
+    graph: Annotated[
+        Path | None, option("--graph", "FILE", "Serve the namespaces and exchanges of this file.")
+    ] = None,
+    url: Annotated[
+        list[str] | None, option("--url", "NAME=URL", "Serve this store, too, as namespace NAME; repeatable.")
+    ] = None,
+    events: Annotated[
+        str | None, option("--events", "NAME/QUEUE", "Serve the events of this queue, as hub-queue does.")
+    ] = None,
+    declared: Annotated[
+        list[Path] | None,
+        option("--executors", "FILE", "Executors, heartbeats and settings of the events; repeatable."),
+    ] = None,
+    host: Annotated[str, option("--host", "ADDRESS", "Where to listen (default: 127.0.0.1).")] = "127.0.0.1",
+    port: Annotated[
+        int, option("--port", "N", "And at which port; 0: any free one (default: 3444).", min=0, max=65535)
+    ] = 3444,
+    token_file: Annotated[
+        Path | None, option("--token-file", "FILE", "Bearer tokens, one a line; or $SPARK_QUEUE_REST_TOKEN is one.")
+    ] = None,
+    users_file: Annotated[
+        Path | None,
+        option("--users-file", "FILE", "Users, one user:password a line; or $SPARK_QUEUE_REST_USER is one."),
+    ] = None,
+    tls_cert: Annotated[Path | None, option("--tls-cert", "FILE", "Speak TLS with this certificate (PEM).")] = None,
+    tls_key: Annotated[Path | None, option("--tls-key", "FILE", "Its key, if that is in another file.")] = None,
+    max_body: Annotated[
+        int, option("--max-body", "BYTES", "Largest body of a request (default: 16 MiB).", min=1)
+    ] = 16 << 20,
+    max_batch: Annotated[
+        int, option("--max-batch", "N", "Most messages of a request (default: 10000).", min=1)
+    ] = 10_000,
+    max_wait: Annotated[
+        Any, option("--max-wait", "60s", "Longest that a request may wait for a message.", parser=lasting)
+    ] = "60s",
+) -> None:
+    """Serve queues over HTTP, until it is stopped.
+
+    Without tokens and users only on a loopback address.
+    """
+    try:
+        from spark_queue.events.files import declared_in
+        from spark_queue.rest import Credentials, Limits, Settings
+        from spark_queue.rest.server import serve as run
+    except ModuleNotFoundError as missing:
+        raise UsageError(f"{missing}; install it with: pip install 'spark-queue[rest]'") from None
+    if max_wait == float("inf"):
+        raise OptionError("--max-wait must end", option="max-wait")
+    try:
+        work = declared_in(*declared or ())
+    except OSError as error:
+        raise UsageError(f"{error.filename}: {error.strerror}") from None
+    settings = Settings(
+        graph=served(graph, url or ()),
+        credentials=Credentials.read(os.environ, token_file, users_file),
+        events=events,
+        declared=work,
+        limits=Limits(max_body, max_batch, round(max_wait * 1000)),
+    )
+    run(settings, host, port, certificate=tls_cert, key=tls_key, started=lambda at: say(f"serving at {at}"))
+
+
+def served(file: Path | None, urls: Sequence[str]) -> Graph:
+    """The graph of a file, with more namespaces."""
+    from spark_queue.graph import Graph, Namespace
+    from spark_queue.graph_file import graph_in
+
+    try:
+        graph = Graph({}) if file is None else graph_in(file)
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror}") from None
+    spaces = dict(graph.namespaces)
+    for one in urls:
+        name, sign, url = one.partition("=")
+        if not name or not sign or "://" not in url or "://" in name:
+            raise OptionError(f"--url {name!r} must be NAME=URL, such as local=sqlite:///queues.db", option="url")
+        if name in spaces:
+            raise OptionError(f"--url {name!r}: there is a namespace of that name already", option="url")
+        spaces[name] = Namespace(url)
+    return Graph(spaces, graph.exchanges, graph.max_hops, graph.links)

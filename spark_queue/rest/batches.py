@@ -1,0 +1,152 @@
+"""Many messages a request: keuss-server has no such thing. All is JSON, in which a message is what `pop --json` prints."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query, Request
+from starlette.responses import Response
+
+from spark_queue.errors import OptionError
+from spark_queue.message import new_id_array
+from spark_queue.operations.by_hand import whole_messages
+from spark_queue.rest.bodies import answer, body_of, facts_of, json_of
+from spark_queue.rest.handles import by_tag, handle_of
+from spark_queue.rest.problems import NothingCame, NotUnderstood
+from spark_queue.rest.queues import taken_by
+from spark_queue.rest.routes import (
+    Delay,
+    HeldFor,
+    Lease,
+    Namespace,
+    QueueName,
+    Reserve,
+    Tid,
+    Wait,
+    body,
+    json_answer,
+    router,
+)
+from spark_queue.rest.service import Served, Service
+
+routes = router("batches")
+
+MESSAGE = {
+    "type": "object",
+    "required": ["payload"],
+    "additionalProperties": False,
+    "properties": {
+        "payload": {"description": 'JSON; a string is a text, `{"$binary": …}` (Extended JSON) bytes.'},
+        "id": {"type": "string", "minLength": 1, "maxLength": 50},
+        "headers": {"type": "object", "additionalProperties": {"type": "string"}},
+        "mature": {"type": "string", "format": "date-time"},
+        "delay": {"type": "number", "minimum": 0, "maximum": 1e9, "description": "Seconds."},
+        "tries": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1},
+    },
+}
+MESSAGES = {"type": "array", "items": MESSAGE}
+HANDLES = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+
+
+async def _list(request: Request, service: Service, of: str) -> list[object]:
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media != "application/json":
+        raise NotUnderstood(f"a batch is a JSON array of {of}: Content-Type must be application/json, not {media!r}")
+    found = json_of(await body_of(request, service.limits.body))
+    if not isinstance(found, list):
+        raise OptionError(f"a batch is a JSON array of {of}")
+    service.check_batch(len(found), "the number of them")
+    return list(found)
+
+
+@routes.post("/q/{ns}/{queue}/batch", responses={200: json_answer("The `ids`, in order.")},
+             openapi_extra=body("The messages.", "application/json", schema=MESSAGES))  # fmt: skip
+async def push_batch(ns: Namespace, queue: QueueName, service: Served, request: Request) -> Response:
+    """Push messages, all or, where one of them cannot be a message, none.
+
+    An id that the queue holds already is left as it is, so a batch with ids may be pushed again.
+    """
+    room = service.room(ns, queue)
+    with service.meters.failing("push", ns, queue):
+        values = await _list(request, service, "messages")
+
+        def act() -> list[str]:
+            batch = whole_messages(values, made=lambda n: room.store.own_ids(new_id_array(n)).to_pylist())  # type: ignore[arg-type]
+            room.store.push(queue, batch)
+            ids: list[str] = batch.column("id").to_pylist()
+            return ids
+
+        ids = await service.work(act)
+    service.meters.count("push", ns, queue, "ok", len(ids))
+    return answer({"ids": ids})
+
+
+@routes.get("/q/{ns}/{queue}/batch", responses={200: json_answer("`messages`, and the `reservation` that holds them.")})
+async def pop_batch(
+    ns: Namespace,
+    queue: QueueName,
+    service: Served,
+    request: Request,
+    n: Annotated[int, Query(ge=1, description="Most messages.")] = 100,
+    to: Wait = 0,
+    reserve: Reserve = False,
+    lease: Lease = None,
+    consumer: HeldFor = None,
+    tid: Tid = None,
+) -> Response:
+    """Take messages, or reserve them: those that are ready when the first one is.
+
+    None is an empty list. `reservation` settles all of them, the `handle` of each that one. There may be fewer than
+    `n` where they are large.
+    """
+    room = service.room(ns, queue)
+    service.check_batch(n, "n")
+    try:
+        taken = await taken_by(service, room, request, n, to, reserve, lease, consumer, tid)
+    except NothingCame:
+        return answer({"reservation": None, "messages": []})
+    tag = taken.tag if reserve else None
+
+    def act() -> Response:
+        handle = None if tag is None else handle_of(tag)
+        return answer({"reservation": handle, "messages": list(facts_of(taken.batches, tag))})
+
+    return await service.work(act)
+
+
+async def _handles(request: Request, service: Service) -> dict[str, list[str] | None]:
+    handles = await _list(request, service, "handles")
+    if not handles or not all(isinstance(one, str) for one in handles):
+        raise OptionError("a batch to settle is a JSON array of handles, one or more")
+    return by_tag([str(one) for one in handles])
+
+
+@routes.patch("/q/{ns}/{queue}/commit", responses={200: json_answer("How many were held, and are `committed`.")},
+              openapi_extra=body("Handles.", "application/json", schema=HANDLES))  # fmt: skip
+async def commit_batch(ns: Namespace, queue: QueueName, service: Served, request: Request) -> Response:
+    """Remove messages that are reserved, by their handles and those of reservations.
+
+    What is not held by them any more is left alone, and missing from the number.
+    """
+    room = service.room(ns, queue)
+    with service.meters.failing("commit", ns, queue):
+        held = await _handles(request, service)
+        done = await service.work(lambda: sum(room.commit(tag, ids) for tag, ids in held.items()))
+    service.meters.count("commit", ns, queue, "ok", done)
+    return answer({"committed": done})
+
+
+@routes.patch("/q/{ns}/{queue}/rollback", responses={200: json_answer("How many went where.")},
+              openapi_extra=body("Handles.", "application/json", schema=HANDLES))  # fmt: skip
+async def rollback_batch(
+    ns: Namespace, queue: QueueName, service: Served, request: Request, delay: Delay = 0
+) -> Response:
+    """Give back messages that are reserved, as failed."""
+    room = service.room(ns, queue)
+    with service.meters.failing("rollback", ns, queue):
+        held = await _handles(request, service)
+        both = await service.work(lambda: [room.rollback(tag, ids, delay) for tag, ids in held.items()])
+    given, dead = sum(one for one, _ in both), sum(one for _, one in both)
+    service.meters.count("rollback", ns, queue, "ok", given)
+    service.meters.count("rollback", ns, queue, "deadletter", dead)
+    return answer({"rolled_back": given, "dead": dead})

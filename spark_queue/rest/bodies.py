@@ -1,0 +1,194 @@
+"""Bodies and headers of HTTP, and messages.
+
+A message alone is the body itself: JSON, text or bytes by its `Content-Type`; its headers are `x-ks-hdr-<name>`, in UTF-8.
+A batch is JSON, in which a message looks as it does on the command line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+import pyarrow as pa
+from fastapi import Request
+from starlette.responses import Response
+
+from spark_queue.errors import OptionError
+from spark_queue.message import LATEST, PUSHES, Json, Kind, as_json, header_dicts, jsonable, load_json
+from spark_queue.rest.handles import handle_of
+from spark_queue.rest.problems import NotUnderstood, TooLarge
+
+#: What begins the name of a header of HTTP that is one of a message's.
+PREFIX = "x-ks-hdr-"
+
+#: The header of a message that tells the type of its payload.
+TYPE = "content-type"
+
+_KINDS: dict[str, str] = {"json": "application/json", "text": "text/plain; charset=utf-8", "binary": "application/octet-stream"}
+_TOKEN = "!#$&'*+-.^_`|~"  # and letters and digits: what the name of a header of HTTP may have
+_CONTROL = re.compile("[\x00-\x1f\x7f]")
+_MEDIA_TYPE = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+-]+\s*(;.*)?")
+
+
+async def body_of(request: Request, most: int) -> bytes:
+    """The body. Raises `TooLarge`, before it is read where it says so itself, and `NotUnderstood` for one compressed."""
+    if (coding := request.headers.get("content-encoding", "identity")) != "identity":
+        raise NotUnderstood(f"Content-Encoding {coding!r}: send the body as it is")
+    length = request.headers.get("content-length", "0")
+    parts, size = [], int(length) if length.isdecimal() else 0
+    if size <= most:
+        size = 0
+        async for part in request.stream():
+            size += len(part)
+            if size > most:
+                break
+            parts.append(part)
+    if size > most:
+        raise TooLarge(f"the body is larger than the {most:,} bytes that this server takes")
+    return b"".join(parts)
+
+
+def json_of(text: bytes) -> Json:
+    """The value of a JSON body. Raises `OptionError`."""
+    try:
+        return load_json(text)
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"the body is not JSON ({error})") from None
+
+
+# --- a message alone ------------------------------------------------------------------------------------------------
+
+
+def payload_of(request: Request, body: bytes) -> tuple[bytes, Kind]:
+    """The payload that a body is, and its kind. Raises `NotUnderstood`."""
+    full = request.headers.get(TYPE, "")
+    if full and not _MEDIA_TYPE.fullmatch(full):
+        raise NotUnderstood(f"Content-Type {full!r} is no media type")
+    media = full.partition(";")[0].strip().lower()
+    if _is_json(media):
+        return body, "json"
+    if not media.startswith("text/"):
+        return body, "binary"
+    found = re.search(r"charset=\"?([^\s;\"]+)", full, re.IGNORECASE)
+    try:
+        return body.decode(found[1] if found else "utf-8").encode(), "text"
+    except LookupError:
+        raise NotUnderstood(f"charset {found[1] if found else ''!r} is unknown: send UTF-8") from None
+    except UnicodeError as error:
+        raise OptionError(f"the body is not the text that its Content-Type says ({error})") from None
+
+
+def _is_json(media_type: str) -> bool:
+    media = media_type.partition(";")[0].strip().lower()
+    return media == "application/json" or media.endswith("+json")
+
+
+def headers_of(request: Request) -> dict[str, str]:
+    """The headers of a message. Raises `OptionError` where they are not UTF-8."""
+    found = {}
+    for name, value in request.headers.raw:
+        key = name.decode("latin-1")
+        if key == TYPE or key.startswith(PREFIX):
+            try:
+                found[key.removeprefix(PREFIX)] = value.decode()
+            except UnicodeDecodeError:
+                raise OptionError(f"the header {key} is not UTF-8") from None
+    return found
+
+
+def pushed(
+    payload: bytes,
+    kind: Kind,
+    headers: dict[str, str],
+    *,
+    id: str,
+    mature: datetime | None,
+    delay: float | None,
+    tries: int,
+) -> pa.RecordBatch:
+    """One message as a PUSHES batch; `delay` in seconds. Raises `OptionError`."""
+    if delay is not None and not 0 <= delay <= LATEST / 2000:
+        raise OptionError(f"delay={delay} must be 0 or more seconds, and end before the year 5000", option="delay")
+    if mature is not None and delay is not None:
+        raise OptionError("give either mature or delay, not both", option="mature")
+    row = {
+        "id": id, "payload": payload, "payload_kind": kind, "headers": list(headers.items()), "mature": mature,
+        "delay": None if delay is None else round(delay * 1000), "tries": tries,
+    }  # fmt: skip
+    return pa.RecordBatch.from_pylist([row], schema=PUSHES)
+
+
+def moment(text: str) -> datetime:
+    """A moment, in seconds since 1970 or in ISO format with a time zone. Raises `OptionError`."""
+    try:
+        return datetime.fromtimestamp(float(text), UTC)
+    except (ValueError, OverflowError, OSError):
+        pass
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise OptionError(f"mature={text!r} must be seconds since 1970, or a moment such as 2026-01-31T12:00Z")
+    return found
+
+
+def alone(batch: pa.RecordBatch, tag: str | None) -> Response:
+    """The first message as an answer; `tag`: by which it is held."""
+    payload, kind, id = (batch.column(name)[0].as_py() for name in ("payload", "payload_kind", "id"))
+    headers = dict(header_dicts(batch.slice(0, 1))[0])
+    media = headers.pop(TYPE, None) or _KINDS[kind]
+    if _is_json(media):  # a store may keep a JSON string as the text that it is
+        payload = as_json(payload, kind)
+    told = {
+        "x-ks-id": id if tag is None else handle_of(tag, id),
+        "x-ks-message-id": id,
+        "x-ks-tries": str(batch.column("tries")[0].as_py()),
+        "x-ks-mature": str(jsonable(batch.column("mature")[0].as_py())),
+        "cache-control": "no-store",
+        "x-content-type-options": "nosniff",
+        "content-security-policy": "sandbox",  # a payload is nobody's page
+        TYPE: media,
+    }
+    answer = Response(payload)
+    raw = [(_name(key), _value(value)) for key, value in told.items()]
+    raw += [(_name(PREFIX + key), _value(value)) for key, value in headers.items()]
+    answer.raw_headers += raw
+    return answer
+
+
+def _name(key: str) -> bytes:
+    return quote(key.lower(), safe=_TOKEN).encode()
+
+
+def _value(text: str) -> bytes:
+    """In UTF-8; what would end a line is percent-encoded."""
+    return _CONTROL.sub(lambda one: f"%{ord(one[0]):02X}", text.strip()).encode()
+
+
+# --- batches --------------------------------------------------------------------------------------------------------
+
+
+def facts_of(batches: list[pa.RecordBatch], tag: str | None) -> Iterator[dict[str, Any]]:
+    """The messages of batches as JSON has them; `tag`: by which they are held. Payloads are not parsed again."""
+    names = ("id", "queue", "payload", "payload_kind", "mature", "tries")
+    for batch in batches:
+        columns = (batch.column(name).to_pylist() for name in names)
+        for (id, queue, payload, kind, mature, tries), headers in zip(
+            zip(*columns, strict=True), header_dicts(batch), strict=True
+        ):
+            handle = {} if tag is None else {"handle": handle_of(tag, id)}
+            yield {
+                "id": id, **handle, "queue": queue, "payload": orjson.Fragment(as_json(payload, kind)),
+                "headers": headers, "mature": jsonable(mature), "tries": tries,
+            }  # fmt: skip
+
+
+def answer(value: object, status: int = 200) -> Response:
+    """A value as JSON."""
+    headers = {"Cache-Control": "no-store"}
+    return Response(orjson.dumps(value, default=jsonable), status, headers, "application/json")

@@ -1,0 +1,69 @@
+"""Exchanges, in the form of keuss-server: what the graph declares, who runs it, and what went through.
+
+They are run by `jobs/exchange.py`, or in a notebook: a server shows them, and can neither make nor stop one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import Response
+
+from spark_queue.errors import near
+from spark_queue.graph import Exchange, Link
+from spark_queue.graph_picture import selector_text
+from spark_queue.rest.bodies import answer
+from spark_queue.rest.problems import NotThere
+from spark_queue.rest.routes import json_answer, router
+from spark_queue.rest.service import Served, Service
+from spark_queue.statistics import counted
+from spark_queue.store.owner import consumers
+
+routes = router("exchanges")
+
+
+def _told(name: str, step: Exchange | Link) -> dict[str, Any]:
+    """What the graph declares."""
+    def queue(ns: str, q: str) -> dict[str, str]:
+        return {"ns": ns, "q": q}
+
+    return {
+        "name": name,
+        "kind": "link" if isinstance(step, Link) else "exchange",
+        "src": queue(step.src.ns, step.src.queue),
+        "dst": [
+            queue(to.place.ns, to.place.queue) | {"selector": selector_text(getattr(to, "selector", None)) or None}
+            for to in step.dst
+        ],
+        "delivery": step.guarantee,
+        "consumer": {"parallel": step.consumer.parallel, "wsize": step.consumer.wsize, "reserve": step.consumer.reserve},
+    }
+
+
+def _all(service: Service) -> dict[str, dict[str, Any]]:
+    steps = service.settings.graph.steps
+    found = {name: _told(name, step) for name, step in steps.items()}
+    for ns in dict.fromkeys(step.src.ns for step in steps.values()):
+        store = service.stores[ns]
+        traffic = counted(store.url)
+        for name, step in steps.items():
+            if step.src.ns == ns:
+                owners = [str(one) for _, who, one in consumers(store, step.src.queue) if one and who.split("/")[0] == name]
+                found[name] |= {"running": bool(owners), "owner": owners[0] if owners else None}
+                found[name]["stats"] = vars(traffic[name]) if name in traffic else None
+    return found
+
+
+@routes.get("/x", responses={200: json_answer("Exchanges and links, by name.")})
+async def exchanges(service: Served) -> Response:
+    """The exchanges and links of the graph."""
+    return answer(await service.work(_all, service))
+
+
+@routes.get("/x/{name}", responses={200: json_answer("One of them.")})
+async def exchange(name: str, service: Served) -> Response:
+    """One exchange or link: source, destinations, who runs it (`owner`), and what went through it (`stats`)."""
+    steps = service.settings.graph.steps
+    if name not in steps:
+        raise NotThere(f"no such exchange [{name}]{near(name, steps)}", exchange=name)
+    return answer((await service.work(_all, service))[name])

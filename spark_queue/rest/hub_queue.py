@@ -1,0 +1,221 @@
+"""Events in the form of hub-queue: taken and executed over HTTP, by the words of its README or those of its newest code.
+
+| | README (the default) | newest code (`rs:format=head`) |
+|---|---|---|
+| GET, XML | `event-list/event-uri*` | `event-list/event-id*` |
+| GET, JSON | `{"eventList": […]}` | `[…]` |
+| PUT answers, XML | `result-list/result/{event-uri, result}` | `event-list/event/{event-id, event-status}` |
+| PUT answers, JSON | `{"resultList": [{"uri", "result"}]}` | `[{"id", "status"}]` |
+| text | ids, or `id,status`, a line each (CRLF) | the same |
+
+What is PUT is read in either form, whatever is asked for. Where hub-queue answers with 500 to a call that cannot work, the
+answer here is 400.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal
+from xml.etree.ElementTree import Element, SubElement, tostring
+
+import defusedxml.ElementTree as Safe
+import orjson
+from defusedxml import DefusedXmlException
+from fastapi import Query, Request
+from starlette.responses import Response
+
+from spark_queue.errors import OptionError
+from spark_queue.event import long
+from spark_queue.events.heartbeats import tick
+from spark_queue.events.queue import Events
+from spark_queue.rest.bodies import body_of, json_of
+from spark_queue.rest.problems import NotThere, NotUnderstood
+from spark_queue.rest.routes import body, router
+from spark_queue.rest.service import Served, Service
+
+routes = router("hub-queue")
+
+#: The namespace of the elements.
+NAMESPACE = "http://noslogan.org/hub-queue/event-list"
+
+#: What is spoken, the first before the others where a caller likes them as much.
+XML, JSON, TEXT = "text/xml", "application/json", "text/plain"
+SPOKEN = {XML: XML, "application/xml": XML, JSON: JSON, TEXT: TEXT}
+
+Form = Annotated[
+    Literal["readme", "head"],
+    Query(alias="rs:format", description="As hub-queue's README has it, or as its newest code does."),
+]
+ANSWER = {"description": "XML, JSON or text.", "content": {one: {"schema": {}} for one in (XML, JSON, TEXT)}}
+EVENTS = body("The ids of events, as GET gives them.", XML, JSON)
+
+
+@routes.get("/v1/resources/hub-queue", responses={200: ANSWER})
+async def take(
+    service: Served,
+    request: Request,
+    count: Annotated[int | None, Query(alias="rs:count", ge=0, description="Most events. Default: 10.")] = None,
+    form: Form = "readme",
+) -> Response:
+    """Take new events: they are pending, and nobody else gets them. Those with priority first, then the oldest."""
+    media, events = wanted(request), events_of(service)
+    service.check_batch(count or 0, "rs:count")
+    taken = await service.work(events.take, count)
+    return listed([one.id for one in taken], media, form)
+
+
+@routes.put("/v1/resources/hub-queue", responses={200: ANSWER}, openapi_extra=EVENTS)
+async def execute(service: Served, request: Request, form: Form = "readme") -> Response:
+    """Execute pending events, one after the other, and tell the status of each then.
+
+    One that is not pending is left as it is; one that there is not has no status.
+    """
+    media, events = wanted(request), events_of(service)
+    ids = read(request, await body_of(request, service.limits.body))
+    service.check_batch(len(ids), "the number of events")
+    statuses = await service.execute(events.execute, ids)
+    prefix = events.settings.status_prefix
+    told = {id: long(status, prefix) if status else "" for id, status in statuses.items()}
+    return results(told, media, form)
+
+
+@routes.put("/v1/resources/hub-queue-heartbeat", responses={200: ANSWER})
+async def heartbeat(
+    service: Served,
+    request: Request,
+    heartbeat: Annotated[str | None, Query(alias="rs:heartbeat", description="Its id.")] = None,
+    id: Annotated[str | None, Query(alias="rs:id", description="The same, as the README calls it.")] = None,
+    form: Form = "readme",
+) -> Response:
+    """Make the events of a heartbeat, and give their ids."""
+    media, events = wanted(request), events_of(service)
+    beat = heartbeat if heartbeat is not None else id
+    if beat is None:
+        raise OptionError("Missing 'rs:heartbeat' parameter", option="rs:heartbeat")
+    return listed(await service.work(tick, events, service.settings.declared.heartbeats, beat), media, form)
+
+
+def events_of(service: Service) -> Events:
+    """The events that are served, for this request. Raises `NotThere`."""
+    if service.events is None:
+        raise NotThere("this server has no events: start it with --events NAMESPACE/QUEUE")
+    return service.events.another()
+
+
+# --- what is spoken -------------------------------------------------------------------------------------------------
+
+
+def wanted(request: Request) -> str:
+    """The type of the answer: what the caller likes best, XML before JSON before text. Raises `NotUnderstood`."""
+    accept = ",".join(request.headers.getlist("accept")) or "*/*"
+    liked = {}
+    for part in accept.split(","):
+        media, *parameters = (one.strip().lower() for one in part.split(";"))
+        weight = next((one.removeprefix("q=") for one in parameters if one.startswith("q=")), "1")
+        try:
+            liked[media] = float(weight)
+        except ValueError:
+            raise NotUnderstood(f"Accept: {part.strip()!r} has a weight that is no number") from None
+    found = {
+        one: next((liked[media] for media in (one, f"{one.partition('/')[0]}/*", "*/*") if media in liked), 0.0)
+        for one in SPOKEN
+    }
+    best = max(found.values())
+    if best <= 0:
+        raise NotUnderstood(f"Accept: {accept!r} is not spoken here; these are: {XML}, {JSON}, {TEXT}")
+    return next(SPOKEN[one] for one, weight in found.items() if weight == best)
+
+
+def read(request: Request, text: bytes) -> list[str]:
+    """The ids that a body tells, in either form. Raises `NotUnderstood`, `OptionError`."""
+    media = SPOKEN.get(request.headers.get("content-type", "").partition(";")[0].strip().lower())
+    if media == XML:
+        ids = _of_xml(text)
+    elif media == JSON:
+        ids = _of_json(json_of(text))
+    else:
+        raise NotUnderstood(f"the ids of events are told in XML or JSON: Content-Type must be {XML} or {JSON}")
+    found = [_id(one) for one in ids]
+    if not all(found):
+        raise OptionError("an event in the list has no id")
+    return found
+
+
+def _of_xml(text: bytes) -> list[str]:
+    try:
+        root: Element = Safe.fromstring(text)
+    except (Safe.ParseError, DefusedXmlException, ValueError) as error:
+        raise OptionError(f"the body is no XML that can be read ({error!r})") from None
+    if _local(root) != "event-list":
+        raise OptionError(f"the body is a {_local(root)!r}, and no event-list")
+    return [(one.text or "").strip() for one in root.iter() if _local(one) in ("event-uri", "event-id")]
+
+
+def _local(element: Element) -> str:
+    return str(element.tag).rpartition("}")[2]
+
+
+def _of_json(value: object) -> list[str]:
+    if isinstance(value, Mapping):
+        value = value.get("eventList")
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise OptionError('the body is no list of events: ["…"] or {"eventList": ["…"]}')
+    ids = [one.get("id", one.get("uri")) if isinstance(one, Mapping) else one for one in value]
+    if not all(isinstance(one, str) for one in ids):
+        raise OptionError("the ids of events are texts")
+    return [str(one) for one in ids]
+
+
+def _id(told: str) -> str:
+    """The id in what may be the URI of hub-queue's document: `…/queue/<id>.xml`."""
+    return told.rpartition("/")[2].removesuffix(".xml") if told.startswith("/") else told
+
+
+# --- what is answered -----------------------------------------------------------------------------------------------
+
+
+def listed(ids: Sequence[str], media: str, form: str) -> Response:
+    """Ids as an answer."""
+    if media == XML:
+        root = Element("event-list", xmlns=NAMESPACE)
+        for one in ids:
+            SubElement(root, "event-uri" if form == "readme" else "event-id").text = _clean(one)
+        return _xml(root)
+    if media == JSON:
+        return _answer(orjson.dumps({"eventList": ids} if form == "readme" else ids), JSON)
+    return _lines(ids)
+
+
+def results(statuses: Mapping[str, str], media: str, form: str) -> Response:
+    """What became of events as an answer."""
+    if media == XML:
+        names = ("result-list", "result", "event-uri", "result")
+        outer, inner, id_name, name = names if form == "readme" else ("event-list", "event", "event-id", "event-status")
+        root = Element(outer, xmlns=NAMESPACE)
+        for id, status in statuses.items():
+            one = SubElement(root, inner)
+            SubElement(one, id_name).text = _clean(id)
+            SubElement(one, name).text = _clean(status)
+        return _xml(root)
+    if media == JSON:
+        names = ("uri", "result") if form == "readme" else ("id", "status")
+        told: Any = [dict(zip(names, one, strict=True)) for one in statuses.items()]
+        return _answer(orjson.dumps({"resultList": told} if form == "readme" else told), JSON)
+    return _lines(f"{id},{status}" for id, status in statuses.items())
+
+
+def _clean(text: str) -> str:
+    """Without what XML cannot have."""
+    return "".join(one for one in text if one.isprintable())
+
+
+def _xml(root: Element) -> Response:
+    return _answer(tostring(root, encoding="utf-8", xml_declaration=True), f"{XML}; charset=utf-8")
+
+
+def _lines(lines: Iterable[str]) -> Response:
+    return _answer("\r\n".join(lines).encode(), f"{TEXT}; charset=utf-8")
+
+
+def _answer(text: bytes, media: str) -> Response:
+    return Response(text, headers={"Cache-Control": "no-store", "Content-Type": media})

@@ -1,0 +1,152 @@
+"""Numbers for Prometheus, under the names that keuss-server gives them.
+
+`q_global_*`: what queues hold and what all programs did to them, read from the stores. `keuss_q_*_total`: what was done
+over HTTP here. `http_request_duration_seconds`: how long requests took.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from spark_queue.errors import QueueError
+from spark_queue.store.base import Store
+from spark_queue.store.counters import ACTS
+
+#: Seconds for which what the stores told is believed.
+FRESH = 2.0
+
+#: What is told of a queue: how keuss-server calls it, and what it is.
+SIZES = {
+    "size": "Messages that are ready",
+    "totalSize": "All messages",
+    "schedSize": "Messages that are not mature yet",
+    "resvSize": "Messages that somebody holds",
+    "next_t": "Milliseconds until one may be reserved; negative: since when one may",
+    "paused": "1 where nothing is taken until it is resumed",
+}
+
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class Meters:
+    """What one server counts, and what it tells of its stores."""
+
+    def __init__(self, stores: Mapping[str, Store]) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(Levels(stores))
+        self._acts = {
+            act: Counter(
+                f"keuss_q_{act}", f"Messages for which {act} was asked over HTTP", ("proto", "ns", "q", "status"),
+                registry=self._registry,
+            )
+            for act in ("push", "pop", "reserve", "commit", "rollback")
+        }  # fmt: skip
+        self.requests = Histogram(
+            "http_request_duration_seconds", "How long requests took", ("method", "route", "status"),
+            buckets=BUCKETS, registry=self._registry,
+        )  # fmt: skip
+        self._text, self._until = b"", 0.0
+
+    def count(self, act: str, ns: str, queue: str, status: str, messages: int = 1) -> None:
+        """Count what became of messages: `ok`, `notfound`, `deadletter`, `timeout`, `cancel`, `ko`."""
+        if messages:
+            self._acts[act].labels("rest", ns, queue, status).inc(messages)
+
+    @contextmanager
+    def failing(self, act: str, ns: str, queue: str) -> Iterator[None]:
+        """Count what fails as `ko`."""
+        try:
+            yield
+        except QueueError:
+            self.count(act, ns, queue, "ko")
+            raise
+
+    def text(self) -> bytes:
+        """All of it, as Prometheus reads it. It may block."""
+        if time.monotonic() >= self._until:
+            self._text = generate_latest(self._registry)
+            self._until = time.monotonic() + FRESH
+        return self._text
+
+
+class Levels(Collector):
+    """What queues hold, and what was counted of them."""
+
+    def __init__(self, stores: Mapping[str, Store]) -> None:
+        self._stores = stores
+
+    def describe(self) -> list[Any]:
+        """Nothing: else it would be asked when it is registered."""
+        return []
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Ask every store. One that cannot be reached is told as down, and tells nothing else."""
+        texts = SIZES | {act: f"Messages for which programs did {act}, since the queue exists" for act in ACTS}
+        told = {name: GaugeMetricFamily(f"q_global_{name}", text, labels=("ns", "q")) for name, text in texts.items()}
+        up = GaugeMetricFamily("q_global_up", "1 where the database of the namespace answers", labels=("ns",))
+        for ns, store in self._stores.items():
+            try:
+                found = {queue: facts_of(store, queue) for queue in queues_of(store)}
+            except QueueError:
+                up.add_metric((ns,), 0)
+                continue
+            up.add_metric((ns,), 1)
+            for queue, facts in found.items():
+                values = facts | facts["stats"] | {"next_t": facts["next_t"]}
+                for name, family in told.items():
+                    if values[name] is not None:
+                        family.add_metric((ns, queue), float(values[name]))
+        yield up
+        yield from told.values()
+
+
+def queues_of(store: Store) -> list[str]:
+    """The queues that hold messages or were ever used, sorted."""
+    return sorted({*store.queues(), *store.statistics_of_all()})
+
+
+def facts_of(store: Store, queue: str) -> dict[str, Any]:
+    """What a queue holds and what was done to it, by keuss' names."""
+    sizes, counted = store.sizes(queue), store.statistics(queue)
+    return {
+        "size": sizes.ready,
+        "totalSize": sizes.total,
+        "schedSize": sizes.scheduled,
+        "resvSize": sizes.reserved,
+        "next_t": store.next_mature(queue) if sizes.total else None,
+        "paused": counted.paused,
+        "stats": {act: getattr(counted, act) for act in ACTS},
+    }
+
+
+class Timed:
+    """Measures every request, by its method, the route that it took, and the status of the answer."""
+
+    def __init__(self, app: ASGIApp, meters: Meters) -> None:
+        self._app, self._meters = app, meters
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start, status = time.perf_counter(), 500
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        finally:
+            route = getattr(scope.get("route"), "path", "")
+            self._meters.requests.labels(scope["method"], route, status).observe(time.perf_counter() - start)

@@ -1,0 +1,288 @@
+"""Queues in the form of keuss-server: one message a request, and what is known of queues.
+
+What is reserved is settled by its `x-ks-id`, which is a handle (`handles.py`) and not the bare id that keuss takes: so a
+commit that comes too late commits nothing of somebody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import Query, Request
+from starlette.responses import Response
+
+from spark_queue.errors import OptionError
+from spark_queue.message import new_id_array
+from spark_queue.rest.bodies import alone, answer, body_of, headers_of, moment, payload_of, pushed
+from spark_queue.rest.handles import held_by, new_tag
+from spark_queue.rest.metrics import facts_of, queues_of
+from spark_queue.rest.problems import NotThere, NothingCame, Unwanted
+from spark_queue.rest.routes import (
+    Delay,
+    Handle,
+    HeldFor,
+    Lease,
+    Namespace,
+    QueueName,
+    Reserve,
+    Tid,
+    Wait,
+    body,
+    json_answer,
+    router,
+)
+from spark_queue.rest.service import Room, Served, Service, watch
+from spark_queue.store import mask
+from spark_queue.store.base import Store
+
+routes = router("queues")
+
+#: A queue's status, as the OpenAPI page has it.
+STATUS = {
+    "type": "object",
+    "required": ["ns", "queue", "size", "totalSize", "schedSize", "resvSize", "next_t", "paused", "stats"],
+    "properties": {
+        "ns": {"type": "string"},
+        "queue": {"type": "string"},
+        "size": {"type": "integer", "description": "Ready: mature, and held by nobody."},
+        "totalSize": {"type": "integer"},
+        "schedSize": {"type": "integer", "description": "Not mature yet."},
+        "resvSize": {"type": "integer", "description": "Held by somebody."},
+        "next_t": {"type": ["integer", "null"], "description": "ms until one may be taken; 0 or less: now."},
+        "paused": {"type": "boolean"},
+        "stats": {"type": "object", "additionalProperties": {"type": "integer"}},
+    },
+}
+
+MESSAGE = {
+    "description": "The message: its payload, and in `x-ks-` headers the rest.",
+    "headers": {
+        name: {"description": text, "required": True, "schema": {"type": "string"}}
+        for name, text in {
+            "x-ks-id": "By which it is settled if it is reserved; else its id.",
+            "x-ks-message-id": "Its id.",
+            "x-ks-tries": "How often it has failed.",
+            "x-ks-mature": "The moment at which it became ready.",
+        }.items()
+    },
+    "content": {"*/*": {"schema": {}}},
+}
+
+
+# --- what is known of them ------------------------------------------------------------------------------------------
+
+
+def _status(ns: str, store: Store, queue: str) -> dict[str, Any]:
+    return {"ns": ns, "queue": queue, **facts_of(store, queue)}
+
+
+def _statuses(ns: str, store: Store) -> dict[str, Any]:
+    return {queue: _status(ns, store, queue) for queue in queues_of(store)}
+
+
+@routes.get("/q", responses={200: json_answer("Namespaces, with their stores.")})
+async def namespaces(service: Served) -> Response:
+    """The namespaces that are served."""
+    return answer({ns: {"store": mask(store.url).partition("?")[0]} for ns, store in service.stores.items()})
+
+
+@routes.get("/q/{ns}", responses={200: json_answer("By queue.", {"type": "object", "additionalProperties": STATUS})})
+async def queues(ns: Namespace, service: Served) -> Response:
+    """The status of all queues of a namespace that hold messages or were ever used."""
+    store = service.room(ns, "any").store
+    return answer(await service.work(_statuses, ns, store))
+
+
+@routes.get("/q/{ns}/{queue}/status", responses={200: json_answer("Sizes and counters.", STATUS)})
+async def status(ns: Namespace, queue: QueueName, service: Served) -> Response:
+    """What a queue holds, and what was done to it."""
+    room = service.room(ns, queue)
+    return answer(await service.work(_status, ns, room.store, queue))
+
+
+@routes.get("/q/{ns}/{queue}/paused", responses={200: json_answer("`paused`.")})
+async def paused(ns: Namespace, queue: QueueName, service: Served) -> Response:
+    """Whether a queue is paused."""
+    room = service.room(ns, queue)
+    return answer({"paused": await service.work(room.store.paused, queue)})
+
+
+@routes.patch("/q/{ns}/{queue}/pause", status_code=201, responses={201: json_answer("`paused`.")})
+async def pause(ns: Namespace, queue: QueueName, service: Served) -> Response:
+    """Let nobody take messages of the queue, until it is resumed: no client, no query, no keuss."""
+    room = service.room(ns, queue)
+    await service.work(room.store.pause, queue)
+    return answer({"paused": True}, 201)
+
+
+@routes.patch("/q/{ns}/{queue}/resume", status_code=201, responses={201: json_answer("`paused`.")})
+async def resume(ns: Namespace, queue: QueueName, service: Served) -> Response:
+    """Let messages be taken again."""
+    room = service.room(ns, queue)
+    await service.work(room.store.resume, queue)
+    return answer({"paused": False}, 201)
+
+
+@routes.get("/q/{ns}/{queue}/consumers", responses={200: json_answer("By `tid`.")})
+async def consumers(ns: Namespace, queue: QueueName, service: Served) -> Response:
+    """The requests that wait for messages of the queue, at this server."""
+    service.room(ns, queue)
+    waiting = service.lines.waiting(ns, queue)
+    return answer({one.tid: {"tid": one.tid, "since": one.since, "reserve": one.reserve} for one in waiting})
+
+
+@routes.delete("/q/{ns}/{queue}/consumer/{tid}", status_code=204)
+async def cancel(ns: Namespace, queue: QueueName, tid: str, service: Served) -> Response:
+    """Let a request that waits wait no more; it is answered with 410."""
+    service.room(ns, queue)
+    service.lines.cancel(ns, queue, tid)
+    return Response(status_code=204)
+
+
+# --- messages -------------------------------------------------------------------------------------------------------
+
+
+@routes.put("/q/{ns}/{queue}", responses={200: json_answer("The message's `id`.")}, operation_id="put_message",
+            openapi_extra=body("The payload.", "application/json", "text/plain", "application/octet-stream"))  # fmt: skip
+@routes.post("/q/{ns}/{queue}", responses={200: json_answer("The message's `id`.")}, operation_id="post_message",
+             openapi_extra=body("The payload.", "application/json", "text/plain", "application/octet-stream"))  # fmt: skip
+async def push(
+    ns: Namespace,
+    queue: QueueName,
+    service: Served,
+    request: Request,
+    mature: Annotated[str | None, Query(description="Seconds since 1970, or ISO: nobody gets it before.")] = None,
+    delay: Annotated[float | None, Query(ge=0, description="The same, in seconds from now.")] = None,
+    tries: Annotated[int, Query(ge=0, lt=2**31, description="How often it has failed already.")] = 0,
+    id: Annotated[str | None, Query(description="Its id: what is pushed twice is there once.", max_length=200)] = None,
+) -> Response:
+    """Push a message: the body.
+
+    JSON, text or bytes by its `Content-Type`, which is kept as a header of the message; headers `x-ks-hdr-NAME` become
+    its headers NAME.
+    """
+    room = service.room(ns, queue)
+    with service.meters.failing("push", ns, queue):
+        payload, kind = payload_of(request, await body_of(request, service.limits.body))
+        when = None if mature is None else moment(mature)
+
+        def act() -> str:
+            named = id if id is not None else room.store.own_ids(new_id_array(1))[0].as_py()
+            batch = pushed(payload, kind, headers_of(request), id=named, mature=when, delay=delay, tries=tries)
+            room.store.push(queue, batch)
+            return str(named)
+
+        made = await service.work(act)
+    service.meters.count("push", ns, queue, "ok")
+    return answer({"id": made})
+
+
+@routes.get("/q/{ns}/{queue}", responses={200: MESSAGE, 410: {"description": "It was cancelled."}, 504: {"description": "None came."}})  # fmt: skip
+async def pop(
+    ns: Namespace,
+    queue: QueueName,
+    service: Served,
+    request: Request,
+    to: Wait = 0,
+    reserve: Reserve = False,
+    lease: Lease = None,
+    consumer: HeldFor = None,
+    tid: Tid = None,
+) -> Response:
+    """Take a message, or reserve it.
+
+    What is popped is removed before the answer is sent: at most once. What is reserved is settled by its `x-ks-id`, or
+    comes back when its lease ends.
+    """
+    room = service.room(ns, queue)
+    taken = await taken_by(service, room, request, 1, to, reserve, lease, consumer, tid)
+    return alone(taken.batches[0], taken.tag if reserve else None)
+
+
+async def taken_by(
+    service: Service,
+    room: Room,
+    request: Request,
+    most: int,
+    to: int,
+    reserve: bool,
+    lease: int | None,
+    consumer: str | None,
+    tid: str | None,
+) -> Any:
+    """What a request takes, popped already unless it is reserved. Raises `NothingCame`, `Unwanted`."""
+    act = "reserve" if reserve else "pop"
+    meters, ns, queue = service.meters, room.ns, room.queue
+    tag = new_tag(consumer)
+    service.check_wait(to)
+    if lease is not None and not reserve:
+        raise OptionError("lease goes with reserve=1: what is popped is removed at once", option="lease")
+    held = lease if lease is not None else room.options.reserve_timeout if reserve else 60_000
+    with service.lines.waiter(ns, queue, reserve, tid) as waiter:
+        watching = asyncio.ensure_future(watch(request, waiter)) if to else None
+        try:
+            with meters.failing(act, ns, queue):
+                taken = await service.take(room, waiter, tag, most, to, held)
+                if taken is not None and not reserve:
+                    await service.work(room.popped, taken)
+        finally:
+            if watching is not None:
+                watching.cancel()
+    if taken is None:
+        meters.count(act, ns, queue, "timeout")
+        raise NothingCame(f"no message of {ns}/{queue} is ready" if not to else f"no message of {ns}/{queue} came in {to} ms")
+    meters.count(act, ns, queue, "ok", taken.rows)
+    return taken
+
+
+# --- outcomes -------------------------------------------------------------------------------------------------------
+
+
+@routes.patch("/q/{ns}/{queue}/commit/{handle}", status_code=204)
+async def commit(ns: Namespace, queue: QueueName, handle: Handle, service: Served) -> Response:
+    """Remove a message that is reserved, or all of a reservation: it is done.
+
+    404 where it is not held by that any more; then nothing is done.
+    """
+    room = service.room(ns, queue)
+    tag, id = held_by(handle)
+    with service.meters.failing("commit", ns, queue):
+        done = await service.work(room.commit, tag, None if id is None else [id])
+    service.meters.count("commit", ns, queue, "ok" if done else "notfound", done or 1)
+    check_held(done, ns, queue)
+    return Response(status_code=204)
+
+
+@routes.patch("/q/{ns}/{queue}/rollback/{handle}", responses={200: json_answer("How many went where.")})
+async def rollback(ns: Namespace, queue: QueueName, handle: Handle, service: Served, delay: Delay = 0) -> Response:
+    """Give back a message that is reserved, or all of a reservation: it failed.
+
+    It can be taken again after `delay` ms; where the namespace has `maxTries`, the last failure makes it a dead letter.
+    404 where it is not held by that any more.
+    """
+    room = service.room(ns, queue)
+    tag, id = held_by(handle)
+    with service.meters.failing("rollback", ns, queue):
+        given, dead = await service.work(room.rollback, tag, None if id is None else [id], delay)
+    service.meters.count("rollback", ns, queue, "ok", given)
+    service.meters.count("rollback", ns, queue, "deadletter", dead)
+    service.meters.count("rollback", ns, queue, "notfound", 0 if given or dead else 1)
+    check_held(given + dead, ns, queue)
+    return answer({"rolled_back": given, "dead": dead})
+
+
+@routes.patch("/q/{ns}/{queue}/renew/{handle}", responses={200: json_answer("How many are held.")})
+async def renew(ns: Namespace, queue: QueueName, handle: Handle, service: Served, lease: Lease = None) -> Response:
+    """Let the lease of a reservation begin anew, for work that takes longer."""
+    room = service.room(ns, queue)
+    tag, _ = held_by(handle)
+    held = await service.work(room.store.renew, queue, tag, lease if lease is not None else room.options.reserve_timeout)
+    check_held(held, ns, queue)
+    return answer({"held": held})
+
+
+def check_held(done: int, ns: str, queue: str) -> None:
+    """Raise `NotThere` where a handle holds nothing."""
+    if not done:
+        raise NotThere(f"nothing of {ns}/{queue} is held by that: it was settled, or its lease has ended")

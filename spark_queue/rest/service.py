@@ -1,0 +1,207 @@
+"""What the handlers share: the stores of the namespaces, the threads in which they are asked, and who waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+import pyarrow as pa
+from fastapi import Depends, Request
+
+from spark_queue.errors import OptionError, near
+from spark_queue.events.queue import Events
+from spark_queue.options import QueueOptions
+from spark_queue.rest.handles import new_tag
+from spark_queue.rest.lines import GONE, Lines, Waiter
+from spark_queue.rest.metrics import Meters
+from spark_queue.rest.problems import NotThere
+from spark_queue.rest.settings import Settings
+from spark_queue.store import open_store
+from spark_queue.store.base import Store
+from spark_queue.store.policy import bury_exhausted, give_back
+
+T = TypeVar("T")
+
+#: Threads that ask stores; in which the first of a line waits; in which executors work.
+THREADS, WAITING, EXECUTING = 32, 64, 8
+
+#: Seconds to keep trying while a database cannot be reached: callers have a patience of their own.
+PATIENCE = 2.0
+
+#: ms that messages are held which are popped, until they are removed in the next step.
+POPPED = 60_000
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Messages that a tag holds, as MESSAGES batches."""
+
+    tag: str
+    batches: list[pa.RecordBatch]
+
+    @property
+    def rows(self) -> int:
+        """Their number."""
+        return sum(batch.num_rows for batch in self.batches)
+
+
+@dataclass(frozen=True)
+class Room:
+    """A queue, the store in which it lies, and the options of its namespace. What it does may block."""
+
+    ns: str
+    queue: str
+    store: Store
+    options: QueueOptions
+
+    def take(self, tag: str, most: int, size: int, lease: int | None) -> Taken | None:
+        """Reserve up to so many messages, of about `size` bytes together at most; `None` where none is ready.
+
+        What has failed too often goes to the dead-letter queue first.
+        """
+        options = self.options
+        rows = sum(self.store.reserve(self.queue, tag, most, lease=lease))
+        if rows and options.max_tries is not None:
+            dead = options.dead(self.queue)
+            rows -= bury_exhausted(self.store, self.queue, tag, options.max_tries, dead, options.history)
+        batches: list[pa.RecordBatch] = []
+        found = weight = 0
+        if rows:
+            for batch in self.store.fetch(self.queue, f"{tag}/0"):
+                batches.append(batch)
+                found += batch.num_rows
+                weight += batch.nbytes
+                if found >= rows or weight >= size:  # no need to be told that there are no more
+                    break
+        if found < rows:
+            tag = self._let_go(tag, batches, lease)
+        return Taken(tag, batches) if found else None
+
+    def _let_go(self, tag: str, keep: Sequence[pa.RecordBatch], lease: int | None) -> str:
+        """Give back what was not read, for it would be too much at once; the tag that holds the rest."""
+        ids = [id for batch in keep for id in batch.column("id").to_pylist()]
+        rest = f"{tag.partition('/')[0]}/{new_tag().partition('/')[2]}"
+        self.store.retag(self.queue, tag, f"{rest}/0", ids, lease=lease)
+        self.store.rollback(self.queue, tag, failed=False)
+        return rest
+
+    def commit(self, tag: str, ids: Sequence[str] | None = None) -> int:
+        """Remove what the tag still holds of these, and give the number."""
+        return self.store.commit(self.queue, tag, ids, history=self.options.history)
+
+    def popped(self, taken: Taken) -> None:
+        """Remove what was taken, and count it as taken in one act, as keuss does."""
+        done = self.commit(taken.tag)
+        self.store.count(self.queue, reserve=-done, commit=-done, get=done)
+
+    def rollback(self, tag: str, ids: Sequence[str] | None, delay: int) -> tuple[int, int]:
+        """Give back what the tag still holds of these; the numbers given back, and of dead letters."""
+        options = self.options
+        return give_back(
+            self.store, self.queue, tag, ids, delay=delay, max_tries=options.max_tries,
+            dead=options.dead(self.queue), history=options.history,
+        )  # fmt: skip
+
+
+class Service:
+    """One for an app."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Opens nothing yet."""
+        self.settings, self.limits = settings, settings.limits
+        self.stores = {ns: open_store(one.url, patience=PATIENCE) for ns, one in settings.options.items()}
+        self.lines = Lines()
+        self.meters = Meters(self.stores)
+        self.events = self._events(settings)
+        self._threads = ThreadPoolExecutor(THREADS, "rest")
+        self._executing = ThreadPoolExecutor(EXECUTING, "rest executes")
+        self._waiting = ThreadPoolExecutor(WAITING, "rest waits")
+
+    def _events(self, settings: Settings) -> Events | None:
+        place = settings.place_of_events()
+        if place is None:
+            return None
+        store = open_store(settings.options[place.ns].url, patience=PATIENCE)  # of its own: events have their layout
+        return Events(store, place.queue, executors=settings.declared.executors, settings=settings.declared.settings)
+
+    def room(self, ns: str, queue: str) -> Room:
+        """A queue of a namespace. Raises `NotThere` for a namespace, and `OptionError` for a name that no queue has."""
+        store = self.stores.get(ns)
+        if store is None:
+            raise NotThere(f"there is no namespace {ns!r}{near(ns, self.stores)}", ns=ns)
+        store.check_queue(queue)
+        return Room(ns, queue, store, self.settings.options[ns])
+
+    async def work(self, act: Callable[..., T], *args: Any) -> T:
+        """Do what may block, in a thread, to its end."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, act, *args)
+
+    async def execute(self, act: Callable[..., T], *args: Any) -> T:
+        """The same of what may take long: it keeps no thread from the others."""
+        return await asyncio.get_running_loop().run_in_executor(self._executing, act, *args)
+
+    async def take(self, room: Room, waiter: Waiter, tag: str, most: int, wait: int, lease: int | None) -> Taken | None:
+        """Take up to so many messages, waiting up to `wait` ms for the first; `None` if none came.
+
+        Raises `Unwanted` or `Ending` where the waiter waits no more; what he had then goes back.
+        """
+
+        async def look() -> Taken | None:
+            return await self.work(room.take, tag, most, self.limits.body, lease)
+
+        async def ring(seconds: float) -> bool:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._waiting, room.store.wait, room.queue, round(seconds * 1000))
+
+        taken = await look()
+        if taken is None and wait:
+            taken = await self.lines.wait(waiter, wait / 1000, ring, look)
+        if taken is None:
+            waiter.check()
+        elif waiter.gone:
+            await self.work(lambda: room.store.rollback(room.queue, taken.tag, failed=False))
+            waiter.check()
+        return taken
+
+    def check_batch(self, n: int, option: str) -> int:
+        """The number. Raises `OptionError` where it is more than a request may ask for."""
+        if n > self.limits.messages:
+            raise OptionError(f"{option} is {n:,}, but a request is for {self.limits.messages:,} messages at most")
+        return n
+
+    def check_wait(self, ms: int) -> int:
+        """The same of ms to wait."""
+        if ms > self.limits.wait:
+            raise OptionError(f"to is {ms:,} ms, but a request may wait for {self.limits.wait:,} ms at most", option="to")
+        return ms
+
+    def close(self) -> None:
+        """Let all threads end, and give back what stores hold."""
+        self.lines.end()
+        self._waiting.shutdown(cancel_futures=True)
+        self._executing.shutdown()
+        self._threads.shutdown()
+        for store in self.stores.values():
+            store.close()
+        if self.events is not None:
+            self.events.store.close()
+
+
+def _served(request: Request) -> Service:
+    found: Service = request.app.state.service
+    return found
+
+
+Served = Annotated[Service, Depends(_served)]
+
+
+async def watch(request: Request, waiter: Waiter) -> None:
+    """End the waiter when whoever asked has gone."""
+    with suppress(asyncio.CancelledError):
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        waiter.end(GONE)

@@ -1,0 +1,75 @@
+"""A real server that serves all three stores, and a queue of the test's own in each."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+import httpx
+
+from spark_queue import open_store
+from tests.serving import serving
+
+
+@pytest.fixture(scope="session")
+def urls(tmp_path_factory, mongodb_url, redis_url):
+    """The stores that are served, by namespace."""
+    return {"sqlite": f"sqlite:///{tmp_path_factory.mktemp('rest')}/queues.db", "mongodb": mongodb_url, "redis": redis_url}
+
+
+@pytest.fixture(scope="session")
+def server(urls, tmp_path_factory):
+    """A server of these; dead letters after two failures."""
+    folder = tmp_path_factory.mktemp("server")
+    graph = folder / "graph.yaml"
+    spaces = [f"  {ns}: {{url: '{url}', options: {{maxTries: '2', reserveTimeout: 30s}}}}" for ns, url in urls.items()]
+    graph.write_text(
+        "\n".join(["namespaces:", *spaces])
+        + "\nexchanges:\n  by_delay:\n    src: sqlite/departures\n"
+        + "    dst: [{queue: late, selector: 'payload:delay::int > 60'}, {ns: redis, queue: all}]\n"
+    )
+    with serving(folder, "--graph", graph, "--max-body", 2 << 20, "--max-batch", 2000, "--max-wait", "20s") as started:
+        yield started
+
+
+@pytest.fixture
+def http(server):
+    with httpx.Client(base_url=server.url, timeout=30) as client:
+        yield client
+
+
+@pytest.fixture(params=["sqlite", "mongodb", "redis"])
+def ns(request):
+    return request.param
+
+
+@pytest.fixture
+def store(ns, urls):
+    with open_store(urls[ns]) as opened:
+        yield opened
+
+
+@pytest.fixture
+def queue(store):
+    name = f"t{uuid.uuid4().hex[:16]}"
+    yield name
+    for one in (name, f"{name}.dead"):
+        store.drop(one)
+
+
+@pytest.fixture
+def q(ns, queue):
+    """The path of the queue."""
+    return f"/q/{ns}/{queue}"
+
+
+def until(true, seconds=15):
+    """Wait for it to come true."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not come true"
+        time.sleep(0.05)

@@ -1,0 +1,99 @@
+"""The server as a process: it ends, dies, starts again, and its databases may be down."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from spark_queue import open_store
+from tests.command_line import Run
+from tests.rest.conftest import until
+from tests.serving import serving
+
+
+def spaces(urls):
+    return [one for ns, url in urls.items() for one in ("--url", f"{ns}={url}")]
+
+
+@pytest.fixture
+def paths(urls):
+    """A queue in each store."""
+    name = f"t{uuid.uuid4().hex[:16]}"
+    yield [f"/q/{ns}/{name}" for ns in urls]
+    for url in urls.values():
+        with open_store(url) as store:
+            store.drop(name)
+
+
+def test_it_ends_when_it_is_told_and_reservations_outlive_it(urls, paths, tmp_path):
+    with serving(tmp_path, *spaces(urls)) as first, httpx.Client(base_url=first.url) as http:
+        for q in paths:
+            http.put(q, json="x")
+        handles = [http.get(q, params={"reserve": 1}).headers["x-ks-id"] for q in paths]
+        with ThreadPoolExecutor(len(paths)) as pool:
+            waiting = [pool.submit(httpx.get, first.url + q, params={"to": 20_000}, timeout=30) for q in paths]
+            for q in paths:
+                until(lambda q=q: http.get(f"{q}/consumers").json())
+            start = time.monotonic()
+            assert first.stop() == 0
+            assert time.monotonic() - start < 8
+            for one in waiting:
+                assert one.result().status_code == 503 and "about to end" in one.result().json()["detail"]
+        assert "Traceback" not in first.said and "ERROR" not in first.said
+    with serving(tmp_path, *spaces(urls)) as second, httpx.Client(base_url=second.url) as http:
+        for q, handle in zip(paths, handles, strict=True):
+            assert http.get(f"{q}/status").json()["resvSize"] == 1
+            assert http.patch(f"{q}/commit/{handle}").status_code == 204
+            assert http.get(f"{q}/status").json()["totalSize"] == 0
+
+
+def test_a_database_that_is_down_is_told_and_keeps_nobody_else_waiting(tmp_path):
+    gone, here = "gone=redis://me:secret@127.0.0.1:1/0", f"here=sqlite:///{tmp_path}/q.db"
+    with serving(tmp_path, "--url", gone, "--url", here) as started, httpx.Client(base_url=started.url) as http:
+        answers = []
+        asking = threading.Thread(target=lambda: answers.append(http.put("/q/gone/x", json=1, timeout=30)))
+        asking.start()
+        assert httpx.put(f"{started.url}/q/here/x", json=1).status_code == 200
+        assert not answers
+        asking.join()
+        (refused,) = answers
+        assert refused.status_code == 503 and refused.headers["retry-after"] == "1"
+        assert "secret" not in refused.text + http.get("/q").text + started.said
+        numbers = http.get("/metrics", timeout=30).text
+    assert 'q_global_up{ns="gone"} 0.0' in numbers and 'q_global_size{ns="here",q="x"} 1.0' in numbers
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        ([], "there is nothing to serve"),
+        (["--url", "sqlite:///q.db"], "must be NAME=URL"),
+        (["--url", "a=sqlit:///q.db"], "did you mean 'sqlite'"),
+        (["--url", "a=sqlite:///q.db", "--url", "a=sqlite:///r.db"], "there is a namespace of that name already"),
+        (["--graph", "nowhere.yaml"], "nowhere.yaml: No such file"),
+        (["--url", "a=sqlite:///q.db", "--host", "0.0.0.0"], "--token-file"),
+        (["--url", "a=sqlite:///q.db", "--host", "::"], "--token-file"),
+        (["--url", "a=sqlite:///q.db", "--token-file", "nowhere"], "nowhere: No such file"),
+        (["--url", "a=sqlite:///q.db", "--events", "b/events"], "there is no namespace 'b'"),
+        (["--url", "a=sqlite:///q.db", "--events", "a"], "NAMESPACE/QUEUE"),
+        (["--url", "a=sqlite:///q.db", "--executors", "nowhere.yaml"], "nowhere.yaml: No such file"),
+        (["--url", "a=sqlite:///q.db", "--tls-cert", "nowhere.pem"], "there is no such file"),
+        (["--url", "a=sqlite:///q.db", "--max-wait", "never"], "must end"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_at_the_start(args, told, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refused = Run("serve", *args, "--port", 0)
+    assert refused.code == 2 and told in refused.err, refused.err
+    assert not (tmp_path / "q.db").exists()
+
+
+def test_a_port_that_is_taken_is_told(server, tmp_path):
+    port = server.url.rpartition(":")[2]
+    refused = Run("serve", "--url", f"a=sqlite:///{tmp_path}/q.db", "--port", port)
+    assert refused.code == 2 and f"127.0.0.1:{port} cannot be listened at" in refused.err
