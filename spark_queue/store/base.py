@@ -69,8 +69,8 @@ State = Literal["good", "worry", "bad"]
 #: What a layout may lack. `order`: messages come in the order in which they became ready, and so do those of a tag,
 #: where `mature` may be a few ms more for that. `ids`: a push or a move does not see that a ready message has the id
 #: already, so only a publish may be repeated. `payloads`: they are objects of strings, which numbers become too.
-#: `buckets`: there are none.
-Lacking = Literal["order", "ids", "payloads", "buckets"]
+#: `buckets`: there are none. `holds`: programs of the layout's own give back what is held, though its lease lasts.
+Lacking = Literal["order", "ids", "payloads", "buckets", "holds"]
 
 #: Rows in one page of a fetch, and the bytes of payload at which a page ends early.
 PAGE_ROWS = 10_000
