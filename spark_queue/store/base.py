@@ -305,6 +305,16 @@ class Store(ABC):
         if "buckets" in self.lacks:
             raise OptionError(f"the layout {self.kind} has no buckets: leave layout=bucket out", option="layout")
 
+    def check_log(self, queue: str) -> None:
+        """Raise `OptionError` where nothing of the layout can be retained."""
+        if "holds" in self.lacks:
+            raise OptionError(
+                f"a queue of layout {self.kind} cannot be read with mode=log: other programs of that layout give "
+                "back what is retained, whoever holds it",
+                option="mode",
+                queue=queue,
+            )
+
     def _setting(self, queue: str) -> Buckets | None:
         setting, until = self._layouts.get(queue, (None, 0.0))
         if time.monotonic() >= until:

@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from spark_queue.errors import CheckpointError, OptionError, StoreError
+from spark_queue.errors import CheckpointError, StoreError
 from spark_queue.message import LATEST, milliseconds
 from spark_queue.store.base import POLL, Note, Store, about
 from spark_queue.store.owner import Owner
@@ -196,19 +196,14 @@ class Log:
 
     def __init__(self, store: Store, queue: str, *, retention: int | None = None, lossy: bool = False) -> None:
         store.check_queue(queue)
-        if "holds" in store.lacks:
-            raise OptionError(
-                f"a queue of layout {store.kind} cannot be read with mode=log: other programs of that layout give "
-                "back what is retained, whoever holds it",
-                option="mode",
-                queue=queue,
-            )
+        store.check_log(queue)
         self._store = store
         self._queue = queue
         self._retention = retention
         self._lossy = lossy
         self._token = uuid.uuid4().hex
         self._pages: dict[tuple[str, int], tuple[Segment, ...]] = {}
+        self._told = ""  # what was lost
         self._trimmed = 0.0  # when it was last looked whether something is too old (monotonic s)
 
     # --- places -------------------------------------------------------------------------------------------------
@@ -234,6 +229,10 @@ class Log:
         """Those of the first message that is retained, and of the next one to come."""
         head = self._open()
         return self._first(head).position, head.end
+
+    def found(self, place: Place) -> Place:
+        """The place, or where a `lossy` reader goes on. Raises `CheckpointError` where it is gone."""
+        return self._found(self._open(), place)
 
     def complete(self, before: int) -> bool:
         """Whether the log has all messages that were due at that moment (ms); those of a paused queue can wait."""
@@ -343,7 +342,9 @@ class Log:
                 f"{told}. Start with a new checkpoint, or go on with what is there: failOnDataLoss=false",
                 queue=self._queue,
             )
-        log.warning("%s; going on with what is there", told)
+        if told != self._told:
+            log.warning("%s; going on with what is there", told)
+        self._told = told
 
     # --- the head and its pages ---------------------------------------------------------------------------------
 
