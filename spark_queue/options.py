@@ -22,6 +22,8 @@ EVERYONE: tuple[Role, ...] = ("stream", "snapshot", "push", "settle")
 SPARK_OWN = frozenset({"checkpointlocation", "queryname", "numrows", "truncate"})
 
 NEVER = "never"
+QUEUE, LOG = "queue", "log"
+EARLIEST, LATEST = "earliest", "latest"
 SINGLE, BUCKET = "single", "bucket"
 AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE = "at-least-once", "at-most-once", "exactly-once"
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -108,6 +110,8 @@ def name_of_consumer(text: str) -> str:
     """
     if not _NAME.fullmatch(text):
         raise ValueError("1 to 100 letters, digits and _ . : @ -")
+    if text == LOG:
+        raise ValueError(f"another name than {LOG!r}, which is that of what logs hold")
     return text
 
 
@@ -158,6 +162,29 @@ class QueueOptions:
         None,
         "none",
     )
+    mode: str = _option(
+        _one_of(QUEUE, LOG), READERS,
+        "`queue`: each message goes to one reader, who removes it. `log`: messages are kept, and each query gets all "
+        "of them, from a place of its own in its checkpoint. A batch read shows what is kept.",
+        QUEUE,
+    )  # fmt: skip
+    starting_offsets: str = _option(
+        _one_of(EARLIEST, LATEST), ("stream",),
+        "With `mode=log`, where a query with a new checkpoint begins: at the first message that is kept, or after "
+        "all that are there.",
+        EARLIEST,
+    )  # fmt: skip
+    retention: int | None = _option(
+        duration, ("stream",),
+        "With `mode=log`: what has been in the log for longer is removed, whoever has not read it yet.",
+        None, "until removed by word",
+    )  # fmt: skip
+    fail_on_data_loss: bool = _option(
+        _flag, READERS,
+        "With `mode=log`: whether a query fails whose next message was removed, or goes on at the first that is "
+        "there.",
+        True, "`true`",
+    )  # fmt: skip
     consumer: str | None = _option(
         name_of_consumer, ("stream", "settle"),
         "Who holds the reservations; give it to know it in the tools, and to `settle`.",
@@ -303,6 +330,7 @@ class QueueOptions:
             raise OptionError(
                 "option 'consumer' is missing: settle needs the consumer whose messages it settles", option="consumer"
             )
+        _check_mode(cls, chosen)
         _resolve_delivery(chosen, roles)
         _resolve_layout(chosen, roles)
         if chosen.get("layout") != BUCKET:
@@ -323,6 +351,27 @@ class QueueOptions:
     def dead(self, queue: str) -> str:
         """The dead-letter queue of `queue`."""
         return self.dead_letter_queue or f"{queue}.dead"
+
+
+#: Options of reservations, which there are none of in a log, and those of logs.
+_OF_QUEUES = (
+    "reserve_ahead", "reserve_timeout", "max_tries", "isolate_failures", "retry_delay", "dead_letter_queue",
+    "history", "view",
+)  # fmt: skip
+_OF_LOGS = ("starting_offsets", "retention", "fail_on_data_loss")
+
+
+def _check_mode(cls: type[QueueOptions], chosen: Mapping[str, Any]) -> None:
+    """Refuse options that the other mode has."""
+    mode = chosen.get("mode", QUEUE)
+    for option in fields(cls):
+        if option.name in chosen and option.name in (_OF_QUEUES if mode == LOG else _OF_LOGS):
+            shown = spelled(option)
+            if mode == LOG:
+                why = f"does not go with mode={LOG}: nothing is reserved there, and nothing fails for good"
+            else:
+                why = f"goes with mode={LOG}: give that too"
+            raise OptionError(f"option {shown!r} {why}", option=shown)
 
 
 def _resolve_delivery(chosen: dict[str, Any], roles: tuple[Role, ...]) -> None:

@@ -34,13 +34,14 @@ from pyspark.sql.variant_utils import VariantUtils
 
 from spark_queue.errors import SchemaError, near
 from spark_queue.message import as_json, as_text
+from spark_queue.options import LOG as MODE_LOG
 from spark_queue.options import QueueOptions
 from spark_queue.spark.typed import parser, typed, writer_of
 
 CORRUPT = "_corrupt_payload"
 
 #: What a read tells of a message and its past; a push passes over it, so that what was read can be written.
-PASSED_OVER = ("delivery_hash", "processed", "consumer", "outcome")
+PASSED_OVER = ("delivery_hash", "position", "processed", "consumer", "outcome")
 
 _HEADERS = MapType(StringType(), StringType())
 
@@ -53,6 +54,7 @@ READ: dict[str, DataType] = {
     "tries": IntegerType(),
     "delivery_hash": StringType(),
 }
+LOG: dict[str, DataType] = READ | {"position": LongType()}
 HISTORY: dict[str, DataType] = READ | {
     "processed": TimestampType(),
     "consumer": StringType(),
@@ -80,7 +82,7 @@ PUSH: dict[str, tuple[type[DataType], ...]] = {
     "mature": (TimestampType,),
     "delay": _DELAY,
     "tries": _WHOLE,
-    **{name: (type(kind),) for name, kind in HISTORY.items() if name in PASSED_OVER},
+    **{name: (type(kind),) for name, kind in (LOG | HISTORY).items() if name in PASSED_OVER},
 }
 SETTLE: dict[str, tuple[type[DataType], ...]] = {
     "id": (StringType,),
@@ -91,21 +93,28 @@ SETTLE: dict[str, tuple[type[DataType], ...]] = {
     **{name: kinds for name, kinds in PUSH.items() if name in ("payload", "headers", "mature", "tries")},
 }
 
-#: What turns a batch of stored messages, and the tag they are held under, into a batch of the DataFrame.
-Shaper = Callable[[pa.RecordBatch, str | None], pa.RecordBatch]
+#: What turns a batch of stored messages, and the tag they are held under, into a batch of the DataFrame. Of a log
+#: it is told the position of the first, too.
+Shaper = Callable[..., pa.RecordBatch]
 
 
 def read_schema(options: QueueOptions) -> StructType:
     """The columns of a DataFrame for which the user gave no schema."""
-    columns = HISTORY if options.view == "history" else READ
-    fields = [StructField(name, kind) for name, kind in columns.items()]
+    fields = [StructField(name, kind) for name, kind in _columns(options).items()]
     fields.insert(2, StructField("payload", _PAYLOADS[options.payload_format or "json"]))
     return StructType(fields)
 
 
+def _columns(options: QueueOptions) -> dict[str, DataType]:
+    """Those of a read but `payload`."""
+    if options.mode == MODE_LOG:
+        return LOG
+    return HISTORY if options.view == "history" else READ
+
+
 def check_read_schema(schema: StructType, options: QueueOptions) -> None:
     """Raise `SchemaError` where a queue cannot be read as `schema`."""
-    known = (HISTORY if options.view == "history" else READ) | {"payload": StringType(), CORRUPT: StringType()}
+    known = _columns(options) | {"payload": StringType(), CORRUPT: StringType()}
     for field in schema.fields:
         name, kind = field.name, field.dataType
         if name not in known:
@@ -169,7 +178,12 @@ def shaper(schema: StructType, options: QueueOptions) -> Shaper:
 
 
 def _shape(
-    target: pa.Schema, schema: StructType, form: str, batch: pa.RecordBatch, tag: str | None
+    target: pa.Schema,
+    schema: StructType,
+    form: str,
+    batch: pa.RecordBatch,
+    tag: str | None = None,
+    position: int = 0,
 ) -> pa.RecordBatch:
     made: dict[str, pa.Array] = {}
     for name, field in zip(schema.names, schema.fields, strict=True):
@@ -179,6 +193,8 @@ def _shape(
             made[name] = _FORMS[form](batch)
         elif name == "delivery_hash":
             made[name] = _delivery_hashes(batch, tag)
+        elif name == "position":
+            made[name] = pa.array(range(position, position + batch.num_rows), pa.int64())
         elif name != CORRUPT:
             made[name] = batch.column(name)
     nothing = pa.nulls(batch.num_rows, pa.string())

@@ -40,6 +40,9 @@ else:
             """Not known to this Spark."""
 
 
+#: The rows of a batch that takes all there is.
+ALL = 2**31 - 1
+
 #: What runs in the driver's reader process.
 _READER_PROCESS = "pyspark.sql.streaming.python_streaming_source_runner"
 
@@ -87,7 +90,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Spark 4.0 and 4.1 give no start: then all that was planned is finished, for they ask between batches only.
         known = start is not None  # Spark 4.0 and 4.1 do not tell either whether another batch will follow
         begin = start if start is not None else self._consumer.planned
-        return self._consumer.next(begin, _most(limit, self.options), ahead=known and self.options.reserve_ahead)
+        return self._consumer.next(begin, most_of(limit, self.options), ahead=known and self.options.reserve_ahead)
 
     def getDefaultReadLimit(self) -> Any:
         from pyspark.sql.streaming.datasource import ReadMaxRows
@@ -155,7 +158,7 @@ def _tell_query(store: Store, queue: str, share: Share) -> None:
         note_query(store, queue, share.tag.rsplit("/", 2)[0], query)
 
 
-def _most(limit: Any, options: QueueOptions) -> int:
+def most_of(limit: Any, options: QueueOptions) -> int:
     """The most rows that Spark allows of this batch.
 
     Trigger.Once and its like allow all that is there.
@@ -164,5 +167,5 @@ def _most(limit: Any, options: QueueOptions) -> int:
     if name == "ReadMaxRows":
         return int(limit.max_rows)
     if name == "ReadAllAvailable":
-        return 2**31 - 1
+        return ALL
     return options.max_records_per_trigger

@@ -11,7 +11,7 @@ from importlib import import_module
 
 from spark_queue.address import Address
 from spark_queue.errors import DriverMissing, OptionError, near
-from spark_queue.options import BUCKET, SINGLE, QueueOptions
+from spark_queue.options import BUCKET, LOG, SINGLE, QueueOptions
 from spark_queue.store.base import Store
 
 #: URL scheme -> (module:class, the extra that installs its driver).
@@ -82,6 +82,8 @@ def usable(options: QueueOptions) -> QueueOptions:
         with open_store(url) as store:
             for queue in names:
                 store.check_queue(queue)
+            if options.mode == LOG:
+                store.check_log(options.queue or "")
             return store.url
 
     if options.urls is not None:
