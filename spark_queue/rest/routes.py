@@ -26,7 +26,7 @@ Lease = Annotated[
     int | None, Query(ge=100, le=10**13, description="They are held so many ms. Default: `reserveTimeout` of the namespace.")
 ]
 HeldFor = Annotated[
-    str | None, Query(description="A name for who holds them, which tools show as `rest:NAME`.", max_length=95)
+    str | None, Query(description="A name for who holds them, which tools show as `rest:NAME`.", pattern="^[A-Za-z0-9_.:@-]{1,95}$")
 ]
 Tid = Annotated[str | None, Query(description="A name for this request while it waits, by which it can be cancelled.", max_length=200)]
 Delay = Annotated[int, Query(ge=0, le=10**13, description="They can be taken again after so many ms.")]

@@ -112,7 +112,7 @@ class Settings:
     limits: Limits = Limits()
     events: str | None = None
     declared: Declared = field(default_factory=Declared)
-    options: Mapping[str, QueueOptions] = field(init=False)
+    options: Mapping[str, QueueOptions] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "graph", checked(self.graph))
