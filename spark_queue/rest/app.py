@@ -41,7 +41,7 @@ def create_app(settings: Settings) -> FastAPI:
     app = FastAPI(
         title="spark_queue",
         version=__version__,
-        description="Queues in MongoDB, Redis and SQLite, in the form of keuss-server, and events in that of hub-queue.",
+        description="Queues in MongoDB, Redis and SQLite as of keuss-server, and events as of hub-queue.",
         lifespan=life,
         redirect_slashes=False,
     )

@@ -80,7 +80,10 @@ def test_take_and_execute_in_every_format(http, events):
     assert first.text == f"{made[0]},{FINISHED}"
     second = http.put(HUB, content=xml.content, headers={"content-type": "text/xml", "accept": "text/xml"})
     (result,) = ElementTree.fromstring(second.content)
-    assert [one.tag for one in result] == [f"{NS}event-uri", f"{NS}result"] and [one.text for one in result] == [made[1], FAILED]
+    assert [one.tag for one in result] == [f"{NS}event-uri", f"{NS}result"] and [one.text for one in result] == [
+        made[1],
+        FAILED,
+    ]
     third = http.put(HUB, content=json.content, headers={"content-type": "application/json"})
     assert third.json() == {"resultList": [{"uri": made[2], "result": "http://example.org/own"}]}
     assert events.status(made) == {made[0]: "finished", made[1]: "failed", made[2]: "http://example.org/own"}

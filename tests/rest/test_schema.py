@@ -20,9 +20,10 @@ from tests.serving import serving
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-#: Calls of each resource that fit to what the page says, and that do not. What fits may be refused all the same: a handle
+#: Calls of each resource that fit to what the page says, and that do not. What fits may be refused all the same: a
+#: handle
 #: that holds nothing, a moment that is none.
-EXAMPLES = {GenerationMode.POSITIVE: 15, GenerationMode.NEGATIVE: 10}
+EXAMPLES = {GenerationMode.POSITIVE: 15, GenerationMode.NEGATIVE: 4}
 
 
 @pytest.fixture(scope="module")
@@ -59,5 +60,5 @@ def test_every_answer_is_as_the_page_says(own_server, mode):
 
         with suppress(Unsatisfiable):  # nothing that is sent can be wrong
             call()
-    assert called > 100
+    assert called > 60
     assert "Traceback" not in own_server.said

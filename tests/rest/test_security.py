@@ -29,7 +29,8 @@ def basic(text):
 
 
 @pytest.mark.parametrize(
-    "who", [{"authorization": f"Bearer {TOKEN}"}, {"authorization": f"bearer  {TOKEN}"}, basic(USER), basic("other:pw")]
+    "who",
+    [{"authorization": f"Bearer {TOKEN}"}, {"authorization": f"bearer  {TOKEN}"}, basic(USER), basic("other:pw")],
 )
 def test_who_is_known_may_call(guarded, who):
     assert httpx.get(f"{guarded.url}/q", headers=who).status_code == 200
@@ -45,7 +46,9 @@ def test_who_is_known_may_call(guarded, who):
         {"authorization": "Basic /////w=="}, {"authorization": f"Bearer {USER}".encode()},
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("path", ["/q", "/q/a/x", "/metrics", "/docs", "/openapi.json", "/nowhere", "/v1/resources/hub-queue"])
+@pytest.mark.parametrize(
+    "path", ["/q", "/q/a/x", "/metrics", "/docs", "/openapi.json", "/nowhere", "/v1/resources/hub-queue"]
+)
 def test_who_is_not_known_may_not(guarded, who, path):
     refused = httpx.get(guarded.url + path, headers=who)
     assert refused.status_code == 401 and refused.headers["content-type"] == "application/problem+json"
@@ -62,7 +65,9 @@ def test_nothing_secret_is_told(guarded):
     everything = httpx.get(f"{guarded.url}/openapi.json", headers=basic(USER)).text + guarded.said
     everything += httpx.get(f"{guarded.url}/metrics", headers=basic(USER)).text
     made = Credentials.of([TOKEN], [USER])
-    everything += repr(made) + repr(Settings(graph=Graph({"a": Namespace("redis://me:secret@nowhere/0")}), credentials=made))
+    everything += repr(made) + repr(
+        Settings(graph=Graph({"a": Namespace("redis://me:secret@nowhere/0")}), credentials=made)
+    )
     for secret in (TOKEN, "pässword", "secret"):
         assert secret not in everything
     assert '"securitySchemes":{"basic"' in everything.replace(" ", "")
