@@ -19,7 +19,15 @@ class Serving:
 
     def __init__(self, folder: Path, *args: object, env: dict[str, str] | None = None) -> None:
         self._said = folder / f"serve-{time.monotonic_ns()}.log"
-        run = [sys.executable, "-m", "spark_queue.cli", "serve", "--port", "0", *map(str, args)]
+        run = [
+            sys.executable,
+            "-m",
+            "spark_queue.cli",
+            "serve",
+            "--port",
+            "0",
+            *map(str, args),
+        ]  # the last --port counts
         around = os.environ | {"PYTHONPATH": str(ROOT)} | (env or {})
         with self._said.open("w") as out:
             self.process = subprocess.Popen(run, stdout=out, stderr=out, env=around)

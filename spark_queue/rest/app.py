@@ -41,7 +41,7 @@ def create_app(settings: Settings) -> FastAPI:
     app = FastAPI(
         title="spark_queue",
         version=__version__,
-        description="Queues in MongoDB, Redis and SQLite, in the form of keuss-server, and events in that of hub-queue.",
+        description="Queues in MongoDB, Redis and SQLite as of keuss-server, and events as of hub-queue.",
         lifespan=life,
         redirect_slashes=False,
     )
@@ -61,12 +61,23 @@ def _described(app: FastAPI, settings: Settings) -> dict[str, Any]:
         made = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         parts = made.setdefault("components", {})
         parts["schemas"] = {"Problem": PROBLEM}
+        most = {"n": settings.limits.messages, "rs:count": settings.limits.messages, "to": settings.limits.wait}
         for path in made["paths"].values():
             for operation in path.values():
                 operation["responses"].pop("422", None)
+                for one in operation.get("parameters", ()):
+                    if one["name"] in most:
+                        _bound(one["schema"], most[one["name"]])
         ways = {"basic": settings.credentials.users, "bearer": settings.credentials.tokens}
         parts["securitySchemes"] = {way: {"type": "http", "scheme": way} for way, known in ways.items() if known}
         if parts["securitySchemes"]:
             made["security"] = [{way: []} for way in parts["securitySchemes"]]
         app.openapi_schema = made
     return app.openapi_schema
+
+
+def _bound(schema: dict[str, Any], most: int) -> None:
+    """Say in the schema of a number, which may be missing, how large it may be."""
+    for one in schema.get("anyOf", [schema]):
+        if one.get("type") == "integer":
+            one["maximum"] = most

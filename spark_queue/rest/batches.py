@@ -1,4 +1,4 @@
-"""Many messages a request: keuss-server has no such thing. All is JSON, in which a message is what `pop --json` prints."""
+"""Many messages a request, which keuss-server has not: JSON, in which a message is what `pop --json` prints."""
 
 from __future__ import annotations
 
@@ -81,7 +81,9 @@ async def push_batch(ns: Namespace, queue: QueueName, service: Served, request: 
     return answer({"ids": ids})
 
 
-@routes.get("/q/{ns}/{queue}/batch", responses={200: json_answer("`messages`, and the `reservation` that holds them.")})
+@routes.get(
+    "/q/{ns}/{queue}/batch", responses={200: json_answer("`messages`, and the `reservation` that holds them.")}
+)
 async def pop_batch(
     ns: Namespace,
     queue: QueueName,

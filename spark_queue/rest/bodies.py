@@ -1,6 +1,7 @@
 """Bodies and headers of HTTP, and messages.
 
-A message alone is the body itself: JSON, text or bytes by its `Content-Type`; its headers are `x-ks-hdr-<name>`, in UTF-8.
+A message alone is the body itself: JSON, text or bytes by its `Content-Type`; its headers are `x-ks-hdr-<name>`, in
+UTF-8.
 A batch is JSON, in which a message looks as it does on the command line.
 """
 
@@ -28,14 +29,18 @@ PREFIX = "x-ks-hdr-"
 #: The header of a message that tells the type of its payload.
 TYPE = "content-type"
 
-_KINDS: dict[str, str] = {"json": "application/json", "text": "text/plain; charset=utf-8", "binary": "application/octet-stream"}
+_KINDS: dict[str, str] = {
+    "json": "application/json",
+    "text": "text/plain; charset=utf-8",
+    "binary": "application/octet-stream",
+}
 _TOKEN = "!#$&'*+-.^_`|~"  # and letters and digits: what the name of a header of HTTP may have
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 _MEDIA_TYPE = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+-]+\s*(;.*)?")
 
 
 async def body_of(request: Request, most: int) -> bytes:
-    """The body. Raises `TooLarge`, before it is read where it says so itself, and `NotUnderstood` for one compressed."""
+    """The body. Raises `TooLarge`, unread where it says so itself, and `NotUnderstood` where it is compressed."""
     if (coding := request.headers.get("content-encoding", "identity")) != "identity":
         raise NotUnderstood(f"Content-Encoding {coding!r}: send the body as it is")
     length = request.headers.get("content-length", "0")

@@ -24,6 +24,7 @@ routes = router("exchanges")
 
 def _told(name: str, step: Exchange | Link) -> dict[str, Any]:
     """What the graph declares."""
+
     def queue(ns: str, q: str) -> dict[str, str]:
         return {"ns": ns, "q": q}
 
@@ -36,7 +37,11 @@ def _told(name: str, step: Exchange | Link) -> dict[str, Any]:
             for to in step.dst
         ],
         "delivery": step.guarantee,
-        "consumer": {"parallel": step.consumer.parallel, "wsize": step.consumer.wsize, "reserve": step.consumer.reserve},
+        "consumer": {
+            "parallel": step.consumer.parallel,
+            "wsize": step.consumer.wsize,
+            "reserve": step.consumer.reserve,
+        },
     }
 
 
@@ -48,7 +53,9 @@ def _all(service: Service) -> dict[str, dict[str, Any]]:
         traffic = counted(store.url)
         for name, step in steps.items():
             if step.src.ns == ns:
-                owners = [str(one) for _, who, one in consumers(store, step.src.queue) if one and who.split("/")[0] == name]
+                owners = [
+                    str(one) for _, who, one in consumers(store, step.src.queue) if one and who.split("/")[0] == name
+                ]
                 found[name] |= {"running": bool(owners), "owner": owners[0] if owners else None}
                 found[name]["stats"] = vars(traffic[name]) if name in traffic else None
     return found

@@ -1,6 +1,7 @@
 """Who may call, decided before anything is looked at.
 
-With credentials, everybody has to show them. Without, the server is on a loopback address, where a page of any site can
+With credentials, everybody has to show them. Without, the server is on a loopback address, where a page of any site
+can
 reach it by the user's browser: so the name by which it is called has to be this machine's, and a browser must not say
 that another site asks.
 """
@@ -58,7 +59,9 @@ def _basic(value: str) -> str:
 def _from_elsewhere(request: Request) -> Response | None:
     host = request.url.hostname or ""
     if not is_loopback(host):
-        return problem(403, "Forbidden", f"without credentials this server is called 127.0.0.1 or localhost, not {host!r}")
+        return problem(
+            403, "Forbidden", f"without credentials this server is called 127.0.0.1 or localhost, not {host!r}"
+        )
     origin = request.headers.get("origin")
     if origin is not None and origin != f"{request.url.scheme}://{request.headers.get('host')}":
         return problem(403, "Forbidden", f"a page of {urlsplit(origin).hostname!r} may not call this server")

@@ -1,4 +1,4 @@
-"""Events in the form of hub-queue: taken and executed over HTTP, by the words of its README or those of its newest code.
+"""Events in the form of hub-queue: taken and executed over HTTP, in its README's words or in its newest code's.
 
 | | README (the default) | newest code (`rs:format=head`) |
 |---|---|---|
@@ -8,7 +8,8 @@
 | PUT answers, JSON | `{"resultList": [{"uri", "result"}]}` | `[{"id", "status"}]` |
 | text | ids, or `id,status`, a line each (CRLF) | the same |
 
-What is PUT is read in either form, whatever is asked for. Where hub-queue answers with 500 to a call that cannot work, the
+What is PUT is read in either form, whatever is asked for. Where hub-queue answers with 500 to a call that cannot
+work, the
 answer here is 400.
 """
 
@@ -190,7 +191,9 @@ def results(statuses: Mapping[str, str], media: str, form: str) -> Response:
     """What became of events as an answer."""
     if media == XML:
         names = ("result-list", "result", "event-uri", "result")
-        outer, inner, id_name, name = names if form == "readme" else ("event-list", "event", "event-id", "event-status")
+        outer, inner, id_name, name = (
+            names if form == "readme" else ("event-list", "event", "event-id", "event-status")
+        )
         root = Element(outer, xmlns=NAMESPACE)
         for id, status in statuses.items():
             one = SubElement(root, inner)
@@ -198,8 +201,8 @@ def results(statuses: Mapping[str, str], media: str, form: str) -> Response:
             SubElement(one, name).text = _clean(status)
         return _xml(root)
     if media == JSON:
-        names = ("uri", "result") if form == "readme" else ("id", "status")
-        told: Any = [dict(zip(names, one, strict=True)) for one in statuses.items()]
+        id_name, name = ("uri", "result") if form == "readme" else ("id", "status")
+        told: Any = [{id_name: id, name: status} for id, status in statuses.items()]
         return _answer(orjson.dumps({"resultList": told} if form == "readme" else told), JSON)
     return _lines(f"{id},{status}" for id, status in statuses.items())
 

@@ -1,6 +1,7 @@
 """Who waits for a message: in a line for each queue, so that a thread waits per queue, however many callers do.
 
-The first of a line waits for the store's signal, looks, and goes; then the next one does. So they are served in the order
+The first of a line waits for the store's signal, looks, and goes; then the next one does. So they are served in the
+order
 in which they came, and a message that comes wakes one of them, not all.
 """
 
@@ -12,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from spark_queue.errors import OptionError
 from spark_queue.rest.problems import Ending, NotThere, Unwanted
@@ -110,10 +111,10 @@ class Lines:
         with self._place(waiter) as turn:
             mine = asyncio.ensure_future(turn.acquire())
             try:
-                await asyncio.wait({mine, waiter.ended}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+                await _either(mine, waiter.ended, timeout=seconds)
                 while mine.done() and not waiter.ended.done() and (left := end - clock()) > 0:
                     rung = asyncio.ensure_future(ring(min(left, STRETCH)))
-                    await asyncio.wait({rung, waiter.ended}, return_when=asyncio.FIRST_COMPLETED)
+                    await _either(rung, waiter.ended)
                     if not rung.done():
                         rung.cancel()  # its thread ends by itself
                     elif rung.result() and (taken := await take()) is not None:
@@ -136,3 +137,8 @@ class Lines:
             turn, standing = self._turns.pop(key)
             if standing > 1:
                 self._turns[key] = turn, standing - 1
+
+
+async def _either(one: asyncio.Future[Any], other: asyncio.Future[Any], timeout: float | None = None) -> None:
+    """Sleep until one of them is done, so many seconds at most."""
+    await asyncio.wait([one, other], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)

@@ -35,7 +35,7 @@ class NotThere(UsageError):
 
 
 class NotAllowed(UsageError):
-    """This method is not for this resource."""
+    """The method is not for this resource."""
 
 
 class TooLarge(UsageError):
@@ -85,7 +85,9 @@ def status_of(error: Exception) -> int:
 def problem(status: int, title: str, detail: str, **more: Any) -> Response:
     """The answer that tells a problem."""
     document = {"type": "about:blank", "title": title, "status": status, "detail": detail, **more}
-    headers = {503: {"Retry-After": str(RETRY_AFTER)}, 413: {"Connection": "close"}}.get(status)  # nobody reads the rest
+    headers = {503: {"Retry-After": str(RETRY_AFTER)}, 413: {"Connection": "close"}}.get(
+        status
+    )  # nobody reads the rest
     text = orjson.dumps(document, default=str, option=orjson.OPT_NON_STR_KEYS)
     return Response(text, status, headers, MEDIA_TYPE)
 

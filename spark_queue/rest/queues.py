@@ -1,6 +1,7 @@
 """Queues in the form of keuss-server: one message a request, and what is known of queues.
 
-What is reserved is settled by its `x-ks-id`, which is a handle (`handles.py`) and not the bare id that keuss takes: so a
+What is reserved is settled by its `x-ks-id`, which is a handle (`handles.py`) and not the bare id that keuss takes:
+so a
 commit that comes too late commits nothing of somebody else.
 """
 
@@ -17,7 +18,7 @@ from spark_queue.message import new_id_array
 from spark_queue.rest.bodies import alone, answer, body_of, headers_of, moment, payload_of, pushed
 from spark_queue.rest.handles import held_by, new_tag
 from spark_queue.rest.metrics import facts_of, queues_of
-from spark_queue.rest.problems import NotThere, NothingCame, Unwanted
+from spark_queue.rest.problems import NothingCame, NotThere
 from spark_queue.rest.routes import (
     Delay,
     Handle,
@@ -68,6 +69,13 @@ MESSAGE = {
     },
     "content": {"*/*": {"schema": {}}},
 }
+
+TAKEN: dict[int | str, dict[str, Any]] = {
+    200: MESSAGE,
+    410: {"description": "It was cancelled."},
+    504: {"description": "None came."},
+}
+PAYLOAD = body("The payload.", "application/json", "text/plain", "application/octet-stream")
 
 
 # --- what is known of them ------------------------------------------------------------------------------------------
@@ -144,9 +152,9 @@ async def cancel(ns: Namespace, queue: QueueName, tid: str, service: Served) -> 
 
 
 @routes.put("/q/{ns}/{queue}", responses={200: json_answer("The message's `id`.")}, operation_id="put_message",
-            openapi_extra=body("The payload.", "application/json", "text/plain", "application/octet-stream"))  # fmt: skip
+            openapi_extra=PAYLOAD)  # fmt: skip
 @routes.post("/q/{ns}/{queue}", responses={200: json_answer("The message's `id`.")}, operation_id="post_message",
-             openapi_extra=body("The payload.", "application/json", "text/plain", "application/octet-stream"))  # fmt: skip
+             openapi_extra=PAYLOAD)  # fmt: skip
 async def push(
     ns: Namespace,
     queue: QueueName,
@@ -155,11 +163,14 @@ async def push(
     mature: Annotated[str | None, Query(description="Seconds since 1970, or ISO: nobody gets it before.")] = None,
     delay: Annotated[float | None, Query(ge=0, description="The same, in seconds from now.")] = None,
     tries: Annotated[int, Query(ge=0, lt=2**31, description="How often it has failed already.")] = 0,
-    id: Annotated[str | None, Query(description="Its id: what is pushed twice is there once.", max_length=200)] = None,
+    id: Annotated[
+        str | None, Query(description="Its id: what is pushed twice is there once.", max_length=200)
+    ] = None,
 ) -> Response:
     """Push a message: the body.
 
-    JSON, text or bytes by its `Content-Type`, which is kept as a header of the message; headers `x-ks-hdr-NAME` become
+    JSON, text or bytes by its `Content-Type`, which is kept as a header of the message; headers `x-ks-hdr-NAME`
+    become
     its headers NAME.
     """
     room = service.room(ns, queue)
@@ -178,7 +189,7 @@ async def push(
     return answer({"id": made})
 
 
-@routes.get("/q/{ns}/{queue}", responses={200: MESSAGE, 410: {"description": "It was cancelled."}, 504: {"description": "None came."}})  # fmt: skip
+@routes.get("/q/{ns}/{queue}", responses=TAKEN)
 async def pop(
     ns: Namespace,
     queue: QueueName,
@@ -192,7 +203,8 @@ async def pop(
 ) -> Response:
     """Take a message, or reserve it.
 
-    What is popped is removed before the answer is sent: at most once. What is reserved is settled by its `x-ks-id`, or
+    What is popped is removed before the answer is sent: at most once. What is reserved is settled by its `x-ks-id`,
+    or
     comes back when its lease ends.
     """
     room = service.room(ns, queue)
@@ -231,7 +243,9 @@ async def taken_by(
                 watching.cancel()
     if taken is None:
         meters.count(act, ns, queue, "timeout")
-        raise NothingCame(f"no message of {ns}/{queue} is ready" if not to else f"no message of {ns}/{queue} came in {to} ms")
+        raise NothingCame(
+            f"no message of {ns}/{queue} is ready" if not to else f"no message of {ns}/{queue} came in {to} ms"
+        )
     meters.count(act, ns, queue, "ok", taken.rows)
     return taken
 
@@ -258,7 +272,8 @@ async def commit(ns: Namespace, queue: QueueName, handle: Handle, service: Serve
 async def rollback(ns: Namespace, queue: QueueName, handle: Handle, service: Served, delay: Delay = 0) -> Response:
     """Give back a message that is reserved, or all of a reservation: it failed.
 
-    It can be taken again after `delay` ms; where the namespace has `maxTries`, the last failure makes it a dead letter.
+    It can be taken again after `delay` ms; where the namespace has `maxTries`, the last failure makes it a dead
+    letter.
     404 where it is not held by that any more.
     """
     room = service.room(ns, queue)
@@ -277,7 +292,9 @@ async def renew(ns: Namespace, queue: QueueName, handle: Handle, service: Served
     """Let the lease of a reservation begin anew, for work that takes longer."""
     room = service.room(ns, queue)
     tag, _ = held_by(handle)
-    held = await service.work(room.store.renew, queue, tag, lease if lease is not None else room.options.reserve_timeout)
+    held = await service.work(
+        room.store.renew, queue, tag, lease if lease is not None else room.options.reserve_timeout
+    )
     check_held(held, ns, queue)
     return answer({"held": held})
 

@@ -16,19 +16,28 @@ from spark_queue.errors import OptionError, near
 from spark_queue.rest.problems import ANSWERS
 
 Namespace = Annotated[str, Path(alias="ns", description="The name of a namespace.", max_length=200)]
-QueueName = Annotated[str, Path(alias="queue", description="The name of a queue; it is made by its first push.", max_length=200)]
+QueueName = Annotated[
+    str, Path(alias="queue", description="The name of a queue; it is made by its first push.", max_length=200)
+]
 Reserve = Annotated[
     bool,
     Query(description="Hold what is taken until it is committed or rolled back; else it is removed at once."),
 ]
 Wait = Annotated[int, Query(alias="to", ge=0, description="Wait so many ms for the first message.")]
 Lease = Annotated[
-    int | None, Query(ge=100, le=10**13, description="They are held so many ms. Default: `reserveTimeout` of the namespace.")
+    int | None,
+    Query(ge=100, le=10**13, description="They are held so many ms. Default: `reserveTimeout` of the namespace."),
 ]
 HeldFor = Annotated[
-    str | None, Query(description="A name for who holds them, which tools show as `rest:NAME`.", max_length=95)
+    str | None,
+    Query(
+        description="A name for who holds them, which tools show as `rest:NAME`.", pattern="^[A-Za-z0-9_.:@-]{1,95}$"
+    ),
 ]
-Tid = Annotated[str | None, Query(description="A name for this request while it waits, by which it can be cancelled.", max_length=200)]
+Tid = Annotated[
+    str | None,
+    Query(description="A name for this request while it waits, by which it can be cancelled.", max_length=200),
+]
 Delay = Annotated[int, Query(ge=0, le=10**13, description="They can be taken again after so many ms.")]
 Handle = Annotated[str, Path(description="What the reservation gave as `x-ks-id`, `handle` or `reservation`.")]
 

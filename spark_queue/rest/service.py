@@ -129,7 +129,7 @@ class Service:
         return Events(store, place.queue, executors=settings.declared.executors, settings=settings.declared.settings)
 
     def room(self, ns: str, queue: str) -> Room:
-        """A queue of a namespace. Raises `NotThere` for a namespace, and `OptionError` for a name that no queue has."""
+        """A queue of a namespace. Raises `NotThere`, and `OptionError` for a name that no queue can have."""
         store = self.stores.get(ns)
         if store is None:
             raise NotThere(f"there is no namespace {ns!r}{near(ns, self.stores)}", ns=ns)
@@ -144,7 +144,9 @@ class Service:
         """The same of what may take long: it keeps no thread from the others."""
         return await asyncio.get_running_loop().run_in_executor(self._executing, act, *args)
 
-    async def take(self, room: Room, waiter: Waiter, tag: str, most: int, wait: int, lease: int | None) -> Taken | None:
+    async def take(
+        self, room: Room, waiter: Waiter, tag: str, most: int, wait: int, lease: int | None
+    ) -> Taken | None:
         """Take up to so many messages, waiting up to `wait` ms for the first; `None` if none came.
 
         Raises `Unwanted` or `Ending` where the waiter waits no more; what he had then goes back.
@@ -176,7 +178,9 @@ class Service:
     def check_wait(self, ms: int) -> int:
         """The same of ms to wait."""
         if ms > self.limits.wait:
-            raise OptionError(f"to is {ms:,} ms, but a request may wait for {self.limits.wait:,} ms at most", option="to")
+            raise OptionError(
+                f"to is {ms:,} ms, but a request may wait for {self.limits.wait:,} ms at most", option="to"
+            )
         return ms
 
     def close(self) -> None:

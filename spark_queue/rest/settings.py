@@ -83,7 +83,7 @@ def _digest(text: str) -> bytes:
 
 def _among(text: str, digests: Iterable[bytes]) -> bool:
     own = _digest(text)
-    return any([hmac.compare_digest(own, one) for one in digests])  # a list: each of them is looked at
+    return sum(hmac.compare_digest(own, one) for one in digests) > 0  # each of them is looked at
 
 
 def _lines(file: Path | None, option: str) -> list[str]:
@@ -112,7 +112,7 @@ class Settings:
     limits: Limits = Limits()
     events: str | None = None
     declared: Declared = field(default_factory=Declared)
-    options: Mapping[str, QueueOptions] = field(init=False)
+    options: Mapping[str, QueueOptions] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "graph", checked(self.graph))

@@ -18,7 +18,11 @@ from tests.serving import serving
 @pytest.fixture(scope="session")
 def urls(tmp_path_factory, mongodb_url, redis_url):
     """The stores that are served, by namespace."""
-    return {"sqlite": f"sqlite:///{tmp_path_factory.mktemp('rest')}/queues.db", "mongodb": mongodb_url, "redis": redis_url}
+    return {
+        "sqlite": f"sqlite:///{tmp_path_factory.mktemp('rest')}/queues.db",
+        "mongodb": mongodb_url,
+        "redis": redis_url,
+    }
 
 
 @pytest.fixture(scope="session")
@@ -26,13 +30,17 @@ def server(urls, tmp_path_factory):
     """A server of these; dead letters after two failures."""
     folder = tmp_path_factory.mktemp("server")
     graph = folder / "graph.yaml"
-    spaces = [f"  {ns}: {{url: '{url}', options: {{maxTries: '2', reserveTimeout: 30s}}}}" for ns, url in urls.items()]
+    spaces = [
+        f"  {ns}: {{url: '{url}', options: {{maxTries: '2', reserveTimeout: 30s}}}}" for ns, url in urls.items()
+    ]
     graph.write_text(
         "\n".join(["namespaces:", *spaces])
         + "\nexchanges:\n  by_delay:\n    src: sqlite/departures\n"
         + "    dst: [{queue: late, selector: 'payload:delay::int > 60'}, {ns: redis, queue: all}]\n"
     )
-    with serving(folder, "--graph", graph, "--max-body", 2 << 20, "--max-batch", 2000, "--max-wait", "20s") as started:
+    with serving(
+        folder, "--graph", graph, "--max-body", 2 << 20, "--max-batch", 2000, "--max-wait", "20s"
+    ) as started:
         yield started
 
 

@@ -1,0 +1,190 @@
+"""Many callers of a server at once, and what they came to: nothing is lost, and nobody has what another holds.
+
+A client that does little besides calling: what is measured is the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Self
+from urllib.parse import urlsplit
+
+import orjson
+
+JSON = {"content-type": "application/json"}
+
+
+class Caller:
+    """One connection, kept alive."""
+
+    def __init__(self, url: str) -> None:
+        self._host, self._port = urlsplit(url).hostname, urlsplit(url).port
+        self._stream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def call(
+        self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body. Raises `OSError` and `EOFError` where the connection breaks."""
+        if self._stream is None:
+            self._stream = await asyncio.open_connection(self._host, self._port)
+        reader, writer = self._stream
+        told = {"host": f"{self._host}:{self._port}", "content-length": str(len(body)), **(headers or {})}
+        head = "".join(f"{name}: {value}\r\n" for name, value in told.items())
+        try:
+            writer.write(f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + body)
+            first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").splitlines()[:-1]
+            got = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+            answer = await reader.readexactly(int(got["content-length"])) if "content-length" in got else b""
+            if got.get("transfer-encoding") == "chunked":  # as Node.js sends
+                while size := int(await reader.readline(), 16):
+                    answer += (await reader.readexactly(size + 2))[:-2]
+                await reader.readline()
+        except (OSError, EOFError):
+            self.close()
+            raise
+        return int(first.split()[1]), got, answer
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream[1].close()
+        self._stream = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        stream = self._stream
+        self.close()
+        if stream is not None:
+            with suppress(OSError):
+                await stream[1].wait_closed()
+
+
+@dataclass
+class Tally:
+    """What all callers together came to."""
+
+    pushed: set[str] = field(default_factory=set)
+    received: set[str] = field(default_factory=set)
+    committed: set[str] = field(default_factory=set)
+    held: set[str] = field(default_factory=set)
+    wrong: list[str] = field(default_factory=list)
+    calls: int = 0
+    broken: int = 0
+
+    def take(self, id: str, dying: bool) -> None:
+        """Somebody got a message."""
+        if id in self.committed:
+            self.wrong.append(f"{id} was committed, and came again")
+        if id in self.held and not dying:
+            self.wrong.append(f"{id} came to two callers")
+        self.held.add(id)
+        self.received.add(id)
+
+
+async def load(
+    url: str, paths: Sequence[str], clients: int, seconds: float, *, dying: bool = False, seed: int = 7
+) -> Tally:
+    """Let so many clients push, reserve, commit and roll back for so long, then take what is left.
+
+    `paths`: the queues, which the clients share out. `dying`: the server may die and come again; a call that broke
+    is made again, by whoever comes next where it was a reservation.
+    """
+    tally, number = Tally(), itertools.count()
+    end = time.monotonic() + seconds
+
+    async def work(who: int) -> None:
+        chance, path = random.Random(seed * 1000 + who), paths[who % len(paths)]
+        lease = "&lease=2000" if dying else ""
+        async with Caller(url) as caller:
+
+            async def call(method: str, path: str, value: object = None) -> tuple[int, dict[str, str], bytes]:
+                while True:
+                    tally.calls += 1
+                    try:
+                        body = b"" if value is None else orjson.dumps(value)
+                        answer = await caller.call(method, path, body, JSON)
+                    except (OSError, EOFError) as error:
+                        if not dying:
+                            tally.wrong.append(f"{method} {path}: {error!r}")
+                            raise
+                        tally.broken += 1
+                        await asyncio.sleep(0.05)
+                        continue
+                    if answer[0] >= 500 and answer[0] != 504:
+                        if not dying or answer[0] != 503:
+                            tally.wrong.append(f"{method} {path}: {answer[0]} {answer[2][:200]!r}")
+                            return answer
+                        continue
+                    return answer
+
+            def expect(answer: tuple[int, dict[str, str], bytes], *good: int) -> bool:
+                if answer[0] not in good:
+                    tally.wrong.append(f"{answer[0]} {answer[2][:200]!r}")
+                return answer[0] == good[0]
+
+            def leave(ids: list[str], committed: bool) -> None:
+                tally.held.difference_update(ids)
+                if committed:
+                    tally.committed.update(ids)
+
+            async def settle(handles: list[str], ids: list[str], *, commit: bool) -> None:
+                if not commit:
+                    leave(ids, False)
+                if len(handles) == 1:
+                    act = "commit" if commit else "rollback"
+                    answer = await call("PATCH", f"{path}/{act}/{handles[0]}")
+                    done = expect(answer, 204 if commit else 200, *([404] if dying else []))
+                else:
+                    answer = await call("PATCH", f"{path}/{'commit' if commit else 'rollback'}", handles)
+                    done = expect(answer, 200) and (not commit or orjson.loads(answer[2])["committed"] == len(ids))
+                    if not done and not dying:
+                        tally.wrong.append(f"not all were held: {answer[2]!r}")
+                if commit:
+                    leave(ids, done)
+
+            while time.monotonic() < end:
+                if chance.random() < 0.3:
+                    ids = [f"{who}-{next(number)}" for _ in range(chance.randint(2, 8))]
+                    answer = await call("POST", f"{path}/batch", [{"id": id, "payload": id} for id in ids])
+                else:
+                    ids = [f"{who}-{next(number)}"]
+                    answer = await call("PUT", f"{path}?id={ids[0]}", ids[0])
+                if expect(answer, 200):
+                    tally.pushed.update(ids)
+                if chance.random() < 0.3:
+                    answer = await call("GET", f"{path}/batch?n=5&reserve=1{lease}")
+                    if expect(answer, 200) and (messages := orjson.loads(answer[2])["messages"]):
+                        ids = [one["id"] for one in messages]
+                        for id in ids:
+                            tally.take(id, dying)
+                        await settle([one["handle"] for one in messages], ids, commit=chance.random() < 0.9)
+                else:
+                    answer = await call("GET", f"{path}?reserve=1&to=20{lease}")
+                    if expect(answer, 200, 504):
+                        id = answer[1]["x-ks-message-id"]
+                        tally.take(id, dying)
+                        await settle([answer[1]["x-ks-id"]], [id], commit=chance.random() < 0.9)
+
+    await asyncio.gather(*(work(who) for who in range(clients)))
+    async with Caller(url) as caller:
+        for path in paths:
+            patience = time.monotonic() + (10 if dying else 0)
+            while True:
+                tally.calls += 1
+                _, _, answer = await caller.call("GET", f"{path}/batch?n=1000&to=100")
+                ids = [one["id"] for one in orjson.loads(answer)["messages"]]
+                for id in ids:
+                    tally.take(id, dying)
+                if not ids:
+                    left = orjson.loads((await caller.call("GET", f"{path}/status"))[2])
+                    if not left["totalSize"] or time.monotonic() > patience:
+                        break
+    tally.wrong += [f"{id} was lost" for id in sorted(tally.pushed - tally.received)]
+    return tally

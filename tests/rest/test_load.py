@@ -1,0 +1,73 @@
+"""64 clients at once, on all stores, while the server lives, and while it is killed again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+import uuid
+
+import pytest
+
+from spark_queue import open_store
+from tests.http_load import load
+from tests.serving import Serving
+
+
+@pytest.fixture
+def paths(urls):
+    name = f"t{uuid.uuid4().hex[:16]}"
+    yield [f"/q/{ns}/{name}" for ns in urls]
+    for url in urls.values():
+        with open_store(url) as store:
+            store.drop(name)
+            store.drop(f"{name}.dead")
+
+
+def sizes(urls, paths):
+    found = []
+    for url, path in zip(urls.values(), paths, strict=True):
+        with open_store(url) as store:
+            found.append(store.sizes(path.rpartition("/")[2]).total)
+    return found
+
+
+def test_64_clients_lose_nothing_and_share_nothing(server, urls, paths):
+    tally = asyncio.run(load(server.url, paths, 64, 5))
+    assert tally.wrong == []
+    assert len(tally.pushed) > 200 and tally.received >= tally.pushed
+    assert sizes(urls, paths) == [0, 0, 0]
+
+
+def test_a_server_that_is_killed_loses_nothing(urls, paths, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    spaces = [one for ns, url in urls.items() for one in ("--url", f"{ns}={url}")]
+
+    def start():
+        return Serving(tmp_path, *spaces, "--port", port)
+
+    started = start()
+    kills, over = [], threading.Event()
+
+    def kill():
+        nonlocal started
+        for _ in range(2):
+            time.sleep(1.5)
+            started.kill()
+            kills.append(time.monotonic())
+            started = start()
+        over.set()
+
+    killing = threading.Thread(target=kill)
+    killing.start()
+    try:
+        tally = asyncio.run(load(f"http://127.0.0.1:{port}", paths, 64, 16, dying=True))
+    finally:
+        killing.join()
+        started.kill()
+    assert tally.wrong == []
+    assert len(kills) == 2 and tally.broken > 0
+    assert len(tally.pushed) > 200 and tally.committed
+    assert sizes(urls, paths) == [0, 0, 0]
