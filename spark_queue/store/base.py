@@ -405,7 +405,7 @@ class Store(ABC):
     def ready(self, queue: str, limit: int, *, before: int = LATEST) -> int:
         """The number of messages that a reserve could take now, counted up to `limit`; 0 while the queue is paused.
 
-        What matures after the moment `before` is not counted.
+        What matures after the moment `before` is not counted, where the layout keeps messages in order.
         """
         if limit <= 0 or self._pauses.paused(queue):
             return 0
