@@ -37,6 +37,7 @@ from spark_queue.message import LATEST, MESSAGES, Message, as_json, load_json, m
 from spark_queue.store import open_store
 from spark_queue.store.base import SMALLEST_PARTITION, Claim, Condition, Death, Sizes, Store
 from spark_queue.store.conformance_forwarding import ForwardingContract
+from spark_queue.store.conformance_log import LogContract
 from spark_queue.store.conformance_pause import PauseContract
 from spark_queue.store.conformance_staging import StagingContract
 
@@ -110,7 +111,7 @@ def _reserve_for_ever(url: str, queue: str) -> None:
             store.reserve(queue, f"victim/{sequence}", 40, partitions=4, lease=None)
 
 
-class StoreContract(StagingContract, ForwardingContract, PauseContract):
+class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContract):
     """Inherit it, and give the fixtures `url` and `unreachable` (`None` for a database without a server)."""
 
     def opened(self, url: str) -> Store:
