@@ -20,8 +20,8 @@ from pyspark.sql.types import StructType
 from spark_queue.errors import CheckpointError
 from spark_queue.options import AT_MOST_ONCE, LATEST, QueueOptions
 from spark_queue.spark.consumer import BACKLOG_BUSY, BACKLOG_IDLE, BACKLOG_REST, cores
+from spark_queue.spark.limits import ALL, SupportsTriggerAvailableNow, most_of
 from spark_queue.spark.schema import Shaper, shaper
-from spark_queue.spark.stream import ALL, SupportsTriggerAvailableNow, most_of
 from spark_queue.store import open_store
 from spark_queue.store.base import Store, spread
 from spark_queue.store.log import Log, Piece, Place, has_log

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -33,8 +33,9 @@ from pyspark.sql.types import (
 from pyspark.sql.variant_utils import VariantUtils
 
 from spark_queue.errors import SchemaError, near
+from spark_queue.inputs import DELIVERY_HASH
+from spark_queue.inputs import LOG as MODE_LOG
 from spark_queue.message import as_json, as_text
-from spark_queue.options import LOG as MODE_LOG
 from spark_queue.options import QueueOptions
 from spark_queue.spark.typed import parser, typed, writer_of
 
@@ -52,7 +53,7 @@ READ: dict[str, DataType] = {
     "headers": _HEADERS,
     "mature": TimestampType(),
     "tries": IntegerType(),
-    "delivery_hash": StringType(),
+    DELIVERY_HASH: StringType(),
 }
 LOG: dict[str, DataType] = READ | {"position": LongType()}
 HISTORY: dict[str, DataType] = READ | {
@@ -97,10 +98,20 @@ SETTLE: dict[str, tuple[type[DataType], ...]] = {
 #: it is told the position of the first, too.
 Shaper = Callable[..., pa.RecordBatch]
 
+#: The same for batches of several inputs, by binding, whose rows belong together; and what they are delivered as.
+Joiner = Callable[[Mapping[str, pa.RecordBatch], str], pa.RecordBatch]
+
 
 def read_schema(options: QueueOptions) -> StructType:
     """The columns of a DataFrame for which the user gave no schema."""
-    fields = [StructField(name, kind) for name, kind in _columns(options).items()]
+    if options.inputs is None:
+        return _struct(_columns(options), options)
+    columns = {binding: _struct(_of_input(options, binding), options) for binding in options.inputs}
+    return StructType([StructField(name, kind) for name, kind in (columns | {DELIVERY_HASH: StringType()}).items()])
+
+
+def _struct(columns: Mapping[str, DataType], options: QueueOptions) -> StructType:
+    fields = [StructField(name, kind) for name, kind in columns.items()]
     fields.insert(2, StructField("payload", _PAYLOADS[options.payload_format or "json"]))
     return StructType(fields)
 
@@ -112,14 +123,42 @@ def _columns(options: QueueOptions) -> dict[str, DataType]:
     return HISTORY if options.view == "history" else READ
 
 
+def _of_input(options: QueueOptions, binding: str) -> dict[str, DataType]:
+    """What the struct of one of several inputs has of them."""
+    return {name: kind for name, kind in _columns(options.of(binding)).items() if name != DELIVERY_HASH}
+
+
 def check_read_schema(schema: StructType, options: QueueOptions) -> None:
     """Raise `SchemaError` where a queue cannot be read as `schema`."""
-    known = _columns(options) | {"payload": StringType(), CORRUPT: StringType()}
+    if options.inputs is None:
+        _check_columns(schema, _columns(options), options, "a queue")
+        return
+    for field in schema.fields:
+        name, kind = field.name, field.dataType
+        known = [*options.inputs, DELIVERY_HASH]
+        if name not in known:
+            raise SchemaError(
+                f"option 'inputs' names no {name!r}{near(name, known) or '; the columns are ' + ', '.join(known)}",
+                column=name,
+            )
+        if name == DELIVERY_HASH:
+            _check_columns(StructType([field]), READ, options, "a queue")
+        elif isinstance(kind, StructType):
+            _check_columns(kind, _of_input(options, name), options, f"the input {name!r}")
+        else:
+            names = ", ".join(_struct(_of_input(options, name), options).names)
+            raise SchemaError(
+                f"column {name!r} is an input, so a struct of {names}, not {kind.simpleString()}", column=name
+            )
+
+
+def _check_columns(schema: StructType, columns: Mapping[str, DataType], options: QueueOptions, what: str) -> None:
+    known = {**columns, "payload": StringType(), CORRUPT: StringType()}
     for field in schema.fields:
         name, kind = field.name, field.dataType
         if name not in known:
             raise SchemaError(
-                f"a queue has no column {name!r}{near(name, known) or '; it has ' + ', '.join(known)}", column=name
+                f"{what} has no column {name!r}{near(name, known) or '; it has ' + ', '.join(known)}", column=name
             )
         if name == "payload" and isinstance(kind, _NESTED):
             parser(kind, "payload")
@@ -177,6 +216,31 @@ def shaper(schema: StructType, options: QueueOptions) -> Shaper:
     return partial(_shape, arrow_schema(schema), schema, options.payload_format or "json")
 
 
+def joiner(schema: StructType, options: QueueOptions) -> Joiner:
+    """How batches of several inputs become batches of `schema`: NULL where an input gives nothing."""
+    return partial(_join, arrow_schema(schema), schema, options.payload_format or "json")
+
+
+def _join(
+    target: pa.Schema, schema: StructType, form: str, batches: Mapping[str, pa.RecordBatch], delivery: str
+) -> pa.RecordBatch:
+    rows = next(iter(batches.values())).num_rows
+    columns = []
+    for field in schema.fields:
+        kind = target.field(field.name).type
+        if field.name == DELIVERY_HASH:
+            ids = [batches[binding].column("id").to_pylist() for binding in sorted(batches)]
+            columns.append(_hashes(delivery, ids).cast(kind))
+        elif field.name in batches:
+            inner = pa.schema([kind.field(i) for i in range(kind.num_fields)])
+            assert isinstance(field.dataType, StructType)
+            shaped = _shape(inner, field.dataType, form, batches[field.name], None)
+            columns.append(pa.StructArray.from_arrays(shaped.columns, fields=list(inner)))
+        else:
+            columns.append(pa.nulls(rows, kind))
+    return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
 def _shape(
     target: pa.Schema,
     schema: StructType,
@@ -191,7 +255,7 @@ def _shape(
             made[name], made[CORRUPT] = typed(_json(batch).to_pylist(), field.dataType, target.field(name).type)
         elif name == "payload":
             made[name] = _FORMS[form](batch)
-        elif name == "delivery_hash":
+        elif name == DELIVERY_HASH:
             made[name] = _delivery_hashes(batch, tag)
         elif name == "position":
             made[name] = pa.array(range(position, position + batch.num_rows), pa.int64())
@@ -243,13 +307,18 @@ _FORMS: dict[str, Callable[[pa.RecordBatch], pa.Array]] = {
 
 
 def _delivery_hashes(batch: pa.RecordBatch, tag: str | None) -> pa.Array:
-    """SHA-256, in hex, over consumer, sequence and id of each message; NULL where nothing was delivered."""
+    """The hash of each message by itself; NULL where nothing was delivered."""
     if tag is None:
         return pa.nulls(batch.num_rows, pa.string())
-    delivery = hashlib.sha256(tag.rpartition("/")[0].encode() + b"\0")  # without the partition, which may change
+    return _hashes(tag.rpartition("/")[0], [batch.column("id").to_pylist()])  # the partition may change
+
+
+def _hashes(delivery: str, ids: Sequence[Sequence[str]]) -> pa.Array:
+    """SHA-256, in hex, over consumer and sequence (the delivery) and the ids of the messages of each row."""
+    begun = hashlib.sha256(delivery.encode() + b"\0")
     hashes = []
-    for id in batch.column("id").to_pylist():
-        one = delivery.copy()
-        one.update(id.encode())
+    for row in zip(*ids, strict=True):
+        one = begun.copy()
+        one.update("\0".join(row).encode())
         hashes.append(one.hexdigest())
     return pa.array(hashes, pa.string())

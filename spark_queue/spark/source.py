@@ -6,7 +6,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from spark_queue.errors import OptionError
-from spark_queue.options import EXACTLY_ONCE, LOG, READERS, QueueOptions, Role, role_of_write
+from spark_queue.inputs import LOG
+from spark_queue.options import EXACTLY_ONCE, READERS, QueueOptions, Role, role_of_write
 from spark_queue.spark.log import LogSnapshot, LogStream
 from spark_queue.spark.reader import snapshot_reader
 from spark_queue.spark.schema import check_read_schema, read_schema

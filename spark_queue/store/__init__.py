@@ -11,7 +11,8 @@ from importlib import import_module
 
 from spark_queue.address import Address
 from spark_queue.errors import DriverMissing, OptionError, near
-from spark_queue.options import BUCKET, LOG, SINGLE, QueueOptions
+from spark_queue.inputs import LOG
+from spark_queue.options import BUCKET, SINGLE, QueueOptions
 from spark_queue.store.base import Store
 
 #: URL scheme -> (module:class, the extra that installs its driver).
@@ -76,18 +77,21 @@ def usable(options: QueueOptions) -> QueueOptions:
 
     Raises `OptionError` for a URL or the name of a queue that the database forbids, and `DriverMissing`.
     """
-    names = [name for name in (options.queue, options.dead_letter_queue) if name is not None]
+    inputs = (options.inputs or {}).values()
 
-    def checked(url: str) -> str:
+    def checked(url: str, ns: str | None = None) -> str:
+        logs = [one.queue for one in inputs if one.ns == ns and one.mode == LOG]
+        read = [one.queue for one in inputs if one.ns == ns]
         with open_store(url) as store:
-            for queue in names:
-                store.check_queue(queue)
-            if options.mode == LOG:
-                store.check_log(options.queue or "")
+            for queue in (options.queue, options.dead_letter_queue, *read):
+                if queue is not None:
+                    store.check_queue(queue)
+            for queue in [options.queue or ""] if options.mode == LOG else logs:
+                store.check_log(queue)
             return store.url
 
     if options.urls is not None:
-        return replace(options, urls={name: checked(url) for name, url in options.urls.items()})
+        return replace(options, urls={name: checked(url, name) for name, url in options.urls.items()})
     return replace(options, url=checked(options.url))
 
 

@@ -413,6 +413,15 @@ class Store(ABC):
                 rows.pop()  # whole buckets may have left nothing to the last ones
         return rows if any(rows) else []
 
+    def ready(self, queue: str, limit: int, *, before: int = LATEST) -> int:
+        """The number of messages that a reserve could take now, counted up to `limit`; 0 while the queue is paused.
+
+        What matures after the moment `before` is not counted, where the layout keeps messages in order.
+        """
+        if limit <= 0 or self._pauses.paused(queue):
+            return 0
+        return self._attempt(self._ready, queue, limit, before)
+
     def _take(
         self, queue: str, tag: str, limit: int, enough: int, lease: int | None, before: int, content: bool = False
     ) -> int:

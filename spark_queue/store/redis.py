@@ -479,9 +479,8 @@ class RedisStore(SignallingStore):
         return self._settle("commit", queue, how, self._named(queue, tag, ids))
 
     def _rollback(self, queue: str, tag: str, ids: Sequence[str] | None, delay: int | None, failed: bool) -> int:
-        due: int | str = ""  # that which they had
-        if delay is not None:
-            due = min(self._now() + delay, message.LATEST)  # one moment for all calls, so that the ids make the order
+        # One moment for all calls, so that the ids make the order.
+        due = "" if delay is None else min(self._now() + delay, message.LATEST)
         return self._settle("rollback", queue, (tag, due, int(failed)), self._named(queue, tag, ids))
 
     def _settle(self, script: str, queue: str, arguments: tuple[Any, ...], members: list[bytes] | None) -> int:

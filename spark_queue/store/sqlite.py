@@ -404,8 +404,8 @@ class SqliteStore(Store):
             leases = _leases(db, queue, tag)
             held, values = _among(leases, ids)
             give = "UPDATE message SET lease = NULL, mature = coalesce(?, mature), tries = tries + ?"
-            mature = None if delay is None else _now(db) + delay
-            given = _change(db, give, held, values, mature, int(failed))
+            due = None if delay is None else _now(db) + delay
+            given = _change(db, give, held, values, due, int(failed))
             _forget_empty(db, leases)
             return given
 

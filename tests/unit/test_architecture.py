@@ -18,6 +18,7 @@ FLOORS = [
         "buckets",
         "errors",
         "event",
+        "inputs",
         "failure",
         "message",
         "options",
