@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         set_layout,
         set_ledger,
     )
+    from spark_queue.operations.logs import logs, trim
     from spark_queue.spark import delivery_hash, drain, register, supervise
     from spark_queue.store import open_store
     from spark_queue.store.counters import Statistics
@@ -71,6 +72,7 @@ _HOME = {
     "history": "operations",
     "layout": "operations",
     "ledgers": "operations",
+    "logs": "operations.logs",
     "recover": "operations",
     "redrive": "operations",
     "release": "operations",
@@ -78,6 +80,7 @@ _HOME = {
     "reservations": "operations",
     "set_layout": "operations",
     "set_ledger": "operations",
+    "trim": "operations.logs",
     "delivery_hash": "spark",
     "drain": "spark",
     "register": "spark",
@@ -111,6 +114,7 @@ __all__ = [
     "history",
     "layout",
     "ledgers",
+    "logs",
     "open_store",
     "recover",
     "redrive",
@@ -121,6 +125,7 @@ __all__ = [
     "set_layout",
     "set_ledger",
     "supervise",
+    "trim",
 ]
 
 

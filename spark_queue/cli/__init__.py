@@ -18,6 +18,7 @@ try:
         itself,
         layout,
         ledger,
+        log,
         messages,
         queues,
         reservations,
@@ -33,7 +34,7 @@ except ModuleNotFoundError as missing:
     sys.exit(2)
 
 __all__ = [
-    "app", "deadletter", "doctor", "event", "graph", "history", "itself", "layout", "ledger", "main", "messages",
+    "app", "deadletter", "doctor", "event", "graph", "history", "itself", "layout", "ledger", "log", "main", "messages",
     "queues", "reservations", "rfq", "serve", "watch",
 ]  # fmt: skip
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spark_queue import buckets, events, message, operations, options, store
-    from spark_queue.operations import by_hand, doctor, levels
+    from spark_queue.operations import by_hand, doctor, levels, logs
 else:
 
     class _Late:
@@ -24,9 +24,10 @@ else:
     doctor = _Late("spark_queue.operations.doctor")
     events = _Late("spark_queue.events")
     levels = _Late("spark_queue.operations.levels")
+    logs = _Late("spark_queue.operations.logs")
     message = _Late("spark_queue.message")
     operations = _Late("spark_queue.operations")
     options = _Late("spark_queue.options")
     store = _Late("spark_queue.store")
 
-__all__ = ["buckets", "by_hand", "doctor", "events", "levels", "message", "operations", "options", "store"]
+__all__ = ["buckets", "by_hand", "doctor", "events", "levels", "logs", "message", "operations", "options", "store"]
