@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         set_layout,
         set_ledger,
     )
+    from spark_queue.process import Output, Process, wrap_error
     from spark_queue.spark import delivery_hash, drain, register, supervise
     from spark_queue.store import open_store
     from spark_queue.store.counters import Statistics
@@ -76,6 +77,9 @@ _HOME = {
     "reservations": "operations",
     "set_layout": "operations",
     "set_ledger": "operations",
+    "Output": "process",
+    "Process": "process",
+    "wrap_error": "process",
     "delivery_hash": "spark",
     "drain": "spark",
     "register": "spark",
@@ -93,6 +97,8 @@ __all__ = [
     "Message",
     "MessageError",
     "OptionError",
+    "Output",
+    "Process",
     "Queue",
     "QueueError",
     "QueueSizes",
@@ -118,6 +124,7 @@ __all__ = [
     "set_layout",
     "set_ledger",
     "supervise",
+    "wrap_error",
 ]
 
 

@@ -24,6 +24,7 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     DataType,
+    DayTimeIntervalType,
     MapType,
     NullType,
     NumericType,
@@ -34,7 +35,8 @@ from pyspark.sql.types import (
 
 from spark_queue.client import Queue
 from spark_queue.errors import GraphError, near
-from spark_queue.exchange.selector import explained, found
+from spark_queue.exchange.selector import found
+from spark_queue.failure import failure_of
 from spark_queue.graph import Graph, Place, Processor
 from spark_queue.graph_mistakes import Mistake
 from spark_queue.message import Message, decode, header_dicts, of_json
@@ -51,10 +53,18 @@ RECEIVED, MADE = "processor", "processed"
 HEADER, PROVENANCE = "x-provenance", "provenance"
 
 #: What a function makes, whatever kind it is.
-MESSAGES = (
-    "ns STRING, queue STRING, payload STRING, headers MAP<STRING, STRING>, "
-    "mature TIMESTAMP, delay DOUBLE, tries INT, id STRING"
-)
+_FIELDS = {
+    "ns": "STRING",
+    "queue": "STRING",
+    "payload": "STRING",
+    "headers": "MAP<STRING, STRING>",
+    "mature": "TIMESTAMP",
+    "delay": "DOUBLE",
+    "tries": "INT",
+    "id": "STRING",
+}
+MESSAGES = ", ".join(f"{name} {kind}" for name, kind in _FIELDS.items())
+_MESSAGE = f"STRUCT<{', '.join(f'{name}: {kind}' for name, kind in _FIELDS.items())}>"
 
 _ARROW = pa.schema(
     [
@@ -205,9 +215,7 @@ class ProcessorRoute:
             before = F.coalesce(F.from_json(one["headers"][HEADER], _HOPS), F.create_map().cast(_HOPS))
             here = F.when(one.isNotNull(), F.create_map(F.lit(str(place)), own))
             for more in (F.when(one.isNotNull(), before), here):
-                some = F.coalesce(more, F.create_map().cast(_HOPS))
-                kept = F.map_filter(hops, lambda key, _, some=some: ~F.map_contains_key(some, key))  # type: ignore[misc]
-                hops = F.map_concat(kept, some)
+                hops = _over(hops, F.coalesce(more, F.create_map().cast(_HOPS)))
         return F.to_json(hops)
 
     # --- what it makes --------------------------------------------------------------------------------------------
@@ -239,7 +247,7 @@ class ProcessorRoute:
         try:
             return seen.withColumns(columns | missing)
         except PySparkException as error:
-            raise GraphError(f"{self._function}: {explained(error, None)}") from None
+            raise GraphError(f"{self._function}: {failure_of(error).text}") from None
 
     def _copy(self, made: DataFrame, name: str, place: Place) -> Column:
         """The message for an output, NULL where there is none."""
@@ -261,19 +269,14 @@ class ProcessorRoute:
             "headers": headers,
             **{part: parts.get(part, F.lit(None)) for part in _TOLD[1:]},
         }
-        if "delay" in parts and made.schema[name].dataType["delay"].dataType.typeName().startswith("interval"):  # type: ignore[index]
-            seconds = F.unix_millis(F.timestamp_seconds(F.lit(0)) + parts["delay"]) / 1000
-            columns["delay"] = seconds
-        struct = F.struct(*(column.alias(part) for part, column in columns.items())).cast(f"struct<{_struct()}>")
+        if "delay" in parts:
+            columns["delay"] = _seconds(parts["delay"], kind)
+        struct = F.struct(*(column.alias(part) for part, column in columns.items())).cast(_MESSAGE)
         return F.when(one.isNotNull(), struct)
 
 
 #: The fields of a message as it is read.
 _READ = ("id", "queue", "payload", "headers", "mature", "tries", "position")
-
-
-def _struct() -> str:
-    return ", ".join(f"{name}: {kind}" for name, _, kind in (one.partition(" ") for one in MESSAGES.split(", ")))
 
 
 def _as_json(payload: Column, kind: DataType, name: str) -> Column:
@@ -291,6 +294,19 @@ def _as_json(payload: Column, kind: DataType, name: str) -> Column:
         f"its output {name!r} is {kind.simpleString()}, which JSON has no form for: give JSON text, a struct, a map, "
         "an array, a VARIANT, bytes, a number or a truth value"
     )
+
+
+def _seconds(delay: Column, message: DataType) -> Column:
+    """A delay that is an interval, or a number of seconds, as a number."""
+    assert isinstance(message, StructType)
+    if isinstance(message["delay"].dataType, DayTimeIntervalType):
+        return F.unix_millis(F.timestamp_seconds(F.lit(0)) + delay) / 1000
+    return delay
+
+
+def _over(hops: Column, more: Column) -> Column:
+    """A map with the entries of another, which count where both have one."""
+    return F.map_concat(F.map_filter(hops, lambda key, _: ~F.map_contains_key(more, key)), more)
 
 
 def _quoted(name: str) -> str:
@@ -330,7 +346,7 @@ class _Function:
         try:
             return self.load()(self.process(**facts), frame)
         except PySparkException as error:
-            raise GraphError(f"{self}: {explained(error, None)}") from error
+            raise GraphError(f"{self}: {failure_of(error).text}") from error
 
 
 @cache
