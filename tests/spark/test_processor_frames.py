@@ -88,7 +88,9 @@ def test_filter_messages(spark):
     )
 
     def passing(**words):
-        one = Processor(lambda _, got: {"out": got["a"].id}, in_={"a": Input("a")}, out={"out": Place("o")}, rows=True)
+        one = Processor(
+            lambda _, got: {"out": got["a"].id}, in_={"a": Input("a")}, out={"out": Place("o")}, rows=True
+        )
         filtered = Processor(**{**vars(one), **words})
         return [payload for _, payload, _ in of(filtered, typed)]
 
@@ -108,7 +110,10 @@ def test_processor_fn(spark):
 
     rows = frame(
         spark,
-        [(message(str(n), "a", {"n": n, "topics": topics}),) for n, topics in enumerate([None, {}, {"b": 1}, {"a": 1}])],
+        [
+            (message(str(n), "a", {"n": n, "topics": topics}),)
+            for n, topics in enumerate([None, {}, {"b": 1}, {"a": 1}])
+        ],
         "in",
     )
     outs = {"out": Place("o"), "other": Place("p")}
@@ -186,7 +191,10 @@ def test_frames_may_become_other_frames(spark):
     rows = frame(spark, [(message("1", "q", '"a b"'),), (message("2", "q", '"c d"'),)], "in")
     found = made(route(Processor(work, in_={"in": Input("q")}, out={"out": Place("o")})), rows)
     hops = {"l/q": {"position": "1", "time": 1_356_998_400_000}}
-    assert [(one["word"], json.loads(headers["x-provenance"])) for _, one, headers in found] == [("a", hops), ("b", hops)]
+    assert [(one["word"], json.loads(headers["x-provenance"])) for _, one, headers in found] == [
+        ("a", hops),
+        ("b", hops),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -210,7 +218,9 @@ def test_functions_that_cannot_work_are_refused_at_the_start(spark, function, wr
 
 
 def test_provenance_is_merged_from_all_inputs(spark):
-    before = {"x-provenance": json.dumps({"l/s": {"position": "0", "time": 5}, "l/a": {"position": "old", "time": 1}})}
+    before = {
+        "x-provenance": json.dumps({"l/s": {"position": "0", "time": 5}, "l/a": {"position": "old", "time": 1}})
+    }
     rows = frame(
         spark,
         [
