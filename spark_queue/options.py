@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
 from spark_queue.address import Address
 from spark_queue.buckets import LARGEST, Buckets, Layout
 from spark_queue.errors import OptionError, near
+from spark_queue.inputs import ALTS, ZIP, Input, check_apart, parse_inputs
 
 #: What a DataFrame made with `format("queue")` does.
 Role = Literal["stream", "snapshot", "push", "settle"]
@@ -141,8 +142,9 @@ class QueueOptions:
         _text, EVERYONE, "`sqlite:///path/queues.db`, `mongodb://…/db` or `redis://…/0`", shown="required"
     )
     urls: Mapping[str, str] | None = _option(
-        _urls, ("push",),
-        "Instead of `url`, several databases: a JSON object of URLs by name. The column `ns` of a row names its own.",
+        _urls, ("stream", "push"),
+        "Instead of `url`, several databases: a JSON object of URLs by name. The column `ns` of a row names its own, "
+        "or `ns` of one of the `inputs`.",
         None, "none",
     )  # fmt: skip
     queue: str | None = _option(
@@ -152,6 +154,18 @@ class QueueOptions:
         None,
         "none",
     )
+    inputs: Mapping[str, Input] | None = _option(
+        parse_inputs, ("stream",),
+        "Instead of `queue`, [several queues read at once](docs/inputs.md): a JSON object by column, such as "
+        '`{"order": {"queue": "orders"}, "price": {"queue": "prices", "ns": "market"}}`.',
+        None, "none",
+    )  # fmt: skip
+    combine: str = _option(
+        _one_of(ZIP, ALTS), ("stream",),
+        "How `inputs` become rows. `zip`: each row has one message of every input, the n-th of each; `alts`: each "
+        "micro-batch has messages of one input, the first in order that has some.",
+        ZIP,
+    )  # fmt: skip
     consumer: str | None = _option(
         name_of_consumer, ("stream", "settle"),
         "Who holds the reservations; give it to know it in the tools, and to `settle`.",
@@ -291,8 +305,9 @@ class QueueOptions:
             chosen["url"] = ""
         if "url" not in chosen:
             raise OptionError("option 'url' is missing: give the database, e.g. sqlite:///queues.db", option="url")
-        if "push" not in roles and "queue" not in chosen:
+        if "push" not in roles and "queue" not in chosen and "inputs" not in chosen:
             raise OptionError("option 'queue' is missing: give the name of the queue", option="queue")
+        _resolve_inputs(chosen, roles)
         if "settle" in roles and "consumer" not in chosen:
             raise OptionError(
                 "option 'consumer' is missing: settle needs the consumer whose messages it settles", option="consumer"
@@ -314,9 +329,56 @@ class QueueOptions:
             return Buckets(self.bucket_size or usual.size, self.compression or usual.compression)
         return "single" if self.layout else None
 
+    def of(self, binding: str) -> QueueOptions:
+        """The options of one of the inputs, as if it were read alone."""
+        one = (self.inputs or {})[binding]
+        url = self.url if self.urls is None else self.urls[one.ns or ""]
+        return replace(self, url=url, urls=None, queue=one.queue, inputs=None, combine=ZIP)
+
     def dead(self, queue: str) -> str:
         """The dead-letter queue of `queue`."""
         return self.dead_letter_queue or f"{queue}.dead"
+
+
+def _resolve_inputs(chosen: dict[str, Any], roles: tuple[Role, ...]) -> None:
+    """Refuse what contradicts the inputs, and fill in what follows from them."""
+    inputs: dict[str, Input] | None = chosen.get("inputs")
+    if inputs is None:
+        if "combine" in chosen:
+            raise OptionError("option 'combine' goes with several queues: give 'inputs' too", option="combine")
+        if "urls" in chosen and "push" not in roles:
+            raise OptionError("option 'urls' goes with several queues: give 'inputs', or just 'url'", option="urls")
+        return
+    if "queue" in chosen:
+        raise OptionError("options 'queue' and 'inputs' exclude each other: give one of them", option="inputs")
+    urls: Mapping[str, str] = chosen.get("urls", {})
+    for binding, one in inputs.items():
+        if one.ns is None and urls:
+            raise OptionError(
+                f"option 'inputs': {binding!r} has no 'ns', which names its database in 'urls'", option="inputs"
+            )
+        if one.ns is not None and one.ns not in urls:
+            hint = near(one.ns, urls) or (f"; it has {', '.join(urls)}" if urls else ": give it")
+            raise OptionError(
+                f"option 'inputs': {binding!r} has the ns {one.ns!r}, which option 'urls' does not name{hint}",
+                option="inputs",
+            )
+    try:
+        check_apart(inputs, urls)
+    except ValueError as error:
+        raise OptionError(f"option 'inputs' must be {error}", option="inputs") from None
+    if len(inputs) > 1 and chosen.setdefault("isolate_failures", False):
+        raise OptionError(
+            "option 'isolateFailures' is for one queue: messages of several inputs belong together, and are not "
+            "tried apart",
+            option="isolateFailures",
+        )
+    if len(inputs) > 1 and "reserve_ahead" in chosen and chosen["reserve_ahead"]:
+        raise OptionError(
+            "option 'reserveAhead' is for one queue: how much a batch of several inputs takes is known when it "
+            "begins",
+            option="reserveAhead",
+        )
 
 
 def _resolve_delivery(chosen: dict[str, Any], roles: tuple[Role, ...]) -> None:

@@ -14,13 +14,14 @@ import os
 import time
 import uuid
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, TypedDict
 
-from spark_queue.errors import CheckpointError, FencedError
-from spark_queue.options import AT_LEAST_ONCE, AT_MOST_ONCE, QueueOptions
+from spark_queue.errors import CheckpointError
+from spark_queue.options import AT_MOST_ONCE, QueueOptions
 from spark_queue.spark.ahead import Ahead
 from spark_queue.spark.keeper import Keeper
+from spark_queue.spark.share import Share, lost
 from spark_queue.store import open_store
 from spark_queue.store.base import Store
 from spark_queue.store.isolation import Isolation, Rules
@@ -51,18 +52,6 @@ class Offset(TypedDict, total=False):
     consumer: str
     seq: int
     rows: list[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What one task fetches.
-
-    `rows`: how many the tag must hold, `None` for a batch that comes again. `again`: the batch has failed before.
-    """
-
-    tag: str
-    rows: int | None = None
-    again: bool = False
 
 
 class Consumer:
@@ -104,30 +93,95 @@ class Consumer:
 
         `ahead`: where the batch turns out to be full, the one after it is reserved as soon as this one is planned.
         """
-        self._own(start)
-        self._commit(start)
+        self.commit(start)
+        self._full = most if ahead else None
+        rows = self.take(start, most, wait=self._options.wait_timeout)
+        return self.reserved(start, rows) if rows else start
+
+    def take(self, start: Offset, most: int, *, wait: int | None = None) -> list[int]:
+        """Reserve the batch after `start`, and give its rows by partition; none where nothing is ready.
+
+        What is held for that batch already, it is, and no more. `wait`: for so many ms, if need be.
+        """
         seq = start["seq"] + 1
         looked = self._first is not None  # else an earlier process may hold the batch, though nothing is ready
         if self._first is None:
             self._first = seq
-        self._full = most if ahead else None
         tag = f"{start['consumer']}/{seq}"
         self._reserved_at = time.monotonic()
         rows = self._next_parked(seq)
         if not rows:
             rows = self._taken_ahead(tag)
         if not rows:
-            if looked and self._before is None and not self._store.wait(self._queue, self._options.wait_timeout):
-                self._look_for_strays(seq)
-                self._look_whether_paused()
-                return start
+            if wait is not None and looked and not self.wait(wait):
+                self.idle(start)
+                return []
             self._reserved_at = time.monotonic()
             rows = self._reserve(self._store, tag, most, self._before)
         if not rows:
             self._look_whether_paused()
-            return start
-        self._reserved = {**start, "seq": seq, "rows": rows}
+        return rows
+
+    def reserved(self, start: Offset, rows: list[int]) -> Offset:
+        """The offset of the batch after `start`, which this process has reserved just now."""
+        self._reserved = {**start, "seq": start["seq"] + 1, "rows": rows}
         return self._reserved
+
+    def keep(self, start: Offset, rows: list[int], most: int) -> list[int]:
+        """Of the batch after `start`, give back what comes after its first `most` messages; give the rows that stay.
+
+        They go back to their place, and not as failed.
+        """
+        assert self._keeper is not None
+        tag, kept = f"{start['consumer']}/{start['seq'] + 1}", []
+        if sum(rows) > most:
+            self._keeper.check()
+        for part, held in enumerate(rows):
+            stays = min(held, most)
+            most -= stays
+            kept.append(stays)
+            if stays < held:
+                ids = self._ids(f"{tag}/{part}", stays) if stays else None
+                self._store.rollback(self._queue, f"{tag}/{part}", ids, delay=None, failed=False)
+        while kept and not kept[-1]:
+            kept.pop()
+        return kept
+
+    def _ids(self, tag: str, first: int) -> list[str]:
+        """Those of the messages that a tag holds, from the `first` on."""
+        found: list[str] = []
+        for batch in self._store.fetch(self._queue, tag):
+            found += batch.column("id").to_pylist()
+        return found[first:]
+
+    def wait(self, timeout: int) -> bool:
+        """Sleep until a message may be taken, `timeout` ms at most; give whether one may."""
+        return self._before is not None or self._store.wait(self._queue, timeout)
+
+    def ready(self, most: int) -> int:
+        """How many messages may be taken, counted up to `most`."""
+        return self._store.ready(self._queue, most, **({} if self._before is None else {"before": self._before}))
+
+    def idle(self, start: Offset) -> None:
+        """Look after what one looks after while there is nothing to take."""
+        self._look_for_strays(start["seq"] + 1)
+        self._look_whether_paused()
+
+    def holds_next(self, start: Offset) -> bool:
+        """Whether messages are held for the batch after `start`."""
+        return bool(self._store.reservations(self._queue, f"{start['consumer']}/{start['seq'] + 1}"))
+
+    def missing(self, end: Offset) -> int:
+        """How many messages of the batch that `end` ended are not held any more."""
+        tag = tag_of(end)
+        held = {one.tag: one.rows for one in self._store.reservations(self._queue, tag)}
+        return sum(max(0, rows - held.get(f"{tag}/{part}", 0)) for part, rows in enumerate(end["rows"]))
+
+    def release(self, end: Offset) -> int:
+        """Give the batch that `end` ended back, each message to its place, and not as failed; give their number."""
+        assert self._keeper is not None
+        self._keeper.check()
+        return self._store.rollback(self._queue, tag_of(end), delay=None, failed=False)
 
     def _next_parked(self, seq: int) -> list[int]:
         rows = self._isolation.next_parked(seq) if self._isolation else 0
@@ -167,7 +221,7 @@ class Consumer:
         self.planned = end
         if end["seq"] == start["seq"]:
             return []
-        tag, parts = _tag(end), end.get("rows", [])
+        tag, parts = tag_of(end), end.get("rows", [])
         fresh = self._reserved == end
         runs = 1
         if not fresh:
@@ -194,23 +248,23 @@ class Consumer:
 
     def _commit(self, end: Offset) -> None:
         seq = end["seq"]
-        if seq <= self._committed:
+        if seq <= self._committed or not end.get("rows"):  # of several inputs, not each is in every batch
             return
         assert self._keeper is not None
         self._keeper.check()
         retries = self._store.retries
         done = self._remove(end)
-        self._keeper.forget(_tag(end))
+        self._keeper.forget(tag_of(end))
         self._busy = False
         self._committed = seq
-        log.debug("committed %d messages of %s under %s", done, self._queue, _tag(end))
+        log.debug("committed %d messages of %s under %s", done, self._queue, tag_of(end))
         self._store.write_counts()  # a run that is over is ended by a signal, which leaves no time for that
         if self._reserved == end and self._store.retries == retries:
             self._account(end, done)
 
     def _remove(self, end: Offset) -> int:
         """Commit a batch, and give the number of messages removed."""
-        tag, history = _tag(end), self._options.history
+        tag, history = tag_of(end), self._options.history
         if self._first is not None and end["seq"] > self._first:
             return self._store.commit(self._queue, tag, history=history)
         done = commit_named(self._store, end, history)
@@ -256,14 +310,14 @@ class Consumer:
         if self._missed <= 0:
             return
         name = end["consumer"].partition("/")[0]
-        lost = self._missed - (settled(self._store, self._queue, name) - self._settled_before)
-        if lost > 0:
-            self._missed -= lost
-            raise _lost(self._options, lost, sum(end["rows"]), _tag(end))
+        gone = self._missed - (settled(self._store, self._queue, name) - self._settled_before)
+        if gone > 0:
+            self._missed -= gone
+            raise lost(self._options, gone, sum(end["rows"]), tag_of(end))
 
     def _drop(self, end: Offset) -> None:
         """At most once: what was delivered once, perhaps in part, is not delivered again."""
-        given_up = self._store.commit(self._queue, _tag(end), history=self._options.history)
+        given_up = self._store.commit(self._queue, tag_of(end), history=self._options.history)
         if given_up:
             log.warning(
                 "%d messages of %s were being worked on when the query ended: with delivery=at-most-once they do not "
@@ -372,19 +426,6 @@ class Consumer:
             )  # fmt: skip
 
 
-def _lost(options: QueueOptions, lost: int, rows: int, tag: str) -> FencedError:
-    """The error for messages that others have taken, or released, while a query worked on them."""
-    why = "somebody released them"
-    if options.delivery == AT_LEAST_ONCE:
-        why += ", or their lease ended since this query stood still or the database could not be reached"
-    return FencedError(
-        f"{lost} of {rows} messages of queue {options.queue!r} are no longer held under {tag}: {why}. They come "
-        "again, here or elsewhere; started again, the query goes on with what it still holds",
-        queue=options.queue,
-        tag=tag,
-    )
-
-
 def commit_named(store: Store, end: Offset, history: int) -> int:
     """Commit just what an offset names, and give the number of messages removed.
 
@@ -392,16 +433,7 @@ def commit_named(store: Store, end: Offset, history: int) -> int:
     offset does not name was never worked on.
     """
     parts = [part for part, rows in enumerate(end.get("rows", [])) if rows]
-    return sum(store.commit(end["queue"], f"{_tag(end)}/{part}", history=history) for part in parts)
-
-
-def check_fetched(store: Store, options: QueueOptions, share: Share, rows: int) -> None:
-    """Raise `FencedError` where a task has fetched fewer rows than were reserved for it, and nobody settled them."""
-    if share.rows is None or rows >= share.rows:
-        return
-    name = share.tag.partition("/")[0]
-    if not settled(store, options.queue or "", name):
-        raise _lost(options, share.rows - rows, share.rows, share.tag)
+    return sum(store.commit(end["queue"], f"{tag_of(end)}/{part}", history=history) for part in parts)
 
 
 def _cores() -> int:
@@ -409,5 +441,6 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _tag(offset: Offset) -> str:
+def tag_of(offset: Mapping[str, Any]) -> str:
+    """The tag under which the batch that this offset ended was reserved, with those below it."""
     return f"{offset['consumer']}/{offset['seq']}"

@@ -8,7 +8,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from spark_queue.errors import SchemaError, StoreError
 from spark_queue.failure import failure_of
 from spark_queue.spark.consumer import OFFSET_VERSION, Offset, commit_named
+from spark_queue.spark.inputs import Offsets, views
 from spark_queue.store import open_store
 from spark_queue.store.isolation import forget_failure, tell_failure
 
@@ -155,23 +156,26 @@ def _tell(url: str, what: Callable[..., None], *facts: str) -> None:
         log.warning("the store was not told: %s", error)
 
 
-def drain(query: StreamingQuery, url: str, *, history: int = 0) -> int:
+def drain(query: StreamingQuery, url: str | Mapping[str, str], *, history: int = 0) -> int:
     """Wait until the query ends, commit the last batch it finished, and give the number of messages removed.
 
     Spark 4.0 and 4.1 never ask a source for more after the last batch of a run, so its messages stay reserved until
     the query starts again or their lease ends; this settles them at once. On Spark 4.2 and later there is nothing
     left to do after `availableNow`. `url` is the store that the query reads (its progress does not tell it, for it
-    may hold a password), `history` (ms) as in the option. Raises what made the query fail; a batch that Spark did
-    not finish is left alone.
+    may hold a password), or stores by name as in the option `urls`; `history` (ms) as in the option. Raises what made
+    the query fail; a batch that Spark did not finish is left alone.
     """
     query.awaitTermination()
     progress = query.lastProgress
     done = 0
-    with open_store(url) as store:
-        for source in progress["sources"] if progress else ():
-            offset = _offset(source["endOffset"])
-            if offset.get("v") == OFFSET_VERSION and "consumer" in offset:
-                done += commit_named(store, cast("Offset", offset), history)
+    for source in progress["sources"] if progress else ():
+        offset = _offset(source["endOffset"])
+        if offset.get("v") != OFFSET_VERSION or "consumer" not in offset:
+            continue
+        for binding, view in views(cast("Offsets", offset)).items() if "inputs" in offset else [("", offset)]:
+            ns = offset["inputs"][binding].get("ns") if binding else None
+            with open_store(url if isinstance(url, str) else url[ns or ""]) as store:
+                done += commit_named(store, cast("Offset", view), history)
     return done
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -33,6 +33,7 @@ from pyspark.sql.types import (
 from pyspark.sql.variant_utils import VariantUtils
 
 from spark_queue.errors import SchemaError, near
+from spark_queue.inputs import DELIVERY_HASH
 from spark_queue.message import as_json, as_text
 from spark_queue.options import QueueOptions
 from spark_queue.spark.typed import parser, typed, writer_of
@@ -51,13 +52,16 @@ READ: dict[str, DataType] = {
     "headers": _HEADERS,
     "mature": TimestampType(),
     "tries": IntegerType(),
-    "delivery_hash": StringType(),
+    DELIVERY_HASH: StringType(),
 }
 HISTORY: dict[str, DataType] = READ | {
     "processed": TimestampType(),
     "consumer": StringType(),
     "outcome": StringType(),
 }
+
+#: What the struct of one of several inputs has of them.
+INPUT = {name: kind for name, kind in READ.items() if name != DELIVERY_HASH}
 
 _PAYLOADS: dict[str, DataType] = {
     "json": StringType(),
@@ -94,10 +98,21 @@ SETTLE: dict[str, tuple[type[DataType], ...]] = {
 #: What turns a batch of stored messages, and the tag they are held under, into a batch of the DataFrame.
 Shaper = Callable[[pa.RecordBatch, str | None], pa.RecordBatch]
 
+#: The same for batches of several inputs, by binding, whose rows belong together; and what they are delivered as.
+Joiner = Callable[[Mapping[str, pa.RecordBatch], str], pa.RecordBatch]
+
 
 def read_schema(options: QueueOptions) -> StructType:
     """The columns of a DataFrame for which the user gave no schema."""
-    columns = HISTORY if options.view == "history" else READ
+    if options.inputs is None:
+        return _columns(HISTORY if options.view == "history" else READ, options)
+    message = _columns(INPUT, options)
+    return StructType(
+        [*(StructField(binding, message) for binding in options.inputs), StructField(DELIVERY_HASH, StringType())]
+    )
+
+
+def _columns(columns: Mapping[str, DataType], options: QueueOptions) -> StructType:
     fields = [StructField(name, kind) for name, kind in columns.items()]
     fields.insert(2, StructField("payload", _PAYLOADS[options.payload_format or "json"]))
     return StructType(fields)
@@ -105,12 +120,36 @@ def read_schema(options: QueueOptions) -> StructType:
 
 def check_read_schema(schema: StructType, options: QueueOptions) -> None:
     """Raise `SchemaError` where a queue cannot be read as `schema`."""
-    known = (HISTORY if options.view == "history" else READ) | {"payload": StringType(), CORRUPT: StringType()}
+    if options.inputs is None:
+        _check_columns(schema, HISTORY if options.view == "history" else READ, options, "a queue")
+        return
+    for field in schema.fields:
+        name, kind = field.name, field.dataType
+        known = [*options.inputs, DELIVERY_HASH]
+        if name not in known:
+            raise SchemaError(
+                f"option 'inputs' names no {name!r}{near(name, known) or '; the columns are ' + ', '.join(known)}",
+                column=name,
+            )
+        if name == DELIVERY_HASH and kind != StringType():
+            raise SchemaError(f"column {name!r} is string, not {kind.simpleString()}", column=name)
+        if name != DELIVERY_HASH:
+            if not isinstance(kind, StructType):
+                raise SchemaError(
+                    f"column {name!r} is an input, so a struct of {', '.join(_columns(INPUT, options).names)}, not "
+                    f"{kind.simpleString()}",
+                    column=name,
+                )
+            _check_columns(kind, INPUT, options, f"the input {name!r}")
+
+
+def _check_columns(schema: StructType, columns: Mapping[str, DataType], options: QueueOptions, what: str) -> None:
+    known = {**columns, "payload": StringType(), CORRUPT: StringType()}
     for field in schema.fields:
         name, kind = field.name, field.dataType
         if name not in known:
             raise SchemaError(
-                f"a queue has no column {name!r}{near(name, known) or '; it has ' + ', '.join(known)}", column=name
+                f"{what} has no column {name!r}{near(name, known) or '; it has ' + ', '.join(known)}", column=name
             )
         if name == "payload" and isinstance(kind, _NESTED):
             parser(kind, "payload")
@@ -168,6 +207,31 @@ def shaper(schema: StructType, options: QueueOptions) -> Shaper:
     return partial(_shape, arrow_schema(schema), schema, options.payload_format or "json")
 
 
+def joiner(schema: StructType, options: QueueOptions) -> Joiner:
+    """How batches of several inputs become batches of `schema`: NULL where an input gives nothing."""
+    return partial(_join, arrow_schema(schema), schema, options.payload_format or "json")
+
+
+def _join(
+    target: pa.Schema, schema: StructType, form: str, batches: Mapping[str, pa.RecordBatch], delivery: str
+) -> pa.RecordBatch:
+    rows = next(iter(batches.values())).num_rows
+    columns = []
+    for field in schema.fields:
+        kind = target.field(field.name).type
+        if field.name == DELIVERY_HASH:
+            ids = [batches[binding].column("id").to_pylist() for binding in sorted(batches)]
+            columns.append(_hashes(delivery, ids).cast(kind))
+        elif field.name in batches:
+            inner = pa.schema([kind.field(i) for i in range(kind.num_fields)])
+            assert isinstance(field.dataType, StructType)
+            shaped = _shape(inner, field.dataType, form, batches[field.name], None)
+            columns.append(pa.StructArray.from_arrays(shaped.columns, fields=list(inner)))
+        else:
+            columns.append(pa.nulls(rows, kind))
+    return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
 def _shape(
     target: pa.Schema, schema: StructType, form: str, batch: pa.RecordBatch, tag: str | None
 ) -> pa.RecordBatch:
@@ -177,7 +241,7 @@ def _shape(
             made[name], made[CORRUPT] = typed(_json(batch).to_pylist(), field.dataType, target.field(name).type)
         elif name == "payload":
             made[name] = _FORMS[form](batch)
-        elif name == "delivery_hash":
+        elif name == DELIVERY_HASH:
             made[name] = _delivery_hashes(batch, tag)
         elif name != CORRUPT:
             made[name] = batch.column(name)
@@ -227,13 +291,18 @@ _FORMS: dict[str, Callable[[pa.RecordBatch], pa.Array]] = {
 
 
 def _delivery_hashes(batch: pa.RecordBatch, tag: str | None) -> pa.Array:
-    """SHA-256, in hex, over consumer, sequence and id of each message; NULL where nothing was delivered."""
+    """The hash of each message by itself; NULL where nothing was delivered."""
     if tag is None:
         return pa.nulls(batch.num_rows, pa.string())
-    delivery = hashlib.sha256(tag.rpartition("/")[0].encode() + b"\0")  # without the partition, which may change
+    return _hashes(tag.rpartition("/")[0], [batch.column("id").to_pylist()])  # the partition may change
+
+
+def _hashes(delivery: str, ids: Sequence[Sequence[str]]) -> pa.Array:
+    """SHA-256, in hex, over consumer and sequence (the delivery) and the ids of the messages of each row."""
+    begun = hashlib.sha256(delivery.encode() + b"\0")
     hashes = []
-    for id in batch.column("id").to_pylist():
-        one = delivery.copy()
-        one.update(id.encode())
+    for row in zip(*ids, strict=True):
+        one = begun.copy()
+        one.update("\0".join(row).encode())
         hashes.append(one.hexdigest())
     return pa.array(hashes, pa.string())

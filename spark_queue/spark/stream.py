@@ -1,4 +1,4 @@
-"""Streaming reads: what Spark asks of a source, answered by a `Consumer`; see there how a batch is read.
+"""Streaming reads: what Spark asks of a source, answered by a `Consumer`, or `Inputs`; see there how a batch is read.
 
 The driver's reader process plans. Executors fetch what a tag holds, as often as they like.
 """
@@ -10,20 +10,18 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_queue.options import QueueOptions
 from spark_queue.spark.ahead import GRACE
-from spark_queue.spark.consumer import Consumer, Offset, Share, check_fetched
-from spark_queue.spark.schema import shaper
-from spark_queue.store import open_store
-from spark_queue.store.base import Store
-from spark_queue.store.isolation import note_query
+from spark_queue.spark.consumer import Consumer
+from spark_queue.spark.inputs import Inputs
+from spark_queue.spark.schema import joiner, shaper
+from spark_queue.spark.share import Rows, Share, fetched, side_by_side
 
 if TYPE_CHECKING:
 
@@ -40,6 +38,22 @@ else:
             """Not known to this Spark."""
 
 
+class _Planner(Protocol):
+    """What a `Consumer` and `Inputs` have in common, each with offsets of its own."""
+
+    initial: dict[str, Any]
+    planned: dict[str, Any]
+
+    @property
+    def holds_ahead(self) -> bool: ...
+    def next(self, start: dict[str, Any], most: int, *, ahead: bool) -> dict[str, Any]: ...
+    def plan(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Share | Rows]: ...
+    def commit(self, end: dict[str, Any]) -> None: ...
+    def stop_at_now(self) -> None: ...
+    def backlog(self) -> dict[str, Any]: ...
+    def close(self) -> None: ...
+
+
 #: What runs in the driver's reader process.
 _READER_PROCESS = "pyspark.sql.streaming.python_streaming_source_runner"
 
@@ -48,14 +62,14 @@ _READER_PROCESS = "pyspark.sql.streaming.python_streaming_source_runner"
 class SharePartition(InputPartition):
     """What one task fetches, as Spark carries it."""
 
-    share: Share
+    share: Share | Rows
 
-    def __init__(self, share: Share) -> None:
+    def __init__(self, share: Share | Rows) -> None:
         self.share = share
 
 
 class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A consumer of a queue.
+    """A consumer of a queue, or of several.
 
     Spark makes it anew in the driver's reader process, in planners, and pickles it to executors: it holds facts
     only, and what runs is made when the reader process first needs it.
@@ -66,24 +80,25 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: QueueOptions, schema: StructType) -> None:
         self.options = options
         self.schema = schema
-        self._running: Consumer | None = None
+        self._running: _Planner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self.options, "schema": self.schema, "_running": None}
 
     @property
-    def _consumer(self) -> Consumer:
+    def _consumer(self) -> _Planner:
         if self._running is None:
-            self._running = Consumer(self.options)
+            made = Consumer(self.options) if self.options.inputs is None else Inputs(self.options)
+            self._running = cast("_Planner", made)
             spec = getattr(sys.modules["__main__"], "__spec__", None)
             if spec is not None and spec.name == _READER_PROCESS:
                 signal.signal(signal.SIGTERM, self._on_signal)
         return self._running
 
-    def initialOffset(self) -> Offset:  # type: ignore[override]
+    def initialOffset(self) -> dict[str, Any]:
         return self._consumer.initial
 
-    def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:  # type: ignore[override]
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         # Spark 4.0 and 4.1 give no start: then all that was planned is finished, for they ask between batches only.
         known = start is not None  # Spark 4.0 and 4.1 do not tell either whether another batch will follow
         begin = start if start is not None else self._consumer.planned
@@ -100,23 +115,22 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         self._consumer.stop_at_now()
 
-    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:  # type: ignore[override]
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         return [SharePartition(share) for share in self._consumer.plan(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SharePartition)
-        share, queue = partition.share, self.options.queue or ""
+        share = partition.share
+        if isinstance(share, Rows):
+            join = joiner(self.schema, self.options)
+            for batches in side_by_side(self.options, share):
+                yield join(batches, share.delivery)
+            return
         shape = shaper(self.schema, self.options)
-        rows = 0
-        with open_store(self.options.url, patience=self.options.retry_timeout / 1000) as store:
-            if share.again:
-                _tell_query(store, queue, share)
-            for batch in store.fetch(queue, share.tag):
-                rows += batch.num_rows
-                yield shape(batch, share.tag)
-            check_fetched(store, self.options, share, rows)
+        for batch in fetched(self.options, share):
+            yield shape(batch, share.tag)
 
-    def commit(self, end: Offset) -> None:  # type: ignore[override]
+    def commit(self, end: dict[str, Any]) -> None:
         self._consumer.commit(end)
 
     def stop(self) -> None:
@@ -145,14 +159,6 @@ def _end() -> None:
     """End this process as if the signal had met no handler."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _tell_query(store: Store, queue: str, share: Share) -> None:
-    """Only tasks know which query they belong to; what fails again and again is told with its query's error."""
-    task = TaskContext.get()
-    query = task.getLocalProperty("sql.streaming.queryId") if task else None
-    if query is not None:
-        note_query(store, queue, share.tag.rsplit("/", 2)[0], query)
 
 
 def _most(limit: Any, options: QueueOptions) -> int:

@@ -76,16 +76,18 @@ def usable(options: QueueOptions) -> QueueOptions:
 
     Raises `OptionError` for a URL or the name of a queue that the database forbids, and `DriverMissing`.
     """
-    names = [name for name in (options.queue, options.dead_letter_queue) if name is not None]
+    inputs = (options.inputs or {}).values()
 
-    def checked(url: str) -> str:
+    def checked(url: str, ns: str | None = None) -> str:
+        read = [one.queue for one in inputs if one.ns == ns]
         with open_store(url) as store:
-            for queue in names:
-                store.check_queue(queue)
+            for queue in (options.queue, options.dead_letter_queue, *read):
+                if queue is not None:
+                    store.check_queue(queue)
             return store.url
 
     if options.urls is not None:
-        return replace(options, urls={name: checked(url) for name, url in options.urls.items()})
+        return replace(options, urls={name: checked(url, name) for name, url in options.urls.items()})
     return replace(options, url=checked(options.url))
 
 

@@ -402,6 +402,15 @@ class Store(ABC):
                 rows.pop()  # whole buckets may have left nothing to the last ones
         return rows if any(rows) else []
 
+    def ready(self, queue: str, limit: int, *, before: int = LATEST) -> int:
+        """The number of messages that a reserve could take now, counted up to `limit`; 0 while the queue is paused.
+
+        What matures after the moment `before` is not counted.
+        """
+        if limit <= 0 or self._pauses.paused(queue):
+            return 0
+        return self._attempt(self._ready, queue, limit, before)
+
     def _take(
         self, queue: str, tag: str, limit: int, enough: int, lease: int | None, before: int, content: bool = False
     ) -> int:
@@ -473,14 +482,15 @@ class Store(ABC):
     def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int) -> int: ...
 
     def rollback(
-        self, queue: str, tag: str, ids: Sequence[str] | None = None, *, delay: int = 0, failed: bool = True
+        self, queue: str, tag: str, ids: Sequence[str] | None = None, *, delay: int | None = 0, failed: bool = True
     ) -> int:
         """Give back what the tag holds (of `ids`, where given), mature in `delay` ms; give the number given back.
 
-        `failed` adds one to their tries. Atomic as `commit`.
+        With a delay of `None` they are as mature as they were, so that they are back at their place. `failed` adds
+        one to their tries. Atomic as `commit`.
         """
         check_tag(tag)
-        if delay < 0:
+        if delay is not None and delay < 0:
             raise OptionError(f"a rollback cannot be delayed by {delay} ms", delay=delay)
         given = self._each(queue, tag, ids, lambda some: self._rollback(queue, tag, some, delay, failed))
         self._counters.add(queue, rollback=given)
@@ -488,7 +498,7 @@ class Store(ABC):
         return given
 
     @abstractmethod
-    def _rollback(self, queue: str, tag: str, ids: Sequence[str] | None, delay: int, failed: bool) -> int: ...
+    def _rollback(self, queue: str, tag: str, ids: Sequence[str] | None, delay: int | None, failed: bool) -> int: ...
 
     def retag(self, queue: str, tag: str, to: str, ids: Sequence[str] | None = None, *, lease: int | None) -> int:
         """Let `to` hold what `tag` holds (of `ids`, where given), for `lease` ms from now; give the number.

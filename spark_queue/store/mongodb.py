@@ -593,12 +593,12 @@ class MongoStore(SignallingStore):
         keep = {"$set": fields, "$unset": dict.fromkeys(forgotten, ""), "$inc": {"tries": -1}}
         return self._counted(found, ids, held, lambda which, by: found.update_many(which, keep, **by).modified_count)
 
-    def _rollback(self, queue: str, tag: str, ids: Sequence[str] | None, delay: int, failed: bool) -> int:
+    def _rollback(self, queue: str, tag: str, ids: Sequence[str] | None, delay: int | None, failed: bool) -> int:
         found = self._queue(queue)
         held = self._among(found, OURS._replace(which=held_by(tag)), ids)
-        give: Document = {"$set": {"mature": moment_of(self._now() + delay)}, "$unset": FORGET}
-        if not failed:
-            give["$inc"] = {"tries": -1}
+        due = DUE if delay is None else moment_of(self._now() + delay)
+        tries = "$tries" if failed else {"$subtract": ["$tries", 1]}  # the claim has counted one
+        give: list[Document] = [{"$set": {"mature": due, "tries": tries}}, {"$unset": list(FORGET)}]
         return self._counted(found, ids, held, lambda which, by: found.update_many(which, give, **by).modified_count)
 
     def _retag(self, queue: str, tag: str, to: str, ids: Sequence[str] | None, lease: int | None) -> int:

@@ -477,8 +477,9 @@ class RedisStore(SignallingStore):
     def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int) -> int:
         return self._settle("commit", queue, (tag, history, holder(tag) or ""), self._named(queue, tag, ids))
 
-    def _rollback(self, queue: str, tag: str, ids: Sequence[str] | None, delay: int, failed: bool) -> int:
-        due = min(self._now() + delay, message.LATEST)  # one moment for all calls, so that the ids make the order
+    def _rollback(self, queue: str, tag: str, ids: Sequence[str] | None, delay: int | None, failed: bool) -> int:
+        # One moment for all calls, so that the ids make the order.
+        due = "" if delay is None else min(self._now() + delay, message.LATEST)
         return self._settle("rollback", queue, (tag, due, int(failed)), self._named(queue, tag, ids))
 
     def _settle(self, script: str, queue: str, arguments: tuple[Any, ...], members: list[bytes] | None) -> int:

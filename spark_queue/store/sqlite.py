@@ -400,12 +400,13 @@ class SqliteStore(Store):
             _forget_empty(db, leases)
             return removed
 
-    def _rollback(self, queue: str, tag: str, ids: Sequence[str] | None, delay: int, failed: bool) -> int:
+    def _rollback(self, queue: str, tag: str, ids: Sequence[str] | None, delay: int | None, failed: bool) -> int:
         with self._transaction() as db:
             leases = _leases(db, queue, tag)
             held, values = _among(leases, ids)
-            give = "UPDATE message SET lease = NULL, mature = ?, tries = tries + ?"
-            given = _change(db, give, held, values, _now(db) + delay, int(failed))
+            give = "UPDATE message SET lease = NULL, mature = coalesce(?, mature), tries = tries + ?"
+            due = None if delay is None else _now(db) + delay
+            given = _change(db, give, held, values, due, int(failed))
             _forget_empty(db, leases)
             return given
 

@@ -17,6 +17,7 @@ FLOORS = [
         "address",
         "buckets",
         "errors",
+        "inputs",
         "failure",
         "message",
         "options",

@@ -68,7 +68,7 @@ def test_any_values_parse_or_raise_an_option_error(raw):
     [
         ("stream", {"queu": "x"}, "unknown option 'queu'; did you mean 'queue'?"),
         ("stream", {"maxRecords": "x"}, "or 'maxRecordsPerTrigger'"),
-        ("stream", {"zzz": "x"}, "unknown option 'zzz'; known are bucketSize, compression, consumer"),
+        ("stream", {"zzz": "x"}, "unknown option 'zzz'; known are bucketSize, combine, compression"),
         ("stream", {"path": "/x"}, "a queue has no path: give the options 'url' and 'queue'"),
         ("stream", {"onBadRow": "fail"}, "'onBadRow' does not go with a streaming read"),
         ("push", {"maxTries": "3"}, "'maxTries' does not go with a write that pushes"),

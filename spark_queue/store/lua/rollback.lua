@@ -1,12 +1,13 @@
 -- Gives back what a tag and those below it hold, or the members that are named.
--- ARGV: tag, due (ms), failed (0, 1), members… Gives {messages given back, whether to call again}.
+-- ARGV: tag, due (ms; '' as they were before), failed (0, 1), members… Gives {messages given back, whether to call again}.
 
 drain()
 local found, more = selection(ARGV[1], 4)
 local kept = examine(found)
-local done = give_back(kept, ARGV[2], tonumber(ARGV[3]))
+local due = ARGV[2] ~= '' and ARGV[2] or nil
+local done = give_back(kept, due, tonumber(ARGV[3]))
 release(found, from(kept, done + 1))
 if lists then
-  lists.returned(take(kept.ids, done), false)
+  lists.returned(take(kept.ids, done), not due)
 end
 return { weigh(take(kept.ids, done)), (more or done < #kept.ids) and 1 or 0 }

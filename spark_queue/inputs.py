@@ -1,0 +1,95 @@
+"""The inputs of a streaming query that reads several queues at once, as the option `inputs` names them.
+
+    {"order": {"queue": "orders"}, "price": {"queue": "prices", "ns": "market"}}
+
+Each has a name of its own, its *binding*: a column of the DataFrame. The order in which they are written counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from spark_queue.errors import near
+
+#: How the messages of several inputs become rows: each row has one of every input, or a batch has those of one input.
+ZIP, ALTS = "zip", "alts"
+
+#: The column beside those of the inputs.
+DELIVERY_HASH = "delivery_hash"
+
+_FORM = 'a JSON object such as {"order": {"queue": "orders"}, "price": {"queue": "prices"}}'
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A queue that is read beside others; `ns` names its database where there are several."""
+
+    queue: str
+    ns: str | None = None
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What a checkpoint keeps of it."""
+        return {"queue": self.queue} | ({} if self.ns is None else {"ns": self.ns})
+
+    def __str__(self) -> str:
+        return self.queue if self.ns is None else f"{self.ns}/{self.queue}"
+
+
+def parse_inputs(text: str) -> dict[str, Input]:
+    """Inputs by binding, in the order of the text.
+
+    Raises `ValueError`, whose text goes on from "must be".
+    """
+    try:
+        said = json.loads(text, object_pairs_hook=_once)
+    except ValueError as error:
+        known = isinstance(error, json.JSONDecodeError)
+        raise ValueError(_FORM if known else f"{_FORM}: {error}") from None
+    if not isinstance(said, dict) or not said:
+        raise ValueError(_FORM)
+    found = {binding: _input(binding, facts) for binding, facts in said.items()}
+    columns: dict[str, str] = {DELIVERY_HASH: ""}
+    for binding in found:
+        if (other := columns.setdefault(binding.lower(), binding)) != binding:
+            why = f"is {other!r} again, for a column" if other else "is a column beside the inputs"
+            raise ValueError(f"{_FORM}: the binding {binding!r} {why}")
+    return found
+
+
+def check_apart(inputs: Mapping[str, Input], urls: Mapping[str, str]) -> None:
+    """Raise `ValueError` where two bindings name the same queue of the same database."""
+    seen: dict[tuple[str, str], str] = {}
+    for binding, one in inputs.items():
+        other = seen.setdefault((urls.get(one.ns or "", ""), one.queue), binding)
+        if other != binding:
+            raise ValueError(f"{_FORM}: the bindings {other!r} and {binding!r} are both the queue {str(one)!r}")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{max(names, key=names.count)!r} is there twice")
+    return found
+
+
+def _input(binding: str, said: Any) -> Input:
+    if not binding.strip():
+        raise ValueError(f"{_FORM}: a binding has no name")
+    if isinstance(said, str):
+        said = {"queue": said}
+    if not isinstance(said, dict):
+        raise ValueError(f"{_FORM}: {binding!r} is {json.dumps(said)}")
+    known = [one.name for one in fields(Input)]
+    for name, value in said.items():
+        if name not in known:
+            raise ValueError(f"{_FORM}: {binding!r} has {name!r}{near(name, known) or '; known are queue, ns'}")
+        if not isinstance(value, str) or not value.strip():
+            raise ValueError(f"{_FORM}: {name!r} of {binding!r} is {json.dumps(value)} and no name")
+    if "queue" not in said:
+        raise ValueError(f"{_FORM}: {binding!r} has no 'queue'")
+    return Input(**said)

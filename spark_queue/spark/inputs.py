@@ -1,0 +1,264 @@
+"""Several queues, in one or several stores, read as one source: each is held by a `Consumer`, and these go in step.
+
+A batch has one number in all queues, and is reserved under `consumer/sequence` in each. With `zip` every input gives
+as many messages, as many as the shortest has; what was reserved beyond that goes back to its place before Spark
+learns of the batch. With `alts` one input gives all. Which messages of which input a batch has is said by its offset
+alone, so a restarted query reads the same rows, whatever has come to the queues meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+from spark_queue.errors import CheckpointError, FencedError
+from spark_queue.inputs import ALTS
+from spark_queue.options import EXACTLY_ONCE, QueueOptions
+from spark_queue.spark.consumer import OFFSET_VERSION, Consumer, Offset, tag_of
+from spark_queue.spark.share import Rows, Share
+from spark_queue.spark.waiting import Waiting
+
+log = logging.getLogger(__name__)
+
+
+class Offsets(TypedDict, total=False):
+    """A place in the life of a consumer of several queues: as `Offset`, with the inputs and their rows by binding."""
+
+    v: int
+    inputs: dict[str, dict[str, str]]
+    consumer: str
+    seq: int
+    rows: dict[str, list[int]]
+
+
+def views(offset: Offsets) -> dict[str, Offset]:
+    """The offset as that of each of its inputs alone."""
+    rows = offset.get("rows", {})
+    return {
+        binding: {
+            "v": offset["v"],
+            "queue": one["queue"],
+            "consumer": offset["consumer"],
+            "seq": offset["seq"],
+            "rows": rows.get(binding, []),
+        }
+        for binding, one in offset["inputs"].items()
+    }
+
+
+def cut(end: Offsets) -> list[Rows]:
+    """The rows of a batch by task: of every input, the same ones. The offset alone says what they are."""
+    rows = {binding: parts for binding, parts in end["rows"].items() if sum(parts)}
+    delivery = tag_of(end)
+    tasks = max(sum(map(bool, parts)) for parts in rows.values())
+    total = sum(next(iter(rows.values())))
+    found, first = [], 0
+    for task in range(tasks):
+        last = first + total // tasks + (task < total % tasks)
+        found.append(
+            Rows(delivery, {binding: _within(delivery, parts, first, last) for binding, parts in rows.items()})
+        )
+        first = last
+    return found
+
+
+def _within(delivery: str, parts: list[int], first: int, last: int) -> list[Share]:
+    """Where the messages from `first` to before `last` lie, of those that the tags of a batch hold in turn."""
+    found, begin = [], 0
+    for part, rows in enumerate(parts):
+        low, high = max(first, begin), min(last, begin + rows)
+        if low < high:
+            found.append(Share(f"{delivery}/{part}", high - low, first=low - begin))
+        begin += rows
+    return found
+
+
+class Inputs:
+    """What a `Consumer` is to one queue: it plans the batches of several."""
+
+    def __init__(self, options: QueueOptions) -> None:
+        assert options.inputs is not None
+        self._options = options
+        self._members = {binding: Consumer(options.of(binding)) for binding in options.inputs}
+        name = options.consumer or uuid.uuid4().hex[:12]
+        self.initial: Offsets = {
+            "v": OFFSET_VERSION,
+            "inputs": {binding: one.facts for binding, one in options.inputs.items()},
+            "consumer": f"{name}/{uuid.uuid4().hex[:6]}",
+            "seq": 0,
+        }
+        self.planned = self.initial
+        self._reserved: Offsets | None = None  # the batch that this very process has reserved
+        self._looked = False  # else an earlier process may hold messages of the batch, though nothing is ready
+        self._waiting = Waiting(options.of(binding) for binding in options.inputs)
+        self._bounded = False
+
+    def next(self, start: Offsets, most: int, *, ahead: bool = False) -> Offsets:
+        """Commit up to `start`, reserve the next batch; give where that leads, or `start` if there is none."""
+        self._check(start)
+        of = views(start)
+        if len(self._members) == 1:
+            ((binding, member),) = self._members.items()
+            end = member.next(of[binding], most, ahead=ahead)
+            rows = {binding: end["rows"]} if end["seq"] > start["seq"] else {}
+        else:
+            for binding, member in self._members.items():
+                member.commit(of[binding])
+            looked, self._looked = self._looked, True
+            take = self._of_one if self._options.combine == ALTS else self._of_each
+            rows = take(of, most, looked)
+            for binding in rows:
+                self._members[binding].reserved(of[binding], rows[binding])
+        if not rows:
+            return start
+        self._reserved = {**start, "seq": start["seq"] + 1, "rows": rows}
+        return self._reserved
+
+    def _of_each(self, of: Mapping[str, Offset], most: int, looked: bool) -> dict[str, list[int]]:
+        """As many messages of every input; none where one of them has none."""
+        if looked:
+            end = time.monotonic() + self._options.wait_timeout / 1000
+            if not all(one.wait(_left(end)) for one in self._members.values()):
+                self._idle(of)
+                return {}
+            for member in self._members.values():
+                most = member.ready(most)
+            if not most:
+                return {}
+        rows: dict[str, list[int]] = {}
+        for binding, member in self._members.items():
+            rows[binding] = member.take(
+                of[binding], max(most, 1)
+            )  # what is held already is so, however little is asked
+            most = min(most, sum(rows[binding]))
+        kept = {binding: member.keep(of[binding], rows[binding], most) for binding, member in self._members.items()}
+        return kept if most else {}
+
+    def _of_one(self, of: Mapping[str, Offset], most: int, looked: bool) -> dict[str, list[int]]:
+        """Messages of the first input that has some. What an earlier process has begun to take is gone on with."""
+        held: list[str] = []
+        if not looked:
+            held = [binding for binding, member in self._members.items() if member.holds_next(of[binding])]
+        elif not (self._bounded or self._waiting.any(self._options.wait_timeout)):
+            self._idle(of)
+            return {}
+        for binding in [*held, *(one for one in self._members if one not in held)]:
+            rows = self._members[binding].take(of[binding], most)
+            if rows:
+                for other in set(held) - {binding}:
+                    self._members[other].keep(of[other], self._members[other].take(of[other], 1), 0)
+                return {binding: rows}
+        return {}
+
+    def plan(self, start: Offsets, end: Offsets) -> list[Rows]:
+        """What the tasks of a batch fetch; see `Consumer.plan`."""
+        self._check(start)
+        self._check(end)
+        self.planned = end
+        if end["seq"] == start["seq"]:
+            return []
+        begin, until = views(start), views(end)
+        chosen = [binding for binding, parts in end.get("rows", {}).items() if sum(parts)]
+        shares = {binding: self._members[binding].plan(begin[binding], until[binding]) for binding in chosen}
+        if len(self._members) == 1:
+            return [Rows(tag_of(end), {binding: [one]}) for binding in chosen for one in shares[binding]]
+        if not all(shares.values()) or (self._reserved != end and not self._whole(until, chosen)):
+            return []
+        return cut(end)
+
+    def _whole(self, until: Mapping[str, Offset], chosen: Sequence[str]) -> bool:
+        """Whether a batch that comes again holds all that it held.
+
+        Where messages are missing, nobody can tell which of the others belong together, so these are given back: all
+        of them come again, in other company. With exactly-once that is for a person to decide.
+        """
+        if len(chosen) == 1:
+            return True
+        gone = {binding: self._members[binding].missing(until[binding]) for binding in chosen}
+        if not any(gone.values()):
+            return True
+        rows = sum(until[chosen[0]]["rows"])
+        left = [binding for binding in chosen if gone[binding] < rows]
+        if not left:
+            return False
+        tag = tag_of(until[chosen[0]])
+        told = ", ".join(f"{rows - gone[binding]} of {rows} of {until[binding]['queue']}" for binding in chosen)
+        if self._options.delivery == EXACTLY_ONCE:
+            raise FencedError(
+                f"of the batch {tag} just {told} messages are still held: somebody released the others, so "
+                "nobody can tell which belong together. To let all of them come again, in other company, release the "
+                "rest: " + "; ".join(f"spark-queue release URL {until[b]['queue']} {tag}" for b in left),
+                tag=tag,
+            )
+        for binding in left:
+            self._members[binding].release(until[binding])
+        log.warning(
+            "of the batch %s just %s messages are still held, so nobody can tell which belong together: they are "
+            "given back, and come again",
+            tag, told,
+        )  # fmt: skip
+        return False
+
+    def commit(self, end: Offsets) -> None:
+        """Remove the messages of the batch that `end` ended; those before it are removed already."""
+        self._check(end)
+        for binding, view in views(end).items():
+            self._members[binding].commit(view)
+
+    def stop_at_now(self) -> None:
+        """Take nothing from now on that matures later than now."""
+        self._bounded = True
+        for member in self._members.values():
+            member.stop_at_now()
+
+    def backlog(self) -> dict[str, Any]:
+        """The place of this consumer, and the sizes of each queue."""
+        place = {key: value for key, value in self.planned.items() if key not in ("rows", "inputs")}
+        own = ("v", "consumer", "seq")
+        inputs = {
+            binding: self.initial["inputs"][binding] | {k: v for k, v in one.backlog().items() if k not in own}
+            for binding, one in self._members.items()
+        }
+        return place | {"inputs": inputs}
+
+    @property
+    def holds_ahead(self) -> bool:
+        """Whether `close` has something to give back."""
+        return any(member.holds_ahead for member in self._members.values())
+
+    def close(self) -> None:
+        """As `Consumer.close`, of each."""
+        self._waiting.close()
+        for member in self._members.values():
+            member.close()
+
+    def _idle(self, of: Mapping[str, Offset]) -> None:
+        for binding, member in self._members.items():
+            member.idle(of[binding])
+
+    def _check(self, offset: Offsets) -> None:
+        """Raise `CheckpointError` where an offset of Spark's is of other inputs."""
+        inputs = self.initial["inputs"]
+        if offset.get("v") != OFFSET_VERSION or offset.get("inputs") == inputs:  # a version is told by a member
+            return
+        was: Mapping[str, Mapping[str, Any]] = offset.get("inputs") or {"queue": {"queue": offset.get("queue")}}
+        raise CheckpointError(
+            f"the checkpoint is that of a query on {_told(was)}, but option 'inputs' has {_told(inputs)}: a query "
+            "keeps its inputs, by binding and queue, in any order; others need a new checkpoint",
+            inputs=inputs,
+        )
+
+
+def _told(inputs: Mapping[str, Mapping[str, Any]]) -> str:
+    return ", ".join(
+        f"{binding}: {'/'.join(str(one[name]) for name in ('ns', 'queue') if name in one)}"
+        for binding, one in inputs.items()
+    )
+
+
+def _left(end: float) -> int:
+    """ms until that moment (monotonic s)."""
+    return max(0, round((end - time.monotonic()) * 1000))

@@ -1,0 +1,113 @@
+"""What a task fetches: the messages under a tag, or those of several inputs side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from spark_queue.errors import FencedError
+from spark_queue.options import AT_LEAST_ONCE, QueueOptions
+from spark_queue.store import open_store
+from spark_queue.store.base import Store
+from spark_queue.store.isolation import note_query
+from spark_queue.store.policy import settled
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Messages that a tag holds.
+
+    `rows`: how many it must hold, `None` for a batch that comes again. `again`: the batch has failed before.
+    `first`: of several inputs, how many of the tag's come before; then it is `rows` that are meant, and none of them
+    may be missing.
+    """
+
+    tag: str
+    rows: int | None = None
+    again: bool = False
+    first: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of several inputs: of each, by binding, messages one after the other. `delivery`: consumer and batch."""
+
+    delivery: str
+    of: Mapping[str, Sequence[Share]]
+
+
+def fetched(options: QueueOptions, share: Share) -> Iterator[pa.RecordBatch]:
+    """The messages of a share, as MESSAGES batches. Raises `FencedError` where some are missing."""
+    queue, rows, first = options.queue or "", 0, share.first or 0
+    left = first + (share.rows or 0)
+    with open_store(options.url, patience=options.retry_timeout / 1000) as store:
+        if share.again:
+            _tell_query(store, queue, share)
+        for batch in store.fetch(queue, share.tag):
+            if share.first is None:
+                yield batch
+            elif rows + batch.num_rows > first:
+                yield batch.slice(max(0, first - rows), left - max(first, rows))
+            rows += batch.num_rows
+            if share.first is not None and rows >= left:
+                return
+        if share.first is not None:
+            raise lost(options, left - rows, left, share.tag)
+        _check_fetched(store, options, share, rows)
+
+
+def side_by_side(options: QueueOptions, share: Rows) -> Iterator[dict[str, pa.RecordBatch]]:
+    """The rows of several inputs: batches of the same length, by binding."""
+    def flow(one: QueueOptions, shares: Sequence[Share]) -> Iterator[pa.RecordBatch]:
+        return chain.from_iterable(fetched(one, share) for share in shares)
+
+    return aligned({binding: flow(options.of(binding), shares) for binding, shares in share.of.items()})
+
+
+def aligned(flows: Mapping[str, Iterator[pa.RecordBatch]]) -> Iterator[dict[str, pa.RecordBatch]]:
+    """Cut batches of several flows, which have as many rows in all, so that the n-th rows of each come together."""
+    heads: dict[str, pa.RecordBatch] = {}
+    while True:
+        for name, flow in flows.items():
+            while name not in heads or not heads[name].num_rows:
+                head = next(flow, None)
+                if head is None:
+                    return
+                heads[name] = head
+        rows = min(head.num_rows for head in heads.values())
+        yield {name: head.slice(0, rows) for name, head in heads.items()}
+        heads = {name: head.slice(rows) for name, head in heads.items()}
+
+
+def lost(options: QueueOptions, missing: int, rows: int, tag: str) -> FencedError:
+    """The error for messages that others have taken, or released, while a query worked on them."""
+    why = "somebody released them"
+    if options.delivery == AT_LEAST_ONCE:
+        why += ", or their lease ended since this query stood still or the database could not be reached"
+    return FencedError(
+        f"{missing} of {rows} messages of queue {options.queue!r} are no longer held under {tag}: {why}. They come "
+        "again, here or elsewhere; started again, the query goes on with what it still holds",
+        queue=options.queue,
+        tag=tag,
+    )
+
+
+def _check_fetched(store: Store, options: QueueOptions, share: Share, rows: int) -> None:
+    """Raise `FencedError` where a task has fetched fewer rows than were reserved for it, and nobody settled them."""
+    if share.rows is None or rows >= share.rows:
+        return
+    name = share.tag.partition("/")[0]
+    if not settled(store, options.queue or "", name):
+        raise lost(options, share.rows - rows, share.rows, share.tag)
+
+
+def _tell_query(store: Store, queue: str, share: Share) -> None:
+    """Only tasks know which query they belong to; what fails again and again is told with its query's error."""
+    task = TaskContext.get()
+    query = task.getLocalProperty("sql.streaming.queryId") if task else None
+    if query is not None:
+        note_query(store, queue, share.tag.rsplit("/", 2)[0], query)
