@@ -2,8 +2,8 @@
 
 Queues are boxes, with their sizes where these are known, exchanges ellipses, links hexagons, processors components
 that tell their kind, and sources arrows. An arrow says by which selector messages go there, or to which input and
-from which output of a processor; a dashed one is for errors. What belongs to a cycle is drawn bold. Queues of messages
-that could not be routed are shown where there are some in them.
+from which output of a processor; a dashed one is for errors. What belongs to a cycle is drawn bold. Queues of what
+could not be routed are shown where there is something in them.
 """
 
 from __future__ import annotations

@@ -62,6 +62,7 @@ def fetched(options: QueueOptions, share: Share) -> Iterator[pa.RecordBatch]:
 
 def side_by_side(options: QueueOptions, share: Rows) -> Iterator[dict[str, pa.RecordBatch]]:
     """The rows of several inputs: batches of the same length, by binding."""
+
     def flow(one: QueueOptions, shares: Sequence[Share]) -> Iterator[pa.RecordBatch]:
         return chain.from_iterable(fetched(one, share) for share in shares)
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
 
 import pytest
 
 from spark_queue import Queue, open_store
 from spark_queue.message import messages
 from spark_queue.options import QueueOptions
-from spark_queue.spark import drain
 from spark_queue.spark.inputs import Inputs
-from spark_queue.spark.share import Share, fetched, side_by_side
+from spark_queue.spark.share import side_by_side
 from spark_queue.store.owner import revoke
-from tests.spark.conftest import SPARK
 
 
 @pytest.fixture

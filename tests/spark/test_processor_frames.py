@@ -1,8 +1,9 @@
-"""Processors as steps between DataFrames, without queues: what passes, what functions get and give, where it is from."""
+"""Processors as steps between DataFrames, without queues: what passes, what functions get and give, where from."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from datetime import UTC, datetime
 
 import pytest
@@ -24,6 +25,10 @@ AT = datetime(2013, 1, 1, tzinfo=UTC)
 def message(id, queue, payload, headers=None):
     text = payload if isinstance(payload, str) else json.dumps(payload)
     return (id, queue, text, headers or {}, AT, 0)
+
+
+def binary(text):
+    return {"$binary": {"base64": text, "subType": "00"}}
 
 
 def route(processor, **facts):
@@ -57,7 +62,7 @@ def seen(process, messages):
 
 
 def test_filter_messages(spark):
-    """Cues' filter-messages: any of the topics, message by message; a row of which nothing passes is not worked on."""
+    """Cues' filter-messages: any of the topics, message by message; of rows without any nothing is called."""
     rows = frame(
         spark,
         [
@@ -76,7 +81,11 @@ def test_filter_messages(spark):
         {"a": {"topics": ["q", "y"]}, "b": 1},
         {"a": {"topics": "x"}},
     ]
-    typed = frame(
+
+
+def test_graph_filters(spark):
+    """Cues' graph-filters, and types and topics together: both must pass. The header counts before the payload."""
+    rows = frame(
         spark,
         [
             (message("1", "a", {"type": "doc", "topics": {"x": 1}}),),
@@ -86,22 +95,39 @@ def test_filter_messages(spark):
         ],
         "a",
     )
-
-    def passing(**words):
+    words = {
+        "none": {},
+        "types": {"types": "doc"},
+        "topics": {"topics": "x"},
+        "both": {"types": "doc", "topics": "x"},
+    }
+    passing = []
+    for name, filters in words.items():
         one = Processor(
-            lambda _, got: {"out": got["a"].id}, in_={"a": Input("a")}, out={"out": Place("o")}, rows=True
+            lambda _, df: {"out": F.col("a.id")}, in_={"a": Input("a")}, out={"out": Place(name)}, **filters
         )
-        filtered = Processor(**{**vars(one), **words})
-        return [payload for _, payload, _ in of(filtered, typed)]
+        passing.append(route(one, provenance=False).messages(rows))
+    found = Counter((one.queue, one.payload) for frame in passing for one in frame.collect())
+    assert set(found) == {
+        *(("none", id) for id in "1234"), ("types", "1"), ("types", "2"), ("types", "4"),
+        ("topics", "1"), ("topics", "3"), ("topics", "4"), ("both", "1"), ("both", "4"),
+    }  # fmt: skip
 
-    assert passing() == ["1", "2", "3", "4"]
-    assert passing(types="doc") == ["1", "2", "4"], "the header counts before the payload"
-    assert passing(topics="x") == ["1", "3", "4"]
-    assert passing(types="doc", topics="x") == ["1", "4"], "of both, both must pass"
+
+def test_graph_join_fork_conditional(spark):
+    """Cues' graph-join-fork-conditional: each sum goes to one of the outputs."""
+    rows = frame(spark, [(message("1", "a", n), message("2", "b", m)) for n, m in ((1, 1), (2, 3))], "a", "b")
+
+    def by_parity(process, messages):
+        total = sum(one.payload for one in messages.values())
+        return {"even" if total % 2 == 0 else "odd": total}
+
+    both, outs = {"a": Input("a"), "b": Input("b")}, {"even": Place("q1"), "odd": Place("q2")}
+    assert of(Processor(by_parity, in_=both, out=outs, rows=True), rows) == [("q1", 2, {}), ("q2", 5, {})]
 
 
 def test_processor_fn(spark):
-    """Cues' processor-fn: called for what passes alone, with all it should know; what it gives goes where it should."""
+    """Cues' processor-fn: called for what passes alone, with all it should know; what it gives goes on."""
 
     def work(process, messages):
         told = {"id": process.id, "by": process.opts["by"], "limit": process.system["limit"]}
@@ -170,14 +196,12 @@ def test_frames_give_columns_by_output(spark):
     processor = Processor(work, in_={"in": Input("q")}, out={name: Place(name) for name in names})
     rows = frame(spark, [(message(str(n), "q", {"n": n}, {"h": "1"}),) for n in (1, 2)], "in")
     found = route(processor, provenance=False).messages(rows).collect()
-    told = {(one.queue, index // 5 if index < 5 else 1): one for index, one in enumerate(found)}
     assert [(one.queue, json.loads(one.payload)) for one in found] == [
-        ("number", 1), ("message", {"n": 2}), ("same", {"n": 1}), ("bytes", {"$binary": {"base64": "MQ==", "subType": "00"}}),
-        ("number", 2), ("struct", {"n": 2}), ("message", {"n": 4}), ("same", {"n": 2}),
-        ("bytes", {"$binary": {"base64": "Mg==", "subType": "00"}}),
+        ("number", 1), ("message", {"n": 2}), ("same", {"n": 1}), ("bytes", binary("MQ==")),
+        ("number", 2), ("struct", {"n": 2}), ("message", {"n": 4}), ("same", {"n": 2}), ("bytes", binary("Mg==")),
     ]  # fmt: skip
-    assert (told["message", 0].delay, told["message", 0].headers) == (1.0, {"k": "v"})
-    assert (told["same", 0].headers, told["same", 0].id, told["same", 0].mature) == ({"h": "1"}, None, None)
+    assert (found[1].delay, found[1].headers) == (1.0, {"k": "v"})
+    assert (found[2].headers, found[2].id, found[2].mature) == ({"h": "1"}, None, None)
 
 
 def test_frames_may_become_other_frames(spark):
@@ -218,9 +242,8 @@ def test_functions_that_cannot_work_are_refused_at_the_start(spark, function, wr
 
 
 def test_provenance_is_merged_from_all_inputs(spark):
-    before = {
-        "x-provenance": json.dumps({"l/s": {"position": "0", "time": 5}, "l/a": {"position": "old", "time": 1}})
-    }
+    hops = {"l/s": {"position": "0", "time": 5}, "l/a": {"position": "old", "time": 1}}
+    before = {"x-provenance": json.dumps(hops)}
     rows = frame(
         spark,
         [
@@ -235,11 +258,9 @@ def test_provenance_is_merged_from_all_inputs(spark):
         in_={"a": Input("a"), "b": Input("b")}, out={"out": Place("o")}, rows=True,
     )  # fmt: skip
     found = [headers for _, _, headers in made(route(processor), rows)]
-    time = 1_356_998_400_000
+    one, two, three = ({"position": id, "time": 1_356_998_400_000} for id in "123")
     assert [json.loads(one["x-provenance"]) for one in found] == [
-        {"l/s": {"position": "0", "time": 5}, "l/a": {"position": "1", "time": time}, "l/b": {"position": "2", "time": time}},
-        {"l/a": {"position": "3", "time": time}},
-    ]  # fmt: skip
+        {"l/s": hops["l/s"], "l/a": one, "l/b": two}, {"l/a": three}]  # fmt: skip
     assert {one["by"] for one in found} == {"me"}
     assert [one for _, _, one in made(route(processor, provenance=False), rows)] == [
         {"x-provenance": "mine", "by": "me"}] * 2  # fmt: skip

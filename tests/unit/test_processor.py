@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from pathlib import Path
+
 import networkx as nx
 import pytest
 
-from spark_queue import GraphError
+from spark_queue import GraphError, Message, Output, Process
+from spark_queue.exchange.selector import found
 from spark_queue.graph import Consumer, Exchange, Graph, Input, Namespace, Place, Processor, isomorphic
-from spark_queue.graph_file import parse
+from spark_queue.graph_file import graph_in, parse
 from spark_queue.graph_mistakes import checked, with_step, without_step
 
 
@@ -264,3 +268,18 @@ def test_exchanges_and_processors_are_one_graph():
         processors={"p": Processor("m:f", in_={"b": Input("b")})},
     )
     assert list(checked(graph).steps) == ["x", "p"]
+
+
+def test_the_example_of_conf(monkeypatch):
+    conf = Path(__file__).parents[2] / "conf"
+    monkeypatch.syspath_prepend(str(conf))
+    graph = graph_in(conf / "runway.yaml")
+    assert {name: one.kind for name, one in graph.processors.items()} == {
+        "north": "source", "south": "source", "mean": "fork", "knots": "pipe", "alarm": "sink"}  # fmt: skip
+    for one in graph.processors.values():
+        assert one.fn is None or callable(found(*one.fn.split(":")))
+    mean = import_module("runway").mean
+
+    winds = {name: Message(name, name, {"wind": wind}) for name, wind in (("n", 60), ("s", 40))}
+    made = mean(Process("mean", system=graph.system), winds)
+    assert made == {"mean": {"wind": 50.0}, "gusts": Output({"wind": 60}, {"by": "mean"})}
