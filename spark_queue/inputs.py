@@ -17,6 +17,9 @@ from spark_queue.errors import near
 #: How the messages of several inputs become rows: each row has one of every input, or a batch has those of one input.
 ZIP, ALTS = "zip", "alts"
 
+#: Whether a message goes to one reader, who removes it, or is kept for all.
+QUEUE, LOG = "queue", "log"
+
 #: The column beside those of the inputs.
 DELIVERY_HASH = "delivery_hash"
 
@@ -29,11 +32,12 @@ class Input:
 
     queue: str
     ns: str | None = None
+    mode: str = QUEUE
 
     @property
     def facts(self) -> dict[str, str]:
         """What a checkpoint keeps of it."""
-        return {"queue": self.queue} | ({} if self.ns is None else {"ns": self.ns})
+        return {"queue": self.queue} | ({} if self.ns is None else {"ns": self.ns}) | {"mode": self.mode}
 
     def __str__(self) -> str:
         return self.queue if self.ns is None else f"{self.ns}/{self.queue}"
@@ -87,9 +91,15 @@ def _input(binding: str, said: Any) -> Input:
     known = [one.name for one in fields(Input)]
     for name, value in said.items():
         if name not in known:
-            raise ValueError(f"{_FORM}: {binding!r} has {name!r}{near(name, known) or '; known are queue, ns'}")
+            raise ValueError(
+                f"{_FORM}: {binding!r} has {name!r}{near(name, known) or '; known are ' + ', '.join(known)}"
+            )
         if not isinstance(value, str) or not value.strip():
             raise ValueError(f"{_FORM}: {name!r} of {binding!r} is {json.dumps(value)} and no name")
     if "queue" not in said:
         raise ValueError(f"{_FORM}: {binding!r} has no 'queue'")
+    if said.get("mode", QUEUE) not in (QUEUE, LOG):
+        mode = said["mode"]
+        hint = near(mode, (QUEUE, LOG)) or f"; it is {QUEUE} or {LOG}"
+        raise ValueError(f"{_FORM}: 'mode' of {binding!r} is {mode!r}{hint}")
     return Input(**said)

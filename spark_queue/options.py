@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from spark_queue.address import Address
 from spark_queue.buckets import LARGEST, Buckets, Layout
 from spark_queue.errors import OptionError, near
-from spark_queue.inputs import ALTS, ZIP, Input, check_apart, parse_inputs
+from spark_queue.inputs import ALTS, LOG, QUEUE, ZIP, Input, check_apart, parse_inputs
 
 #: What a DataFrame made with `format("queue")` does.
 Role = Literal["stream", "snapshot", "push", "settle"]
@@ -23,6 +23,7 @@ EVERYONE: tuple[Role, ...] = ("stream", "snapshot", "push", "settle")
 SPARK_OWN = frozenset({"checkpointlocation", "queryname", "numrows", "truncate"})
 
 NEVER = "never"
+EARLIEST, LATEST = "earliest", "latest"
 SINGLE, BUCKET = "single", "bucket"
 AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE = "at-least-once", "at-most-once", "exactly-once"
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -103,6 +104,8 @@ def name_of_consumer(text: str) -> str:
     """
     if not _NAME.fullmatch(text):
         raise ValueError("1 to 100 letters, digits and _ . : @ -")
+    if text == LOG:
+        raise ValueError(f"another name than {LOG!r}, which is that of what logs hold")
     return text
 
 
@@ -165,6 +168,29 @@ class QueueOptions:
         "How `inputs` become rows. `zip`: each row has one message of every input, the n-th of each; `alts`: each "
         "micro-batch has messages of one input, the first in order that has some.",
         ZIP,
+    )  # fmt: skip
+    mode: str = _option(
+        _one_of(QUEUE, LOG), READERS,
+        "`queue`: each message goes to one reader, who removes it. `log`: messages are kept, and each query gets all "
+        "of them, from a place of its own in its checkpoint. A batch read shows what is kept.",
+        QUEUE,
+    )  # fmt: skip
+    starting_offsets: str = _option(
+        _one_of(EARLIEST, LATEST), ("stream",),
+        "With `mode=log`, where a query with a new checkpoint begins: at the first message that is kept, or after "
+        "all that are there.",
+        EARLIEST,
+    )  # fmt: skip
+    retention: int | None = _option(
+        duration, ("stream",),
+        "With `mode=log`: what has been in the log for longer is removed, whoever has not read it yet.",
+        None, "until removed by word",
+    )  # fmt: skip
+    fail_on_data_loss: bool = _option(
+        _flag, READERS,
+        "With `mode=log`: whether a query fails whose next message was removed, or goes on at the first that is "
+        "there.",
+        True, "`true`",
     )  # fmt: skip
     consumer: str | None = _option(
         name_of_consumer, ("stream", "settle"),
@@ -307,11 +333,12 @@ class QueueOptions:
             raise OptionError("option 'url' is missing: give the database, e.g. sqlite:///queues.db", option="url")
         if "push" not in roles and "queue" not in chosen and "inputs" not in chosen:
             raise OptionError("option 'queue' is missing: give the name of the queue", option="queue")
-        _resolve_inputs(chosen, roles)
         if "settle" in roles and "consumer" not in chosen:
             raise OptionError(
                 "option 'consumer' is missing: settle needs the consumer whose messages it settles", option="consumer"
             )
+        _check_mode(cls, chosen)
+        _resolve_inputs(chosen, roles)
         _resolve_delivery(chosen, roles)
         _resolve_layout(chosen, roles)
         if chosen.get("layout") != BUCKET:
@@ -333,7 +360,7 @@ class QueueOptions:
         """The options of one of the inputs, as if it were read alone."""
         one = (self.inputs or {})[binding]
         url = self.url if self.urls is None else self.urls[one.ns or ""]
-        return replace(self, url=url, urls=None, queue=one.queue, inputs=None, combine=ZIP)
+        return replace(self, url=url, urls=None, queue=one.queue, mode=one.mode, inputs=None, combine=ZIP)
 
     def dead(self, queue: str) -> str:
         """The dead-letter queue of `queue`."""
@@ -351,6 +378,8 @@ def _resolve_inputs(chosen: dict[str, Any], roles: tuple[Role, ...]) -> None:
         return
     if "queue" in chosen:
         raise OptionError("options 'queue' and 'inputs' exclude each other: give one of them", option="inputs")
+    if "mode" in chosen:
+        raise OptionError("option 'mode' is for one queue: give each of the 'inputs' its own", option="mode")
     urls: Mapping[str, str] = chosen.get("urls", {})
     for binding, one in inputs.items():
         if one.ns is None and urls:
@@ -379,6 +408,26 @@ def _resolve_inputs(chosen: dict[str, Any], roles: tuple[Role, ...]) -> None:
             "begins",
             option="reserveAhead",
         )
+
+
+#: Options of reservations, which there are none of in a log, and those of logs.
+_OF_QUEUES = (
+    "reserve_ahead", "reserve_timeout", "max_tries", "isolate_failures", "retry_delay", "dead_letter_queue",
+    "history", "view",
+)  # fmt: skip
+_OF_LOGS = ("starting_offsets", "retention", "fail_on_data_loss")
+
+
+def _check_mode(cls: type[QueueOptions], chosen: Mapping[str, Any]) -> None:
+    """Refuse options that the other mode has."""
+    modes = {one.mode for one in (chosen.get("inputs") or {}).values()} or {chosen.get("mode", QUEUE)}
+    for option in fields(cls):
+        shown = spelled(option)
+        if option.name in chosen and option.name in _OF_QUEUES and QUEUE not in modes:
+            why = f"does not go with mode={LOG}: nothing is reserved there, and nothing fails for good"
+            raise OptionError(f"option {shown!r} {why}", option=shown)
+        if option.name in chosen and option.name in _OF_LOGS and LOG not in modes:
+            raise OptionError(f"option {shown!r} goes with mode={LOG}: give that too", option=shown)
 
 
 def _resolve_delivery(chosen: dict[str, Any], roles: tuple[Role, ...]) -> None:

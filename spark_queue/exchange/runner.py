@@ -399,11 +399,18 @@ class ExchangeGraph:
             start,
             url=self.graph.namespaces[self._home(step)].url,
             urls=urls if isinstance(step, Processor) else next(iter(urls.values())),
-            sources=[(urls[one.ns], one.queue) for one in step.sources],
+            sources=self._waited_for(step),
             all_of_them=not (isinstance(step, Processor) and step.alts),
             history=options.history if options else 0,
             close=by.close if isinstance(by, ProcessorRoute) else lambda: None,
         )
+
+    def _waited_for(self, step: Step) -> list[tuple[str, str | None]]:
+        """The queues that a step reads, with their stores; no queue where a log is read, of which only it knows."""
+        logs = (
+            {one.place for one in step.inputs.values() if one.mode == "log"} if isinstance(step, Processor) else set()
+        )
+        return [(self.graph.namespaces[one.ns].url, None if one in logs else one.queue) for one in step.sources]
 
     def _home(self, step: Step) -> str:
         """The namespace that is told how a step gets on."""
@@ -418,14 +425,14 @@ class _Query:
     """How the query of a step is started, and what it reads.
 
     `url`: the store that is told how it gets on. `urls`: the store that it reads, or those by namespace. `sources`:
-    the queues, with their stores; `all_of_them`: whether it needs a message of each.
+    the queues, with their stores, and no name where it reads a log; `all_of_them`: whether it needs a message of each.
     """
 
     spark: SparkSession
     start: Callable[[], StreamingQuery]
     url: str
     urls: str | Mapping[str, str]
-    sources: list[tuple[str, str]] = field(default_factory=list)
+    sources: list[tuple[str, str | None]] = field(default_factory=list)
     all_of_them: bool = True
     history: int = 0
     close: Callable[[], None] = lambda: None
@@ -434,6 +441,9 @@ class _Query:
         """Whether there is anything for it: ready, or held, perhaps by itself."""
         found = []
         for url, queue in self.sources:
+            if queue is None:
+                found.append(True)
+                continue
             try:
                 with open_store(url) as store:
                     sizes = store.sizes(queue)

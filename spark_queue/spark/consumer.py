@@ -195,7 +195,7 @@ class Consumer:
                 self._queue,
                 tag,
                 most,
-                partitions=options.num_partitions or _cores(),
+                partitions=options.num_partitions or cores(),
                 lease=options.reserve_timeout,
                 **({} if before is None else {"before": before}),
             )
@@ -397,6 +397,12 @@ class Consumer:
                 "that wrote it, or start with a new checkpoint",
                 queue=self._queue,
             )
+        if "segment" in offset:
+            raise CheckpointError(
+                f"the checkpoint is that of a query on queue {self._queue!r} with mode=log: give that, or start with "
+                "a new checkpoint",
+                queue=self._queue,
+            )
         if offset.get("queue") != self._queue:
             raise CheckpointError(
                 f"the checkpoint is that of a query on queue {offset.get('queue')!r}, but option 'queue' is "
@@ -436,7 +442,7 @@ def commit_named(store: Store, end: Offset, history: int) -> int:
     return sum(store.commit(end["queue"], f"{tag_of(end)}/{part}", history=history) for part in parts)
 
 
-def _cores() -> int:
+def cores() -> int:
     """The cores that this process may use; macOS does not tell."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

@@ -34,6 +34,7 @@ from pyspark.sql.variant_utils import VariantUtils
 
 from spark_queue.errors import SchemaError, near
 from spark_queue.inputs import DELIVERY_HASH
+from spark_queue.inputs import LOG as MODE_LOG
 from spark_queue.message import as_json, as_text
 from spark_queue.options import QueueOptions
 from spark_queue.spark.typed import parser, typed, writer_of
@@ -41,7 +42,7 @@ from spark_queue.spark.typed import parser, typed, writer_of
 CORRUPT = "_corrupt_payload"
 
 #: What a read tells of a message and its past; a push passes over it, so that what was read can be written.
-PASSED_OVER = ("delivery_hash", "processed", "consumer", "outcome")
+PASSED_OVER = ("delivery_hash", "position", "processed", "consumer", "outcome")
 
 _HEADERS = MapType(StringType(), StringType())
 
@@ -54,14 +55,12 @@ READ: dict[str, DataType] = {
     "tries": IntegerType(),
     DELIVERY_HASH: StringType(),
 }
+LOG: dict[str, DataType] = READ | {"position": LongType()}
 HISTORY: dict[str, DataType] = READ | {
     "processed": TimestampType(),
     "consumer": StringType(),
     "outcome": StringType(),
 }
-
-#: What the struct of one of several inputs has of them.
-INPUT = {name: kind for name, kind in READ.items() if name != DELIVERY_HASH}
 
 _PAYLOADS: dict[str, DataType] = {
     "json": StringType(),
@@ -84,7 +83,7 @@ PUSH: dict[str, tuple[type[DataType], ...]] = {
     "mature": (TimestampType,),
     "delay": _DELAY,
     "tries": _WHOLE,
-    **{name: (type(kind),) for name, kind in HISTORY.items() if name in PASSED_OVER},
+    **{name: (type(kind),) for name, kind in (LOG | HISTORY).items() if name in PASSED_OVER},
 }
 SETTLE: dict[str, tuple[type[DataType], ...]] = {
     "id": (StringType,),
@@ -95,8 +94,9 @@ SETTLE: dict[str, tuple[type[DataType], ...]] = {
     **{name: kinds for name, kinds in PUSH.items() if name in ("payload", "headers", "mature", "tries")},
 }
 
-#: What turns a batch of stored messages, and the tag they are held under, into a batch of the DataFrame.
-Shaper = Callable[[pa.RecordBatch, str | None], pa.RecordBatch]
+#: What turns a batch of stored messages, and the tag they are held under, into a batch of the DataFrame. Of a log
+#: it is told the position of the first, too.
+Shaper = Callable[..., pa.RecordBatch]
 
 #: The same for batches of several inputs, by binding, whose rows belong together; and what they are delivered as.
 Joiner = Callable[[Mapping[str, pa.RecordBatch], str], pa.RecordBatch]
@@ -105,23 +105,33 @@ Joiner = Callable[[Mapping[str, pa.RecordBatch], str], pa.RecordBatch]
 def read_schema(options: QueueOptions) -> StructType:
     """The columns of a DataFrame for which the user gave no schema."""
     if options.inputs is None:
-        return _columns(HISTORY if options.view == "history" else READ, options)
-    message = _columns(INPUT, options)
-    return StructType(
-        [*(StructField(binding, message) for binding in options.inputs), StructField(DELIVERY_HASH, StringType())]
-    )
+        return _struct(_columns(options), options)
+    columns = {binding: _struct(_of_input(options, binding), options) for binding in options.inputs}
+    return StructType([StructField(name, kind) for name, kind in (columns | {DELIVERY_HASH: StringType()}).items()])
 
 
-def _columns(columns: Mapping[str, DataType], options: QueueOptions) -> StructType:
+def _struct(columns: Mapping[str, DataType], options: QueueOptions) -> StructType:
     fields = [StructField(name, kind) for name, kind in columns.items()]
     fields.insert(2, StructField("payload", _PAYLOADS[options.payload_format or "json"]))
     return StructType(fields)
 
 
+def _columns(options: QueueOptions) -> dict[str, DataType]:
+    """Those of a read but `payload`."""
+    if options.mode == MODE_LOG:
+        return LOG
+    return HISTORY if options.view == "history" else READ
+
+
+def _of_input(options: QueueOptions, binding: str) -> dict[str, DataType]:
+    """What the struct of one of several inputs has of them."""
+    return {name: kind for name, kind in _columns(options.of(binding)).items() if name != DELIVERY_HASH}
+
+
 def check_read_schema(schema: StructType, options: QueueOptions) -> None:
     """Raise `SchemaError` where a queue cannot be read as `schema`."""
     if options.inputs is None:
-        _check_columns(schema, HISTORY if options.view == "history" else READ, options, "a queue")
+        _check_columns(schema, _columns(options), options, "a queue")
         return
     for field in schema.fields:
         name, kind = field.name, field.dataType
@@ -131,16 +141,15 @@ def check_read_schema(schema: StructType, options: QueueOptions) -> None:
                 f"option 'inputs' names no {name!r}{near(name, known) or '; the columns are ' + ', '.join(known)}",
                 column=name,
             )
-        if name == DELIVERY_HASH and kind != StringType():
-            raise SchemaError(f"column {name!r} is string, not {kind.simpleString()}", column=name)
-        if name != DELIVERY_HASH:
-            if not isinstance(kind, StructType):
-                raise SchemaError(
-                    f"column {name!r} is an input, so a struct of {', '.join(_columns(INPUT, options).names)}, not "
-                    f"{kind.simpleString()}",
-                    column=name,
-                )
-            _check_columns(kind, INPUT, options, f"the input {name!r}")
+        if name == DELIVERY_HASH:
+            _check_columns(StructType([field]), READ, options, "a queue")
+        elif isinstance(kind, StructType):
+            _check_columns(kind, _of_input(options, name), options, f"the input {name!r}")
+        else:
+            names = ", ".join(_struct(_of_input(options, name), options).names)
+            raise SchemaError(
+                f"column {name!r} is an input, so a struct of {names}, not {kind.simpleString()}", column=name
+            )
 
 
 def _check_columns(schema: StructType, columns: Mapping[str, DataType], options: QueueOptions, what: str) -> None:
@@ -233,7 +242,12 @@ def _join(
 
 
 def _shape(
-    target: pa.Schema, schema: StructType, form: str, batch: pa.RecordBatch, tag: str | None
+    target: pa.Schema,
+    schema: StructType,
+    form: str,
+    batch: pa.RecordBatch,
+    tag: str | None = None,
+    position: int = 0,
 ) -> pa.RecordBatch:
     made: dict[str, pa.Array] = {}
     for name, field in zip(schema.names, schema.fields, strict=True):
@@ -243,6 +257,8 @@ def _shape(
             made[name] = _FORMS[form](batch)
         elif name == DELIVERY_HASH:
             made[name] = _delivery_hashes(batch, tag)
+        elif name == "position":
+            made[name] = pa.array(range(position, position + batch.num_rows), pa.int64())
         elif name != CORRUPT:
             made[name] = batch.column(name)
     nothing = pa.nulls(batch.num_rows, pa.string())

@@ -6,7 +6,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from spark_queue.errors import OptionError
+from spark_queue.inputs import LOG
 from spark_queue.options import EXACTLY_ONCE, READERS, QueueOptions, Role, role_of_write
+from spark_queue.spark.log import LogSnapshot, LogStream
 from spark_queue.spark.reader import snapshot_reader
 from spark_queue.spark.schema import check_read_schema, read_schema
 from spark_queue.spark.stream import QueueStream
@@ -28,10 +30,12 @@ class QueueDataSource(DataSource):
         return read_schema(self._options(*READERS))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return snapshot_reader(self._read_options(schema, "snapshot"), schema)
+        options = self._read_options(schema, "snapshot")
+        return LogSnapshot(options, schema) if options.mode == LOG else snapshot_reader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return QueueStream(self._read_options(schema, "stream"), schema)
+        options = self._read_options(schema, "stream")
+        return LogStream(options, schema) if options.mode == LOG else QueueStream(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         if overwrite:

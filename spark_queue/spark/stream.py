@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -20,22 +20,9 @@ from spark_queue.options import QueueOptions
 from spark_queue.spark.ahead import GRACE
 from spark_queue.spark.consumer import Consumer
 from spark_queue.spark.inputs import Inputs
+from spark_queue.spark.limits import SupportsTriggerAvailableNow, most_of
 from spark_queue.spark.schema import joiner, shaper
 from spark_queue.spark.share import Rows, Share, fetched, side_by_side
-
-if TYPE_CHECKING:
-
-    class SupportsTriggerAvailableNow:
-        """What Spark 4.2 and later know a reader by that can bound a run to what is there at its start."""
-
-
-else:
-    try:
-        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
-    except ImportError:  # Spark 4.0 and 4.1 run AvailableNow as one batch
-
-        class SupportsTriggerAvailableNow:
-            """Not known to this Spark."""
 
 
 class _Planner(Protocol):
@@ -102,7 +89,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Spark 4.0 and 4.1 give no start: then all that was planned is finished, for they ask between batches only.
         known = start is not None  # Spark 4.0 and 4.1 do not tell either whether another batch will follow
         begin = start if start is not None else self._consumer.planned
-        return self._consumer.next(begin, _most(limit, self.options), ahead=known and self.options.reserve_ahead)
+        return self._consumer.next(begin, most_of(limit, self.options), ahead=known and self.options.reserve_ahead)
 
     def getDefaultReadLimit(self) -> Any:
         from pyspark.sql.streaming.datasource import ReadMaxRows
@@ -159,16 +146,3 @@ def _end() -> None:
     """End this process as if the signal had met no handler."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _most(limit: Any, options: QueueOptions) -> int:
-    """The most rows that Spark allows of this batch.
-
-    Trigger.Once and its like allow all that is there.
-    """
-    name = type(limit).__name__
-    if name == "ReadMaxRows":
-        return int(limit.max_rows)
-    if name == "ReadAllAvailable":
-        return 2**31 - 1
-    return options.max_records_per_trigger

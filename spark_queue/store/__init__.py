@@ -11,6 +11,7 @@ from importlib import import_module
 
 from spark_queue.address import Address
 from spark_queue.errors import DriverMissing, OptionError, near
+from spark_queue.inputs import LOG
 from spark_queue.options import BUCKET, SINGLE, QueueOptions
 from spark_queue.store.base import Store
 
@@ -79,11 +80,14 @@ def usable(options: QueueOptions) -> QueueOptions:
     inputs = (options.inputs or {}).values()
 
     def checked(url: str, ns: str | None = None) -> str:
+        logs = [one.queue for one in inputs if one.ns == ns and one.mode == LOG]
         read = [one.queue for one in inputs if one.ns == ns]
         with open_store(url) as store:
             for queue in (options.queue, options.dead_letter_queue, *read):
                 if queue is not None:
                     store.check_queue(queue)
+            for queue in [options.queue or ""] if options.mode == LOG else logs:
+                store.check_log(queue)
             return store.url
 
     if options.urls is not None:

@@ -69,8 +69,8 @@ State = Literal["good", "worry", "bad"]
 #: What a layout may lack. `order`: messages come in the order in which they became ready, and so do those of a tag,
 #: where `mature` may be a few ms more for that. `ids`: a push or a move does not see that a ready message has the id
 #: already, so only a publish may be repeated. `payloads`: they are objects of strings, which numbers become too.
-#: `buckets`: there are none.
-Lacking = Literal["order", "ids", "payloads", "buckets"]
+#: `buckets`: there are none. `holds`: programs of the layout's own give back what is held, though its lease lasts.
+Lacking = Literal["order", "ids", "payloads", "buckets", "holds"]
 
 #: Rows in one page of a fetch, and the bytes of payload at which a page ends early.
 PAGE_ROWS = 10_000
@@ -305,6 +305,16 @@ class Store(ABC):
         if "buckets" in self.lacks:
             raise OptionError(f"the layout {self.kind} has no buckets: leave layout=bucket out", option="layout")
 
+    def check_log(self, queue: str) -> None:
+        """Raise `OptionError` where nothing of the layout can be retained."""
+        if "holds" in self.lacks:
+            raise OptionError(
+                f"a queue of layout {self.kind} cannot be read with mode=log: other programs of that layout give "
+                "back what is retained, whoever holds it",
+                option="mode",
+                queue=queue,
+            )
+
     def _setting(self, queue: str) -> Buckets | None:
         setting, until = self._layouts.get(queue, (None, 0.0))
         if time.monotonic() >= until:
@@ -405,7 +415,7 @@ class Store(ABC):
     def ready(self, queue: str, limit: int, *, before: int = LATEST) -> int:
         """The number of messages that a reserve could take now, counted up to `limit`; 0 while the queue is paused.
 
-        What matures after the moment `before` is not counted.
+        What matures after the moment `before` is not counted, where the layout keeps messages in order.
         """
         if limit <= 0 or self._pauses.paused(queue):
             return 0

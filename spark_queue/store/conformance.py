@@ -37,6 +37,7 @@ from spark_queue.message import LATEST, MESSAGES, Message, as_json, load_json, m
 from spark_queue.store import open_store
 from spark_queue.store.base import SMALLEST_PARTITION, Claim, Condition, Death, Sizes, Store
 from spark_queue.store.conformance_forwarding import ForwardingContract
+from spark_queue.store.conformance_log import LogContract
 from spark_queue.store.conformance_pause import PauseContract
 from spark_queue.store.conformance_staging import StagingContract
 
@@ -110,7 +111,7 @@ def _reserve_for_ever(url: str, queue: str) -> None:
             store.reserve(queue, f"victim/{sequence}", 40, partitions=4, lease=None)
 
 
-class StoreContract(StagingContract, ForwardingContract, PauseContract):
+class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContract):
     """Inherit it, and give the fixtures `url` and `unreachable` (`None` for a database without a server)."""
 
     def opened(self, url: str) -> Store:
@@ -627,6 +628,37 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract):
         assert [one.tries for one in all_of(store.peek(queue))] == [2]
         store.reserve(queue, "c/2", 1)
         assert [one.tries for one in all_of(store.fetch(queue, "c/2/0"))] == [2]
+
+    def test_what_is_given_back_at_its_place_comes_before_what_came_later(self, store: Store, queue: str) -> None:
+        store.push(queue, pushes(list("abcdef"), ids=[f"{n:024}" for n in (6, 5, 4, 3, 2, 1)]))
+        due = {one.id: one.mature for one in all_of(store.peek(queue))}
+        sleep_ms(5)
+        assert sum(store.reserve(queue, "c/1", 6)) == 6
+        held = ids_of(store.fetch(queue, "c/1/0"))
+        sleep_ms(5)
+        store.push(queue, pushes(["later"], ids=["0" * 24]))
+        assert store.rollback(queue, "c/1", held[2:], delay=None, failed=False) == 4
+        assert store.rollback(queue, "c/1", held[2:], delay=None, failed=False) == 0
+        assert ids_of(store.fetch(queue, "c/1/0")) == held[:2]
+        store.rollback(queue, "c/1", delay=None)
+        store.reserve(queue, "c/2", 10)
+        assert ids_of(store.fetch(queue, "c/2/0")) == [*held, "0" * 24]
+        found = all_of(store.fetch(queue, "c/2/0"))[:6]
+        assert [one.tries for one in found] == [1, 1, 0, 0, 0, 0]
+        if "order" not in store.lacks:
+            assert {one.id: one.mature for one in found} == due
+
+    def test_ready_counts_what_a_reserve_could_take(self, store: Store, queue: str) -> None:
+        store.push(queue, pushes(list(range(6)), delay=[0, 0, 0, 0, 0, MINUTE]))
+        assert [store.ready(queue, most) for most in (0, 2, 100)] == [0, 2, 5]
+        store.reserve(queue, "c/1", 1, lease=MINUTE)
+        assert store.ready(queue, 100) == 4
+        if "order" not in store.lacks:  # a list is counted, and not looked at
+            assert store.ready(queue, 100, before=1) == 0
+        store.pause(queue)
+        assert store.ready(queue, 100) == 0
+        store.resume(queue)
+        assert store.ready(queue, 100) == 4
 
     def test_tries_grow_with_each_failure(self, store: Store, queue: str) -> None:
         store.push(queue, pushes(["a"]))

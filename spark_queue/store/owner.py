@@ -55,6 +55,17 @@ class Owner:
             )
         return cls(**facts)
 
+    @classmethod
+    def here(cls, token: str, now: int) -> Owner:
+        """The process that asks, heard of at this moment (ms)."""
+        host, boot = _machine()
+        pid = os.getpid()
+        return cls(token, host, boot, pid, _started(pid), now + LIFE)
+
+    def lives(self, now: int) -> bool:
+        """Whether it counts as living at this moment (ms)."""
+        return self.until > now and not self.gone
+
     @property
     def gone(self) -> bool:
         """Whether the process is known to be gone: only processes of this machine are known."""
@@ -146,15 +157,13 @@ class Ownership:
         )
 
     def _write(self, note: Note | None) -> bool:
-        host, boot = _machine()
-        pid = os.getpid()
-        me = Owner(self._token, host, boot, pid, _started(pid), self._store.now() + LIFE)
+        me = Owner.here(self._token, self._store.now())
         return self._store.set_note(self._key, {"v": VERSION, **asdict(me)}, note.version if note else 0)
 
 
 def _living(note: Note | None, now: int) -> Owner | None:
     owner = Owner.read(note)
-    return owner if owner is not None and owner.until > now and not owner.gone else None
+    return owner if owner is not None and owner.lives(now) else None
 
 
 def _machine() -> tuple[str, str]:

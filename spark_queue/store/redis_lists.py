@@ -164,7 +164,7 @@ class RfqStore(ListStore):
 
     kind: ClassVar[str] = "rfq"
     parameters: ClassVar[tuple[str, ...]] = (*ListStore.parameters, "front")
-    lacks: ClassVar[frozenset[Lacking]] = frozenset({"order", "payloads", "buckets"})
+    lacks: ClassVar[frozenset[Lacking]] = frozenset({"order", "payloads", "buckets", "holds"})
     refuses: ClassVar[tuple[object, ...]] = (
         None,
         True,

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 
 import pytest
 
-from spark_queue import Queue, open_store
-from spark_queue.message import messages
+from spark_queue import Buckets, FencedError, Queue, StoreError, open_store
+from spark_queue.message import messages, pushes
 from spark_queue.options import QueueOptions
+from spark_queue.spark.consumer import Consumer
 from spark_queue.spark.inputs import Inputs
+from spark_queue.spark.schema import joiner, read_schema
 from spark_queue.spark.share import side_by_side
 from spark_queue.store.owner import revoke
-
-
-@pytest.fixture
-def two(any_url, name):
-    """Two queues of a store."""
-    return any_url, f"{name}.a", f"{name}.b"
 
 
 class World:
@@ -43,8 +41,11 @@ class World:
 
     def push(self, binding, values, **options):
         ns, queue = self.queues[binding]
-        with Queue(self.urls[ns], queue) as opened:
-            return opened.push_many(values, **options)
+        tries = options.pop("tries", 0)
+        with Queue(self.urls[ns], queue, **options) as opened:
+            batch = pushes(list(values), tries=tries)
+            opened.store.push(queue, batch)
+            return batch.column("id").to_pylist()
 
     def sizes(self):
         found = {}
@@ -63,6 +64,10 @@ class World:
                 found += [dict(zip(of, row, strict=True)) for row in zip(*of.values(), strict=True)]
         return found
 
+    def close(self):
+        for one in self.made:
+            one.close()
+
     def gone(self, offset):
         """As if the process that runs the consumer were gone."""
         for ns, queue in self.queues.values():
@@ -70,34 +75,67 @@ class World:
                 revoke(store, queue, offset["consumer"])
 
 
+def hashes(reader, shares):
+    """By row, the hash of its delivery."""
+    join = joiner(read_schema(reader._options), reader._options)
+    pages = [join(rows, share.delivery) for share in shares for rows in side_by_side(reader._options, share)]
+    return sorted(one for page in pages for one in page.column("delivery_hash").to_pylist())
+
+
+def make_world(name, urls, count=2):
+    places = list(urls)
+    queues = {binding: (places[i % len(places)], f"{name}.{binding}") for i, binding in enumerate("abc"[:count])}
+    return World(urls, queues)
+
+
 @pytest.fixture
-def world(two):
-    url, a, b = two
-    world = World({"here": url}, {"a": ("here", a), "b": ("here", b)})
+def world(any_url, name):
+    """Two queues of each store in turn."""
+    world = make_world(name, {"here": any_url})
     yield world
-    for one in world.made:
-        one.close()
+    world.close()
+
+
+@pytest.fixture
+def small(sqlite_url, name):
+    """Two queues of SQLite."""
+    world = make_world(name, {"here": sqlite_url})
+    yield world
+    world.close()
+
+
+@pytest.fixture
+def wide(sqlite_url, redis_url, mongodb_url, name):
+    """Three queues in three stores."""
+    world = make_world(name, {"file": sqlite_url, "memory": redis_url, "documents": mongodb_url}, 3)
+    yield world
+    world.close()
+    for ns, queue in world.queues.values():
+        with open_store(world.urls[ns]) as store:
+            store.drop(queue)
 
 
 def same(numbers):
     return [{"a": n, "b": n} for n in numbers]
 
 
+# --- side by side ---------------------------------------------------------------------------------------------------
+
+
 def test_the_nth_comes_with_the_nth_whatever_comes_meanwhile(world):
-    reader, start, seen = world.reader(delivery="exactly-once"), None, []
+    reader, seen = world.reader(delivery="exactly-once"), []
     start = reader.initial
     world.push("a", range(1_500))
     assert reader.next(start, 1_000) == start, "b has none"
     assert world.sizes() == {"a": (1_500, 0), "b": (0, 0)}
     world.push("b", range(700))
-    for most, come in ((1_000, 700), (1_000, 0)):
-        end = reader.next(start, most)
-        assert end["seq"] - start["seq"] == bool(come)
-        if come:
-            assert end["rows"] == {"a": [350, 350], "b": [350, 350]}
-            assert world.sizes() == {"a": (800, 700), "b": (0, 700)}
-            seen += world.rows(reader, reader.plan(start, end))
-        start = end
+    end = reader.next(start, 1_000)
+    assert end["rows"] == {"a": [350, 350], "b": [350, 350]}
+    assert world.sizes() == {"a": (800, 700), "b": (0, 700)}
+    seen += world.rows(reader, reader.plan(start, end))
+    start = end
+    assert reader.next(start, 1_000) == start
+    assert world.sizes() == {"a": (800, 0), "b": (0, 0)}
     world.push("b", range(700, 2_000))
     world.push("a", range(1_500, 1_600))
     while (end := reader.next(start, 600)) != start:
@@ -105,3 +143,351 @@ def test_the_nth_comes_with_the_nth_whatever_comes_meanwhile(world):
         start = end
     assert seen == same(range(1_600))
     assert world.sizes() == {"a": (0, 0), "b": (400, 0)}
+    assert all(not one._keeper._due for one in reader._members.values()), "no lease is renewed any more"
+
+
+def test_inputs_of_several_stores_go_in_step(wide):
+    for binding, rows in (("a", 300), ("b", 250), ("c", 400)):
+        wide.push(binding, range(rows))
+    reader = wide.reader(delivery="exactly-once")
+    start, seen = reader.initial, []
+    while (end := reader.next(start, 100)) != start:
+        seen += wide.rows(reader, reader.plan(start, end))
+        start = end
+    assert seen == [{"a": n, "b": n, "c": n} for n in range(250)]
+    assert wide.sizes() == {"a": (50, 0), "b": (0, 0), "c": (150, 0)}
+    place = reader.backlog()
+    assert (place["seq"], place["inputs"]["c"]["ready"], place["inputs"]["c"]["ns"]) == (3, 150, "documents")
+
+
+@pytest.mark.parametrize("bucketed", ["a", "b", "ab"])
+def test_what_a_bucket_has_beyond_the_shortest_goes_back_to_its_place(world, bucketed):
+    """Only what was reserved is known of buckets: whole ones are taken, though less may be wanted."""
+    for binding, rows in (("a", 1_000), ("b", 900)):
+        for first in range(0, rows, 250):
+            how = {"layout": Buckets(70)} if binding in bucketed else {}
+            world.push(binding, range(first, min(first + 250, rows)), **how)
+    reader = world.reader(delivery="exactly-once")
+    start, seen = reader.initial, []
+    while (end := reader.next(start, 260)) != start:
+        seen += world.rows(reader, reader.plan(start, end))
+        start = end
+    assert seen == same(range(900))
+    assert world.sizes() == {"a": (100, 0), "b": (0, 0)}
+    ns, queue = world.queues["a"]
+    with open_store(world.urls[ns]) as store:
+        assert {one.tries for batch in store.peek(queue) for one in messages(batch)} == {0}
+
+
+def test_what_others_take_meanwhile_is_made_up_for(small, monkeypatch):
+    """Between the look and the reserve another consumer takes messages of one input."""
+    small.push("a", range(50))
+    small.push("b", range(50))
+    reader, seen = small.reader(delivery="exactly-once"), []
+    assert reader.next({**reader.initial, "seq": 0}, 10)["seq"] == 1
+    start = reader.next(reader.initial, 10)
+    ready, stolen = type(reader._members["b"]).ready, []
+
+    def steal(self, most):
+        found = ready(self, most)
+        if self is reader._members["b"] and not stolen:
+            with open_store(self._options.url) as store:
+                store.reserve(self._queue, "rival", 35)
+                stolen.append(True)
+        return found
+
+    monkeypatch.setattr(Consumer, "ready", steal)
+    seen += small.rows(reader, reader.plan(reader.initial, start))
+    end = reader.next(start, 30)
+    assert end["rows"] == {"a": [5], "b": [5]}
+    assert small.sizes() == {"a": (35, 5), "b": (0, 40)}
+    seen += small.rows(reader, reader.plan(start, end))
+    assert [row["a"] for row in seen] == list(range(15))
+    assert [row["b"] for row in seen] == [*range(10), *range(45, 50)], "as the queue gives them"
+
+
+STEPS = ["a is reserved", "b is reserved", "the rest is given back"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_process_that_dies_before_spark_knows_of_its_batch_leaves_the_order_as_it_is(world, step, monkeypatch):
+    class Died(Exception):
+        pass
+
+    world.push("a", range(90))
+    old, new = (world.reader(delivery="exactly-once") for _ in range(2))
+    assert old.next(old.initial, 10) == old.initial
+    world.push("b", range(60))
+    take, keep, last = Consumer.take, Consumer.keep, "b" if step == "b is reserved" else "a"
+
+    def dies(self, *arguments, **options):
+        done = (keep if step == STEPS[2] else take)(self, *arguments, **options)
+        if self is old._members[last]:
+            raise Died
+        return done
+
+    monkeypatch.setattr(Consumer, "ready", lambda self, most: most)  # so that more is reserved than is wanted
+    monkeypatch.setattr(Consumer, "keep" if step == STEPS[2] else "take", dies)
+    with pytest.raises(Died):
+        old.next(old.initial, 80)
+    monkeypatch.undo()
+    assert world.sizes()["a"] == ((30, 60) if step == STEPS[2] else (10, 80))
+    old.close()
+    world.gone(old.initial)
+    world.push("a", range(90, 100))
+    world.push("b", range(60, 100))
+    start, seen = old.initial, []
+    while (end := new.next(start, 80)) != start:
+        seen += world.rows(new, new.plan(start, end))
+        start = end
+    assert seen == same(range(100))
+    assert world.sizes() == {"a": (0, 0), "b": (0, 0)}
+
+
+def test_a_batch_that_comes_again_is_the_same_whatever_the_order_of_bindings(world):
+    world.push("a", range(1_200))
+    world.push("b", range(1_200))
+    old = world.reader("ab", delivery="exactly-once", numPartitions="3")
+    end = old.next(old.initial, 1_100)
+    first = hashes(old, old.plan(old.initial, end))
+    assert len(first) == 1_100 and len(end["rows"]["a"]) == 3
+    old.close()
+    world.gone(end)
+    new = world.reader("ba", delivery="exactly-once", numPartitions="2")
+    shares = new.plan(new.initial, end)  # Spark asks for the start of batch 0 again, which is another epoch now
+    assert hashes(new, shares) == first
+    assert world.rows(new, shares) == same(range(1_100))
+    assert new.next(end, 2_000)["rows"] == {"b": [100], "a": [100]}
+
+
+def test_a_second_query_on_the_same_checkpoint_is_refused(small):
+    small.push("a", range(10))
+    small.push("b", range(10))
+    old, new = (small.reader(delivery="exactly-once") for _ in range(2))
+    end = old.next(old.initial, 5)
+    for again in (lambda: new.plan(old.initial, end), lambda: new.next(end, 5), lambda: new.commit(end)):
+        with pytest.raises(FencedError, match="a second query on a copy"):
+            again()
+    small.gone(end)
+    new.plan(old.initial, end)
+    with pytest.raises(FencedError):
+        old.next(end, 5)
+    assert small.sizes() == {"a": (5, 5), "b": (5, 5)}
+
+
+def test_a_commit_that_a_crash_has_cut_short_is_completed(world, monkeypatch):
+    world.push("a", range(30))
+    world.push("b", range(30))
+    old, new = (world.reader(delivery="exactly-once") for _ in range(2))
+    end = old.next(old.initial, 20)
+    old.plan(old.initial, end)
+    monkeypatch.setattr(old._members["b"], "commit", lambda end: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        old.next(end, 20)
+    old.close()
+    assert world.sizes() == {"a": (10, 0), "b": (10, 20)}
+    world.gone(end)
+    last = new.next(end, 20)
+    assert world.rows(new, new.plan(end, last)) == same(range(20, 30))
+    assert new.next(last, 20) == last
+    assert world.sizes() == {"a": (0, 0), "b": (0, 0)}
+
+
+# --- messages that others have taken --------------------------------------------------------------------------------
+
+
+def release_some(world, binding, end):
+    ns, queue = world.queues[binding]
+    with open_store(world.urls[ns]) as store:
+        store.rollback(queue, f"{end['consumer']}/{end['seq']}/0", failed=False)
+
+
+def begun(world, **options):
+    """A batch of a process that has died while it was worked on, and the reader that goes on with it."""
+    world.push("a", range(20))
+    world.push("b", range(20))
+    old, new = (world.reader(**options) for _ in range(2))
+    end = old.next(old.initial, 12)
+    shares = old.plan(old.initial, end)
+    return old, new, end, shares
+
+
+def test_a_batch_of_which_messages_are_gone_comes_again_in_other_company(small, caplog):
+    old, new, end, shares = begun(small, numPartitions="1")
+    release_some(small, "b", end)
+    with pytest.raises(FencedError, match=f"12 of 12 messages of queue '{small.queues['b'][1]}' are no longer held"):
+        small.rows(old, shares)
+    old.close()
+    small.gone(end)
+    assert new.plan(old.initial, end) == []
+    assert "12 of 12 of" in caplog.text and "nobody can tell which belong together" in caplog.text
+    assert small.sizes() == {"a": (20, 0), "b": (20, 0)}
+    after = new.next(end, 100)
+    assert sorted(row["a"] for row in small.rows(new, new.plan(end, after))) == list(range(20))
+
+
+def test_with_exactly_once_a_person_decides_what_becomes_of_the_rest(small):
+    old, new, end, _ = begun(small, delivery="exactly-once")
+    release_some(small, "b", end)
+    old.close()
+    small.gone(end)
+    with pytest.raises(FencedError, match=rf"spark-queue release URL {small.queues['a'][1]} {end['consumer']}/1"):
+        new.plan(old.initial, end)
+    assert small.sizes()["a"] == (8, 12)
+    release_some(small, "a", end)
+    assert new.plan(old.initial, end) == []
+    assert new.next(end, 100)["rows"] == {"a": [20], "b": [20]}
+
+
+def test_at_most_once_drops_what_was_begun(small):
+    old, new, end, _ = begun(small, delivery="at-most-once")
+    old.close()
+    small.gone(end)
+    assert new.plan(old.initial, end) == []
+    assert small.sizes() == {"a": (8, 0), "b": (8, 0)}
+    after = new.next(end, 100)
+    assert small.rows(new, new.plan(end, after)) == same(range(12, 20))
+
+
+def test_leases_of_all_inputs_are_renewed(small):
+    old, _, end, shares = begun(small, reserveTimeout="500ms")
+    end = time.monotonic() + 1.2
+    while time.monotonic() < end:
+        for ns, queue in small.queues.values():
+            with open_store(small.urls[ns]) as store:
+                assert sum(store.reserve(queue, "rival", 100)) == 8
+        time.sleep(0.05)
+    assert small.rows(old, shares) == same(range(12))
+
+
+def test_what_has_failed_too_often_is_in_nobodys_company(small):
+    small.push("a", range(5), tries=3)
+    small.push("a", range(5, 10))
+    small.push("b", range(5, 10))
+    reader = small.reader(maxTries="3")
+    end = reader.next(reader.initial, 100)
+    assert small.rows(reader, reader.plan(reader.initial, end)) == same(range(5, 10))
+    with Queue(small.urls["here"], f"{small.queues['a'][1]}.dead") as dead:
+        assert dead.sizes().ready == 5
+
+
+# --- the first that has some ----------------------------------------------------------------------------------------
+
+
+def test_alts_takes_from_the_first_that_has_some(world):
+    world.push("b", range(10, 16))
+    reader = world.reader(combine="alts", delivery="exactly-once")
+    start, seen = reader.initial, []
+    for more in (None, "a", None, None, None):
+        end = reader.next(start, 4)
+        seen.append((end["rows"] if end != start else None, world.rows(reader, reader.plan(start, end))))
+        start = end
+        if more:
+            world.push(more, range(5))
+    assert [rows for rows, _ in seen] == [{"b": [4]}, {"b": [2]}, {"a": [4]}, {"a": [1]}, None]
+    assert [one for _, rows in seen for one in rows] == [
+        *({"b": n} for n in range(10, 16)), *({"a": n} for n in range(5))
+    ]  # fmt: skip
+    assert world.sizes() == {"a": (0, 0), "b": (0, 0)}
+
+
+def test_the_choice_of_alts_is_durable_before_anything_is_read(world):
+    world.push("b", ["first"])
+    old = world.reader("ab", combine="alts", delivery="exactly-once")
+    end = old.next(old.initial, 10)
+    assert end["rows"] == {"b": [1]}
+    old.close()
+    world.push("a", ["second"])
+    world.gone(end)
+    for bindings in ("ba", "ab"):
+        new = world.reader(bindings, combine="alts", delivery="exactly-once")
+        assert world.rows(new, new.plan(new.initial, end)) == [{"b": "first"}]
+        new.close()
+        world.gone(end)
+    new = world.reader("ab", combine="alts", delivery="exactly-once")
+    assert new.next(end, 10)["rows"] == {"a": [1]}
+
+
+def test_what_a_process_took_before_spark_knew_is_gone_on_with(world):
+    world.push("b", ["first"])
+    old, new = (world.reader(combine="alts", delivery="exactly-once") for _ in range(2))
+    old.next(old.initial, 10)
+    old.close()  # Spark has not written it down
+    world.push("a", ["second"])
+    world.gone(old.initial)
+    end = new.next(old.initial, 10)
+    assert end["rows"] == {"b": [1]}
+    assert world.rows(new, new.plan(old.initial, end)) == [{"b": "first"}]
+
+
+@pytest.mark.parametrize("late", ["a", "b"])
+@pytest.mark.parametrize("combine", ["zip", "alts"])
+def test_an_idle_reader_wakes_when_it_gets_what_it_lacks(world, combine, late):
+    reader = world.reader(combine=combine, waitTimeout="20s")
+    assert reader.next(reader.initial, 10) == reader.initial
+    if combine == "zip":
+        world.push("b" if late == "a" else "a", [0])
+    else:
+        reader._options.of("a")
+    woken = []
+    thread = threading.Thread(target=lambda: woken.append((reader.next(reader.initial, 10), time.monotonic())))
+    thread.start()
+    time.sleep(0.3)
+    assert not woken
+    pushed = time.monotonic()
+    world.push(late, [0])
+    thread.join(10)
+    ((end, moment),) = woken
+    assert end["seq"] == 1 and moment - pushed < 1, "a signal, not the next look"
+
+
+def test_a_store_that_cannot_be_reached_is_told_while_alts_waits(small, tmp_path):
+    small.urls["gone"] = f"sqlite:///{tmp_path}/no/such/folder/q.db"
+    small.queues["b"] = ("gone", small.queues["b"][1])
+    reader = small.reader(combine="alts", retryTimeout="100ms")
+    reader._looked = True
+    with pytest.raises(StoreError, match="no/such/folder"):
+        reader._waiting.any(1_000)
+    small.queues.pop("b")
+
+
+# --- one input ------------------------------------------------------------------------------------------------------
+
+
+def test_one_input_is_the_plain_source_in_a_struct(small):
+    ids = small.push("a", range(30))
+    small.queues.pop("b")
+    reader, begun = small.reader(numPartitions="1"), []
+    start = reader.initial
+    while (end := reader.next(start, 10, ahead=True)) != start:
+        begun.append(end["rows"])
+        shares = reader.plan(start, end)
+        assert [row["a"] for row in small.rows(reader, shares)] == list(range(len(ids)))[10 * start["seq"] :][:10]
+        start = end
+    assert begun == [{"a": [10]}] * 3
+    assert small.sizes() == {"a": (0, 0)}
+
+
+def test_a_message_that_makes_the_batch_of_one_input_fail_is_found(small):
+    small.push("a", range(20))
+    small.queues.pop("b")
+    start, end, seen = None, None, []
+    for _ in range(60):
+        reader = small.reader(numPartitions="1", retryDelay="1h")
+        start = start or reader.initial
+        while True:
+            again = end is not None and end != start
+            if not again:
+                end = reader.next(start, 100)
+            if end == start:
+                break
+            rows = [row["a"] for row in small.rows(reader, reader.plan(start, end))]
+            if 7 in rows:
+                break
+            seen += rows
+            start = end
+        reader.close()
+        small.gone(end)
+        if end == start:
+            break
+    assert sorted(seen) == [n for n in range(20) if n != 7]

@@ -173,11 +173,11 @@ class Model:
                 self.history.setdefault(queue, {})[item.id] = True
         return len(held)
 
-    def rollback(self, queue: str, tree: str, ids: Sequence[str] | None, due: Moment, failed: bool) -> int:
+    def rollback(self, queue: str, tree: str, ids: Sequence[str] | None, due: Moment | None, failed: bool) -> int:
         held = self.held(queue, tree, ids)
         for item in held:
             item.tries += failed
-            item.due, item.tag, item.until = due, None, None
+            item.due, item.tag, item.until = item.due if due is None else due, None, None
         return len(held)
 
     def retag(self, queue: str, tree: str, to: str, ids: Sequence[str] | None, until: Moment | None) -> int:

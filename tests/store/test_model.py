@@ -290,11 +290,12 @@ class Machine(RuleBasedStateMachine):
         self.compare_past(client, queue)
         self.compare(queue)
 
-    @rule(client=clients, aim=aims, ids=some_ids, delay=delays, failed=st.booleans())
+    @rule(client=clients, aim=aims, ids=some_ids, delay=st.none() | delays, failed=st.booleans())
     def rollback(self, client, aim, ids, delay, failed):
         queue, tree = self.holder(aim)
         given = self.begin(client).rollback(self.named(queue), tree, ids, delay=delay, failed=failed)
-        assert given == self.model.rollback(queue, tree, ids, self.after(delay), failed)
+        due = None if delay is None else self.after(delay)
+        assert given == self.model.rollback(queue, tree, ids, due, failed)
         assert self.stores[client - 1].rollback(self.named(queue), tree, ids, failed=True) == 0
         self.compare(queue)
 

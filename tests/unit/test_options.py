@@ -141,3 +141,24 @@ def test_what_follows_from_the_delivery():
     exactly = parse("stream", delivery="exactly-once")
     assert (exactly.reserve_timeout, exactly.isolate_failures) == (None, False)
     assert parse("stream", delivery="exactly-once", reserveTimeout="never", isolateFailures="true").isolate_failures
+
+
+def test_modes_do_not_mix():
+    options = parse(mode="LOG", startingOffsets="latest", retention="7d", failOnDataLoss="false", consumer="etl")
+    assert (options.mode, options.starting_offsets, options.retention) == ("log", "latest", 604_800_000)
+    assert (options.fail_on_data_loss, parse().mode, parse().retention) == (False, "queue", None)
+    for raw, told in [
+        ({"mode": "log", "maxTries": "3"}, "'maxTries' does not go with mode=log"),
+        ({"mode": "log", "reserveTimeout": "never"}, "'reserveTimeout' does not go with mode=log"),
+        ({"mode": "log", "history": "1h"}, "'history' does not go with mode=log"),
+        ({"retention": "1h"}, "'retention' goes with mode=log"),
+        ({"startingOffsets": "latest"}, "'startingOffsets' goes with mode=log"),
+        ({"failOnDataLoss": "false"}, "'failOnDataLoss' goes with mode=log"),
+        ({"mode": "log", "startingOffsets": "latests"}, "did you mean 'latest'"),
+        ({"mode": "logs"}, "did you mean 'log'"),
+        ({"consumer": "log"}, "another name than 'log'"),
+    ]:
+        with pytest.raises(OptionError, match=told):
+            parse(**raw)
+    with pytest.raises(OptionError, match="'retention' does not go with a batch read"):
+        parse("snapshot", mode="log", retention="1h")

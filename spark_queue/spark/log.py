@@ -1,0 +1,299 @@
+"""Queues read with `mode=log`: nothing is reserved or removed, and the place of a query lies in its checkpoint.
+
+The driver's reader process plans, and seals what no reader has sealed yet; executors fetch. An offset names a place
+in the log, so what lies between two is the same whenever it is asked for, and there is nothing to commit.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypedDict
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from spark_queue.errors import CheckpointError
+from spark_queue.options import AT_MOST_ONCE, LATEST, QueueOptions
+from spark_queue.spark.consumer import BACKLOG_BUSY, BACKLOG_IDLE, BACKLOG_REST, cores
+from spark_queue.spark.limits import ALL, SupportsTriggerAvailableNow, most_of
+from spark_queue.spark.schema import Shaper, shaper
+from spark_queue.store import open_store
+from spark_queue.store.base import Store, spread
+from spark_queue.store.log import Log, Piece, Place, has_log
+
+log = logging.getLogger(__name__)
+
+OFFSET_VERSION = 1
+
+
+class LogOffset(TypedDict):
+    """The place of one reader in a log. `reader`: `name/epoch`, where a fresh checkpoint is a fresh epoch."""
+
+    v: int
+    queue: str
+    reader: str
+    log: str
+    segment: int
+    row: int
+    position: int
+
+
+@dataclass
+class PiecesPartition(InputPartition):
+    """What one task fetches. `reader`: for whom; `None` in a batch read."""
+
+    pieces: Sequence[Piece]
+    reader: str | None
+
+    def __init__(self, pieces: Sequence[Piece], reader: str | None) -> None:
+        self.pieces = pieces
+        self.reader = reader
+
+
+class LogReader:
+    """The place of one query, and what comes next from there."""
+
+    def __init__(self, options: QueueOptions) -> None:
+        assert options.queue is not None
+        self._options = options
+        self._queue = options.queue
+        self._store: Store = open_store(options.url, patience=options.retry_timeout / 1000)
+        self._log = _log_of(self._store, options, retention=options.retention)
+        self._reader = f"{options.consumer or uuid.uuid4().hex[:12]}/{uuid.uuid4().hex[:6]}"
+        self._initial: LogOffset | None = None
+        self._planned: LogOffset | None = None
+        self._answered: LogOffset | None = None  # what this very process has given as the end of a batch
+        self._before: int | None = None
+        self._last: Place | None = None  # where a run ends that takes what was there at its start
+        self._busy = False
+        self._backlog: dict[str, Any] = {}
+        self._backlog_at = self._backlog_rest = 0.0
+
+    def initial(self) -> LogOffset:
+        """Where a query begins; the same whenever it is asked for."""
+        if self._initial is None:
+            latest = self._options.starting_offsets == LATEST
+            place = self._log.latest() if latest else self._log.first()
+            self._initial = self._offset(place, self._reader)
+            if self._planned is None:
+                self._planned = self._initial
+        return self._initial
+
+    def next(self, start: LogOffset | None, most: int) -> LogOffset:
+        """Where up to `most` messages lead, or `start` if none is there.
+
+        Spark 4.0 and 4.1 give no start. After a restart nobody knows it then, and all that is there comes.
+        """
+        if start is None:
+            start = self._planned
+        if start is None:
+            return self._answer(self._log.latest(), self._reader)
+        place = self._log.found(self._place(start))
+        if most >= ALL:
+            most = self._log.latest().position - place.position
+        end = time.monotonic() + self._options.wait_timeout / 1000
+        self._busy = False
+        while most > 0:
+            if pieces := self._ahead(place, most):
+                self._busy = True
+                return self._answer(pieces[-1].end, start["reader"])
+            left = end - time.monotonic()
+            if self._last is not None or left <= 0:
+                break
+            self._log.wait(place, round(left * 1000))
+        return start
+
+    def _ahead(self, place: Place, most: int) -> list[Piece]:
+        if self._before is None:
+            return self._log.ahead(place, most)
+        while self._last is None:
+            if self._log.complete(self._before):
+                self._last = self._log.end()
+            elif pieces := self._log.ahead(place, most, before=self._before):
+                return pieces
+            else:
+                self._log.wait(place, 100)  # somebody else is sealing
+        most = min(most, self._last.position - place.position)
+        return self._log.ahead(place, most, before=self._before) if most > 0 else []
+
+    def plan(self, start: LogOffset, end: LogOffset) -> list[list[Piece]]:
+        """What the tasks of a batch fetch."""
+        begin, stop = self._place(start), self._place(end)
+        self._planned = end
+        pieces = self._log.between(begin, stop) if begin != stop else []
+        if pieces and self._options.delivery == AT_MOST_ONCE and self._answered != end:
+            log.warning(
+                "%d messages of %s were being worked on when the query ended: with delivery=at-most-once they do not "
+                "come again",
+                sum(one.rows for one in pieces), self._queue,
+            )  # fmt: skip
+            return []
+        rows = sum(one.rows for one in pieces)
+        return shared(pieces, spread(rows, self._options.num_partitions or cores()))
+
+    def stop_at_now(self) -> None:
+        """Take nothing from now on that is not there yet."""
+        self._before = self._store.now()
+
+    def backlog(self) -> dict[str, Any]:
+        """The place of this reader and what lies before it; looked at now and then only."""
+        begun = time.monotonic()
+        planned = self.initial() if self._planned is None else self._planned
+        if begun - self._backlog_at > max(BACKLOG_BUSY if self._busy else BACKLOG_IDLE, self._backlog_rest):
+            sizes, (first, end) = self._store.sizes(self._queue), self._log.positions
+            self._backlog = {
+                "ready": max(0, end - max(first, planned["position"])) + sizes.ready,
+                "scheduled": sizes.scheduled,
+                "retained": end - first,
+            }
+            self._backlog_at = time.monotonic()
+            self._backlog_rest = BACKLOG_REST * (self._backlog_at - begun)
+        return dict(planned) | self._backlog | {"paused": self._store.paused(self._queue, known=10_000)}
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._store.close()
+
+    def _answer(self, place: Place, reader: str) -> LogOffset:
+        self._answered = self._offset(place, reader)
+        return self._answered
+
+    def _offset(self, place: Place, reader: str) -> LogOffset:
+        return {"v": OFFSET_VERSION, "queue": self._queue, "reader": reader, **asdict(place)}  # type: ignore[typeddict-item]
+
+    def _place(self, offset: LogOffset) -> Place:
+        """The place in an offset of Spark's. Raises `CheckpointError` where it is that of another query."""
+        queue = self._queue
+        if "segment" not in offset or offset["v"] != OFFSET_VERSION:
+            raise CheckpointError(
+                f"the checkpoint of the query on queue {queue!r} is none of mode=log, or of another version of "
+                f"spark_queue (version {offset.get('v')!r}, this one reads {OFFSET_VERSION}): give the mode that it "
+                "had, or start with a new checkpoint",
+                queue=queue,
+            )
+        if offset["queue"] != queue:
+            raise CheckpointError(
+                f"the checkpoint is that of a query on queue {offset['queue']!r}, but option 'queue' is {queue!r}: a "
+                "query keeps its queue, another queue needs a new checkpoint",
+                queue=queue,
+            )
+        name = offset["reader"].partition("/")[0]
+        if self._options.consumer not in (None, name):
+            raise CheckpointError(
+                f"the checkpoint is that of consumer {name!r}, but option 'consumer' is {self._options.consumer!r}: "
+                "give the same, or start with a new checkpoint",
+                consumer=name,
+            )
+        return Place(offset["log"], offset["segment"], offset["row"], offset["position"])
+
+
+class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A reader of a log.
+
+    As `QueueStream` it holds facts only; what runs is made when the reader process first needs it.
+    """
+
+    def __init__(self, options: QueueOptions, schema: StructType) -> None:
+        self.options = options
+        self.schema = schema
+        self._running: LogReader | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self.options, "schema": self.schema, "_running": None}
+
+    @property
+    def _reader(self) -> LogReader:
+        if self._running is None:
+            self._running = LogReader(self.options)
+        return self._running
+
+    def initialOffset(self) -> LogOffset:  # type: ignore[override]
+        return self._reader.initial()
+
+    def latestOffset(self, start: LogOffset | None = None, limit: Any = None) -> LogOffset:  # type: ignore[override]
+        return self._reader.next(start, most_of(limit, self.options))
+
+    def getDefaultReadLimit(self) -> Any:
+        from pyspark.sql.streaming.datasource import ReadMaxRows
+
+        return ReadMaxRows(self.options.max_records_per_trigger)
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        return self._reader.backlog()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._reader.stop_at_now()
+
+    def partitions(self, start: LogOffset, end: LogOffset) -> Sequence[InputPartition]:  # type: ignore[override]
+        return [PiecesPartition(pieces, end["reader"]) for pieces in self._reader.plan(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, PiecesPartition)
+        return fetched(self.options, shaper(self.schema, self.options), partition)
+
+    def commit(self, end: LogOffset) -> None:  # type: ignore[override]
+        """Nothing: what was read stays."""
+
+    def stop(self) -> None:
+        if self._running is not None:
+            self._running.close()
+
+
+class LogSnapshot(DataSourceReader):
+    """Reads all messages that are retained, changing nothing; what nobody has sealed yet is not among them."""
+
+    def __init__(self, options: QueueOptions, schema: StructType) -> None:
+        self.options = options
+        self.schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with open_store(self.options.url, patience=self.options.retry_timeout / 1000) as store:
+            if not has_log(store, self.options.queue or ""):
+                return [PiecesPartition([], None)]
+            found = _log_of(store, self.options)
+            pieces = found.between(found.first(), found.end())
+        shares = shared(pieces, spread(sum(one.rows for one in pieces), cores()))
+        return [PiecesPartition(some, None) for some in shares or [[]]]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, PiecesPartition)
+        return fetched(self.options, shaper(self.schema, self.options), partition)
+
+
+def fetched(options: QueueOptions, shape: Shaper, partition: PiecesPartition) -> Iterator[pa.RecordBatch]:
+    """The messages of a partition, as Spark takes them."""
+    with open_store(options.url, patience=options.retry_timeout / 1000) as store:
+        found = _log_of(store, options)
+        for piece in partition.pieces:
+            tag = None if partition.reader is None else f"{partition.reader}/{piece.tag}"
+            position = piece.start.position
+            for batch in found.fetch(piece):
+                yield shape(batch, tag, position)
+                position += batch.num_rows
+
+
+def shared(pieces: Sequence[Piece], shares: Sequence[int]) -> list[list[Piece]]:
+    """The pieces cut into shares of so many rows, in their order."""
+    found: list[list[Piece]] = []
+    rest = list(reversed(pieces))
+    for share in shares:
+        mine: list[Piece] = []
+        left = share
+        while left and rest:
+            piece = rest.pop()
+            part = Piece(piece.tag, piece.start, min(piece.rows, left))
+            if part.rows < piece.rows:
+                rest.append(Piece(piece.tag, part.end, piece.rows - part.rows))
+            mine.append(part)
+            left -= part.rows
+        found.append(mine)
+    return found
+
+
+def _log_of(store: Store, options: QueueOptions, *, retention: int | None = None) -> Log:
+    return Log(store, options.queue or "", retention=retention, lossy=not options.fail_on_data_loss)

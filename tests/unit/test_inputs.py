@@ -1,0 +1,241 @@
+"""Several inputs: what the option says, how a batch is cut into tasks, how rows are put side by side."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from itertools import pairwise
+from typing import cast
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.types import LongType, MapType, StringType, StructField, StructType
+
+from spark_queue.errors import CheckpointError, OptionError, SchemaError
+from spark_queue.inputs import Input, parse_inputs
+from spark_queue.message import MESSAGES
+from spark_queue.options import QueueOptions
+from spark_queue.spark.inputs import Inputs, Offsets, cut, views
+from spark_queue.spark.schema import check_read_schema, joiner, read_schema
+from spark_queue.spark.share import aligned
+from spark_queue.store import usable
+
+URL = "sqlite:///q.db"
+TWO = '{"order": {"queue": "orders"}, "price": {"queue": "prices"}}'
+
+
+def parse(role="stream", **raw):
+    raw = {"url": URL, "inputs": TWO} | raw
+    return QueueOptions.parse({key: text for key, text in raw.items() if text is not None}, role)
+
+
+# --- options --------------------------------------------------------------------------------------------------------
+
+
+def test_inputs_keep_their_order_and_each_has_options_of_its_own():
+    urls = json.dumps({"shop": "sqlite:///shop.db", "market": "sqlite:///market.db"})
+    inputs = '{"price": {"queue": "p", "ns": "market"}, "order": {"queue": "o", "ns": "shop"}}'
+    options = QueueOptions.parse({"urls": urls, "inputs": inputs, "maxTries": "3"}, "stream")
+    assert options.inputs is not None
+    assert list(options.inputs.items()) == [("price", Input("p", "market")), ("order", Input("o", "shop"))]
+    one = options.of("order")
+    assert (one.url, one.queue, one.urls, one.inputs, one.max_tries) == ("sqlite:///shop.db", "o", None, None, 3)
+    assert options.combine == "zip"
+    assert parse(combine="ALTS").combine == "alts"
+    assert parse_inputs('{"a": "b"}') == {"a": Input("b")}
+
+
+def test_messages_of_several_inputs_are_not_tried_apart():
+    assert not parse().isolate_failures
+    assert parse(inputs='{"order": {"queue": "orders"}}').isolate_failures
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"inputs": "[]"}, "option 'inputs' is '[]' but must be a JSON object such as"),
+        ({"inputs": "{}"}, "a JSON object such as"),
+        ({"inputs": "{"}, "a JSON object such as"),
+        ({"inputs": '{"a": {"queue": "x"}, "a": {"queue": "y"}}'}, "'a' is there twice"),
+        ({"inputs": '{"a": {"queue": "x"}, "A": {"queue": "y"}}'}, "the binding 'A' is 'a' again"),
+        ({"inputs": '{"delivery_hash": "x"}'}, "'delivery_hash' is a column beside the inputs"),
+        ({"inputs": '{"": "x"}'}, "a binding has no name"),
+        ({"inputs": '{"a": 1}'}, "'a' is 1"),
+        ({"inputs": '{"a": {"quue": "x"}}'}, "'a' has 'quue'; did you mean 'queue'?"),
+        ({"inputs": '{"a": {"queue": ""}}'}, "'queue' of 'a' is \"\" and no name"),
+        ({"inputs": '{"a": {}}'}, "'a' has no 'queue'"),
+        ({"inputs": '{"a": "x", "b": "x"}'}, "the bindings 'a' and 'b' are both the queue 'x'"),
+        ({"queue": "x"}, "options 'queue' and 'inputs' exclude each other"),
+        ({"inputs": None, "queue": "x", "combine": "zip"}, "option 'combine' goes with several queues"),
+        ({"url": None, "urls": '{"a": "sqlite:///a.db"}'}, "'order' has no 'ns'"),
+        ({"url": None, "urls": '{"ship": "x"}', "inputs": '{"a": {"queue": "x", "ns": "shop"}}'}, "mean 'ship'?"),
+        ({"inputs": '{"a": {"queue": "x", "ns": "shop"}}'}, "which option 'urls' does not name: give it"),
+        ({"url": None, "urls": '{"a": "x"}', "inputs": None, "queue": "q"}, "option 'urls' goes with several queues"),
+        ({"isolateFailures": "true"}, "option 'isolateFailures' is for one queue"),
+        ({"reserveAhead": "true"}, "option 'reserveAhead' is for one queue"),
+        ({"combine": "zipp"}, "did you mean 'zip'"),
+    ],
+)
+def test_what_cannot_be_meant_is_told(raw, message):
+    with pytest.raises(OptionError) as caught:
+        parse(**raw)
+    assert message in str(caught.value)
+
+
+def test_two_names_of_one_database_are_seen_through():
+    urls = json.dumps({"x": "sqlite:///q.db", "y": "sqlite:///q.db"})
+    inputs = '{"a": {"queue": "q", "ns": "x"}, "b": {"queue": "q", "ns": "y"}}'
+    with pytest.raises(OptionError, match="are both the queue"):
+        QueueOptions.parse({"urls": urls, "inputs": inputs}, "stream")
+
+
+@pytest.mark.parametrize("role", ["snapshot", "push", "settle"])
+def test_inputs_are_for_streams(role):
+    with pytest.raises(OptionError, match="'inputs' does not go with"):
+        parse(role)
+
+
+@given(st.text() | st.recursive(st.none() | st.text(), lambda x: st.dictionaries(st.text(), x)).map(json.dumps))
+def test_any_text_is_inputs_or_a_value_error(text):
+    try:
+        assert all(one.queue for one in parse_inputs(text).values())
+    except ValueError as error:
+        assert "a JSON object such as" in str(error)
+
+
+def test_names_that_a_database_forbids_are_refused():
+    pytest.importorskip("pymongo")
+    inputs = '{"a": {"queue": "system.x", "ns": "m"}, "b": {"queue": "system.x", "ns": "s"}}'
+    urls = {"m": "mongodb://localhost/air", "s": URL}
+    with pytest.raises(OptionError, match=r"'system.x' cannot name a queue: the name of a MongoDB collection"):
+        usable(QueueOptions.parse({"urls": json.dumps(urls), "inputs": inputs}, "stream"))
+
+
+# --- columns --------------------------------------------------------------------------------------------------------
+
+
+def test_there_is_a_struct_for_each_input():
+    schema = read_schema(parse(payloadFormat="binary"))
+    assert schema.names == ["order", "price", "delivery_hash"]
+    order, price = schema["order"].dataType, schema["price"].dataType
+    assert isinstance(order, StructType) and isinstance(price, StructType)
+    assert order.names == ["id", "queue", "payload", "headers", "mature", "tries"]
+    assert price["payload"].dataType.simpleString() == "binary"
+    check_read_schema(schema, parse(payloadFormat="binary"))
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (StructType().add("ordr", StructType()), "option 'inputs' names no 'ordr'; did you mean 'order'?"),
+        (StructType().add("order", StringType()), "'order' is an input, so a struct of id, queue, payload"),
+        (StructType().add("delivery_hash", LongType()), "'delivery_hash' is string, not bigint"),
+        (StructType().add("order", StructType().add("payloda", StringType())), "the input 'order' has no column"),
+        (StructType().add("order", StructType().add("tries", StringType())), "'tries' is int, not string"),
+        (StructType().add("order", StructType().add("delivery_hash", StringType())), "has no column 'delivery_hash'"),
+    ],
+)
+def test_a_schema_that_inputs_have_not_is_told(schema, message):
+    with pytest.raises(SchemaError) as caught:
+        check_read_schema(schema, parse())
+    assert message in str(caught.value)
+
+
+def stored(*rows):
+    made = [
+        {"id": id, "queue": "q", "payload": payload.encode(), "payload_kind": "json", "headers": [("h", id)],
+         "mature": 0, "tries": 1}
+        for id, payload in rows
+    ]  # fmt: skip
+    return pa.RecordBatch.from_pylist(made, schema=MESSAGES)
+
+
+def test_rows_have_what_the_user_asks_for_and_null_where_an_input_gives_nothing():
+    number = StructType([StructField("n", LongType())])
+    inner = StructType().add("payload", number).add("headers", MapType(StringType(), StringType()))
+    inner = inner.add("_corrupt_payload", StringType())
+    schema = StructType([StructField("price", inner), *read_schema(parse()).fields])
+    schema = StructType([schema.fields[0], schema["order"], schema["delivery_hash"]])
+    check_read_schema(schema, parse())
+    join = joiner(schema, parse())
+    both = join({"order": stored(("1", "7"), ("2", "8")), "price": stored(("3", '{"n":1}'), ("4", "[1]"))}, "c/1/5")
+    prices = both.column("price").to_pylist()
+    assert [one["payload"] for one in prices] == [{"n": 1}, None]
+    assert [one["_corrupt_payload"] for one in prices] == [None, "[1]"]
+    assert [one["payload"] for one in both.column("order").to_pylist()] == ["7", "8"]
+    hashes = [hashlib.sha256(f"c/1/5\0{ids}".encode()).hexdigest() for ids in ("1\x003", "2\x004")]
+    assert both.column("delivery_hash").to_pylist() == hashes
+    alone = join({"order": stored(("1", "7"))}, "c/1/5")
+    assert alone.column("price").to_pylist() == [None]
+    assert alone.column("delivery_hash").to_pylist() == [hashlib.sha256(b"c/1/5\x001").hexdigest()]
+    assert both.schema == alone.schema
+
+
+# --- offsets and shares ---------------------------------------------------------------------------------------------
+
+
+def offset(**rows):
+    inputs = {binding: {"queue": binding.upper()} for binding in rows}
+    return {"v": 1, "inputs": inputs, "consumer": "c/1", "seq": 4, "rows": rows}
+
+
+def test_an_offset_is_one_of_each_input():
+    end = offset(a=[3, 2], b=[5])
+    assert views(end)["b"] == {"v": 1, "queue": "B", "consumer": "c/1", "seq": 4, "rows": [5]}
+    del end["rows"]["b"]
+    assert views(end)["b"]["rows"] == []
+
+
+def parts_of(total):
+    """Ways to lay so many messages out under the tags of a batch."""
+    marks = st.lists(st.integers(0, total), max_size=4).map(lambda at: [0, *sorted(at), total])
+    return marks.map(lambda at: [b - a for a, b in pairwise(at)])
+
+
+@given(st.integers(1, 40).flatmap(lambda n: st.dictionaries(st.sampled_from("abc"), parts_of(n), min_size=1)))
+def test_every_cut_gives_each_message_once_and_the_nth_with_the_nth(rows):
+    def meant(shares):
+        return [(one.tag, (one.first or 0) + row) for one in shares for row in range(one.rows or 0)]
+
+    tasks = cut(offset(**rows))
+    sizes = [{sum(one.rows or 0 for one in shares) for shares in task.of.values()} for task in tasks]
+    assert all(len(of) == 1 for of in sizes), "a task has as many of each"
+    assert max(min(of) for of in sizes) - min(min(of) for of in sizes) <= 1
+    for binding, parts in rows.items():
+        got = [one for task in tasks for one in meant(task.of[binding])]
+        assert got == [(f"c/1/4/{part}", row) for part, held in enumerate(parts) for row in range(held)]
+
+
+def test_the_cuts_are_those_of_the_tags_where_these_are_alike():
+    tasks = cut(offset(a=[3, 2], b=[3, 2]))
+    assert [[one.first for shares in task.of.values() for one in shares] for task in tasks] == [[0, 0], [0, 0]]
+
+
+@given(st.integers(0, 30).flatmap(lambda n: st.dictionaries(st.sampled_from("abc"), parts_of(n), min_size=1)))
+def test_batches_of_any_lengths_are_put_side_by_side(flows):
+    def flow(parts):
+        at = 0
+        for rows in parts:
+            yield pa.record_batch({"n": pa.array(range(at, at + rows), pa.int64())})
+            at += rows
+
+    got = list(aligned({name: flow(parts) for name, parts in flows.items()}))
+    rows = {name: [n for one in got for n in one[name].column("n").to_pylist()] for name in flows}
+    assert all(of == list(range(sum(flows[name]))) for name, of in rows.items())
+    assert all(len({batch.num_rows for batch in one.values()}) == 1 for one in got)
+
+
+def test_a_checkpoint_of_other_inputs_is_told():
+    reader = Inputs(parse())
+    for inputs, told in (
+        ({"order": {"queue": "orders"}}, "a query on order: orders, but option 'inputs' has order: orders, price"),
+        ({"order": {"queue": "orders"}, "price": {"queue": "p"}}, "price: p, but"),
+    ):
+        with pytest.raises(CheckpointError) as caught:
+            reader.next({**reader.initial, "inputs": inputs}, 10)
+        assert told in str(caught.value)
+    with pytest.raises(CheckpointError, match="a query on queue: orders"):
+        reader.plan(reader.initial, cast("Offsets", {"v": 1, "queue": "orders", "consumer": "c/1", "seq": 1}))
+    reader.close()
