@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 EPILOG = """\
 CONF is YAML or JSON: namespaces (databases by name), exchanges (from one queue to others, by selectors) and links
-(from one queue to one, in one step); see docs/exchanges.md and docs/links.md. ${NAME} in it stands for a variable of
+(from one queue to one, in one step) and processors (functions between queues); see docs/exchanges.md, docs/links.md
+and docs/processors.md. ${NAME} in it stands for a variable of
 the environment.
 
 Each exchange is a streaming query with a checkpoint of its own. One that fails starts again, after a pause that
@@ -86,7 +87,7 @@ def prepare(args: argparse.Namespace) -> Plan:
         beside = [str(one) for one in Path(args.conf).parent.glob("*")]
         raise UsageError(f"{args.conf}: {error.strerror}{near(args.conf, beside)}") from None
     if not graph.steps:
-        raise UsageError(f"{args.conf} has neither exchanges nor links")
+        raise UsageError(f"{args.conf} has no exchanges, links or processors")
     for name in args.only:
         if name not in graph.steps:
             hint = near(name, graph.steps) or f"; there are {', '.join(graph.steps)}"

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         set_ledger,
     )
     from spark_queue.operations.logs import logs, trim
+    from spark_queue.process import Output, Process, wrap_error
     from spark_queue.spark import delivery_hash, drain, register, supervise
     from spark_queue.store import open_store
     from spark_queue.store.counters import Statistics
@@ -81,6 +82,9 @@ _HOME = {
     "set_layout": "operations",
     "set_ledger": "operations",
     "trim": "operations.logs",
+    "Output": "process",
+    "Process": "process",
+    "wrap_error": "process",
     "delivery_hash": "spark",
     "drain": "spark",
     "register": "spark",
@@ -99,6 +103,8 @@ __all__ = [
     "Message",
     "MessageError",
     "OptionError",
+    "Output",
+    "Process",
     "Queue",
     "QueueError",
     "QueueSizes",
@@ -126,6 +132,7 @@ __all__ = [
     "set_ledger",
     "supervise",
     "trim",
+    "wrap_error",
 ]
 
 

@@ -11,7 +11,9 @@ from typing import Any
 import yaml
 
 from spark_queue.errors import near
-from spark_queue.graph import Graph, Mistake, Origin, Path, keys_at, read, refusal
+from spark_queue.graph import Graph
+from spark_queue.graph_mistakes import Mistake, keys_at, read, refusal
+from spark_queue.graph_parts import Origin, Path
 
 #: Gives the value of a secret by scope and key, as `dbutils.secrets.get` does.
 Secrets = Callable[[str, str], str]

@@ -1,8 +1,9 @@
 """Pictures of a graph: for Graphviz, for Mermaid, and as a tree of text.
 
-Queues are boxes, with their sizes where these are known, exchanges ellipses, links hexagons; an arrow says by which
-selector messages go there. What belongs to a cycle is drawn bold. Queues of messages that could not be routed are
-shown where there are some in them.
+Queues are boxes, with their sizes where these are known, exchanges ellipses, links hexagons, processors components
+that tell their kind, and sources arrows. An arrow says by which selector messages go there, or to which input and
+from which output of a processor; a dashed one is for errors. What belongs to a cycle is drawn bold. Queues of what
+could not be routed are shown where there is something in them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Protocol
 import graphviz
 
 from spark_queue.errors import UsageError
-from spark_queue.graph import Destination, Graph, Link, Place
+from spark_queue.graph import Destination, Graph, Link, Place, Processor, Step
 
 
 class Sizes(Protocol):
@@ -51,15 +52,19 @@ def dot(graph: Graph, sizes: Mapping[Place, Sizes] | None = None) -> graphviz.Di
             for place in (one for one in _shown(graph, sizes) if one.ns == ns):
                 text = "\n".join([place.queue, *_sized(place, sizes)])
                 room.node(_id(place), graphviz.escape(text), shape="box", style="filled", fillcolor="#eef3f6")
-            for name, step in ((name, one) for name, one in graph.steps.items() if one.src.ns == ns):
-                shape = "hexagon" if isinstance(step, Link) else "ellipse"
-                room.node(f"x {name}", graphviz.escape(name), shape=shape, style="filled", fillcolor="#ffe9c7")
-    for name, step in graph.steps.items():
-        bold = {"penwidth": "2.2", "color": "#c2410c"}
-        made.edge(_id(step.src), f"x {name}", **(bold if name in cyclic else {}))
-        for to in step.dst:
-            loops = bold if to.place in cyclic.get(name, ()) else {}
-            made.edge(f"x {name}", _id(to.place), label=graphviz.escape(_label(to)), **loops)
+            for name, step in ((name, one) for name, one in _drawn(graph).items() if _home(one) == ns):
+                shape, color = _SHAPES[_form(step)][:2]
+                room.node(
+                    f"x {name}", graphviz.escape(_named(name, step)), shape=shape, style="filled", fillcolor=color
+                )
+    bold = {"penwidth": "2.2", "color": "#c2410c"}
+    for name, step in _drawn(graph).items():
+        for src, label in _taken(step):
+            made.edge(_id(src), f"x {name}", label=graphviz.escape(label), **(bold if name in cyclic else {}))
+        for place, label, role in _given(step):
+            loops = bold if role == "out" and place in cyclic.get(name, ()) else {}
+            style = {"style": "dashed"} if role == "errors" else {}
+            made.edge(f"x {name}", _id(place), label=graphviz.escape(label), **loops, **style)
     return made
 
 
@@ -106,6 +111,13 @@ def facts(graph: Graph, sizes: Mapping[Place, Sizes] | None = None) -> dict[str,
             }
             for name, link in graph.links.items()
         ],
+        "processors": [
+            {"name": name, "kind": one.kind}
+            | {key: value for key, value in one.config().items() if isinstance(value, dict)}
+            | {"errors": str(one.errors) if one.errors else None, "delivery": one.delivery}
+            | {"cycle": sorted(str(place) for place in loops.get(name, ()))}
+            for name, one in graph.processors.items()
+        ],
         "max_hops": graph.max_hops,
     }
 
@@ -121,16 +133,16 @@ def mermaid(graph: Graph, sizes: Mapping[Place, Sizes] | None = None) -> str:
         lines.append("  end")
     cyclic, edges = graph.loops(), 0
     bold: list[int] = []
-    for number, (name, step) in enumerate(graph.steps.items()):
-        left, right = ("{{", "}}") if isinstance(step, Link) else ("([", "])")
-        lines.append(f'  x{number}{left}"{_quoted(name)}"{right}')
-        lines.append(f"  {ids[step.src]} --> x{number}")
-        bold += [edges] * (name in cyclic)
-        edges += 1
-        for to in step.dst:
-            label = f'|"{_quoted(_label(to))}"|' if _label(to) else ""
-            lines.append(f"  x{number} -->{label} {ids[to.place]}")
-            bold += [edges] * (to.place in cyclic.get(name, ()))
+    for number, (name, step) in enumerate(_drawn(graph).items()):
+        left, right = _SHAPES[_form(step)][2:]
+        lines.append(f'  x{number}{left}"{_quoted("<br/>".join(_named(name, step).splitlines()))}"{right}')
+        for src, label in _taken(step):
+            lines.append(f"  {ids[src]} -->{_on_arrow(label)} x{number}")
+            bold += [edges] * (name in cyclic)
+            edges += 1
+        for place, label, role in _given(step):
+            lines.append(f"  x{number} {'-.->' if role == 'errors' else '-->'}{_on_arrow(label)} {ids[place]}")
+            bold += [edges] * (role == "out" and place in cyclic.get(name, ()))
             edges += 1
     if bold:
         lines.append(f"  linkStyle {','.join(map(str, bold))} stroke:#c2410c,stroke-width:3px")
@@ -138,22 +150,43 @@ def mermaid(graph: Graph, sizes: Mapping[Place, Sizes] | None = None) -> str:
 
 
 def tree(graph: Graph, sizes: Mapping[Place, Sizes] | None = None) -> Iterator[tuple[int, str]]:
-    """The graph as lines of text with their depths: what takes from a queue below it, destinations below that."""
-    cyclic = graph.loops()
-    sources = dict.fromkeys(one.src for one in graph.steps.values())
+    """The graph as lines of text with their depths: what takes from a queue below it, destinations below that.
+
+    What takes from several queues stands below the first, and tells the others.
+    """
+    cyclic, steps = graph.loops(), _drawn(graph)
+    for name, step in steps.items():
+        if not _taken(step):
+            yield 0, _titled(name, step)
+            yield from _destinations(name, step, 1, cyclic, sizes)
+    sources = dict.fromkeys(place for one in steps.values() for place, _ in _taken(one)[:1])
     for src in sources:
         yield 0, " ".join([str(src), *_sized(src, sizes, "({})")])
-        for name, step in graph.steps.items():
-            if step.src != src:
+        for name, step in steps.items():
+            taken = _taken(step)
+            if not taken or taken[0][0] != src:
                 continue
-            yield 1, f"{name} (link)" if isinstance(step, Link) else name
-            for to in step.dst:
-                parts = [f"→ {to}", *_sized(to.place, sizes, "({})")]
-                parts += ["if"] * (getattr(to, "selector", None) is not None) + [_label(to)] * bool(_label(to))
-                parts += ["↻ cycle"] if to.place in cyclic.get(name, ()) else []
-                yield 2, " ".join(parts)
-    for place in _shown(graph, sizes)[len(graph.queues()) :]:
-        yield 0, " ".join([str(place), *_sized(place, sizes, "({})")])
+            others = " and ".join(str(place) for place, _ in taken[1:])
+            how = "or from" if isinstance(step, Processor) and step.alts else "with"
+            yield 1, f"{_titled(name, step)}{f', {how} {others}' if others else ''}"
+            yield from _destinations(name, step, 2, cyclic, sizes)
+    told = {place for one in steps.values() for place in (*(src for src, _ in _taken(one)[:1]), *_places_given(one))}
+    for place in _shown(graph, sizes):
+        if place not in told:
+            yield 0, " ".join([str(place), *_sized(place, sizes, "({})")])
+
+
+def _destinations(
+    name: str, step: Step, depth: int, cyclic: Mapping[str, set[Place]], sizes: Mapping[Place, Sizes] | None
+) -> Iterator[tuple[int, str]]:
+    for place, label, role in _given(step):
+        parts = [f"→ {place}", *_sized(place, sizes, "({})")]
+        if isinstance(step, Processor):
+            parts += ["errors"] if role == "errors" else []
+        else:
+            parts += ["if"] * bool(label and not label.startswith("[sets")) + [label] * bool(label)
+        parts += ["↻ cycle"] if role == "out" and place in cyclic.get(name, ()) else []
+        yield depth, " ".join(parts)
 
 
 def selector_text(selector: Any) -> str:
@@ -171,6 +204,72 @@ def _shown(graph: Graph, sizes: Mapping[Place, Sizes] | None) -> list[Place]:
     known = sizes or {}
     filled = (one for one in graph.leftovers() if one in known and any(getattr(known[one], word) for word in STATES))
     return list(dict.fromkeys([*graph.queues(), *filled]))
+
+
+#: How what works on messages is drawn: Graphviz' shape and color, and what stands around its name for Mermaid.
+_SHAPES = {
+    "exchange": ("ellipse", "#ffe9c7", "([", "])"),
+    "link": ("hexagon", "#ffe9c7", "{{", "}}"),
+    "source": ("cds", "#d9efdc", ">", "]"),
+    "sink": ("component", "#e6dcf2", "[[", "]]"),
+    "processor": ("component", "#d9efdc", "[[", "]]"),
+}
+
+
+def _form(step: Step) -> str:
+    if isinstance(step, Processor):
+        return step.kind if step.kind in _SHAPES else "processor"
+    return "link" if isinstance(step, Link) else "exchange"
+
+
+def _named(name: str, step: Step) -> str:
+    """Its name, and below that of a processor its kind."""
+    return f"{name}\n{step.kind}" if isinstance(step, Processor) and step.kind != "source" else name
+
+
+def _titled(name: str, step: Step) -> str:
+    kind = step.kind if isinstance(step, Processor) else "link" if isinstance(step, Link) else ""
+    return f"{name} ({kind})" if kind else name
+
+
+def _drawn(graph: Graph) -> dict[str, Step]:
+    """All steps, and the sources, which take nothing."""
+    return {**graph.steps, **{name: one for name, one in graph.processors.items() if one.kind == "source"}}
+
+
+def _taken(step: Step) -> list[tuple[Place, str]]:
+    """The queues that it takes from, and what is written on the arrows: the names of several."""
+    if not isinstance(step, Processor):
+        return [(src, "") for src in step.sources]
+    inputs: dict[str, Place] = {**step.inputs, **step.tailers}
+    several = len(inputs) > 1
+    order = [f"{number}. " if step.alts else "" for number in range(1, len(inputs) + 1)]
+    return [
+        (place.place, f"{number}{name}" if several else "")
+        for number, (name, place) in zip(order, inputs.items(), strict=True)
+    ]
+
+
+def _given(step: Step) -> list[tuple[Place, str, str]]:
+    """The queues that it gives to, what is written on the arrows, and what it gives: `out` or `errors`."""
+    if not isinstance(step, Processor):
+        return [(to.place, _label(to), "out") for to in step.dst]
+    outputs = {**step.out, **step.appenders}
+    given = [(place, name if len(outputs) > 1 else "", "out") for name, place in outputs.items()]
+    return [*given, *([(step.errors, "errors", "errors")] if step.errors else [])]
+
+
+def _places_given(step: Step) -> list[Place]:
+    return [place for place, _, _ in _given(step)]
+
+
+def _home(step: Step) -> str:
+    """The namespace in which it is drawn."""
+    return next(place.ns for place in (*(src for src, _ in _taken(step)), *_places_given(step)))
+
+
+def _on_arrow(label: str) -> str:
+    return f'|"{_quoted(label)}"|' if label else ""
 
 
 def _label(to: Destination | Place) -> str:

@@ -69,8 +69,8 @@ PUSHES = pa.schema(
     ]
 )
 
-#: No messages. Made of nulls, for the first `pa.array` of a process imports pandas, if there is one, which takes as long
-#: as all of Spark and we together; and what plans batches needs none.
+#: No messages. Made of nulls, for the first `pa.array` of a process imports pandas, if there is one, which takes as
+#: long as Spark and we together; and what plans batches needs none.
 NOTHING = pa.RecordBatch.from_arrays([pa.nulls(0, one.type) for one in MESSAGES], schema=MESSAGES)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -34,8 +34,8 @@ except ModuleNotFoundError as missing:
     sys.exit(2)
 
 __all__ = [
-    "app", "deadletter", "doctor", "event", "graph", "history", "itself", "layout", "ledger", "log", "main", "messages",
-    "queues", "reservations", "rfq", "serve", "watch",
+    "app", "deadletter", "doctor", "event", "graph", "history", "itself", "layout", "ledger", "log", "main",
+    "messages", "queues", "reservations", "rfq", "serve", "watch",
 ]  # fmt: skip
 
 

@@ -35,8 +35,9 @@ from spark_queue.errors import near
 from spark_queue.events.executors import DECLARED, Executor, Executors
 from spark_queue.events.heartbeats import Heartbeat
 from spark_queue.events.settings import Settings
-from spark_queue.graph import Mistake, Origin, Path, mistake_of, refusal
 from spark_queue.graph_file import Fill, Secrets, loaded, variables
+from spark_queue.graph_mistakes import Mistake, mistake_of, refusal
+from spark_queue.graph_parts import Origin, Path
 
 log = logging.getLogger(__name__)
 

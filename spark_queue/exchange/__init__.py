@@ -2,5 +2,6 @@
 
 from spark_queue.exchange.runner import ExchangeGraph, Status
 from spark_queue.exchange.selector import Env
+from spark_queue.graph import isomorphic
 
-__all__ = ["Env", "ExchangeGraph", "Status"]
+__all__ = ["Env", "ExchangeGraph", "Status", "isomorphic"]

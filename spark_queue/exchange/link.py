@@ -30,7 +30,8 @@ from spark_queue.exchange.selector import (
     found,
     guarded,
 )
-from spark_queue.graph import Link, Mistake, Retry
+from spark_queue.graph import Link, Retry
+from spark_queue.graph_mistakes import Mistake
 from spark_queue.message import Message, decode, dump_json
 from spark_queue.outcome import DROP, Forward, Kept, Process
 

@@ -28,7 +28,8 @@ from spark_queue.exchange.selector import (
     changed_payload,
     check_selector,
 )
-from spark_queue.graph import NO_ROUTE, TOO_MANY_HOPS, Destination, Exchange, Mistake
+from spark_queue.graph import NO_ROUTE, TOO_MANY_HOPS, Destination, Exchange
+from spark_queue.graph_mistakes import Mistake
 
 HOPS, NAME = "x-hop-count", "x-exchange-name"
 

@@ -1,4 +1,4 @@
-"""A graph at work: one streaming query for each exchange and each link, started again when it fails."""
+"""A graph at work: one streaming query for each exchange, link and processor, started again when it fails."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, Self
 
-from pyspark.sql import SparkSession
+import networkx as nx
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_queue.client import Queue
 from spark_queue.errors import GraphError, QueueError, StoreError, StoreUnavailable, UsageError, near
-from spark_queue.exchange import link, route
+from spark_queue.exchange import link, processor, route
 from spark_queue.exchange.link import LinkRoute
+from spark_queue.exchange.processor import ProcessorRoute
 from spark_queue.exchange.route import Route
 from spark_queue.failure import failure_of
 from spark_queue.graph import (
@@ -28,12 +31,13 @@ from spark_queue.graph import (
     Exchange,
     Graph,
     Link,
-    Mistake,
     Place,
-    checked,
-    refusal,
+    Processor,
+    Step,
 )
 from spark_queue.graph_file import Secrets, graph_in
+from spark_queue.graph_mistakes import KINDS, Mistake, checked, refusal, with_step, without_step
+from spark_queue.message import Json, Message
 from spark_queue.options import AT_LEAST_ONCE, EXACTLY_ONCE, QueueOptions
 from spark_queue.spark import activate, drain, start_in_turn, supervise, version
 from spark_queue.statistics import Traffic, count
@@ -139,14 +143,17 @@ class ExchangeGraph:
                     raise QueueError(f"exchange {one.name!r} is {now.state}: {now.error}", exchange=one.name)
                 fed |= set(self._pushed(now) - self._pushed(then))
                 if by_batch and now.traffic.received > then.traffic.received:
-                    fed.add(now.src)
-            going = [one for one in chosen if str(one.step.src) in fed]
+                    fed |= set(map(str, one.step.sources))
+            going = [one for one in chosen if fed.intersection(map(str, one.step.sources))]
         for one in chosen:
             one.finish()
 
     def _pushed(self, one: Status) -> Counter[str]:
         """What an exchange has pushed, by queue: what it could not route, too."""
-        ns = self.graph.steps[one.name].src.ns
+        step = self.graph.steps[one.name]
+        if isinstance(step, Processor):
+            return one.traffic.pushed
+        ns = step.src.ns
         lost = {
             str(Place(NO_ROUTE, ns)): one.traffic.no_route,
             str(Place(TOO_MANY_HOPS, ns)): one.traffic.too_many_hops,
@@ -169,29 +176,71 @@ class ExchangeGraph:
         end = None if timeout is None else time.monotonic() + timeout
         return all(one.join(None if end is None else max(0.0, end - time.monotonic())) for one in running)
 
-    def add(self, name: str, step: Exchange | Link) -> None:
-        """Add an exchange or a link, which then waits to be started.
+    def add(self, name: str, step: Step) -> None:
+        """Add an exchange, a link or a processor, which then waits to be started.
 
         Raises `GraphError`, also where the name is taken.
         """
         with self._lock:
-            if name in self._running:
+            if name in self._running or name in self.graph.entries:
                 raise GraphError(f"there is an exchange {name!r} already", exchange=name)
-            self.graph = self.graph.having(self.graph.steps | {name: step})
-            self._running[name] = _Running(name, self.graph.steps[name])
+            self.graph = with_step(self.graph, name, step)
+            if name in self.graph.steps:
+                self._running[name] = _Running(name, self.graph.steps[name])
 
     def remove(self, name: str) -> None:
         """Stop an exchange and forget it. Its checkpoint stays, and what that has reserved."""
         self.stop(name)
         with self._lock:
             del self._running[name]
-            left = {other: step for other, step in self.graph.steps.items() if other != name}
-            self.graph = self.graph.having(left)
+            self.graph = without_step(self.graph, name)
 
     def status(self) -> dict[str, Status]:
         """How each exchange is, by its name."""
         with self._lock:
             return {name: one.status() for name, one in self._running.items()}
+
+    # --- what comes in and what is there --------------------------------------------------------------------------
+
+    def send(
+        self,
+        *payloads: Json | bytes,
+        to: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        mature: datetime | None = None,
+        delay: float | None = None,
+    ) -> list[str]:
+        """Push messages into the queue of a source, and give their ids.
+
+        `to`: the name of the source, which goes without saying where there is one alone. The rest is as for
+        `Queue.push_many`, which tells what it raises; `GraphError` where there is no such source.
+        """
+        entries = self.graph.entries
+        if to is None:
+            if len(entries) != 1:
+                raise GraphError(f"say to which source: the graph has {', '.join(entries) or 'none'}")
+            (to,) = entries
+        if to not in entries:
+            hint = near(to, entries) or f"; there are {', '.join(entries) or 'none'}"
+            raise GraphError(f"there is no source {to!r}{hint}", exchange=to)
+        with self._queue(entries[to]) as queue:
+            return queue.push_many(payloads, headers=headers, mature=mature, delay=delay)
+
+    def messages(self, place: str, limit: int = 1_000) -> list[Message]:
+        """The first messages of a queue of the graph (`ns/queue`) in order, reserved ones too, changing nothing."""
+        known = {str(one): one for one in [*self.graph.queues(), *self.graph.leftovers()]}
+        if place not in known:
+            hint = near(place, known) or f"; there are {', '.join(known)}"
+            raise GraphError(f"the graph has no queue {place!r}{hint}")
+        with self._queue(known[place]) as queue:
+            return queue.peek(limit)
+
+    def topology(self) -> nx.DiGraph[str]:
+        """The graph as one of networkx: see `Graph.topology`."""
+        return self.graph.topology()
+
+    def _queue(self, place: Place) -> Queue:
+        return Queue(self.graph.namespaces[place.ns].url, place.queue)
 
     def _chosen(self, names: Iterable[str]) -> list[_Running]:
         names = list(names) or list(self._running)
@@ -203,8 +252,10 @@ class ExchangeGraph:
 
     # --- queries ------------------------------------------------------------------------------------------------
 
-    def _moves(self, step: Exchange | Link) -> bool:
+    def _moves(self, step: Step) -> bool:
         """Whether messages move, each to one queue of the same database, in one step of it."""
+        if isinstance(step, Processor):
+            return False
         src = self.graph.namespaces[step.src.ns].url
         if isinstance(step, Exchange) and (len(step.dst) != 1 or not step.consumer.reserve):
             return False
@@ -213,12 +264,30 @@ class ExchangeGraph:
         elsewhere = all(to.queue != step.src.queue for to in places)
         return alike and elsewhere and store_class(src).forwards
 
-    def _read_options(self, name: str, step: Exchange | Link) -> dict[str, str]:
+    def _urls(self, spaces: Iterable[str]) -> str:
+        return json.dumps({ns: self.graph.namespaces[ns].url for ns in spaces})
+
+    def _read_options(self, name: str, step: Step) -> dict[str, str]:
+        """How the messages of a step are read; nothing of what reads them by itself."""
+        if step.src is None:
+            return {}
         src = self.graph.namespaces[step.src.ns]
         parallel = step.consumer.parallel
+        if isinstance(step, Processor):
+            parallel = parallel or 1  # which keeps the order
+            asked = {
+                binding: {"queue": one.queue, "ns": one.ns, **({"mode": one.mode} if one.mode != "queue" else {})}
+                for binding, one in step.inputs.items()
+            }
+            place = {
+                "urls": self._urls(dict.fromkeys(one.ns for one in step.sources)),
+                "inputs": json.dumps(asked),
+                "combine": "alts" if step.alts else "zip",
+            }
+        else:
+            place = {"url": src.url, "queue": step.src.queue}
         return {
-            "url": src.url,
-            "queue": step.src.queue,
+            **place,
             "consumer": name,
             # What moves is in one queue at every moment: a lease that ends doubles nothing.
             "delivery": AT_LEAST_ONCE if self._moves(step) else step.guarantee,
@@ -228,82 +297,161 @@ class ExchangeGraph:
             **step.options,
         }
 
-    def _refused(self, name: str, step: Exchange | Link) -> Iterator[Mistake]:
-        """What `format("queue")` refuses of an exchange or a link, as far as it can tell without its databases."""
-        kind = "links" if isinstance(step, Link) else "exchanges"
+    def _refused(self, name: str, step: Step) -> Iterator[Mistake]:
+        """What `format("queue")` refuses of a step, as far as it can tell without its databases."""
+        kind = next(kind for kind in KINDS if name in getattr(self.graph, kind))
+        key = "src" if not isinstance(step, Processor) else "alts" if step.alts else "in"
+        to: list[tuple[tuple[str | int, ...], Place]] = [
+            (("dst", n), place) for n, place in enumerate(one.place for one in step.dst)
+        ]
         try:
-            usable(QueueOptions.parse(self._read_options(name, step), "stream"))
+            options = self._options(name, step)
+            if options is not None:
+                usable(options)
             if isinstance(step, Link) and step.dst and not self._moves(step):
                 text = "its database cannot move messages in one step: a link needs MongoDB with layout=pl-mongo"
-                yield Mistake((kind, name, "src"), text)
+                yield Mistake((kind, name, key), text)
         except UsageError as error:
-            yield Mistake((kind, name, "src"), str(error))
-        for number, to in enumerate(one.place for one in step.dst):
+            yield Mistake((kind, name, key), str(error))
+        if isinstance(step, Processor):
+            bound = {"out": step.out, "tailers": step.tailers, "appenders": step.appenders}
+            to = [((key, one), place) for key, places in bound.items() for one, place in places.items()]
+            to += [(("errors",), step.errors)] if step.errors else []
+        for path, place in to:
             try:
-                usable(QueueOptions(url=self.graph.namespaces[to.ns].url, queue=to.queue))
+                usable(QueueOptions(url=self.graph.namespaces[place.ns].url, queue=place.queue))
             except UsageError as error:
-                yield Mistake((kind, name, "dst", number), str(error))
+                yield Mistake((kind, name, *path), str(error))
+
+    def _options(self, name: str, step: Step) -> QueueOptions | None:
+        """The options that a step reads with. Raises `OptionError`."""
+        read = self._read_options(name, step)
+        return QueueOptions.parse(read, "stream") if read else None
 
     def _queries(self, spark: SparkSession, chosen: Iterable[_Running], *, available_now: bool) -> dict[str, _Query]:
-        """The queries of these exchanges. Raises `GraphError` with all that cannot work."""
-        routes: dict[str, Route | LinkRoute] = {}
+        """The queries of these steps. Raises `GraphError` with all that cannot work."""
+        routes: dict[str, Route | LinkRoute | ProcessorRoute] = {}
         mistakes: list[Mistake] = []
         for one in chosen:
+            refused = list(self._refused(one.name, one.step))
+            found: list[Mistake]
             if isinstance(one.step, Link):
                 routes[one.name], found = LinkRoute.of(spark, one.name, one.step)
+            elif isinstance(one.step, Processor):
+                options = None if refused else self._options(one.name, one.step)
+                routes[one.name], found = ProcessorRoute.of(spark, one.name, one.step, self.graph, options)
             else:
                 routes[one.name], found = Route.of(spark, one.name, one.step, self.graph.max_hops)
-            mistakes += [*found, *self._refused(one.name, one.step)]
+            mistakes += [*found, *refused]
         if mistakes:
             raise refusal(mistakes, self.graph.origin)
         return {one.name: self._query(spark, one.name, one.step, routes[one.name], available_now) for one in chosen}
 
     def _query(
-        self, spark: SparkSession, name: str, step: Exchange | Link, by: Route | LinkRoute, available_now: bool
+        self,
+        spark: SparkSession,
+        name: str,
+        step: Step,
+        by: Route | LinkRoute | ProcessorRoute,
+        available_now: bool,
     ) -> _Query:
         read = self._read_options(name, step)
         settles = isinstance(by, LinkRoute) or self._moves(step)
-        if settles:
-            write = {"url": read["url"], "queue": step.src.queue, "consumer": name, "operation": "settle"}
-        else:
-            write = {
-                "urls": json.dumps({ns: self.graph.namespaces[ns].url for ns in step.namespaces()}),
-                "delivery": EXACTLY_ONCE if step.guarantee == EXACTLY_ONCE else AT_LEAST_ONCE,
-            }
         shared = ("retrytimeout", *(("maxtries", "deadletterqueue", "history") if settles else ()))
-        write |= {key: value for key, value in read.items() if key.lower() in shared}
-        write["onBadRow"] = "deadLetter"  # what a database cannot hold must not keep the rest from its destinations
+        write = {key: value for key, value in read.items() if key.lower() in shared}
+        # What a database cannot hold must not keep the rest from its destinations.
+        write["onBadRow"] = "fail" if isinstance(step, Processor) and step.errors is None else "deadLetter"
+        if settles and step.src is not None:
+            write |= {"url": read["url"], "queue": step.src.queue, "consumer": name, "operation": "settle"}
+        else:
+            once = isinstance(step, Processor) or step.guarantee == EXACTLY_ONCE
+            write["urls"] = self._urls(step.namespaces())
+            write["delivery"] = EXACTLY_ONCE if once else AT_LEAST_ONCE
         trigger: dict[str, Any] = {"availableNow": True} if available_now else {}
         if step.every and not available_now:
             trigger = {"processingTime": f"{step.every} milliseconds"}
 
+        def push(messages: DataFrame) -> None:
+            messages.write.format("queue").mode("append").options(**write).save()
+
         def start() -> StreamingQuery:
             activate(spark)
-            messages = spark.readStream.format("queue").options(**read).load()
-            made = by.outcomes(messages) if settles or isinstance(by, LinkRoute) else by.copies(messages)
-            writer = made.writeStream.format("queue").options(**write).queryName(name)
-            writer = writer.option("checkpointLocation", f"{self._root}/{name}")
+            # What has no input is called for each batch of a source that always has one.
+            source = spark.readStream.format("queue" if read else "rate-micro-batch")
+            messages = source.options(**(read or {"rowsPerBatch": "1"})).load()
+            if isinstance(by, ProcessorRoute) and by.acts:
+                writer = messages.writeStream.foreachBatch(by.act(push))
+            else:
+                if isinstance(by, ProcessorRoute):
+                    made = by.messages(messages)
+                elif settles or isinstance(by, LinkRoute):
+                    made = by.outcomes(messages)
+                else:
+                    made = by.copies(messages)
+                writer = made.writeStream.format("queue").options(**write)
+            writer = writer.queryName(name).option("checkpointLocation", f"{self._root}/{name}")
             return (writer.trigger(**trigger) if trigger else writer).start()
 
-        return _Query(spark, start, QueueOptions.parse(read, "stream"))
+        urls = {ns: self.graph.namespaces[ns].url for ns in {one.ns for one in step.sources}}
+        options = self._options(name, step)
+        return _Query(
+            spark,
+            start,
+            url=self.graph.namespaces[self._home(step)].url,
+            urls=urls if isinstance(step, Processor) else next(iter(urls.values())),
+            sources=self._waited_for(step),
+            all_of_them=not (isinstance(step, Processor) and step.alts),
+            history=options.history if options else 0,
+            close=by.close if isinstance(by, ProcessorRoute) else lambda: None,
+        )
+
+    def _waited_for(self, step: Step) -> list[tuple[str, str | None]]:
+        """The queues that a step reads, with their stores; no queue where a log is read, of which only it knows."""
+        logs = (
+            {one.place for one in step.inputs.values() if one.mode == "log"} if isinstance(step, Processor) else set()
+        )
+        return [(self.graph.namespaces[one.ns].url, None if one in logs else one.queue) for one in step.sources]
+
+    def _home(self, step: Step) -> str:
+        """The namespace that is told how a step gets on."""
+        if step.src is not None:
+            return step.src.ns
+        assert isinstance(step, Processor)
+        return next(iter([*step.tailers.values(), *step.appenders.values()])).ns
 
 
 @dataclass(frozen=True)
 class _Query:
-    """How the query of an exchange is started, and what it reads."""
+    """How the query of a step is started, and what it reads.
+
+    `url`: the store that is told how it gets on. `urls`: the store that it reads, or those by namespace. `sources`:
+    the queues, with their stores, and no name where it reads a log; `all_of_them`: whether it needs a message of
+    each.
+    """
 
     spark: SparkSession
     start: Callable[[], StreamingQuery]
-    source: QueueOptions
+    url: str
+    urls: str | Mapping[str, str]
+    sources: list[tuple[str, str | None]] = field(default_factory=list)
+    all_of_them: bool = True
+    history: int = 0
+    close: Callable[[], None] = lambda: None
 
     def has_messages(self) -> bool:
         """Whether there is anything for it: ready, or held, perhaps by itself."""
-        try:
-            with open_store(self.source.url) as store:
-                sizes = store.sizes(self.source.queue or "")
-        except StoreUnavailable:
-            return True  # so that the query is started, which tries for longer and tells why it fails
-        return bool(sizes.ready or sizes.reserved)
+        found = []
+        for url, queue in self.sources:
+            if queue is None:
+                found.append(True)
+                continue
+            try:
+                with open_store(url) as store:
+                    sizes = store.sizes(queue)
+            except StoreUnavailable:
+                return True  # so that the query is started, which tries for longer and tells why it fails
+            found.append(bool(sizes.ready or sizes.reserved))
+        return all(found) if self.all_of_them else any(found)
 
 
 class _Stopped(Exception):
@@ -311,9 +459,9 @@ class _Stopped(Exception):
 
 
 class _Running:
-    """One exchange or link, and the thread that keeps its query running."""
+    """One step of a graph, and the thread that keeps its query running."""
 
-    def __init__(self, name: str, step: Exchange | Link) -> None:
+    def __init__(self, name: str, step: Step) -> None:
         self.name = name
         self.step = step
         self._thread: threading.Thread | None = None
@@ -339,7 +487,7 @@ class _Running:
 
     def start(self, query: _Query, pause: float, longest: float, restarts: int | None) -> None:
         """Run the query in a thread, unless the exchange was stopped since it began."""
-        self._url = query.source.url
+        self._url = query.url
         self._become("starting")
 
         def asked() -> StreamingQuery:
@@ -365,7 +513,7 @@ class _Running:
                     wait=self._wait,
                 )
                 if not self._stopping.is_set():  # Spark 4.0 and 4.1 leave the last batch to be committed
-                    drain(ended, self._url, history=query.source.history)
+                    drain(ended, query.urls, history=query.history)
                 self._become("stopped" if self._stopping.is_set() else "finished")
             except _Stopped:
                 self._become("stopped")
@@ -373,6 +521,8 @@ class _Running:
                 self._error = failure_of(error).text
                 self._become("stopped")
                 log.exception("exchange %s ends", self.name)
+            finally:
+                query.close()
 
         self._thread = threading.Thread(target=run, name=f"exchange {self.name}", daemon=True)
         self._thread.start()
@@ -393,10 +543,10 @@ class _Running:
         """Count what the query has done since the last look, and stop it if that is wanted."""
         for progress in query.recentProgress:
             run, batch = str(progress["runId"]), int(progress["batchId"])
-            observed = progress["observedMetrics"].get(_observed(self.step))
+            observed = _observed(self.step, progress)
             if observed is not None and (run != self._seen[0] or batch > self._seen[1]):
                 self._seen = run, batch
-                made = _traffic(self.step, observed.asDict(), progress["durationMs"])
+                made = _traffic(self.step, observed, progress["durationMs"])
                 self._traffic, self._untold = self._traffic + made, self._untold + made
         if self._untold:
             try:
@@ -418,8 +568,10 @@ class _Running:
     def status(self) -> Status:
         return Status(
             self.name,
-            str(self.step.src),
-            [str(one) for one in self.step.dst],
+            (" | " if isinstance(self.step, Processor) and self.step.alts else " + ").join(
+                map(str, self.step.sources)
+            ),
+            [str(one) for one in _written(self.step)],
             self._state,
             self._since,
             self._restarts,
@@ -428,16 +580,31 @@ class _Running:
         )
 
 
-def _observed(step: Exchange | Link) -> str:
-    """The name under which its batches are observed."""
-    return link.OBSERVED if isinstance(step, Link) else route.OBSERVED
+def _written(step: Step) -> list[Place]:
+    """The queues that its messages go to, those of errors last."""
+    places = [one.place for one in step.dst]
+    return [*places, step.errors] if isinstance(step, Processor) and step.errors else places
 
 
-def _traffic(step: Exchange | Link, observed: Mapping[str, Any], durations: Mapping[str, int]) -> Traffic:
+def _observed(step: Step, progress: Any) -> dict[str, Any] | None:
+    """What was observed of a batch of a step."""
+    observed = progress["observedMetrics"]
+    if not isinstance(step, Processor):
+        found = observed.get(link.OBSERVED if isinstance(step, Link) else route.OBSERVED)
+        return None if found is None else found.asDict()
+    rows = progress["numInputRows"]  # of what acts by itself, all that is known
+    facts: dict[str, Any] = {"received": rows} if rows else {}
+    for name in (processor.RECEIVED, processor.MADE):
+        if name in observed:
+            facts |= observed[name].asDict()
+    return facts or None
+
+
+def _traffic(step: Step, observed: Mapping[str, Any], durations: Mapping[str, int]) -> Traffic:
     """What one batch has moved, and how long that took."""
     traffic = Traffic(batches=1, milliseconds=Counter(durations))
-    for number, to in enumerate(step.dst):
-        traffic.pushed[str(to)] += observed[f"pushed_{number}"] or 0
+    for number, to in enumerate(_written(step)):
+        traffic.pushed[str(to)] += observed.get(f"pushed_{number}") or 0
         traffic.failed[str(to)] += observed.get(f"failed_{number}") or 0
     for name in ("received", "no_route", "too_many_hops", "odd_hops", "done", "again"):
         setattr(traffic, name, observed.get(name) or 0)

@@ -38,7 +38,8 @@ from sqlglot import TokenError, tokenize
 from sqlglot.tokenizer_core import Token, TokenType
 
 from spark_queue.errors import GraphError, near
-from spark_queue.graph import Mistake, Path
+from spark_queue.graph_mistakes import Mistake
+from spark_queue.graph_parts import Path
 from spark_queue.message import LATEST
 
 #: What expressions may look at.

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.responses import Response
 
 from spark_queue.errors import near
-from spark_queue.graph import Exchange, Link
+from spark_queue.graph import Exchange, Link, Place, Processor
 from spark_queue.graph_picture import selector_text
 from spark_queue.rest.bodies import answer
 from spark_queue.rest.problems import NotThere
@@ -22,19 +22,19 @@ from spark_queue.store.owner import consumers
 routes = router("exchanges")
 
 
-def _told(name: str, step: Exchange | Link) -> dict[str, Any]:
+def _told(name: str, step: Exchange | Link | Processor) -> dict[str, Any]:
     """What the graph declares."""
 
-    def queue(ns: str, q: str) -> dict[str, str]:
-        return {"ns": ns, "q": q}
+    def queue(place: Place) -> dict[str, str]:
+        return {"ns": place.ns, "q": place.queue}
 
     return {
         "name": name,
-        "kind": "link" if isinstance(step, Link) else "exchange",
-        "src": queue(step.src.ns, step.src.queue),
+        "kind": step.kind if isinstance(step, Processor) else "link" if isinstance(step, Link) else "exchange",
+        "src": queue(step.src) if step.src else None,
+        "sources": [queue(one) for one in step.sources],
         "dst": [
-            queue(to.place.ns, to.place.queue) | {"selector": selector_text(getattr(to, "selector", None)) or None}
-            for to in step.dst
+            queue(to.place) | {"selector": selector_text(getattr(to, "selector", None)) or None} for to in step.dst
         ],
         "delivery": step.guarantee,
         "consumer": {
@@ -48,11 +48,11 @@ def _told(name: str, step: Exchange | Link) -> dict[str, Any]:
 def _all(service: Service) -> dict[str, dict[str, Any]]:
     steps = service.settings.graph.steps
     found = {name: _told(name, step) for name, step in steps.items()}
-    for ns in dict.fromkeys(step.src.ns for step in steps.values()):
+    for ns in dict.fromkeys(step.src.ns for step in steps.values() if step.src):
         store = service.stores[ns]
         traffic = counted(store.url)
         for name, step in steps.items():
-            if step.src.ns == ns:
+            if step.src and step.src.ns == ns:
                 owners = [
                     str(one) for _, who, one in consumers(store, step.src.queue) if one and who.split("/")[0] == name
                 ]
@@ -63,13 +63,13 @@ def _all(service: Service) -> dict[str, dict[str, Any]]:
 
 @routes.get("/x", responses={200: json_answer("Exchanges and links, by name.")})
 async def exchanges(service: Served) -> Response:
-    """The exchanges and links of the graph."""
+    """The exchanges, links and processors of the graph."""
     return answer(await service.work(_all, service))
 
 
 @routes.get("/x/{name}", responses={200: json_answer("One of them.")})
 async def exchange(name: str, service: Served) -> Response:
-    """One exchange or link: source, destinations, who runs it (`owner`), and what went through it (`stats`)."""
+    """One of them: sources, destinations, who runs it (`owner`), and what went through it (`stats`)."""
     steps = service.settings.graph.steps
     if name not in steps:
         raise NotThere(f"no such exchange [{name}]{near(name, steps)}", exchange=name)

@@ -12,7 +12,8 @@ from pathlib import Path
 from spark_queue.errors import OptionError, near
 from spark_queue.events.executors import Executors
 from spark_queue.events.files import Declared
-from spark_queue.graph import Graph, Place, checked
+from spark_queue.graph import Graph, Place
+from spark_queue.graph_mistakes import checked
 from spark_queue.options import QueueOptions
 from spark_queue.store import usable
 

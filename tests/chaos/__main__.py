@@ -16,10 +16,10 @@ import tempfile
 from pathlib import Path
 
 from tests.chaos.killer import PACK, live
-from tests.chaos.world import EXCHANGE, World
+from tests.chaos.world import EXCHANGE, MOVERS, PROCESSORS, World
 
 WORLDS = ["sqlite", "mongodb", "redis", "sqlite-redis", "mongodb-sqlite", "redis-mongodb"]
-WORLDS += [f"redis-mongodb {EXCHANGE}", f"sqlite {EXCHANGE}"]
+WORLDS += [f"redis-mongodb {EXCHANGE}", f"sqlite {EXCHANGE}", f"mongodb-redis {PROCESSORS}", f"sqlite {PROCESSORS}"]
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
@@ -40,7 +40,7 @@ def main():
     parser.add_argument("--kills", type=int, default=300, help="in each world (default 300)")
     parser.add_argument(
         "--store", action="append", metavar="WORLD",
-        help=f"a store, or source-target, and perhaps '{EXCHANGE}': moved by exchanges, not by a query; "
+        help=f"a store, or source-target, and perhaps '{EXCHANGE}' or '{PROCESSORS}', which move, not a query; "
         f"may be repeated (default: {', '.join(WORLDS)})",
     )  # fmt: skip
     parser.add_argument(
@@ -64,18 +64,18 @@ def main():
     sink = dict(one.split("=", 1) for one in arguments.sink)
     for stores in arguments.store or WORLDS:
         mover = stores.partition(" ")[2]
-        if mover not in ("", EXCHANGE) or (mover and sink):
-            parser.error(f"--store {stores!r}: after the stores there may be {EXCHANGE!r}, and then no --sink")
+        if mover not in MOVERS or (mover and sink):
+            parser.error(f"--store {stores!r}: after the stores there may be {EXCHANGE!r}, {PROCESSORS!r}; no --sink")
         if arguments.victim == ["server"] and set(stores.partition(" ")[0].split("-")) == {"sqlite"}:
             parser.error(f"--victim server: {stores!r} has no server")
     results = []
     for stores in arguments.store or WORLDS:
-        pair, exchange, _ = stores.partition(f" {EXCHANGE}")
+        pair, _, mover = stores.partition(" ")
         source, _, target = pair.partition("-")
         folder = Path(tempfile.mkdtemp(prefix="spark_queue-chaos-"))
         say(f"world {stores}, SPARK_QUEUE_CHAOS_SEED={seed}, {folder}")
         servers = {"aof": arguments.aof, "options": arguments.mongodb}
-        how = {"exchange": bool(exchange), "buckets": arguments.buckets, "sink": sink, **servers}
+        how = {"mover": mover, "buckets": arguments.buckets, "sink": sink, **servers}
         world = World(source, target or source, seed, folder, say=say, **how)
         result = live(world, arguments.kills, arguments.victim or PACK)
         results.append(result)

@@ -259,6 +259,52 @@ def route_with_spark(url, queue, to_url, to, checkpoint, log, master, slow):
     raise SystemExit("the exchanges have ended by themselves")
 
 
+def process_with_spark(url, queue, to_url, to, checkpoint, log, master, slow):
+    """The same by processors: a fork puts each message into two queues, beside A and beside B, and a join takes the
+    n-th of one with the n-th of the other, which must be the same. The fork is the one that is looked at."""
+    from spark_queue.exchange import ExchangeGraph
+    from spark_queue.graph import Consumer, Graph, Input, Namespace, Place, Processor
+
+    log = logger(log)
+    spark = session(master, checkpoint)
+    if slow:
+        from tests.chaos.slow_motion import SlowExchangeQueue
+
+        spark.dataSource.register(SlowExchangeQueue)
+
+    def halves(process, messages):
+        from spark_queue import Output
+
+        (one,) = messages.values()
+        double = {"double": 2 * one.payload["n"]}
+        return {"single": one, "double": Output(double, {"name": one.headers["name"]})}
+
+    def whole(process, messages):
+        from spark_queue import Output
+
+        single, double = messages["single"], messages["double"]
+        if single.headers["name"] != double.headers["name"]:
+            raise ValueError(f"{single.headers['name']} does not belong to {double.headers['name']}")
+        made, n = Output(single.payload | double.payload, {"name": single.headers["name"]}), single.payload["n"]
+        return {"every": made, "odd": made if n % 2 else None, "tens": made if n % 10 == 0 else None}
+
+    way = {"consumer": Consumer(wsize=800), "options": {"waitTimeout": "200ms"}, "rows": True}
+    name = Path(checkpoint).name
+    middle = {"single": Input("a.tens", "a"), "double": Input("b.double", "b")}
+    ends = {"every": Place(to, "b"), "odd": Place("b.odd", "b"), "tens": Place("b.tens", "b")}
+    processors = {
+        name: Processor(halves, in_={"all": Input(queue, "a")}, out=middle, **way),
+        "join": Processor(whole, in_=middle, out=ends, **way),
+    }
+    graph = Graph({"a": Namespace(url), "b": Namespace(to_url)}, processors=processors)
+    log(did="start", **place(checkpoint, to_url))
+    running = ExchangeGraph(graph, str(Path(checkpoint).parent), pause=0.1, longest=0.5).start(spark)
+    running.await_termination()
+    for one in running.status().values():
+        log(did="end", name=one.name, state=one.state, error=one.error)
+    raise SystemExit("the processors have ended by themselves")
+
+
 def link(url, queue, to, folder):
     """A link that marks messages and moves them on, in small batches and slowly, until somebody ends it."""
     from spark_queue.exchange import ExchangeGraph

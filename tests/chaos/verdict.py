@@ -23,7 +23,7 @@ def judge(world: World):
     _tell(wrong, "invented", times.keys() - begun)
     _tell(wrong, "has another payload", {one.headers["name"] for one in committed if not _doubled(one)})
     _tell(wrong, "dead without a reason", {one.headers["name"] for one in dead if not one.headers.get("x-error")})
-    if world.exchange:
+    if world.mover:
         _judge_copies(world, set(times))
     result.acknowledged, result.maybe = len(acknowledged), len(begun - acknowledged)
     result.delivered, result.dead = times.total(), len(dead)
@@ -32,7 +32,7 @@ def judge(world: World):
 
 
 def _judge_copies(world, delivered):
-    """The other destinations of the exchanges have got just what they should have of what B has got, once."""
+    """The other destinations of a graph have got just what they should have of what B has got, once."""
 
     def number(name):
         return int(name.rpartition("-")[2])

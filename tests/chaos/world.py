@@ -31,8 +31,11 @@ from tests.chaos.servers import Server
 #: Seconds: the leases of those who drain B, for how long nothing may happen at all, or a process stand still.
 LEASE, PATIENCE, FROZEN = 2.0, 240.0, 90.0
 
-#: What a world is called in which exchanges move the messages.
-EXCHANGE = "exchange"
+#: What a world is called in which exchanges move the messages, or processors: a fork, and a join of what it makes.
+EXCHANGE, PROCESSORS = "exchange", "processors"
+
+#: The programs that move the messages.
+MOVERS = {"": "move_with_spark", EXCHANGE: "route_with_spark", PROCESSORS: "process_with_spark"}
 
 #: Seconds between two rounds that start again what was killed: who waits for a moment looks far more often.
 ROUND = 0.05
@@ -124,9 +127,9 @@ class Program:
 class World:
     """See the head of this module.
 
-    `source` and `target` are names of stores. `exchange`: a graph of exchanges moves the messages, not a query of its
-    own. `buckets`: so many messages share a record, 0 for none. `sink` are options of the query's sink, `aof` and
-    `options` those of a `Server`.
+    `source` and `target` are names of stores. `mover`: a graph of exchanges, or of processors, moves the messages,
+    not a query of its own. `buckets`: so many messages share a record, 0 for none. `sink` are options of the query's
+    sink, `aof` and `options` those of a `Server`.
     """
 
     def __init__(
@@ -137,16 +140,16 @@ class World:
         folder: Path,
         *,
         say: Callable[[str], None] = print,
-        exchange: bool = False,
+        mover: str = "",
         buckets: int = 0,
         sink: dict[str, str] | None = None,
         **servers: str,
     ):
         self.folder, self._say, self._sink, self._settings = folder, say, sink or {}, servers
-        self.exchange = exchange
+        self.mover = mover
         self._rng = random.Random(f"world {seed}")
         stores = source if source == target else f"{source}-{target}"
-        kind = f" {EXCHANGE}" if exchange else ""
+        kind = f" {mover}" if mover else ""
         self.result = Result(f"{stores}{kind}{' in buckets' if buckets else ''}", seed)
         self.checkpoint = folder / "checkpoint" / "move"
         self.servers: list[Server] = []
@@ -188,9 +191,9 @@ class World:
             way = {"url": a, "queue": "a", "to_url": b, "to": "b", "checkpoint": str(self.checkpoint)}
             master = self._rng.choice(["local[2]", "local[2,3]"])  # with and without a second try of a task
             way |= {"master": master, "slow": self._rng.random() < 0.5}
-            return way if self.exchange else way | {"sink": self._sink}
+            return way if self.mover else way | {"sink": self._sink}
 
-        self.driver = program("route_with_spark" if self.exchange else "move_with_spark", "driver", moving)
+        self.driver = program(MOVERS[self.mover], "driver", moving)
         self.producers = [program("produce", f"p{n}", producing) for n in range(2)]
         self.consumers = [program("consume_for_good", f"c{n}", consuming) for n in range(2)]
         self.rivals = [program("compete", "r", consuming)]

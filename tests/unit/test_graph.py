@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 
 from spark_queue import GraphError
-from spark_queue.graph import Changes, Consumer, Destination, Exchange, Graph, Namespace, Place, checked
+from spark_queue.graph import Changes, Consumer, Destination, Exchange, Graph, Namespace, Place
 from spark_queue.graph_file import parse
+from spark_queue.graph_mistakes import checked, with_step
 
 FILE = """\
 namespaces:
@@ -227,10 +228,10 @@ def test_what_an_exchange_tells_itself_is_no_option_of_its_reader():
 
 def test_a_graph_that_changes_keeps_its_lines():
     graph = parse(FILE, "conf/x.yaml", fill)
-    wider = graph.having(graph.exchanges | {"more": Exchange(Place("in", "air"), [])})
+    wider = with_step(graph, "more", Exchange(Place("in", "air"), []))
     assert (list(wider.exchanges), wider.origin) == (["by_delay", "more"], graph.origin)
     with pytest.raises(GraphError, match="unknown namespace 'aire'; did you mean 'air'"):
-        graph.having({"more": Exchange(Place("in", "aire"), [])})
+        with_step(graph, "more", Exchange(Place("in", "aire"), []))
 
 
 def test_passwords_are_not_shown():

@@ -8,8 +8,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from spark_queue.graph import Changes, Destination, Exchange, Graph, Link, Namespace, Place, checked
+from spark_queue.graph import Changes, Destination, Exchange, Graph, Link, Namespace, Place
 from spark_queue.graph_file import graph_in
+from spark_queue.graph_mistakes import checked
 from spark_queue.graph_picture import LONG, dot, facts, mermaid, selector_text, tree
 from spark_queue.store.base import Sizes
 

@@ -1,0 +1,285 @@
+"""Processors as they are declared: their kinds, what is wrong with one, the shape of a graph."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import networkx as nx
+import pytest
+
+from spark_queue import GraphError, Message, Output, Process
+from spark_queue.exchange.selector import found
+from spark_queue.graph import Consumer, Exchange, Graph, Input, Namespace, Place, Processor, isomorphic
+from spark_queue.graph_file import graph_in, parse
+from spark_queue.graph_mistakes import checked, with_step, without_step
+
+
+def fill(name):
+    raise KeyError("it is not set")
+
+
+def mistakes(text):
+    with pytest.raises(GraphError) as caught:
+        parse(text, "conf/x.yaml", fill)
+    return caught.value.mistakes
+
+
+FILE = """\
+namespaces: {local: sqlite:///queues.db, air: redis://host/0}
+system: {limit: 60}
+errors: local/errors
+processors:
+  s1: {out: local/s1}
+  s2: {out: local/s2}
+  add:
+    in: {left: local/s1, right: {queue: s2, ns: local, mode: log}}
+    out: {sum: sums, copy: air/copies}
+    fn: work.numbers:add
+    rows: true
+    types: doc
+    topics: [a, b]
+    opts: {by: 2}
+    every: 5s
+    delivery: at-least-once
+    consumer: {parallel: 4}
+    options: {waitTimeout: 1s}
+  store: {in: sums, fn: work.numbers:store}
+"""
+
+
+def test_a_file_declares_processors():
+    graph = parse(FILE.replace("in: sums", "in: local/sums"), "conf/x.yaml", fill)
+    assert graph.processors["add"] == Processor(
+        "work.numbers:add",
+        {"left": Input("s1", "local"), "right": Input("s2", "local", mode="log")},
+        out={"sum": Place("sums", "local"), "copy": Place("copies", "air")},
+        rows=True,
+        errors=Place("errors", "local"),
+        types=["doc"],
+        topics=["a", "b"],
+        delivery="at-least-once",
+        opts={"by": 2},
+        consumer=Consumer(4),
+        every=5_000,
+        options={"waitTimeout": "1s"},
+    )
+    assert graph.processors["store"].in_ == {"sums": Input("sums", "local")}
+    assert graph.processors["store"].errors is None, "the error queue of the graph is for functions on rows"
+    assert {name: str(place) for name, place in graph.entries.items()} == {"s1": "local/s1", "s2": "local/s2"}
+    assert [str(one) for one in graph.queues()] == [
+        "local/s1", "local/s2", "local/sums", "air/copies", "local/errors"]  # fmt: skip
+    assert graph.processors["add"].namespaces() == ["local", "air"]
+    assert graph.processors["add"].config() == {
+        "in": {"left": "local/s1", "right": "local/s2"},
+        "out": {"sum": "local/sums", "copy": "air/copies"},
+        "types": ["doc"],
+        "topics": ["a", "b"],
+        "errors": "local/errors",
+        "delivery": "at-least-once",
+    }
+
+
+def test_parse_processor_impl():
+    """Cues' parse-processor-impl: the shape tells the kind."""
+    i, o = Input("i"), Place("o")
+    two, outs = {"a": i, "b": Input("i2")}, {"a": o, "b": Place("o2")}
+    kinds = {
+        "source": Processor(),
+        "sink": Processor(in_={"i": i}),
+        "pipe": Processor(in_={"i": i}, out={"o": o}),
+        "join": Processor(in_=two, out={"o": o}),
+        "alts": Processor(alts=two, out={"o": o}),
+    }
+    assert {one.kind for one in kinds.values()} == set(kinds)
+    for kind, one in kinds.items():
+        assert one.kind == kind
+    forks = [Processor(in_={"i": i}, out=outs), Processor(in_=two, out=outs), Processor(alts=two, out=outs)]
+    assert {one.kind for one in forks} == {"fork"}
+    reads = {"t": i}
+    by_hand = [
+        Processor(in_={"i": Input("j")}, appenders={"a": o}),
+        Processor(tailers=reads),
+        Processor(tailers=reads, appenders={"a": o}),
+        Processor(tailers=reads, out={"o": o}),
+    ]
+    assert {one.kind for one in by_hand} == {"imperative"}
+
+
+def test_one_queue_and_lists_are_bound_to_their_names():
+    text = "namespaces: {l: sqlite:///q.db}\nprocessors: {p: {in: [a, {queue: b, mode: log}], out: c, fn: m:f}}"
+    made = parse(text, "", fill).processors["p"]
+    assert {name: str(one) for name, one in made.in_.items()} == {"a": "l/a", "b": "l/b"}
+    assert [one.mode for one in made.in_.values()] == ["queue", "log"]
+    assert made.out == {"c": Place("c", "l")}
+    text = "namespaces: {l: sqlite:///q.db, m: sqlite:///r.db}\nprocessors: {p: {in: [l/a, m/a], fn: m:f}}"
+    assert mistakes(text) == [
+        "line 2, processor 'p', in: it must be a mapping of names to queues, for two of these are called 'a'"
+    ]
+
+
+RIVAL = (
+    ", too, and each message would go to one of them: for each to get all, every one must be a processor with "
+    "{queue: …, mode: log} here"
+)
+
+
+def test_all_mistakes_are_told_at_once():
+    text = """\
+namespaces: {local: sqlite:///q.db}
+exchanges:
+  x: {src: shared, dst: [y]}
+links: {x2: {src: somewhere, dst: []}}
+processors:
+  both: {in: {a: one}, alts: {b: two, c: three}, fn: m:f}
+  one_alt: {alts: {b: four}, fn: m:f}
+  no_fn: {in: {a: five}}
+  same: {in: {a: six, b: six}, out: {c: seven, d: seven}, fn: m:f}
+  x: {in: shared, fn: m:f}
+  r1: {in: twice, fn: m:f}
+  r2: {in: {a: {queue: twice, mode: log}}, fn: m:f}
+  lonely: {fn: m:f}
+  wide: {out: [e, f]}
+  frame: {in: g, fn: m:f, errors: h, consumer: {reserve: false}}
+  odd: {in: i, fun: m:f, delivery: once, options: {inputs: x}}
+  hands: {tailers: {t: j}, out: [k, l], types: [q], fn: m:f}
+  away: {in: locale/m, fn: "no function", out: {o: {queue: n, modus: log}}}
+  payloads: {in: o, fn: m:f, options: {payloadFormat: variant}}
+  payloads2: {in: p, fn: m:f, rows: true, options: {payloadFormat: variant}}
+"""
+    assert mistakes(text) == [
+        "line 16, processor 'odd', delivery: it should be 'exactly-once', 'at-least-once' or 'at-most-once'",
+        "line 16, processor 'odd', fun: unknown key; did you mean 'fn'?",
+        "line 18, processor 'away', fn: it must be a function, or module:function",
+        "line 18, processor 'away', in.m: unknown namespace 'locale'; did you mean 'local'?",
+        "line 18, processor 'away', out.o.modus: unknown key; known are queue, ns",
+    ]
+    text = "\n".join(one for one in text.splitlines() if not one.startswith(("  odd", "  away")))
+    assert mistakes(text) == [
+        "line 6, processor 'both', alts: `in` takes a message of every input, `alts` of one of them: leave one of "
+        "the two out",
+        "line 7, processor 'one_alt', alts: it chooses among at least two queues: of one, say `in`",
+        "line 8, processor 'no_fn': 'fn' is missing: its function, as module:function",
+        "line 9, processor 'same', in.b: it is the queue of 'a', too",
+        "line 9, processor 'same', out.d: it is the queue of 'c', too",
+        "line 10, processor 'x': an exchange has this name, which is that of a consumer, too",
+        "line 10, processor 'x', in.shared: exchange 'x' reads this queue" + RIVAL,
+        "line 11, processor 'r1', in.twice: processor 'r2' reads this queue" + RIVAL,
+        "line 12, processor 'r2', in.a: processor 'r1' reads this queue" + RIVAL,
+        "line 13, processor 'lonely', fn: it has no input to work on: give `in`, `alts`, or `tailers` that it reads "
+        "by itself",
+        "line 14, processor 'wide', out: a source is one queue: without an input there is nothing to fork",
+        "line 15, processor 'frame', consumer.reserve: say delivery=at-most-once instead",
+        "line 15, processor 'frame', errors: only a function on rows fails for one of them alone: say `rows: true`, "
+        "or leave this out",
+        "line 16, processor 'hands', out: a processor that writes by itself has one output at most: name the others "
+        "in `appenders`",
+        "line 16, processor 'hands', types: there is no input that it could hold for",
+        "line 18, processor 'payloads2', options.payloadFormat: not here: this is told by what selectors see, which "
+        "is JSON",
+    ]
+
+
+def test_processors_with_a_cursor_each_may_share_a_queue():
+    text = "namespaces: {l: sqlite:///q.db}\nprocessors:\n" + "".join(
+        f"  p{n}: {{in: {{queue: all, mode: log}}, fn: m:f}}\n" for n in range(3)
+    )
+    assert [one.inputs["all"].mode for one in parse(text, "", fill).processors.values()] == ["log"] * 3
+
+
+def test_a_source_without_a_queue_has_one_of_its_name():
+    graph = checked(Graph({"l": Namespace("sqlite:///q.db")}, processors={"orders": Processor()}))
+    assert graph.entries == {"orders": Place("orders", "l")}
+    assert list(graph.steps) == []
+    two = {"l": Namespace("sqlite:///q.db"), "m": Namespace("sqlite:///r.db")}
+    with pytest.raises(GraphError, match="'orders': it does not tell its namespace; there are 'l', 'm'"):
+        checked(Graph(two, processors={"orders": Processor()}))
+
+
+def test_processors_come_and_go():
+    graph = parse(FILE.replace("in: sums", "in: local/sums"), "conf/x.yaml", fill)
+    wider = with_step(graph, "more", Processor("m:f", in_={"a": Input("copies", "air")}))
+    assert list(wider.processors) == [*graph.processors, "more"]
+    assert without_step(wider, "more") == graph
+    with pytest.raises(GraphError, match=r"line 8, processor 'add', in\.left: processor 'more' reads this"):
+        with_step(graph, "more", Processor("m:f", in_={"a": Input("s1", "local")}))
+
+
+# --- the shape of a graph -------------------------------------------------------------------------------------------
+
+
+def shape(prefix="", url="sqlite:///q.db", **changes):
+    def at(*names, kind=Place):
+        return {str(n): kind(prefix + name) for n, name in enumerate(names)}
+
+    processors = {
+        f"{prefix}s1": Processor(out=at("s1")),
+        f"{prefix}s2": Processor(out=at("s2")),
+        f"{prefix}join": Processor("m:f", in_=at("s1", "s2", kind=Input), out=at("q1", "q2"), rows=True),
+        f"{prefix}sink": Processor("m:f", in_=at("q1", kind=Input), **changes),
+    }
+    return checked(Graph({"l": Namespace(url)}, processors=processors))
+
+
+def test_topology():
+    made = shape().topology()
+    assert {node: made.nodes[node]["kind"] for node in made} == {
+        "l/s1": "queue", "l/s2": "queue", "l/q1": "queue", "l/q2": "queue",
+        "s1": "source", "s2": "source", "join": "fork", "sink": "sink",
+    }  # fmt: skip
+    assert set(made.edges) == {
+        ("s1", "l/s1"), ("s2", "l/s2"), ("l/s1", "join"), ("l/s2", "join"),
+        ("join", "l/q1"), ("join", "l/q2"), ("l/q1", "sink"),
+    }  # fmt: skip
+    assert isomorphic(shape(), shape("other.", "redis://host/0"))
+    assert not isomorphic(shape(), shape(rows=True, errors=Place("errors")))
+    assert not isomorphic(shape(), without_step(shape(), "sink"))
+
+
+def test_deps_graph():
+    """Cues' deps-graph: nodes, edges and the order in which messages flow."""
+    made = shape().topology()
+    order = list(nx.topological_sort(made))
+    assert all(order.index(a) < order.index(b) for a, b in made.edges)
+    assert list(checked(Graph({"l": Namespace("sqlite:///q.db")})).topology()) == []
+
+
+def test_deps_in_and_out_node():
+    """Cues' in-and-out-node: where messages come in, and where they end."""
+    made = shape().topology()
+    assert [node for node, degree in made.in_degree if not degree] == ["s1", "s2"]
+    assert {node for node, degree in made.out_degree if not degree} == {"l/q2", "sink"}
+
+
+def test_a_cycle_through_processors_is_seen():
+    processors = {
+        "there": Processor("m:f", in_={"a": Input("a"), "x": Input("x")}, out={"b": Place("b")}),
+        "back": Processor("m:f", in_={"b": Input("b")}, out={"a": Place("a")}),
+    }
+    graph = checked(Graph({"l": Namespace("sqlite:///q.db")}, processors=processors))
+    assert graph.cycles() == [["there", "back"]]
+    assert graph.loops() == {"there": {Place("b", "l")}, "back": {Place("a", "l")}}
+
+
+def test_exchanges_and_processors_are_one_graph():
+    graph = Graph(
+        {"l": Namespace("sqlite:///q.db")},
+        {"x": Exchange(Place("a"), [])},
+        processors={"p": Processor("m:f", in_={"b": Input("b")})},
+    )
+    assert list(checked(graph).steps) == ["x", "p"]
+
+
+def test_the_example_of_conf(monkeypatch):
+    conf = Path(__file__).parents[2] / "conf"
+    monkeypatch.syspath_prepend(str(conf))
+    graph = graph_in(conf / "runway.yaml")
+    assert {name: one.kind for name, one in graph.processors.items()} == {
+        "north": "source", "south": "source", "mean": "fork", "knots": "pipe", "alarm": "sink"}  # fmt: skip
+    for one in graph.processors.values():
+        assert one.fn is None or callable(found(*one.fn.split(":")))
+    mean = import_module("runway").mean
+
+    winds = {name: Message(name, name, {"wind": wind}) for name, wind in (("n", 60), ("s", 40))}
+    made = mean(Process("mean", system=graph.system), winds)
+    assert made == {"mean": {"wind": 50.0}, "gusts": Output({"wind": 60}, {"by": "mean"})}
