@@ -4,7 +4,7 @@
     ├── UsageError            the caller's mistake: fix the call and try again (exit code 2)
     │   ├── OptionError       an option, a URL, a queue name
     │   ├── SchemaError       columns of a DataFrame
-    │   ├── GraphError        a graph of exchanges; `mistakes` tells each
+    │   ├── GraphError        a graph of exchanges, or another file; `mistakes` tells each
     │   └── DriverMissing     a database driver that is not installed
     ├── MessageError          rows that cannot become messages; `rows` tells which and why
     ├── StoreError            the database refused or failed
@@ -47,7 +47,7 @@ class SchemaError(UsageError):
 
 
 class GraphError(UsageError):
-    """A graph of exchanges has mistakes.
+    """A graph of exchanges, or another file of declarations, has mistakes.
 
     `mistakes` tells each, with its place.
     """

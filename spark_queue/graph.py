@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar, Literal
@@ -399,7 +399,7 @@ def read(raw: Any, origin: Origin | None = None, found: Iterable[Mistake] = ()) 
     try:
         graph = _GRAPH.validate_python(raw)
     except ValidationError as error:
-        mistakes += [_mistake(one) for one in error.errors(include_url=False)]
+        mistakes += [mistake_of(one) for one in error.errors(include_url=False)]
         graph = None
     mistakes += _strangers(raw if graph is None else graph)
     if graph is not None:
@@ -425,12 +425,12 @@ def _line(lines: Mapping[Path, int], path: Path) -> int:
     return next((lines[path[:end]] for end in range(len(path), -1, -1) if path[:end] in lines), 0)
 
 
-def _mistake(error: Any) -> Mistake:
-    """A validation error, as people say it."""
+def mistake_of(error: Any, keys: Callable[[Path], list[str]] | None = None) -> Mistake:
+    """A validation error, as people say it. `keys`: those that may stand at a path; of a graph, unless told."""
     path = tuple(part for part in error["loc"] if part != "[key]")
     kind, facts = error["type"], error.get("ctx", {})
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
-        known = keys_at(path[:-1])
+        known = (keys or keys_at)(path[:-1])
         hint = near(str(path[-1]), known) or f"; known are {', '.join(known)}"
         return Mistake(path, f"unknown key{hint}")
     if kind in ("missing", "missing_argument"):

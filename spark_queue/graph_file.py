@@ -51,7 +51,12 @@ def graph_in(file: str | os.PathLike[str], secrets: Secrets | None = None) -> Gr
     mistake of the file, by line, and `OSError` where it cannot be read.
     """
     text = File(file).read_text(encoding="utf-8")
-    return parse(text, str(file), lambda name: _value(name, secrets))
+    return parse(text, str(file), variables(secrets))
+
+
+def variables(secrets: Secrets | None = None) -> Fill:
+    """What stands for `${NAME}`, `${file:PATH}` and `${secret:SCOPE/KEY}`."""
+    return lambda name: _value(name, secrets)
 
 
 def parse(text: str, file: str, fill: Fill) -> Graph:
@@ -59,11 +64,19 @@ def parse(text: str, file: str, fill: Fill) -> Graph:
 
     `${name}` and `${name:-default}` are filled in, but not in selectors and `set`; `$${` is a plain `${`.
     """
+    return read(*loaded(text, file, fill, keys_at(())))
+
+
+def loaded(text: str, file: str, fill: Fill, keys: Sequence[str]) -> tuple[Any, Origin, list[Mistake]]:
+    """What a file of this text declares, with its variables filled in; where each part stands; mistakes so far.
+
+    `keys`: those that it may have. Raises `GraphError` where it is no YAML, or no mapping.
+    """
     lines: dict[Path, int] = {}
     try:
         node = yaml.compose(text.expandtabs(), _Loader)  # JSON may be indented with tabs, YAML must not
         if not isinstance(node, yaml.MappingNode):
-            raise yaml.YAMLError(f"it must be a mapping with the keys {', '.join(keys_at(()))}")
+            raise yaml.YAMLError(f"it must be a mapping with the keys {', '.join(keys)}")
         mistakes = list(_survey(node, (), lines, []))
         if any(one.text == _ENDLESS for one in mistakes):
             raise refusal(mistakes, Origin(file, lines))
@@ -73,7 +86,7 @@ def parse(text: str, file: str, fill: Fill) -> Graph:
         said = [getattr(error, "context", None), getattr(error, "problem", None)]
         what = ", ".join(filter(None, said)) or str(error)
         raise refusal([Mistake((), what, where.line + 1 if where else 0)], Origin(file)) from None
-    return read(_filled(raw, (), fill, mistakes), Origin(file, lines), mistakes)
+    return _filled(raw, (), fill, mistakes), Origin(file, lines), mistakes
 
 
 _ENDLESS = "this anchor contains itself"

@@ -29,14 +29,20 @@ _SPELLED = {
     "millisecond": "ms", "milliseconds": "ms", "second": "s", "seconds": "s", "sec": "s", "secs": "s",
     "minute": "m", "minutes": "m", "min": "m", "mins": "m", "hour": "h", "hours": "h", "day": "d", "days": "d",
 }  # fmt: skip
+_ISO = re.compile(
+    r"P(?:(\d+)W)?(?:(\d+)D)?(?:T(?=\d)(?:(\d+(?:\.\d+)?)H)?(?:(\d+(?:\.\d+)?)M)?(?:(\d+(?:\.\d+)?)S)?)?"
+)
 _NAME = re.compile(r"[A-Za-z0-9_.:@-]{1,100}")
 
 
 def duration(text: str) -> int:
-    """Milliseconds of a duration such as `500ms`, `30s`, `2 minutes`, `1.5h`, `7d`.
+    """Milliseconds of a duration such as `500ms`, `30s`, `2 minutes`, `1.5h`, `7d`, or `PT1H30M` as ISO 8601 has it.
 
-    Raises `ValueError`.
+    Raises `ValueError`. Years and months are none: they are not equally long.
     """
+    if (iso := _ISO.fullmatch(text.strip())) and iso.lastindex:
+        weeks, days, hours, minutes, seconds = (float(part or 0) for part in iso.groups())
+        return round(1000 * (((weeks * 7 + days) * 24 + hours) * 3600 + minutes * 60 + seconds))
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*", text)
     unit = _SPELLED.get(match[2].lower(), match[2].lower()) if match else ""
     if match is None or unit not in _UNITS:

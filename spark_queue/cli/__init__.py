@@ -12,6 +12,7 @@ try:
     from spark_queue.cli import (
         deadletter,
         doctor,
+        event,
         graph,
         history,
         itself,
@@ -31,8 +32,8 @@ except ModuleNotFoundError as missing:
     sys.exit(2)
 
 __all__ = [
-    "app", "deadletter", "doctor", "graph", "history", "itself", "layout", "ledger", "main", "messages", "queues",
-    "reservations", "rfq", "watch",
+    "app", "deadletter", "doctor", "event", "graph", "history", "itself", "layout", "ledger", "main", "messages",
+    "queues", "reservations", "rfq", "watch",
 ]  # fmt: skip
 
 

@@ -72,7 +72,7 @@ def _plain(value: object) -> object:
 #: Heads of columns that hold numbers.
 NUMBERS = {
     "messages", "tries", "last batch", "ready", "scheduled", "reserved", "dead", "oldest ready", "put", "get",
-    "reserve", "commit", "rollback", "deadletter", "pushed/s", "done/s", "change/s",
+    "reserve", "commit", "rollback", "deadletter", "events", "URIs", "pushed/s", "done/s", "change/s",
 }  # fmt: skip
 
 

@@ -94,6 +94,7 @@ _COMPARE: dict[str, Callable[[pa.Array, pa.Scalar], pa.Array]] = {
 
 log = logging.getLogger(__name__)
 
+_OUTCOME = re.compile(r"""[^\s"'\\\x00-\x1f\x7f]{1,200}""")
 _TAG = re.compile(r"[A-Za-z0-9_.:@-]+(/[A-Za-z0-9_.:@-]+)*")
 
 
@@ -458,29 +459,34 @@ class Store(ABC):
     @abstractmethod
     def _renew(self, queue: str, tag: str, lease: int | None) -> int: ...
 
-    def commit(self, queue: str, tag: str, ids: Sequence[str] | None = None, *, history: int = 0) -> int:
+    def commit(
+        self, queue: str, tag: str, ids: Sequence[str] | None = None, *, history: int = 0, outcome: str = "commit"
+    ) -> int:
         """Remove what the tag holds (of `ids`, where given) and give the number removed.
 
-        `history` ms long they can still be read with `peek(view="history")`, as outcome `commit`. Atomic for each
-        message; for all of them together where the database has transactions, and no bucket has to be taken apart.
+        `history` ms long they can still be read with `peek(view="history")`, with this outcome: `commit`, or a word
+        of the caller's own. Atomic for each message; for all of them together where the database has transactions,
+        and no bucket has to be taken apart.
         """
         check_tag(tag)
-        done = self._each(queue, tag, ids, lambda some: self._commit(queue, tag, some, history))
+        check_outcome(outcome)
+        done = self._each(queue, tag, ids, lambda some: self._commit(queue, tag, some, history, outcome))
         self._counters.add(queue, commit=done)
         return done
 
     @abstractmethod
-    def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int) -> int: ...
+    def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int, outcome: str) -> int: ...
 
     def rollback(
-        self, queue: str, tag: str, ids: Sequence[str] | None = None, *, delay: int = 0, failed: bool = True
+        self, queue: str, tag: str, ids: Sequence[str] | None = None, *, delay: int | None = 0, failed: bool = True
     ) -> int:
         """Give back what the tag holds (of `ids`, where given), mature in `delay` ms; give the number given back.
 
+        Without a delay (`None`) they are due when they were due before, and so have their old place in the queue.
         `failed` adds one to their tries. Atomic as `commit`.
         """
         check_tag(tag)
-        if delay < 0:
+        if delay is not None and delay < 0:
             raise OptionError(f"a rollback cannot be delayed by {delay} ms", delay=delay)
         given = self._each(queue, tag, ids, lambda some: self._rollback(queue, tag, some, delay, failed))
         self._counters.add(queue, rollback=given)
@@ -488,7 +494,7 @@ class Store(ABC):
         return given
 
     @abstractmethod
-    def _rollback(self, queue: str, tag: str, ids: Sequence[str] | None, delay: int, failed: bool) -> int: ...
+    def _rollback(self, queue: str, tag: str, ids: Sequence[str] | None, delay: int | None, failed: bool) -> int: ...
 
     def retag(self, queue: str, tag: str, to: str, ids: Sequence[str] | None = None, *, lease: int | None) -> int:
         """Let `to` hold what `tag` holds (of `ids`, where given), for `lease` ms from now; give the number.
@@ -853,6 +859,16 @@ class Store(ABC):
 
     # --- housekeeping -------------------------------------------------------------------------------------------
 
+    def forget(self, queue: str, ids: Sequence[str]) -> int:
+        """Let the history of the queue tell no more of the messages with these ids; give how many it told of.
+
+        What the queue holds stays, and so does, in the history, what was in a bucket.
+        """
+        return self._attempt(self._forget_past, queue, ids) if ids else 0
+
+    @abstractmethod
+    def _forget_past(self, queue: str, ids: Sequence[str]) -> int: ...
+
     def purge(self, queue: str) -> int:
         """Remove the messages that nobody holds and give their number.
 
@@ -950,6 +966,15 @@ def check_tag(tag: str) -> None:
     """Raise `OptionError` where a tag is not names joined by slashes."""
     if not _TAG.fullmatch(tag):
         raise OptionError(f"{tag!r} cannot be a tag: letters, digits and _ . : @ - in parts joined by /", tag=tag)
+
+
+def check_outcome(outcome: str) -> None:
+    """Raise `OptionError` where an outcome is no word that every history can keep."""
+    if not _OUTCOME.fullmatch(outcome):
+        raise OptionError(
+            f"{outcome!r} cannot be an outcome: 1 to 200 characters without blanks, quotes and backslashes",
+            outcome=outcome,
+        )
 
 
 def about(queue: str, *names: str) -> str:

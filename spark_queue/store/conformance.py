@@ -609,6 +609,23 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract):
         assert ids_of(store.fetch(queue, "c/1/0")) == [ids[0], ids[2]]
         assert store.sizes(queue) == Sizes(1, 0, 2)
 
+    def test_a_rollback_without_a_delay_gives_back_the_old_place(self, store: Store, queue: str) -> None:
+        def named(one: Message) -> object:
+            return one.payload["n"] if isinstance(one.payload, dict) else None
+
+        old = datetime(2020, 1, 1, tzinfo=UTC)
+        store.push(queue, pushes([{"n": "old"}], mature=old, tries=2))
+        store.reserve(queue, "c/1", 1)
+        store.push(queue, pushes([{"n": "new"}]))
+        assert store.rollback(queue, "c/1", delay=None, failed=False) == 1
+        assert store.rollback(queue, "c/1", delay=None) == 0
+        found = {named(one): one for one in all_of(store.peek(queue))}
+        assert found["old"].tries == 2
+        if "order" not in store.lacks:
+            assert found["old"].mature == old
+            store.reserve(queue, "c/2", 1)
+            assert [named(one) for one in all_of(store.fetch(queue, "c/2/0"))] == ["old"]
+
     def test_a_delayed_rollback_waits(self, store: Store, queue: str) -> None:
         store.push(queue, pushes(["a"]))
         store.reserve(queue, "c/1", 1)
@@ -731,6 +748,9 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract):
         assert store.reserve(queue, "c/1", 1) == [1]
 
     def test_peek_shows_all_in_order_and_changes_nothing(self, store: Store, queue: str) -> None:
+        def named(one: Message) -> object:
+            return one.payload["n"] if isinstance(one.payload, dict) else None
+
         old = datetime(2020, 1, 1, tzinfo=UTC)
         store.push(queue, pushes(["old"], mature=old))
         store.push(queue, pushes(["now", "later"], delay=[None, MINUTE]))
@@ -940,6 +960,33 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract):
             assert found[ids[1]]["mature"] == due[ids[1]]
             assert dict(found[ids[1]]["headers"]) == letter.headers
             assert letter.headers["x-error"] == 'not "sound"' and letter.headers["x-dl-tries"] == "2"
+
+    def test_a_commit_may_tell_its_own_outcome(self, store: Store, queue: str) -> None:
+        store.push(queue, pushes([{"n": str(n)} for n in range(3)]))
+        store.reserve(queue, "c/1", 3)
+        ids = ids_of(store.fetch(queue, "c/1/0"))
+        own = "http://example.org/status/half-done?50%"
+        assert store.commit(queue, "c", ids[:1], history=MINUTE, outcome=own) == 1
+        assert store.commit(queue, "c", ids[:1], history=MINUTE, outcome="failed") == 0
+        assert store.commit(queue, "c", history=MINUTE, outcome="failed") == 2
+        for outcome, told in ((own, ids[:1]), ("failed", ids[1:]), ("commit", [])):
+            where = [Condition("outcome", "=", outcome)]
+            assert sorted(ids_of(store.peek(queue, where, view="history"))) == told
+        for wrong in ("", "two words", 'a"quote', "back\\slash", "line\n", "x" * 201):
+            with pytest.raises(OptionError, match="cannot be an outcome"):
+                store.commit(queue, "c", outcome=wrong)
+
+    def test_the_history_forgets_what_it_is_told_to(self, store: Store, queue: str) -> None:
+        batch = pushes([{"n": str(n)} for n in range(4)])
+        ids = batch.column("id").to_pylist()
+        store.push(queue, batch)
+        store.reserve(queue, "c/1", 4)
+        for id in ids[:3]:  # one by one: a bucket that is committed as a whole stays one
+            store.commit(queue, "c", [id], history=MINUTE)
+        assert store.forget(queue, [ids[0], ids[2], ids[3], "stranger"]) == 2
+        assert store.forget(queue, ids[:1]) == store.forget(queue, []) == 0
+        assert ids_of(store.peek(queue, view="history")) == ids[1:2]
+        assert store.commit(queue, "c") == 1, "what is held stays"
 
     @pytest.fixture
     def one_place(self, store: Store) -> bool:

@@ -584,21 +584,26 @@ class MongoStore(SignallingStore):
         renewed = found.update_many(held_by(tag), {"$set": {"mature": until}}, **self._by(found, HELD))
         return renewed.matched_count + self._more(found, held_by(tag)) if renewed.matched_count else 0
 
-    def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int) -> int:
+    def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int, outcome: str) -> int:
         found = self._queue(queue)
         held = self._among(found, OURS._replace(which=held_by(tag)), ids)
         if not history:
             return self._counted(found, ids, held, lambda which, by: found.delete_many(which, **by).deleted_count)
-        fields, forgotten = remembering(self._now(), history, tag, "commit")
+        fields, forgotten = remembering(self._now(), history, tag, outcome)
         keep = {"$set": fields, "$unset": dict.fromkeys(forgotten, ""), "$inc": {"tries": -1}}
         return self._counted(found, ids, held, lambda which, by: found.update_many(which, keep, **by).modified_count)
 
-    def _rollback(self, queue: str, tag: str, ids: Sequence[str] | None, delay: int, failed: bool) -> int:
+    def _rollback(self, queue: str, tag: str, ids: Sequence[str] | None, delay: int | None, failed: bool) -> int:
         found = self._queue(queue)
         held = self._among(found, OURS._replace(which=held_by(tag)), ids)
-        give: Document = {"$set": {"mature": moment_of(self._now() + delay)}, "$unset": FORGET}
+        give: Any = {"$unset": FORGET}
         if not failed:
             give["$inc"] = {"tries": -1}
+        if delay is not None:
+            give["$set"] = {"mature": moment_of(self._now() + delay)}
+        else:  # only a pipeline can copy a field
+            tries = {} if failed else {"tries": {"$subtract": ["$tries", 1]}}
+            give = [{"$set": {"mature": "$_mature", **tries}}, {"$unset": list(FORGET)}]
         return self._counted(found, ids, held, lambda which, by: found.update_many(which, give, **by).modified_count)
 
     def _retag(self, queue: str, tag: str, to: str, ids: Sequence[str] | None, lease: int | None) -> int:
@@ -880,6 +885,11 @@ class MongoStore(SignallingStore):
         return [name for name in names if not name.startswith(("system.", OWN))]
 
     # --- housekeeping -------------------------------------------------------------------------------------------
+
+    def _forget_past(self, queue: str, ids: Sequence[str]) -> int:
+        found = self._queue(queue)
+        past = State({"processed": {"$exists": True, "$ne": NEVER}}, "mature", 0, READY, WAITING_ORDER)
+        return sum(found.delete_many(which, **by).deleted_count for which, by in self._among(found, past, ids))
 
     def _purge(self, queue: str) -> int:
         found = self._queue(queue)

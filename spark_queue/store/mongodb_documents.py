@@ -20,7 +20,7 @@ and adds, where needed:
                 know nothing of tags, but set or remove `reserved` whenever they take a message or give it back
     _until      when the server removes it from the history
     _consumer   who had it when it was processed
-    _outcome    how that went, where it was not committed: `dead`
+    _outcome    how that went, where it was not committed: `dead`, or a word of who committed it
     _hidden     who is about to publish it, on a server without transactions; `processed` hides it for so long
     rows        how many messages a bucket holds; its `_id` is its id, a string. To keuss it is one binary message
 """
@@ -44,7 +44,7 @@ from pymongo.errors import BulkWriteError
 
 from spark_queue import message
 from spark_queue.buckets import is_bucket, rows_of
-from spark_queue.message import OBJECT_ID, Outcome
+from spark_queue.message import OBJECT_ID
 from spark_queue.store.base import PAGE_BYTES, Condition, Death, holder
 from spark_queue.store.bson_json import check_document, difficult, from_bson, header_text, to_bson
 
@@ -224,14 +224,14 @@ def history_of(now: int) -> State:
     return State(which, due, 0, READY, HELD_ORDER)
 
 
-def outcome_of(document: Document) -> Outcome:
+def outcome_of(document: Document) -> str:
     """The same, as OUTCOME tells it."""
     if document.get("removed") is True:
         return "remove"
     return "pop" if document.get("_until") is None else document.get("_outcome", "commit")
 
 
-def remembering(now: int, history: int, tag: str | None, outcome: Outcome) -> tuple[Document, list[str]]:
+def remembering(now: int, history: int, tag: str | None, outcome: str) -> tuple[Document, list[str]]:
     """What keeps a message as history from now on: the fields to set, and those to remove."""
     moments = {"processed": now, "mature": now + 100 * history, "_until": now + history}
     fields: Document = {name: moment_of(ms) for name, ms in moments.items()}

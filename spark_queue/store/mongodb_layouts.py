@@ -58,8 +58,8 @@ class HistoryStore(MongoStore):
             raise OptionError(f"option 'url': ttl={text} is no number of seconds", option="url")
         self._ttl = int(text) * 1000
 
-    def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int) -> int:
-        return super()._commit(queue, tag, ids, history or self._ttl)
+    def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int, outcome: str) -> int:
+        return super()._commit(queue, tag, ids, history or self._ttl, outcome)
 
     def _move(self, queue: str, to: str, which: Which, death: Death | None) -> int:
         kept = death and replace(death, history=death.history or self._ttl)

@@ -474,11 +474,14 @@ class RedisStore(SignallingStore):
                     return rows
                 rows, target = 0, b""
 
-    def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int) -> int:
-        return self._settle("commit", queue, (tag, history, holder(tag) or ""), self._named(queue, tag, ids))
+    def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int, outcome: str) -> int:
+        how = (tag, history, holder(tag) or "", outcome)
+        return self._settle("commit", queue, how, self._named(queue, tag, ids))
 
-    def _rollback(self, queue: str, tag: str, ids: Sequence[str] | None, delay: int, failed: bool) -> int:
-        due = min(self._now() + delay, message.LATEST)  # one moment for all calls, so that the ids make the order
+    def _rollback(self, queue: str, tag: str, ids: Sequence[str] | None, delay: int | None, failed: bool) -> int:
+        due: int | str = ""  # that which they had
+        if delay is not None:
+            due = min(self._now() + delay, message.LATEST)  # one moment for all calls, so that the ids make the order
         return self._settle("rollback", queue, (tag, due, int(failed)), self._named(queue, tag, ids))
 
     def _settle(self, script: str, queue: str, arguments: tuple[Any, ...], members: list[bytes] | None) -> int:
@@ -855,7 +858,18 @@ class RedisStore(SignallingStore):
     # --- housekeeping -------------------------------------------------------------------------------------------
 
     def _purge(self, queue: str) -> int:
-        return self._settle("commit", queue, ("", 0, ""), self._free(queue))
+        return self._settle("commit", queue, ("", 0, "", ""), self._free(queue))
+
+    def _forget_past(self, queue: str, ids: Sequence[str]) -> int:
+        keys, told = self._keys(queue), 0
+        with self._connection() as client:
+            for start in range(0, len(ids), CHUNK):
+                some = ids[start : start + CHUNK]
+                with client.pipeline() as both:
+                    both.hdel(keys.history, *some)
+                    both.zrem(keys.processed, *some)
+                    told += both.execute()[0]
+        return told
 
     def _drop(self, queue: str) -> None:
         with self._connection() as client:

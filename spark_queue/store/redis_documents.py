@@ -43,7 +43,7 @@ NO_PAYLOAD_ENDS_SO = (b":true", b":false", b',"type":"buffer"')
 
 #: An entry of the history.
 ENTRY = re.compile(
-    rb'\{"processed":(\d+),"mature":(\d+)(?:,"consumer":"([^"]*)","outcome":"(\w+)")?,"message":(.*)\}', re.DOTALL
+    rb'\{"processed":(\d+),"mature":(\d+)(?:,"consumer":"([^"]*)","outcome":"([^"]+)")?,"message":(.*)\}', re.DOTALL
 )
 
 

@@ -29,7 +29,6 @@ import pyarrow.compute as pc
 from spark_queue import message
 from spark_queue.buckets import Record, are_buckets, fitting, rows_of, weigh
 from spark_queue.errors import OptionError, StoreError, StoreUnavailable
-from spark_queue.message import Outcome
 from spark_queue.store.base import (
     OF_EACH,
     PAGE_BYTES,
@@ -390,22 +389,23 @@ class SqliteStore(Store):
             db.executemany("UPDATE lease SET until = ? WHERE id = ?", [(until, one) for one in leases])
             return sum(_held(db, one) for one in leases)
 
-    def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int) -> int:
+    def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int, outcome: str) -> int:
         with self._transaction() as db:
             leases = _leases(db, queue, tag)
             held, values = _among(leases, ids)
             if history:
-                _remember(db, held, values, history, tag, "commit")
+                _remember(db, held, values, history, tag, outcome)
             removed = _change(db, "DELETE FROM message", held, values)
             _forget_empty(db, leases)
             return removed
 
-    def _rollback(self, queue: str, tag: str, ids: Sequence[str] | None, delay: int, failed: bool) -> int:
+    def _rollback(self, queue: str, tag: str, ids: Sequence[str] | None, delay: int | None, failed: bool) -> int:
         with self._transaction() as db:
             leases = _leases(db, queue, tag)
             held, values = _among(leases, ids)
-            give = "UPDATE message SET lease = NULL, mature = ?, tries = tries + ?"
-            given = _change(db, give, held, values, _now(db) + delay, int(failed))
+            give = "UPDATE message SET lease = NULL, mature = coalesce(?, mature), tries = tries + ?"
+            mature = None if delay is None else _now(db) + delay
+            given = _change(db, give, held, values, mature, int(failed))
             _forget_empty(db, leases)
             return given
 
@@ -659,6 +659,14 @@ class SqliteStore(Store):
 
     # --- housekeeping -------------------------------------------------------------------------------------------
 
+    def _forget_past(self, queue: str, ids: Sequence[str]) -> int:
+        with self._transaction() as db:
+            which = "queue = ? AND id IN (SELECT value FROM json_each(?))"
+            values = (_number(db, queue), json.dumps(list(ids)))
+            (told,) = db.execute(f"SELECT count(DISTINCT id) FROM history WHERE {which}", values).fetchone()
+            db.execute(f"DELETE FROM history WHERE {which}", values)
+            return int(told)
+
     def _purge(self, queue: str) -> int:
         with self._transaction() as db:
             number = _number(db, queue)
@@ -841,7 +849,7 @@ def _forget_empty(db: sqlite3.Connection, leases: Sequence[int]) -> None:
 
 
 def _remember(
-    db: sqlite3.Connection, which: str, values: Sequence[Any], history: int, tag: str | None, outcome: Outcome
+    db: sqlite3.Connection, which: str, values: Sequence[Any], history: int, tag: str | None, outcome: str
 ) -> None:
     """Copy the messages that meet a condition to the history, `history` ms long."""
     now = _now(db)

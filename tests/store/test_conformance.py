@@ -177,6 +177,13 @@ class TestBuckets(_EachKind):
         store.layout = Buckets(1)
         super().test_a_whole_tree_passes_to_a_tag_that_holds_some_already(store, queue)
 
+    def test_the_history_forgets_what_it_is_told_to(self, store, queue):
+        store.push(queue, pushes(["a", "b"], ids=["a", "b"]))
+        store.reserve(queue, "c/1", 2)
+        store.commit(queue, "c", ["a"], history=60_000)
+        assert store.forget(queue, ["a"]) == 0, "what was in a bucket stays"
+        assert ids_of(store.peek(queue, view="history")) == ["a"]
+
     def test_a_million_scheduled_messages_do_not_slow_the_ready_ones(self, store, queue):
         store.layout = Buckets()
         super().test_a_million_scheduled_messages_do_not_slow_the_ready_ones(store, queue)

@@ -17,6 +17,7 @@ FLOORS = [
         "address",
         "buckets",
         "errors",
+        "event",
         "failure",
         "message",
         "options",
@@ -27,7 +28,7 @@ FLOORS = [
     },
     {"store"},
     {"client", "operations", "spark", "statistics"},
-    {"exchange"},
+    {"exchange", "events"},
     {"cli", "rest"},
 ]
 DATABASES = {"pymongo", "bson", "redis", "sqlite3"}
@@ -81,7 +82,7 @@ def test_a_module_imports_only_from_below(path):
 def test_stores_know_no_spark_and_spark_knows_no_database(path):
     roots = {name.partition(".")[0] for name in imported(path.read_text())}
     part = part_of(module_of(path))
-    if part not in ("spark", "exchange"):
+    if part not in ("spark", "exchange", "events"):
         assert "pyspark" not in roots
     if part != "store":
         assert not DATABASES & roots

@@ -1,7 +1,7 @@
 -- Removes what a tag and those below it hold, or the members that are named.
--- ARGV: tag, history (ms), consumer, members… Gives {messages removed, whether to call again}.
+-- ARGV: tag, history (ms), consumer, outcome, members… Gives {messages removed, whether to call again}.
 
-local tag, history, consumer = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local tag, history, consumer, outcome = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 
 -- Removes runs that are held as a whole, CHUNK messages of them; gives how many messages and records these are, and
 -- whether (1) runs are left.
@@ -32,14 +32,14 @@ local function remove_whole()
   return removed, records, left
 end
 
-if history == 0 and not ARGV[4] then
+if history == 0 and not ARGV[5] then
   local removed, records, left = remove_whole()
   if records > 0 then
     return { removed, left }
   end
 end
 
-local found, more = selection(tag, 4)
+local found, more = selection(tag, 5)
 local kept = examine(found)
 local ids = kept.ids
 
@@ -54,7 +54,7 @@ if history > 0 then
       told[#told + 1], told[#told + 2], dues[#dues + 1] = ids[i], document, due_of(kept, i)
     end
   end
-  remember(told, dues, history, consumer, 'commit')
+  remember(told, dues, history, consumer, outcome)
 end
 
 remove(ids)

@@ -1,0 +1,157 @@
+"""Executors: which function works on which events.
+
+An executor is found by the source and the type of an event. It is matched for itself, wherever it was declared; where
+several fit, the first that was declared has the event, and `Executors.doubled` tells of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from spark_queue.errors import OptionError, near
+from spark_queue.event import Event, check_name
+from spark_queue.options import duration
+
+#: Works on an event, with the `config` of its executor; gives the status that the event gets, or nothing: finished.
+Work = Callable[[Event, Any], str | None]
+
+#: Where a function is called: in Spark's workers, or in the process that runs the query, where a Spark session is.
+Where = Literal["driver", "executors"]
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def check_declared(value: Any) -> str:
+    """A source or a type in a file. Raises `ValueError` where it is none."""
+    try:
+        return check_name(value, "it")
+    except OptionError:
+        raise ValueError("a text, mostly a URI, without blanks") from None
+
+
+def _function(value: Any) -> Any:
+    if callable(value):
+        return value
+    module, colon, name = str(value).partition(":")
+    if isinstance(value, str) and colon and all(one.isidentifier() for one in (*module.split("."), name)):
+        return value
+    raise ValueError("a function, or module:function")
+
+
+def _lasting(value: Any) -> Any:
+    return value if isinstance(value, int) else duration(str(value))
+
+
+#: How what stands in a file becomes a dataclass: keys in camelCase, and no others.
+DECLARED = ConfigDict(extra="forbid", alias_generator=to_camel, arbitrary_types_allowed=True)
+
+Names = Annotated[
+    tuple[Annotated[str, BeforeValidator(check_declared)], ...], BeforeValidator(_listed), Field(min_length=1)
+]
+Lasting = Annotated[int, BeforeValidator(_lasting), Field(gt=0)]
+
+
+@dataclass(frozen=True)
+class Executor:
+    """A function, and the events that it works on: those of any of these sources and any of these types.
+
+    `function`: itself, or `module:function`. `config`: whatever it needs, handed to it as it is. `time_limit` (ms):
+    how long it may work on one event (`None`: as long as an event may be executed). `retries`: how often an event on
+    which it failed comes again before it is failed, after `backoff` ms, and twice as long each time after that.
+    """
+
+    __pydantic_config__ = DECLARED
+
+    source: Names
+    type: Names
+    function: Annotated[Any, BeforeValidator(_function)]
+    config: Any = None
+    time_limit: Lasting | None = None
+    retries: Annotated[int, Field(ge=0)] = 0
+    backoff: Lasting = 1_000
+    where: Where = "executors"
+    place: Annotated[str, Field(init=False)] = field(default="", compare=False)  #: the file and line that declare it
+
+    def __post_init__(self) -> None:
+        """Check what was given in Python as what was read from a file is checked. Raises `OptionError`."""
+        for name in ("source", "type"):
+            names = tuple(check_name(one, name) for one in _listed(getattr(self, name)))
+            if not names:
+                raise OptionError(f"an executor needs a {name}", option=name)
+            object.__setattr__(self, name, names)
+        try:
+            _function(self.function)
+        except ValueError as error:
+            raise OptionError(f"function {self.function!r} must be {error}", option="function") from None
+
+    def matches(self, event: Event) -> bool:
+        """Whether it works on such events."""
+        return event.source in self.source and event.type in self.type
+
+    def work(self) -> Work:
+        """The function. Raises `OptionError` where it cannot be found."""
+        if not isinstance(self.function, str):
+            return self.function  # type: ignore[no-any-return]
+        module, _, name = self.function.partition(":")
+        where = f"{self.place}: " if self.place else ""
+        try:
+            home = import_module(module)
+        except ImportError as error:
+            raise OptionError(f"{where}{self.function}: {error}", function=self.function) from error
+        if not callable(found := getattr(home, name, None)):
+            raise OptionError(
+                f"{where}module {module!r} has no function {name!r}{near(name, vars(home))}", function=self.function
+            )
+        return found  # type: ignore[no-any-return]
+
+    def __str__(self) -> str:
+        name = self.function if isinstance(self.function, str) else getattr(self.function, "__qualname__", "function")
+        return f"{name} ({self.place})" if self.place else str(name)
+
+
+class Executors:
+    """All executors there are, in the order in which they were declared."""
+
+    def __init__(self, executors: Iterable[Executor] = ()) -> None:
+        self._all = tuple(executors)
+        self._found: dict[tuple[str, str], Executor | None] = {}
+
+    def __iter__(self) -> Iterator[Executor]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __add__(self, others: Iterable[Executor]) -> Executors:
+        return Executors([*self._all, *others])
+
+    def of(self, event: Event) -> Executor | None:
+        """The executor that has this event: the first that matches."""
+        key = event.source, event.type
+        if key not in self._found:
+            self._found[key] = next((one for one in self._all if one.matches(event)), None)
+        return self._found[key]
+
+    def doubled(self) -> list[str]:
+        """What to tell of executors that are never asked for some event, since one before them has it."""
+        told, first = [], dict[tuple[str, str], Executor]()
+        for one in self._all:
+            for source in one.source:
+                for type in one.type:
+                    before = first.setdefault((source, type), one)
+                    if before is not one:
+                        told.append(f"events {type} of {source} go to {before}, and not to {one} after it")
+        return told
+
+    def check(self) -> None:
+        """Import all functions. Raises `OptionError` for the first that cannot be found."""
+        for one in self._all:
+            one.work()

@@ -1,0 +1,47 @@
+"""Heartbeats: events that are made again and again.
+
+A heartbeat is declared with an id, of which there may be several: a tick of that id makes an event of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from spark_queue.errors import OptionError, near
+from spark_queue.event import HEARTBEAT
+from spark_queue.events.executors import DECLARED, check_declared
+from spark_queue.events.queue import Events
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """One event that a tick makes: of this source (that of heartbeats, unless told), type and payload."""
+
+    __pydantic_config__ = DECLARED
+
+    id: Annotated[str, Field(min_length=1)]
+    type: Annotated[str, BeforeValidator(check_declared)]
+    source: Annotated[str, BeforeValidator(check_declared)] = HEARTBEAT
+    payload: Any = None
+    description: str = ""
+
+
+def tick(events: Events, heartbeats: Sequence[Heartbeat], id: str) -> list[str]:
+    """Make the events of a heartbeat, and give their ids. Raises `OptionError` where there is none of this id."""
+    chosen = of_id(heartbeats, id)
+    return [events.create(one.source, one.type, one.payload) for one in chosen]
+
+
+def of_id(heartbeats: Iterable[Heartbeat], id: str) -> list[Heartbeat]:
+    """The heartbeats of an id. Raises `OptionError` where there are none."""
+    there = list(heartbeats)
+    chosen = [one for one in there if one.id == id]
+    if not chosen:
+        ids = list(dict.fromkeys(one.id for one in there))
+        hint = near(id, ids) or (f"; there are {', '.join(ids)}" if ids else "; none are declared")
+        raise OptionError(f"there is no heartbeat {id!r}{hint}", heartbeat=id)
+    return chosen

@@ -1,0 +1,213 @@
+"""Events executed by a streaming query: in Spark's workers, or in the process that runs the query.
+
+The query reserves events as consumer `executing.<name>`, so what it has taken is executing. A task runs its share,
+one event after the other, and settles each by its own outcome while it goes on; what Spark then commits of a batch is
+what is left of it: nothing. So a query that is killed runs again just the events that it had not settled, and an
+event ends with exactly one status, for all that settles is fenced.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from spark_queue.event import EXECUTING, FAILED, NEW, Event
+from spark_queue.events.executors import Executor, Executors
+from spark_queue.events.internal import internal
+from spark_queue.events.log import Log
+from spark_queue.events.queue import Events
+from spark_queue.events.run import Result, Round, run
+from spark_queue.events.settings import Settings
+from spark_queue.message import Message, decode
+from spark_queue.spark import activate, supervise
+from spark_queue.store import open_store
+from spark_queue.store.base import Store
+from spark_queue.store.policy import note_settled
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger(__name__)
+
+#: What a task gives back: the events that are to run in the process of the query.
+_LEFT = "id STRING, payload STRING, mature TIMESTAMP, tries INT"
+_NAMES = ("id", "payload", "mature", "tries")
+_ARROW = pa.schema(
+    [("id", pa.string()), ("payload", pa.string()), ("mature", pa.timestamp("us", tz="UTC")), ("tries", pa.int32())]
+)
+
+#: Tries, beside the retries of executors, of an event that ends the worker it runs in; then it is failed.
+PATIENCE = 3
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a query does with events, as Spark carries it to its workers."""
+
+    url: str
+    queue: str
+    consumer: str
+    declared: tuple[Executor, ...]
+    settings: Settings
+    user: str
+    host: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run what is for workers, in this one, and give back the rest."""
+        executors = Executors(self.declared) + internal(None)
+        with open_store(self.url) as store:
+            for batch in batches:
+                mine: list[Event] = []
+                left: list[bool] = []
+                for event in self.begin(store, batch):
+                    executor = None if event is None else executors.of(event)
+                    left.append(executor is not None and executor.where == "driver")
+                    if event is not None and not left[-1]:
+                        mine.append(event)
+                self.settle(store, (run(one, executors, self.settings) for one in mine), len(mine))
+                yield batch.filter(pa.array(left, pa.bool_()))
+
+    def begin(self, store: Store, batch: pa.RecordBatch) -> list[Event | None]:
+        """The events of a batch, of which the log is told; what is none is failed, and `None` here."""
+        found: list[Event | None] = []
+        wrong: dict[str, str] = {}
+        for row in zip(*(batch.column(name).to_pylist() for name in _NAMES), strict=True):
+            try:
+                found.append(_event(self.queue, row))
+            except ValueError as error:
+                found.append(None)
+                wrong[row[0]] = str(error)
+        told = self.log(store)
+        ids = [one.id for one in found if one is not None]
+        told.note("Events begun", ids, transaction=self.consumer, came=NEW, went=EXECUTING)
+        if wrong:
+            facts: dict[str, Any] = {"went": FAILED, "errors": wrong}
+            told.note("Messages that are no events", [*wrong], transaction=self.consumer, **facts)
+        told.write()
+        if wrong:
+            note_settled(store, self.queue, self.consumer, len(wrong))
+            keep = self.settings.keep
+            store.commit(self.queue, self.consumer, [*wrong], history=keep, outcome=FAILED)
+        return found
+
+    def settle(self, store: Store, results: Iterable[Result], number: int) -> None:
+        """Settle so many results as they come."""
+        if not number:
+            return
+        note_settled(store, self.queue, self.consumer, number)
+        round = Round(store, self.queue, self.consumer, self.log(store), self.settings)
+        for one in results:
+            round.add(one)
+        round.settle()
+
+    def log(self, store: Store) -> Log:
+        """The log that is told."""
+        return Log(store, self.queue, self.user, self.host)
+
+
+def _event(queue: str, row: Sequence[Any]) -> Event:
+    id, payload, mature, tries = row
+    return Event.of(Message(id, queue, decode(payload.encode(), "json"), {}, mature, tries))
+
+
+class ExecutorQuery:
+    """Executes the events of a queue, for as long as it runs.
+
+    Any number of queries and programs may execute the events of one queue. `name` tells this one from others in the
+    log and the history. `batch`: how many events it takes at a time; one with priority that is made meanwhile waits
+    until they are done. `parallel`: tasks, and threads in this process for executors with `where: driver`.
+    """
+
+    def __init__(
+        self,
+        events: Events,
+        checkpoint: str,
+        *,
+        name: str = "events",
+        batch: int = 1_000,
+        parallel: int | None = None,
+        options: dict[str, str] | None = None,
+    ) -> None:
+        """Raises `OptionError` where a function cannot be found.
+
+        `events`: the queue, whose executors and settings hold. `options`: more options of `format("queue")` to read
+        it, before those that are set here.
+        """
+        events.executors.check()
+        self.events = events
+        self._checkpoint = checkpoint
+        self._batch = batch
+        self._parallel = parallel
+        self._options = options or {}
+        self._work = Work(
+            events.store.url,
+            events.name,
+            f"{EXECUTING}.{name}",
+            tuple(events.declared),
+            events.settings,
+            events.user,
+            events.host,
+        )
+
+    def start(self, spark: SparkSession, *, available_now: bool = False, every: int = 0) -> StreamingQuery:
+        """Start the query. `available_now`: it ends when all that is there now is executed. `every`: ms."""
+        for one in self.events.executors.doubled():
+            log.warning("%s", one)
+        options = {
+            "maxRecordsPerTrigger": str(self._batch),
+            "reserveAhead": "false",  # what is reserved is executing
+            "maxTries": str(PATIENCE + max((one.retries for one in self.events.executors), default=0)),
+        }
+        work = self._work
+        options |= self._options | {
+            "url": work.url,
+            "queue": work.queue,
+            "consumer": work.consumer,
+            "history": f"{work.settings.keep}ms",
+            "payloadFormat": "json",
+        }
+        if self._parallel is not None:
+            options["numPartitions"] = str(self._parallel)
+        writer = (
+            spark.readStream.format("queue")
+            .options(**options)
+            .load()
+            .writeStream.queryName(f"events {work.queue}")
+            .option("checkpointLocation", self._checkpoint)
+            .foreachBatch(self._batched(spark))
+        )
+        trigger: dict[str, Any] = {"availableNow": True} if available_now else {"processingTime": f"{every} ms"}
+        return writer.trigger(**trigger).start()
+
+    def run(self, spark: SparkSession, *, available_now: bool = False, every: int = 0, **how: Any) -> StreamingQuery:
+        """Start the query, and again whenever it fails; see `supervise`."""
+        activate(spark)
+        begin: Callable[[], StreamingQuery] = lambda: self.start(spark, available_now=available_now, every=every)  # noqa: E731
+        return supervise(begin, self._work.url, **how)
+
+    def _batched(self, spark: SparkSession) -> Callable[[DataFrame, int], None]:
+        parallel = self._parallel or spark.sparkContext.defaultParallelism
+        work, events = self._work, self.events
+
+        def on_batch(frame: DataFrame, number: int) -> None:
+            # A small batch is one partition; but what takes long is to go on side by side.
+            rows = frame.select(*_NAMES).repartition(parallel).sortWithinPartitions("mature", "id")
+            left = [_event(work.queue, row) for row in rows.mapInArrow(work, _LEFT).collect()]
+            if left:
+                work.settle(events.store, _in_threads(left, events, parallel), len(left))
+
+        return on_batch
+
+
+def _in_threads(left: list[Event], events: Events, parallel: int) -> Iterator[Result]:
+    """Run events in this process, as many at a time as it has threads; each result as it comes."""
+    left.sort(key=lambda one: (one.mature, one.id))
+    with ThreadPoolExecutor(parallel, "executor") as threads:
+        for done in as_completed([threads.submit(run, one, events.executors, events.settings) for one in left]):
+            yield done.result()
