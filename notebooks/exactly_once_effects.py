@@ -2,18 +2,18 @@
 # MAGIC %md
 # MAGIC # Side effects, exactly once
 # MAGIC
-# MAGIC From queue to queue, messages go exactly once by themselves. What a batch does *elsewhere* (a row in a database,
-# MAGIC a call of somebody's service) it does again when it is run again, and a batch is run again whenever something
-# MAGIC died before Spark knew that it was done.
+# MAGIC From queue to queue, messages go exactly once by themselves. What a batch does *elsewhere* (a row in a
+# MAGIC database, a call of somebody's service) it does again when it is run again, and a batch is run again
+# MAGIC whenever something died before Spark knew that it was done.
 # MAGIC
-# MAGIC `delivery_hash` mends that: a name for the delivery of each message, the same at every attempt. Whoever keeps it
-# MAGIC with the effect, in one transaction, sees that the effect is there already.
+# MAGIC `delivery_hash` mends that: a name for the delivery of each message, the same at every attempt. Whoever
+# MAGIC keeps it with the effect, in one transaction, sees that the effect is there already.
 # MAGIC
 # MAGIC * In Jupyter: `pip install 'spark-queue[spark,demo]' matplotlib`
 # MAGIC * On Databricks: `%pip install 'spark-queue[demo]'`
 # MAGIC
-# MAGIC `NOTEBOOK_FOLDER`: where a folder for files and checkpoints is made. `NOTEBOOK_URL`: a database for this notebook
-# MAGIC alone; the queues that an earlier run has left there are removed. Both have defaults.
+# MAGIC `NOTEBOOK_FOLDER`: where a folder for files and checkpoints is made. `NOTEBOOK_URL`: a database for this
+# MAGIC notebook alone; the queues that an earlier run has left there are removed. Both have defaults.
 
 # COMMAND ----------
 
@@ -54,8 +54,8 @@ with open_store(url) as store:
 # MAGIC %md
 # MAGIC ## Flights that landed late
 # MAGIC
-# MAGIC The first 2,000 flights of 2013 from New York. An airline pays one point for each minute that a flight is late:
-# MAGIC the books are kept in a database of their own, which knows nothing of queues.
+# MAGIC The first 2,000 flights of 2013 from New York. An airline pays one point for each minute that a flight is
+# MAGIC late: the books are kept in a database of their own, which knows nothing of queues.
 
 # COMMAND ----------
 
@@ -68,7 +68,9 @@ with zipfile.ZipFile(data) as packed, packed.open("flights.csv") as file:
     table = pa.csv.read_csv(file, convert_options=options).slice(0, 2_000)
 
 flights = spark.createDataFrame(table).where("arr_delay > 0")
-true = {row.carrier: row.points for row in flights.groupBy("carrier").agg(F.sum("arr_delay").alias("points")).collect()}
+true = {
+    row.carrier: row.points for row in flights.groupBy("carrier").agg(F.sum("arr_delay").alias("points")).collect()
+}
 
 for name in QUEUES:
     messages = flights.select(F.struct("carrier", "arr_delay").alias("payload"))
@@ -101,8 +103,8 @@ def points(name):
 # MAGIC %md
 # MAGIC ## What goes wrong
 # MAGIC
-# MAGIC The query books a batch and dies before Spark knows it: here by an exception, in real life by a spot instance
-# MAGIC that is taken away. It is started again, gets the very same batch, and books it once more.
+# MAGIC The query books a batch and dies before Spark knows it: here by an exception, in real life by a spot
+# MAGIC instance that is taken away. It is started again, gets the very same batch, and books it once more.
 
 # COMMAND ----------
 
@@ -160,8 +162,9 @@ assert sum(blind.values()) > sum(true.values()), "batches 1 and 3 are booked twi
 # MAGIC %md
 # MAGIC ## What goes right
 # MAGIC
-# MAGIC Each message brings its `delivery_hash`: SHA-256 over the consumer, the number of the batch, and the id of the
-# MAGIC message. It goes into the same transaction as the points; a hash that is there already means that they are, too.
+# MAGIC Each message brings its `delivery_hash`: SHA-256 over the consumer, the number of the batch, and the id of
+# MAGIC the message. It goes into the same transaction as the points; a hash that is there already means that they
+# MAGIC are, too.
 
 # COMMAND ----------
 
@@ -239,4 +242,5 @@ plt.show()
 # MAGIC
 # MAGIC * The hash and the effect must be *one* transaction. Where the other side has none, give it the hash as its
 # MAGIC   idempotency key, as payment services want one anyway.
-# MAGIC * A new checkpoint is a new consumer with new hashes. A query that goes on from its checkpoint keeps its own.
+# MAGIC * A new checkpoint is a new consumer with new hashes. A query that goes on from its checkpoint keeps its
+# MAGIC   own.
