@@ -427,8 +427,6 @@ def test_an_idle_reader_wakes_when_it_gets_what_it_lacks(world, combine, late):
     assert reader.next(reader.initial, 10) == reader.initial
     if combine == "zip":
         world.push("b" if late == "a" else "a", [0])
-    else:
-        reader._options.of("a")
     woken = []
     thread = threading.Thread(target=lambda: woken.append((reader.next(reader.initial, 10), time.monotonic())))
     thread.start()
