@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         set_layout,
         set_ledger,
     )
+    from spark_queue.operations.logs import logs, trim
     from spark_queue.spark import delivery_hash, drain, register, supervise
     from spark_queue.store import open_store
     from spark_queue.store.counters import Statistics
@@ -69,6 +70,7 @@ _HOME = {
     "history": "operations",
     "layout": "operations",
     "ledgers": "operations",
+    "logs": "operations.logs",
     "recover": "operations",
     "redrive": "operations",
     "release": "operations",
@@ -76,6 +78,7 @@ _HOME = {
     "reservations": "operations",
     "set_layout": "operations",
     "set_ledger": "operations",
+    "trim": "operations.logs",
     "delivery_hash": "spark",
     "drain": "spark",
     "register": "spark",
@@ -108,6 +111,7 @@ __all__ = [
     "history",
     "layout",
     "ledgers",
+    "logs",
     "open_store",
     "recover",
     "redrive",
@@ -118,6 +122,7 @@ __all__ = [
     "set_layout",
     "set_ledger",
     "supervise",
+    "trim",
 ]
 
 
