@@ -78,7 +78,7 @@ def test_a_query_gives_each_event_its_status(spark, any_url, name, tmp_path):
         events.store.push(name, as_noise())
         query = ExecutorQuery(events, str(tmp_path / "checkpoint"), parallel=2)
         while events.summary()["new"]:  # what failed comes again
-            query.run(spark, available_now=True, restarts=0)
+            query.run(spark, available_now=True, restarts=3)
         assert events.summary() == {
             "new": 0, "pending": 0, "executing": 0, "finished": 4, "failed": 4, "http://my/status": 1, "3": 1,
         }  # fmt: skip
