@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         StoreUnavailable,
         UsageError,
     )
+    from spark_queue.events import Events
     from spark_queue.message import Message
     from spark_queue.operations import (
         compact,
@@ -63,6 +64,7 @@ _HOME = {
     "StoreError": "errors",
     "StoreUnavailable": "errors",
     "UsageError": "errors",
+    "Events": "events",
     "Message": "message",
     "compact": "operations",
     "dead_letters": "operations",
@@ -88,6 +90,7 @@ __all__ = [
     "Buckets",
     "CheckpointError",
     "DriverMissing",
+    "Events",
     "FencedError",
     "GraphError",
     "Message",

@@ -12,6 +12,7 @@ try:
     from spark_queue.cli import (
         deadletter,
         doctor,
+        event,
         graph,
         history,
         itself,
@@ -32,8 +33,8 @@ except ModuleNotFoundError as missing:
     sys.exit(2)
 
 __all__ = [
-    "app", "deadletter", "doctor", "graph", "history", "itself", "layout", "ledger", "main", "messages", "queues",
-    "reservations", "rfq", "serve", "watch",
+    "app", "deadletter", "doctor", "event", "graph", "history", "itself", "layout", "ledger", "main", "messages",
+    "queues", "reservations", "rfq", "serve", "watch",
 ]  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spark_queue import buckets, message, operations, options, store
+    from spark_queue import buckets, events, message, operations, options, store
     from spark_queue.operations import by_hand, doctor, levels
 else:
 
@@ -22,10 +22,11 @@ else:
     buckets = _Late("spark_queue.buckets")
     by_hand = _Late("spark_queue.operations.by_hand")
     doctor = _Late("spark_queue.operations.doctor")
+    events = _Late("spark_queue.events")
     levels = _Late("spark_queue.operations.levels")
     message = _Late("spark_queue.message")
     operations = _Late("spark_queue.operations")
     options = _Late("spark_queue.options")
     store = _Late("spark_queue.store")
 
-__all__ = ["buckets", "by_hand", "doctor", "levels", "message", "operations", "options", "store"]
+__all__ = ["buckets", "by_hand", "doctor", "events", "levels", "message", "operations", "options", "store"]

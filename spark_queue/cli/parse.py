@@ -29,6 +29,7 @@ SECTIONS = {
     "Messages": ("push", "pop", "reserve", "commit", "rollback", "peek", "move", "history", "replay"),
     "Queues": ("size", "stats", "watch", "pause", "resume", "layout", "compact"),
     "Repair": ("doctor", "reservations", "release", "deadletter", "ledger", "graph"),
+    "Events": ("event",),
     "By rfq's words": ("info", "list-topics", "list-queue", "purge-queue", "publish", "consume", "harvest"),
     "Itself": ("serve", "version", "completions"),
 }

@@ -61,7 +61,7 @@ def dumped(value: object, indent: int | None = None) -> str:
 #: Heads of columns that hold numbers.
 NUMBERS = {
     "messages", "tries", "last batch", "ready", "scheduled", "reserved", "dead", "oldest ready", "put", "get",
-    "reserve", "commit", "rollback", "deadletter", "pushed/s", "done/s", "change/s",
+    "reserve", "commit", "rollback", "deadletter", "events", "URIs", "pushed/s", "done/s", "change/s",
 }  # fmt: skip
 
 

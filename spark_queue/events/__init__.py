@@ -1,16 +1,32 @@
 """Events: work that has a source, a type and a status, and executors that do it.
 
-`Events` is a queue of them; `Executors` are the functions that work on them, `Heartbeats` what makes some again and
-again, and `Settings` their times. `files` reads the last three from files.
+`Events` is a queue of them; `Executors` are the functions that work on them, `Heartbeat` what makes some again and
+again, and `Settings` their times; `declared_in` reads these from files. `query` and `frames` are for Spark.
 """
 
 from __future__ import annotations
 
 from spark_queue.event import Event
 from spark_queue.events.executors import Executor, Executors
+from spark_queue.events.files import Declared, declared_in, executors_in, heartbeats_in
+from spark_queue.events.heartbeats import Heartbeat, tick
 from spark_queue.events.held import Known
 from spark_queue.events.log import Record
 from spark_queue.events.queue import Events
 from spark_queue.events.settings import Settings
 
-__all__ = ["Event", "Events", "Executor", "Executors", "Known", "Record", "Settings"]
+__all__ = [
+    "Declared",
+    "Event",
+    "Events",
+    "Executor",
+    "Executors",
+    "Heartbeat",
+    "Known",
+    "Record",
+    "Settings",
+    "declared_in",
+    "executors_in",
+    "heartbeats_in",
+    "tick",
+]

@@ -127,7 +127,6 @@ class ExecutorQuery:
     def __init__(
         self,
         events: Events,
-        url: str,
         checkpoint: str,
         *,
         name: str = "events",
@@ -137,8 +136,8 @@ class ExecutorQuery:
     ) -> None:
         """Raises `OptionError` where a function cannot be found.
 
-        `events`: the queue, whose executors and settings hold. `url`: its store, as workers reach it. `options`: more
-        options of `format("queue")` to read it, before those that are set here.
+        `events`: the queue, whose executors and settings hold. `options`: more options of `format("queue")` to read
+        it, before those that are set here.
         """
         events.executors.check()
         self.events = events
@@ -147,7 +146,7 @@ class ExecutorQuery:
         self._parallel = parallel
         self._options = options or {}
         self._work = Work(
-            open_resolved(url),
+            events.store.url,
             events.name,
             f"{EXECUTING}.{name}",
             tuple(events.declared),
@@ -212,9 +211,3 @@ def _in_threads(left: list[Event], events: Events, parallel: int) -> Iterator[Re
     with ThreadPoolExecutor(parallel, "executor") as threads:
         for done in as_completed([threads.submit(run, one, events.executors, events.settings) for one in left]):
             yield done.result()
-
-
-def open_resolved(url: str) -> str:
-    """The URL as it holds in other processes."""
-    with open_store(url) as store:
-        return store.url

@@ -69,8 +69,16 @@ def run(event: Event, executors: Executors, settings: Settings) -> Result:
         return Result(event, _status(said, settings))
     except TimeIsUp:
         return _failed(event, executor, f"{executor} took longer than {limit / 1000:g} s")
-    except (Exception, SystemExit):  # noqa: BLE001  whatever a function raises is a failure of this event
-        return _failed(event, executor, traceback.format_exc()[-LONG:])
+    except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a function raises is a failure of this event
+        return _failed(event, executor, _trace(error))
+
+
+def _trace(error: BaseException) -> str:
+    """The trace of an error, without our own part of the way to it."""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None and at.tb_frame.f_code.co_filename == __file__:
+        at = at.tb_next
+    return "".join(traceback.format_exception(error.with_traceback(at)))[-LONG:]
 
 
 def _status(said: object, settings: Settings) -> str:

@@ -858,7 +858,7 @@ class RedisStore(SignallingStore):
     # --- housekeeping -------------------------------------------------------------------------------------------
 
     def _purge(self, queue: str) -> int:
-        return self._settle("commit", queue, ("", 0, ""), self._free(queue))
+        return self._settle("commit", queue, ("", 0, "", ""), self._free(queue))
 
     def _forget_past(self, queue: str, ids: Sequence[str]) -> int:
         keys, told = self._keys(queue), 0

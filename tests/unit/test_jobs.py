@@ -85,7 +85,7 @@ def test_drain_tells_a_mistake_before_spark_starts(folder, args, message):
     assert "drain.py: " in done.stderr and message in done.stderr
 
 
-@pytest.mark.parametrize("name", ["push.py", "drain.py"])
+@pytest.mark.parametrize("name", ["push.py", "drain.py", "executor.py", "heartbeat.py"])
 def test_help_shows_examples(folder, name):
     done = run(folder, name, "--help")
     assert done.returncode == 0
@@ -104,3 +104,35 @@ def test_help_shows_examples(folder, name):
 )  # fmt: skip
 def test_an_error_that_spark_hands_on_is_told_in_one_line(text, answer):
     assert job.diagnosis(RuntimeError(text)) == answer
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "message"),
+    [
+        ("executor.py", ["nowhere.yaml", *Q], "nowhere.yaml: No such file or directory"),
+        ("executor.py", ["bad.yaml", *Q], "line 2, executors.0: 'function' is missing"),
+        ("executor.py", ["lost.yaml", *Q], "lost.yaml:2: nowhere:f: No module named 'nowhere'"),
+        (
+            "executor.py",
+            [*Q, "--avaliable-now"],
+            "unknown argument '--avaliable-now'; did you mean '--available-now'?",
+        ),
+        ("executor.py", [*Q, "--option", "maxTry=1"], "unknown option 'maxTry'; did you mean 'maxTries'"),
+        ("heartbeat.py", ["x", *Q, "--conf", "beat.yaml"], "there is no heartbeat 'x'; there are OneMinute"),
+        ("heartbeat.py", ["x", *Q], "the following arguments are required: --conf"),
+    ],
+)
+def test_jobs_of_events_tell_a_mistake_before_spark_starts(folder, name, args, message):
+    (folder / "bad.yaml").write_text("executors:\n  - {source: s, type: t}\n")
+    (folder / "lost.yaml").write_text("executors:\n  - {source: s, type: t, function: nowhere:f}\n")
+    (folder / "beat.yaml").write_text("heartbeats:\n  - {id: OneMinute, type: t}\n")
+    done = run(folder, name, *args)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{name}: " in done.stderr and message in done.stderr
+
+
+def test_a_heartbeat_ticks_without_spark(folder):
+    (folder / "beat.yaml").write_text("heartbeats:\n  - {id: OneMinute, type: t}\n")
+    done = run(folder, "heartbeat.py", "OneMinute", *Q, "--conf", "beat.yaml", "--json")
+    assert done.returncode == 0 and '"events": 1' in done.stdout
+    assert "1 event of heartbeat OneMinute made in q" in done.stderr

@@ -1,0 +1,150 @@
+"""Executors at work: the events of a queue are executed by the functions that files declare."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import _job as job
+
+from spark_queue.errors import UsageError, near
+from spark_queue.events import Events
+from spark_queue.events.files import declared_in
+from spark_queue.store import mask
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+EPILOG = """\
+CONF is YAML, JSON or hub-queue's XML: executors (which function works on which events) and settings; see
+docs/events.md. Internal events need none. Functions are imported here and in Spark's workers, so their modules must
+be on the path of both.
+
+Several runs may execute the events of one queue, and each event is executed by one. A run that was stopped, or killed
+goes on where it was when it is given the same checkpoint.
+
+Examples:
+  python jobs/executor.py conf/executors.yaml --url sqlite:///queues.db --queue events
+  python jobs/executor.py --url sqlite:///queues.db --queue events --available-now --json
+  python jobs/executor.py conf/executors.yaml --url redis://host/0 --queue events --parallel 8 --batch 100
+  spark-submit --py-files jobs/_job.py jobs/executor.py conf/executors.yaml --url mongodb://h/db --queue events
+
+Exit code: 0 done, or stopped by Ctrl-C or SIGTERM where there is no other end; 1 a failure; 2 a mistake in the call
+or in CONF; 130 or 143 with --available-now stopped by Ctrl-C or SIGTERM before its end.
+"""
+
+
+def parser() -> job.Parser:
+    """The command line."""
+    made = job.Parser("executor.py", "Execute the events of a queue, with Spark.", EPILOG)
+    made.add_argument("conf", nargs="*", metavar="CONF", help="the files that declare executors and settings")
+    made.add_argument("--name", default="events", help="what the log and the history call this run (default: events)")
+    made.add_argument(
+        "--batch", type=job.count, default=1_000, metavar="N", help="events taken at a time (default: 1000)"
+    )
+    made.add_argument(
+        "--parallel", type=job.count, metavar="N", help="events executed at a time (default: as Spark has cores)"
+    )
+    end = made.add_mutually_exclusive_group()
+    end.add_argument("--available-now", action="store_true", help="end when what is new now is executed")
+    end.add_argument(
+        "--trigger", type=job.lasting, default=0, metavar="5s", help="take events so often (default: as they come)"
+    )
+    made.add_argument(
+        "--restarts",
+        type=job.count,
+        metavar="N",
+        help="give up after more than N failures of the query in a row (default: never)",
+    )
+    made.add_argument(
+        "--checkpoint", metavar="DIR", help="where the run remembers what it has taken (default: checkpoints/Q)"
+    )
+    return made
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run."""
+
+    args: argparse.Namespace
+    events: Events
+    checkpoint: str
+    before: dict[str, int]
+
+
+def prepare(args: argparse.Namespace) -> Plan:
+    """Check a call and its files. Raises `UsageError`, and `StoreError` where the queue cannot be reached."""
+    source, _ = job.checked(dict(args.option) | {"url": args.url, "queue": args.queue}, "stream")
+    try:
+        declared = declared_in(*args.conf)
+    except OSError as error:
+        beside = [str(one) for one in Path(str(error.filename)).parent.glob("*")]
+        raise UsageError(f"{error.filename}: {error.strerror}{near(str(error.filename), beside)}") from None
+    events = Events(source["url"], args.queue, executors=declared.executors, settings=declared.settings)
+    events.executors.check()
+    checkpoint = args.checkpoint or str(Path("checkpoints", args.queue))
+    return Plan(args, events, checkpoint, events.summary())
+
+
+def work(spark: SparkSession, plan: Plan, watch: job.Watch) -> job.Summary:
+    """Execute events, and tell what became of them."""
+    from spark_queue.events.query import ExecutorQuery
+
+    args, events, began = plan.args, plan.events, time.monotonic()
+    for one in events.executors.doubled():
+        watch.say(one)
+    query = ExecutorQuery(
+        events, plan.checkpoint, name=args.name, batch=args.batch, parallel=args.parallel, options=dict(args.option)
+    )
+    tally = {"events": 0, "batch": -1}
+
+    def look(running: StreamingQuery) -> None:
+        for one in running.recentProgress:
+            if one["batchId"] > tally["batch"]:
+                tally["batch"] = one["batchId"]
+                tally["events"] += one["numInputRows"]
+        watch.show("stopping" if watch.stopped else f"{tally['events']:,} executed")
+        if watch.stopped and running.isActive:
+            running.stop()
+
+    def wait(seconds: float, error: str) -> bool:
+        watch.say(f"{error}; starts again in {seconds:g} s")
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not watch.stopped:
+            time.sleep(0.1)
+        return not watch.stopped
+
+    with events:
+        query.run(
+            spark,
+            available_now=args.available_now,
+            every=args.trigger,
+            restarts=args.restarts,
+            look=look,
+            wait=wait,
+        )
+        return summary(plan, watch, tally["events"], time.monotonic() - began)
+
+
+def summary(plan: Plan, watch: job.Watch, executed: int, seconds: float) -> job.Summary:
+    """What was executed, in words and as facts."""
+    args, now = plan.args, plan.events.summary()
+    states = ", ".join(f"{number:,} {name}" for name, number in now.items() if number) or "nothing"
+    text = f"{job.plural(executed, 'event')} of {args.queue} executed in {seconds:.1f} s; the queue has {states}"
+    if watch.stopped:
+        text = f"stopped: {text}; a run with checkpoint {plan.checkpoint} goes on from here"
+    facts: dict[str, Any] = {
+        "job": "executor", "url": mask(args.url), "queue": args.queue, "checkpoint": plan.checkpoint,
+        "executed": executed, "seconds": round(seconds, 3), "before": plan.before, "status": now,
+        "stopped": watch.name_of_signal,
+    }  # fmt: skip
+    return job.Summary(text, facts, watch.code if args.available_now else 0)
+
+
+if __name__ == "__main__":
+    sys.exit(job.run(parser(), prepare, work))

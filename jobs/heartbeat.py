@@ -1,0 +1,133 @@
+"""Heartbeats: the events of an id are made, once or again and again."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import _job as job
+
+from spark_queue.errors import UsageError, near
+from spark_queue.events import Events
+from spark_queue.events.files import declared_in
+from spark_queue.events.heartbeats import Heartbeat, of_id, tick
+from spark_queue.store import mask
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+EPILOG = """\
+CONF is YAML, JSON or hub-queue's XML that declares heartbeats; see docs/events.md. A tick makes one event of each
+heartbeat with the ID. Without --every that is done once, without Spark, as an outside scheduler wants it; with it, a
+streaming query ticks for as long as it runs, and a tick that comes late is not made up for.
+
+Examples:
+  python jobs/heartbeat.py OneMinute --conf conf/heartbeats.yaml --url sqlite:///queues.db --queue events
+  python jobs/heartbeat.py FifteenMinute --conf conf/heartbeats.yaml --url redis://host/0 --queue events --every 15m
+
+Exit code: 0 done, or stopped by Ctrl-C or SIGTERM; 1 a failure; 2 a mistake in the call or in CONF.
+"""
+
+
+def parser() -> job.Parser:
+    """The command line."""
+    made = job.Parser("heartbeat.py", "Make the events of a heartbeat.", EPILOG)
+    made.add_argument("id", metavar="ID", help="the id of the heartbeat")
+    made.add_argument(
+        "--conf", action="append", required=True, metavar="FILE", help="a file that declares it; repeatable"
+    )
+    made.add_argument("--every", type=job.lasting, metavar="1m", help="tick so often (default: once)")
+    made.add_argument("--checkpoint", metavar="DIR", help="of the query (default: checkpoints/Q.ID)")
+    return made
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to make."""
+
+    args: argparse.Namespace
+    events: Events
+    heartbeats: list[Heartbeat]
+
+
+def prepare(args: argparse.Namespace) -> Plan:
+    """Check a call and its files. Raises `UsageError`."""
+    source, _ = job.checked(dict(args.option) | {"url": args.url, "queue": args.queue}, "push")
+    try:
+        declared = declared_in(*args.conf)
+    except OSError as error:
+        beside = [str(one) for one in Path(str(error.filename)).parent.glob("*")]
+        raise UsageError(f"{error.filename}: {error.strerror}{near(str(error.filename), beside)}") from None
+    events = Events(source["url"], args.queue, settings=declared.settings)
+    return Plan(args, events, of_id(declared.heartbeats, args.id))
+
+
+def once(plan: Plan) -> job.Summary:
+    """Tick, and tell what was made."""
+    with plan.events:
+        ids = tick(plan.events, plan.heartbeats, plan.args.id)
+    return summary(plan, ids, None)
+
+
+def work(spark: SparkSession, plan: Plan, watch: job.Watch) -> job.Summary:
+    """Tick again and again."""
+    args = plan.args
+    made: list[str] = []
+
+    def on_batch(_: DataFrame, number: int) -> None:
+        made.extend(tick(plan.events, plan.heartbeats, args.id))
+
+    query = (
+        spark.readStream.format("rate")
+        .load()
+        .writeStream.queryName(f"heartbeat {args.id}")
+        .option("checkpointLocation", args.checkpoint or str(Path("checkpoints", f"{args.queue}.{args.id}")))
+        .trigger(processingTime=f"{args.every} milliseconds")
+        .foreachBatch(on_batch)
+        .start()
+    )
+    began = time.monotonic()
+    with plan.events:
+        while not query.awaitTermination(job.TICK):
+            watch.show("stopping" if watch.stopped else f"{job.plural(len(made), 'event')} made")
+            if watch.stopped:
+                query.stop()
+    return summary(plan, made, watch.name_of_signal, round(time.monotonic() - began, 3))
+
+
+def summary(plan: Plan, ids: list[str], stopped: str | None, seconds: float = 0.0) -> job.Summary:
+    """What was made, in words and as facts."""
+    args = plan.args
+    text = f"{job.plural(len(ids), 'event')} of heartbeat {args.id} made in {args.queue}"
+    facts: dict[str, Any] = {
+        "job": "heartbeat", "id": args.id, "url": mask(args.url), "queue": args.queue, "events": len(ids),
+        "ids": ids if args.every is None else ids[-10:], "seconds": seconds, "stopped": stopped,
+    }  # fmt: skip
+    return job.Summary(text, facts)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run it: with Spark where it goes on, without where it ticks once."""
+    made = parser()
+    args = made.parse(argv)
+    if args.every is not None:
+        return job.run(made, prepare, work, argv)
+    try:
+        told = once(prepare(args))
+    except Exception as error:  # noqa: BLE001  the last gate: an exit code and a message of all that can happen
+        text, code = job.diagnosis(error)
+        print(f"{made.prog}: {text}", file=sys.stderr)
+        return code
+    print(f"{made.prog}: {told.text}", file=sys.stderr)
+    if args.json:
+        print(json.dumps(told.facts))
+    return told.code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,283 @@
+"""Events: made, taken, executed, and looked after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from json import JSONDecodeError, loads
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from spark_queue.cli.late import events
+from spark_queue.cli.parse import Command, Json, Queue, Url, Yes, app, argument, flag, group, option, seconds
+from spark_queue.cli.show import LONG, confirm, cut, dumped, plural, say, show, table, tell
+from spark_queue.errors import UsageError, near
+
+if TYPE_CHECKING:
+    from spark_queue.event import Event
+    from spark_queue.events import Events, Known, Record
+
+event = group("Events: messages that have a source, a type, URIs and a status, for executors to work on.")
+app.add_typer(event, name="event")
+
+Conf = Annotated[
+    list[Path] | None,
+    option("--conf", "FILE", "A file that declares executors, heartbeats or settings; repeatable."),
+]
+EventIds = Annotated[list[str], argument("ID", "The ids of events.")]
+
+
+@event.command("create", cls=Command)
+def event_create(
+    url: Url,
+    queue: Queue,
+    source: Annotated[str, argument("SOURCE", "Where it comes from, mostly a URI.")],
+    type: Annotated[str, argument("TYPE", "What has happened, mostly a URI.")],
+    uri: Annotated[list[str] | None, option("--uri", "URI", "What it is about; repeatable.")] = None,
+    uris: Annotated[
+        typer.FileText | None, option("--uris", "FILE", "What it is about, one a line; - is stdin.")
+    ] = None,
+    payload: Annotated[str | None, option("--payload", "JSON", "An object, a list or a value in JSON.")] = None,
+    text: Annotated[str | None, option("--text", "TEXT", "The payload as it is: text, or XML.")] = None,
+    max_uris: Annotated[
+        int | None, option("--max-uris", "N", "Several events, each about so many at most.", min=1)
+    ] = None,
+    priority: Annotated[bool, flag("--priority", help="It is taken before all without.")] = False,
+    conf: Conf = None,
+    json: Json = False,
+) -> None:
+    """Make an event, or, of more URIs than one may have, several."""
+    about = [*(uri or []), *(line.strip() for line in uris or () if line.strip())]
+    with _opened(url, queue, conf) as found:
+        most = max_uris or found.settings.max_uris
+        value = _value(payload, text)
+        if about or uris is not None:  # a file of URIs that is empty is about nothing, so there is nothing to do
+            ids = found.create_batch(source, type, value, about, max_uris=most, priority=priority)
+        else:
+            ids = [found.create(source, type, value, priority=priority)]
+    if json:
+        tell(ids)
+    else:
+        for id in ids:
+            show(id)
+    if not ids:
+        say("no URIs, so no event was made")
+
+
+@event.command("take", cls=Command)
+def event_take(
+    url: Url,
+    queue: Queue,
+    count: Annotated[int | None, option("--count", "N", "At most so many (default: 10).", min=1)] = None,
+    conf: Conf = None,
+    json: Json = False,
+) -> None:
+    """Take new events, which are pending then: those with priority first, then the oldest."""
+    with _opened(url, queue, conf) as found:
+        taken = found.take(count)
+    if json:
+        tell([_whole(one) for one in taken])
+    else:
+        for one in taken:
+            show(one.id)
+    if not taken:
+        say(f"no event of {queue} is new")
+        raise typer.Exit(1)
+
+
+@event.command("execute", cls=Command)
+def event_execute(url: Url, queue: Queue, ids: EventIds, conf: Conf = None, json: Json = False) -> None:
+    """Execute events that are pending, one after the other, in this process."""
+    with _opened(url, queue, conf) as found:
+        told = found.execute(ids)
+    _tell_statuses(told, json)
+
+
+@event.command("status", cls=Command)
+def event_status(url: Url, queue: Queue, ids: EventIds, json: Json = False) -> None:
+    """Show the status of events."""
+    with _opened(url, queue, None) as found:
+        told = found.status(ids)
+    _tell_statuses(told, json)
+
+
+def _tell_statuses(told: dict[str, str | None], json: bool) -> None:
+    if json:
+        tell(told)
+    else:
+        for id, status in told.items():
+            show(f"{id} {status or 'unknown'}")
+    if None in told.values():
+        raise typer.Exit(1)
+
+
+@event.command("list", cls=Command)
+def event_list(
+    url: Url,
+    queue: Queue,
+    status: Annotated[str | None, option("--status", "S", "With this status (default: any).")] = None,
+    older_than: Annotated[
+        Any, option("--older-than", "PT1H", "They have had it for longer; with --status.", parser=seconds)
+    ] = "0s",
+    limit: Annotated[int, option("--limit", "N", f"At most so many (default: {LONG}).", min=1)] = LONG,
+    json: Json = False,
+) -> None:
+    """Show events, with their statuses."""
+    with _opened(url, queue, None) as found:
+        if status is None:
+            if older_than:
+                raise UsageError("--older-than goes with --status: it tells how long an event has had it")
+            known = sorted(found.all(), key=lambda one: (one.event.created, one.event.id))
+        else:
+            known = [*found.get(found.find(status, round(older_than * 1000), limit + 1)).values()]
+    more, known = len(known) > limit, known[:limit]
+    if json:
+        tell([_whole(one.event) | {"status": one.status, "updated": one.updated} for one in known])
+    elif known:
+        table(("id", "status", "created (UTC)", "type", "source", "URIs", "payload"), map(_row, known))
+    if more:
+        say(f"there are more than these {plural(limit, 'event')}: show more with --limit")
+    if not known:
+        say(f"no such events in {queue}")
+
+
+def _row(one: Known) -> Sequence[object]:
+    made = one.event
+    payload = "" if made.payload is None else made.payload if isinstance(made.payload, str) else dumped(made.payload)
+    return made.id, one.status, made.created, made.type, made.source, len(made.uris), cut(payload)
+
+
+@event.command("summary", cls=Command)
+def event_summary(url: Url, queue: Queue, json: Json = False) -> None:
+    """Show how many events have which status."""
+    with _opened(url, queue, None) as found:
+        told = found.summary()
+    if json:
+        tell(told)
+    else:
+        table(("status", "events"), told.items())
+
+
+@event.command("reset", cls=Command)
+def event_reset(url: Url, queue: Queue, ids: EventIds, json: Json = False) -> None:
+    """Make events new again, whatever their status."""
+    with _opened(url, queue, None) as found:
+        done = found.reset(ids)
+    _tell_done(done, "reset", json)
+
+
+@event.command("fail", cls=Command)
+def event_fail(
+    url: Url,
+    queue: Queue,
+    ids: EventIds,
+    reason: Annotated[str, option("--reason", "TEXT", "Why, for the log.")] = "",
+    json: Json = False,
+) -> None:
+    """Make events failed that have not ended."""
+    with _opened(url, queue, None) as found:
+        done = found.fail(ids, reason)
+    _tell_done(done, "failed", json)
+
+
+@event.command("clear", cls=Command)
+def event_clear(
+    url: Url, queue: Queue, ids: EventIds, conf: Conf = None, yes: Yes = False, json: Json = False
+) -> None:
+    """Delete events, whatever their status; the log tells it."""
+    if not yes:
+        confirm(f"Delete {plural(len(set(ids)), 'event')} of {queue}?")
+    with _opened(url, queue, conf) as found:
+        done = found.clear(ids)
+    _tell_done(done, "deleted", json)
+
+
+def _tell_done(done: int, what: str, json: bool) -> None:
+    if json:
+        tell({what: done})
+    else:
+        show(f"{plural(done, 'event')} {what}")
+
+
+@event.command("log", cls=Command)
+def event_log(
+    url: Url,
+    queue: Queue,
+    limit: Annotated[int, option("--limit", "N", f"The oldest, at most so many (default: {LONG}).", min=1)] = LONG,
+    json: Json = False,
+) -> None:
+    """Show what was done to events, and by whom, the oldest first."""
+    with _opened(url, queue, None) as found:
+        records = found.log.records(limit + 1)
+    more, records = len(records) > limit, records[:limit]
+    if json:
+        tell(records)
+    elif records:
+        table(("time (UTC)", "what", "from", "to", "events", "by", "error"), map(_record, records))
+    if more:
+        say(f"there are more than these {plural(limit, 'record')}: show more with --limit")
+    if not records:
+        say(f"the log of {queue} is empty")
+
+
+def _record(one: Record) -> Sequence[object]:
+    ids = " ".join(one.ids[:3]) + (f" and {len(one.ids) - 3:,} more" if len(one.ids) > 3 else "")
+    error = next(iter(one.errors.values()), "").strip()
+    last = error.splitlines()[-1] if error else ""
+    return one.timestamp, one.message, one.came, one.went, ids, f"{one.user}@{one.host}", cut(last)
+
+
+@event.command("heartbeat", cls=Command)
+def event_heartbeat(
+    url: Url,
+    queue: Queue,
+    id: Annotated[str, argument("ID", "The id of the heartbeat.")],
+    conf: Conf = None,
+    json: Json = False,
+) -> None:
+    """Make the events of a heartbeat, as an outside scheduler wants it."""
+    if not conf:
+        raise UsageError("name the file that declares the heartbeat, with --conf")
+    declared = _declared(conf)
+    with events.Events(url, queue, settings=declared.settings) as found:
+        ids = events.tick(found, declared.heartbeats, id)
+    if json:
+        tell(ids)
+    else:
+        for one in ids:
+            show(one)
+
+
+# --- what they share ------------------------------------------------------------------------------------------------
+
+
+def _opened(url: str, queue: str, conf: Sequence[Path] | None) -> Events:
+    if not conf:
+        return events.Events(url, queue)
+    declared = _declared(conf)
+    return events.Events(url, queue, executors=declared.executors, settings=declared.settings)
+
+
+def _declared(conf: Sequence[Path]) -> Any:
+    try:
+        return events.declared_in(*conf)
+    except OSError as error:
+        file = Path(str(error.filename))
+        beside = [str(one) for one in file.parent.glob("*")]
+        raise UsageError(f"{file}: {error.strerror}{near(str(file), beside)}") from None
+
+
+def _value(payload: str | None, text: str | None) -> Any:
+    if payload is not None and text is not None:
+        raise UsageError("--payload and --text exclude each other")
+    if payload is None:
+        return text
+    try:
+        return loads(payload)
+    except JSONDecodeError as error:
+        raise UsageError(f"--payload is not JSON ({error}); for plain text there is --text") from None
+
+
+def _whole(one: Event) -> dict[str, Any]:
+    return {"id": one.id, **one.document()}

@@ -1,0 +1,192 @@
+"""Events in Spark: made of rows, executed by a query, looked at as rows; and a query that is killed."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_queue.errors import SchemaError
+from spark_queue.events import Events, Executor
+from spark_queue.events.frames import as_messages, view
+from spark_queue.events.query import ExecutorQuery
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "jobs"))
+job, executor, heartbeat = (importlib.import_module(name) for name in ("_job", "executor", "heartbeat"))
+
+S = "http://example.org/flights"
+
+
+def executors(folder):
+    """Functions that Spark takes to its workers as they are."""
+
+    def tell(event):
+        with open(f"{folder}/ran", "a") as file:
+            file.write(f"{event.id} {event.type} {os.getpid()}\n")
+
+    def work(event, config):
+        tell(event)
+        if event.type == "slow":
+            time.sleep(60)
+        if event.type == "bad" or (event.type == "flaky" and event.tries < 1):
+            raise ValueError(f"no flight {event.payload}")
+        return config
+
+    def here(event, config):
+        tell(event)
+        return str(SparkSession.builder.getOrCreate().range(3).count())
+
+    return [
+        Executor(S, ["good", "bad"], work),
+        Executor(S, "own", work, config="http://my/status"),
+        Executor(S, "slow", work, time_limit=200),
+        Executor(S, "flaky", work, retries=1, backoff=1),
+        Executor(S, "here", here, where="driver"),
+    ]
+
+
+def ran(folder):
+    lines = [line.split() for line in (folder / "ran").read_text().splitlines()]
+    return Counter(type for _, type, _ in lines), {type: int(pid) for _, type, pid in lines}
+
+
+def test_a_query_gives_each_event_its_status(spark, any_url, name, tmp_path):
+    rows = spark.range(6).selectExpr(
+        f"'{S}' AS source",
+        "element_at(array('good', 'own', 'bad', 'slow', 'flaky', 'here'), int(id + 1)) AS type",
+        "named_struct('n', id) AS payload",
+        "if(id = 0, sequence(1, 1001), if(id = 1, NULL, array(1))) AS uris",
+        "id = 5 AS priority",
+    )
+    rows = rows.withColumn("uris", rows.uris.cast("array<string>"))
+    as_messages(rows).write.format("queue").option("url", any_url).option("queue", name).mode("append").save()
+    with Events(any_url, name, executors=executors(tmp_path)) as events:
+        assert events.summary()["new"] == 8
+        assert next(iter(events.all())).event.payload["n"] in range(6)
+        missing = events.create(S, "missing", {"n": 7})
+        events.store.push(name, as_noise())
+        query = ExecutorQuery(events, str(tmp_path / "checkpoint"), parallel=2)
+        while events.summary()["new"]:  # what failed comes again
+            query.run(spark, available_now=True, restarts=3)
+        assert events.summary() == {
+            "new": 0, "pending": 0, "executing": 0, "finished": 4, "failed": 4, "http://my/status": 1, "3": 1,
+        }  # fmt: skip
+        times, pids = ran(tmp_path)
+        assert times == {"good": 3, "own": 1, "bad": 1, "slow": 1, "flaky": 2, "here": 1}
+        assert pids["here"] == os.getpid() and pids["good"] != os.getpid()
+        told = events.log.records()
+        errors = {id: error for one in told for id, error in one.errors.items()}
+        assert any("took longer than 0.2 s" in one for one in errors.values())
+        assert any("ValueError: no flight {'n': 2}" in one and "Traceback" in one for one in errors.values())
+        assert errors["noise"].startswith("it is no event") and "no executor" in errors[missing]
+        assert {one.transaction for one in told} == {"executing.events"}
+        known = {one.event.id: one.status for one in events.all()}
+
+    def seen(what):
+        return view(spark, any_url, name, what)
+
+    assert {row["id"]: row["status"] for row in seen("status").collect()} == {**known, "noise": "failed"}
+    assert seen("uris").where("uri <> '1'").count() == 1000
+    first = seen("queue").where("priority").collect()
+    assert [(row["type"], row["payload"], row["kind"], row["tries"]) for row in first] == [
+        ("here", '{"n":5}', "map", 0)
+    ]
+    ends = seen("log").where("`to` = 'failed'").selectExpr("explode(ids) AS id", "errors[id] AS error").collect()
+    assert {row["id"] for row in ends} == {id for id, status in known.items() if status == "failed"} | {"noise"}
+
+
+def as_noise():
+    from spark_queue.message import pushes
+
+    return pushes([{"no": "event"}], ids=["noise"])
+
+
+def test_rows_that_are_no_events_are_refused(spark):
+    for columns, message in (
+        ("'s' AS source", "events need the column 'type'"),
+        ("'s' AS source, 't' AS typ", r"events have no column 'typ'; did you mean 'type'\?"),
+        ("'s' AS source, 't' AS type, '1' AS id, array('u') AS uris", "so they cannot have ids"),
+    ):
+        with pytest.raises(SchemaError, match=message):
+            as_messages(spark.range(1).selectExpr(*columns.split(", ")))
+
+
+def test_the_jobs_execute_events_and_make_those_of_heartbeats(spark, sqlite_url, name, tmp_path):
+    where = ["--url", sqlite_url, "--queue", name]
+    beat = [*where, "FiveMinute", "--conf", str(ROOT / "conf" / "heartbeats.yaml")]
+    assert heartbeat.main(beat) == 0
+    plan = heartbeat.prepare(
+        heartbeat.parser().parse([*beat, "--every", "100ms", "--checkpoint", str(tmp_path / "b")])
+    )
+    watch = job.Watch("test")
+    with Events(sqlite_url, name) as events:
+
+        def stop_soon():
+            while events.summary()["new"] < 6:
+                time.sleep(0.05)
+            watch.signal = signal.SIGTERM
+
+        threading.Thread(target=stop_soon, daemon=True).start()
+        assert heartbeat.work(spark, plan, watch).facts["events"] >= 4
+        made = events.summary()["new"]
+        counted = events.create(S, "landed", {"flight": 1545}, ["/1545.json"])
+        args = [*where, str(ROOT / "conf" / "executors.yaml"), "--available-now", "--checkpoint", str(tmp_path / "c")]
+        facts = executor.work(spark, executor.prepare(executor.parser().parse(args)), job.Watch("test")).facts
+        assert (facts["executed"], facts["status"]["finished"], facts["status"]["new"]) == (made + 1, made, 0)
+        assert events.status([counted]) == {counted: "counted"}
+
+
+def test_a_query_that_is_killed_leaves_each_event_with_one_status(sqlite_url, name, tmp_path):
+    (tmp_path / "killed_work.py").write_text(
+        "import time\n"
+        "def work(event, config):\n"
+        "    time.sleep(0.01)\n"
+        "    with open(config, 'a') as file: file.write(event.id + '\\n')\n"
+        "    if event.payload['n'] % 10 == 0: raise ValueError('ten')\n"
+        "    return 'odd' if event.payload['n'] % 2 else None\n"
+    )
+    told = tmp_path / "ran"
+    told.touch()
+    conf = tmp_path / "conf.yaml"
+    conf.write_text(
+        json.dumps({"executors": [{"source": S, "type": "t", "function": "killed_work:work", "config": str(told)}]})
+    )
+    program = [
+        sys.executable, str(ROOT / "jobs" / "executor.py"), str(conf), "--url", sqlite_url, "--queue", name,
+        "--available-now", "--checkpoint", str(tmp_path / "c"), "--batch", "150", "--parallel", "2", "--json",
+    ]  # fmt: skip
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])}
+    with Events(sqlite_url, name) as events:
+        ids = [events.create(S, "t", {"n": n}) for n in range(200)]
+        died = subprocess.Popen(program, env=environ, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        end = time.monotonic() + 120
+        while len(told.read_text().split()) < 60:
+            assert died.poll() is None and time.monotonic() < end, died.communicate()
+            time.sleep(0.02)
+        died.kill()
+        died.communicate(timeout=60)
+        assert set(events.status(ids).values()) - {None} <= {"new", "executing", "finished", "failed", "odd"}
+        assert events.summary()["executing"] > 0
+        done = subprocess.run(
+            program, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["status"] == {
+            "new": 0, "pending": 0, "executing": 0, "finished": 80, "failed": 20, "odd": 100,
+        }  # fmt: skip
+        wanted = {id: "odd" if n % 2 else "finished" if n % 10 else "failed" for n, id in enumerate(ids)}
+        assert events.status(ids) == wanted
+        times = Counter(told.read_text().split())
+        assert set(times) == set(ids) and max(times.values()) <= 2
+        assert sum(times.values()) < 300, "what was settled does not run again"

@@ -1,0 +1,442 @@
+"""Events, executors and heartbeats as far as they need no store; hub-queue's cases by their names."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from datetime import UTC, date, datetime
+from pathlib import Path
+from xml.etree.ElementTree import fromstring
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_queue.errors import GraphError, OptionError
+from spark_queue.event import (
+    BASE,
+    HEARTBEAT,
+    STATUSES,
+    Event,
+    check_name,
+    chunks,
+    due,
+    long,
+    short,
+    written,
+)
+from spark_queue.events import Executor, Executors, Settings, declared_in, executors_in, heartbeats_in
+from spark_queue.events.heartbeats import of_id
+from spark_queue.events.run import TimeIsUp, run, within
+from spark_queue.message import Message, decode, encode
+from spark_queue.options import duration
+
+CONF = Path(__file__).parents[2] / "conf"
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+def event(type="t", source="s", **facts):
+    return Event("id", source, type, **{"created": NOW} | facts)
+
+
+def restored(one):
+    """What comes back of an event that was a message."""
+    payload, kind = encode(one.document())
+    return Event.of(Message(one.id, "q", decode(payload, kind), {}, one.mature, one.tries))
+
+
+# --- hub-queue: queue/payload ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("payload", "plain", "kind"),
+    [
+        ({"a": "text", "b": fromstring("<x>1</x>")}, {"a": "text", "b": "<x>1</x>"}, "map"),
+        ({"object": {"n": 1}}, {"object": {"n": 1}}, "map"),
+        (["one", "two", 3], ["one", "two", 3], "array"),
+        (fromstring("<a b='c'><d/>é</a>"), '<a b="c"><d />é</a>', "element"),
+        (("node",), ["node"], "array"),
+        (NOW, "2026-01-31T12:00:00+00:00", "atomic"),
+        (date(2026, 1, 31), "2026-01-31", "atomic"),
+        ("text", "text", "atomic"),
+        (3, "3", "atomic"),
+        (True, "true", "atomic"),
+        (None, None, "none"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_queue_payload(payload, plain, kind):
+    assert written(payload) == (plain, kind)
+    one = event(payload=plain, kind=kind)
+    again = restored(one)
+    assert (again.payload, again.kind) == (plain, kind)
+    assert written(again.payload)[0] == plain
+    if isinstance(payload, datetime):
+        assert datetime.fromisoformat(str(again.payload)) == payload
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+)
+
+
+@given(
+    st.dictionaries(texts, values, max_size=4) | st.lists(values, max_size=4) | texts, st.lists(texts), st.booleans()
+)
+def test_what_an_event_tells_comes_back(payload, uris, priority):
+    plain, kind = written(payload)
+    one = event(payload=plain, kind=kind, uris=tuple(uris), priority=priority, user="u", host="h")
+    assert restored(one) == one
+
+
+def test_bytes_are_no_payload():
+    with pytest.raises(TypeError, match="cannot be bytes"):
+        written(b"x")
+
+
+@pytest.mark.parametrize("payload", ["text", ["s"], {"source": "s"}, {"source": 1, "type": "t"}])
+def test_another_message_is_no_event(payload):
+    with pytest.raises(ValueError, match="it is no event"):
+        Event.of(Message("id", "q", payload))
+
+
+def test_an_event_of_another_program_needs_source_and_type_only():
+    one = Event.of(Message("id", "q", {"source": "s", "type": "t", "payload": [1]}, {}, NOW))
+    assert (one.payload, one.kind, one.uris, one.created) == ([1], "array", (), NOW)
+
+
+# --- names ----------------------------------------------------------------------------------------------------------
+
+
+def test_statuses_have_short_names_and_uris():
+    assert [long(one) for one in STATUSES] == [
+        f"{BASE}status/{name}" for name in ("new", "pending", "executing", "finished", "failed")
+    ]
+    for one in STATUSES:
+        assert short(long(one)) == one == short(long(one, "urn:x:"), "urn:x:")
+    assert short("http://my/status/half") == long("http://my/status/half") == "http://my/status/half"
+
+
+@pytest.mark.parametrize("name", ["", "two words", None, 3, "line\n"])
+def test_a_bad_source_or_type_is_refused(name):
+    with pytest.raises(OptionError, match="cannot name one"):
+        check_name(name, "source")
+
+
+@pytest.mark.parametrize(("number", "sizes"), [(1001, [500, 500, 1]), (500, [500]), (1, [1]), (0, [])])
+def test_uris_are_split(number, sizes):
+    uris = [str(n) for n in range(number)]
+    parts = chunks(uris)
+    assert [len(one) for one in parts] == sizes
+    assert [one for part in parts for one in part] == uris
+
+
+def test_uris_are_a_list_of_texts():
+    for wrong in ("/one", [""], [3]):
+        with pytest.raises(OptionError, match="uris must be a list of texts"):
+            chunks(wrong)
+    with pytest.raises(OptionError, match="max_uris must be at least 1"):
+        chunks(["a"], 0)
+
+
+def test_priority_comes_before_all_without_and_keeps_the_order():
+    later = datetime(2026, 2, 1, tzinfo=UTC)
+    assert due(NOW, True) < due(later, True) < datetime(2000, 1, 1, tzinfo=UTC) < due(NOW, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("PT1H", 3_600_000), ("PT30M", 1_800_000), ("P1DT12H", 129_600_000), ("PT0.5S", 500), ("P2W", 1_209_600_000),
+        ("PT1H30M5S", 5_405_000), ("30s", 30_000),
+    ],
+)  # fmt: skip
+def test_durations_of_iso_8601(text, ms):
+    assert duration(text) == ms
+
+
+@pytest.mark.parametrize("text", ["P", "PT", "P1M", "P1Y", "T1H", "PT-1S", "P1DT"])
+def test_what_is_no_duration(text):
+    with pytest.raises(ValueError, match="a duration such as"):
+        duration(text)
+
+
+# --- executors ------------------------------------------------------------------------------------------------------
+
+
+def test_an_executor_with_several_sources_and_types():
+    one = Executor(["a", "b"], ["x", "y"], print)
+    fits = [source + type for source in "abc" for type in "xyz" if one.matches(event(type, source))]
+    assert fits == ["ax", "ay", "bx", "by"]
+
+
+def test_the_first_of_doubled_executors_wins_and_the_others_are_told():
+    first, second = Executor("s", ["t", "u"], len), Executor(["s", "r"], "t", print)
+    executors = Executors([first, second])
+    assert executors.of(event("t")) is first
+    assert executors.of(event("t", "r")) is second
+    assert executors.of(event("v")) is None
+    assert executors.doubled() == ["events t of s go to len, and not to print after it"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"source": ()}, "an executor needs a source"),
+        ({"type": "two words"}, "type 'two words' cannot name one"),
+        ({"function": "nowhere"}, "function 'nowhere' must be a function, or module:function"),
+    ],
+)
+def test_an_executor_that_cannot_be(facts, message):
+    with pytest.raises(OptionError, match=message):
+        Executor(**{"source": "s", "type": "t", "function": print} | facts)
+
+
+def test_a_function_that_is_not_there_is_told_before_events_come():
+    with pytest.raises(OptionError, match=r"has no function 'nothin'; did you mean 'nothing'\?"):
+        Executors([Executor("s", "t", "spark_queue.events.examples:nothin")]).check()
+    with pytest.raises(OptionError, match="No module named 'nowhere'"):
+        Executors([Executor("s", "t", "nowhere:f")]).check()
+
+
+# --- what becomes of an event ---------------------------------------------------------------------------------------
+
+
+def become(function, tries=0, **facts):
+    made = Executors([Executor("s", "t", function, **facts)])
+    return run(event(tries=tries), made, Settings())
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [(None, "finished"), ("", "finished"), ("half", "half"), (f"{BASE}status/finished", "finished"), ("new", "new")],
+)
+def test_what_a_function_gives_is_the_status(said, status):
+    result = become(lambda event, config: said)
+    assert (result.status, result.error) == (status, "")
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [(3, "as a text"), ("pending", "cannot give the status"), ("two words", "cannot be an outcome")],
+)
+def test_what_no_status_can_be_fails_the_event(said, message):
+    result = become(lambda event, config: said)
+    assert result.status == "failed" and message in result.error
+
+
+def test_what_a_function_raises_is_told_with_its_trace_and_without_ours():
+    def work(event, config):
+        raise KeyError("missing")
+
+    result = become(work)
+    assert result.status == "failed" and result.first == "KeyError: 'missing'"
+    assert "in work" in result.error and "events/run.py" not in result.error
+    assert become(lambda event, config: exit(3)).status == "failed"
+
+
+def test_a_missing_executor_fails_the_event():
+    result = run(event("other"), Executors(), Settings())
+    assert (result.status, result.error) == ("failed", "there is no executor for events other of s")
+
+
+def test_retries_come_later_and_later_and_end():
+    def work(event, config):
+        raise ValueError(config)
+
+    told = [become(work, tries, retries=3, backoff=100) for tries in range(5)]
+    assert [(one.status, one.again) for one in told] == [
+        ("new", 100), ("new", 200), ("new", 400), ("failed", None), ("failed", None),
+    ]  # fmt: skip
+
+
+def test_a_function_that_takes_too_long_is_ended():
+    def stubborn(event, config):
+        try:
+            time.sleep(30)
+        except Exception:  # noqa: BLE001  as a function may
+            time.sleep(30)
+
+    began = time.monotonic()
+    result = become(stubborn, time_limit=50)
+    assert time.monotonic() - began < 5
+    assert result.status == "failed" and "took longer than 0.05 s" in result.error
+
+
+def test_a_time_limit_holds_in_any_thread():
+    told = []
+
+    def spin():
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            pass
+
+    def call():
+        for work in (spin, lambda: time.sleep(1.2)):
+            try:
+                within(0.05, work)
+            except TimeIsUp:
+                told.append("up")
+        told.append(within(5, lambda: 3))
+        try:
+            within(5, lambda: {}["x"])
+        except KeyError as error:
+            told.append(error.args[0])
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join(20)
+    assert told == ["up", "up", 3, "x"]
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+YAML = """\
+executors:
+  - source: http://example.org/flights
+    type: [landed, departed]
+    function: spark_queue.events.examples:nothing
+    config: {deep: [1, 2]}
+    timeLimit: PT10M
+    retries: 3
+    backoff: 10s
+    where: driver
+heartbeats:
+  - {id: OneMinute, type: ping, payload: {a: 1}}
+  - {id: OneMinute, source: mine, type: pong}
+  - {id: OneMinute, source: skipped}
+settings:
+  pendingTimeout: PT5M
+  detailedLog: true
+"""
+
+XML = """\
+<?xml version="1.0" encoding="UTF-8"?>
+<q:config xmlns:q="http://noslogan.org/hub-queue">
+  <q:executor>
+    <q:source>a</q:source>
+    <q:source>b</q:source>
+    <q:type>x</q:type>
+    <q:type>y</q:type>
+    <q:module>spark_queue.events.examples:nothing</q:module>
+    <q:language>python</q:language>
+    <q:database>ignored</q:database>
+    <q:config><limit>3</limit></q:config>
+  </q:executor>
+  <q:heartbeat-config>
+    <q:description>one</q:description>
+    <q:heartbeat-id>OneMinute</q:heartbeat-id>
+    <q:source>s</q:source>
+    <q:type>ping</q:type>
+  </q:heartbeat-config>
+  <q:heartbeat-config>
+    <q:hearbeat-id>FiveMinute</q:hearbeat-id>
+    <q:type>ping</q:type>
+    <q:payload>text</q:payload>
+  </q:heartbeat-config>
+  <q:heartbeat-config>
+    <q:heartbeat-id>FifteenMinute</q:heartbeat-id>
+    <q:source>s</q:source>
+  </q:heartbeat-config>
+</q:config>
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(text, name="conf.yaml"):
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_a_file_declares_executors_heartbeats_and_settings(file, caplog):
+    declared = declared_in(file(YAML))
+    (one,) = declared.executors
+    assert (one.type, one.config, one.time_limit, one.retries) == (
+        ("landed", "departed"),
+        {"deep": [1, 2]},
+        600_000,
+        3,
+    )
+    assert (one.backoff, one.where, one.place) == (10_000, "driver", "conf.yaml:2")
+    assert [(beat.source, beat.type, beat.payload) for beat in declared.heartbeats] == [
+        (HEARTBEAT, "ping", {"a": 1}), ("mine", "pong", None),
+    ]  # fmt: skip
+    assert declared.settings == Settings(pending_timeout=300_000, detailed_log=True)
+    assert "line 13: heartbeat 'OneMinute' has no type, so it is skipped" in caplog.text
+
+
+def test_the_xml_of_hub_queue_is_read_with_both_spellings_of_heartbeat_id(file, caplog):
+    path = file(XML, "conf.xml")
+    (one,) = executors_in(path)
+    assert (one.source, one.type, one.config) == (("a", "b"), ("x", "y"), "<limit>3</limit>")
+    assert one.work()(event(), None) is None
+    assert [(beat.id, beat.source, beat.payload) for beat in heartbeats_in(path)] == [
+        ("OneMinute", "s", None), ("FiveMinute", HEARTBEAT, "text"),
+    ]  # fmt: skip
+    assert "line 24: heartbeat 'FifteenMinute' has no type, so it is skipped" in caplog.text
+
+
+def test_doubled_executors_are_told_with_their_places(file, caplog):
+    body = "executors:\n" + "  - {source: s, type: t, function: a:b}\n" * 2
+    executors = executors_in(file(body), file(body, "more.yaml"))
+    assert len(executors) == 4
+    assert "events t of s go to a:b (conf.yaml:2), and not to a:b (conf.yaml:3) after it" in caplog.text
+    assert "a:b (more.yaml:3) after it" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "mistakes"),
+    [
+        ("executors:\n  - {source: s, type: t}\n", ["line 2", "'function' is missing"]),
+        ("executors:\n  - source: s\n    type: t\n    function: a:b\n    timelimit: 3\n", ["line 5", "'timeLimit'?"]),
+        ("executors:\n  - {source: s, type: t, function: a:b, where: here}\n", ["'driver' or 'executors'"]),
+        ("executors:\n  - {source: [], type: 'a b', function: a}\n", ["3 mistakes", "module:function", "blanks"]),
+        ("heartbeats:\n  - {id: x, typ: t}\n", ["unknown key; did you mean 'type'?"]),
+        ("settings:\n  pendingTimeout: soon\n", ["line 2", "a duration such as"]),
+        ("settings:\n  maxUris: 0\n", ["greater than or equal to 1"]),
+        ("executers: []\n", ["unknown key; did you mean 'executors'?"]),
+        ("- a\n", ["it must be a mapping with the keys executors, heartbeats, settings"]),
+        ("executors: [\n", ["line"]),
+        ("<q><executor><source>s</source><type>t</type><module>/a/b.sjs</module></executor></q>", ["/a/b.sjs"]),
+        ("<a/>", ["declares neither an executor nor a heartbeat-config"]),
+        ("<a>\n<b></a>", ["line 2", "no XML that can be read"]),
+        ("<!DOCTYPE a [<!ENTITY x 'y'>]>\n<a>&x;</a>", ["no XML that can be read", "EntitiesForbidden"]),
+    ],
+)  # fmt: skip
+def test_mistakes_of_a_file_are_told_by_line(file, text, mistakes):
+    with pytest.raises(GraphError) as error:
+        declared_in(file(text))
+    assert "conf.yaml has " in str(error.value)
+    for one in mistakes:
+        assert one in str(error.value)
+
+
+def test_settings_stand_in_one_file(file):
+    body = "settings: {maxUris: 3}\n"
+    with pytest.raises(GraphError, match="tells settings already"):
+        declared_in(file(body), file(body, "more.yaml"))
+
+
+# --- hub-queue: heartbeat/load --------------------------------------------------------------------------------------
+
+
+def test_heartbeat_load(file):
+    beats = heartbeats_in(CONF / "heartbeats.yaml")
+    numbers = {id: len(of_id(beats, id)) for id in ("OneMinute", "FiveMinute", "FifteenMinute")}
+    assert numbers == {"OneMinute": 1, "FiveMinute": 2, "FifteenMinute": 3}
+    with pytest.raises(OptionError, match=r"no heartbeat 'TenMinute'; did you mean"):
+        of_id(beats, "TenMinute")
+
+
+def test_what_ships_is_sound(caplog):
+    with caplog.at_level(logging.WARNING):
+        declared_in(CONF / "executors.yaml", CONF / "heartbeats.yaml")
+        Executors(executors_in(CONF / "executors.yaml")).check()
+    assert not caplog.records
