@@ -106,7 +106,8 @@ async def batches(url: str, path: str, messages: int) -> Rates:
 def keuss(backend: str, url: str) -> Iterator[str]:
     """keuss behind HTTP."""
     run = ["node", str(Path(__file__).with_name("keuss_rest.js")), backend, url]
-    with subprocess.Popen(run, stdout=subprocess.PIPE, text=True, env=os.environ | {"NODE_PATH": str(MODULES)}) as process:
+    env = os.environ | {"NODE_PATH": str(MODULES)}
+    with subprocess.Popen(run, stdout=subprocess.PIPE, text=True, env=env) as process:
         try:
             assert process.stdout is not None
             yield f"http://127.0.0.1:{int(process.stdout.readline())}"
