@@ -28,7 +28,7 @@ def serve(
     ] = None,
     declared: Annotated[
         list[Path] | None,
-        option("--executors", "FILE", "Executors, heartbeats and settings of the events; repeatable."),
+        option("--conf", "FILE", "Executors, heartbeats and settings of the events; repeatable."),
     ] = None,
     host: Annotated[str, option("--host", "ADDRESS", "Where to listen (default: 127.0.0.1).")] = "127.0.0.1",
     port: Annotated[

@@ -195,7 +195,7 @@ class Service:
             self.events.store.close()
 
 
-def _served(request: Request) -> Service:
+async def _served(request: Request) -> Service:  # else FastAPI would call it in a thread
     found: Service = request.app.state.service
     return found
 

@@ -44,7 +44,7 @@ def hub(request, urls, tmp_path_factory):
     url = urls[request.param]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("tests.serving.ROOT", f"{folder}:{__file__.rpartition('/tests/')[0]}")
-        args = ["--url", f"ns={url}", "--events", f"ns/{queue}", "--executors", folder / "work.yaml"]
+        args = ["--url", f"ns={url}", "--events", f"ns/{queue}", "--conf", folder / "work.yaml"]
         with serving(folder, *args) as server, Events(url, queue) as events:
             yield server, events
     with open_store(url) as store:

@@ -81,7 +81,7 @@ def test_a_database_that_is_down_is_told_and_keeps_nobody_else_waiting(tmp_path)
         (["--url", "a=sqlite:///q.db", "--token-file", "nowhere"], "nowhere: No such file"),
         (["--url", "a=sqlite:///q.db", "--events", "b/events"], "there is no namespace 'b'"),
         (["--url", "a=sqlite:///q.db", "--events", "a"], "NAMESPACE/QUEUE"),
-        (["--url", "a=sqlite:///q.db", "--executors", "nowhere.yaml"], "nowhere.yaml: No such file"),
+        (["--url", "a=sqlite:///q.db", "--conf", "nowhere.yaml"], "nowhere.yaml: No such file"),
         (["--url", "a=sqlite:///q.db", "--tls-cert", "nowhere.pem"], "there is no such file"),
         (["--url", "a=sqlite:///q.db", "--max-wait", "never"], "must end"),
     ],

@@ -34,7 +34,8 @@ FLOORS = [
     {"store"},
     {"client", "operations", "spark", "statistics"},
     {"exchange", "events"},
-    {"cli", "rest"},
+    {"rest"},
+    {"cli"},
 ]
 DATABASES = {"pymongo", "bson", "redis", "sqlite3"}
 

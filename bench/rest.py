@@ -1,0 +1,181 @@
+"""REST: pushed, and reserved and committed, by one and by many, beside a server in keuss-server's form.
+
+    python bench/rest.py                          all stores; keuss on those that it has
+    python bench/rest.py --load --seconds 60      64 clients on all stores at once: nothing lost, nothing shared
+
+keuss-server itself is not on npm: beside us runs the real keuss 2.0.6 behind the least of an HTTP server in Node.js
+(`keuss_rest.js`), on the same database, called by the same client. It has no batches, so what we do in batches is
+compared with its single messages. Each rate is a median of rounds, in which both take turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from common import ROOT, STORES, arguments, check, databases, keep, say, setup_of
+
+from spark_queue import open_store
+from tests.http_load import JSON, Caller, load
+from tests.serving import serving
+
+#: Connections that are used at once, and messages of a batch.
+CALLERS, BATCH = 16, 500
+
+#: keuss' backends in which the same layout is kept.
+KEUSS = {"mongodb": "mongo", "redis": "redis-oq"}
+MODULES = ROOT / "tests" / "interop" / "keuss_driver" / "node_modules"
+
+PAYLOAD = json.dumps({"n": 1, "carrier": "UA", "origin": "EWR", "text": "x" * 50}).encode()
+
+Rates = dict[str, float]
+
+
+async def all_at_once(url: str, messages: int, each: int, step: Callable[[Caller], Awaitable[int]]) -> float:
+    """Messages a second, if CALLERS take turns with steps of so many messages each, until all are done."""
+    steps, done = iter(range(0, messages, each)), 0
+
+    async def work() -> None:
+        nonlocal done
+        async with Caller(url) as caller:
+            for _ in steps:
+                got = await step(caller)
+                done += got
+
+    start = time.perf_counter()
+    await asyncio.gather(*(work() for _ in range(CALLERS)))
+    took = time.perf_counter() - start
+    check(done, messages)
+    return done / took
+
+
+async def singles(url: str, path: str, messages: int) -> Rates:
+    """Pushed one by one, then reserved and committed one by one."""
+
+    async def push(caller: Caller) -> int:
+        status, _, _ = await caller.call("PUT", path, PAYLOAD, JSON)
+        return int(status == 200)
+
+    async def work(caller: Caller) -> int:
+        status, headers, _ = await caller.call("GET", f"{path}?reserve=1&to=20000")
+        if status != 200:
+            return 0
+        status, _, _ = await caller.call("PATCH", f"{path}/commit/{headers['x-ks-id']}")
+        return int(status == 204)
+
+    pushed = await all_at_once(url, messages, 1, push)
+    return {"push": pushed, "reserve+commit": await all_at_once(url, messages, 1, work)}
+
+
+async def batches(url: str, path: str, messages: int) -> Rates:
+    """The same in batches."""
+    body = b"[" + b",".join([b'{"payload":%b}' % PAYLOAD] * BATCH) + b"]"
+
+    async def push(caller: Caller) -> int:
+        status, _, _ = await caller.call("POST", f"{path}/batch", body, JSON)
+        return BATCH * (status == 200)
+
+    async def work(caller: Caller) -> int:
+        _, _, text = await caller.call("GET", f"{path}/batch?n={BATCH}&reserve=1")
+        taken = json.loads(text)
+        if not taken["messages"]:
+            return 0
+        held = json.dumps([taken["reservation"]]).encode()
+        _, _, text = await caller.call("PATCH", f"{path}/commit", held, JSON)
+        return int(json.loads(text)["committed"])
+
+    pushed = await all_at_once(url, messages, BATCH, push)
+    return {"push, batches": pushed, "reserve+commit, batches": await all_at_once(url, messages, BATCH, work)}
+
+
+@contextmanager
+def keuss(backend: str, url: str) -> Iterator[str]:
+    """keuss behind HTTP."""
+    run = ["node", str(Path(__file__).with_name("keuss_rest.js")), backend, url]
+    env = os.environ | {"NODE_PATH": str(MODULES)}
+    with subprocess.Popen(run, stdout=subprocess.PIPE, text=True, env=env) as process:
+        try:
+            assert process.stdout is not None
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        finally:
+            process.kill()
+
+
+def measure(store: str, url: str, messages: int, rounds: int) -> dict[str, Rates]:
+    """The medians of ours, and of keuss where it has such a store."""
+    found: dict[str, list[Rates]] = {"ours": [], "keuss": []}
+    with tempfile.TemporaryDirectory() as folder, serving(Path(folder), "--url", f"ns={url}") as server:
+        for number in range(rounds + 1):  # the first warms up
+            name = f"bench{uuid.uuid4().hex[:12]}"
+            ours = asyncio.run(singles(server.url, f"/q/ns/{name}", messages))
+            ours |= asyncio.run(batches(server.url, f"/q/ns/{name}", messages // BATCH * BATCH * 10))
+            theirs: Rates = {}
+            if store in KEUSS and shutil.which("node") and MODULES.exists():
+                with keuss(KEUSS[store], url) as other:
+                    theirs = asyncio.run(singles(other, f"/q/ns/{name}", messages))
+            with open_store(url) as opened:
+                check(opened.sizes(name).total, 0)
+                opened.drop(name)
+            if number:
+                found["ours"].append(ours)
+                found["keuss"].append(theirs)
+    return {who: {way: statistics.median(one[way] for one in all) for way in all[0]} for who, all in found.items()}
+
+
+def under_load(urls: dict[str, str], seconds: float) -> None:
+    """64 clients on all stores; ends the program where something was lost, shared or refused."""
+    name = f"bench{uuid.uuid4().hex[:12]}"
+    spaces = [one for ns, url in urls.items() for one in ("--url", f"{ns}={url}")]
+    with tempfile.TemporaryDirectory() as folder, serving(Path(folder), *spaces) as server:
+        tally = asyncio.run(load(server.url, [f"/q/{ns}/{name}" for ns in urls], 64, seconds))
+    for url in urls.values():
+        with open_store(url) as opened:
+            check(opened.sizes(name).total, 0)
+            opened.drop(name)
+    print(
+        f"64 clients, {seconds:g} s: {tally.calls:,} calls, {len(tally.pushed):,} messages pushed, "
+        f"{len(tally.received & tally.pushed):,} of them received, {len(tally.wrong)} errors"
+    )
+    if tally.wrong:
+        raise SystemExit("\n".join(tally.wrong[:20]))
+
+
+def main() -> int:
+    parser = arguments(__doc__ or "", messages=1_000, rounds=3)
+    parser.add_argument("--load", action="store_true", help="64 clients on all stores at once, instead")
+    parser.add_argument("--seconds", type=float, default=60, help="of that (default %(default)s)")
+    args = parser.parse_args()
+    print(setup_of())
+    with tempfile.TemporaryDirectory(prefix="spark-queue-bench-") as folder:
+        urls = databases(folder, args.only or list(STORES))
+        if args.load:
+            under_load(urls, args.seconds)
+            return 0
+        results: dict[str, Any] = {}
+        for store, url in urls.items():
+            say(f"{store} …")
+            results[store] = found = measure(store, url, args.messages, args.rounds)
+            for way, rate in found["ours"].items():
+                theirs = found["keuss"].get(way.partition(",")[0])
+                beside = f", {rate / theirs:5.1f} times keuss' {theirs:,.0f}" if theirs else ""
+                print(f"{store:8} {way:24} {rate:10,.0f} messages/s{beside}")
+    keep(args.json, results)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
