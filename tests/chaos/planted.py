@@ -46,9 +46,9 @@ BUGS: dict[str, tuple[str, str, str]] = {
         "        if number < 0:\n            store.unstage(",
     ),
     "committed when it is read": (
-        "spark/stream.py",
-        "            check_fetched(store, self.options, share, rows)\n",
-        "            check_fetched(store, self.options, share, rows)\n            store.commit(queue, share.tag)\n",
+        "spark/share.py",
+        "        _check_fetched(store, options, share, rows)\n",
+        "        _check_fetched(store, options, share, rows)\n        store.commit(queue, share.tag)\n",
     ),
     "committed when it is planned": (
         "spark/consumer.py",
@@ -57,8 +57,8 @@ BUGS: dict[str, tuple[str, str, str]] = {
     ),
     "a new epoch at each start": (
         "spark/consumer.py",
-        "        self._own(start)\n",
-        "        start = {**start, 'consumer': self.initial['consumer']}\n        self._own(start)\n",
+        "        self.commit(start)\n",
+        "        start = {**start, 'consumer': self.initial['consumer']}\n        self.commit(start)\n",
     ),
     "commit without a fence": (
         "store/sqlite.py",
