@@ -24,7 +24,7 @@ import pyarrow as pa
 from spark_queue.buckets import Buckets, Layout
 from spark_queue.errors import OptionError
 from spark_queue.message import Json, Message, messages, new_id_array, pushes
-from spark_queue.options import name_of_consumer
+from spark_queue.options import name_of_holder
 from spark_queue.store import open_store
 from spark_queue.store.apart import compact
 from spark_queue.store.base import Death, Sizes, Store, layout_of
@@ -80,7 +80,7 @@ class Queue:
         self.store.check_queue(self.dead_name)
         self.consumer = consumer or f"py-{uuid.uuid4().hex[:12]}"
         try:
-            name_of_consumer(self.consumer)
+            name_of_holder(self.consumer)
         except ValueError as error:
             raise OptionError(f"consumer {consumer!r} must be {error}", option="consumer") from None
         self._run = uuid.uuid4().hex[:6]

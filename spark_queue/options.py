@@ -110,9 +110,17 @@ def name_of_consumer(text: str) -> str:
     """
     if not _NAME.fullmatch(text):
         raise ValueError("1 to 100 letters, digits and _ . : @ -")
-    if text == LOG:
-        raise ValueError(f"another name than {LOG!r}, which is that of what logs hold")
     return text
+
+
+def name_of_holder(text: str) -> str:
+    """The same, of one who reserves: not that under which logs hold what they retain.
+
+    Raises `ValueError`.
+    """
+    if text == LOG:
+        raise ValueError(f"another name than {LOG!r}, under which logs hold what they retain")
+    return name_of_consumer(text)
 
 
 def _urls(text: str) -> dict[str, str]:
@@ -199,7 +207,7 @@ class QueueOptions:
         True, "`true`",
     )  # fmt: skip
     consumer: str | None = _option(
-        name_of_consumer, ("stream", "settle"),
+        name_of_holder, ("stream", "settle"),
         "Who holds the reservations; give it to know it in the tools, and to `settle`.",
         None, "made, and kept in the checkpoint",
     )  # fmt: skip

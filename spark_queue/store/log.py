@@ -419,12 +419,12 @@ class Log:
         """
         most = CLAIM if most is None else most
         head = self._open()
-        now = self._store.now()
         old = head.sealing
-        if old is not None and old.by.token != self._token and old.by.lives(now):
-            return 0
         ready = self._ready(before, most)
         if old is None and not ready:
+            return 0
+        now = self._store.now()
+        if old is not None and old.by.token != self._token and old.by.lives(now):
             return 0
         after = () if old is None else (*old.after, old.tag)
         claim = _Sealing(f"{head.next}/{uuid.uuid4().hex[:12]}", after, Owner.here(self._token, now))
@@ -437,8 +437,8 @@ class Log:
             self._store.rollback(self._queue, f"{LOG}/{tag}", failed=False)
         made = self._adopted(begun, claim) if after else None
         if made is None:
-            made = self._taken(begun, claim, most, -(-ready // SEGMENT), before)
-        return self._decide(claim, made)
+            made = self._taken(begun, claim, most, -(-ready // SEGMENT), before, now)
+        return self._decide(begun, claim, made)
 
     def _ready(self, before: int, most: int = 1) -> int:
         """How many messages may be sealed, counted up to `most`."""
@@ -455,17 +455,29 @@ class Log:
         tail = head.segments[-1] if head.segments and head.next > head.first else None
         if tail is None or self._holds(tail.tag) <= tail.rows:
             return None
-        self._store.retag(self._queue, tag, f"{LOG}/{tail.tag}", lease=None)
+        if not self._grow(claim, tail):
+            return _Made(())
         return _Made((), tail._replace(rows=self._holds(tail.tag), sealed=self._store.now(), last=None))
+
+    def _grow(self, claim: _Sealing, tail: Segment) -> bool:
+        """Pass what the claim holds on to the last segment, unless somebody has taken over.
+
+        Nothing comes to the claim's tag any more. So whoever takes over after the look finds all of it there, or on
+        its way, and passes it on before he goes by what the segment holds.
+        """
+        head = self._open()
+        if head.sealing is None or head.sealing.tag != claim.tag:
+            return False
+        self._store.retag(self._queue, f"{LOG}/{claim.tag}", f"{LOG}/{tail.tag}", lease=None)
+        return True
 
     def _holds(self, tag: str) -> int:
         return sum(one.rows for one in self._store.reservations(self._queue, f"{LOG}/{tag}"))
 
-    def _taken(self, head: _Head, claim: _Sealing, most: int, parts: int, before: int) -> _Made:
+    def _taken(self, head: _Head, claim: _Sealing, most: int, parts: int, before: int, now: int) -> _Made:
         """Take messages, as new segments or for the last one."""
         tag = f"{LOG}/{claim.tag}"
         taken = self._store.reserve(self._queue, tag, most, partitions=max(1, parts), lease=None, before=before)
-        now = self._store.now()
         if len(taken) != 1 or taken[0] > SMALL:
             made = [Segment(f"{claim.tag}/{part}", rows, now, None) for part, rows in enumerate(taken) if rows]
             return _Made(tuple(made))
@@ -477,7 +489,8 @@ class Log:
         tail = head.segments[-1] if head.segments and head.next > head.first else None
         if tail is None or tail.last is None or tail.rows + rows > SEGMENT or first <= tail.last:
             return _Made((Segment(tag, rows, now, last),))
-        self._store.retag(self._queue, f"{LOG}/{tag}", f"{LOG}/{tail.tag}", lease=None)
+        if not self._grow(claim, tail):
+            return _Made(())
         return _Made((), tail._replace(rows=tail.rows + rows, sealed=now, last=last))
 
     def _span(self, tag: str) -> tuple[int, int] | None:
@@ -489,12 +502,9 @@ class Log:
         ]
         return (moments[0], moments[-1]) if moments else None
 
-    def _decide(self, claim: _Sealing, made: _Made) -> int:
+    def _decide(self, head: _Head, claim: _Sealing, made: _Made) -> int:
         """Write down what was sealed, unless it was taken over; give the number of messages."""
-        while True:
-            head = self._open()
-            if head.sealing is None or head.sealing.tag != claim.tag:
-                break
+        while head.sealing is not None and head.sealing.tag == claim.tag:
             segments = head.segments
             rows = sum(one.rows for one in made.segments)
             if made.grown is not None:
@@ -502,6 +512,7 @@ class Log:
                 segments = (*segments[:-1], made.grown)
             if self._write(replace(head, segments=(*segments, *made.segments), sealing=None)):
                 return rows
+            head = self._open()  # somebody trims, or has taken over
         tags = {one.tag for one in (*made.segments, *([made.grown] if made.grown else []))}
         if any(one.tag in tags for _, one in self._segments(head, 0)):
             return sum(one.rows for one in made.segments)  # the answer was lost, and then somebody else wrote
