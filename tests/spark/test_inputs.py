@@ -14,9 +14,9 @@ from spark_queue.message import messages, pushes
 from spark_queue.options import QueueOptions
 from spark_queue.spark.consumer import Consumer
 from spark_queue.spark.inputs import Inputs
+from spark_queue.spark.queries import drain
 from spark_queue.spark.schema import joiner, read_schema
 from spark_queue.spark.share import side_by_side
-from spark_queue.spark.queries import drain
 from spark_queue.store.owner import revoke
 from tests.spark.conftest import SPARK
 from tests.spark.test_stream import stopped, until
