@@ -6,7 +6,7 @@ but is where the message lies (see `spark_queue.events`). Words and URIs are tho
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
@@ -32,6 +32,9 @@ TYPES = f"{BASE}event/"
 
 #: How a payload is written: nothing; the text of an XML element; an object; a list; anything else, as text.
 Kind = Literal["none", "element", "map", "array", "atomic"]
+KINDS = frozenset(get_args(Kind))
+
+_NO_EVENT = "it is no event: no JSON object with the texts source and type"
 
 #: What events may be about at most, unless that is told.
 MAX_URIS = 500
@@ -64,27 +67,34 @@ class Event:
     @classmethod
     def of(cls, message: Message) -> Event:
         """The event that a message is. Raises `ValueError` for a message that is none."""
-        told = message.payload
-        if not isinstance(told, dict) or not all(isinstance(told.get(name), str) for name in ("source", "type")):
-            raise ValueError("it is no event: no JSON object with the texts source and type")
-        uris, created, payload = told.get("uris") or (), told.get("created"), told.get("payload")
-        if not isinstance(uris, list | tuple) or not all(isinstance(one, str) for one in uris):
+        return cls.told(message.id, message.payload, message.tries, lambda: message.mature)
+
+    @classmethod
+    def told(cls, id: str, told: object, tries: int, mature: Callable[[], datetime]) -> Event:
+        """The same, of what is in the message; `mature` is asked where that does not tell when it was created."""
+        if not isinstance(told, dict):
+            raise ValueError(_NO_EVENT)
+        source, type, uris, created = (told.get(name) for name in ("source", "type", "uris", "created"))
+        if not (isinstance(source, str) and isinstance(type, str)):
+            raise ValueError(_NO_EVENT)
+        if uris and not (isinstance(uris, list) and all(isinstance(one, str) for one in uris)):
             raise ValueError("its uris are no list of texts")
+        payload: Any = told.get("payload")
         kind: Any = told.get("kind")
-        if kind not in get_args(Kind):
+        if kind not in KINDS:
             payload, kind = written(payload)
         return cls(
-            message.id,
-            str(told["source"]),
-            str(told["type"]),
+            id,
+            source,
+            type,
             payload,
             kind,
-            tuple(uris),
+            tuple(uris or ()),
             told.get("priority") is True,
             str(told.get("user") or ""),
             str(told.get("host") or ""),
-            moment(created) if isinstance(created, str) else message.mature,
-            message.tries,
+            moment(created) if isinstance(created, str) else mature(),
+            tries,
         )
 
     def document(self) -> dict[str, Any]:

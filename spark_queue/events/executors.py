@@ -6,7 +6,7 @@ several fit, the first that was declared has the event, and `Executors.doubled` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Annotated, Any, Literal
@@ -54,7 +54,7 @@ def _lasting(value: Any) -> Any:
 DECLARED = ConfigDict(extra="forbid", alias_generator=to_camel, arbitrary_types_allowed=True)
 
 Names = Annotated[
-    tuple[Annotated[str, BeforeValidator(check_declared)], ...], BeforeValidator(_listed), Field(min_length=1)
+    Sequence[Annotated[str, BeforeValidator(check_declared)]], BeforeValidator(_listed), Field(min_length=1)
 ]
 Lasting = Annotated[int, BeforeValidator(_lasting), Field(gt=0)]
 
@@ -123,6 +123,7 @@ class Executors:
     def __init__(self, executors: Iterable[Executor] = ()) -> None:
         self._all = tuple(executors)
         self._found: dict[tuple[str, str], Executor | None] = {}
+        self._works: dict[int, Work] = {}
 
     def __iter__(self) -> Iterator[Executor]:
         return iter(self._all)
@@ -139,6 +140,15 @@ class Executors:
         if key not in self._found:
             self._found[key] = next((one for one in self._all if one.matches(event)), None)
         return self._found[key]
+
+    def work(self, executor: Executor) -> Work:
+        """The function of one of these executors, imported once. Raises as `Executor.work`."""
+        if (work := self._works.get(id(executor))) is None:
+            work = self._works[id(executor)] = executor.work()
+        return work
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_all": self._all, "_found": {}, "_works": {}}  # workers import functions themselves
 
     def doubled(self) -> list[str]:
         """What to tell of executors that are never asked for some event, since one before them has it."""

@@ -11,7 +11,8 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -58,14 +59,14 @@ class Result:
         return lines[-1] if lines else ""
 
 
-def run(event: Event, executors: Executors, settings: Settings) -> Result:
+def run(event: Event, executors: Executors, settings: Settings, within: Within) -> Result:
     """Call the function that has this event. Never raises for what that does."""
     executor = executors.of(event)
     if executor is None:
         return Result(event, FAILED, f"there is no executor for events {event.type} of {event.source}")
     limit = executor.time_limit or settings.execute_timeout
     try:
-        said = within(limit / 1000, executor.work(), event, executor.config)
+        said = within(limit / 1000, executors.work(executor), event, executor.config)
         return Result(event, _status(said, settings))
     except TimeIsUp:
         return _failed(event, executor, f"{executor} took longer than {limit / 1000:g} s")
@@ -151,38 +152,41 @@ class Round:
 def run_all(events: Iterable[Event], executors: Executors, settings: Settings, round: Round) -> list[Result]:
     """Run events one after the other, and settle them."""
     results = []
-    for event in events:
-        result = run(event, executors, settings)
-        results.append(result)
-        round.add(result)
-    round.settle()
+    with time_limit() as within:
+        for event in events:
+            result = run(event, executors, settings, within)
+            results.append(result)
+            round.add(result)
+        round.settle()
     return results
 
 
 # --- a time limit ---------------------------------------------------------------------------------------------------
 
 
-def within(seconds: float, function: Callable[..., Any], *arguments: object) -> Any:
-    """Call a function, and raise `TimeIsUp` where it takes longer.
+#: Calls a function for so many seconds at most, with arguments. Raises `TimeIsUp` where it takes longer.
+Within = Callable[..., Any]
+
+
+@contextmanager
+def time_limit() -> Iterator[Within]:
+    """What calls functions, and raises `TimeIsUp` where one takes longer than it may.
 
     In the main thread of a process, where Spark's workers call functions, an alarm ends whatever it does. In another
     thread Python can end just what Python runs: a call into C, such as a long sleep, goes on in a thread of its own
     that nobody waits for.
     """
-    if threading.current_thread() is threading.main_thread():
-        return _by_alarm(seconds, function, arguments)
-    return _by_thread(seconds, function, arguments)
+    if threading.current_thread() is not threading.main_thread():
+        yield _by_thread
+        return
 
-
-def _by_alarm(seconds: float, function: Callable[..., Any], arguments: tuple[object, ...]) -> Any:
     def ring(_: int, frame: FrameType | None) -> None:
         raise TimeIsUp
 
-    before = signal.signal(signal.SIGALRM, ring)
     began = time.monotonic()
-    left, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    before, (left, _) = signal.signal(signal.SIGALRM, ring), signal.setitimer(signal.ITIMER_REAL, 0)
     try:
-        return function(*arguments)
+        yield _by_alarm
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -190,7 +194,15 @@ def _by_alarm(seconds: float, function: Callable[..., Any], arguments: tuple[obj
             signal.setitimer(signal.ITIMER_REAL, max(0.001, left - (time.monotonic() - began)))
 
 
-def _by_thread(seconds: float, function: Callable[..., Any], arguments: tuple[object, ...]) -> Any:
+def _by_alarm(seconds: float, function: Callable[..., Any], *arguments: object) -> Any:
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        return function(*arguments)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _by_thread(seconds: float, function: Callable[..., Any], *arguments: object) -> Any:
     said: list[Any] = []
     failed: list[BaseException] = []
 

@@ -28,7 +28,7 @@ from spark_queue.event import (
 )
 from spark_queue.events import Executor, Executors, Settings, declared_in, executors_in, heartbeats_in
 from spark_queue.events.heartbeats import of_id
-from spark_queue.events.run import TimeIsUp, run, within
+from spark_queue.events.run import TimeIsUp, run, time_limit
 from spark_queue.message import Message, decode, encode
 from spark_queue.options import duration
 
@@ -207,7 +207,8 @@ def test_a_function_that_is_not_there_is_told_before_events_come():
 
 def become(function, tries=0, **facts):
     made = Executors([Executor("s", "t", function, **facts)])
-    return run(event(tries=tries), made, Settings())
+    with time_limit() as within:
+        return run(event(tries=tries), made, Settings(), within)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +240,8 @@ def test_what_a_function_raises_is_told_with_its_trace_and_without_ours():
 
 
 def test_a_missing_executor_fails_the_event():
-    result = run(event("other"), Executors(), Settings())
+    with time_limit() as within:
+        result = run(event("other"), Executors(), Settings(), within)
     assert (result.status, result.error) == ("failed", "there is no executor for events other of s")
 
 
@@ -275,16 +277,17 @@ def test_a_time_limit_holds_in_any_thread():
             pass
 
     def call():
-        for work in (spin, lambda: time.sleep(1.2)):
+        with time_limit() as within:
+            for work in (spin, lambda: time.sleep(1.2)):
+                try:
+                    within(0.05, work)
+                except TimeIsUp:
+                    told.append("up")
+            told.append(within(5, lambda: 3))
             try:
-                within(0.05, work)
-            except TimeIsUp:
-                told.append("up")
-        told.append(within(5, lambda: 3))
-        try:
-            within(5, lambda: {}["x"])
-        except KeyError as error:
-            told.append(error.args[0])
+                within(5, lambda: {}["x"])
+            except KeyError as error:
+                told.append(error.args[0])
 
     thread = threading.Thread(target=call)
     thread.start()

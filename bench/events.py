@@ -1,0 +1,107 @@
+"""What executors cost: events through a function that does nothing, beside the plain drain of the same events.
+
+    python bench/events.py                       all three stores, 3 rounds of 60,000 events
+    python bench/events.py --only redis --json results.json
+
+A query drains a queue of events (`availableNow`, two partitions, batches of 20,000): plainly, into nothing, with and
+without a history, and through executors, which read each event, call a function for it, write the log and settle it
+with its outcome. Rounds take turns, and what is told is the median of the ratios within a round. The first batch of a
+query is not counted: it pays for the start of the workers.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from common import STORES, arguments, check, databases, keep, say, session, setup, turns
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_queue.events import Events, Executor
+from spark_queue.events.frames import as_messages
+from spark_queue.events.query import ExecutorQuery
+
+#: Of the rate of a plain drain.
+WANTED = 0.5
+BATCH = 20_000
+SOURCE, TYPE = "http://example.org/flights", "landed"
+WAYS = ("drain", "drain with history", "executors")
+
+
+def measure(spark: SparkSession, url: str, folder: Path, n: int, way: str) -> float:
+    """Events a second, but for the first batch."""
+    queue = f"bench{uuid.uuid4().hex[:8]}"
+    rows = spark.range(0, n + BATCH, 1, 2).selectExpr(
+        f"'{SOURCE}' AS source", f"'{TYPE}' AS type", "named_struct('flight', id) AS payload"
+    )
+    write = as_messages(rows).write.format("queue").mode("append").option("delivery", "at-least-once")
+    write.options(url=url, queue=queue).save()
+    nothing = Executor(SOURCE, TYPE, "spark_queue.events.examples:nothing")
+    with Events(url, queue, executors=[nothing]) as events:
+        checkpoint = str(folder / f"checkpoint-{queue}")
+        if way == "executors":
+            executors = ExecutorQuery(events, checkpoint, batch=BATCH, parallel=2)
+            query = executors.run(spark, available_now=True, restarts=0)
+        else:
+            query = drained(spark, url, queue, checkpoint, "1d" if "history" in way else "0s")
+        check(events.summary()["finished"], 0 if way == "drain" else n + BATCH)
+        check(events.store.sizes(queue).total, 0)
+        for one in (queue, events.log.queue):
+            events.store.drop(one)
+    batches = [one for one in query.recentProgress if one["numInputRows"]][1:]
+    took: float = sum(one["durationMs"]["triggerExecution"] for one in batches) / 1000
+    return n / took
+
+
+def drained(spark: SparkSession, url: str, queue: str, checkpoint: str, history: str) -> StreamingQuery:
+    """The query that drains plainly, when it has ended."""
+    stream = spark.readStream.format("queue").options(url=url, queue=queue, history=history, numPartitions="2")
+    writer = stream.option("maxRecordsPerTrigger", BATCH).load().writeStream.format("noop")
+    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    query.awaitTermination()
+    return query
+
+
+def main() -> int:
+    args = arguments(__doc__ or "", messages=60_000, rounds=3, of="events per round").parse_args()
+    spark = session()
+    ran = f"{setup(spark)}; {args.messages:,} events in batches of {BATCH:,}"
+    say(ran)
+    results: dict[str, Any] = {"setup": ran, "rounds": args.rounds, "stores": {}}
+    with tempfile.TemporaryDirectory(prefix="spark-queue-bench-") as folder:
+        wanted = args.only or list(STORES)
+        urls = databases(folder, wanted)
+        for scheme in wanted:
+            rounds: list[dict[str, float]] = []
+            for number in range(args.rounds + 1):
+                rates = {
+                    way: measure(spark, urls[scheme], Path(folder), args.messages, way) for way in turns(WAYS, number)
+                }
+                if number:
+                    rounds.append(rates)
+                told = ", ".join(f"{way} {rates[way]:,.0f}/s" for way in WAYS)
+                say(f"{'round ' + str(number) if number else 'warm-up'} {scheme}: {told}")
+            rates = {way: statistics.median(one[way] for one in rounds) for way in WAYS}
+            ratios = {
+                way: round(statistics.median(one["executors"] / one[way] for one in rounds), 2) for way in WAYS[:2]
+            }
+            results["stores"][scheme] = {"events/s": {way: round(rate) for way, rate in rates.items()}, "of": ratios}
+            print(
+                f"{scheme}: executors {rates['executors']:,.0f}/s,",
+                f"{ratios['drain']} of a plain drain (wanted {WANTED}),",
+                f"{ratios['drain with history']} of one with history",
+            )
+    spark.stop()
+    keep(args.json, results)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
