@@ -425,7 +425,7 @@ class _Query:
     """How the query of a step is started, and what it reads.
 
     `url`: the store that is told how it gets on. `urls`: the store that it reads, or those by namespace. `sources`:
-    the queues, with their stores, and no name where it reads a log; `all_of_them`: whether it needs a message of each.
+    the queues, with their stores, and no name where it reads a log; `all_of_them`: whether each must have messages.
     """
 
     spark: SparkSession
