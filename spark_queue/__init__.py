@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         set_layout,
         set_ledger,
     )
+    from spark_queue.operations.logs import logs, trim
     from spark_queue.process import Output, Process, wrap_error
     from spark_queue.spark import delivery_hash, drain, register, supervise
     from spark_queue.store import open_store
@@ -70,6 +71,7 @@ _HOME = {
     "history": "operations",
     "layout": "operations",
     "ledgers": "operations",
+    "logs": "operations.logs",
     "recover": "operations",
     "redrive": "operations",
     "release": "operations",
@@ -77,6 +79,7 @@ _HOME = {
     "reservations": "operations",
     "set_layout": "operations",
     "set_ledger": "operations",
+    "trim": "operations.logs",
     "Output": "process",
     "Process": "process",
     "wrap_error": "process",
@@ -114,6 +117,7 @@ __all__ = [
     "history",
     "layout",
     "ledgers",
+    "logs",
     "open_store",
     "recover",
     "redrive",
@@ -124,6 +128,7 @@ __all__ = [
     "set_layout",
     "set_ledger",
     "supervise",
+    "trim",
     "wrap_error",
 ]
 

@@ -17,6 +17,7 @@ try:
         itself,
         layout,
         ledger,
+        log,
         messages,
         queues,
         reservations,
@@ -31,8 +32,8 @@ except ModuleNotFoundError as missing:
     sys.exit(2)
 
 __all__ = [
-    "app", "deadletter", "doctor", "graph", "history", "itself", "layout", "ledger", "main", "messages", "queues",
-    "reservations", "rfq", "watch",
+    "app", "deadletter", "doctor", "graph", "history", "itself", "layout", "ledger", "log", "main", "messages",
+    "queues", "reservations", "rfq", "watch",
 ]  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spark_queue import buckets, message, operations, options, store
-    from spark_queue.operations import by_hand, doctor, levels
+    from spark_queue.operations import by_hand, doctor, levels, logs
 else:
 
     class _Late:
@@ -23,9 +23,10 @@ else:
     by_hand = _Late("spark_queue.operations.by_hand")
     doctor = _Late("spark_queue.operations.doctor")
     levels = _Late("spark_queue.operations.levels")
+    logs = _Late("spark_queue.operations.logs")
     message = _Late("spark_queue.message")
     operations = _Late("spark_queue.operations")
     options = _Late("spark_queue.options")
     store = _Late("spark_queue.store")
 
-__all__ = ["buckets", "by_hand", "doctor", "levels", "message", "operations", "options", "store"]
+__all__ = ["buckets", "by_hand", "doctor", "levels", "logs", "message", "operations", "options", "store"]

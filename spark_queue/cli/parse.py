@@ -27,7 +27,7 @@ URL_VARIABLE = "SPARK_QUEUE_URL"
 #: The commands as the help has them.
 SECTIONS = {
     "Messages": ("push", "pop", "reserve", "commit", "rollback", "peek", "move", "history", "replay"),
-    "Queues": ("size", "stats", "watch", "pause", "resume", "layout", "compact"),
+    "Queues": ("size", "stats", "watch", "pause", "resume", "layout", "compact", "log"),
     "Repair": ("doctor", "reservations", "release", "deadletter", "ledger", "graph"),
     "By rfq's words": ("info", "list-topics", "list-queue", "purge-queue", "publish", "consume", "harvest"),
     "Itself": ("version", "completions"),

@@ -25,15 +25,17 @@ def size(url: Url, queues: Queues = None, json: Json = False) -> None:
     if json:
         tell(found)
     elif found:
-        table(("queue", *STATES, "oldest ready", ""), map(cells, found))
+        kept = any(one.retained for one in found)
+        heads = ("queue", *STATES, *(["retained"] if kept else []), "oldest ready", "")
+        table(heads, (cells(one, kept=kept) for one in found))
     if not found:
         say("no queue holds messages")
 
 
-def cells(one: Level) -> Sequence[object]:
-    """A row of a table of sizes."""
-    numbers = {state: getattr(one, state) for state in STATES}
-    return one.queue, *numbers.values(), age(one.oldest), picture(one)
+def cells(one: Level, *, kept: bool) -> Sequence[object]:
+    """A row of a table of sizes, with what logs retain."""
+    numbers = [getattr(one, state) for state in STATES]
+    return one.queue, *numbers, *([one.retained] if kept else []), age(one.oldest), picture(one)
 
 
 def picture(one: Level) -> Text:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from spark_queue.cli.late import operations
@@ -24,13 +25,21 @@ def reservations(
     if json:
         tell(held)
     elif held:
-        table(("queue", "tag", "messages", "lease ends (UTC)", "run by"), map(_reserved, held))
+        table(("queue", "tag", "messages", "lease ends (UTC)", "run by"), _reserved(held))
     if not held:
         say(f"nothing is reserved{f' in {queue}{operations.suggest(url, queue)}' if queue else ''}")
 
 
-def _reserved(one: Held) -> Sequence[object]:
-    return one.queue, one.tag, one.rows, one.until or "never", one.owner
+def _reserved(held: Sequence[Held]) -> Iterator[Sequence[object]]:
+    """A row for each tag, but one for all of a log."""
+    logs = Counter({one.queue: 0 for one in held if one.log})
+    for one in held:
+        if one.log:
+            logs[one.queue] += one.rows
+        else:
+            yield one.queue, one.tag, one.rows, one.until or "never", one.owner
+    for queue, rows in logs.items():
+        yield queue, "log", rows, "never", "retained"
 
 
 @app.command(cls=Command)
@@ -49,7 +58,7 @@ def release(
     """Give back what a tag and those below it hold."""
     if not yes:
         held = operations.reservations(url, queue, tag)
-        refused = not force and any(one.owner for one in held)
+        refused = any(one.log or (one.owner and not force) for one in held)
         if held and not refused:
             confirm(f"Give back {plural(sum(one.rows for one in held), 'message')} of {queue} held under {tag}?")
     released = operations.release(url, queue, tag, force=force, failed=failed, delay=delay)

@@ -47,6 +47,7 @@ from spark_queue.store.ledger import (
     ledger_of,
 )
 from spark_queue.store.ledger import set_ledger as write_ledger
+from spark_queue.store.log import LOG, Retained, retained
 from spark_queue.store.owner import Owner, consumers, revoke
 from spark_queue.store.replay import Replay
 
@@ -81,7 +82,8 @@ class Held:
     `until` is when its lease ends, `None` for never. `consumer` is the beginning of the tag that names who reserved:
     for a Spark query `name/epoch`, the name and the run of its checkpoint. `owner` is the process that runs this
     consumer just now, `None` where none is known to live; a client without Spark never tells. `parked`: the messages
-    were set aside when their batch failed, and are tried after it.
+    were set aside when their batch failed, and are tried after it. `log`: they are retained, as a segment of the
+    queue's log.
     """
 
     queue: str
@@ -91,6 +93,7 @@ class Held:
     consumer: str
     owner: str | None
     parked: bool
+    log: bool = False
 
 
 def reservations(url: str, queue: str | None = None, tag: str = "") -> list[Held]:
@@ -109,9 +112,11 @@ def reservations(url: str, queue: str | None = None, tag: str = "") -> list[Held
                 consumer=consumer,
                 owner=None if owner is None else str(owner),
                 parked=one.tag.startswith(f"{consumer}/parked/"),
+                log=_belongs(one.tag, kept[name]),
             )
 
         names = store.queues() if queue is None else [queue]
+        kept = {name: retained(store, name) for name in names}
         return [held(name, one) for name in names for one in store.reservations(name, tag)]
 
 
@@ -121,7 +126,8 @@ def release(url: str, queue: str, tag: str, *, force: bool = False, failed: bool
     `tag` is a consumer, one epoch of it, a batch, or a partition's tag. `failed` adds one to the tries of the
     messages. A consumer that a living process runs is refused with `UsageError`; with `force` it is taken away from
     that process first, whose query then fails with `FencedError`. Atomic for each message, and for all together
-    where the database has transactions. 0 where nothing is held.
+    where the database has transactions. 0 where nothing is held. What the queue's log retains is refused: `trim`
+    removes it.
     """
     with _opened(url) as store:
         store.check_queue(queue)
@@ -131,6 +137,7 @@ def release(url: str, queue: str, tag: str, *, force: bool = False, failed: bool
                 f"delay must be 0 or more seconds, and end before the year 5000: {delay}", option="delay"
             )
         _check_exists(store, queue)
+        _check_no_log(store, queue, tag)
         if not force:
             _check_free(
                 store,
@@ -150,7 +157,11 @@ def _living(store: Store, queue: str, tag: str = "") -> list[tuple[str, Owner]]:
 
 
 def _check_free(store: Store, queue: str, tag: str = "", otherwise: str = "") -> None:
-    """Raise `UsageError` where a living process runs a consumer in the branch of a tag, or any where it is empty."""
+    """Raise `UsageError` where a living process runs a consumer in the branch of a tag, or any where it is empty.
+
+    Also where a log retains what the tag holds.
+    """
+    _check_no_log(store, queue, tag)
     for consumer, owner in _living(store, queue, tag):
         raise UsageError(
             f"consumer {consumer} of queue {queue!r} is run by {owner}: stop that query, and it goes on with what it "
@@ -158,6 +169,23 @@ def _check_free(store: Store, queue: str, tag: str = "", otherwise: str = "") ->
             queue=queue,
             tag=tag,
         )
+
+
+def _check_no_log(store: Store, queue: str, tag: str = "") -> None:
+    """Raise `UsageError` where the log of the queue retains what is held in the branch of a tag, or any at all."""
+    kept = None if tag and not _same_branch(LOG, tag) else retained(store, queue)
+    if kept is not None and any(not tag or _same_branch(one, tag) for one in kept.tags):
+        raise UsageError(
+            f"queue {queue!r} is read as a log, and what is held under {tag or LOG} belongs to it: its readers would "
+            f"miss these messages. To remove the oldest: spark-queue log trim URL {queue} --older-than 7d",
+            queue=queue,
+            tag=tag,
+        )
+
+
+def _belongs(tag: str, kept: Retained | None) -> bool:
+    """Whether a tag is one of a log, or a part of one that is being sealed."""
+    return kept is not None and (tag in kept.tags or tag.rpartition("/")[0] in kept.tags)
 
 
 def _consumer(tag: str) -> str:

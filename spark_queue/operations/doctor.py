@@ -16,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from spark_queue.errors import QueueError
 from spark_queue.operations import _opened
+from spark_queue.operations.logs import kept
 from spark_queue.store import mask
 from spark_queue.store.base import Finding, State, Store
 
@@ -172,6 +173,7 @@ def _database(url: str) -> Iterator[Finding]:
             yield Finding("database", "good", f"{found}, {shown}")
             yield from _clock(store)
             yield from store.examine()
+            yield from _logs(store)
     except QueueError as error:
         yield Finding(
             "database", "bad", str(error), "check the URL, whether the server runs, and whether it may be reached"
@@ -191,6 +193,19 @@ def _clock(store: Store) -> Iterator[Finding]:
             "clocks", "worry", f"the server's is {apart:+.1f} s from ours, and it is the server's that counts",
             "set the clocks by NTP; until then give delays, not moments",
         )  # fmt: skip
+
+
+def _logs(store: Store) -> Iterator[Finding]:
+    """What the queues retain that are read as logs."""
+    for one in (one for queue in store.queues() for one in kept(store, queue)):
+        told = f"{one.queue} retains {one.messages:,} messages in {one.segments:,} segments"
+        if one.oldest is not None:
+            told += f", the oldest since {one.oldest:%Y-%m-%d %H:%M:%S}"
+        if one.strays:
+            todo = f"give it back: spark-queue release URL {one.queue} {one.strays[0]}"
+            yield Finding("log", "worry", f"{told}; what {', '.join(one.strays)} hold belongs to none", todo)
+        else:
+            yield Finding("log", "good", told)
 
 
 def _look(now: Callable[[], int]) -> tuple[float, float]:

@@ -11,6 +11,7 @@ from typing import Any
 from spark_queue.errors import OptionError
 from spark_queue.operations import _check_exists, _moment, _opened
 from spark_queue.store.base import Store
+from spark_queue.store.log import retained
 
 #: The counters of `Store.statistics`.
 COUNTERS = ("put", "get", "reserve", "commit", "rollback", "deadletter")
@@ -20,7 +21,8 @@ COUNTERS = ("put", "get", "reserve", "commit", "rollback", "deadletter")
 class Level:
     """The sizes of a queue; `dead` is that of `<queue>.dead`.
 
-    `oldest` is for how many seconds the first message has been ready, `None` where nothing is.
+    `oldest` is for how many seconds the first message has been ready, `None` where nothing is. `retained`: what its
+    log keeps, where it is read as one; that is not among the reserved.
     """
 
     queue: str
@@ -30,11 +32,12 @@ class Level:
     dead: int
     oldest: float | None
     paused: bool
+    retained: int = 0
 
     @property
     def total(self) -> int:
         """All but the dead ones."""
-        return self.ready + self.scheduled + self.reserved
+        return self.ready + self.scheduled + self.reserved + self.retained
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,9 @@ def _level(store: Store, queue: str) -> Level:
     dead = 0 if queue.endswith(".dead") else store.sizes(f"{queue}.dead").total
     oldest = None if own.oldest_ready_age is None else own.oldest_ready_age / 1000
     paused = getattr(store, "paused", lambda _: False)
-    return Level(queue, own.ready, own.scheduled, own.reserved, dead, oldest, paused(queue))
+    log = retained(store, queue)
+    kept = 0 if log is None else min(log.end - log.first, own.reserved)  # it may be growing just now
+    return Level(queue, own.ready, own.scheduled, own.reserved - kept, dead, oldest, paused(queue), kept)
 
 
 def statistics(url: str, queues: Sequence[str] = ()) -> dict[str, dict[str, Any]]:

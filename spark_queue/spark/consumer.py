@@ -14,7 +14,9 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypedDict
 
 from spark_queue.errors import CheckpointError
@@ -45,13 +47,17 @@ PAUSE_KNOWN = 10_000
 
 
 class Offset(TypedDict, total=False):
-    """A place in the life of one consumer: `seq` batches were reserved, the last one of `rows` by partition."""
+    """A place in the life of one consumer: `seq` batches were reserved, the last one of `rows` by partition.
+
+    `places`: of a log beside other inputs, see `LogInput`.
+    """
 
     v: int
     queue: str
     consumer: str
     seq: int
     rows: list[int]
+    places: list[dict[str, Any]]
 
 
 class Consumer:
@@ -176,6 +182,16 @@ class Consumer:
         tag = tag_of(end)
         held = {one.tag: one.rows for one in self._store.reservations(self._queue, tag)}
         return sum(max(0, rows - held.get(f"{tag}/{part}", 0)) for part, rows in enumerate(end["rows"]))
+
+    def lies(self, end: Offset) -> list[Share]:
+        """Where the messages of the batch that `end` ended lie, in their order."""
+        return [Share(f"{tag_of(end)}/{part}", rows, first=0) for part, rows in enumerate(end["rows"]) if rows]
+
+    @contextmanager
+    def watching(self) -> Iterator[Callable[[int], bool]]:
+        """What `wait` does, for another thread."""
+        with open_store(self._options.url, patience=self._options.retry_timeout / 1000) as store:
+            yield partial(store.wait, self._queue)
 
     def release(self, end: Offset) -> int:
         """Give the batch that `end` ended back, each message to its place, and not as failed; give their number."""
@@ -342,7 +358,7 @@ class Consumer:
             }
             self._backlog_at = time.monotonic()
             self._backlog_rest = BACKLOG_REST * (self._backlog_at - begun)
-        place = {key: value for key, value in self.planned.items() if key != "rows"}
+        place = {key: value for key, value in self.planned.items() if key not in ("rows", "places")}
         return place | self._backlog | {"paused": self._look_whether_paused()}
 
     def _look_whether_paused(self) -> bool:

@@ -15,63 +15,67 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from spark_queue.errors import CheckpointError, FencedError
-from spark_queue.inputs import ALTS
+from spark_queue.inputs import ALTS, LOG
 from spark_queue.options import EXACTLY_ONCE, QueueOptions
 from spark_queue.spark.consumer import OFFSET_VERSION, Consumer, Offset, tag_of
+from spark_queue.spark.log_input import LogInput
 from spark_queue.spark.share import Rows, Share
 from spark_queue.spark.waiting import Waiting
+from spark_queue.store.base import spread
 
 log = logging.getLogger(__name__)
 
 
 class Offsets(TypedDict, total=False):
-    """A place in the life of a consumer of several queues: as `Offset`, with the inputs and their rows by binding."""
+    """A place in the life of a consumer of several queues: as `Offset`, with the inputs and their rows by binding.
+
+    `places`: of each log, the one before the rows of the last batch, and the one after them.
+    """
 
     v: int
     inputs: dict[str, dict[str, str]]
     consumer: str
     seq: int
     rows: dict[str, list[int]]
+    places: dict[str, list[dict[str, Any]]]
 
 
 def views(offset: Offsets) -> dict[str, Offset]:
     """The offset as that of each of its inputs alone."""
-    rows = offset.get("rows", {})
-    return {
-        binding: {
+    rows, places = offset.get("rows", {}), offset.get("places", {})
+    found: dict[str, Offset] = {}
+    for binding, one in offset["inputs"].items():
+        found[binding] = {
             "v": offset["v"],
             "queue": one["queue"],
             "consumer": offset["consumer"],
             "seq": offset["seq"],
             "rows": rows.get(binding, []),
         }
-        for binding, one in offset["inputs"].items()
-    }
-
-
-def cut(end: Offsets) -> list[Rows]:
-    """The rows of a batch by task: of every input, the same ones. The offset alone says what they are."""
-    rows = {binding: parts for binding, parts in end["rows"].items() if sum(parts)}
-    delivery = tag_of(end)
-    tasks = max(sum(map(bool, parts)) for parts in rows.values())
-    total = sum(next(iter(rows.values())))
-    found, first = [], 0
-    for task in range(tasks):
-        last = first + total // tasks + (task < total % tasks)
-        found.append(
-            Rows(delivery, {binding: _within(delivery, parts, first, last) for binding, parts in rows.items()})
-        )
-        first = last
+        if binding in places:
+            found[binding]["places"] = places[binding]
     return found
 
 
-def _within(delivery: str, parts: list[int], first: int, last: int) -> list[Share]:
-    """Where the messages from `first` to before `last` lie, of those that the tags of a batch hold in turn."""
+def cut(delivery: str, lies: Mapping[str, Sequence[Share]]) -> list[Rows]:
+    """The rows of a batch by task: of every input the same ones. `lies`: where its messages lie, in their order."""
+    total = sum(one.rows or 0 for one in next(iter(lies.values())))
+    found, first = [], 0
+    for rows in spread(total, max(map(len, lies.values()))):
+        of = {binding: _within(shares, first, first + rows) for binding, shares in lies.items()}
+        found.append(Rows(delivery, of))
+        first += rows
+    return found
+
+
+def _within(shares: Sequence[Share], first: int, last: int) -> list[Share]:
+    """Of messages that lie so, those from `first` to before `last`."""
     found, begin = [], 0
-    for part, rows in enumerate(parts):
+    for one in shares:
+        rows = one.rows or 0
         low, high = max(first, begin), min(last, begin + rows)
         if low < high:
-            found.append(Share(f"{delivery}/{part}", high - low, first=low - begin))
+            found.append(one.part(low - begin, high - begin))
         begin += rows
     return found
 
@@ -82,27 +86,55 @@ class Inputs:
     def __init__(self, options: QueueOptions) -> None:
         assert options.inputs is not None
         self._options = options
-        self._members = {binding: Consumer(options.of(binding)) for binding in options.inputs}
-        name = options.consumer or uuid.uuid4().hex[:12]
-        self.initial: Offsets = {
-            "v": OFFSET_VERSION,
-            "inputs": {binding: one.facts for binding, one in options.inputs.items()},
-            "consumer": f"{name}/{uuid.uuid4().hex[:6]}",
-            "seq": 0,
+        self._facts = {binding: one.facts for binding, one in options.inputs.items()}
+        alone = {binding: options.of(binding) for binding in options.inputs}
+        self._members: dict[str, Any] = {
+            binding: LogInput(one) if one.mode == LOG else Consumer(one) for binding, one in alone.items()
         }
-        self.planned = self.initial
+        self._initial: Offsets | None = None
+        self._planned: Offsets | None = None
         self._reserved: Offsets | None = None  # the batch that this very process has reserved
         self._looked = False  # else an earlier process may hold messages of the batch, though nothing is ready
-        self._waiting = Waiting(options.of(binding) for binding in options.inputs)
+        self._waiting = Waiting(member.watching for member in self._members.values())
         self._bounded = False
+
+    @property
+    def initial(self) -> Offsets:
+        """Where a query begins that has a new checkpoint."""
+        if self._initial is None:
+            name = self._options.consumer or uuid.uuid4().hex[:12]
+            self._initial = {
+                "v": OFFSET_VERSION,
+                "inputs": self._facts,
+                "consumer": f"{name}/{uuid.uuid4().hex[:6]}",
+                "seq": 0,
+            }
+            if places := {binding: [log.begin()] * 2 for binding, log in self._logs.items()}:
+                self._initial["places"] = places
+        return self._initial
+
+    @property
+    def planned(self) -> Offsets:
+        """Where the last batch ended that was worked on, or is."""
+        return self._planned or self.initial
+
+    @property
+    def _logs(self) -> dict[str, LogInput]:
+        return {binding: member for binding, member in self._members.items() if isinstance(member, LogInput)}
+
+    @property
+    def _only(self) -> Consumer | None:
+        """The consumer, where there is just one queue: there all goes as if it were read alone."""
+        ((_, member),) = self._members.items() if len(self._members) == 1 else [("", None)]
+        return member if isinstance(member, Consumer) else None
 
     def next(self, start: Offsets, most: int, *, ahead: bool = False) -> Offsets:
         """Commit up to `start`, reserve the next batch; give where that leads, or `start` if there is none."""
         self._check(start)
         of = views(start)
-        if len(self._members) == 1:
-            ((binding, member),) = self._members.items()
-            end = member.next(of[binding], most, ahead=ahead)
+        if self._only:
+            ((binding, view),) = of.items()
+            end = self._only.next(view, most, ahead=ahead)
             rows = {binding: end["rows"]} if end["seq"] > start["seq"] else {}
         else:
             for binding, member in self._members.items():
@@ -115,6 +147,8 @@ class Inputs:
         if not rows:
             return start
         self._reserved = {**start, "seq": start["seq"] + 1, "rows": rows}
+        if places := {binding: log.passed(sum(rows.get(binding, []))) for binding, log in self._logs.items()}:
+            self._reserved["places"] = places
         return self._reserved
 
     def _of_each(self, of: Mapping[str, Offset], most: int, looked: bool) -> dict[str, list[int]]:
@@ -126,15 +160,12 @@ class Inputs:
                 return {}
             for member in self._members.values():
                 most = member.ready(most)
-            if not most:
-                return {}
         rows: dict[str, list[int]] = {}
         for binding, member in self._members.items():
-            rows[binding] = member.take(
-                of[binding], max(most, 1)
-            )  # what is held already is so, however little is asked
-            most = min(most, sum(rows[binding]))
-        kept = {binding: member.keep(of[binding], rows[binding], most) for binding, member in self._members.items()}
+            if most or not looked:  # what is held already is so, however little is asked for
+                rows[binding] = member.take(of[binding], max(most, 1))
+                most = min(most, sum(rows[binding]))
+        kept = {binding: self._members[binding].keep(of[binding], held, most) for binding, held in rows.items()}
         return kept if most else {}
 
     def _of_one(self, of: Mapping[str, Offset], most: int, looked: bool) -> dict[str, list[int]]:
@@ -157,17 +188,17 @@ class Inputs:
         """What the tasks of a batch fetch; see `Consumer.plan`."""
         self._check(start)
         self._check(end)
-        self.planned = end
+        self._planned = end
         if end["seq"] == start["seq"]:
             return []
         begin, until = views(start), views(end)
         chosen = [binding for binding, parts in end.get("rows", {}).items() if sum(parts)]
         shares = {binding: self._members[binding].plan(begin[binding], until[binding]) for binding in chosen}
-        if len(self._members) == 1:
+        if self._only:
             return [Rows(tag_of(end), {binding: [one]}) for binding in chosen for one in shares[binding]]
         if not all(shares.values()) or (self._reserved != end and not self._whole(until, chosen)):
             return []
-        return cut(end)
+        return cut(tag_of(end), {binding: self._members[binding].lies(until[binding]) for binding in chosen})
 
     def _whole(self, until: Mapping[str, Offset], chosen: Sequence[str]) -> bool:
         """Whether a batch that comes again holds all that it held.
@@ -175,10 +206,8 @@ class Inputs:
         Where messages are missing, nobody can tell which of the others belong together, so these are given back: all
         of them come again, in other company. With exactly-once that is for a person to decide.
         """
-        if len(chosen) == 1:
-            return True
         gone = {binding: self._members[binding].missing(until[binding]) for binding in chosen}
-        if not any(gone.values()):
+        if len(chosen) == 1 or not any(gone.values()):
             return True
         rows = sum(until[chosen[0]]["rows"])
         left = [binding for binding in chosen if gone[binding] < rows]
@@ -216,10 +245,10 @@ class Inputs:
 
     def backlog(self) -> dict[str, Any]:
         """The place of this consumer, and the sizes of each queue."""
-        place = {key: value for key, value in self.planned.items() if key not in ("rows", "inputs")}
-        own = ("v", "consumer", "seq")
+        place = {key: value for key, value in self.planned.items() if key in ("v", "consumer", "seq")}
+        own = (*place, "reader", "places")
         inputs = {
-            binding: self.initial["inputs"][binding] | {k: v for k, v in one.backlog().items() if k not in own}
+            binding: self._facts[binding] | {k: v for k, v in one.backlog().items() if k not in own}
             for binding, one in self._members.items()
         }
         return place | {"inputs": inputs}
@@ -241,7 +270,7 @@ class Inputs:
 
     def _check(self, offset: Offsets) -> None:
         """Raise `CheckpointError` where an offset of Spark's is of other inputs."""
-        inputs = self.initial["inputs"]
+        inputs = self._facts
         if offset.get("v") != OFFSET_VERSION or offset.get("inputs") == inputs:  # a version is told by a member
             return
         was: Mapping[str, Mapping[str, Any]] = offset.get("inputs") or {"queue": {"queue": offset.get("queue")}}

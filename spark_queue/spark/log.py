@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypedDict
 
@@ -24,7 +24,7 @@ from spark_queue.spark.limits import ALL, SupportsTriggerAvailableNow, most_of
 from spark_queue.spark.schema import Shaper, shaper
 from spark_queue.store import open_store
 from spark_queue.store.base import Store, spread
-from spark_queue.store.log import Log, Piece, Place, has_log
+from spark_queue.store.log import Log, Piece, Place, retained
 
 log = logging.getLogger(__name__)
 
@@ -166,7 +166,7 @@ class LogReader:
     def _offset(self, place: Place, reader: str) -> LogOffset:
         return {"v": OFFSET_VERSION, "queue": self._queue, "reader": reader, **asdict(place)}  # type: ignore[typeddict-item]
 
-    def _place(self, offset: LogOffset) -> Place:
+    def _place(self, offset: Mapping[str, Any]) -> Place:
         """The place in an offset of Spark's. Raises `CheckpointError` where it is that of another query."""
         queue = self._queue
         if "segment" not in offset or offset["v"] != OFFSET_VERSION:
@@ -253,7 +253,7 @@ class LogSnapshot(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         with open_store(self.options.url, patience=self.options.retry_timeout / 1000) as store:
-            if not has_log(store, self.options.queue or ""):
+            if retained(store, self.options.queue or "") is None:
                 return [PiecesPartition([], None)]
             found = _log_of(store, self.options)
             pieces = found.between(found.first(), found.end())

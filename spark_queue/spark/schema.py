@@ -257,7 +257,7 @@ def _shape(
             made[name] = _FORMS[form](batch)
         elif name == DELIVERY_HASH:
             made[name] = _delivery_hashes(batch, tag)
-        elif name == "position":
+        elif name == "position" and name not in batch.schema.names:
             made[name] = pa.array(range(position, position + batch.num_rows), pa.int64())
         elif name != CORRUPT:
             made[name] = batch.column(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import pyarrow as pa
@@ -23,13 +23,19 @@ class Share:
 
     `rows`: how many it must hold, `None` for a batch that comes again. `again`: the batch has failed before.
     `first`: of several inputs, how many of the tag's come before; then it is `rows` that are meant, and none of them
-    may be missing.
+    may be missing. `position`: of a log, how many come before the first of these.
     """
 
     tag: str
     rows: int | None = None
     again: bool = False
     first: int | None = None
+    position: int | None = None
+
+    def part(self, first: int, last: int) -> Share:
+        """Of its messages those from `first` to before `last`."""
+        position = None if self.position is None else self.position + first
+        return replace(self, rows=last - first, first=(self.first or 0) + first, position=position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,7 @@ class Rows:
 def fetched(options: QueueOptions, share: Share) -> Iterator[pa.RecordBatch]:
     """The messages of a share, as MESSAGES batches. Raises `FencedError` where some are missing."""
     queue, rows, first = options.queue or "", 0, share.first or 0
+    position = share.position
     left = first + (share.rows or 0)
     with open_store(options.url, patience=options.retry_timeout / 1000) as store:
         if share.again:
@@ -51,7 +58,11 @@ def fetched(options: QueueOptions, share: Share) -> Iterator[pa.RecordBatch]:
             if share.first is None:
                 yield batch
             elif rows + batch.num_rows > first:
-                yield batch.slice(max(0, first - rows), left - max(first, rows))
+                some = batch.slice(max(0, first - rows), left - max(first, rows))
+                if position is not None:
+                    numbers = pa.array(range(position, position + some.num_rows), pa.int64())
+                    some, position = some.append_column("position", numbers), position + some.num_rows
+                yield some
             rows += batch.num_rows
             if share.first is not None and rows >= left:
                 return
@@ -61,7 +72,7 @@ def fetched(options: QueueOptions, share: Share) -> Iterator[pa.RecordBatch]:
 
 
 def side_by_side(options: QueueOptions, share: Rows) -> Iterator[dict[str, pa.RecordBatch]]:
-    """The rows of several inputs: batches of the same length, by binding."""
+    """The rows of several inputs: MESSAGES batches of one length, by binding; those of logs have a `position`."""
 
     def flow(one: QueueOptions, shares: Sequence[Share]) -> Iterator[pa.RecordBatch]:
         return chain.from_iterable(fetched(one, share) for share in shares)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 
-from spark_queue.options import QueueOptions
-from spark_queue.store import open_store
+#: Opens a connection for a thread; then it waits for a message, so many ms at most, and tells whether there is one.
+Opening = Callable[[], AbstractContextManager[Callable[[int], bool]]]
 
 
 class Waiting:
     """Threads that wait when they are asked to, one for each queue, with a connection of its own."""
 
-    def __init__(self, queues: Iterable[QueueOptions]) -> None:
+    def __init__(self, queues: Iterable[Opening]) -> None:
         self._changed = threading.Condition()
-        self._watches = [_Watch(options, self._changed) for options in queues]
+        self._watches = [_Watch(opening, self._changed) for opening in queues]
 
     def any(self, timeout: int) -> bool:
         """Sleep until a message of any of the queues may be taken, `timeout` ms at most; give whether one may.
@@ -24,21 +25,24 @@ class Waiting:
         """
         end = time.monotonic() + timeout / 1000
         with self._changed:
-            asked = False  # each of them at least once
+            self._ask(timeout)  # each of them at least once
             while True:
-                left = end - time.monotonic()
-                for watch in self._watches:
-                    if watch.idle and (left > 0 or not asked):
-                        watch.ask(max(0, round(left * 1000)))
-                asked = True
-                self._changed.wait_for(lambda: any(watch.answer is not None for watch in self._watches))
                 for watch in self._watches:
                     if isinstance(watch.answer, BaseException):
                         raise watch.answer
                 if any(watch.answer for watch in self._watches):
                     return True
-                if all(watch.idle for watch in self._watches) and end <= time.monotonic():
+                left = round((end - time.monotonic()) * 1000)
+                if left > 0:
+                    self._ask(left)
+                elif all(watch.idle for watch in self._watches):
                     return False
+                self._changed.wait()
+
+    def _ask(self, timeout: int) -> None:
+        for watch in self._watches:
+            if watch.idle:
+                watch.ask(timeout)
 
     def close(self) -> None:
         """End the threads, each as soon as it waits no more."""
@@ -51,8 +55,8 @@ class Waiting:
 class _Watch:
     """The thread of one queue. What is shared is touched while `changed` is held."""
 
-    def __init__(self, options: QueueOptions, changed: threading.Condition) -> None:
-        self._options, self._changed = options, changed
+    def __init__(self, opening: Opening, changed: threading.Condition) -> None:
+        self._opening, self._changed = opening, changed
         self._thread: threading.Thread | None = None
         self._timeout: int | None = None  # what it is asked to wait (ms)
         self.answer: bool | BaseException | None = None  # to the last question
@@ -70,7 +74,7 @@ class _Watch:
         self._changed.notify_all()
 
     def _run(self) -> None:
-        with open_store(self._options.url, patience=self._options.retry_timeout / 1000) as store:
+        with self._opening() as wait:
             while True:
                 with self._changed:
                     self._changed.wait_for(lambda: self.done or not self.idle)
@@ -79,7 +83,7 @@ class _Watch:
                     timeout = self._timeout or 0
                 answer: bool | BaseException
                 try:
-                    answer = store.wait(self._options.queue or "", timeout)
+                    answer = wait(timeout)
                 except BaseException as error:  # noqa: BLE001 - it is raised where it was asked
                     answer = error
                 with self._changed:

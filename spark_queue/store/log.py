@@ -581,9 +581,32 @@ class _Made(NamedTuple):
     grown: Segment | None = None
 
 
-def has_log(store: Store, queue: str) -> bool:
-    """Whether the queue is read as a log."""
-    return store.note(about(queue, LOG)) is not None
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """What a queue retains as a log: the messages from position `first` to `end`, in so many segments.
+
+    `oldest`: when the first of these got its last message (ms), `None` where there is none. `tags`: those that belong
+    to the log, with those that are just being sealed.
+    """
+
+    first: int
+    end: int
+    segments: int
+    oldest: int | None
+    tags: frozenset[str]
+
+
+def retained(store: Store, queue: str) -> Retained | None:
+    """What a queue retains, `None` where it is not read as a log. Changes nothing."""
+    note = store.note(about(queue, LOG))
+    if note is None:
+        return None
+    head, found = _Head.read(queue, note), Log(store, queue)
+    all_of_them = list(found._segments(head, head.first))
+    begun = () if head.sealing is None else (head.sealing.tag, *head.sealing.after)
+    tags = {f"{LOG}/{tag}" for tag in (*begun, *(one.tag for _, one in all_of_them))}
+    oldest = all_of_them[0][1].sealed if all_of_them else None
+    return Retained(found._first(head).position, head.end, len(all_of_them), oldest, frozenset(tags))
 
 
 def _end(head: _Head) -> Place:

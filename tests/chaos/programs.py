@@ -323,6 +323,28 @@ def link(url, queue, to, folder):
     threading.Event().wait()
 
 
+def join(urls, inputs, to_url, to, folder):
+    """Messages of two queues, side by side, into one of a third, in small batches."""
+    from spark_queue.spark import supervise
+
+    spark = session("local[2]", f"{folder}/checkpoint")
+
+    def start():
+        return (
+            spark.readStream.format("queue")
+            .options(urls=json.dumps(urls), inputs=json.dumps(inputs), delivery="exactly-once", waitTimeout="200ms")
+            .options(maxRecordsPerTrigger="150", numPartitions="2")
+            .load()
+            .selectExpr("to_json(struct(a.payload AS a, b.payload AS b, delivery_hash AS hash)) AS payload")
+            .writeStream.format("queue")
+            .options(url=to_url, queue=to)
+            .option("checkpointLocation", f"{folder}/checkpoint")
+            .start()
+        )
+
+    supervise(start, to_url, pause=0.1, longest=0.5)
+
+
 def session(master, checkpoint):
     """A session that can die often: it starts fast, and needs little."""
     from pyspark.sql import SparkSession

@@ -7,15 +7,19 @@ import threading
 import time
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from spark_queue import Buckets, FencedError, Queue, StoreError, open_store
 from spark_queue.message import messages, pushes
 from spark_queue.options import QueueOptions
 from spark_queue.spark.consumer import Consumer
 from spark_queue.spark.inputs import Inputs
+from spark_queue.spark.queries import drain
 from spark_queue.spark.schema import joiner, read_schema
 from spark_queue.spark.share import side_by_side
 from spark_queue.store.owner import revoke
+from tests.spark.conftest import SPARK
+from tests.spark.test_stream import stopped, until
 
 
 class World:
@@ -23,11 +27,18 @@ class World:
 
     def __init__(self, urls, queues):
         self.urls, self.queues = urls, queues  # ns -> URL, binding -> (ns, queue)
-        self.made = []
+        self.logs, self.made = set(), []
 
     @property
     def inputs(self):
-        return {binding: {"queue": queue, "ns": ns} for binding, (ns, queue) in self.queues.items()}
+        return {
+            binding: {"queue": queue, "ns": ns, "mode": "log" if binding in self.logs else "queue"}
+            for binding, (ns, queue) in self.queues.items()
+        }
+
+    def columns(self, reader):
+        """Those of the first input."""
+        return [one.name for one in read_schema(reader._options).fields[0].dataType]  # type: ignore[attr-defined]
 
     def options(self, bindings=None, **options):
         inputs = {binding: self.inputs[binding] for binding in bindings or self.inputs}
@@ -427,8 +438,6 @@ def test_an_idle_reader_wakes_when_it_gets_what_it_lacks(world, combine, late):
     assert reader.next(reader.initial, 10) == reader.initial
     if combine == "zip":
         world.push("b" if late == "a" else "a", [0])
-    else:
-        reader._options.of("a")
     woken = []
     thread = threading.Thread(target=lambda: woken.append((reader.next(reader.initial, 10), time.monotonic())))
     thread.start()
@@ -491,3 +500,150 @@ def test_a_message_that_makes_the_batch_of_one_input_fail_is_found(small):
         if end == start:
             break
     assert sorted(seen) == [n for n in range(20) if n != 7]
+
+
+# --- logs -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-most-once"])
+def test_a_log_goes_in_step_with_a_queue_and_is_kept(world, delivery):
+    world.logs = {"b"}
+    world.push("a", range(700))
+    world.push("b", range(400))
+    old = world.reader(delivery=delivery)
+    start, seen = old.initial, []
+    end = old.next(start, 300)
+    assert end["rows"] == {"a": [300], "b": [300]}
+    first = world.rows(old, old.plan(start, end))
+    assert first == same(range(300))
+    old.close()
+    world.gone(end)
+    world.push("b", range(400, 900))
+    new = world.reader("ba", delivery=delivery)
+    again = world.rows(new, new.plan(new.initial, end))
+    assert again == (first if delivery == "exactly-once" else [])
+    start = end
+    while (end := new.next(start, 300)) != start:
+        seen += world.rows(new, new.plan(start, end))
+        start = end
+    assert seen == same(range(300, 700))
+    assert world.sizes()["a"] == (0, 0)
+    place = new.backlog()["inputs"]["b"]
+    assert (place["ready"], place["retained"]) == (200, 900)
+    world.queues.pop("a")
+    alone, seen = world.reader(delivery=delivery), []
+    start = alone.initial
+    while (end := alone.next(start, 500)) != start:
+        shares = alone.plan(start, end)
+        seen += [row["b"] for row in world.rows(alone, shares)]
+        (position,) = {one.of["b"][0].position for one in shares[:1]}
+        assert position == 500 * (end["seq"] - 1)
+        start = end
+    assert seen == list(range(900)), "each reader gets all"
+    assert world.columns(alone) == ["id", "queue", "payload", "headers", "mature", "tries", "position"]
+
+
+def test_alts_of_logs_and_queues(world):
+    world.logs = {"a"}
+    world.push("b", range(3))
+    reader = world.reader(combine="alts", delivery="exactly-once")
+    start, seen = reader.initial, []
+    for more in ("a", "b", None):
+        end = reader.next(start, 10)
+        seen += world.rows(reader, reader.plan(start, end))
+        start = end
+        if more:
+            world.push(more, [more])
+    assert seen == [*({"b": n} for n in range(3)), {"a": "a"}, {"b": "b"}]
+    assert reader.next(start, 10) == start
+
+
+# --- in Spark -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def file_world(sqlite_url, tmp_path, name):
+    world = make_world(name, {"one": sqlite_url, "two": f"sqlite:///{tmp_path}/two.db"})
+    yield world
+    world.close()
+
+
+def stream(spark, world, bindings="ab", schema=None, **options):
+    raw = {"urls": json.dumps(world.urls), "inputs": json.dumps({one: world.inputs[one] for one in bindings})}
+    reader = spark.readStream.format("queue").options(
+        **raw | {"waitTimeout": "200ms", "numPartitions": "2"} | options
+    )
+    return (reader.schema(schema) if schema else reader).load()
+
+
+def start(df, folder, on_batch, **trigger):
+    writer = df.writeStream.foreachBatch(on_batch).option("checkpointLocation", f"{folder}/checkpoint")
+    return writer.trigger(**trigger or {"processingTime": "0 seconds"}).start()
+
+
+def test_rows_of_two_stores_through_spark_over_a_failure_and_another_order(spark, file_world, tmp_path):
+    file_world.push("a", [{"n": n} for n in range(1_400)])
+    file_world.push("b", [{"n": n} for n in range(1_300)])
+    seen, attempts = [], {}
+
+    def work(df, batch):
+        rows = df.selectExpr("a.payload.n a", "CAST(get_json_object(b.payload, '$.n') AS INT) b", "delivery_hash")
+        attempts.setdefault(batch, []).append(sorted(tuple(row) for row in rows.collect()))
+        if batch == 1 and len(attempts[1]) == 1:
+            raise RuntimeError("planned failure")
+        seen.extend(attempts[batch][-1])
+
+    def reading(bindings):
+        order = {"a": "a STRUCT<payload: STRUCT<n: INT>>", "b": "b STRUCT<id: STRING, payload: STRING>"}
+        schema = ", ".join([*(order[one] for one in bindings), "delivery_hash STRING"])
+        return stream(spark, file_world, bindings, schema, maxRecordsPerTrigger="1000", delivery="exactly-once")
+
+    query = start(reading("ab"), tmp_path, work)
+    with pytest.raises(StreamingQueryException, match="planned failure"):
+        query.awaitTermination()
+    query = start(reading("ba"), tmp_path, work)
+    until(lambda: len(seen) == 1_300)
+    file_world.push("b", [{"n": 1_300}])
+    until(lambda: len(seen) == 1_301)
+    until(lambda: file_world.sizes() == {"a": (99, 0), "b": (0, 0)})
+    stopped(query)
+    assert attempts[1][0] == attempts[1][1] and len(attempts[1][0]) == 300
+    assert [row[:2] for row in seen] == [(n, n) for n in range(1_301)]
+    assert len({row[2] for row in seen}) == 1_301
+
+
+def test_available_now_ends_where_one_input_has_no_more(spark, file_world, tmp_path):
+    file_world.logs = {"b"}
+    file_world.push("a", range(70))
+    file_world.push("b", range(60))
+    seen = []
+
+    def work(df, batch):
+        seen.extend((int(row.a.payload), int(row.b.payload), row.b.position) for row in df.collect())
+
+    while True:
+        before = len(seen)
+        query = start(stream(spark, file_world, payloadFormat="text"), tmp_path, work, availableNow=True)
+        drain(query, file_world.urls)
+        if SPARK >= (4, 2) or len(seen) == before:
+            break
+    assert sorted(seen) == [(n, n, n) for n in range(60)]
+    assert file_world.sizes()["a"] == (10, 0)
+
+
+def test_alts_through_spark(spark, file_world, tmp_path):
+    file_world.push("b", [1, 2])
+    seen = []
+
+    def work(df, batch):
+        seen.extend(("a", row.a.payload) if row.b is None else ("b", row.b.payload) for row in df.collect())
+
+    query = start(stream(spark, file_world, combine="alts"), tmp_path, work)
+    until(lambda: len(seen) == 2)
+    file_world.push("a", [3])
+    until(lambda: len(seen) == 3)
+    file_world.push("b", [4])
+    until(lambda: len(seen) == 4)
+    until(lambda: file_world.sizes() == {"a": (0, 0), "b": (0, 0)})
+    stopped(query)
+    assert seen == [("b", "1"), ("b", "2"), ("a", "3"), ("b", "4")]

@@ -246,6 +246,7 @@ def test_sizes_and_peek(url, store, name):
     (mine,) = [one for one in told if one["queue"] == name]
     assert mine | {"oldest": 0} == {
         "queue": name, "ready": 2, "scheduled": 1, "reserved": 1, "dead": 1, "oldest": 0, "paused": False,
+        "retained": 0,
     }  # fmt: skip
     assert [one["ready"] for one in told if one["queue"] == f"{name}.dead"] == [1]
     unknown = Run("size", url, f"{name}x")

@@ -26,9 +26,10 @@ import tenacity
 
 from spark_queue.buckets import Buckets
 from spark_queue.message import messages, new_ids, pushes
-from spark_queue.store import base, counters, mongodb, mongodb_stages, open_store, redis, sqlite
+from spark_queue.store import base, counters, log, mongodb, mongodb_stages, open_store, redis, sqlite
 from spark_queue.store.apart import compact
 from spark_queue.store.base import Death, Note, Sizes, Store
+from spark_queue.store.log import Log, retained
 from tests.store.crash import MongoWire, Plan, Proxy, RedisWire, Way, killed, watched
 
 SCHEMES = ["mongodb", "redis", "sqlite"]
@@ -667,6 +668,79 @@ def check_consumption(world: World, way: Way, operation: Operation, queues: Sequ
         consume(run.scene)
         assert sorted(run.scene.consumed) == numbers, run.what
         assert run.scene.picture().staged == [], run.what
+
+
+def logged(store: Store, scene: Scene) -> list[int]:
+    """What a reader finds in the log, from its first message on."""
+    found = Log(store, scene.one)
+    return [
+        scene.ids.index(message.id)
+        for piece in found.between(found.first(), found.end())
+        for page in found.fetch(piece)
+        for message in messages(page)
+    ]
+
+
+@cases(*SCHEMES, ways=[Way.KILLED])
+def test_segments_are_the_same_for_all_whatever_request_fails(world, name, way, monkeypatch):
+    check_sealing(world, way, 0, monkeypatch)
+
+
+@cases(*SCHEMES)
+def test_a_segment_that_grows_is_the_same_for_all_whatever_request_fails(world, name, way, monkeypatch):
+    check_sealing(world, way, 10, monkeypatch)
+
+
+def check_sealing(world: World, way: Way, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What others see of it is what comes first of the whole, and somebody else completes it, in order."""
+    monkeypatch.setattr(log, "SEGMENT", 10 if small else 4)
+    monkeypatch.setattr(log, "SMALL", small)
+
+    def begin(scene: Scene) -> None:
+        scene.store.push(scene.one, scene.batch(0, 1, 2))
+        assert Log(scene.store, scene.one).seal() == 3
+        scene.store.push(scene.one, scene.batch(*range(3, 9)))
+
+    operation = Operation(begin, 6, lambda store, scene: Log(store, scene.one).seal(), new=True)
+    for run in scenes(world, way, operation):
+        scene = run.scene
+        found = logged(world.store, scene)
+        assert len(found) >= 3 and found == list(range(len(found))), run.what
+        one = Log(world.store, scene.one)
+        while one.seal():
+            pass
+        assert logged(world.store, scene) == list(range(9)), f"{run.what}: it is not complete, or not in order"
+        world.store.push(scene.one, scene.batch(9))
+        assert one.seal() == 1, run.what
+        assert logged(world.store, scene) == list(range(10)), run.what
+        sizes = world.store.sizes(scene.one)
+        assert (sizes.ready, sizes.reserved) == (0, 10), run.what
+        kept = retained(world.store, scene.one)
+        assert kept is not None
+        assert {held.tag for held in world.store.reservations(scene.one)} == kept.tags, (
+            f"{run.what}: a tag is left over"
+        )
+
+
+@cases(*SCHEMES, ways=[Way.KILLED])
+def test_a_log_is_trimmed_whatever_request_fails(world, name, way, monkeypatch):
+    for name, value in {"SEGMENT": 3, "CLAIM": 3, "SMALL": 0, "PAGE": 1}.items():
+        monkeypatch.setattr(log, name, value)
+
+    def begin(scene: Scene) -> None:
+        scene.store.push(scene.one, scene.batch(*range(9)))
+        assert [Log(scene.store, scene.one).seal() for _ in range(3)] == [3, 3, 3]
+
+    operation = Operation(begin, 9, lambda store, scene: Log(store, scene.one).trim(0), new=True)
+    for run in scenes(world, way, operation):
+        scene, one = run.scene, Log(world.store, run.scene.one)
+        assert logged(world.store, scene) in ([], list(range(9))), run.what
+        one.trim(0)
+        assert (one.positions, world.store.sizes(scene.one).total) == ((9, 9), 0), run.what
+        assert len(world.store.notes(base.about(scene.one, "log"))) <= 2, run.what  # a page may have had no head yet
+        world.store.push(scene.one, scene.batch(9))
+        assert one.seal() == 1
+        assert logged(world.store, scene) == [9], run.what
 
 
 @cases("sqlite")

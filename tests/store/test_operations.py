@@ -19,6 +19,7 @@ from spark_queue import (
     UsageError,
     dead_letters,
     ledgers,
+    logs,
     open_store,
     operations,
     recover,
@@ -26,12 +27,14 @@ from spark_queue import (
     release,
     reservations,
     set_ledger,
+    trim,
 )
 from spark_queue.message import messages, pushes
-from spark_queue.operations import Recovered, Sink, suggest
+from spark_queue.operations import Recovered, Sink, by_hand, doctor, levels, suggest
 from spark_queue.store import owner
 from spark_queue.store.base import Note, about
 from spark_queue.store.ledger import PREFIX, Ledger, forget, ledger_of, stage_of
+from spark_queue.store.log import Log
 from spark_queue.store.owner import OWNER, Ownership, revoke
 from spark_queue.store.sqlite import SqliteStore
 
@@ -544,3 +547,49 @@ def test_a_wrong_password_is_not_shown(url_of, scheme):
         with pytest.raises(StoreError) as error:
             call(url)
         assert "secret" not in str(error.value) and scheme in str(error.value)
+
+
+# --- logs -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_log_retains_is_told_apart_and_left_alone(url, store, name):
+    store.push(name, pushes([{"n": n} for n in range(6)]))
+    Log(store, name).latest()
+    store.push(name, pushes([{"n": 6}]))
+    store.reserve(name, "etl/3fa9c1/1", 1)
+    (kept,) = logs(url, name)
+    assert (kept.queue, kept.messages, kept.first, kept.end, kept.segments, kept.strays) == (name, 6, 0, 6, 1, [])
+    assert [(one.tag.split("/")[0], one.log) for one in reservations(url, name)] == [("etl", False), ("log", True)]
+    (level,) = levels.sizes(url, [name])
+    assert (level.reserved, level.retained, level.total) == (1, 6, 7)
+    for act in (
+        lambda: release(url, name, "log", force=True),
+        lambda: by_hand.rollback(url, name, "log/0"),
+        lambda: by_hand.commit(url, name, "log"),
+        lambda: by_hand.harvest(url, name),
+        lambda: by_hand.purge(url, name, held=True),
+    ):
+        with pytest.raises(UsageError, match="is read as a log"):
+            act()
+    assert release(url, name, "etl") == 1
+    assert by_hand.purge(url, name) and logs(url, name) == [kept], "what nobody holds is purged"
+    assert (trim(url, name, timedelta(days=1)), trim(url, name, timedelta(0))) == (0, 6)
+    assert store.sizes(name).total == 0
+    with pytest.raises(UsageError, match="is not read as a log"):
+        trim(url, f"{name}.other", timedelta(0))
+    assert logs(url, f"{name}.other") == []
+
+
+def test_strays_of_a_log_are_seen_and_may_be_released(url, store, name):
+    store.push(name, pushes([{"n": n} for n in range(6)]))
+    Log(store, name).latest()
+    store.push(name, pushes([{"n": 6}]))
+    store.reserve(name, "log/1/abc", 1, lease=None)
+    (kept,) = logs(url, name)
+    assert kept.strays == ["log/1/abc/0"]
+    (found,) = [one for one in doctor.examine(url) if one.what == "log" and name in one.told]
+    assert found.state == "worry" and f"release URL {name} log/1/abc/0" in found.todo
+    assert release(url, name, "log/1/abc/0") == 1
+    assert logs(url, name)[0].strays == []
+    (found,) = [one for one in doctor.examine(url) if one.what == "log" and name in one.told]
+    assert found.state == "good" and "6 messages in 1 segments" in found.told

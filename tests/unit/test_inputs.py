@@ -19,7 +19,7 @@ from spark_queue.message import MESSAGES
 from spark_queue.options import QueueOptions
 from spark_queue.spark.inputs import Inputs, Offsets, cut, views
 from spark_queue.spark.schema import check_read_schema, joiner, read_schema
-from spark_queue.spark.share import aligned
+from spark_queue.spark.share import Share, aligned
 from spark_queue.store import usable
 
 URL = "sqlite:///q.db"
@@ -188,6 +188,14 @@ def test_an_offset_is_one_of_each_input():
     assert views(end)["b"]["rows"] == []
 
 
+def lies(rows):
+    """Where messages lie by tag."""
+    return {
+        binding: [Share(f"c/1/4/{part}", held, first=0) for part, held in enumerate(parts) if held]
+        for binding, parts in rows.items()
+    }
+
+
 def parts_of(total):
     """Ways to lay so many messages out under the tags of a batch."""
     marks = st.lists(st.integers(0, total), max_size=4).map(lambda at: [0, *sorted(at), total])
@@ -199,7 +207,7 @@ def test_every_cut_gives_each_message_once_and_the_nth_with_the_nth(rows):
     def meant(shares):
         return [(one.tag, (one.first or 0) + row) for one in shares for row in range(one.rows or 0)]
 
-    tasks = cut(offset(**rows))
+    tasks = cut("c/1/4", lies(rows))
     sizes = [{sum(one.rows or 0 for one in shares) for shares in task.of.values()} for task in tasks]
     assert all(len(of) == 1 for of in sizes), "a task has as many of each"
     assert max(min(of) for of in sizes) - min(min(of) for of in sizes) <= 1
@@ -209,8 +217,15 @@ def test_every_cut_gives_each_message_once_and_the_nth_with_the_nth(rows):
 
 
 def test_the_cuts_are_those_of_the_tags_where_these_are_alike():
-    tasks = cut(offset(a=[3, 2], b=[3, 2]))
-    assert [[one.first for shares in task.of.values() for one in shares] for task in tasks] == [[0, 0], [0, 0]]
+    tasks = cut("c/1/4", lies({"a": [501, 500], "b": [501, 500]}))
+    assert [[(one.first, one.rows) for shares in task.of.values() for one in shares] for task in tasks] == [
+        [(0, 501)] * 2, [(0, 500)] * 2
+    ]  # fmt: skip
+
+
+def test_a_part_of_a_share_of_a_log_knows_its_position():
+    piece = Share("log/0/x/0", 100, first=20, position=1_020)
+    assert piece.part(10, 30) == Share("log/0/x/0", 20, first=30, position=1_030)
 
 
 @given(st.integers(0, 30).flatmap(lambda n: st.dictionaries(st.sampled_from("abc"), parts_of(n), min_size=1)))

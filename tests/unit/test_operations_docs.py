@@ -17,6 +17,7 @@ from spark_queue.message import pushes
 from spark_queue.store import owner
 from spark_queue.store.isolation import PATIENCE, Isolation, Rules
 from spark_queue.store.ledger import PREFIX, decided, stage_of
+from spark_queue.store.log import Log
 from spark_queue.store.owner import Ownership
 
 pytest.importorskip("typer")
@@ -51,6 +52,9 @@ def living(tmp_path, monkeypatch):
             queue._run = "5b0e9c"
             queue.reserve(1)
             queue._held.clear()
+
+        store.push("boarding", pushes([{"gate": n} for n in range(3_000)]))
+        Log(store, "boarding").latest()
 
         reasons = ["no such flight: UA 1545", "Connection to 10.0.0.7 timed out"]
         headers = [
@@ -124,5 +128,5 @@ def test_what_a_query_says_is_on_the_page(living, monkeypatch, caplog):
 
 def test_every_command_is_on_the_page():
     for command in ("reservations", "release", "deadletter list", "deadletter redrive", "ledger list",
-                    "ledger recover", "ledger set", "layout", "compact"):  # fmt: skip
+                    "ledger recover", "ledger set", "layout", "compact", "log list", "log trim"):  # fmt: skip
         assert f"$ spark-queue {command}" in PAGE
