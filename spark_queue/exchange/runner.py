@@ -189,10 +189,11 @@ class ExchangeGraph:
                 self._running[name] = _Running(name, self.graph.steps[name])
 
     def remove(self, name: str) -> None:
-        """Stop an exchange and forget it. Its checkpoint stays, and what that has reserved."""
-        self.stop(name)
+        """Stop a step and forget it. Its checkpoint stays, and what that has reserved."""
+        if name not in self.graph.entries:  # a source does not run
+            self.stop(name)
         with self._lock:
-            del self._running[name]
+            self._running.pop(name, None)
             self.graph = without_step(self.graph, name)
 
     def status(self) -> dict[str, Status]:
