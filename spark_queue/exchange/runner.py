@@ -189,10 +189,11 @@ class ExchangeGraph:
                 self._running[name] = _Running(name, self.graph.steps[name])
 
     def remove(self, name: str) -> None:
-        """Stop an exchange and forget it. Its checkpoint stays, and what that has reserved."""
-        self.stop(name)
+        """Stop a step and forget it. Its checkpoint stays, and what that has reserved."""
+        if name not in self.graph.entries:  # a source does not run
+            self.stop(name)
         with self._lock:
-            del self._running[name]
+            self._running.pop(name, None)
             self.graph = without_step(self.graph, name)
 
     def status(self) -> dict[str, Status]:
@@ -425,8 +426,7 @@ class _Query:
     """How the query of a step is started, and what it reads.
 
     `url`: the store that is told how it gets on. `urls`: the store that it reads, or those by namespace. `sources`:
-    the queues, with their stores, and no name where it reads a log; `all_of_them`: whether it needs a message of
-    each.
+    the queues, with their stores, and no name where it reads a log; `all_of_them`: whether each must have messages.
     """
 
     spark: SparkSession

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from spark_queue.graph import Changes, Destination, Exchange, Graph, Link, Namespace, Place
+from spark_queue.graph import Changes, Destination, Exchange, Graph, Input, Link, Namespace, Place, Processor
 from spark_queue.graph_file import graph_in
 from spark_queue.graph_mistakes import checked
 from spark_queue.graph_picture import LONG, dot, facts, mermaid, selector_text, tree
@@ -114,3 +114,40 @@ def test_links_are_drawn_beside_exchanges():
         },
         {"name": "store", "src": "air/c", "dst": []},
     ]
+
+
+def test_processors_are_drawn_by_their_kinds():
+    def at(*names, kind=Place):
+        return {name: kind(name) for name in names}
+
+    processors = {
+        "s1": Processor(),
+        "add": Processor(
+            "m:f", in_={"a": Input("s1"), "b": Input("s2")}, out=at("sum", "late"), rows=True, errors=Place("errors")
+        ),
+        "pick": Processor("m:f", alts=at("sum", "other", kind=Input)),
+        "hand": Processor("m:f", tailers=at("found"), appenders=at("s2")),
+    }
+    graph = checked(Graph({"l": Namespace("sqlite:///q.db")}, processors=processors))
+    assert ["  " * depth + text for depth, text in tree(graph)] == [
+        "s1 (source)",
+        "  → l/s1",
+        "l/s1",
+        "  add (fork), with l/s2",
+        "    → l/sum",
+        "    → l/late",
+        "    → l/errors errors",
+        "l/sum",
+        "  pick (sink), or from l/other",
+        "l/found",
+        "  hand (imperative)",
+        "    → l/s2",
+        "l/other",
+    ]
+    drawn = mermaid(graph)
+    for line in ('x0[["add<br/>fork"]]', 'q0 -->|"a"| x0', 'x0 -.->|"errors"|', '-->|"2. other"| x1', '>"s1"]'):
+        assert line in drawn, line
+    source = dot(graph).source
+    assert "shape=component" in source and "shape=cds" in source and "style=dashed" in source
+    told = {one["name"]: one for one in facts(graph)["processors"]}
+    assert (told["add"]["kind"], told["add"]["in"]) == ("fork", {"a": "l/s1", "b": "l/s2"})
