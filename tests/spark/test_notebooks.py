@@ -21,7 +21,12 @@ def pictures(notebook):
 
 
 def test_there_are_notebooks():
-    assert [path.stem for path in build.programs()] == ["events_and_executors", "exactly_once_effects", "exchange_graph", "first_steps"]
+    assert [path.stem for path in build.programs()] == [
+        "events_and_executors",
+        "exactly_once_effects",
+        "exchange_graph",
+        "first_steps",
+    ]
 
 
 @NOTEBOOKS
