@@ -102,8 +102,8 @@ services-stop:  ## Stop the servers that `make services` started
 
 compat: $(SPARKS:%=compat-%)  ## Run the Spark tests on other versions of Spark (SPARKS='4.0 4.1')
 
-# Two of the benchmarks have peers in them, and one may be told to leave them out.
-bench: setup java $(if $(filter run layouts,$(BENCH)),$(if $(filter --no-peers,$(BENCH_ARGS)),,peers))  ## Compare the bare drivers, our client, Spark and peers; BENCH=layouts, stages, latency, memory, growth, delivery, exchanges, events, rest or idle: something else (BENCH_ARGS=…)
+# Three of the benchmarks have peers in them, and one may be told to leave them out.
+bench: setup java $(if $(filter run layouts rest,$(BENCH)),$(if $(filter --no-peers,$(BENCH_ARGS)),,peers))  ## Compare the bare drivers, our client, Spark and peers; BENCH=layouts, stages, latency, memory, growth, delivery, exchanges, events, rest or idle: something else (BENCH_ARGS=…)
 	$(call say,bench: starting servers and running bench/$(BENCH).py)
 	@$(VENV)/bin/python tests/services.py run $(VENV)/bin/python bench/$(BENCH).py $(BENCH_ARGS)
 
