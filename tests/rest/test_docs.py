@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,7 +50,7 @@ def test_the_page_runs_as_it_is_written(tmp_path):
 def test_the_python_of_the_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (code,) = [text for kind, text in blocks(PAGE) if kind == "python"]
-    found: dict[str, object] = {}
+    found: dict[str, Any] = {}
     exec(code, found)
     assert found["app"].title == "spark_queue"
 
