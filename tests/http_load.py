@@ -74,13 +74,14 @@ class Tally:
     received: set[str] = field(default_factory=set)
     committed: set[str] = field(default_factory=set)
     held: set[str] = field(default_factory=set)
+    repeated: set[str] = field(default_factory=set)  #: pushed again, perhaps after the first was committed
     wrong: list[str] = field(default_factory=list)
     calls: int = 0
     broken: int = 0
 
     def take(self, id: str, dying: bool) -> None:
         """Somebody got a message."""
-        if id in self.committed:
+        if id in self.committed and id not in self.repeated:
             self.wrong.append(f"{id} was committed, and came again")
         if id in self.held and not dying:
             self.wrong.append(f"{id} came to two callers")
@@ -115,6 +116,8 @@ async def load(
                             tally.wrong.append(f"{method} {path}: {error!r}")
                             raise
                         tally.broken += 1
+                        if method in ("PUT", "POST"):
+                            tally.repeated.update(ids)
                         await asyncio.sleep(0.05)
                         continue
                     if answer[0] >= 500 and answer[0] != 504:
