@@ -297,7 +297,7 @@ def broken(spark, tmp_path_factory):
 
     def processors(mended=False):
         alts = ins("alts2", "alts1") if not mended else ins("alts1", "alts2")
-        most, least = ("exactly-once" if mended else "at-most-once"), "at-least-once"
+        most, least = "at-most-once", ("exactly-once" if mended else "at-least-once")
         one, two = {"opts": {"fails": 1}}, {"opts": {"fails": 2}}
         batch, rows = {"rows": True}, {"rows": True, "consumer": Consumer(wsize=1)}
         return {
@@ -407,13 +407,14 @@ def test_exactly_once_attempt_and_write_then_interrupt(broken):
 
 
 def test_at_most_once_unhandled_interrupt(broken):
-    """What was being worked on is dropped; and a processor may be exactly once from then on."""
+    """What was being worked on is dropped."""
     assert (broken.then["most_out"], broken.now["most_out"]) == ([], [{"n": 2}])
     with Queue(broken.url, "most_in") as queue:
         assert queue.sizes().total == 0
 
 
 def test_at_least_once_unhandled_interrupt(broken):
+    """It comes again; and a processor may be exactly once from a restart on, with the checkpoint that it has."""
     assert (broken.then["least_out"], broken.now["least_out"]) == ([], [{"n": 1}, {"n": 2}])
 
 
