@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -32,7 +32,11 @@ OFFSET_VERSION = 1
 
 
 class LogOffset(TypedDict):
-    """The place of one reader in a log. `reader`: `name/epoch`, where a fresh checkpoint is a fresh epoch."""
+    """The place of one reader in a log. `reader`: `name/epoch`, where a fresh checkpoint is a fresh epoch.
+
+    `begin`: in the end of the first batch, the place before it. Spark keeps the ends of batches only, and asks a
+    restarted query anew where it begins.
+    """
 
     v: int
     queue: str
@@ -41,6 +45,7 @@ class LogOffset(TypedDict):
     segment: int
     row: int
     position: int
+    begin: NotRequired[dict[str, Any]]
 
 
 @dataclass
@@ -101,7 +106,10 @@ class LogReader:
         while most > 0:
             if pieces := self._ahead(place, most):
                 self._busy = True
-                return self._answer(pieces[-1].end, start["reader"])
+                found = self._answer(pieces[-1].end, start["reader"])
+                if start == self._initial:
+                    found["begin"] = asdict(place)
+                return found
             left = end - time.monotonic()
             if self._last is not None or left <= 0:
                 break
@@ -124,6 +132,8 @@ class LogReader:
     def plan(self, start: LogOffset, end: LogOffset) -> list[list[Piece]]:
         """What the tasks of a batch fetch."""
         begin, stop = self._place(start), self._place(end)
+        if "begin" in end:
+            begin = Place(**end["begin"])
         self._planned = end
         pieces = self._log.between(begin, stop) if begin != stop else []
         if pieces and self._options.delivery == AT_MOST_ONCE and self._answered != end:

@@ -199,6 +199,21 @@ def test_without_a_start_a_reader_goes_on_after_what_it_has_planned(any_url, nam
     assert again.next(None, 1) == new
 
 
+def test_the_first_batch_of_a_query_that_begins_at_the_end_comes_again_as_it_was(any_url, name, readers):
+    """Spark asks a restarted query anew where it begins, which is further on by then."""
+    with Queue(any_url, name) as queue:
+        queue.push_many([{"n": n} for n in range(5)])
+        one = readers(any_url, name, startingOffsets="latest")
+        start = one.initial()
+        queue.push_many([{"n": n} for n in range(5, 15)])
+        end = json.loads(json.dumps(one.next(start, 20)))
+        again = readers(any_url, name, startingOffsets="latest")
+        queue.push({"n": 15})
+        assert again.initial()["position"] > start["position"]
+        assert of(any_url, name, again.plan(again.initial(), end)) == [*range(5, 15)]
+        assert of(any_url, name, again.plan(end, again.next(end, 20))) == [15]
+
+
 def test_at_most_once_a_batch_does_not_come_again(any_url, name, readers):
     with Queue(any_url, name) as queue:
         queue.push_many([{"n": n} for n in range(30)])
