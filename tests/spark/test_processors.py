@@ -332,7 +332,10 @@ def broken(spark, tmp_path_factory):
 
     def look():
         with open_store(url) as store:
-            return {name: [one.payload for batch in store.peek(name) for one in messages_of(batch)] for name in names}
+            return {
+                name: [one.payload for batch in store.peek(name, limit=9) for one in messages_of(batch)]
+                for name in names
+            }
 
     then, status = look(), graph.status()
     assert status["done"].state == "finished", status["done"].error
@@ -421,7 +424,7 @@ def test_at_least_once_unhandled_interrupt(broken):
 # --- several stores -------------------------------------------------------------------------------------------------
 
 
-def test_stress(spark, name, mongodb_url, redis_url, sqlite_url, tmp_path):
+def test_stress(spark, mongodb_url, redis_url, sqlite_url, name, tmp_path):
     """Cues' stress-test and issue-1: a join-fork over three stores, waiting for both of its inputs when they come."""
     urls = {"m": mongodb_url, "r": redis_url, "l": sqlite_url}
     at = {one: Place(f"{name}.{one}", ns) for one, ns in {"s1": "m", "s2": "r", "q1": "l", "q2": "r"}.items()}
