@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -96,4 +97,4 @@ def served(file: Path | None, urls: Sequence[str]) -> Graph:
         if name in spaces:
             raise OptionError(f"--url {name!r}: there is a namespace of that name already", option="url")
         spaces[name] = Namespace(url)
-    return Graph(spaces, graph.exchanges, graph.max_hops, graph.links)
+    return replace(graph, namespaces=spaces)

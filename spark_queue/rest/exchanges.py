@@ -61,7 +61,7 @@ def _all(service: Service) -> dict[str, dict[str, Any]]:
     return found
 
 
-@routes.get("/x", responses={200: json_answer("Exchanges and links, by name.")})
+@routes.get("/x", responses={200: json_answer("Exchanges, links and processors, by name.")})
 async def exchanges(service: Served) -> Response:
     """The exchanges, links and processors of the graph."""
     return answer(await service.work(_all, service))

@@ -37,6 +37,8 @@ def server(urls, tmp_path_factory):
         "\n".join(["namespaces:", *spaces])
         + "\nexchanges:\n  by_delay:\n    src: sqlite/departures\n"
         + "    dst: [{queue: late, selector: 'payload:delay::int > 60'}, {ns: redis, queue: all}]\n"
+        + "processors:\n  pairs: {in: [sqlite/left, redis/right], out: redis/pairs, fn: 'work:pair', rows: true}\n"
+        + "  orders: {out: sqlite/left}\n"
     )
     with serving(
         folder, "--graph", graph, "--max-body", 2 << 20, "--max-batch", 2000, "--max-wait", "20s"

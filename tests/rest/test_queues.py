@@ -314,6 +314,7 @@ def test_exchanges(http, urls):
     told = http.get("/x").json()
     assert told["by_delay"] == http.get("/x/by_delay").json() == {
         "name": "by_delay", "kind": "exchange", "src": {"ns": "sqlite", "q": "departures"},
+        "sources": [{"ns": "sqlite", "q": "departures"}],
         "dst": [
             {"ns": "sqlite", "q": "late", "selector": "payload:delay::int > 60"},
             {"ns": "redis", "q": "all", "selector": None},
@@ -321,6 +322,8 @@ def test_exchanges(http, urls):
         "delivery": "exactly-once", "consumer": {"parallel": None, "wsize": 10_000, "reserve": True},
         "running": False, "owner": None, "stats": None,
     }  # fmt: skip
+    assert (told["pairs"]["kind"], told["pairs"]["dst"][0]["q"], told["pairs"]["running"]) == ("join", "pairs", False)
+    assert told["pairs"]["sources"] == [{"ns": "sqlite", "q": "left"}, {"ns": "redis", "q": "right"}]
     missing = http.get("/x/by_dealy")
     assert missing.status_code == 404 and "no such exchange [by_dealy]; did you mean 'by_delay'?" in missing.text
     assert http.put("/x/by_delay").status_code == 405
