@@ -15,7 +15,7 @@ import _job as job
 
 from spark_queue.errors import QueueError, UsageError, near
 from spark_queue.graph import RESTARTS, Graph
-from spark_queue.graph_file import graph_in
+from spark_queue.graph_file import graph_in, unreadable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,8 +84,7 @@ def prepare(args: argparse.Namespace) -> Plan:
     try:
         graph = graph_in(args.conf)
     except OSError as error:
-        beside = [str(one) for one in Path(args.conf).parent.glob("*")]
-        raise UsageError(f"{args.conf}: {error.strerror}{near(args.conf, beside)}") from None
+        raise unreadable(error) from None
     if not graph.steps:
         raise UsageError(f"{args.conf} has no exchanges, links or processors")
     for name in args.only:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import _job as job
 
-from spark_queue.errors import UsageError, near
 from spark_queue.events import Events
 from spark_queue.events.files import declared_in
 from spark_queue.events.heartbeats import Heartbeat, of_id, tick
+from spark_queue.graph_file import unreadable
 from spark_queue.store import mask
 
 if TYPE_CHECKING:
@@ -61,8 +61,7 @@ def prepare(args: argparse.Namespace) -> Plan:
     try:
         declared = declared_in(*args.conf)
     except OSError as error:
-        beside = [str(one) for one in Path(str(error.filename)).parent.glob("*")]
-        raise UsageError(f"{error.filename}: {error.strerror}{near(str(error.filename), beside)}") from None
+        raise unreadable(error) from None
     events = Events(source["url"], args.queue, settings=declared.settings)
     return Plan(args, events, of_id(declared.heartbeats, args.id))
 

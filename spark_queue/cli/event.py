@@ -12,7 +12,7 @@ import typer
 from spark_queue.cli.late import events
 from spark_queue.cli.parse import Command, Json, Queue, Url, Yes, app, argument, flag, group, option, seconds
 from spark_queue.cli.show import LONG, confirm, cut, dumped, plural, say, show, table, tell
-from spark_queue.errors import UsageError, near
+from spark_queue.errors import UsageError
 
 if TYPE_CHECKING:
     from spark_queue.event import Event
@@ -263,9 +263,9 @@ def _declared(conf: Sequence[Path]) -> Any:
     try:
         return events.declared_in(*conf)
     except OSError as error:
-        file = Path(str(error.filename))
-        beside = [str(one) for one in file.parent.glob("*")]
-        raise UsageError(f"{file}: {error.strerror}{near(str(file), beside)}") from None
+        from spark_queue.graph_file import unreadable
+
+        raise unreadable(error) from None
 
 
 def _value(payload: str | None, text: str | None) -> Any:
