@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 
 import pytest
+import redis
 
 from spark_queue import open_store
 from spark_queue.store.ledger import forget
@@ -21,6 +22,13 @@ def store(url):
     with open_store(url) as opened:
         opened.now()  # makes the SQLite file
         yield opened
+
+
+@pytest.fixture
+def raw(redis_url):
+    """What other programs see of Redis."""
+    with redis.Redis.from_url(redis_url, protocol=2) as client:
+        yield client
 
 
 @pytest.fixture

@@ -46,12 +46,6 @@ def peer(redis_url):
 
 
 @pytest.fixture
-def raw(redis_url):
-    with redis.Redis.from_url(redis_url, protocol=2) as client:
-        yield client
-
-
-@pytest.fixture
 def queue(store):
     name = f"t{uuid.uuid4().hex[:16]}"
     yield name

@@ -7,7 +7,6 @@ import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
-import redis
 
 from spark_queue.errors import StoreError
 from spark_queue.message import messages, pushes
@@ -43,12 +42,6 @@ def queue(store):
     yield name
     for one in (name, f"{name}.other"):
         store.drop(one)
-
-
-@pytest.fixture
-def raw(redis_url):
-    with redis.Redis.from_url(redis_url, protocol=2) as client:
-        yield client
 
 
 @pytest.fixture
