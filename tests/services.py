@@ -223,6 +223,8 @@ def mongod_command(port: int, data: Path) -> tuple[list[str], dict[str, str]]:
     command += ["--replSet", REPLICA_SET, "--oplogSize", "512", "--wiredTigerCacheSizeGB", "1"]
     # By default a primary takes 15 s to leave, for the sake of secondaries that do not exist here.
     command += ["--setParameter", "shutdownTimeoutMillisForSignaledShutdown=100"]
+    # What a killed client held in a transaction is free after 60 s by default, for which tests that kill would wait.
+    command += ["--setParameter", "transactionLifetimeLimitSeconds=10"]
     return command, env
 
 
