@@ -36,7 +36,7 @@ try:
     from spark_queue.failure import failure_of
     from spark_queue.options import QueueOptions, Role, duration
     from spark_queue.store import open_store, usable
-    from spark_queue.store.base import Sizes
+    from spark_queue.store.facts import Sizes
 except ModuleNotFoundError as missing:
     _hint = ", or set PYTHONPATH to its checkout for spark-submit" if SUBMITTED else ""
     print(

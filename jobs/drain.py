@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
-    from spark_queue.store.base import Sizes
+    from spark_queue.store.facts import Sizes
 
 EPILOG = """\
 Messages are committed once their batch is written. The checkpoint is where a run remembers what it has taken: the

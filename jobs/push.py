@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructField
 
-    from spark_queue.store.base import Sizes
+    from spark_queue.store.facts import Sizes
 
 EPILOG = """\
 What a row becomes:

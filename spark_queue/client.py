@@ -27,8 +27,9 @@ from spark_queue.message import Json, Message, messages, new_id_array, pushes
 from spark_queue.options import name_of_holder
 from spark_queue.store import open_store
 from spark_queue.store.apart import compact
-from spark_queue.store.base import Death, Sizes, Store, layout_of
+from spark_queue.store.base import Store, layout_of
 from spark_queue.store.counters import Statistics
+from spark_queue.store.facts import Death, Sizes
 from spark_queue.store.policy import bury_exhausted, give_back
 
 #: Messages that an iteration reserves at once.

@@ -18,7 +18,8 @@ from typing import Any
 
 from spark_queue.event import EXECUTING, FAILED, FINISHED, NEW, PENDING, Event
 from spark_queue.message import milliseconds
-from spark_queue.store.base import Condition, Reservation, Store
+from spark_queue.store.base import Store
+from spark_queue.store.facts import Condition, Reservation
 
 #: The outcomes of histories that are statuses by another name: of what a client or a query without executors took,
 #: and of dead letters.

@@ -44,7 +44,8 @@ from spark_queue.events.run import Round, run_all
 from spark_queue.events.settings import Settings
 from spark_queue.message import messages, new_id_array, pushes
 from spark_queue.store import open_store
-from spark_queue.store.base import Condition, Death, Store
+from spark_queue.store.base import Store
+from spark_queue.store.facts import Condition, Death
 
 log = logging.getLogger(__name__)
 

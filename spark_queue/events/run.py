@@ -21,7 +21,8 @@ from spark_queue.event import EXECUTING, FAILED, FINISHED, NEW, PENDING, Event, 
 from spark_queue.events.executors import Executor, Executors
 from spark_queue.events.log import Log
 from spark_queue.events.settings import Settings
-from spark_queue.store.base import Store, check_outcome
+from spark_queue.store.base import Store
+from spark_queue.store.facts import check_outcome
 
 #: Seconds for which what became of events may wait to be settled together with more.
 TOGETHER = 0.5

@@ -31,9 +31,11 @@ from spark_queue.message import (
     new_ids,
     of_json,
 )
-from spark_queue.operations import _check_exists, _check_free, _opened
+from spark_queue.operations.common import check_exists, opened
+from spark_queue.operations.held import check_free
 from spark_queue.store import open_store
-from spark_queue.store.base import PAGE_ROWS, Condition, Store, check_tag
+from spark_queue.store.base import PAGE_ROWS, Store
+from spark_queue.store.facts import Condition, check_tag
 from spark_queue.store.policy import give_back
 
 #: Messages that one step pushes, takes or moves.
@@ -278,7 +280,7 @@ def reserve(
     check_tag(consumer)
     if lease is not None and not 0.1 <= lease <= LATEST / 2000:
         raise OptionError(f"a lease lasts 0.1 seconds or longer, and ends before the year 5000: {lease}")
-    with _opened(url) as store:
+    with opened(url) as store:
         store.check_queue(queue)
         tag = f"{consumer}/{uuid.uuid4().hex[:6]}/1"
         return Taken(tag, _reserve(store, queue, tag, limit, lease, timeout))
@@ -317,7 +319,7 @@ def pop(
     What `take` did not come back from is given back: so a message that was handed over may come again, but none is
     lost.
     """
-    with _opened(url) as store:
+    with opened(url) as store:
         store.check_queue(queue)
         run = f"cli/{uuid.uuid4().hex[:6]}"
         done = 0
@@ -345,7 +347,7 @@ def commit(url: str, queue: str, tag: str, ids: Collection[str] | None = None, *
 
     They are kept in the history for so many seconds. What the tag no longer holds is not removed.
     """
-    with _opened(url) as store:
+    with opened(url) as store:
         _check_settled(store, queue, tag)
         return store.commit(queue, tag, None if ids is None else list(ids), history=round(history * 1000))
 
@@ -365,7 +367,7 @@ def rollback(
     Where that makes `max_tries` failures, a message moves to the queue `dead` (default `<queue>.dead`) instead. Gives
     the numbers of both.
     """
-    with _opened(url) as store:
+    with opened(url) as store:
         _check_settled(store, queue, tag)
         if max_tries is not None and max_tries < 1:
             raise OptionError(f"max_tries must be 1 or more, not {max_tries}", option="maxTries")
@@ -378,8 +380,8 @@ def rollback(
 def _check_settled(store: Store, queue: str, tag: str) -> None:
     store.check_queue(queue)
     check_tag(tag)
-    _check_exists(store, queue)
-    _check_free(store, queue, tag)
+    check_exists(store, queue)
+    check_free(store, queue, tag)
 
 
 def harvest(url: str, queue: str, older_than: float | None = None) -> list[str]:
@@ -389,7 +391,7 @@ def harvest(url: str, queue: str, older_than: float | None = None) -> list[str]:
     and only of what was published more than `older_than` seconds ago, where that is told, and is not held by ours
     under a lease that lasts.
     """
-    with _opened(url) as store:
+    with opened(url) as store:
         store.check_queue(queue)
         own = getattr(store, "harvest", None)
         if own is not None:
@@ -397,7 +399,7 @@ def harvest(url: str, queue: str, older_than: float | None = None) -> list[str]:
             return given
         if older_than is not None:
             raise UsageError("only a harvest of the layout rfq looks at the age of messages: leave --older-than out")
-        _check_free(store, queue)
+        check_free(store, queue)
         held: list[str] = []
         for one in store.reservations(queue):
             ids = _ids(store, queue, one.tag)
@@ -415,7 +417,7 @@ def _ids(store: Store, queue: str, tag: str) -> list[str]:
 
 def listing(url: str, queue: str, *, held: bool = False) -> list[str]:
     """The ids of the messages that nobody holds, or of those that somebody does: what comes last is the first."""
-    with _opened(url) as store:
+    with opened(url) as store:
         store.check_queue(queue)
         own = getattr(store, "listq", None)
         if own is not None:
@@ -431,7 +433,7 @@ def listing(url: str, queue: str, *, held: bool = False) -> list[str]:
 
 def peek(url: str, queue: str, limit: int | None = 10, ids: Collection[str] | None = None) -> list[Message]:
     """The first messages in order, or those with these ids, held ones included; nothing is changed."""
-    with _opened(url) as store:
+    with opened(url) as store:
         store.check_queue(queue)
         where = [] if ids is None else [Condition("id", "in", tuple(ids))]
         return [one for batch in store.peek(queue, where, limit=limit) for one in messages(batch)]
@@ -439,7 +441,7 @@ def peek(url: str, queue: str, limit: int | None = 10, ids: Collection[str] | No
 
 def queues(url: str) -> list[str]:
     """The names of the queues that hold messages."""
-    with _opened(url) as store:
+    with opened(url) as store:
         return store.queues()
 
 
@@ -463,12 +465,12 @@ def move(
     short and called again. `progress` is told after each step how many were moved, and how many are wanted.
     Raises `UsageError` where the target does not exist, unless `create`.
     """
-    with _opened(url) as store:
+    with opened(url) as store:
         store.check_queue(queue)
         store.check_queue(to)
-        _check_exists(store, queue)
+        check_exists(store, queue)
         if not create:
-            _check_exists(store, to, ": if it is meant, make it with --create (create=True)")
+            check_exists(store, to, ": if it is meant, make it with --create (create=True)")
         if ids is not None:
             named = list(dict.fromkeys(ids))
             steps: Iterable[dict[str, Any]] = ({"ids": named[at : at + STEP]} for at in range(0, len(named), STEP))
@@ -491,12 +493,12 @@ def purge(url: str, queue: str, *, held: bool = False) -> list[str]:
     What is held by a living query is refused; who else holds a message that is gone is told so when it is settled. In
     the layout `rfq`, which does not know who holds what, it is rfq's own purge.
     """
-    with _opened(url) as store:
+    with opened(url) as store:
         store.check_queue(queue)
         own = getattr(store, "purge_list", None)
         if held:
             if own is None:
-                _check_free(store, queue)
+                check_free(store, queue)
             return _purge_held(store, queue) if own is None else list(own(queue, "nextlog"))
         run = f"cli/{uuid.uuid4().hex[:6]}"
         gone: list[str] = [] if own is None else list(own(queue, "backlog"))
@@ -529,13 +531,13 @@ def _purge_held(store: Store, queue: str) -> list[str]:
 
 def pause(url: str, queue: str) -> None:
     """Let nobody take from the queue, whoever it is, until `resume`; what is held stays held, and pushes go on."""
-    with _opened(url) as store:
+    with opened(url) as store:
         store.check_queue(queue)
         store.pause(queue)
 
 
 def resume(url: str, queue: str) -> None:
     """Let everybody take from the queue again."""
-    with _opened(url) as store:
+    with opened(url) as store:
         store.check_queue(queue)
         store.resume(queue)

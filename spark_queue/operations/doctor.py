@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 
 from spark_queue.errors import QueueError
-from spark_queue.operations import _opened
+from spark_queue.operations.common import opened
 from spark_queue.operations.logs import kept
 from spark_queue.store import mask
-from spark_queue.store.base import Finding, State, Store
+from spark_queue.store.base import Store
+from spark_queue.store.facts import Finding, State
 
 #: Versions that are known to work: from, and before.
 JAVA, SPARK, PYTHON = 17, ((4, 0), (4, 4)), (3, 11)
@@ -59,7 +60,7 @@ def examine(url: str | None = None) -> Iterator[Finding]:
 
 def server(url: str) -> str:
     """The name and the version of the database behind a URL: `redis 7.0.15`."""
-    with _opened(url) as store:
+    with opened(url) as store:
         return store.server()
 
 
@@ -166,7 +167,7 @@ def _drivers() -> Iterator[Finding]:
 def _database(url: str) -> Iterator[Finding]:
     shown = mask(url)
     try:
-        with _opened(url) as store:
+        with opened(url) as store:
             store.patience = 1.0  # who asks a doctor wants an answer
             shown = mask(store.url)
             found = store.server()

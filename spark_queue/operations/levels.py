@@ -6,12 +6,16 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from spark_queue.errors import OptionError
-from spark_queue.operations import _check_exists, _moment, _opened
+from spark_queue.errors import OptionError, QueueError
+from spark_queue.operations.common import check_exists, moment_of, opened
 from spark_queue.store.base import Store
+from spark_queue.store.facts import Sizes
 from spark_queue.store.log import retained
+
+if TYPE_CHECKING:  # needs the extra `graph`
+    from spark_queue.graph import Graph, Place
 
 #: The counters of `Store.statistics`.
 COUNTERS = ("put", "get", "reserve", "commit", "rollback", "deadletter")
@@ -60,10 +64,10 @@ def sizes(url: str, queues: Sequence[str] = ()) -> list[Level]:
 
     Raises `UsageError` for a queue that is given and does not exist.
     """
-    with _opened(url) as store:
+    with opened(url) as store:
         for queue in queues:
             store.check_queue(queue)
-            _check_exists(store, queue)
+            check_exists(store, queue)
         return _levels(store, queues)
 
 
@@ -83,7 +87,7 @@ def _level(store: Store, queue: str) -> Level:
 
 def statistics(url: str, queues: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
     """The COUNTERS of queues, of all where none are given, and whether each is `paused`."""
-    with _opened(url) as store:
+    with opened(url) as store:
         for queue in queues:
             store.check_queue(queue)
         return _counted(store, queues)
@@ -104,13 +108,13 @@ def watch(url: str, queues: Sequence[str] = (), *, interval: float = 2.0) -> Ite
     """
     if not 0.1 <= interval <= 86_400:
         raise OptionError(f"interval must be 0.1 seconds to a day, not {interval}", option="interval")
-    with _opened(url) as store:
+    with opened(url) as store:
         for queue in queues:
             store.check_queue(queue)
         before: dict[str, tuple[float, Level, dict[str, Any] | None]] = {}
         due = time.monotonic()
         while True:
-            moment, now = _moment(store.now()), time.monotonic()
+            moment, now = moment_of(store.now()), time.monotonic()
             levels = _levels(store, queues or sorted({*store.queues(), *before}))
             counted = _counted(store, queues)
             flows = []
@@ -138,3 +142,19 @@ def _flow(
         pushed = (counted["put"] - had["put"]) / passed
         done = sum(counted[name] - had[name] for name in ("get", "commit", "deadletter")) / passed
     return Flow(at, level, pushed, done, (level.total - was.total) / passed)
+
+
+def graph_sizes(graph: Graph) -> tuple[dict[Place, Sizes], list[str]]:
+    """The sizes of the queues of a graph, and why those of a namespace are not known, where that is so."""
+    sizes: dict[Place, Sizes] = {}
+    queues = [*graph.queues(), *graph.leftovers()]
+    unknown: list[str] = []
+    for ns, namespace in graph.namespaces.items():
+        try:
+            with opened(namespace.url) as store:
+                found = {place: store.sizes(place.queue) for place in queues if place.ns == ns}
+        except QueueError as error:
+            unknown.append(f"namespace {ns!r}: {error}")
+        else:
+            sizes |= found
+    return sizes, unknown

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from spark_queue.errors import OptionError, UsageError, near
-from spark_queue.operations import _belongs, _moment, _opened, _queues
+from spark_queue.operations.common import known_queues, moment_of, opened
+from spark_queue.operations.held import belongs
 from spark_queue.store.base import Store
 from spark_queue.store.log import LOG, Log, retained
 
@@ -31,7 +32,7 @@ class Kept:
 
 def logs(url: str, queue: str | None = None) -> list[Kept]:
     """The queues that are read as logs, or just this one, and what each retains."""
-    with _opened(url) as store:
+    with opened(url) as store:
         return [one for name in (store.queues() if queue is None else [queue]) for one in kept(store, name)]
 
 
@@ -40,8 +41,8 @@ def kept(store: Store, queue: str) -> Iterator[Kept]:
     held = store.reservations(queue, LOG)  # first: a tag is in the note before it holds anything
     found = retained(store, queue)
     if found is not None:
-        oldest = None if found.oldest is None else _moment(found.oldest)
-        strays = [one.tag for one in held if not _belongs(one.tag, found)]
+        oldest = None if found.oldest is None else moment_of(found.oldest)
+        strays = [one.tag for one in held if not belongs(one.tag, found)]
         yield Kept(queue, found.end - found.first, found.first, found.end, found.segments, oldest, strays)
 
 
@@ -52,7 +53,7 @@ def trim(url: str, queue: str, older_than: timedelta) -> int:
     """
     if older_than < timedelta():
         raise OptionError(f"older_than cannot be negative: {older_than}", option="older_than")
-    with _opened(url) as store:
+    with opened(url) as store:
         if retained(store, queue) is None:
-            raise UsageError(f"queue {queue!r} is not read as a log{near(queue, _queues(store))}", queue=queue)
+            raise UsageError(f"queue {queue!r} is not read as a log{near(queue, known_queues(store))}", queue=queue)
         return Log(store, queue).trim(round(older_than.total_seconds() * 1000))

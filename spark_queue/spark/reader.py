@@ -15,7 +15,7 @@ from spark_queue.message import TOLD
 from spark_queue.options import QueueOptions
 from spark_queue.spark.schema import shaper
 from spark_queue.store import open_store
-from spark_queue.store.base import Condition, View
+from spark_queue.store.facts import Condition, View
 
 #: Spark's filter classes (4.1 and later), by name, and the condition that each becomes.
 _OPS = {

@@ -32,7 +32,8 @@ from spark_queue.options import QueueOptions
 from spark_queue.spark.schema import PUSH, SETTLE, arrow_schema, check_write_schema
 from spark_queue.spark.typed import json_texts
 from spark_queue.store import open_store
-from spark_queue.store.base import Death, Store
+from spark_queue.store.base import Store
+from spark_queue.store.facts import Death
 from spark_queue.store.ledger import (
     NOTHING,
     ONE_WRITE,

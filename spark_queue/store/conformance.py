@@ -35,11 +35,12 @@ from hypothesis import strategies as st
 from spark_queue.errors import MessageError, OptionError, StoreError, StoreUnavailable
 from spark_queue.message import LATEST, MESSAGES, Message, as_json, load_json, messages, new_ids, pushes
 from spark_queue.store import open_store
-from spark_queue.store.base import SMALLEST_PARTITION, Claim, Condition, Death, Sizes, Store
+from spark_queue.store.base import SMALLEST_PARTITION, Store
 from spark_queue.store.conformance_forwarding import ForwardingContract
 from spark_queue.store.conformance_log import LogContract
 from spark_queue.store.conformance_pause import PauseContract
 from spark_queue.store.conformance_staging import StagingContract
+from spark_queue.store.facts import Claim, Condition, Death, Sizes
 
 MINUTE = 60_000
 SOON = 150  #: ms: a lease or a delay that a test waits out

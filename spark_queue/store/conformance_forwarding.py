@@ -10,7 +10,8 @@ import pytest
 
 from spark_queue.errors import MessageError, OptionError
 from spark_queue.message import MESSAGES, PUSHES, Json, messages, pushes
-from spark_queue.store.base import Sizes, Store
+from spark_queue.store.base import Store
+from spark_queue.store.facts import Sizes
 
 MINUTE = 60_000
 

@@ -21,7 +21,7 @@ from spark_queue.store import base, log, open_store
 from spark_queue.store.base import Store
 from spark_queue.store.log import Log, Place
 
-#: Seconds after which what should have happened has not. MongoDB holds for 60 what a killed client had in a transaction.
+#: Seconds until what did not happen will not. MongoDB holds what a dead client had in a transaction for 60.
 DEADLINE = 100
 
 

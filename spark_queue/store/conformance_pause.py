@@ -11,8 +11,9 @@ import pytest
 from spark_queue.errors import OptionError
 from spark_queue.message import pushes
 from spark_queue.store import open_store, pauses
-from spark_queue.store.base import Death, Store
+from spark_queue.store.base import Store
 from spark_queue.store.counters import PERIOD, Statistics
+from spark_queue.store.facts import Death
 
 #: Seconds after which what should have happened has not.
 DEADLINE = 30

@@ -15,7 +15,8 @@ import pytest
 from spark_queue.errors import MessageError, OptionError
 from spark_queue.message import Message, messages, new_ids, pushes
 from spark_queue.store import open_store
-from spark_queue.store.base import Note, Sizes, Staged, Store, about
+from spark_queue.store.base import Store
+from spark_queue.store.facts import Note, Sizes, Staged, about
 
 
 def _payloads(store: Store, queue: str) -> list[Any]:

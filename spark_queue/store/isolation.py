@@ -16,7 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from spark_queue.store.base import Death, Store, about
+from spark_queue.store.base import Store
+from spark_queue.store.facts import Death, about
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_queue.errors import CheckpointError, FencedError, OptionError, StoreError
-from spark_queue.store.base import Note, Store
+from spark_queue.store.base import Store
+from spark_queue.store.facts import Note
 
 VERSION = 1
 PREFIX = "ledger/"

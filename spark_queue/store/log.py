@@ -40,7 +40,8 @@ import pyarrow as pa
 
 from spark_queue.errors import CheckpointError, StoreError
 from spark_queue.message import LATEST, milliseconds
-from spark_queue.store.base import POLL, Note, Store, about
+from spark_queue.store.base import POLL, Store
+from spark_queue.store.facts import Note, about
 from spark_queue.store.owner import Owner
 
 log = logging.getLogger(__name__)

@@ -59,22 +59,10 @@ from spark_queue import message
 from spark_queue.address import Address
 from spark_queue.buckets import Record, fitting, is_bucket
 from spark_queue.errors import OptionError, StoreError, StoreUnavailable
-from spark_queue.store.base import (
-    PAGE_ROWS,
-    Claim,
-    Condition,
-    Death,
-    Finding,
-    Note,
-    Reservation,
-    Sizes,
-    Staged,
-    View,
-    Which,
-    refused,
-)
+from spark_queue.store.base import PAGE_ROWS, refused
 from spark_queue.store.bson_json import CODEC
 from spark_queue.store.counters import Counts, Statistics
+from spark_queue.store.facts import Claim, Condition, Death, Finding, Note, Reservation, Sizes, Staged, View, Which
 from spark_queue.store.mongodb_documents import (
     BUCKETS,
     BY_ID,

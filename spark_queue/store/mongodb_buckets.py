@@ -27,8 +27,9 @@ from pymongo.collection import Collection
 from spark_queue import message
 from spark_queue.buckets import ROWS, Buckets, Layout, is_bucket, sealed, unsealed
 from spark_queue.message import MARK, OBJECT_ID
-from spark_queue.store.base import PAGE_BYTES, Condition, Death, View
+from spark_queue.store.base import PAGE_BYTES
 from spark_queue.store.bson_json import all_from_bson, check_document, difficult, header_text, to_bson
+from spark_queue.store.facts import Condition, Death, View
 from spark_queue.store.mongodb import MongoStore
 from spark_queue.store.mongodb_documents import (
     BUCKETS,

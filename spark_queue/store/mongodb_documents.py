@@ -45,8 +45,9 @@ from pymongo.errors import BulkWriteError
 from spark_queue import message
 from spark_queue.buckets import is_bucket, rows_of
 from spark_queue.message import OBJECT_ID
-from spark_queue.store.base import PAGE_BYTES, Condition, Death, holder
+from spark_queue.store.base import PAGE_BYTES
 from spark_queue.store.bson_json import check_document, difficult, from_bson, header_text, to_bson
+from spark_queue.store.facts import Condition, Death, holder
 
 Document = dict[str, Any]
 Filter = Mapping[str, Any]

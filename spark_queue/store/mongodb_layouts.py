@@ -28,7 +28,7 @@ from pymongo.results import DeleteResult, UpdateResult
 
 from spark_queue import message
 from spark_queue.errors import OptionError
-from spark_queue.store.base import Death, Lacking, Which
+from spark_queue.store.facts import Death, Lacking, Which
 from spark_queue.store.mongodb import CHUNK, MongoStore, parts_of
 from spark_queue.store.mongodb_documents import (
     BY_ID,

@@ -44,8 +44,8 @@ from pymongo.errors import BulkWriteError, OperationFailure, PyMongoError, Write
 from pymongo.read_concern import ReadConcern
 
 from spark_queue.errors import StoreUnavailable
-from spark_queue.store.base import Staged, below
 from spark_queue.store.bson_json import CODEC
+from spark_queue.store.facts import Staged, below
 from spark_queue.store.mongodb_documents import (
     BY_ID,
     NEVER,

@@ -18,7 +18,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from spark_queue.errors import FencedError, StoreError
-from spark_queue.store.base import Note, Store, about
+from spark_queue.store.base import Store
+from spark_queue.store.facts import Note, about
 
 #: ms that an owner counts as living after it was last heard of, and seconds between two signs of life.
 LIFE, BEAT = 10_000, 2.5

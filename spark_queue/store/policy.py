@@ -5,7 +5,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from spark_queue.store.base import Death, Note, Store, about
+from spark_queue.store.base import Store
+from spark_queue.store.facts import Death, Note, about
 
 
 def bury_exhausted(store: Store, queue: str, tag: str, max_tries: int, dead: str, history: int) -> int:

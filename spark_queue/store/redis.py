@@ -46,9 +46,9 @@ from spark_queue.address import Address
 from spark_queue.buckets import Record, is_bucket
 from spark_queue.errors import OptionError, StoreError, StoreUnavailable, near
 from spark_queue.store import mask
-from spark_queue.store.base import (
-    PAGE_BYTES,
-    PAGE_ROWS,
+from spark_queue.store.base import PAGE_BYTES, PAGE_ROWS
+from spark_queue.store.counters import Counts, Statistics
+from spark_queue.store.facts import (
     Claim,
     Condition,
     Death,
@@ -62,7 +62,6 @@ from spark_queue.store.base import (
     holder,
     meeting,
 )
-from spark_queue.store.counters import Counts, Statistics
 from spark_queue.store.redis_documents import Row, as_batch, pieces, read_entry, to_documents
 from spark_queue.store.signals import SignallingStore
 

@@ -42,7 +42,8 @@ import redis
 from spark_queue import message
 from spark_queue.address import Address
 from spark_queue.errors import OptionError
-from spark_queue.store.base import PAGE_ROWS, Condition, Death, Lacking, View, Which, meeting, refused
+from spark_queue.store.base import PAGE_ROWS, refused
+from spark_queue.store.facts import Condition, Death, Lacking, View, Which, meeting
 from spark_queue.store.redis import CHUNK, RedisStore, load_scripts, own
 from spark_queue.store.redis_documents import Row, as_batch
 

@@ -29,10 +29,10 @@ import pyarrow.compute as pc
 from spark_queue import message
 from spark_queue.buckets import Record, are_buckets, fitting, rows_of, weigh
 from spark_queue.errors import OptionError, StoreError, StoreUnavailable
-from spark_queue.store.base import (
+from spark_queue.store.base import PAGE_BYTES, PAGE_ROWS, Store
+from spark_queue.store.counters import ACTS, Counts, Statistics
+from spark_queue.store.facts import (
     OF_EACH,
-    PAGE_BYTES,
-    PAGE_ROWS,
     Claim,
     Condition,
     Death,
@@ -41,13 +41,11 @@ from spark_queue.store.base import (
     Reservation,
     Sizes,
     Staged,
-    Store,
     View,
     Which,
     below,
     holder,
 )
-from spark_queue.store.counters import ACTS, Counts, Statistics
 
 #: What makes a file of version 1, and of each later version out of the one before.
 #:

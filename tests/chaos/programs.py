@@ -17,7 +17,7 @@ from pathlib import Path
 
 from spark_queue import Queue, open_store
 from spark_queue.errors import StoreUnavailable
-from spark_queue.store.base import Death
+from spark_queue.store.facts import Death
 from spark_queue.store.ledger import ledger_of
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 from spark_queue.message import messages
-from spark_queue.store.base import Condition
+from spark_queue.store.facts import Condition
 from tests.chaos.world import World
 
 

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSource
 
 from spark_queue import Queue, open_store, register
 from spark_queue.spark import QueueDataSource
-from spark_queue.store.base import Condition
+from spark_queue.store.facts import Condition
 from tests.spark.conftest import SPARK, Harness
 
 

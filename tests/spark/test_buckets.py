@@ -7,7 +7,8 @@ import pytest
 from spark_queue import Buckets, open_store
 from spark_queue.message import messages
 from spark_queue.spark import drain
-from spark_queue.store.base import Sizes, set_layout
+from spark_queue.store.base import set_layout
+from spark_queue.store.facts import Sizes
 from tests.spark.test_delivery import forget_the_last_commit, run_to_queue, to_queue
 from tests.spark.test_stream import numbers
 

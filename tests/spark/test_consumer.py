@@ -18,7 +18,7 @@ from spark_queue.spark import consumer as consumer_module
 from spark_queue.spark.ahead import Ahead
 from spark_queue.spark.consumer import Consumer, Offset, commit_named
 from spark_queue.store import owner
-from spark_queue.store.base import about
+from spark_queue.store.facts import about
 from spark_queue.store.owner import Ownership, owner_of, revoke
 from spark_queue.store.policy import note_settled
 

@@ -8,7 +8,7 @@ import pytest
 from chispa import assert_df_equality
 
 from spark_queue.spark import drain
-from spark_queue.store.base import Condition
+from spark_queue.store.facts import Condition
 from tests.spark.conftest import SPARK
 
 HOUR = 3_600

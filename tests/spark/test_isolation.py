@@ -13,7 +13,7 @@ from spark_queue import Queue, drain, open_store, supervise
 from spark_queue.message import messages
 from spark_queue.options import QueueOptions
 from spark_queue.spark.consumer import Consumer
-from spark_queue.store.base import about
+from spark_queue.store.facts import about
 from spark_queue.store.isolation import PARTS, PATIENCE, note_query, tell_failure
 from spark_queue.store.owner import revoke
 

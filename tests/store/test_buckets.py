@@ -11,7 +11,8 @@ from spark_queue import Buckets, MessageError, Queue, open_store
 from spark_queue.buckets import Record, bucket, expanded
 from spark_queue.message import messages, milliseconds, pushes
 from spark_queue.store.apart import compact, split
-from spark_queue.store.base import Condition, Death, Sizes, layout_of, set_layout
+from spark_queue.store.base import layout_of, set_layout
+from spark_queue.store.facts import Condition, Death, Sizes
 
 MINUTE = 60_000
 

@@ -251,7 +251,7 @@ def test_bytes_are_extended_json(file):
 
 
 def test_a_redrive_that_is_stopped_tells_how_far_it_came(file, monkeypatch):
-    monkeypatch.setattr("spark_queue.operations.STEP", 2)
+    monkeypatch.setattr("spark_queue.operations.dead.STEP", 2)
     real, calls = deadletter.Redriving.step, []
 
     def step(self, moved, found):

@@ -26,9 +26,10 @@ import tenacity
 
 from spark_queue.buckets import Buckets
 from spark_queue.message import messages, new_ids, pushes
-from spark_queue.store import base, counters, log, mongodb, mongodb_stages, open_store, redis, sqlite
+from spark_queue.store import base, counters, facts, log, mongodb, mongodb_stages, open_store, redis, sqlite
 from spark_queue.store.apart import compact
-from spark_queue.store.base import Death, Note, Sizes, Store
+from spark_queue.store.base import Store
+from spark_queue.store.facts import Death, Note, Sizes
 from spark_queue.store.log import Log, retained
 from tests.store.crash import MongoWire, Plan, Proxy, RedisWire, Way, killed, watched
 
@@ -308,7 +309,7 @@ class Scene:
         """One about the queue, and others."""
         self.store.push(self.one, self.batch(0, 1))
         assert self.store.reserve(self.one, "d/1", 1, lease=HOUR) == [1]
-        self.notes = [self.note, base.about(self.one, "a"), base.about(self.one, "b")]
+        self.notes = [self.note, facts.about(self.one, "a"), facts.about(self.one, "b")]
         assert all(self.store.set_note(key, {"a": 1}, 0) for key in self.notes)
 
     # --- what became of them ------------------------------------------------------------------------------------
@@ -737,7 +738,7 @@ def test_a_log_is_trimmed_whatever_request_fails(world, name, way, monkeypatch):
         assert logged(world.store, scene) in ([], list(range(9))), run.what
         one.trim(0)
         assert (one.positions, world.store.sizes(scene.one).total) == ((9, 9), 0), run.what
-        assert len(world.store.notes(base.about(scene.one, "log"))) <= 2, run.what  # a page may have had no head yet
+        assert len(world.store.notes(facts.about(scene.one, "log"))) <= 2, run.what  # a page may have had no head yet
         world.store.push(scene.one, scene.batch(9))
         assert one.seal() == 1
         assert logged(world.store, scene) == [9], run.what

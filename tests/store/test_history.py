@@ -11,7 +11,7 @@ import pytest
 from spark_queue import OptionError, Queue, UsageError, history, ledgers, open_store, replay
 from spark_queue.buckets import Buckets
 from spark_queue.message import OBJECT_ID, messages, new_ids, pushes
-from spark_queue.store.base import Death
+from spark_queue.store.facts import Death
 from spark_queue.store.isolation import PATIENCE, Isolation, Rules
 from spark_queue.store.ledger import forget
 from spark_queue.store.replay import Replay, replayed

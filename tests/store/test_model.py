@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from spark_queue.message import LATEST, messages, pushes
-from spark_queue.store import base, mongodb, mongodb_stages, open_store, redis, sqlite
-from spark_queue.store.base import Condition, Death
+from spark_queue.store import base, facts, mongodb, mongodb_stages, open_store, redis, sqlite
+from spark_queue.store.facts import Condition, Death
 from tests.store.model import Item, Model, Order
 
 EXAMPLES = os.environ.get("SPARK_QUEUE_MODEL_EXAMPLES")
@@ -102,7 +102,7 @@ class Machine(RuleBasedStateMachine):
 
     def key(self, name):
         """The key of a note: about a queue, or another one."""
-        return base.about(self.named(name), "note") if name in QUEUES else self.staging(name)
+        return facts.about(self.named(name), "note") if name in QUEUES else self.staging(name)
 
     def begin(self, client):
         """The client of an operation that begins now."""

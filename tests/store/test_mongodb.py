@@ -31,9 +31,9 @@ from spark_queue.buckets import Buckets
 from spark_queue.errors import MessageError, OptionError, StoreError, StoreUnavailable
 from spark_queue.message import messages, new_ids, pushes
 from spark_queue.store import mongodb_documents, mongodb_stages, open_store
-from spark_queue.store.base import Condition, Death, Note, Sizes, Staged
 from spark_queue.store.bson_json import CODEC, LARGEST
 from spark_queue.store.conformance import MINUTE, StoreContract, all_of, ids_of
+from spark_queue.store.facts import Condition, Death, Note, Sizes, Staged
 from spark_queue.store.mongodb import MongoStore
 from spark_queue.store.mongodb_documents import READY, WAITING_ORDER, to_documents
 from spark_queue.store.mongodb_stages import Stages

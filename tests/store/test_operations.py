@@ -21,7 +21,6 @@ from spark_queue import (
     ledgers,
     logs,
     open_store,
-    operations,
     recover,
     redrive,
     release,
@@ -30,9 +29,9 @@ from spark_queue import (
     trim,
 )
 from spark_queue.message import messages, pushes
-from spark_queue.operations import Recovered, Sink, by_hand, doctor, levels, suggest
+from spark_queue.operations import Recovered, Sink, by_hand, common, doctor, levels, suggest
 from spark_queue.store import owner
-from spark_queue.store.base import Note, about
+from spark_queue.store.facts import Note, about
 from spark_queue.store.ledger import PREFIX, Ledger, forget, ledger_of, stage_of
 from spark_queue.store.log import Log
 from spark_queue.store.owner import OWNER, Ownership, revoke
@@ -354,7 +353,7 @@ def test_a_letter_that_somebody_holds_is_passed_over(url, store, name):
 
 
 def test_a_redrive_that_is_cut_short_is_completed_by_another(url, store, name, monkeypatch):
-    monkeypatch.setattr(operations, "STEP", 10)
+    monkeypatch.setattr("spark_queue.operations.dead.STEP", 10)
     headers = [{"x-dl-from-queue": name, "x-dl-t": f"2026-01-01T00:00:{n:02}.000Z"} for n in range(55)]
     batch = pushes(list(range(55)), headers=headers)
     store.push(f"{name}.dead", batch)
@@ -374,7 +373,7 @@ def test_a_redrive_that_is_cut_short_is_completed_by_another(url, store, name, m
 
 
 def test_two_redrives_at_once_move_each_letter_once(url, store, name, monkeypatch):
-    monkeypatch.setattr(operations, "STEP", 20)
+    monkeypatch.setattr("spark_queue.operations.dead.STEP", 20)
     store.push(f"{name}.dead", pushes(list(range(400)), headers={"x-dl-from-queue": name}))
     moved = []
     threads = [threading.Thread(target=lambda: moved.append(redrive(url, name).get(name, 0))) for _ in range(3)]
@@ -536,7 +535,7 @@ def test_a_password_is_not_shown(store, name):
     store.now()  # it is connected
     store.url = "redis://me:secret@host/0"
     with pytest.raises(OptionError) as error:
-        operations._check_exists(store, name)
+        common.check_exists(store, name)
     assert "secret" not in str(error.value) and "redis://me:***@host/0" in str(error.value)
 
 

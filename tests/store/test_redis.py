@@ -26,7 +26,7 @@ from spark_queue.errors import MessageError, OptionError, StoreError, StoreUnava
 from spark_queue.message import PUSHES, messages, pushes
 from spark_queue.store import mask, open_store, redis_documents
 from spark_queue.store import redis as redis_store
-from spark_queue.store.base import Condition, Death, Note, Sizes, Staged
+from spark_queue.store.facts import Condition, Death, Note, Sizes, Staged
 from spark_queue.store.redis import Chunk, RedisStore, keys_of, note_key, registry_of
 
 MINUTE = 60_000

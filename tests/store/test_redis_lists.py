@@ -12,7 +12,7 @@ from spark_queue.errors import StoreError
 from spark_queue.message import messages, pushes
 from spark_queue.store import open_store, redis_lists
 from spark_queue.store import redis as redis_store
-from spark_queue.store.base import Sizes
+from spark_queue.store.facts import Sizes
 from spark_queue.store.redis_lists import scripts
 
 MINUTE = 60_000

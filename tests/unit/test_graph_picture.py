@@ -12,7 +12,7 @@ from spark_queue.graph import Changes, Destination, Exchange, Graph, Input, Link
 from spark_queue.graph_file import graph_in
 from spark_queue.graph_mistakes import checked
 from spark_queue.graph_picture import LONG, dot, facts, mermaid, selector_text, tree
-from spark_queue.store.base import Sizes
+from spark_queue.store.facts import Sizes
 
 ROOT = Path(__file__).parents[2]
 NASTY = 'a"b<c>\\d{e}|f'

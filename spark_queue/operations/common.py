@@ -1,0 +1,67 @@
+"""What the operations share: the store behind a URL, and what a user names is checked."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from spark_queue.errors import OptionError, near
+from spark_queue.message import (
+    EPOCH,
+)
+from spark_queue.store import mask, open_store
+from spark_queue.store.base import Store
+from spark_queue.store.owner import consumers
+
+#: A moment, or how long ago.
+Moment = datetime | timedelta
+
+#: The header in which a dead letter tells why it died: see `Death`.
+ERROR = "x-error"
+
+
+def opened(url: str) -> Store:
+    """The store. Raises `OptionError` where it is a file that does not exist, which SQLite would make."""
+    store = open_store(url)
+    scheme, _, path = store.url.partition(":///")
+    if scheme == "sqlite" and not Path(path).exists():
+        raise OptionError(f"there is no file {path!r}: check the URL {store.url}", option="url")
+    return store
+
+
+def known_queues(store: Store) -> set[str]:
+    """The queues that hold messages or had a consumer."""
+    return {*store.queues(), *(queue for queue, _, _ in consumers(store))}
+
+
+def check_exists(store: Store, queue: str, hint: str = "") -> None:
+    """Raise `OptionError` where there is no such queue; `hint` is the end of what it says."""
+    known = known_queues(store)
+    if queue not in known:
+        raise OptionError(
+            f"{mask(store.url)} has no queue {queue!r}, or it is empty{hint}{near(queue, known)}", queue=queue
+        )
+
+
+def moment_of(ms: int) -> datetime:
+    """The moment of so many ms since 1970."""
+    return EPOCH + timedelta(milliseconds=ms)
+
+
+def absolute(store: Store, name: str, moment: Moment | None) -> datetime | None:
+    """The moment, where it may be told by how long ago it was. Raises `OptionError` for one that is none."""
+    if isinstance(moment, timedelta):
+        try:
+            return moment_of(store.now()) - moment
+        except OverflowError:
+            raise OptionError(f"{name}: {moment.days:,} days ago is before all time", option=name) from None
+    if moment is not None and moment.tzinfo is None:
+        raise OptionError(f"{name}={moment.isoformat()} has no time zone", option=name)
+    return moment
+
+
+def checked_limit(limit: int | None) -> int | None:
+    """The limit. Raises `OptionError` where it is less than 1."""
+    if limit is not None and limit < 1:
+        raise OptionError(f"limit must be 1 or more, not {limit}", option="limit")
+    return limit

@@ -1,0 +1,135 @@
+"""Exactly-once sinks: how far each is, and finishing what one has left that never comes back."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+
+from spark_queue.errors import FencedError, OptionError, UsageError, near
+from spark_queue.operations.common import (
+    opened,
+)
+from spark_queue.store import mask
+from spark_queue.store.base import Store
+from spark_queue.store.facts import check_tag
+from spark_queue.store.ledger import (
+    NOTHING,
+    ONE_WRITE,
+    PREFIX,
+    Ledger,
+    batch_of,
+    forget,
+    ledger_of,
+)
+from spark_queue.store.ledger import set_ledger as write_ledger
+
+#: The stages of sinks: `sink/batch/attempt`.
+_STAGE = re.compile(r"([^/]+)/(\d+)/[^/]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """How far an exactly-once sink is: a streaming query by its id, a batch write by `txnAppId` or a made up name.
+
+    `batch` is the last one that it has decided to publish, `None` where there is none. `staged`: the rows that
+    are staged, by batch. `unpublished`: those of them that `batch` still has to publish; where that is not 0 for
+    long, nobody is at work on it, and `recover` does.
+    """
+
+    sink: str
+    batch: int | None
+    staged: dict[int, int]
+    unpublished: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What `recover` did: messages that became visible, and rows that were staged and dropped."""
+
+    published: int
+    dropped: int
+
+
+def ledgers(url: str) -> list[Sink]:
+    """All sinks that have a ledger, or rows that are staged.
+
+    What a program staged under names that no sink gives is left out.
+    """
+    with opened(url) as store:
+        return _sinks(store)
+
+
+def recover(url: str, sink: str) -> Recovered:
+    """Publish what the ledger of a sink has decided and nobody finished; drop what was merely staged.
+
+    For a sink whose query never comes back. Nothing is lost with what is dropped: its batch was not decided, so its
+    source still has it. The ledger stays, but for that of a batch write without `txnAppId`, which nobody can repeat.
+    Stop the query first: one that is at work fails, and this raises `FencedError` where it is seen. Raises
+    `UsageError` for a sink that has neither ledger nor staged rows.
+    """
+    with opened(url) as store:
+        ledger = _ledger(store, sink)
+        if ledger is None and not store.staged(sink):
+            known = [one.sink for one in _sinks(store)]
+            raise OptionError(f"there is no sink {sink!r} in {mask(store.url)}{near(sink, known)}", sink=sink)
+        published = store.publish(ledger.stages) if ledger else 0
+        if ledger_of(store, sink) != ledger:
+            raise FencedError(
+                f"sink {sink!r} is at work: its ledger changed just now; stop its query first; nothing was dropped",
+                sink=sink,
+            )
+        dropped = forget(store, sink) if sink.startswith(ONE_WRITE) else store.unstage(sink)
+        return Recovered(published, dropped)
+
+
+def set_ledger(url: str, sink: str, batch: int) -> int | None:
+    """Say by word that a sink has written everything up to `batch`; give what its ledger said before.
+
+    For a query that does not start since its ledger is missing or too old. What is said wrong makes it lose or double
+    that batch. Raises `UsageError` where the last batch is not wholly published (see `recover`), and `FencedError`
+    where the sink is at work.
+    """
+    with opened(url) as store:
+        ledger = _ledger(store, sink)
+        if batch < 0:
+            raise OptionError(f"batch must be 0 or more, not {batch}", option="batch")
+        waiting = {one.stage for one in store.staged(sink)} & set(ledger.stages if ledger else ())
+        if waiting:
+            raise UsageError(
+                f"sink {sink!r} has not wholly published batch {batch_of(min(waiting))}: finish that first with "
+                f"spark-queue ledger recover URL {sink} (or recover)",
+                sink=sink,
+            )
+        write_ledger(store, sink, batch)
+        return _batch(ledger)
+
+
+def _batch(ledger: Ledger | None) -> int | None:
+    """The last batch that was decided."""
+    return None if ledger is None or ledger.batch == NOTHING else ledger.batch
+
+
+def _ledger(store: Store, sink: str) -> Ledger | None:
+    """The ledger of a sink, whose name is checked."""
+    check_tag(sink)
+    if "/" in sink:
+        raise OptionError(f"{sink!r} cannot be a sink: its name has no /", sink=sink)
+    return ledger_of(store, sink)
+
+
+def _sinks(store: Store) -> list[Sink]:
+    ledgers = {key.removeprefix(PREFIX): note for key, note in store.notes(PREFIX).items()}
+    read = {name: Ledger.read(name, note) for name, note in ledgers.items()}
+    staged: dict[str, Counter[int]] = {name: Counter() for name in read}
+    unpublished: Counter[str] = Counter()
+    for one in store.staged():
+        if match := _STAGE.fullmatch(one.stage):
+            sink = match[1]
+            staged.setdefault(sink, Counter())[int(match[2])] += one.rows
+            ledger = read.get(sink)
+            if ledger is not None and one.stage in ledger.stages:
+                unpublished[sink] += one.rows
+    return [
+        Sink(name, _batch(read.get(name)), dict(rows), unpublished[name]) for name, rows in sorted(staged.items())
+    ]
