@@ -90,7 +90,7 @@ def server_cpu(url: str) -> Callable[[], float]:
     if scheme == "redis":
         from redis import Redis
 
-        return partial(redis_cpu, Redis.from_url(url))
+        return partial(redis_cpu, Redis.from_url(url, socket_timeout=60))  # a disk may stop it for a while
     if scheme == "mongodb":
         from pymongo import MongoClient
 
