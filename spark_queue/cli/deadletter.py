@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from spark_queue.cli.late import operations
 from spark_queue.cli.parse import Command, Ids, Json, Url, app, argument, flag, group, moment, option
-from spark_queue.cli.show import LONG, Progressing, cut, dumped, plural, say, show, table, tell
+from spark_queue.cli.show import LONG, Progressing, cut, dumped, listed, plural, say, show, tell
 
 if TYPE_CHECKING:
     from spark_queue.operations import DeadLetter
@@ -43,13 +43,8 @@ def deadletter_list(
     """Show dead letters, the oldest first."""
     filters = operations.Filters(dead=dead, ids=id, reason=reason, since=since, until=until, limit=limit + 1)
     letters = operations.dead_letters(url, queue, **filters)
-    more, letters = len(letters) > limit, letters[:limit]
-    if json:
-        tell(letters)
-    elif letters:
-        table(("id", "died (UTC)", "from", "tries", "error", "payload"), map(_letter, letters))
-    if more:
-        say(f"there are more than these {plural(limit, 'dead letter')}: show more with --limit")
+    heads = ("id", "died (UTC)", "from", "tries", "error", "payload")
+    listed(letters, limit, "dead letter", heads, _letter, json=json)
     if not letters:
         _no_letters(url, queue, dead)
 

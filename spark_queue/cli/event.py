@@ -11,7 +11,7 @@ import typer
 
 from spark_queue.cli.late import events
 from spark_queue.cli.parse import Command, Json, Queue, Url, Yes, app, argument, flag, group, option, seconds
-from spark_queue.cli.show import LONG, confirm, cut, dumped, plural, say, show, table, tell
+from spark_queue.cli.show import LONG, confirm, cut, dumped, listed, plural, say, show, table, tell
 from spark_queue.errors import UsageError
 
 if TYPE_CHECKING:
@@ -131,15 +131,14 @@ def event_list(
             known = sorted(found.all(), key=lambda one: (one.event.created, one.event.id))
         else:
             known = [*found.get(found.find(status, round(older_than * 1000), limit + 1)).values()]
-    more, known = len(known) > limit, known[:limit]
-    if json:
-        tell([_whole(one.event) | {"status": one.status, "updated": one.updated} for one in known])
-    elif known:
-        table(("id", "status", "created (UTC)", "type", "source", "URIs", "payload"), map(_row, known))
-    if more:
-        say(f"there are more than these {plural(limit, 'event')}: show more with --limit")
+    heads = ("id", "status", "created (UTC)", "type", "source", "URIs", "payload")
+    listed(known, limit, "event", heads, _row, json=json, plain=_told)
     if not known:
         say(f"no such events in {queue}")
+
+
+def _told(one: Known) -> dict[str, Any]:
+    return _whole(one.event) | {"status": one.status, "updated": one.updated}
 
 
 def _row(one: Known) -> Sequence[object]:
@@ -210,13 +209,8 @@ def event_log(
     """Show what was done to events, and by whom, the oldest first."""
     with _opened(url, queue, None) as found:
         records = found.log.records(limit + 1)
-    more, records = len(records) > limit, records[:limit]
-    if json:
-        tell(records)
-    elif records:
-        table(("time (UTC)", "what", "from", "to", "events", "by", "error"), map(_record, records))
-    if more:
-        say(f"there are more than these {plural(limit, 'record')}: show more with --limit")
+    heads = ("time (UTC)", "what", "from", "to", "events", "by", "error")
+    listed(records, limit, "record", heads, _record, json=json)
     if not records:
         say(f"the log of {queue} is empty")
 

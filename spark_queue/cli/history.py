@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from spark_queue.cli.late import operations
 from spark_queue.cli.messages import text
 from spark_queue.cli.parse import Command, Ids, Json, Queue, Url, app, argument, flag, moment, option
-from spark_queue.cli.show import LONG, cut, plural, say, show, table, tell
+from spark_queue.cli.show import LONG, cut, listed, plural, say, show, tell
 
 
 class Outcome(StrEnum):
@@ -55,13 +55,8 @@ def history(
         url, queue, ids=id, consumer=consumer, outcome=outcome and outcome.value, reason=reason, since=since,
         until=until, limit=limit + 1,
     )  # fmt: skip
-    more, found = len(found) > limit, found[-limit:]
-    if json:
-        tell(found)
-    elif found:
-        table(("id", "processed (UTC)", "by", "outcome", "tries", "error", "payload"), map(_past, found))
-    if more:
-        say(f"there are more than these {plural(limit, 'message')}: show more with --limit")
+    heads = ("id", "processed (UTC)", "by", "outcome", "tries", "error", "payload")
+    listed(found, limit, "message", heads, _past, json=json, last=True)
     if not found:
         say(f"the history of {queue} tells of none")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from json import dumps
+from typing import TypeVar
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -17,6 +18,8 @@ from rich.text import Text
 
 from spark_queue.cli.late import message
 from spark_queue.errors import UsageError
+
+T = TypeVar("T")
 
 #: Most characters of a payload or an error in a table, and most rows of a list unless asked otherwise.
 WIDE, LONG = 60, 100
@@ -68,6 +71,30 @@ NUMBERS = {
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table: as wide as it must be, unless a terminal is narrower."""
     console().print(made_table(heads, rows))
+
+
+def listed(
+    found: Sequence[T],
+    limit: int,
+    of: str,
+    heads: Sequence[str],
+    row: Callable[[T], Sequence[object]],
+    *,
+    json: bool,
+    plain: Callable[[T], object] = lambda one: one,
+    last: bool = False,
+) -> None:
+    """The first `limit` of what was found, or the `last`: a table of rows, or JSON of it `plain`.
+
+    Where more was found, that is said; so ask for one more than `limit`. `of`: what it is, in the singular.
+    """
+    shown = found[-limit:] if last else found[:limit]
+    if json:
+        tell([plain(one) for one in shown])
+    elif shown:
+        table(heads, map(row, shown))
+    if len(found) > limit:
+        say(f"there are more than these {plural(limit, of)}: show more with --limit")
 
 
 def console() -> Console:
