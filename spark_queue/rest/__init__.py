@@ -8,8 +8,7 @@
 
 Handlers parse, call, and answer; what they call may block, and does so in threads (`service.py`). Whoever waits for a
 message costs a place in a line, not a thread (`lines.py`). Who may call, and from where, is decided before any of
-them
-(`guard.py`), and an error becomes a status in one table (`problems.py`).
+them (`guard.py`), and an error becomes a status in one table (`problems.py`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Who may call, decided before anything is looked at.
 
 With credentials, everybody has to show them. Without, the server is on a loopback address, where a page of any site
-can
-reach it by the user's browser: so the name by which it is called has to be this machine's, and a browser must not say
-that another site asks.
+can reach it by the user's browser: so the name by which it is called has to be this machine's, and a browser must not
+say that another site asks.
 """
 
 from __future__ import annotations

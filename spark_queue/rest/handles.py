@@ -1,9 +1,8 @@
 """Handles: what a caller gets for what he holds, and settles it by, in another request, on another server, next week.
 
 A handle tells the tag of the reservation and perhaps the id of one message, in base64url. It is as good as the tag:
-what
-the tag no longer holds it cannot settle. Tags that were not made here are refused, so no handle reaches what a query
-holds.
+what the tag no longer holds it cannot settle. Tags that were not made here are refused, so no handle reaches what a
+query holds.
 """
 
 from __future__ import annotations

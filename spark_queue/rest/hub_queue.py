@@ -9,8 +9,7 @@
 | text | ids, or `id,status`, a line each (CRLF) | the same |
 
 What is PUT is read in either form, whatever is asked for. Where hub-queue answers with 500 to a call that cannot
-work, the
-answer here is 400.
+work, the answer here is 400.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Who waits for a message: in a line for each queue, so that a thread waits per queue, however many callers do.
 
 The first of a line waits for the store's signal, looks, and goes; then the next one does. So they are served in the
-order
-in which they came, and a message that comes wakes one of them, not all.
+order in which they came, and a message that comes wakes one of them, not all.
 """
 
 from __future__ import annotations

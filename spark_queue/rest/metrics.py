@@ -1,8 +1,7 @@
 """Numbers for Prometheus, under the names that keuss-server gives them.
 
 `q_global_*`: what queues hold and what all programs did to them, read from the stores. `keuss_q_*_total`: what was
-done
-over HTTP here. `http_request_duration_seconds`: how long requests took.
+done over HTTP here. `http_request_duration_seconds`: how long requests took.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Queues in the form of keuss-server: one message a request, and what is known of queues.
 
 What is reserved is settled by its `x-ks-id`, which is a handle (`handles.py`) and not the bare id that keuss takes:
-so a
-commit that comes too late commits nothing of somebody else.
+so a commit that comes too late commits nothing of somebody else.
 """
 
 from __future__ import annotations
@@ -170,8 +169,7 @@ async def push(
     """Push a message: the body.
 
     JSON, text or bytes by its `Content-Type`, which is kept as a header of the message; headers `x-ks-hdr-NAME`
-    become
-    its headers NAME.
+    become its headers NAME.
     """
     room = service.room(ns, queue)
     with service.meters.failing("push", ns, queue):
@@ -204,8 +202,7 @@ async def pop(
     """Take a message, or reserve it.
 
     What is popped is removed before the answer is sent: at most once. What is reserved is settled by its `x-ks-id`,
-    or
-    comes back when its lease ends.
+    or comes back when its lease ends.
     """
     room = service.room(ns, queue)
     taken = await taken_by(service, room, request, 1, to, reserve, lease, consumer, tid)

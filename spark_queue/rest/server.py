@@ -30,8 +30,7 @@ def serve(
     """Serve until SIGINT or SIGTERM. `port` 0 is any free one; `started` is told the URL, once it listens.
 
     With a `certificate` (PEM, and its `key` if that is in another file) it speaks TLS. Raises `OptionError` where
-    others
-    than this machine could call without saying who they are, and where the address cannot be had.
+    others than this machine could call without saying who they are, and where the address cannot be had.
     """
     check_address(host, settings.credentials)
     for name, file in (("tls-cert", certificate), ("tls-key", key)):

@@ -23,8 +23,8 @@ A store writes the methods that begin with `_`; callers use the others, which ch
 (`spark_queue.buckets`), which they treat alike: a message passes them by its id, a bucket by its own; only where they
 count, they count messages. The latter know messages: they open buckets, and take them apart where they must.
 
-Errors are `StoreError` (its subclass `StoreUnavailable`
-where another try may help) and `OptionError` for names that the database forbids.
+Errors are `StoreError` (its subclass `StoreUnavailable` where another try may help) and `OptionError` for names that
+the database forbids.
 """
 
 from __future__ import annotations
