@@ -90,6 +90,7 @@ class Queue:
         self._history = round(history * 1000)
         self._sequence = itertools.count(1)
         self._held: dict[str, str] = {}  # message id -> the tag it was reserved under
+        self._whole: dict[str, int] = {}  # tag -> how many messages it holds, where all of them are in `_held`
 
     # --- messages in --------------------------------------------------------------------------------------------
 
@@ -160,6 +161,8 @@ class Queue:
             if len(taken) >= rows:  # no need to be told that there are no more
                 break
         self._held.update((one.id, tag) for one in taken)
+        if len(taken) == rows:
+            self._whole[tag] = rows
         return taken
 
     def pop(self, *, timeout: float = 0.0) -> Message | None:
@@ -200,7 +203,7 @@ class Queue:
 
         The others belong to somebody else now.
         """
-        return sum(self.store.commit(self.name, tag, ids, history=self._history) for tag, ids in self._settled(done))
+        return sum(self.store.commit(self.name, tag, ids, history=self._history) for tag, ids in self._settling(done))
 
     def rollback(self, *failed: Message, delay: float = 0.0) -> int:
         """Give these messages back as failed, mature in `delay` seconds; give how many were still held.
@@ -208,7 +211,7 @@ class Queue:
         Where that makes `max_tries` failures, a message moves to the dead-letter queue instead.
         """
         given = 0
-        for tag, ids in self._settled(failed):
+        for tag, ids in self._settling(failed):
             given += sum(
                 give_back(
                     self.store,
@@ -231,7 +234,7 @@ class Queue:
         death = Death(reason, failed=1, history=self._history)
         return sum(
             self.store.move(self.name, self.dead_name, tag=tag, ids=ids, death=death)
-            for tag, ids in self._settled(hopeless)
+            for tag, ids in self._settling(hopeless)
         )
 
     def renew(self, *held: Message) -> int:
@@ -242,13 +245,21 @@ class Queue:
         tags = dict.fromkeys(self._held[one.id] for one in held if one.id in self._held)
         return sum(self.store.renew(self.name, tag, self._lease) for tag in tags)
 
-    def _settled(self, settled: Sequence[Message]) -> list[tuple[str, list[str]]]:
+    def _settling(self, settled: Sequence[Message]) -> Iterator[tuple[str, list[str] | None]]:
+        """The ids under each tag, `None` where that is all that the tag holds; forgotten when they are settled."""
         by_tag: dict[str, list[str]] = {}
-        for one in settled:
-            tag = self._held.pop(one.id, None)
-            if tag is not None:
-                by_tag.setdefault(tag, []).append(one.id)
-        return list(by_tag.items())
+        for id in dict.fromkeys(one.id for one in settled):
+            if id in self._held:
+                by_tag.setdefault(self._held[id], []).append(id)
+        for tag, ids in by_tag.items():
+            left = self._whole.get(tag)
+            yield tag, None if left == len(ids) else ids
+            for id in ids:
+                self._held.pop(id, None)
+            if left is not None:
+                self._whole[tag] = left - len(ids)
+                if left == len(ids):
+                    del self._whole[tag]
 
     # --- looking and keeping house ------------------------------------------------------------------------------
 
@@ -301,6 +312,7 @@ class Queue:
         """Give back what is still held, and the connections."""
         if self._held:
             self._held.clear()
+            self._whole.clear()
             self.store.rollback(self.name, f"{self.consumer}/{self._run}", failed=False)
         if self._owned:
             self.store.close()

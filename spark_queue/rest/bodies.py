@@ -150,7 +150,7 @@ def alone(batch: pa.RecordBatch, tag: str | None) -> Response:
     if _is_json(media):  # a store may keep a JSON string as the text that it is
         payload = as_json(payload, kind)
     told = {
-        "x-ks-id": id if tag is None else handle_of(tag, id),
+        "x-ks-id": id if tag is None else handle_of(tag),  # which holds nothing else
         "x-ks-message-id": id,
         "x-ks-tries": str(batch.column("tries")[0].as_py()),
         "x-ks-mature": str(jsonable(batch.column("mature")[0].as_py())),

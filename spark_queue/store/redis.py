@@ -501,13 +501,18 @@ class RedisStore(SignallingStore):
 
     def _members(self, queue: str, tag: str) -> list[bytes]:
         """The messages of a tag's tree, each as a run of its own, in order of due and id."""
-        held, found = self._keys(queue).held, []
+        held, most, found = self._keys(queue).held, PAGE_ROWS // 10, []
+        left: list[tuple[str | bytes, str]] = [(f"[{tag}\0", f"({tag}\1"), (f"[{tag}/", f"({tag}0")]
         with self._connection() as client:
-            for low, high in ((f"[{tag}\0", f"({tag}\1"), (f"[{tag}/", f"({tag}0")):
-                start: str | bytes = low
-                while page := client.zrangebylex(held, start, high, 0, PAGE_ROWS // 10):  # runs
-                    found += [_member(*one) for run in page for one in _messages(run)]
-                    start = b"(" + page[-1]
+            while left:
+                ask = client.pipeline(transaction=False)
+                for low, high in left:
+                    ask.zrangebylex(held, low, high, 0, most)
+                pages: list[list[bytes]] = ask.execute()
+                found += [_member(*one) for page in pages for run in page for one in _messages(run)]
+                left = [
+                    (b"(" + page[-1], high) for (_, high), page in zip(left, pages, strict=True) if len(page) == most
+                ]
         return sorted(found, key=_due_and_id)
 
     def _tags(self, queue: str, tag: str) -> list[tuple[str, int]]:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from spark_queue import MessageError, OptionError, Queue
+from spark_queue.errors import StoreUnavailable
 from spark_queue.store.conformance import sleep_ms
 
 
@@ -26,6 +27,35 @@ def test_push_reserve_commit(queue):
     assert queue.commit(message) == 1
     assert queue.commit(message) == 0
     assert queue.sizes().total == 0
+
+
+def test_what_was_taken_together_is_settled_in_any_parts(url, name):
+    with Queue(url, name) as queue, Queue(url, name) as other:
+        queue.push_many(range(6))
+        first, second, third, fourth = queue.reserve(4)
+        assert queue.commit(second) == 1
+        assert other.store.sizes(name).reserved == 3
+        assert queue.rollback(first) == 1
+        assert [one.payload for one in other.reserve(1)] == [4]  # rolled back now, so after what was ready before
+        assert queue.commit(third, fourth, third, second) == 2
+        assert queue.commit(third) == 0
+        assert (other.store.sizes(name).reserved, other.store.sizes(name).ready) == (1, 2)
+
+
+def test_what_could_not_be_settled_can_be_once_more(url, name, monkeypatch):
+    with Queue(url, name) as queue:
+        queue.push_many(range(3))
+        taken = queue.reserve(3)
+
+        def away(*_, **__):
+            raise StoreUnavailable("the database is away")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(queue.store, "commit", away)
+            with pytest.raises(StoreUnavailable):
+                queue.commit(*taken[:2])
+        assert queue.commit(*taken[:2]) == 2
+        assert queue.commit(*taken) == 1
 
 
 def test_push_many(queue):

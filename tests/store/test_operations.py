@@ -390,7 +390,7 @@ def test_two_redrives_at_once_move_each_letter_once(url, store, name, monkeypatc
 def test_a_redrive_keeps_to_its_rate(sqlite_url, monkeypatch, rate, steps):
     slept, seen = [], []
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=slept.append)  # of this module: other threads sleep, too
-    monkeypatch.setattr("spark_queue.operations.time", clock)
+    monkeypatch.setattr("spark_queue.operations.dead.time", clock)
     letters = 250 if rate > 1 else 3
     with open_store(sqlite_url) as store:
         store.push("q.dead", pushes(list(range(letters)), headers={"x-dl-from-queue": "q"}))
