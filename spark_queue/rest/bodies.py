@@ -19,7 +19,7 @@ from fastapi import Request
 from starlette.responses import Response
 
 from spark_queue.errors import OptionError
-from spark_queue.message import LATEST, PUSHES, Json, Kind, as_json, header_dicts, jsonable, load_json
+from spark_queue.message import LATEST, Json, Kind, as_json, header_dicts, jsonable, load_json
 from spark_queue.rest.handles import handle_of
 from spark_queue.rest.problems import NotUnderstood, TooLarge
 
@@ -110,21 +110,20 @@ def pushed(
     kind: Kind,
     headers: dict[str, str],
     *,
-    id: str,
+    id: str | None,
     mature: datetime | None,
     delay: float | None,
     tries: int,
-) -> pa.RecordBatch:
-    """One message as a PUSHES batch; `delay` in seconds. Raises `OptionError`."""
+) -> dict[str, Any]:
+    """One message as a row of PUSHES; `delay` in seconds. Raises `OptionError`."""
     if delay is not None and not 0 <= delay <= LATEST / 2000:
         raise OptionError(f"delay={delay} must be 0 or more seconds, and end before the year 5000", option="delay")
     if mature is not None and delay is not None:
         raise OptionError("give either mature or delay, not both", option="mature")
-    row = {
+    return {
         "id": id, "payload": payload, "payload_kind": kind, "headers": list(headers.items()), "mature": mature,
         "delay": None if delay is None else round(delay * 1000), "tries": tries,
     }  # fmt: skip
-    return pa.RecordBatch.from_pylist([row], schema=PUSHES)
 
 
 def moment(text: str) -> datetime:

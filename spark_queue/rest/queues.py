@@ -13,7 +13,6 @@ from fastapi import Query, Request
 from starlette.responses import Response
 
 from spark_queue.errors import OptionError
-from spark_queue.message import new_id_array
 from spark_queue.rest.bodies import alone, answer, body_of, headers_of, moment, payload_of, pushed
 from spark_queue.rest.handles import held_by, new_tag
 from spark_queue.rest.metrics import facts_of, queues_of
@@ -175,14 +174,8 @@ async def push(
     with service.meters.failing("push", ns, queue):
         payload, kind = payload_of(request, await body_of(request, service.limits.body))
         when = None if mature is None else moment(mature)
-
-        def act() -> str:
-            named = id if id is not None else room.store.own_ids(new_id_array(1))[0].as_py()
-            batch = pushed(payload, kind, headers_of(request), id=named, mature=when, delay=delay, tries=tries)
-            room.store.push(queue, batch)
-            return str(named)
-
-        made = await service.work(act)
+        row = pushed(payload, kind, headers_of(request), id=id, mature=when, delay=delay, tries=tries)
+        made = await service.push(room, row)
     service.meters.count("push", ns, queue, "ok")
     return answer({"id": made})
 

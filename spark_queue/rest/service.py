@@ -12,14 +12,16 @@ from typing import Annotated, Any, TypeVar
 import pyarrow as pa
 from fastapi import Depends, Request
 
-from spark_queue.errors import OptionError, near
+from spark_queue.errors import OptionError, QueueError, StoreUnavailable, near
 from spark_queue.events.queue import Events
+from spark_queue.message import PUSHES, new_id_array
 from spark_queue.options import QueueOptions
 from spark_queue.rest.handles import new_tag
 from spark_queue.rest.lines import GONE, Lines, Waiter
 from spark_queue.rest.metrics import Meters
 from spark_queue.rest.problems import NotThere
 from spark_queue.rest.settings import Settings
+from spark_queue.rest.together import Together
 from spark_queue.store import open_store
 from spark_queue.store.base import Store
 from spark_queue.store.policy import bury_exhausted, give_back
@@ -31,6 +33,9 @@ THREADS, WAITING, EXECUTING = 32, 64, 8
 
 #: Seconds to keep trying while a database cannot be reached: callers have a patience of their own.
 PATIENCE = 2.0
+
+#: Most messages that are pushed together, and the most bytes of a payload that is not pushed alone.
+PUSHED, LARGE = 256, 1 << 16
 
 #: ms that messages are held which are popped, until they are removed in the next step.
 POPPED = 60_000
@@ -89,6 +94,21 @@ class Room:
         self.store.rollback(self.queue, tag, failed=False)
         return rest
 
+    def push(self, rows: list[dict[str, Any]]) -> list[str | Exception]:
+        """Push messages that have nothing to do with each other, in one step; the id of each, or why it was not.
+
+        Those that have no id yet get one, in their order.
+        """
+        fresh = iter(self.store.own_ids(new_id_array(sum(row["id"] is None for row in rows))).to_pylist())
+        rows = [row if row["id"] is not None else row | {"id": next(fresh)} for row in rows]
+        try:
+            self.store.push(self.queue, pa.RecordBatch.from_pylist(rows, schema=PUSHES))
+        except (QueueError, ValueError) as error:
+            if len(rows) == 1 or isinstance(error, StoreUnavailable):
+                return [error] * len(rows)
+            return [self.push([row])[0] for row in rows]
+        return [row["id"] for row in rows]
+
     def commit(self, tag: str, ids: Sequence[str] | None = None) -> int:
         """Remove what the tag still holds of these, and give the number."""
         return self.store.commit(self.queue, tag, ids, history=self.options.history)
@@ -119,6 +139,7 @@ class Service:
         self.events = self._events(settings)
         self._threads = ThreadPoolExecutor(THREADS, "rest")
         self._executing = ThreadPoolExecutor(EXECUTING, "rest executes")
+        self._pushes = Together(self._push_all, PUSHED)
         self._waiting = ThreadPoolExecutor(WAITING, "rest waits")
 
     def _events(self, settings: Settings) -> Events | None:
@@ -139,6 +160,19 @@ class Service:
     async def work(self, act: Callable[..., T], *args: Any) -> T:
         """Do what may block, in a thread, to its end."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, act, *args)
+
+    async def push(self, room: Room, row: dict[str, Any]) -> str:
+        """Push a message, together with others that come just now, and give its id."""
+        key = room.ns, room.queue
+        if len(row["payload"]) <= LARGE:
+            return await self._pushes.ask(key, row)
+        [told] = await self._push_all(key, [row])
+        if isinstance(told, Exception):
+            raise told
+        return told
+
+    async def _push_all(self, key: tuple[str, str], rows: list[dict[str, Any]]) -> list[str | Exception]:
+        return await self.work(self.room(*key).push, rows)
 
     async def execute(self, act: Callable[..., T], *args: Any) -> T:
         """The same of what may take long: it keeps no thread from the others."""

@@ -85,6 +85,23 @@ def test_an_id_is_pushed_once(http, q):
     assert http.get(f"{q}/status").json()["size"] == 1
 
 
+def test_each_of_many_that_push_at_once_gets_an_answer_of_its_own(http, q, store, queue):
+    def push(n):
+        bad = n % 10 == 3
+        content, name = (b'{"n": ', None) if bad else (b'{"n": %d}' % n, f"m{n}" if n % 2 else None)
+        answer = http.put(q, content=content, headers={"content-type": "application/json"},
+                          params={"id": name} if name else {})  # fmt: skip
+        return answer.status_code, None if bad else answer.json()["id"]
+
+    with ThreadPoolExecutor(24) as callers:
+        told = list(callers.map(push, range(120)))
+    with Queue(store, queue) as opened:
+        there = {one.id: one.payload["n"] for one in opened.peek(200)}
+    assert [status for status, _ in told] == [400 if n % 10 == 3 else 200 for n in range(120)]
+    assert there == {id: n for n, (_, id) in enumerate(told) if id is not None}
+    assert all(id == f"m{n}" for n, (_, id) in enumerate(told) if id is not None and n % 2)
+
+
 # --- reservations ---------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,52 @@
+"""What many callers ask at the same moment, done in one step.
+
+A call is done at once where none of its key is under way. What comes meanwhile is done together, by the next step. So
+a lone caller waits for nobody, and of many each pays for a part of a step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+Asked = TypeVar("Asked")
+Told = TypeVar("Told")
+
+
+class Together(Generic[Key, Asked, Told]):
+    """Gathers calls. `act` does up to `most` of one key, and tells of each what came of it, or why nothing did."""
+
+    def __init__(self, act: Callable[[Key, list[Asked]], Awaitable[Sequence[Told | Exception]]], most: int) -> None:
+        self._act, self._most = act, most
+        self._waiting: dict[Key, list[tuple[Asked, asyncio.Future[Told]]]] = {}
+        self._working: set[asyncio.Task[None]] = set()
+
+    async def ask(self, key: Key, one: Asked) -> Told:
+        """What came of this one; or raise its error."""
+        answer: asyncio.Future[Told] = asyncio.get_running_loop().create_future()
+        if key in self._waiting:
+            self._waiting[key].append((one, answer))
+        else:
+            self._waiting[key] = [(one, answer)]
+            working = asyncio.ensure_future(self._work(key))
+            self._working.add(working)  # the loop itself would forget it
+            working.add_done_callback(self._working.discard)
+        return await answer
+
+    async def _work(self, key: Key) -> None:
+        while asked := self._waiting[key][: self._most]:
+            del self._waiting[key][: self._most]
+            try:
+                told = await self._act(key, [one for one, _ in asked])
+            except Exception as error:  # noqa: BLE001  each of them is told
+                told = [error] * len(asked)
+            for (_, answer), one in zip(asked, told, strict=True):
+                if answer.done():  # nobody waits for it any more
+                    continue
+                if isinstance(one, Exception):
+                    answer.set_exception(one)
+                else:
+                    answer.set_result(one)
+        del self._waiting[key]
