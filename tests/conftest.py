@@ -9,6 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 from hypothesis import settings
 
+from spark_queue.store.ledger import forget
 from tests.services import service_urls
 
 #: Machines are noisy: how long an example takes says nothing about it.
@@ -55,3 +56,19 @@ def sqlite_url(tmp_path):
 def url_of(request):
     """The URL of a store by its scheme: `url_of("redis")`."""
     return lambda scheme: request.getfixturevalue(f"{scheme}_url")
+
+
+@pytest.fixture
+def name(store):
+    """The name of a queue of `store`, and of a sink, that is removed with those named after it that tests use."""
+    name = f"t{uuid.uuid4().hex[:16]}"
+    yield name
+    for queue in (name, f"{name}.dead", f"{name}.other"):
+        store.drop(queue)
+    forget(store, name)
+
+
+@pytest.fixture
+def queue(name):
+    """The same, where nothing else has a name."""
+    return name

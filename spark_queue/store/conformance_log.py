@@ -186,10 +186,11 @@ class LogContract:
         self, store: Store, queue: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(log, "LONGEST_REST", 0)
-        one = Log(store, queue, retention=60)
         store.push(queue, numbered(*range(5)))
-        seen, place = read(one, one.first())
+        patient = Log(store, queue)
+        seen, place = read(patient, patient.first())
         assert len(seen) == 5
+        one = Log(store, queue, retention=60)
         end = time.monotonic() + DEADLINE
         while one.positions[0] < 5:
             assert one.ahead(place, 10) == []

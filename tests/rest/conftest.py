@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 
 import pytest
 
@@ -61,14 +60,6 @@ def ns(request):
 def store(ns, urls):
     with open_store(urls[ns]) as opened:
         yield opened
-
-
-@pytest.fixture
-def queue(store):
-    name = f"t{uuid.uuid4().hex[:16]}"
-    yield name
-    for one in (name, f"{name}.dead"):
-        store.drop(one)
 
 
 @pytest.fixture

@@ -69,8 +69,8 @@ class Mongod:
     def start(self):
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(self.command, env=os.environ | self.env, stdout=log, stderr=log)
-        deadline = time.monotonic() + 30
-        with client_of(self.url("admin"), serverSelectionTimeoutMS=100, directConnection=True) as client:
+        deadline = time.monotonic() + 120
+        with client_of(self.url("admin"), serverSelectionTimeoutMS=500, directConnection=True) as client:
             while True:
                 try:
                     client.admin.command("ping")
@@ -93,20 +93,6 @@ def standalone(tmp_path_factory):
 @pytest.fixture
 def url(mongodb_url):
     return mongodb_url
-
-
-@pytest.fixture
-def store(url):
-    with open_store(url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def queue(store):
-    name = f"t{uuid.uuid4().hex[:16]}"
-    yield name
-    for one in (name, f"{name}.dead"):
-        store.drop(one)
 
 
 @pytest.fixture

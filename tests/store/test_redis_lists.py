@@ -37,14 +37,6 @@ def peer(store):
 
 
 @pytest.fixture
-def queue(store):
-    name = f"t{uuid.uuid4().hex[:16]}"
-    yield name
-    for one in (name, f"{name}.other"):
-        store.drop(one)
-
-
-@pytest.fixture
 def waiting(raw, layout, queue):
     """How many wait where the programs of others see them."""
     key = {"redis-list": f"keuss:q:list:{queue}", "rfq": f"rfq:{queue}:backlog"}[layout]
