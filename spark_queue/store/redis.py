@@ -492,19 +492,10 @@ class RedisStore(SignallingStore):
         if ids is None:
             return self._settle(script, queue, how, None)
         wanted, rows = {id.encode() for id in ids}, 0
-        while rows < len(wanted):
-            named: list[tuple[bytes, int]] = []
-            for run in self._runs(queue, tag):
-                messages = _messages(run)
-                meant = [one for one in messages if one[2] in wanted]
-                whole = len(meant) == len(messages)
-                named += [(run, len(meant))] if whole else [(_member(*one), 1) for one in meant]
-            done = 0
-            for some in _chunks(sorted(named, key=lambda one: _due_and_id(one[0])), CHUNK):
-                done += self._settle(script, queue, how, some)
-            rows += done
-            if not done:
-                break
+        before: list[tuple[bytes, int]] = []
+        while rows < len(wanted) and (named := self._named_runs(queue, tag, wanted)) != before:
+            rows += sum(self._settle(script, queue, how, some) for some in _chunks(named, CHUNK))
+            before = named
         return rows
 
     def _settle(self, script: str, queue: str, arguments: tuple[Any, ...], members: list[bytes] | None) -> int:
@@ -523,6 +514,16 @@ class RedisStore(SignallingStore):
             return None
         wanted = {id.encode() for id in ids}
         return [member for member in self._members(queue, tag) if _due_and_id(member)[1] in wanted] if wanted else []
+
+    def _named_runs(self, queue: str, tag: str, wanted: set[bytes]) -> list[tuple[bytes, int]]:
+        """The messages of these ids in a tag's tree, in order: runs, each with the number of its messages."""
+        found: list[tuple[bytes, int]] = []
+        for run in self._runs(queue, tag):
+            messages = _messages(run)
+            meant = [one for one in messages if one[2] in wanted]
+            whole = len(meant) == len(messages)
+            found += [(run, len(meant))] if whole else [(_member(*one), 1) for one in meant]
+        return sorted(found, key=lambda one: _due_and_id(one[0]))
 
     def _members(self, queue: str, tag: str) -> list[bytes]:
         """The messages of a tag's tree, each as a run of its own, in order of due and id."""
