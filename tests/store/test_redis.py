@@ -492,7 +492,8 @@ def test_runs_of_a_tag_do_not_overlap(store, raw, queue, monkeypatch):
 def test_whole_runs_are_settled_by_ids_as_they_are_unless_they_change(store, peer, raw, queue, monkeypatch):
     push_ids(store, queue, "abcdefghi")
     store.reserve(queue, "c/1", 100)
-    run, named = store._run, []
+    run = store._run
+    named: list[list[bytes] | None] = []
 
     def after_another(script, *arguments, **more):
         if not named:
@@ -507,7 +508,7 @@ def test_whole_runs_are_settled_by_ids_as_they_are_unless_they_change(store, pee
     store.reserve(queue, "c/2", 100)
     named[:] = [None]
     assert store.rollback(queue, "c/2", list("abcdefghi"), delay=None) == 9
-    assert [len(members) for members in named[1:]] == [1], "one run, not nine messages"
+    assert [len(members or ()) for members in named[1:]] == [1], "one run, not nine messages"
 
 
 def test_what_is_passed_on_takes_its_place_among_runs(store, raw, queue):
