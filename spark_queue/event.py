@@ -74,7 +74,7 @@ class Event:
         """The same, of what is in the message; `mature` is asked where that does not tell when it was created."""
         if not isinstance(told, dict):
             raise ValueError(_NO_EVENT)
-        source, type, uris, created = (told.get(name) for name in ("source", "type", "uris", "created"))
+        source, type, uris, created = told.get("source"), told.get("type"), told.get("uris"), told.get("created")
         if not (isinstance(source, str) and isinstance(type, str)):
             raise ValueError(_NO_EVENT)
         if uris and not (isinstance(uris, list) and all(isinstance(one, str) for one in uris)):

@@ -26,6 +26,7 @@ NEVER = "never"
 EARLIEST, LATEST = "earliest", "latest"
 SINGLE, BUCKET = "single", "bucket"
 AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE = "at-least-once", "at-most-once", "exactly-once"
+LARGEST_COUNT = 2**31 - 1
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SPELLED = {
     "millisecond": "ms", "milliseconds": "ms", "second": "s", "seconds": "s", "sec": "s", "secs": "s",
@@ -65,7 +66,7 @@ def _lease(text: str) -> int | None:
 
 
 def _count(text: str) -> int:
-    if not re.fullmatch(r"\s*\+?\d+\s*", text) or not 0 < int(text) < 2**31:
+    if not re.fullmatch(r"\s*\+?\d+\s*", text) or not 0 < int(text) <= LARGEST_COUNT:
         raise ValueError("a whole number from 1 to 2147483647")
     return int(text)
 
@@ -219,6 +220,11 @@ class QueueOptions:
         None,
         "cores of the driver",
     )
+    min_partitions: int | None = _option(
+        _count, ("stream",),
+        "Partitions per micro-batch at least, where there are as many messages: for work that takes long.",
+        None, "none: a partition has 500 messages or more, unless it is the only one",
+    )  # fmt: skip
     reserve_ahead: bool = _option(
         _flag, ("stream",),
         "Whether, while there is a backlog, the next micro-batch is reserved while Spark works on the last one.",
@@ -351,6 +357,12 @@ class QueueOptions:
             raise OptionError(
                 "option 'consumer' is missing: settle needs the consumer whose messages it settles", option="consumer"
             )
+        if chosen.get("min_partitions", 0) > chosen.get("num_partitions", LARGEST_COUNT):
+            raise OptionError(
+                f"option 'minPartitions' is {chosen['min_partitions']}, and 'numPartitions' allows "
+                f"{chosen['num_partitions']}: give it as many, or fewer here",
+                option="minPartitions",
+            )
         _check_mode(cls, chosen)
         _resolve_inputs(chosen, roles)
         _resolve_delivery(chosen, roles)
@@ -361,6 +373,11 @@ class QueueOptions:
                     shown = spelled(next(one for one in fields(cls) if one.name == name))
                     raise OptionError(f"option {shown!r} goes with layout={BUCKET}: give that too", option=shown)
         return cls(**chosen)
+
+    def partitions(self, cores: int) -> tuple[int, int]:
+        """The most partitions of a batch, where the driver has so many cores, and how many there are at least."""
+        least = self.min_partitions or 1
+        return self.num_partitions or max(cores, least), least
 
     @property
     def record_layout(self) -> Layout:

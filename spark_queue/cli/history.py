@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import Annotated, Any
 
 from spark_queue.cli.late import operations
@@ -11,21 +10,15 @@ from spark_queue.cli.messages import text
 from spark_queue.cli.parse import Command, Ids, Json, Queue, Url, app, argument, flag, moment, option
 from spark_queue.cli.show import LONG, cut, listed, plural, say, show, tell
 
-
-class Outcome(StrEnum):
-    """How a message left its queue."""
-
-    commit = "commit"
-    dead = "dead"
-    pop = "pop"
-    remove = "remove"
-
-
 # Which messages are meant.
 Consumer = Annotated[str | None, option("--consumer", "NAME", "Who had them: the first part of the tag.")]
 Went = Annotated[
-    Outcome | None,
-    option("--outcome", "HOW", "commit, dead, or by keuss' own programs pop, remove.", case_sensitive=True),
+    str | None,
+    option(
+        "--outcome",
+        "HOW",
+        "commit, dead, by keuss' own programs pop, remove; or what events became: finished, failed, any other.",
+    ),
 ]
 Reason = Annotated[str | None, option("--reason", "TEXT", "Their error contains this.")]
 Since = Annotated[
@@ -52,8 +45,8 @@ def history(
     As far as it was kept: the option `history` of a source, or `commit --history`.
     """
     found = operations.history(
-        url, queue, ids=id, consumer=consumer, outcome=outcome and outcome.value, reason=reason, since=since,
-        until=until, limit=limit + 1,
+        url, queue, ids=id, consumer=consumer, outcome=outcome, reason=reason, since=since, until=until,
+        limit=limit + 1,
     )  # fmt: skip
     heads = ("id", "processed (UTC)", "by", "outcome", "tries", "error", "payload")
     listed(found, limit, "message", heads, _past, json=json, last=True)
@@ -91,7 +84,7 @@ def replay(
     """
     pushed = operations.replay(
         url, queue, name, to=to, create=create, rate=rate, dry_run=dry_run, ids=id, consumer=consumer,
-        outcome=outcome and outcome.value, reason=reason, since=since, until=until, limit=limit,
+        outcome=outcome, reason=reason, since=since, until=until, limit=limit,
     )  # fmt: skip
     if json:
         tell({"queue": queue, "name": name, "to": to or queue, "dry_run": dry_run, "pushed": pushed})

@@ -1,9 +1,9 @@
 """Events executed by a streaming query: in Spark's workers, or in the process that runs the query.
 
-The query reserves events as consumer `executing.<name>`, so what it has taken is executing. A task runs its share,
-one event after the other, and settles each by its own outcome while it goes on; what Spark then commits of a batch is
-what is left of it: nothing. So a query that is killed runs again just the events that it had not settled, and an
-event ends with exactly one status, for all that settles is fenced.
+The query reserves events as consumer `executing.<name>`, so what it has taken is executing. A task runs a partition,
+one event after the other, and settles each by its own outcome while it goes on, under the partition's own tag; what
+Spark then commits of a batch is what is left of it: nothing. So a query that is killed runs again just the events
+that it had not settled, and an event ends with exactly one status, for all that settles is fenced.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from spark_queue.message import load_json
 from spark_queue.spark import activate, supervise
 from spark_queue.store import open_store
 from spark_queue.store.base import Store
+from spark_queue.store.facts import Death
 from spark_queue.store.policy import note_settled
 
 if TYPE_CHECKING:
@@ -35,14 +36,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: What a task gives back: the events that are to run in the process of the query.
-_LEFT = "id STRING, payload STRING, mature TIMESTAMP, tries INT"
-_NAMES = ("id", "payload", "mature", "tries")
-_ARROW = pa.schema(
-    [("id", pa.string()), ("payload", pa.string()), ("mature", pa.timestamp("us", tz="UTC")), ("tries", pa.int32())]
-)
+#: What is read of a message, and what a task gives back of those that are to run in the process of the query.
+_READ = "id STRING, payload STRING, mature TIMESTAMP, tries INT, tag STRING"
 
-#: Tries, beside the retries of executors, of an event that ends the worker it runs in; then it is failed.
+#: Tries, beside the retries of executors, of an event that ends the worker it runs in; then it is failed. The task
+#: looks after that, which has read the event anyway: with `maxTries` the database would have to read each first.
 PATIENCE = 3
 
 
@@ -57,47 +55,60 @@ class Work:
     settings: Settings
     user: str
     host: str
+    patience: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run what is for workers, in this one, and give back the rest."""
         executors = Executors(self.declared) + internal(None)
         with open_store(self.url) as store:
             for batch in batches:
-                found = self.begin(store, batch)
-                mine = [one for one in found if one is not None and not _for_driver(executors, one)]
-                with time_limit() as within:
-                    results = (run(one, executors, self.settings, within) for one in mine)
-                    self.settle(store, results, len(mine))
+                if not batch.num_rows:
+                    continue
+                tag = batch.column("tag")[0].as_py()  # a partition lies under one
+                found = self.begin(store, tag, batch)
                 left = [one is not None and _for_driver(executors, one) for one in found]
+                mine = [one for one, stays in zip(found, left, strict=True) if one is not None and not stays]
+                with time_limit() as within:
+                    self.settle(store, tag, (run(one, executors, self.settings, within) for one in mine))
                 yield batch.filter(pa.array(left, pa.bool_()))
 
-    def begin(self, store: Store, batch: pa.RecordBatch) -> list[Event | None]:
-        """The events of a batch, of which the log is told; what is none is failed, and `None` here."""
+    def begin(self, store: Store, tag: str, batch: pa.RecordBatch) -> list[Event | None]:
+        """The events of a batch, of which the log is told; what cannot be run is failed, and `None` here.
+
+        That is what is no event, and what was tried `patience` times: then a copy of it goes to the dead letters.
+        """
         found: list[Event | None] = []
         wrong: dict[str, str] = {}
+        spent: dict[str, str] = {}
         for event in _events(batch):
-            found.append(event if isinstance(event, Event) else None)
+            found.append(event if isinstance(event, Event) and event.tries < self.patience else None)
             if not isinstance(event, Event):
                 wrong[event[0]] = event[1]
+            elif event.tries >= self.patience:
+                spent[event.id] = f"it failed {event.tries} times, each time with the worker that it ran in"
         told = self.log(store)
         ids = [one.id for one in found if one is not None]
-        told.note("Events begun", ids, transaction=self.consumer, came=NEW, went=EXECUTING)
-        if wrong:
-            facts: dict[str, Any] = {"went": FAILED, "errors": wrong}
-            told.note("Messages that are no events", [*wrong], transaction=self.consumer, **facts)
+        told.note("Events begun", ids, transaction=tag, came=NEW, went=EXECUTING)
+        for message, errors in (("Messages that are no events", wrong), ("Events given up", spent)):
+            if errors:
+                told.note(message, [*errors], transaction=tag, went=FAILED, errors=errors)
         told.write()
+        keep = self.settings.keep
         if wrong:
-            note_settled(store, self.queue, self.consumer, len(wrong))
-            keep = self.settings.keep
-            store.commit(self.queue, self.consumer, [*wrong], history=keep, outcome=FAILED)
+            store.commit(self.queue, tag, [*wrong], history=keep, outcome=FAILED)
+        if spent:
+            death = Death(f"failed {self.patience} times", history=keep)
+            store.move(self.queue, self.dead, tag=tag, ids=[*spent], death=death)
         return found
 
-    def settle(self, store: Store, results: Iterable[Result], number: int) -> None:
-        """Settle so many results as they come."""
-        if not number:
-            return
-        note_settled(store, self.queue, self.consumer, number)
-        round = Round(store, self.queue, self.consumer, self.log(store), self.settings)
+    @property
+    def dead(self) -> str:
+        """Where a copy of an event goes that is given up."""
+        return f"{self.queue}.dead"
+
+    def settle(self, store: Store, tag: str, results: Iterable[Result]) -> None:
+        """Settle results as they come, of events that a tag holds."""
+        round = Round(store, self.queue, tag, self.log(store), self.settings)
         for one in results:
             round.add(one)
         round.settle()
@@ -131,7 +142,8 @@ class ExecutorQuery:
 
     Any number of queries and programs may execute the events of one queue. `name` tells this one from others in the
     log and the history. `batch`: how many events it takes at a time; one with priority that is made meanwhile waits
-    until they are done. `parallel`: tasks, and threads in this process for executors with `where: driver`.
+    until they are done. `parallel`: tasks, each with a stretch of the batch, and threads in this process for
+    executors with `where: driver`; else what Spark runs at a time.
     """
 
     def __init__(
@@ -163,16 +175,17 @@ class ExecutorQuery:
             events.settings,
             events.user,
             events.host,
+            PATIENCE + max((one.retries for one in events.executors), default=0),
         )
 
     def start(self, spark: SparkSession, *, available_now: bool = False, every: int = 0) -> StreamingQuery:
         """Start the query. `available_now`: it ends when all that is there now is executed. `every`: ms."""
         for one in self.events.executors.doubled():
             log.warning("%s", one)
+        parallel = self._parallel or spark.sparkContext.defaultParallelism
         options = {
             "maxRecordsPerTrigger": str(self._batch),
             "reserveAhead": "false",  # what is reserved is executing
-            "maxTries": str(PATIENCE + max((one.retries for one in self.events.executors), default=0)),
         }
         work = self._work
         options |= self._options | {
@@ -181,16 +194,17 @@ class ExecutorQuery:
             "consumer": work.consumer,
             "history": f"{work.settings.keep}ms",
             "payloadFormat": "json",
+            "numPartitions": str(parallel),
+            "minPartitions": str(parallel),  # few events, too: what takes long is to go on side by side
         }
-        if self._parallel is not None:
-            options["numPartitions"] = str(self._parallel)
         writer = (
             spark.readStream.format("queue")
+            .schema(_READ)
             .options(**options)
             .load()
             .writeStream.queryName(f"events {work.queue}")
             .option("checkpointLocation", self._checkpoint)
-            .foreachBatch(self._batched(spark))
+            .foreachBatch(self._batched(int(options["maxRecordsPerTrigger"]), parallel))
         )
         trigger: dict[str, Any] = {"availableNow": True} if available_now else {"processingTime": f"{every} ms"}
         return writer.trigger(**trigger).start()
@@ -201,19 +215,19 @@ class ExecutorQuery:
         begin: Callable[[], StreamingQuery] = lambda: self.start(spark, available_now=available_now, every=every)  # noqa: E731
         return supervise(begin, self._work.url, **how)
 
-    def _batched(self, spark: SparkSession) -> Callable[[DataFrame, int], None]:
-        parallel = self._parallel or spark.sparkContext.defaultParallelism
+    def _batched(self, most: int, parallel: int) -> Callable[[DataFrame, int], None]:
         work, events = self._work, self.events
 
         def on_batch(frame: DataFrame, number: int) -> None:
-            # A small batch is one partition; but what takes long is to go on side by side.
-            rows = frame.select(*_NAMES).repartition(parallel).sortWithinPartitions("mature", "id")
+            note_settled(events.store, work.queue, work.consumer, most)  # all of it, whoever does
+            rows = frame.mapInArrow(work, _READ).collect()
             left = [
                 Event.told(row["id"], load_json(row["payload"].encode()), row["tries"], lambda row=row: row["mature"])  # type: ignore[misc]
-                for row in rows.mapInArrow(work, _LEFT).collect()
+                for row in rows
             ]
             if left:
-                work.settle(events.store, _in_threads(left, events, parallel), len(left))
+                tag = rows[0]["tag"].rpartition("/")[0]
+                work.settle(events.store, tag, _in_threads(left, events, parallel))
 
         return on_batch
 

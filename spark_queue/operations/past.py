@@ -10,6 +10,7 @@ from typing import TypedDict, Unpack
 import pyarrow as pa
 
 from spark_queue.errors import OptionError, near
+from spark_queue.event import FAILED, FINISHED
 from spark_queue.message import (
     EPOCH,
     HISTORY,
@@ -28,7 +29,7 @@ from spark_queue.operations.common import (
     opened,
 )
 from spark_queue.store.base import Store
-from spark_queue.store.facts import Condition
+from spark_queue.store.facts import Condition, check_outcome
 from spark_queue.store.replay import Replay
 
 #: How messages went that a replay is about, if it does not say so.
@@ -41,8 +42,8 @@ class Past:
 
     `processed`: when. `consumer`: who had it, the first part of the tag; `None` where that is not known. `outcome`:
     `commit`; `dead`, moved to the dead-letter queue, with `error` saying why (`x-error`); or, by keuss' own programs,
-    `pop`, or `remove` where nobody had it. `tries`: how often it had failed. `payload` and `headers` are as in
-    `Message`.
+    `pop`, or `remove` where nobody had it; or a word of who committed it: `finished` and `failed` of events. `tries`:
+    how often it had failed. `payload` and `headers` are as in `Message`.
     """
 
     id: str
@@ -152,10 +153,13 @@ class _PastSearch:
             raise TypeError(f"unknown filter {', '.join(sorted(unknown))}")
         store.check_queue(queue)
         ids, outcome = filters.get("ids"), filters.get("outcome")
-        if outcome is not None and outcome not in OUTCOMES:
-            raise OptionError(
-                f"outcome {outcome!r} must be one of {', '.join(OUTCOMES)}{near(outcome, OUTCOMES)}", option="outcome"
-            )
+        if outcome is not None and outcome not in (known := (*OUTCOMES, FINISHED, FAILED)):
+            check_outcome(outcome)
+            one = [Condition("outcome", "=", outcome)]
+            if (hint := near(outcome, known)) and not any(store.peek(queue, one, limit=1, view="history")):
+                raise OptionError(
+                    f"nothing in the history of {queue} has the outcome {outcome!r}{hint}", option="outcome"
+                )
         return cls(
             queue,
             None if ids is None else tuple([ids] if isinstance(ids, str) else ids),

@@ -206,12 +206,14 @@ class Consumer:
     def _reserve(self, store: Store, tag: str, most: int, before: int | None) -> list[int]:
         """Reserve a batch without messages that have failed too often."""
         options = self._options
+        partitions, least = options.partitions(cores())
         while True:
             rows = store.reserve(
                 self._queue,
                 tag,
                 most,
-                partitions=options.num_partitions or cores(),
+                partitions=partitions,
+                least=least,
                 lease=options.reserve_timeout,
                 **({} if before is None else {"before": before}),
             )

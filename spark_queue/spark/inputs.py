@@ -57,11 +57,14 @@ def views(offset: Offsets) -> dict[str, Offset]:
     return found
 
 
-def cut(delivery: str, lies: Mapping[str, Sequence[Share]]) -> list[Rows]:
-    """The rows of a batch by task: of every input the same ones. `lies`: where its messages lie, in their order."""
+def cut(delivery: str, lies: Mapping[str, Sequence[Share]], least: int = 1) -> list[Rows]:
+    """The rows of a batch by task: of every input the same ones. `lies`: where its messages lie, in their order.
+
+    There are `least` tasks, where any input is in as many partitions.
+    """
     total = sum(one.rows or 0 for one in next(iter(lies.values())))
     found, first = [], 0
-    for rows in spread(total, max(map(len, lies.values()))):
+    for rows in spread(total, max(map(len, lies.values())), least):
         of = {binding: _within(shares, first, first + rows) for binding, shares in lies.items()}
         found.append(Rows(delivery, of))
         first += rows
@@ -198,7 +201,8 @@ class Inputs:
             return [Rows(tag_of(end), {binding: [one]}) for binding in chosen for one in shares[binding]]
         if not all(shares.values()) or (self._reserved != end and not self._whole(until, chosen)):
             return []
-        return cut(tag_of(end), {binding: self._members[binding].lies(until[binding]) for binding in chosen})
+        lies = {binding: self._members[binding].lies(until[binding]) for binding in chosen}
+        return cut(tag_of(end), lies, self._options.min_partitions or 1)
 
     def _whole(self, until: Mapping[str, Offset], chosen: Sequence[str]) -> bool:
         """Whether a batch that comes again holds all that it held.

@@ -144,7 +144,7 @@ class LogReader:
             )  # fmt: skip
             return []
         rows = sum(one.rows for one in pieces)
-        return shared(pieces, spread(rows, self._options.num_partitions or cores()))
+        return shared(pieces, spread(rows, *self._options.partitions(cores())))
 
     def stop_at_now(self) -> None:
         """Take nothing from now on that is not there yet."""

@@ -42,7 +42,7 @@ from spark_queue.spark.typed import parser, typed, writer_of
 CORRUPT = "_corrupt_payload"
 
 #: What a read tells of a message and its past; a push passes over it, so that what was read can be written.
-PASSED_OVER = ("delivery_hash", "position", "processed", "consumer", "outcome")
+PASSED_OVER = ("delivery_hash", "position", "processed", "consumer", "outcome", "tag")
 
 _HEADERS = MapType(StringType(), StringType())
 
@@ -55,6 +55,8 @@ READ: dict[str, DataType] = {
     "tries": IntegerType(),
     DELIVERY_HASH: StringType(),
 }
+#: What a read tells of a message where the schema of the user asks for it: the tag under which it is held.
+ASKED: dict[str, DataType] = {"tag": StringType()}
 LOG: dict[str, DataType] = READ | {"position": LongType()}
 HISTORY: dict[str, DataType] = READ | {
     "processed": TimestampType(),
@@ -83,7 +85,7 @@ PUSH: dict[str, tuple[type[DataType], ...]] = {
     "mature": (TimestampType,),
     "delay": _DELAY,
     "tries": _WHOLE,
-    **{name: (type(kind),) for name, kind in (LOG | HISTORY).items() if name in PASSED_OVER},
+    **{name: (type(kind),) for name, kind in (LOG | HISTORY | ASKED).items() if name in PASSED_OVER},
 }
 SETTLE: dict[str, tuple[type[DataType], ...]] = {
     "id": (StringType,),
@@ -131,7 +133,8 @@ def _of_input(options: QueueOptions, binding: str) -> dict[str, DataType]:
 def check_read_schema(schema: StructType, options: QueueOptions) -> None:
     """Raise `SchemaError` where a queue cannot be read as `schema`."""
     if options.inputs is None:
-        _check_columns(schema, _columns(options), options, "a queue")
+        asked = {} if options.mode == MODE_LOG else ASKED
+        _check_columns(schema, _columns(options) | asked, options, "a queue")
         return
     for field in schema.fields:
         name, kind = field.name, field.dataType
@@ -257,6 +260,8 @@ def _shape(
             made[name] = _FORMS[form](batch)
         elif name == DELIVERY_HASH:
             made[name] = _delivery_hashes(batch, tag)
+        elif name == "tag":
+            made[name] = pa.repeat(pa.scalar(tag, pa.string()), batch.num_rows)
         elif name == "position" and name not in batch.schema.names:
             made[name] = pa.array(range(position, position + batch.num_rows), pa.int64())
         elif name != CORRUPT:

@@ -271,13 +271,15 @@ class Store(ABC):
         limit: int,
         *,
         partitions: int = 1,
+        least: int = 1,
         lease: int | None = 120_000,
         before: int = LATEST,
     ) -> list[int]:
         """Take up to `limit` ready messages, in order, under the tags `tag/0`, `tag/1`, …; give the rows of each.
 
         An empty list says that nothing is ready. There are at most `partitions` tags, and fewer where there is
-        little to share out. Each message is held by one tag at a time, however many clients reserve at once.
+        little to share out, but `least` where there are as many messages. Each message is held by one tag at a time,
+        however many clients reserve at once.
         Messages that mature after the moment `before` are left alone, even once they are ready. A tag that already
         holds messages is answered with what it holds, and takes no more: that resumes a reserve which a crash cut
         short. So is any tag while the queue is paused.
@@ -292,7 +294,7 @@ class Store(ABC):
             rows = [held.get(f"{tag}/{partition}", 0) for partition in range(last + 1)]
         else:
             rows, left = [], self._attempt(self._ready, queue, limit, before)
-            for partition, share in enumerate(spread(left, partitions)):
+            for partition, share in enumerate(spread(left, partitions, least)):
                 rows.append(self._take(queue, f"{tag}/{partition}", left, min(share, left), lease, before, any(rows)))
                 left -= min(rows[-1], left)
             while rows and not rows[-1]:
@@ -843,9 +845,12 @@ class Store(ABC):
         )(operation, *arguments)
 
 
-def spread(rows: int, partitions: int) -> list[int]:
-    """How many of `rows` each partition gets: even shares, at most `partitions`, none that is not worth a task."""
-    parts = max(1, min(partitions, -(-rows // SMALLEST_PARTITION)))
+def spread(rows: int, partitions: int, least: int = 1) -> list[int]:
+    """How many of `rows` each partition gets: even shares, at most `partitions`, none that is not worth a task.
+
+    Where `least` partitions are wanted, there are so many all the same, each with a row at least.
+    """
+    parts = min(partitions, max(-(-rows // SMALLEST_PARTITION), min(rows, least)))
     return [rows // parts + (part < rows % parts) for part in range(parts)] if rows else []
 
 

@@ -404,6 +404,14 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         store.push(queue, pushes(list(range(10))))
         assert store.reserve(queue, "c/1", 1000, partitions=8) == [10]
 
+    def test_few_messages_make_as_many_partitions_as_are_wanted(self, store: Store, queue: str) -> None:
+        store.push(queue, pushes(list(range(10))))
+        assert store.reserve(queue, "c/1", 7, partitions=4, least=3) == [3, 2, 2]
+        got = [[one.payload for one in all_of(store.fetch(queue, f"c/1/{p}"))] for p in range(3)]
+        assert got == [[0, 1, 2], [3, 4], [5, 6]]
+        assert store.reserve(queue, "c/1", 7, partitions=4, least=3) == [3, 2, 2]
+        assert store.reserve(queue, "c/2", 7, partitions=8, least=8) == [1, 1, 1]
+
     def test_a_reserve_that_was_cut_short_is_resumed(self, store: Store, peer: Store, queue: str) -> None:
         store.push(queue, pushes(list(range(4 * SMALLEST_PARTITION))))
 

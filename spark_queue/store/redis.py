@@ -475,12 +475,28 @@ class RedisStore(SignallingStore):
 
     def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int, outcome: str) -> int:
         how = (tag, history, holder(tag) or "", outcome)
-        return self._settle("commit", queue, how, self._named(queue, tag, ids))
+        return self._settle_of(queue, tag, ids, "commit", how)
 
     def _rollback(self, queue: str, tag: str, ids: Sequence[str] | None, delay: int | None, failed: bool) -> int:
         # One moment for all calls, so that the ids make the order.
         due = "" if delay is None else min(self._now() + delay, message.LATEST)
-        return self._settle("rollback", queue, (tag, due, int(failed)), self._named(queue, tag, ids))
+        return self._settle_of(queue, tag, ids, "rollback", (tag, due, int(failed)))
+
+    def _settle_of(self, queue: str, tag: str, ids: Sequence[str] | None, script: str, how: tuple[Any, ...]) -> int:
+        """Run a script over what the tag holds (of `ids`, where given), and give the number of messages.
+
+        Runs are named as they are where all of their messages are meant: to take them out of there one by one takes
+        the server much longer. Such a run that has changed meanwhile is passed over, so what is left is looked at
+        again, until nothing is.
+        """
+        if ids is None:
+            return self._settle(script, queue, how, None)
+        wanted, rows = {id.encode() for id in ids}, 0
+        before: list[tuple[bytes, int]] = []
+        while rows < len(wanted) and (named := self._named_runs(queue, tag, wanted)) != before:
+            rows += sum(self._settle(script, queue, how, some) for some in _chunks(named, CHUNK))
+            before = named
+        return rows
 
     def _settle(self, script: str, queue: str, arguments: tuple[Any, ...], members: list[bytes] | None) -> int:
         """Run a script over members, or all that the tag holds, until nothing is left to do; give the messages."""
@@ -499,8 +515,23 @@ class RedisStore(SignallingStore):
         wanted = {id.encode() for id in ids}
         return [member for member in self._members(queue, tag) if _due_and_id(member)[1] in wanted] if wanted else []
 
+    def _named_runs(self, queue: str, tag: str, wanted: set[bytes]) -> list[tuple[bytes, int]]:
+        """The messages of these ids in a tag's tree, in order: runs, each with the number of its messages."""
+        found: list[tuple[bytes, int]] = []
+        for run in self._runs(queue, tag):
+            messages = _messages(run)
+            meant = [one for one in messages if one[2] in wanted]
+            whole = len(meant) == len(messages)
+            found += [(run, len(meant))] if whole else [(_member(*one), 1) for one in meant]
+        return sorted(found, key=lambda one: _due_and_id(one[0]))
+
     def _members(self, queue: str, tag: str) -> list[bytes]:
         """The messages of a tag's tree, each as a run of its own, in order of due and id."""
+        found = [_member(*one) for run in self._runs(queue, tag) for one in _messages(run)]
+        return sorted(found, key=_due_and_id)
+
+    def _runs(self, queue: str, tag: str) -> list[bytes]:
+        """The runs of a tag's tree."""
         held, most, found = self._keys(queue).held, PAGE_ROWS // 10, []
         left: list[tuple[str | bytes, str]] = [(f"[{tag}\0", f"({tag}\1"), (f"[{tag}/", f"({tag}0")]
         with self._connection() as client:
@@ -509,11 +540,11 @@ class RedisStore(SignallingStore):
                 for low, high in left:
                     ask.zrangebylex(held, low, high, 0, most)
                 pages: list[list[bytes]] = ask.execute()
-                found += [_member(*one) for page in pages for run in page for one in _messages(run)]
+                found += [run for page in pages for run in page]
                 left = [
                     (b"(" + page[-1], high) for (_, high), page in zip(left, pages, strict=True) if len(page) == most
                 ]
-        return sorted(found, key=_due_and_id)
+        return found
 
     def _tags(self, queue: str, tag: str) -> list[tuple[str, int]]:
         """The tags of a tree with the ends of their leases."""
@@ -935,6 +966,20 @@ def _messages(run: bytes) -> list[tuple[bytes, int, bytes]]:
     tag, due, *ids = run.split(b"\0")
     moment = int(due)
     return [(tag, moment, id) for id in ids]
+
+
+def _chunks(named: Iterable[tuple[bytes, int]], most: int) -> Iterator[list[bytes]]:
+    """Runs, each with the number of its messages, `most` of these at a time, or one run."""
+    some: list[bytes] = []
+    size = 0
+    for run, rows in named:
+        if some and size + rows > most:
+            yield some
+            some, size = [], 0
+        some.append(run)
+        size += rows
+    if some:
+        yield some
 
 
 def _due_and_id(member: bytes) -> Row:

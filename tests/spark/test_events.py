@@ -90,7 +90,9 @@ def test_a_query_gives_each_event_its_status(spark, any_url, name, tmp_path):
         assert any("took longer than 0.2 s" in one for one in errors.values())
         assert any("ValueError: no flight {'n': 2}" in one and "Traceback" in one for one in errors.values())
         assert errors["noise"].startswith("it is no event") and "no executor" in errors[missing]
-        assert {one.transaction for one in told} == {"executing.events"}
+        assert {one.transaction.partition("/")[0] for one in told} == {"executing.events"}
+        parts = {one.transaction for one in told if one.message == "Events begun"}
+        assert len(parts) > 2 and {one.rpartition("/")[2] for one in parts} == {"0", "1"}, "few events, both workers"
         known = {one.event.id: one.status for one in events.all()}
 
     def seen(what):
@@ -147,7 +149,7 @@ def test_the_jobs_execute_events_and_make_those_of_heartbeats(spark, sqlite_url,
         assert events.status([counted]) == {counted: "counted"}
 
 
-def test_a_query_that_is_killed_leaves_each_event_with_one_status(sqlite_url, name, tmp_path):
+def test_a_query_that_is_killed_leaves_each_event_with_one_status(any_url, name, tmp_path):
     (tmp_path / "killed_work.py").write_text(
         "import time\n"
         "def work(event, config):\n"
@@ -163,11 +165,11 @@ def test_a_query_that_is_killed_leaves_each_event_with_one_status(sqlite_url, na
         json.dumps({"executors": [{"source": S, "type": "t", "function": "killed_work:work", "config": str(told)}]})
     )
     program = [
-        sys.executable, str(ROOT / "jobs" / "executor.py"), str(conf), "--url", sqlite_url, "--queue", name,
+        sys.executable, str(ROOT / "jobs" / "executor.py"), str(conf), "--url", any_url, "--queue", name,
         "--available-now", "--checkpoint", str(tmp_path / "c"), "--batch", "150", "--parallel", "2", "--json",
     ]  # fmt: skip
     environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])}
-    with Events(sqlite_url, name) as events:
+    with Events(any_url, name) as events:
         ids = [events.create(S, "t", {"n": n}) for n in range(200)]
         died = subprocess.Popen(program, env=environ, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
         end = time.monotonic() + 120

@@ -329,6 +329,7 @@ def test_history_and_replay(url, store, name):
     assert some.json == {"queue": name, "name": "again", "to": f"{name}.other", "dry_run": False, "pushed": 1}
     assert Run("pop", url, f"{name}.other").out == '{"n": 1}\n'
     assert Run("history", url, name, "--outcome", "ded").code == 2
+    assert Run("history", url, name, "--outcome", "finished").err == none.err
 
 
 # --- by rfq's words -------------------------------------------------------------------------------------------------

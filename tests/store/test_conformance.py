@@ -165,6 +165,10 @@ class TestBuckets(_EachKind):
         got = [[one.payload for one in all_of(store.fetch(queue, f"c/1/{p}"))] for p in range(3)]
         assert got == [list(range(1_800)), list(range(1_800, 3_600)), list(range(3_600, 4_000))]
 
+    def test_few_messages_make_as_many_partitions_as_are_wanted(self, store, queue):
+        store.layout = Buckets(1)
+        super().test_few_messages_make_as_many_partitions_as_are_wanted(store, queue)
+
     def test_a_reserve_that_was_cut_short_is_resumed(self, store, peer, queue):
         store.layout = Buckets(SMALLEST_PARTITION)
         super().test_a_reserve_that_was_cut_short_is_resumed(store, peer, queue)

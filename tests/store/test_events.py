@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from xml.etree.ElementTree import fromstring
 
+import pyarrow as pa
 import pytest
 
 from spark_queue.address import Address
@@ -18,6 +19,7 @@ from spark_queue.client import Queue
 from spark_queue.errors import OptionError
 from spark_queue.event import BASE, HEARTBEAT, INTERNAL, TYPES
 from spark_queue.events import Events, Executor, Heartbeat, Settings, tick
+from spark_queue.events.query import Work
 from spark_queue.message import pushes
 from spark_queue.store import open_store
 
@@ -28,7 +30,7 @@ SHORT = 60  #: ms
 @pytest.fixture
 def name(name, store):
     yield name
-    for queue in (f"{name}.log", f"{name}.gone"):
+    for queue in (f"{name}.log", f"{name}.gone", f"{name}.dead"):
         store.drop(queue)
 
 
@@ -470,3 +472,47 @@ def test_lists_cannot_hold_events(url_of):
     for layout in ("redis-list", "rfq"):
         with open_store(Address.of(url_of("redis")).in_layout(layout)) as store, pytest.raises(OptionError):
             Events(store, "q")
+
+
+# --- the tasks of a query -------------------------------------------------------------------------------------------
+
+
+def task(events, tag):
+    """What a task does with the events of a partition, each time it is called."""
+    work = Work(events.store.url, events.name, "executing.q", events.declared, events.settings, "u", "h", patience=3)
+    (page,) = events.store.fetch(events.name, tag)
+    columns = {name: page.column(name) for name in ("id", "mature", "tries")}
+    columns |= {"payload": page.column("payload").cast(pa.string()), "tag": pa.repeat(tag, page.num_rows)}
+    return lambda: list(work(iter([pa.RecordBatch.from_pydict(columns)])))
+
+
+def test_a_task_settles_what_its_partition_holds_still_and_once(events, seen):
+    ids = [events.create(S, one) for one in ("good", "half", "good", "good")]
+    store, name = events.store, events.name
+    assert store.reserve(name, "executing.q/e/1", 4, partitions=2, least=2) == [2, 2]
+    late = task(events, "executing.q/e/1/1")
+    assert store.rollback(name, "executing.q/e/1/1", ids[2:3], delay=None, failed=False) == 1
+    assert store.reserve(name, "executing.q/e/2", 4) == [1], "it is in a later batch of this query"
+    task(events, "executing.q/e/1/0")()
+    assert list(events.status(ids).values()) == ["finished", "http://my/status/half", "executing", "executing"]
+    for _ in range(2):
+        late()
+        assert list(events.status(ids).values())[2:] == ["executing", "finished"]
+    assert events.summary()["finished"] == 2 and seen.count(ids[3]) == 2
+    told = [one for one in events.log.records() if "no longer held" in one.message]
+    assert [(one.ids, one.transaction) for one in told] == [((ids[2], ids[3]), "executing.q/e/1/1")] * 2
+
+
+def test_an_event_that_has_ended_its_workers_is_given_up(events, seen):
+    ids = [events.create(S, "good") for _ in range(2)]
+    store, name = events.store, events.name
+    for batch in range(3):
+        store.reserve(name, f"executing.q/e/{batch}", 2)
+        store.rollback(name, f"executing.q/e/{batch}", ids[:1], delay=None)
+        store.rollback(name, f"executing.q/e/{batch}", delay=None, failed=False)
+    assert store.reserve(name, "executing.q/e/3", 2) == [2]
+    task(events, "executing.q/e/3/0")()
+    assert events.status(ids) == {ids[0]: "failed", ids[1]: "finished"} and seen == ids[1:]
+    (told,) = [one for one in events.log.records() if one.went == "failed"]
+    assert told.ids == (ids[0],) and "failed 3 times" in told.errors[ids[0]]
+    assert [one.id for one in Events(store, f"{name}.dead").take()] == [ids[0]]

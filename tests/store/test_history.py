@@ -99,6 +99,20 @@ def test_a_history_that_cannot_be_meant_is_refused(url, name):
     assert history(url, f"{name}.none") == []
 
 
+def test_a_history_knows_outcomes_of_ones_own(url, store, name):
+    store.push(name, pushes(["a", "b", "c"], ids=["a", "b", "c"]))
+    store.reserve(name, "etl/1", 3)
+    for id, outcome in (("a", "finished"), ("b", "comit"), ("c", "http://my/status")):
+        store.commit(name, "etl/1", [id], history=MINUTE, outcome=outcome)
+        assert [one.id for one in history(url, name, outcome=outcome)] == [id], "even if it is nearly a known one"
+    assert history(url, name, outcome="failed") == history(url, name, outcome="pop") == []
+    assert history(url, name, outcome="http://your/status") == []
+    with pytest.raises(OptionError, match="has the outcome 'fialed'; did you mean 'failed'"):
+        history(url, name, outcome="fialed")
+    with pytest.raises(OptionError, match="cannot be an outcome"):
+        history(url, name, outcome="two words")
+
+
 # --- replays --------------------------------------------------------------------------------------------------------
 
 

@@ -481,6 +481,28 @@ def test_runs_of_a_tag_do_not_overlap(store, raw, queue, monkeypatch):
     assert store.commit(queue, "c/1") == 7
 
 
+def test_whole_runs_are_settled_by_ids_as_they_are_unless_they_change(store, peer, raw, queue, monkeypatch):
+    push_ids(store, queue, "abcdefghi")
+    store.reserve(queue, "c/1", 100)
+    run = store._run
+    named: list[list[bytes] | None] = []
+
+    def after_another(script, *arguments, **more):
+        if not named:
+            assert peer.commit(queue, "c/1", ["b"]) == 1
+        named.append([one for one in arguments if isinstance(one, bytes)])
+        return run(script, *arguments, **more)
+
+    monkeypatch.setattr(store, "_run", after_another)
+    assert store.commit(queue, "c/1", list("abcdefghi")) == 8, "a run that is another now is looked at again"
+    assert runs(raw, queue) == []
+    push_ids(store, queue, "abcdefghi")
+    store.reserve(queue, "c/2", 100)
+    named[:] = [None]
+    assert store.rollback(queue, "c/2", list("abcdefghi"), delay=None) == 9
+    assert [len(members or ()) for members in named[1:]] == [1], "one run, not nine messages"
+
+
 def test_what_is_passed_on_takes_its_place_among_runs(store, raw, queue):
     push_ids(store, queue, "acegi")
     store.reserve(queue, "c/1", 100)

@@ -18,7 +18,7 @@ from spark_queue.inputs import Input, parse_inputs
 from spark_queue.message import MESSAGES
 from spark_queue.options import QueueOptions
 from spark_queue.spark.inputs import Inputs, Offsets, cut, views
-from spark_queue.spark.schema import check_read_schema, joiner, read_schema
+from spark_queue.spark.schema import PUSH, check_read_schema, check_write_schema, joiner, read_schema, shaper
 from spark_queue.spark.share import Share, aligned
 from spark_queue.store import usable
 
@@ -173,6 +173,21 @@ def test_rows_have_what_the_user_asks_for_and_null_where_an_input_gives_nothing(
     assert both.schema == alone.schema
 
 
+def test_a_read_tells_the_tag_where_it_is_asked_for():
+    schema = StructType().add("id", StringType()).add("tag", StringType())
+    queue, log = ({"queue": "q", "inputs": None, "mode": mode} for mode in (None, "log"))
+    check_read_schema(schema, parse(**queue))
+    assert "tag" not in read_schema(parse(**queue)).names
+    shape = shaper(schema, parse(**queue))
+    assert shape(stored(("1", "7"), ("2", "8")), "c/1/5/0").to_pylist() == [
+        {"id": id, "tag": "c/1/5/0"} for id in ("1", "2")
+    ]
+    assert shape(stored(("1", "7")), None).to_pylist() == [{"id": "1", "tag": None}], "a snapshot holds nothing"
+    with pytest.raises(SchemaError, match="has no column 'tag'"):
+        check_read_schema(schema, parse(**log))
+    check_write_schema(schema.add("payload", StringType()), PUSH, ["payload"])  # what was read can be written
+
+
 # --- offsets and shares ---------------------------------------------------------------------------------------------
 
 
@@ -217,6 +232,7 @@ def test_every_cut_gives_each_message_once_and_the_nth_with_the_nth(rows):
 
 
 def test_the_cuts_are_those_of_the_tags_where_these_are_alike():
+    assert [one.of["a"][0].rows for one in cut("c/1/4", lies({"a": [2, 1]}), least=2)] == [2, 1]
     tasks = cut("c/1/4", lies({"a": [501, 500], "b": [501, 500]}))
     assert [[(one.first, one.rows) for shares in task.of.values() for one in shares] for task in tasks] == [
         [(0, 501)] * 2, [(0, 500)] * 2

@@ -76,6 +76,11 @@ def test_any_values_parse_or_raise_an_option_error(raw):
         ("stream", {"numPartitions": "1e3"}, "'numPartitions' is '1e3'"),
         ("stream", {"reserveTimeout": "forever"}, "7d, or 'never'"),
         ("stream", {"reserveTimeout": "1ms"}, "at least 100ms"),
+        (
+            "stream",
+            {"numPartitions": "2", "minPartitions": "3"},
+            "'minPartitions' is 3, and 'numPartitions' allows 2",
+        ),
         ("stream", {"consumer": "a/b"}, "'consumer' is 'a/b' but must be 1 to 100 letters"),
         ("stream", {"queue": " "}, "'queue' is ' ' but must be not empty"),
         ("stream", {"delivery": "exactly-once", "reserveTimeout": "9s"}, "'reserveTimeout' contradicts delivery"),
@@ -141,6 +146,13 @@ def test_what_follows_from_the_delivery():
     exactly = parse("stream", delivery="exactly-once")
     assert (exactly.reserve_timeout, exactly.isolate_failures) == (None, False)
     assert parse("stream", delivery="exactly-once", reserveTimeout="never", isolateFailures="true").isolate_failures
+
+
+def test_partitions_are_those_that_are_wanted():
+    assert [parse(**raw).partitions(4) for raw in (
+        {}, {"numPartitions": "8"}, {"minPartitions": "3"}, {"minPartitions": "9"},
+        {"numPartitions": "8", "minPartitions": "8"},
+    )] == [(4, 1), (8, 1), (4, 3), (9, 9), (8, 8)]  # fmt: skip
 
 
 def test_modes_do_not_mix():
