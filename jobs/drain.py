@@ -291,7 +291,7 @@ def snapshot(spark: SparkSession, drain: Drain, rows: DataFrame, watch: job.Watc
 def consume(spark: SparkSession, drain: Drain, rows: DataFrame, watch: job.Watch, tally: Tally) -> bool:
     """Take messages until there are no more or the user stops it; give whether there were no more."""
     from spark_queue.spark import drain as settle
-    from spark_queue.spark import version
+    from spark_queue.spark import had_batch, version
 
     with checkpoint(drain) as folder:
         writer = rows.writeStream.format(drain.args.to).options(**drain.target, checkpointLocation=folder)
@@ -302,11 +302,10 @@ def consume(spark: SparkSession, drain: Drain, rows: DataFrame, watch: job.Watch
         # Before Spark 4.2 AvailableNow is one batch: so often, then, until what the queue held at first is done.
         once = not drain.args.available_now or version(spark) >= (4, 2)
         while not watch.stopped:
-            before = tally.messages
             query = writer.start()
             follow(query, drain, watch, tally)
             settle(query, drain.source["url"], history=drain.options.history)
-            if once or tally.messages == before or tally.messages >= drain.gauge.first.total:
+            if once or not had_batch(query) or tally.messages >= drain.gauge.first.total:
                 break
     return not watch.stopped
 

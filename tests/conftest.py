@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from importlib.metadata import version
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
@@ -15,6 +16,12 @@ from tests.services import service_urls
 #: Machines are noisy: how long an example takes says nothing about it.
 settings.register_profile("noisy", deadline=None)
 settings.load_profile("noisy")
+
+
+def pytest_configure(config):
+    """Warnings are errors, but for those that older versions of Spark alone give rise to."""
+    if version("pyspark").startswith(("4.0.", "4.1.")):  # sockets of collect() are left to the garbage collector
+        config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
 
 
 def server_url(name: str) -> str:

@@ -24,7 +24,7 @@ from spark_queue.events.queue import Events
 from spark_queue.events.run import Result, Round, run, time_limit
 from spark_queue.events.settings import Settings
 from spark_queue.message import load_json
-from spark_queue.spark import activate, supervise
+from spark_queue.spark import activate, supervise, version
 from spark_queue.store import open_store
 from spark_queue.store.base import Store
 from spark_queue.store.facts import Death
@@ -179,7 +179,10 @@ class ExecutorQuery:
         )
 
     def start(self, spark: SparkSession, *, available_now: bool = False, every: int = 0) -> StreamingQuery:
-        """Start the query. `available_now`: it ends when all that is there now is executed. `every`: ms."""
+        """Start the query. `available_now`: it ends when all that is there now is executed. `every`: ms.
+
+        With `available_now` Spark 4.0 and 4.1 end it after one batch; `run` goes on.
+        """
         for one in self.events.executors.doubled():
             log.warning("%s", one)
         parallel = self._parallel or spark.sparkContext.defaultParallelism
@@ -213,7 +216,7 @@ class ExecutorQuery:
         """Start the query, and again whenever it fails; see `supervise`."""
         activate(spark)
         begin: Callable[[], StreamingQuery] = lambda: self.start(spark, available_now=available_now, every=every)  # noqa: E731
-        return supervise(begin, self._work.url, **how)
+        return supervise(begin, self._work.url, by_batch=available_now and version(spark) < (4, 2), **how)
 
     def _batched(self, most: int, parallel: int) -> Callable[[DataFrame, int], None]:
         work, events = self._work, self.events

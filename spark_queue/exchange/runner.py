@@ -39,7 +39,7 @@ from spark_queue.graph_file import Secrets, graph_in
 from spark_queue.graph_mistakes import KINDS, Mistake, checked, refusal, with_step, without_step
 from spark_queue.message import Json, Message
 from spark_queue.options import AT_LEAST_ONCE, EXACTLY_ONCE, QueueOptions
-from spark_queue.spark import activate, drain, start_in_turn, supervise, version
+from spark_queue.spark import activate, start_in_turn, supervise, version
 from spark_queue.statistics import Traffic, count
 from spark_queue.store import open_store, store_class, usable
 
@@ -128,7 +128,6 @@ class ExchangeGraph:
             queries = self._queries(spark, chosen, available_now=True)
             for one in chosen:
                 one.begin()
-        by_batch = version(spark) < (4, 2)  # which ends an availableNow after one
         going = chosen
         while going := [one for one in going if queries[one.name].has_messages()]:
             before = {one.name: one.status() for one in going}
@@ -142,8 +141,6 @@ class ExchangeGraph:
                 if now.state != "finished":
                     raise QueueError(f"exchange {one.name!r} is {now.state}: {now.error}", exchange=one.name)
                 fed |= set(self._pushed(now) - self._pushed(then))
-                if by_batch and now.traffic.received > then.traffic.received:
-                    fed |= set(map(str, one.step.sources))
             going = [one for one in chosen if fed.intersection(map(str, one.step.sources))]
         for one in chosen:
             one.finish()
@@ -393,16 +390,13 @@ class ExchangeGraph:
             writer = writer.queryName(name).option("checkpointLocation", f"{self._root}/{name}")
             return (writer.trigger(**trigger) if trigger else writer).start()
 
-        urls = {ns: self.graph.namespaces[ns].url for ns in {one.ns for one in step.sources}}
-        options = self._options(name, step)
         return _Query(
             spark,
             start,
             url=self.graph.namespaces[self._home(step)].url,
-            urls=urls if isinstance(step, Processor) else next(iter(urls.values())),
             sources=self._waited_for(step),
             all_of_them=not (isinstance(step, Processor) and step.alts),
-            history=options.history if options else 0,
+            by_batch=available_now and bool(read) and version(spark) < (4, 2),
             close=by.close if isinstance(by, ProcessorRoute) else lambda: None,
         )
 
@@ -425,17 +419,16 @@ class ExchangeGraph:
 class _Query:
     """How the query of a step is started, and what it reads.
 
-    `url`: the store that is told how it gets on. `urls`: the store that it reads, or those by namespace. `sources`:
-    the queues, with their stores, and no name where it reads a log; `all_of_them`: whether each must have messages.
+    `url`: the store that is told how it gets on. `sources`: the queues, with their stores, and no name where it reads
+    a log; `all_of_them`: whether each must have messages. `by_batch`: see `supervise`.
     """
 
     spark: SparkSession
     start: Callable[[], StreamingQuery]
     url: str
-    urls: str | Mapping[str, str]
     sources: list[tuple[str, str | None]] = field(default_factory=list)
     all_of_them: bool = True
-    history: int = 0
+    by_batch: bool = False
     close: Callable[[], None] = lambda: None
 
     def has_messages(self) -> bool:
@@ -503,17 +496,16 @@ class _Running:
 
         def run() -> None:
             try:
-                ended = supervise(
+                supervise(
                     started,
                     self._url,
                     restarts=restarts,
                     pause=pause,
                     longest=longest,
+                    by_batch=query.by_batch,
                     look=self._look,
                     wait=self._wait,
                 )
-                if not self._stopping.is_set():  # Spark 4.0 and 4.1 leave the last batch to be committed
-                    drain(ended, query.urls, history=query.history)
                 self._become("stopped" if self._stopping.is_set() else "finished")
             except _Stopped:
                 self._become("stopped")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
 
-from spark_queue.spark.queries import delivery_hash, drain, start_in_turn, supervise, version
+from spark_queue.spark.queries import delivery_hash, drain, had_batch, start_in_turn, supervise, version
 from spark_queue.spark.source import QueueDataSource
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ __all__ = [
     "activate",
     "delivery_hash",
     "drain",
+    "had_batch",
     "register",
     "start_in_turn",
     "supervise",

@@ -20,8 +20,9 @@ from functools import partial
 from typing import Any, TypedDict
 
 from spark_queue.errors import CheckpointError
-from spark_queue.options import AT_MOST_ONCE, QueueOptions
+from spark_queue.options import QueueOptions
 from spark_queue.spark.ahead import Ahead
+from spark_queue.spark.delivery import GIVEN_UP, given_up, planned_as
 from spark_queue.spark.keeper import Keeper
 from spark_queue.spark.share import Share, lost
 from spark_queue.store import open_store
@@ -49,7 +50,8 @@ PAUSE_KNOWN = 10_000
 class Offset(TypedDict, total=False):
     """A place in the life of one consumer: `seq` batches were reserved, the last one of `rows` by partition.
 
-    `places`: of a log beside other inputs, see `LogInput`.
+    `delivery`: what the last batch was planned as, where that is at most once. `places`: of a log beside other
+    inputs, see `LogInput`.
     """
 
     v: int
@@ -57,6 +59,7 @@ class Offset(TypedDict, total=False):
     consumer: str
     seq: int
     rows: list[int]
+    delivery: str
     places: list[dict[str, Any]]
 
 
@@ -130,7 +133,8 @@ class Consumer:
 
     def reserved(self, start: Offset, rows: list[int]) -> Offset:
         """The offset of the batch after `start`, which this process has reserved just now."""
-        self._reserved = {**start, "seq": start["seq"] + 1, "rows": rows}
+        end: Offset = {**start, "seq": start["seq"] + 1, "rows": rows}
+        self._reserved = planned_as(end, self._options)
         return self._reserved
 
     def keep(self, start: Offset, rows: list[int], most: int) -> list[int]:
@@ -232,7 +236,7 @@ class Consumer:
         """What the tasks of a batch fetch; from now on its lease is renewed.
 
         A batch that this process has reserved needs no store for that. One that comes again after a restart is run
-        again as it was, dropped (at most once), or split, if it fails again and again.
+        again as it was, dropped (`given_up`), or split, if it fails again and again.
         """
         self._check(start)
         self._own(end)  # `start` of batch 0 is what `initialOffset` says now: after a restart, another epoch
@@ -243,7 +247,7 @@ class Consumer:
         fresh = self._reserved == end
         runs = 1
         if not fresh:
-            if self._options.delivery == AT_MOST_ONCE:
+            if given_up(end, self._options):
                 self._drop(end)
                 return []
             if self._isolation and self._replayed != end["seq"]:
@@ -335,13 +339,8 @@ class Consumer:
 
     def _drop(self, end: Offset) -> None:
         """At most once: what was delivered once, perhaps in part, is not delivered again."""
-        given_up = self._store.commit(self._queue, tag_of(end), history=self._options.history)
-        if given_up:
-            log.warning(
-                "%d messages of %s were being worked on when the query ended: with delivery=at-most-once they do not "
-                "come again",
-                given_up, self._queue,
-            )  # fmt: skip
+        if rows := self._store.commit(self._queue, tag_of(end), history=self._options.history):
+            log.warning(GIVEN_UP, rows, self._queue)
 
     def stop_at_now(self) -> None:
         """Take nothing from now on that matures later than now."""
@@ -360,7 +359,7 @@ class Consumer:
             }
             self._backlog_at = time.monotonic()
             self._backlog_rest = BACKLOG_REST * (self._backlog_at - begun)
-        place = {key: value for key, value in self.planned.items() if key not in ("rows", "places")}
+        place = {key: value for key, value in self.planned.items() if key not in ("rows", "delivery", "places")}
         return place | self._backlog | {"paused": self._look_whether_paused()}
 
     def _look_whether_paused(self) -> bool:

@@ -18,6 +18,7 @@ from spark_queue.errors import CheckpointError, FencedError
 from spark_queue.inputs import ALTS, LOG
 from spark_queue.options import EXACTLY_ONCE, QueueOptions
 from spark_queue.spark.consumer import OFFSET_VERSION, Consumer, Offset, tag_of
+from spark_queue.spark.delivery import planned_as
 from spark_queue.spark.log_input import LogInput
 from spark_queue.spark.share import Rows, Share
 from spark_queue.spark.waiting import Waiting
@@ -37,6 +38,7 @@ class Offsets(TypedDict, total=False):
     consumer: str
     seq: int
     rows: dict[str, list[int]]
+    delivery: str
     places: dict[str, list[dict[str, Any]]]
 
 
@@ -52,6 +54,8 @@ def views(offset: Offsets) -> dict[str, Offset]:
             "seq": offset["seq"],
             "rows": rows.get(binding, []),
         }
+        if "delivery" in offset:
+            found[binding]["delivery"] = offset["delivery"]
         if binding in places:
             found[binding]["places"] = places[binding]
     return found
@@ -149,9 +153,10 @@ class Inputs:
                 self._members[binding].reserved(of[binding], rows[binding])
         if not rows:
             return start
-        self._reserved = {**start, "seq": start["seq"] + 1, "rows": rows}
+        found: Offsets = {**start, "seq": start["seq"] + 1, "rows": rows}
         if places := {binding: log.passed(sum(rows.get(binding, []))) for binding, log in self._logs.items()}:
-            self._reserved["places"] = places
+            found["places"] = places
+        self._reserved = planned_as(found, self._options)
         return self._reserved
 
     def _of_each(self, of: Mapping[str, Offset], most: int, looked: bool) -> dict[str, list[int]]:

@@ -18,8 +18,9 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.types import StructType
 
 from spark_queue.errors import CheckpointError
-from spark_queue.options import AT_MOST_ONCE, LATEST, QueueOptions
+from spark_queue.options import LATEST, QueueOptions
 from spark_queue.spark.consumer import BACKLOG_BUSY, BACKLOG_IDLE, BACKLOG_REST, cores
+from spark_queue.spark.delivery import GIVEN_UP, given_up, planned_as
 from spark_queue.spark.limits import ALL, SupportsTriggerAvailableNow, most_of
 from spark_queue.spark.schema import Shaper, shaper
 from spark_queue.store import open_store
@@ -35,7 +36,7 @@ class LogOffset(TypedDict):
     """The place of one reader in a log. `reader`: `name/epoch`, where a fresh checkpoint is a fresh epoch.
 
     `begin`: in the end of the first batch, the place before it. Spark keeps the ends of batches only, and asks a
-    restarted query anew where it begins.
+    restarted query anew where it begins. `delivery`: as in `Offset`.
     """
 
     v: int
@@ -46,6 +47,7 @@ class LogOffset(TypedDict):
     row: int
     position: int
     begin: NotRequired[dict[str, Any]]
+    delivery: NotRequired[str]
 
 
 @dataclass
@@ -92,12 +94,11 @@ class LogReader:
     def next(self, start: LogOffset | None, most: int) -> LogOffset:
         """Where up to `most` messages lead, or `start` if none is there.
 
-        Spark 4.0 and 4.1 give no start. After a restart nobody knows it then, and all that is there comes.
+        Spark 4.0 and 4.1 give no start. Before they ask, they have told a restarted query where it stands, by `plan`
+        from there to there; so one that knows nothing is new.
         """
         if start is None:
-            start = self._planned
-        if start is None:
-            return self._answer(self._log.latest(), self._reader)
+            start = self._planned or self.initial()
         place = self._log.found(self._place(start))
         if most >= ALL:
             most = self._log.latest().position - place.position
@@ -132,16 +133,14 @@ class LogReader:
     def plan(self, start: LogOffset, end: LogOffset) -> list[list[Piece]]:
         """What the tasks of a batch fetch."""
         begin, stop = self._place(start), self._place(end)
+        self._planned = end
+        if start == end:  # no batch, see `next`
+            return []
         if "begin" in end:
             begin = Place(**end["begin"])
-        self._planned = end
         pieces = self._log.between(begin, stop) if begin != stop else []
-        if pieces and self._options.delivery == AT_MOST_ONCE and self._answered != end:
-            log.warning(
-                "%d messages of %s were being worked on when the query ended: with delivery=at-most-once they do not "
-                "come again",
-                sum(one.rows for one in pieces), self._queue,
-            )  # fmt: skip
+        if pieces and self._answered != end and given_up(end, self._options):
+            log.warning(GIVEN_UP, sum(one.rows for one in pieces), self._queue)
             return []
         rows = sum(one.rows for one in pieces)
         return shared(pieces, spread(rows, *self._options.partitions(cores())))
@@ -170,7 +169,7 @@ class LogReader:
         self._store.close()
 
     def _answer(self, place: Place, reader: str) -> LogOffset:
-        self._answered = self._offset(place, reader)
+        self._answered = planned_as(self._offset(place, reader), self._options)
         return self._answered
 
     def _offset(self, place: Place, reader: str) -> LogOffset:

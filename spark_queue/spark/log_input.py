@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
-from spark_queue.options import AT_MOST_ONCE, QueueOptions
+from spark_queue.options import QueueOptions
 from spark_queue.spark.consumer import Offset
+from spark_queue.spark.delivery import given_up
 from spark_queue.spark.limits import ALL
 from spark_queue.spark.log import LogReader
 from spark_queue.spark.share import Share
@@ -76,7 +77,7 @@ class LogInput(LogReader):
     def plan(self, start: Offset, end: Offset) -> list[Share]:  # type: ignore[override]
         self._planned = self._offset(Place(**end["places"][1]), end["consumer"])
         self._busy = True
-        if self._options.delivery == AT_MOST_ONCE and self._reserved != end["seq"]:
+        if self._reserved != end["seq"] and given_up(end, self._options):
             return []
         return self.lies(end)
 

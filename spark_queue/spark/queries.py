@@ -74,6 +74,12 @@ def version(spark: SparkSession) -> tuple[int, ...]:
     return tuple(int(part) for part in spark.version.split(".")[:2])
 
 
+def had_batch(query: StreamingQuery) -> bool:
+    """Whether this run of a query had a batch, be it one without rows."""
+    sources = [source for progress in query.recentProgress for source in progress["sources"]]
+    return any(source["startOffset"] != source["endOffset"] for source in sources)
+
+
 def _answers(query: StreamingQuery) -> bool:
     """Whether its source has been asked for messages and has answered."""
     said = query.status
@@ -106,6 +112,7 @@ def supervise(
     restarts: int | None = None,
     pause: float = 1.0,
     longest: float = 60.0,
+    by_batch: bool = False,
     look: Callable[[StreamingQuery], None] = lambda _: None,
     wait: Callable[[float, str], bool] | None = None,
 ) -> StreamingQuery:
@@ -116,6 +123,9 @@ def supervise(
     (`None`: never) what it failed with is raised, and at once where that would come again for sure: a `UsageError`, a
     `CheckpointError`. The store at `url`, which the query reads, is told each failure, so
     that a message that makes its batch fail (option `isolateFailures`) dies with it in the header `x-error`.
+
+    `by_batch`: the query has the trigger `availableNow`, with which Spark 4.0 and 4.1 end it after one batch: it is
+    started again until there was none.
 
     `look` is called with the query every second while it runs, and once more when it has ended. `wait` is called in
     place of a pause, with its seconds and the failure, and says whether the query is to start again.
@@ -143,6 +153,9 @@ def supervise(
             elif not wait(delay, told):
                 return query
         else:
+            failures = 0
+            if by_batch and had_batch(query):
+                continue
             _tell(url, forget_failure, str(query.id))
             return query
 

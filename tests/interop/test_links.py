@@ -264,7 +264,7 @@ def test_a_link(name, side, shared, spark, tmp_path):
             return left == len(case.found[""]) and (side == "keuss" or any(one.tries for one in with_ours.peek()))
         return there == wanted and left == 0
 
-    until(arrived, 30)
+    until(arrived, 90)
     errors = links.stop()
     if side == "keuss":
         assert errors == case.errors

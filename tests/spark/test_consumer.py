@@ -22,6 +22,11 @@ from spark_queue.store.facts import about
 from spark_queue.store.owner import Ownership, owner_of, revoke
 from spark_queue.store.policy import note_settled
 
+MOST, LEAST, EXACTLY = "at-most-once", "at-least-once", "exactly-once"
+
+#: What a batch was planned as, and what the option says after the restart: then it does not come again.
+DROPPED = [(MOST, MOST), (MOST, EXACTLY), (MOST, LEAST), (EXACTLY, MOST)]
+
 
 @pytest.fixture
 def consumers():
@@ -107,6 +112,23 @@ def test_the_first_batch_that_comes_again_is_owned_by_the_consumer_that_its_offs
     with open_store(any_url) as store:
         assert owner_of(store, name, offset["consumer"]) is not None
         assert owner_of(store, name, new.initial["consumer"]) is None
+
+
+@pytest.mark.parametrize("deliveries", [*DROPPED, (LEAST, EXACTLY)])
+def test_a_batch_comes_again_as_what_it_was_planned(any_url, name, consumers, deliveries):
+    before, after = deliveries
+    with Queue(any_url, name) as queue:
+        ids = queue.push_many(list(range(30)))
+        old, new = consumers(any_url, name, delivery=before), consumers(any_url, name, delivery=after)
+        start = old.initial
+        end = old.next(start, 10)
+        assert fetched(any_url, name, old.plan(start, end)) == ids[:10]
+        taken_over(any_url, name, end)
+        assert fetched(any_url, name, new.plan(new.initial, end)) == ([] if deliveries in DROPPED else ids[:10])
+        last = new.next(end, 10)
+        assert fetched(any_url, name, new.plan(end, last)) == ids[10:20]
+        assert new.next(last, 10).get("delivery") == (after if after == MOST else None), "each batch by itself"
+        assert new.backlog().keys() >= {"seq", "ready"} and "delivery" not in new.backlog()
 
 
 def test_a_living_owner_is_not_taken_over(any_url, name):

@@ -19,6 +19,7 @@ from spark_queue.spark.schema import joiner, read_schema
 from spark_queue.spark.share import side_by_side
 from spark_queue.store.owner import revoke
 from tests.spark.conftest import SPARK
+from tests.spark.test_consumer import DROPPED
 from tests.spark.test_stream import stopped, until
 
 
@@ -350,14 +351,18 @@ def test_with_exactly_once_a_person_decides_what_becomes_of_the_rest(small):
     assert new.next(end, 100)["rows"] == {"a": [20], "b": [20]}
 
 
-def test_at_most_once_drops_what_was_begun(small):
-    old, new, end, _ = begun(small, delivery="at-most-once")
+@pytest.mark.parametrize("deliveries", DROPPED)
+def test_at_most_once_drops_what_was_begun(small, deliveries):
+    before, after = deliveries
+    old, _, end, _ = begun(small, delivery=before)
+    new = small.reader(delivery=after)
     old.close()
     small.gone(end)
     assert new.plan(old.initial, end) == []
     assert small.sizes() == {"a": (8, 0), "b": (8, 0)}
-    after = new.next(end, 100)
-    assert small.rows(new, new.plan(end, after)) == same(range(12, 20))
+    last = new.next(end, 100)
+    assert last.get("delivery") == (after if after == "at-most-once" else None)
+    assert small.rows(new, new.plan(end, last)) == same(range(12, 20))
 
 
 def test_leases_of_all_inputs_are_renewed(small):
@@ -505,8 +510,9 @@ def test_a_message_that_makes_the_batch_of_one_input_fail_is_found(small):
 # --- logs -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("delivery", ["exactly-once", "at-most-once"])
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-most-once", "at-most-once, then exactly-once"])
 def test_a_log_goes_in_step_with_a_queue_and_is_kept(world, delivery):
+    dropped, (delivery, *_, after) = delivery.startswith("at-most"), delivery.split(", then ") * 2
     world.logs = {"b"}
     world.push("a", range(700))
     world.push("b", range(400))
@@ -519,9 +525,9 @@ def test_a_log_goes_in_step_with_a_queue_and_is_kept(world, delivery):
     old.close()
     world.gone(end)
     world.push("b", range(400, 900))
-    new = world.reader("ba", delivery=delivery)
+    new = world.reader("ba", delivery=after)
     again = world.rows(new, new.plan(new.initial, end))
-    assert again == (first if delivery == "exactly-once" else [])
+    assert again == ([] if dropped else first)
     start = end
     while (end := new.next(start, 300)) != start:
         seen += world.rows(new, new.plan(start, end))

@@ -15,6 +15,7 @@ from spark_queue.spark.consumer import Consumer
 from spark_queue.spark.log import LogReader, shared
 from spark_queue.store.log import Log, Piece, Place
 from tests.spark.conftest import SPARK
+from tests.spark.test_consumer import DROPPED
 from tests.spark.test_stream import stopped, until
 
 
@@ -183,20 +184,35 @@ def test_a_run_ends_with_what_was_there_at_its_start_whoever_seals_it(any_url, n
 
 
 def test_without_a_start_a_reader_goes_on_after_what_it_has_planned(any_url, name, readers):
-    """Spark 4.0 and 4.1 ask like this."""
+    """Spark 4.0 and 4.1 ask like this: a new query at once, a restarted one after it has told where that stands."""
     with Queue(any_url, name) as queue:
         queue.push_many([{"n": n} for n in range(30)])
-    one = readers(any_url, name)
-    start = one.initial()
-    end = one.next(None, 20)
-    assert len(of(any_url, name, one.plan(start, end))) == 20
-    last = one.next(None, 20)
-    assert len(of(any_url, name, one.plan(end, last))) == 10
-    assert one.next(None, 20) == last
-    again = readers(any_url, name)
-    new = again.next(None, 1)
-    assert len(of(any_url, name, again.plan(end, new))) == 10, "it has restarted, and takes all there is"
-    assert again.next(None, 1) == new
+        one = readers(any_url, name)
+        end = one.next(None, 20)
+        assert of(any_url, name, one.plan(one.initial(), end)) == [*range(20)]
+        last = one.next(None, 20)
+        assert of(any_url, name, one.plan(end, last)) == [*range(20, 30)]
+        assert one.next(None, 20) == last
+        again = readers(any_url, name)
+        assert again.plan(end, end) == []
+        last = again.next(None, 3)
+        assert of(any_url, name, again.plan(end, last)) == [20, 21, 22]
+        with open_store(any_url) as store:
+            Log(store, name).trim(0)
+        again = readers(any_url, name, failOnDataLoss="false")
+        assert again.plan(end, end) == [], "though what was the first batch is removed"
+        queue.push({"n": 30})
+        assert of(any_url, name, again.plan(end, again.next(None, 10))) == [30]
+
+
+def test_a_new_query_that_begins_at_the_end_does_so_without_a_start(any_url, name, readers):
+    with Queue(any_url, name) as queue:
+        queue.push_many([{"n": n} for n in range(5)])
+        one = readers(any_url, name, startingOffsets="latest")
+        start = one.next(None, 20)
+        assert start == one.initial() and start["position"] == 5
+        queue.push({"n": 5})
+        assert of(any_url, name, one.plan(start, one.next(None, 20))) == [5]
 
 
 def test_the_first_batch_of_a_query_that_begins_at_the_end_comes_again_as_it_was(any_url, name, readers):
@@ -214,16 +230,19 @@ def test_the_first_batch_of_a_query_that_begins_at_the_end_comes_again_as_it_was
         assert of(any_url, name, again.plan(end, again.next(end, 20))) == [15]
 
 
-def test_at_most_once_a_batch_does_not_come_again(any_url, name, readers):
+@pytest.mark.parametrize("deliveries", DROPPED)
+def test_at_most_once_a_batch_does_not_come_again(any_url, name, readers, deliveries):
+    before, after = deliveries
     with Queue(any_url, name) as queue:
         queue.push_many([{"n": n} for n in range(30)])
-    one = readers(any_url, name, delivery="at-most-once")
+    one = readers(any_url, name, delivery=before)
     start = one.initial()
     end = one.next(start, 20)
     assert sum(piece.rows for pieces in one.plan(start, end) for piece in pieces) == 20
-    again = readers(any_url, name, delivery="at-most-once")
+    again = readers(any_url, name, delivery=after)
     assert again.plan(start, end) == []
     last = again.next(end, 20)
+    assert last.get("delivery") == (after if after == "at-most-once" else None)
     assert sum(piece.rows for pieces in again.plan(end, last) for piece in pieces) == 10
 
 

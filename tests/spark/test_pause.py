@@ -10,8 +10,11 @@ import time
 
 from spark_queue import Queue, Statistics, open_store
 from spark_queue.store import base, pauses
-from tests.spark.conftest import admission
+from tests.spark.conftest import SPARK
 from tests.spark.test_consumer import consumers, fetched, taken_over  # noqa: F401
+
+#: Whether the progress of a query tells what is in its queue: Spark 4.0 and 4.1 do not ask a source for that.
+TELLS = SPARK >= (4, 2)
 
 #: Seconds after which what should have happened has not.
 DEADLINE = 60
@@ -125,7 +128,6 @@ def test_the_counts_of_a_batch_are_written_with_its_commit(any_url, name, consum
 # --- with Spark -----------------------------------------------------------------------------------------------------
 
 
-@admission
 def test_a_query_sleeps_while_its_queue_is_paused_and_goes_on_when_it_is_resumed(q_any):
     got = []
     q_any.push([{"n": n} for n in range(5)])
@@ -141,11 +143,14 @@ def test_a_query_sleeps_while_its_queue_is_paused_and_goes_on_when_it_is_resumed
             def says():
                 return (query.lastProgress or {}) and json.loads(query.lastProgress["sources"][0]["latestOffset"])
 
-            until(lambda: (found := says()) and found["paused"] and found["ready"] == 3)
+            if TELLS:
+                until(lambda: (found := says()) and found["paused"] and found["ready"] == 3)
+            else:
+                time.sleep(0.6)  # more than it waits
             assert (len(got), query.isActive) == (5, True)
             queue.resume()
             until(lambda: len(got) == 8)
-            until(lambda: says()["paused"] is False)
+            until(lambda: not TELLS or says()["paused"] is False)
             until(lambda: queue.statistics().commit == 8)
             assert queue.statistics() == Statistics(put=8, reserve=8, commit=8)
     finally:

@@ -297,7 +297,7 @@ def broken(spark, tmp_path_factory):
 
     def processors(mended=False):
         alts = ins("alts2", "alts1") if not mended else ins("alts1", "alts2")
-        most, least = "at-most-once", ("exactly-once" if mended else "at-least-once")
+        most, least = ("exactly-once", "exactly-once") if mended else ("at-most-once", "at-least-once")
         one, two = {"opts": {"fails": 1}}, {"opts": {"fails": 2}}
         batch, rows = {"rows": True}, {"rows": True, "consumer": Consumer(wsize=1)}
         return {
@@ -410,7 +410,7 @@ def test_exactly_once_attempt_and_write_then_interrupt(broken):
 
 
 def test_at_most_once_unhandled_interrupt(broken):
-    """What was being worked on is dropped."""
+    """What was being worked on is dropped, though the processor is exactly once from the restart on."""
     assert (broken.then["most_out"], broken.now["most_out"]) == ([], [{"n": 2}])
     with Queue(broken.url, "most_in") as queue:
         assert queue.sizes().total == 0
