@@ -121,8 +121,8 @@ def supervise(
     `start` starts the query, with the same checkpoint each time. `pause` seconds lie before the second start, twice
     as many before each after that, `longest` at most, until a batch has succeeded. After `restarts` failures in a row
     (`None`: never) what it failed with is raised, and at once where that would come again for sure: a `UsageError`, a
-    `CheckpointError`. The store at `url`, which the query reads, is told each failure, so
-    that a message that makes its batch fail (option `isolateFailures`) dies with it in the header `x-error`.
+    `CheckpointError`. The store at `url`, which the query reads, is told each failure, so that a message that makes
+    its batch fail (option `isolateFailures`) dies with it in the header `x-error`.
 
     `by_batch`: the query has the trigger `availableNow`, with which Spark 4.0 and 4.1 end it after one batch: it is
     started again until there was none.
