@@ -119,10 +119,13 @@ clean: services-stop  ## Remove everything that make made: environments, servers
 # -- how they are made -------------------------------------------------------------------------------------------------
 
 # $(call environment,folder,what else to install): make it, or bring it up to date
+# Spark tells its Python processes to take pyspark from a zip, where it is compiled anew by each of them, for a second;
+# without the zip they have the same modules from beside it. Each query starts such a process.
 define environment
 	@[ "$(PYTHON)" ] || { echo "Python 3.11 or later is needed: install it, or type: make setup PYTHON=/path/to/python" >&2; exit 1; }
 	@[ -x $(1)/bin/python ] || $(PYTHON) -m venv $(1)
 	@$(1)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[dev]' $(2)
+	@rm -f $(1)/lib/python3.*/site-packages/pyspark/python/lib/pyspark.zip
 	@touch $(1)/.stamp
 endef
 

