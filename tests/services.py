@@ -8,8 +8,9 @@
 
 A server named by SPARK_QUEUE_MONGODB_URL or SPARK_QUEUE_REDIS_URL is used as it is, never started or stopped
 here. Otherwise a `mongod` / `redis-server` on PATH is used; failing that, one is installed. `run` leaves
-alone what ran before it. Each start begins with empty data; data, logs, downloads and `state.json` live in
-`.services/`, beside the checkout's pyproject.toml.
+alone what ran before it. Each start begins with empty data, and the end removes it; data, logs, downloads and
+`state.json` live in `.services/`, beside the checkout's pyproject.toml. SPARK_QUEUE_SERVICES_DATA names another
+folder for data.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from pathlib import Path
 
 HOME = Path(__file__).resolve().parent.parent / ".services"
 STATE = HOME / "state.json"
+DATA = Path(os.environ.get("SPARK_QUEUE_SERVICES_DATA") or HOME)
 HOST = "127.0.0.1"
 REPLICA_SET = "rs0"
 START_TIMEOUT = 60  # s until a new server must be healthy
@@ -53,6 +55,7 @@ class Running:
     pid: int
     port: int
     url: str
+    data: str = ""
 
     def alive(self) -> bool:
         """True while the pid is still that program; a pid may have been given to another one meanwhile."""
@@ -132,7 +135,7 @@ def _start(service: Service) -> None:
 
 
 def _start_alone(service: Service) -> None:
-    data = HOME / service.name
+    data = DATA / service.name
     shutil.rmtree(data, ignore_errors=True)
     data.mkdir(parents=True)
     port = _free_port(service.first_port)
@@ -150,7 +153,8 @@ def _start_alone(service: Service) -> None:
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C in the terminal is for us; the server is ended by `stop`
         )
-    server = Running(Path(command[0]).name, process.pid, port, service.url.format(host=HOST, port=port))
+    url = service.url.format(host=HOST, port=port)
+    server = Running(Path(command[0]).name, process.pid, port, url, str(data))
     _save(_load() | {service.name: server})
     healthy = _wait(lambda: process.poll() is not None or service.healthy(port), START_TIMEOUT)
     if not healthy or process.poll() is not None:
@@ -170,6 +174,7 @@ def _end(name: str, server: Running) -> None:
         _wait(lambda: not server.alive(), patience)
     if server.alive():
         raise ServiceError(f"{name}: pid {server.pid} does not end; look at {HOME / (name + '.log')}")
+    shutil.rmtree(server.data, ignore_errors=True)
     _save({other: kept for other, kept in _load().items() if other != name})
 
 
