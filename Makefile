@@ -33,8 +33,10 @@ JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable -Xlog:all=warning:
 test chaos compat notebooks: export SPARK_SUBMIT_OPTS = $(JVM) -XX:SharedArchiveFile=$(dir $(PYSPARK_PYTHON))../spark.jsa
 test chaos compat notebooks: export SPARK_LAUNCHER_OPTS = $(JVM)
 
-# Tests kill processes, not the machine: what they write may lie in memory, where there is plenty, and waits for no disk.
-MEMORY := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 8 * 1024 * 1024 {print "/dev/shm"}')
+# Tests kill processes, not the machine: what they write may lie in memory, and waits for no disk. But only where there
+# is plenty of it (8 GB), from which programs may be run too.
+MEMORY := $(shell grep -s ' /dev/shm ' /proc/mounts | grep -qv noexec && df -Pk /dev/shm \
+    | awk 'NR == 2 && $$4 > 8 * 1024 * 1024 {print "/dev/shm"}')
 test: export PYTEST_DEBUG_TEMPROOT = $(MEMORY)
 test: export SPARK_QUEUE_SERVICES_DATA = $(MEMORY:%=%/spark_queue$(subst /,-,$(CURDIR)))
 
