@@ -65,6 +65,7 @@ class Work:
                 if not batch.num_rows:
                     continue
                 tag = batch.column("tag")[0].as_py()  # a partition lies under one
+                note_settled(store, self.queue, self.consumer, batch.num_rows)  # whoever does
                 found = self.begin(store, tag, batch)
                 left = [one is not None and _for_driver(executors, one) for one in found]
                 mine = [one for one, stays in zip(found, left, strict=True) if one is not None and not stays]
@@ -200,15 +201,12 @@ class ExecutorQuery:
             "numPartitions": str(parallel),
             "minPartitions": str(parallel),  # few events, too: what takes long is to go on side by side
         }
-        writer = (
-            spark.readStream.format("queue")
-            .schema(_READ)
-            .options(**options)
-            .load()
-            .writeStream.queryName(f"events {work.queue}")
-            .option("checkpointLocation", self._checkpoint)
-            .foreachBatch(self._batched(int(options["maxRecordsPerTrigger"]), parallel))
-        )
+        frame = spark.readStream.format("queue").schema(_READ).options(**options).load()
+        if any(one.where == "driver" for one in self.events.executors):
+            writer = frame.writeStream.foreachBatch(self._batched(parallel))
+        else:  # nothing comes back, so a batch need not be planned a second time
+            writer = frame.mapInArrow(work, _READ).writeStream.format("noop")
+        writer = writer.queryName(f"events {work.queue}").option("checkpointLocation", self._checkpoint)
         trigger: dict[str, Any] = {"availableNow": True} if available_now else {"processingTime": f"{every} ms"}
         return writer.trigger(**trigger).start()
 
@@ -218,11 +216,10 @@ class ExecutorQuery:
         begin: Callable[[], StreamingQuery] = lambda: self.start(spark, available_now=available_now, every=every)  # noqa: E731
         return supervise(begin, self._work.url, by_batch=available_now and version(spark) < (4, 2), **how)
 
-    def _batched(self, most: int, parallel: int) -> Callable[[DataFrame, int], None]:
+    def _batched(self, parallel: int) -> Callable[[DataFrame, int], None]:
         work, events = self._work, self.events
 
         def on_batch(frame: DataFrame, number: int) -> None:
-            note_settled(events.store, work.queue, work.consumer, most)  # all of it, whoever does
             rows = frame.mapInArrow(work, _READ).collect()
             left = [
                 Event.told(row["id"], load_json(row["payload"].encode()), row["tries"], lambda row=row: row["mature"])  # type: ignore[misc]

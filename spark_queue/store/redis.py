@@ -567,6 +567,8 @@ class RedisStore(SignallingStore):
     def _move(self, queue: str, to: str, which: Which, death: Death | None) -> int:
         if which.tag is None:
             members = self._free(queue, which.ids)
+        elif which.ids is None and which.min_tries:
+            members = self._exhausted(queue, which.tag, which.min_tries)
         elif which.ids is None:
             members = self._members(queue, which.tag)
         else:
@@ -590,6 +592,21 @@ class RedisStore(SignallingStore):
                 break
             at = members.index(last, at) + 1 if last else at + len(chunk)
         return moved
+
+    def _exhausted(self, queue: str, tag: str, tries: int) -> list[bytes]:
+        """The messages of a tag's tree that have failed so often, mostly none: runs of others stay as they are."""
+        runs = sorted(
+            ((run, len(_messages(run))) for run in self._runs(queue, tag)), key=lambda one: _due_and_id(one[0])
+        )
+        found: list[bytes] = []
+        for some in _chunks(runs, CHUNK):
+            left = some
+            while left:
+                told, last = self._run("exhausted", queue, tries, *left)
+                found += told
+                members = [_member(*one) for run in left for one in _messages(run)] if last else []
+                left = members[members.index(last) + 1 :] if last else []
+        return found
 
     def _free(self, queue: str, ids: Iterable[str] | None = None) -> list[bytes]:
         """What nobody holds (of `ids`, where given), in order, each as the member of no tag."""

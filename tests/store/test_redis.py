@@ -400,6 +400,22 @@ def test_steps_end_also_where_nothing_meets_the_condition(store, queue, small_st
     assert store.move(queue, f"{queue}.other", min_tries=2, limit=5) == 1
 
 
+@pytest.mark.parametrize("steps", ["large", "small"])
+def test_what_has_failed_too_often_is_told_from_payloads_that_look_like_it(store, raw, queue, request, steps):
+    if steps == "small":
+        request.getfixturevalue("small_steps")
+    looks = [{"tries": 9}, {"tries": 0, "hdrs": {}}, '"tries":7', {"a": {"tries": 5}}, {"n": 1}]
+    for tries in (0, 1, 3):
+        store.push(queue, pushes(looks * 4, tries=tries))
+    assert sum(store.reserve(queue, "c/1", 60, partitions=2, least=2)) == 60
+    held = raw.zrange(keys_of(queue).held, 0, -1)
+    assert store.move(queue, f"{queue}.other", tag="c/1", min_tries=4) == 0
+    assert raw.zrange(keys_of(queue).held, 0, -1) == held  # nothing was taken apart for that
+    assert store.move(queue, f"{queue}.other", tag="c/1", min_tries=3) == 20
+    assert sorted(one.tries for batch in store.peek(queue) for one in messages(batch)) == [0] * 20 + [1] * 20
+    assert store.commit(queue, "c/1") == 40
+
+
 # --- runs -------------------------------------------------------------------------------------------------------
 
 MOMENT = datetime(2023, 1, 1, tzinfo=UTC)
