@@ -27,7 +27,6 @@ from spark_queue.message import load_json
 from spark_queue.spark import activate, supervise, version
 from spark_queue.store import open_store
 from spark_queue.store.base import Store
-from spark_queue.store.facts import Death
 from spark_queue.store.policy import note_settled
 
 if TYPE_CHECKING:
@@ -39,8 +38,7 @@ log = logging.getLogger(__name__)
 #: What is read of a message, and what a task gives back of those that are to run in the process of the query.
 _READ = "id STRING, payload STRING, mature TIMESTAMP, tries INT, tag STRING"
 
-#: Tries, beside the retries of executors, of an event that ends the worker it runs in; then it is failed. The task
-#: looks after that, which has read the event anyway: with `maxTries` the database would have to read each first.
+#: Tries, beside the retries of executors, of an event that ends the worker it runs in; then it is failed.
 PATIENCE = 3
 
 
@@ -55,7 +53,6 @@ class Work:
     settings: Settings
     user: str
     host: str
-    patience: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run what is for workers, in this one, and give back the rest."""
@@ -74,38 +71,22 @@ class Work:
                 yield batch.filter(pa.array(left, pa.bool_()))
 
     def begin(self, store: Store, tag: str, batch: pa.RecordBatch) -> list[Event | None]:
-        """The events of a batch, of which the log is told; what cannot be run is failed, and `None` here.
-
-        That is what is no event, and what was tried `patience` times: then a copy of it goes to the dead letters.
-        """
+        """The events of a batch, of which the log is told; what is none is failed, and `None` here."""
         found: list[Event | None] = []
         wrong: dict[str, str] = {}
-        spent: dict[str, str] = {}
         for event in _events(batch):
-            found.append(event if isinstance(event, Event) and event.tries < self.patience else None)
+            found.append(event if isinstance(event, Event) else None)
             if not isinstance(event, Event):
                 wrong[event[0]] = event[1]
-            elif event.tries >= self.patience:
-                spent[event.id] = f"it failed {event.tries} times, each time with the worker that it ran in"
         told = self.log(store)
         ids = [one.id for one in found if one is not None]
         told.note("Events begun", ids, transaction=tag, came=NEW, went=EXECUTING)
-        for message, errors in (("Messages that are no events", wrong), ("Events given up", spent)):
-            if errors:
-                told.note(message, [*errors], transaction=tag, went=FAILED, errors=errors)
-        told.write()
-        keep = self.settings.keep
         if wrong:
-            store.commit(self.queue, tag, [*wrong], history=keep, outcome=FAILED)
-        if spent:
-            death = Death(f"failed {self.patience} times", history=keep)
-            store.move(self.queue, self.dead, tag=tag, ids=[*spent], death=death)
+            told.note("Messages that are no events", [*wrong], transaction=tag, went=FAILED, errors=wrong)
+        told.write()
+        if wrong:
+            store.commit(self.queue, tag, [*wrong], history=self.settings.keep, outcome=FAILED)
         return found
-
-    @property
-    def dead(self) -> str:
-        """Where a copy of an event goes that is given up."""
-        return f"{self.queue}.dead"
 
     def settle(self, store: Store, tag: str, results: Iterable[Result]) -> None:
         """Settle results as they come, of events that a tag holds."""
@@ -176,7 +157,6 @@ class ExecutorQuery:
             events.settings,
             events.user,
             events.host,
-            PATIENCE + max((one.retries for one in events.executors), default=0),
         )
 
     def start(self, spark: SparkSession, *, available_now: bool = False, every: int = 0) -> StreamingQuery:
@@ -190,6 +170,7 @@ class ExecutorQuery:
         options = {
             "maxRecordsPerTrigger": str(self._batch),
             "reserveAhead": "false",  # what is reserved is executing
+            "maxTries": str(PATIENCE + max((one.retries for one in self.events.executors), default=0)),
         }
         work = self._work
         options |= self._options | {

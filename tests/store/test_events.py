@@ -479,7 +479,7 @@ def test_lists_cannot_hold_events(url_of):
 
 def task(events, tag):
     """What a task does with the events of a partition, each time it is called."""
-    work = Work(events.store.url, events.name, "executing.q", events.declared, events.settings, "u", "h", patience=3)
+    work = Work(events.store.url, events.name, "executing.q", events.declared, events.settings, "u", "h")
     (page,) = events.store.fetch(events.name, tag)
     columns = {name: page.column(name) for name in ("id", "mature", "tries")}
     columns |= {"payload": page.column("payload").cast(pa.string()), "tag": pa.repeat(tag, page.num_rows)}
@@ -501,18 +501,3 @@ def test_a_task_settles_what_its_partition_holds_still_and_once(events, seen):
     assert events.summary()["finished"] == 2 and seen.count(ids[3]) == 2
     told = [one for one in events.log.records() if "no longer held" in one.message]
     assert [(one.ids, one.transaction) for one in told] == [((ids[2], ids[3]), "executing.q/e/1/1")] * 2
-
-
-def test_an_event_that_has_ended_its_workers_is_given_up(events, seen):
-    ids = [events.create(S, "good") for _ in range(2)]
-    store, name = events.store, events.name
-    for batch in range(3):
-        store.reserve(name, f"executing.q/e/{batch}", 2)
-        store.rollback(name, f"executing.q/e/{batch}", ids[:1], delay=None)
-        store.rollback(name, f"executing.q/e/{batch}", delay=None, failed=False)
-    assert store.reserve(name, "executing.q/e/3", 2) == [2]
-    task(events, "executing.q/e/3/0")()
-    assert events.status(ids) == {ids[0]: "failed", ids[1]: "finished"} and seen == ids[1:]
-    (told,) = [one for one in events.log.records() if one.went == "failed"]
-    assert told.ids == (ids[0],) and "failed 3 times" in told.errors[ids[0]]
-    assert [one.id for one in Events(store, f"{name}.dead").take()] == [ids[0]]
