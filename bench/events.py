@@ -1,7 +1,7 @@
 """What executors cost: events through a function that does nothing, beside the plain drain of the same events.
 
     python bench/events.py                       all three stores, 3 rounds of 60,000 events
-    python bench/events.py --only redis --json results.json
+    python bench/events.py --only redis --docs       one of them; --docs renews docs/benchmarks.md
 
 A query drains a queue of events (`availableNow`, two partitions, batches of 20,000): plainly, into nothing, with and
 without a history; through a function of Python that gives back what it gets, which is what Spark takes for any work
@@ -16,6 +16,7 @@ import statistics
 import sys
 import tempfile
 import uuid
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from common import STORES, arguments, check, databases, keep, say, session, setup, turns
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from report import Table, aligned, piped, renew
 
 from spark_queue.events import Events, Executor
 from spark_queue.events.frames import as_messages
@@ -77,7 +79,9 @@ def drained(spark: SparkSession, url: str, queue: str, checkpoint: str, way: str
 
 
 def main() -> int:
-    args = arguments(__doc__ or "", messages=60_000, rounds=3, of="events per round").parse_args()
+    parser = arguments(__doc__ or "", messages=60_000, rounds=3, of="events per round")
+    parser.add_argument("--docs", action="store_true", help="renew docs/benchmarks.md")
+    args = parser.parse_args()
     spark = session()
     ran = f"{setup(spark)}; {args.messages:,} events in batches of {BATCH:,}"
     say(ran)
@@ -100,15 +104,24 @@ def main() -> int:
                 way: round(statistics.median(one["executors"] / one[way] for one in rounds), 2) for way in WAYS[:-1]
             }
             results["stores"][scheme] = {"events/s": {way: round(rate) for way, rate in rates.items()}, "of": ratios}
-            print(
-                f"{scheme}: executors {rates['executors']:,.0f}/s,",
-                f"{ratios['drain']} of a plain drain (wanted {WANTED}),",
-                f"{ratios['drain with history']} of one with history,",
-                f"{ratios['drain through Python']} of one through Python",
-            )
     spark.stop()
+    found = table(results["stores"])
+    print(*aligned(found), sep="\n")
     keep(args.json, results)
+    if args.docs:
+        when = f"Measured on {datetime.now(UTC):%Y-%m-%d}: {ran}; {args.rounds} rounds."
+        renew("events", "\n".join([when, "", *piped(found)]))
     return 0
+
+
+def table(stores: dict[str, Any]) -> Table:
+    """Events a second by store and way, and what executors reach of the others."""
+    heads = ("store", *(f"{way}/s" for way in WAYS), *(f"of a {way}" for way in WAYS[:-1]), "wanted of a drain")
+    rows = []
+    for store, one in stores.items():
+        rates, ratios = (f"{one['events/s'][way]:,}" for way in WAYS), (f"{one['of'][way]:.2f}" for way in WAYS[:-1])
+        rows.append((store, *rates, *ratios, str(WANTED)))
+    return [heads, *rows]
 
 
 if __name__ == "__main__":

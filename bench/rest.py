@@ -1,6 +1,6 @@
 """REST: pushed, and reserved and committed, by one and by many, beside a server in keuss-server's form.
 
-    python bench/rest.py                          all stores; keuss on those that it has
+    python bench/rest.py --docs                   all stores; keuss on those that it has; renews docs/benchmarks.md
     python bench/rest.py --load --seconds 60      64 clients on all stores at once: nothing lost, nothing shared
 
 keuss-server itself is not on npm: beside us runs the real keuss 2.0.6 behind the least of an HTTP server in Node.js
@@ -22,12 +22,14 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from common import ROOT, STORES, arguments, check, databases, keep, say, setup_of
+from report import Table, aligned, piped, renew
 
 from spark_queue import open_store
 from tests.http_load import JSON, Caller, load
@@ -157,6 +159,7 @@ def under_load(urls: dict[str, str], seconds: float) -> None:
 def main() -> int:
     parser = arguments(__doc__ or "", messages=1_000, rounds=3)
     parser.add_argument("--load", action="store_true", help="64 clients on all stores at once, instead")
+    parser.add_argument("--docs", action="store_true", help="renew docs/benchmarks.md")
     parser.add_argument("--seconds", type=float, default=60, help="of that (default %(default)s)")
     args = parser.parse_args()
     print(setup_of())
@@ -168,13 +171,25 @@ def main() -> int:
         results: dict[str, Any] = {}
         for store, url in urls.items():
             say(f"{store} …")
-            results[store] = found = measure(store, url, args.messages, args.rounds)
-            for way, rate in found["ours"].items():
-                theirs = found["keuss"].get(way.partition(",")[0])
-                beside = f", {rate / theirs:5.1f} times keuss' {theirs:,.0f}" if theirs else ""
-                print(f"{store:8} {way:24} {rate:10,.0f} messages/s{beside}")
+            results[store] = measure(store, url, args.messages, args.rounds)
+        told = table(results)
+        print(*aligned(told), sep="\n")
+        if args.docs:
+            ran = f"{setup_of()}; {args.rounds} rounds of {args.messages:,} messages"
+            renew("rest", "\n".join([f"Measured on {datetime.now(UTC):%Y-%m-%d}: {ran}.", "", *piped(told)]))
     keep(args.json, results)
     return 0
+
+
+def table(results: dict[str, dict[str, Rates]]) -> Table:
+    """Messages a second by store and way, and how many times keuss' that is."""
+    rows = []
+    for store, found in results.items():
+        for way, rate in found["ours"].items():
+            theirs = found["keuss"].get(way.partition(",")[0])
+            beside = (f"{theirs:,.0f}/s", f"{rate / theirs:.1f}") if theirs else ("", "")
+            rows.append((store, way, f"{rate:,.0f}/s", *beside))
+    return [("store", "what", "spark-queue serve", "keuss, one by one", "times as fast"), *rows]
 
 
 if __name__ == "__main__":
