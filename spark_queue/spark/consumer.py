@@ -22,6 +22,7 @@ from typing import Any, TypedDict
 from spark_queue.errors import CheckpointError
 from spark_queue.options import QueueOptions
 from spark_queue.spark.ahead import Ahead
+from spark_queue.spark.backlog import Backlog
 from spark_queue.spark.delivery import GIVEN_UP, given_up, planned_as
 from spark_queue.spark.keeper import Keeper
 from spark_queue.spark.share import Share, lost
@@ -34,13 +35,6 @@ from spark_queue.store.policy import bury_exhausted, settled
 log = logging.getLogger(__name__)
 
 OFFSET_VERSION = 1
-
-#: Seconds between two looks at the backlog for the progress of an idle query, and of a busy one.
-BACKLOG_IDLE, BACKLOG_BUSY = 10.0, 1.0
-
-#: How many times as long as a look took is waited for the next one: counting grows with the queue in some databases.
-BACKLOG_REST = 20
-
 
 #: ms for which it is believed, of a queue in which nothing is ready, whether it is paused: signals tell sooner, and
 #: whoever finds something that is ready asks.
@@ -93,9 +87,7 @@ class Consumer:
         self._first: int | None = None  # the batch that an earlier process may have been reserving
         self._strays_at = math.inf  # when to look for what one that stood still has reserved since
         self._busy = self._paused = False
-        self._backlog: dict[str, Any] = {}
-        self._backlog_at = 0.0
-        self._backlog_rest = 0.0
+        self._backlog = Backlog(self._sizes)
 
     def next(self, start: Offset, most: int, *, ahead: bool = False) -> Offset:
         """Commit up to `start`, reserve the next batch; give where that leads, or `start` if nothing is ready.
@@ -347,20 +339,18 @@ class Consumer:
         self._before = self._store.now()
 
     def backlog(self) -> dict[str, Any]:
-        """The place of this consumer and the sizes of the queue, which are looked at now and then only."""
-        begun = time.monotonic()
-        if begun - self._backlog_at > max(BACKLOG_BUSY if self._busy else BACKLOG_IDLE, self._backlog_rest):
-            sizes = self._store.sizes(self._queue)
-            self._backlog = {
-                "ready": sizes.ready,
-                "scheduled": sizes.scheduled,
-                "reserved": sizes.reserved,
-                "oldestReadyAgeMs": sizes.oldest_ready_age,
-            }
-            self._backlog_at = time.monotonic()
-            self._backlog_rest = BACKLOG_REST * (self._backlog_at - begun)
+        """The place of this consumer and the sizes of the queue."""
         place = {key: value for key, value in self.planned.items() if key not in ("rows", "delivery", "places")}
-        return place | self._backlog | {"paused": self._look_whether_paused()}
+        return place | self._backlog.seen(self._busy) | {"paused": self._look_whether_paused()}
+
+    def _sizes(self) -> dict[str, Any]:
+        sizes = self._store.sizes(self._queue)
+        return {
+            "ready": sizes.ready,
+            "scheduled": sizes.scheduled,
+            "reserved": sizes.reserved,
+            "oldestReadyAgeMs": sizes.oldest_ready_age,
+        }
 
     def _look_whether_paused(self) -> bool:
         """Whether the queue is paused, as the store knows it; the log tells when that begins."""

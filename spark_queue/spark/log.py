@@ -19,7 +19,8 @@ from pyspark.sql.types import StructType
 
 from spark_queue.errors import CheckpointError
 from spark_queue.options import LATEST, QueueOptions
-from spark_queue.spark.consumer import BACKLOG_BUSY, BACKLOG_IDLE, BACKLOG_REST, cores
+from spark_queue.spark.backlog import Backlog
+from spark_queue.spark.consumer import PAUSE_KNOWN, cores
 from spark_queue.spark.delivery import GIVEN_UP, given_up, planned_as
 from spark_queue.spark.limits import ALL, SupportsTriggerAvailableNow, most_of
 from spark_queue.spark.schema import Shaper, shaper
@@ -78,8 +79,7 @@ class LogReader:
         self._before: int | None = None
         self._last: Place | None = None  # where a run ends that takes what was there at its start
         self._busy = False
-        self._backlog: dict[str, Any] = {}
-        self._backlog_at = self._backlog_rest = 0.0
+        self._backlog = Backlog(self._sizes)
 
     def initial(self) -> LogOffset:
         """Where a query begins; the same whenever it is asked for."""
@@ -150,19 +150,20 @@ class LogReader:
         self._before = self._store.now()
 
     def backlog(self) -> dict[str, Any]:
-        """The place of this reader and what lies before it; looked at now and then only."""
-        begun = time.monotonic()
-        planned = self.initial() if self._planned is None else self._planned
-        if begun - self._backlog_at > max(BACKLOG_BUSY if self._busy else BACKLOG_IDLE, self._backlog_rest):
-            sizes, (first, end) = self._store.sizes(self._queue), self._log.positions
-            self._backlog = {
-                "ready": max(0, end - max(first, planned["position"])) + sizes.ready,
-                "scheduled": sizes.scheduled,
-                "retained": end - first,
-            }
-            self._backlog_at = time.monotonic()
-            self._backlog_rest = BACKLOG_REST * (self._backlog_at - begun)
-        return dict(planned) | self._backlog | {"paused": self._store.paused(self._queue, known=10_000)}
+        """The place of this reader and what lies before it."""
+        found = self._backlog.seen(self._busy)
+        return dict(self._place_now()) | found | {"paused": self._store.paused(self._queue, known=PAUSE_KNOWN)}
+
+    def _sizes(self) -> dict[str, Any]:
+        sizes, (first, end) = self._store.sizes(self._queue), self._log.positions
+        return {
+            "ready": max(0, end - max(first, self._place_now()["position"])) + sizes.ready,
+            "scheduled": sizes.scheduled,
+            "retained": end - first,
+        }
+
+    def _place_now(self) -> LogOffset:
+        return self.initial() if self._planned is None else self._planned
 
     def close(self) -> None:
         """Close the connection."""

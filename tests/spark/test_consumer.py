@@ -14,7 +14,6 @@ import pytest
 from spark_queue import FencedError, Queue, StoreError, open_store
 from spark_queue.message import messages
 from spark_queue.options import QueueOptions
-from spark_queue.spark import consumer as consumer_module
 from spark_queue.spark.ahead import Ahead
 from spark_queue.spark.consumer import Consumer, Offset, commit_named
 from spark_queue.store import owner
@@ -240,7 +239,7 @@ def test_what_an_offset_names_as_empty_is_not_committed(any_url, name):
 
 
 def test_a_backlog_that_takes_long_to_count_is_counted_rarely(sqlite_url, name, consumers, monkeypatch):
-    monkeypatch.setattr(consumer_module, "BACKLOG_IDLE", 0.0)
+    monkeypatch.setattr("spark_queue.spark.backlog.IDLE", 0.0)
     consumer, looks = consumers(sqlite_url, name), []
     sizes = consumer._store.sizes
 
@@ -253,7 +252,7 @@ def test_a_backlog_that_takes_long_to_count_is_counted_rarely(sqlite_url, name, 
     for _ in range(5):
         consumer.backlog()
     assert len(looks) == 1
-    consumer._backlog_rest = 0.0
+    consumer._backlog._rest = 0.0
     consumer.backlog()
     assert len(looks) == 2
 

@@ -247,9 +247,9 @@ def test_at_most_once_a_batch_does_not_come_again(any_url, name, readers, delive
 
 
 def test_the_backlog_is_that_of_the_reader(any_url, name, readers, monkeypatch):
-    monkeypatch.setattr("spark_queue.spark.log.BACKLOG_BUSY", -1)
-    monkeypatch.setattr("spark_queue.spark.log.BACKLOG_IDLE", -1)
-    monkeypatch.setattr("spark_queue.spark.log.BACKLOG_REST", 0)
+    monkeypatch.setattr("spark_queue.spark.backlog.BUSY", -1)
+    monkeypatch.setattr("spark_queue.spark.backlog.IDLE", -1)
+    monkeypatch.setattr("spark_queue.spark.backlog.REST", 0)
     with Queue(any_url, name) as queue:
         queue.push_many([{"n": n} for n in range(30)])
         queue.push({"n": 30}, delay=3600)
