@@ -32,7 +32,7 @@ from contextlib import contextmanager
 from hashlib import sha1
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 import orjson
@@ -63,6 +63,18 @@ from spark_queue.store.facts import (
     meeting,
 )
 from spark_queue.store.redis_documents import Row, as_batch, pieces, read_entry, to_documents
+from spark_queue.store.redis_keys import (
+    USUAL,
+    Chunk,
+    Keys,
+    due_and_id,
+    keys_of,
+    member_of,
+    messages_of,
+    note_key,
+    registry_of,
+    together,
+)
 from spark_queue.store.signals import SignallingStore
 
 T = TypeVar("T")
@@ -72,90 +84,12 @@ RUN = 250  #: most messages that one member of `held` names
 HEARTBEAT = 1.0  #: seconds after which somebody who hears nothing looks up
 READ_TOGETHER = 500  #: most documents that are asked for at once: it is not known how large they are
 NEVER = message.LATEST  #: where a lease ends that does not end
-USUAL = "redis-oq"  #: the layout of a URL that names none
 
 #: Seconds to wait for a connection, and for an answer.
 CONNECT_TIMEOUT, ANSWER_TIMEOUT = 3.0, 30.0
 
 #: What the query of a rediss:// URL may say, in the words of redis-py.
 TLS_OPTIONS = {"ssl_ca_certs", "ssl_cert_reqs", "ssl_certfile", "ssl_check_hostname", "ssl_keyfile"}
-
-
-class Keys(NamedTuple):
-    """The keys of a queue, as the scripts number them."""
-
-    moments: str  # keuss' index
-    hash: str
-    held: str
-    leases: str
-    history: str
-    processed: str
-    buckets: str
-
-
-def own(layout: str) -> str:
-    """How the keys begin that are ours, in a layout."""
-    return "spark_queue" if layout == USUAL else f"spark_queue.{layout}"
-
-
-def keys_of(queue: str, layout: str = USUAL) -> Keys:
-    """The keys of a queue. Nothing else is ever touched for its messages, once they are published."""
-    names = {name: f"{own(layout)}:{queue}:{name}" for name in Keys._fields}
-    if layout == USUAL:
-        names["moments"] = f"keuss:q:ordered_queue:index:{queue}"
-        names["hash"] = f"keuss:q:ordered_queue:hash:{queue}"
-    return Keys(**names)
-
-
-class Chunk(NamedTuple):
-    """Messages of a stage that are published in one step. Those of a stage sort as they were staged.
-
-    `part` ends with the number of messages.
-    """
-
-    stage: str
-    part: str
-    queue: str
-    layout: str = USUAL
-
-    @classmethod
-    def of(cls, member: bytes, layout: str) -> Chunk:
-        """The chunk of a member of a registry."""
-        name, queue = member.decode().split("\0")
-        stage, _, part = name.rpartition("/")
-        return cls(stage, part, queue, layout)
-
-    @property
-    def member(self) -> str:
-        """What the registry has for it."""
-        return f"{self.stage}/{self.part}\0{self.queue}"
-
-    @property
-    def key(self) -> str:
-        """Where its messages lie. No other call of `stage` makes this key, whatever its queue and stage."""
-        return f"{own(self.layout)}:{self.queue}:staged:{self.stage}/{self.part}"
-
-    @property
-    def rows(self) -> int:
-        """How many messages it was made with."""
-        return int(self.part.rpartition(".")[2])
-
-    def within(self, stage: str) -> bool:
-        """Whether it is of this stage or of one below it; of any stage, where that is empty."""
-        return not stage or f"{self.stage}/".startswith(f"{stage}/")
-
-
-# No queue has keys that begin like these two: its name may be any.
-
-
-def registry_of(stage: str, layout: str = USUAL) -> str:
-    """The key of the registry that the sink of a stage has."""
-    return f"{own(layout)}.sink:{stage.partition('/')[0]}"
-
-
-def note_key(key: str, layout: str = USUAL) -> str:
-    """The key of a note."""
-    return f"{own(layout)}.note:{key}"
 
 
 LUA = Path(__file__).with_name("lua")
@@ -433,14 +367,14 @@ class RedisStore(SignallingStore):
         dues = message.due(batch, 0)
         rows = zip(batch.column("id").to_pylist(), dues, to_documents(queue, batch, dues), strict=True)
         new = list(chain.from_iterable(rows))
-        old = [_member(tag or "", one.mature, one.id) for one in records]
+        old = [member_of(tag or "", one.mature, one.id) for one in records]
         return bool(self._run("recast", queue, tag or "", len(new), *new, *old))
 
     def _page(self, queue: str, tag: str, after: Record | None, rows: int) -> pa.RecordBatch:
-        cursor = _member(tag, after.mature, after.id) if after else b""
+        cursor = member_of(tag, after.mature, after.id) if after else b""
         missed: set[Row] = set()
         while runs := self._run("page", queue, tag, cursor, rows):
-            found = [(due, id) for run in runs for _, due, id in _messages(run)][:rows]
+            found = [(due, id) for run in runs for _, due, id in messages_of(run)][:rows]
             looked, there, documents = self._read(queue, "messages", found)
             gone = set(found[:looked]).difference(there) if len(there) < looked else set()
             if gone != missed and any(is_bucket(id.decode()) for _, id in gone):
@@ -448,12 +382,12 @@ class RedisStore(SignallingStore):
                 continue  # it was taken apart meanwhile: its messages have other records now
             marked = []
             if MARKED in b"".join(documents):
-                marked = [_member(tag, *row) for row, one in zip(there, documents, strict=True) if MARKED in one]
+                marked = [member_of(tag, *row) for row, one in zip(there, documents, strict=True) if MARKED in one]
             for start in range(0, len(marked), CHUNK):
                 self._run("unmark", queue, *marked[start : start + CHUNK])
             if there:
                 return as_batch(queue, there, documents)
-            cursor = _member(tag, *found[looked - 1])
+            cursor = member_of(tag, *found[looked - 1])
         return message.NOTHING
 
     def _renew(self, queue: str, tag: str, lease: int | None) -> int:
@@ -494,7 +428,7 @@ class RedisStore(SignallingStore):
         wanted, rows = {id.encode() for id in ids}, 0
         before: list[tuple[bytes, int]] = []
         while rows < len(wanted) and (named := self._named_runs(queue, tag, wanted)) != before:
-            rows += sum(self._settle(script, queue, how, some) for some in _chunks(named, CHUNK))
+            rows += sum(self._settle(script, queue, how, some) for some in together(named, CHUNK))
             before = named
         return rows
 
@@ -513,22 +447,22 @@ class RedisStore(SignallingStore):
         if ids is None:
             return None
         wanted = {id.encode() for id in ids}
-        return [member for member in self._members(queue, tag) if _due_and_id(member)[1] in wanted] if wanted else []
+        return [member for member in self._members(queue, tag) if due_and_id(member)[1] in wanted] if wanted else []
 
     def _named_runs(self, queue: str, tag: str, wanted: set[bytes]) -> list[tuple[bytes, int]]:
         """The messages of these ids in a tag's tree, in order: runs, each with the number of its messages."""
         found: list[tuple[bytes, int]] = []
         for run in self._runs(queue, tag):
-            messages = _messages(run)
+            messages = messages_of(run)
             meant = [one for one in messages if one[2] in wanted]
             whole = len(meant) == len(messages)
-            found += [(run, len(meant))] if whole else [(_member(*one), 1) for one in meant]
-        return sorted(found, key=lambda one: _due_and_id(one[0]))
+            found += [(run, len(meant))] if whole else [(member_of(*one), 1) for one in meant]
+        return sorted(found, key=lambda one: due_and_id(one[0]))
 
     def _members(self, queue: str, tag: str) -> list[bytes]:
         """The messages of a tag's tree, each as a run of its own, in order of due and id."""
-        found = [_member(*one) for run in self._runs(queue, tag) for one in _messages(run)]
-        return sorted(found, key=_due_and_id)
+        found = [member_of(*one) for run in self._runs(queue, tag) for one in messages_of(run)]
+        return sorted(found, key=due_and_id)
 
     def _runs(self, queue: str, tag: str) -> list[bytes]:
         """The runs of a tag's tree."""
@@ -596,15 +530,15 @@ class RedisStore(SignallingStore):
     def _exhausted(self, queue: str, tag: str, tries: int) -> list[bytes]:
         """The messages of a tag's tree that have failed so often, mostly none: runs of others stay as they are."""
         runs = sorted(
-            ((run, len(_messages(run))) for run in self._runs(queue, tag)), key=lambda one: _due_and_id(one[0])
+            ((run, len(messages_of(run))) for run in self._runs(queue, tag)), key=lambda one: due_and_id(one[0])
         )
         found: list[bytes] = []
-        for some in _chunks(runs, CHUNK):
+        for some in together(runs, CHUNK):
             left = some
             while left:
                 told, last = self._run("exhausted", queue, tries, *left)
                 found += told
-                members = [_member(*one) for run in left for one in _messages(run)] if last else []
+                members = [member_of(*one) for run in left for one in messages_of(run)] if last else []
                 left = members[members.index(last) + 1 :] if last else []
         return found
 
@@ -612,7 +546,7 @@ class RedisStore(SignallingStore):
         """What nobody holds (of `ids`, where given), in order, each as the member of no tag."""
         self._sweep(queue)
         free, _, _ = self._snapshot(queue, None if ids is None else [id.encode() for id in ids])
-        return [_member("", due, id) for due, id in sorted(free)]
+        return [member_of("", due, id) for due, id in sorted(free)]
 
     # --- statistics and pause -----------------------------------------------------------------------------------
 
@@ -828,7 +762,7 @@ class RedisStore(SignallingStore):
             # What is held, and what is claimed just now, may stand before the free ones in the index.
             last = -1
             if first is not None:
-                last = first + sum(len(_messages(run)) for run in client.zrange(keys.held, 0, -1)) + PAGE_ROWS
+                last = first + sum(len(messages_of(run)) for run in client.zrange(keys.held, 0, -1)) + PAGE_ROWS
             for whole in (True, False):
                 ask = client.pipeline(transaction=whole)
                 if asked is None:
@@ -852,7 +786,7 @@ class RedisStore(SignallingStore):
             ends: dict[bytes, set[float]] = {}
             for name, end in leases:
                 ends.setdefault(name.rstrip(b"\0"), set()).add(end)
-            holders = {id: (tag, due) for run in runs for tag, due, id in _messages(run)}
+            holders = {id: (tag, due) for run in runs for tag, due, id in messages_of(run)}
             beyond = [id for id in holders if id not in scores] if first is not None else []
             late = dict(zip(beyond, client.zmscore(keys.moments, beyond), strict=True)) if beyond else {}
         held = {
@@ -970,38 +904,6 @@ def _ms(lease: int | None) -> str | int:
 def _milliseconds(time: tuple[int, int]) -> int:
     """An answer of TIME."""
     return time[0] * 1000 + time[1] // 1000
-
-
-def _member(tag: str | bytes, due: int, id: str | bytes) -> bytes:
-    """A message as a run of its own."""
-    tag, id = (one.encode() if isinstance(one, str) else one for one in (tag, id))
-    return b"%b\0%015d\0%b" % (tag, due, id)
-
-
-def _messages(run: bytes) -> list[tuple[bytes, int, bytes]]:
-    """The messages that a run names: tag, due and id of each."""
-    tag, due, *ids = run.split(b"\0")
-    moment = int(due)
-    return [(tag, moment, id) for id in ids]
-
-
-def _chunks(named: Iterable[tuple[bytes, int]], most: int) -> Iterator[list[bytes]]:
-    """Runs, each with the number of its messages, `most` of these at a time, or one run."""
-    some: list[bytes] = []
-    size = 0
-    for run, rows in named:
-        if some and size + rows > most:
-            yield some
-            some, size = [], 0
-        some.append(run)
-        size += rows
-    if some:
-        yield some
-
-
-def _due_and_id(member: bytes) -> Row:
-    at = member.index(b"\0")
-    return int(member[at + 1 : at + 16]), member[at + 17 :]
 
 
 def _as_note(value: bytes | None, version: bytes | None) -> Note | None:

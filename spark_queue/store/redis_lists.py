@@ -44,8 +44,9 @@ from spark_queue.address import Address
 from spark_queue.errors import OptionError
 from spark_queue.store.base import PAGE_ROWS, refused
 from spark_queue.store.facts import Condition, Death, Lacking, View, Which, meeting
-from spark_queue.store.redis import CHUNK, RedisStore, load_scripts, own
+from spark_queue.store.redis import CHUNK, RedisStore, load_scripts
 from spark_queue.store.redis_documents import Row, as_batch
+from spark_queue.store.redis_keys import own
 
 T = TypeVar("T")
 
