@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_queue.event import EXECUTING, FAILED, NEW, Event
 from spark_queue.events.executors import Executor, Executors
@@ -23,6 +24,7 @@ from spark_queue.events.log import Log
 from spark_queue.events.queue import Events
 from spark_queue.events.run import Result, Round, run, time_limit
 from spark_queue.events.settings import Settings
+from spark_queue.events.source import EventSource, carried
 from spark_queue.message import load_json
 from spark_queue.spark import activate, supervise, version
 from spark_queue.store import open_store
@@ -34,9 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger(__name__)
-
-#: What is read of a message, and what a task gives back of those that are to run in the process of the query.
-_READ = "id STRING, payload STRING, mature TIMESTAMP, tries INT, tag STRING"
 
 #: Tries, beside the retries of executors, of an event that ends the worker it runs in; then it is failed.
 PATIENCE = 3
@@ -55,7 +54,7 @@ class Work:
     host: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run what is for workers, in this one, and give back the rest."""
+        """Run what is for workers, in this one; of what is given back that is left which has a payload still."""
         executors = Executors(self.declared) + internal(None)
         with open_store(self.url) as store:
             for batch in batches:
@@ -68,7 +67,9 @@ class Work:
                 mine = [one for one, stays in zip(found, left, strict=True) if one is not None and not stays]
                 with time_limit() as within:
                     self.settle(store, tag, (run(one, executors, self.settings, within) for one in mine))
-                yield batch.filter(pa.array(left, pa.bool_()))
+                column = batch.schema.get_field_index("payload")
+                payload = pc.if_else(pa.array(left, pa.bool_()), batch.column(column), None)
+                yield batch.set_column(column, batch.schema.field(column), payload)
 
     def begin(self, store: Store, tag: str, batch: pa.RecordBatch) -> list[Event | None]:
         """The events of a batch, of which the log is told; what is none is failed, and `None` here."""
@@ -182,11 +183,12 @@ class ExecutorQuery:
             "numPartitions": str(parallel),
             "minPartitions": str(parallel),  # few events, too: what takes long is to go on side by side
         }
-        frame = spark.readStream.format("queue").schema(_READ).options(**options).load()
+        spark.dataSource.register(EventSource)
+        frame = spark.readStream.format(EventSource.name()).options(**options, work=carried(work)).load()
         if any(one.where == "driver" for one in self.events.executors):
             writer = frame.writeStream.foreachBatch(self._batched(parallel))
-        else:  # nothing comes back, so a batch need not be planned a second time
-            writer = frame.mapInArrow(work, _READ).writeStream.format("noop")
+        else:  # nothing is left, so a batch need not be planned a second time
+            writer = frame.writeStream.format("noop")
         writer = writer.queryName(f"events {work.queue}").option("checkpointLocation", self._checkpoint)
         trigger: dict[str, Any] = {"availableNow": True} if available_now else {"processingTime": f"{every} ms"}
         return writer.trigger(**trigger).start()
@@ -201,7 +203,7 @@ class ExecutorQuery:
         work, events = self._work, self.events
 
         def on_batch(frame: DataFrame, number: int) -> None:
-            rows = frame.mapInArrow(work, _READ).collect()
+            rows = frame.where("payload IS NOT NULL").collect()
             left = [
                 Event.told(row["id"], load_json(row["payload"].encode()), row["tries"], lambda row=row: row["mature"])  # type: ignore[misc]
                 for row in rows

@@ -1,0 +1,64 @@
+"""Where a query of events comes in: a source whose tasks run events where they read them.
+
+A function applied to what a source reads runs in a Python process of its own, and all rows go there and back. So
+events are run by `read` itself, and Spark gets what is left.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from spark_queue.options import QueueOptions
+from spark_queue.spark.source import QueueDataSource
+from spark_queue.spark.stream import QueueStream
+
+if TYPE_CHECKING:
+    from spark_queue.events.query import Work
+
+#: What is read of a message, and told of it: its payload, if it is to run in the process of the query, else NULL.
+READ = "id STRING, payload STRING, mature TIMESTAMP, tries INT, tag STRING"
+
+
+class EventSource(QueueDataSource):
+    """A queue of events as a source of what is left of them. The option `work` is made by `carried`."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        own = dict(options)
+        self._runs: Work = cloudpickle.loads(base64.b64decode(own.pop("work")))
+        super().__init__(own)
+
+    @classmethod
+    def name(cls) -> str:
+        return "queue_events"
+
+    def schema(self) -> str:  # type: ignore[override]
+        return READ
+
+    def streamReader(self, schema: StructType) -> EventStream:
+        return EventStream(self._read_options(schema, "stream"), schema, self._runs)
+
+
+class EventStream(QueueStream):
+    """A consumer of a queue of events, whose tasks run them."""
+
+    def __init__(self, options: QueueOptions, schema: StructType, work: Work) -> None:
+        super().__init__(options, schema)
+        self._runs = work
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_runs": self._runs}
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._runs(super().read(partition))
+
+
+def carried(work: Work) -> str:
+    """What a query does, as an option: functions that are no `module:function` go along."""
+    return base64.b64encode(cloudpickle.dumps(work)).decode()  # type: ignore[no-untyped-call]
