@@ -112,7 +112,7 @@ def test_a_delay_of_keuss_holds_for_us(shared):
     begun = time.monotonic()
     keuss.push("later", delay=0.6)
     assert ours.reserve() == []
-    (message,) = ours.reserve(timeout=5)
+    (message,) = ours.reserve(timeout=20)
     assert message.payload == "later"
     assert time.monotonic() - begun > 0.5
 
@@ -123,7 +123,7 @@ def test_a_delay_of_ours_holds_for_keuss(shared):
     begun = time.monotonic()
     ours.push("later", delay=0.6)
     assert keuss.pop(timeout=0.1) is None
-    assert keuss.pop(timeout=5).payload == "later"
+    assert keuss.pop(timeout=20).payload == "later"
     assert time.monotonic() - begun > 0.5
 
 
@@ -259,7 +259,7 @@ def test_an_ended_lease_gives_a_message_to_keuss_with_its_tries(shared):
     keuss, ours = shared.keuss(), shared.ours(lease=0.3)
     keuss.push("a")
     assert len(ours.reserve()) == 1
-    taken = keuss.reserve(timeout=5)
+    taken = keuss.reserve(timeout=20)
     # keuss itself never counts an ended lease on redis-oq: there it is one of ours that does, when it next reserves
     assert (taken.payload, taken.tries) == ("a", 1 if shared.holds_are_counted else 0)
     assert keuss.ok(taken.id)
@@ -293,7 +293,7 @@ def test_keuss_ko_with_a_moment_delays_a_message_for_us(shared):
     due = shared.store.now() + 600
     assert keuss.ko(taken.id, next_t=due)
     assert ours.reserve() == []
-    (message,) = ours.reserve(timeout=5)
+    (message,) = ours.reserve(timeout=20)
     assert shared.store.now() >= due
     assert round(message.mature.timestamp() * 1000) == due
 
@@ -306,7 +306,7 @@ def test_our_late_commit_changes_nothing_of_what_keuss_took_over(shared):
     keuss, ours = shared.keuss(), shared.ours(lease=0.2)
     ours.push_many(["a", "b"])
     held = ours.reserve(2)
-    taken = keuss.reserve(timeout=5)
+    taken = keuss.reserve(timeout=20)
     assert ours.commit(*held) == 1, "the other one is still ours: nobody took it"
     assert keuss.total_size() == 1
     assert keuss.ok(taken.id)
@@ -320,7 +320,7 @@ def test_no_late_act_of_ours_changes_what_keuss_took_over(shared, late):
     ours = Queue(shared.url, shared.name, lease=0.2)
     ours.push("a")
     held = ours.reserve()
-    taken = keuss.reserve(timeout=5)
+    taken = keuss.reserve(timeout=20)
     assert taken.id == held[0].id
     changed = ours.close() if late == "close" else getattr(ours, late)(*held)
     assert not changed
@@ -337,7 +337,7 @@ def test_our_late_commit_changes_nothing_of_what_keuss_gave_back(shared):
     keuss, ours = shared.keuss(), shared.ours(lease=0.2)
     ours.push("a")
     held = ours.reserve()
-    assert keuss.ko(keuss.reserve(timeout=5).id)
+    assert keuss.ko(keuss.reserve(timeout=20).id)
     assert ours.commit(*held) == 0
     (message,) = shared.ours().reserve()
     assert message.payload == "a"
@@ -453,7 +453,7 @@ def test_a_message_whose_keuss_died_comes_to_us_when_its_lease_ends(shared):
     assert dying.reserve().payload == {"n": 1}
     if shared.holds_are_counted:  # there two minutes have to pass: let them
         shared.store._queue(shared.name).update_many({}, [{"$set": {"mature": "$reserved"}}])
-    (message,) = ours.reserve(timeout=2)
+    (message,) = ours.reserve(timeout=20)
     assert (message.payload, message.tries) == ({"n": 1}, 1 if shared.holds_are_counted else 0)
     if shared.backend == "redis-oq":  # on mongo keuss removes whatever is reserved, by whomever
         assert not dying.ok(message.id), "it comes too late"

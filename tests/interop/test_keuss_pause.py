@@ -158,7 +158,7 @@ def test_a_pause_of_ours_stops_a_keuss_that_starts_later(shared):
     assert keuss.pop(timeout=0.5) is None
     ours.resume()
     assert not keuss.paused()
-    assert shared.keuss(stats=True).pop(timeout=5).payload == 1
+    assert shared.keuss(stats=True).pop(timeout=20).payload == 1
 
 
 def test_our_pause_and_resume_are_heard_by_a_keuss_that_waits(carried):

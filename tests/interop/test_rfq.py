@@ -488,8 +488,8 @@ def test_16_a_waiting_worker_wakes_when_we_push(topic, language):
     time.sleep(0.2)
     begun = time.monotonic()
     id = topic.ours().push({"n": "1"})
-    assert rfq.consumed(5).id == id
-    assert time.monotonic() - begun < 2
+    assert rfq.consumed(30).id == id
+    assert time.monotonic() - begun < 10
 
 
 def test_16_we_wake_when_rfq_publishes(topic, rfq):

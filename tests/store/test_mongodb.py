@@ -865,7 +865,7 @@ def test_a_publisher_that_was_killed_in_its_transaction_holds_up_nobody_for_long
     assert time.monotonic() - begun < 8
     begun = time.monotonic()
     assert store.unstage(f"{queue}.s") == 6_000
-    assert time.monotonic() - begun < 3
+    assert time.monotonic() - begun < 8
     assert store.sizes(queue).total == 3_000
     assert left_of(raw_of(store), f"{queue}.s") == []
 

@@ -1095,7 +1095,7 @@ def test_who_may_not_is_told_at_once_and_without_the_password(redis_url, queue, 
     with open_store(address(redis_url, user, password)) as store, pytest.raises(StoreError, match="ACL") as caught:
         store.push(queue, pushes(["a"]))
     assert not isinstance(caught.value, StoreUnavailable)
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 4
     assert password not in str(caught.value)
     assert mask(store.url) in str(caught.value)
 
