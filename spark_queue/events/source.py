@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from spark_queue.options import QueueOptions
 from spark_queue.spark.source import QueueDataSource
 from spark_queue.spark.stream import QueueStream
+from spark_queue.spark.worker import settle_in
 
 if TYPE_CHECKING:
     from spark_queue.events.query import Work
@@ -56,6 +57,7 @@ class EventStream(QueueStream):
         return super().__getstate__() | {"_runs": self._runs}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        settle_in()
         return self._runs(super().read(partition))
 
 

@@ -34,6 +34,7 @@ from spark_queue.graph import Link, Retry
 from spark_queue.graph_mistakes import Mistake
 from spark_queue.message import Message, decode, dump_json
 from spark_queue.outcome import DROP, Forward, Kept, Process
+from spark_queue.spark.worker import settle_in
 
 #: The name of the metrics that Spark observes of each batch.
 OBSERVED = "link"
@@ -206,6 +207,7 @@ class _Work:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         process = found(*self._process.split(":")) if isinstance(self._process, str) else self._process
+        settle_in()
         for batch in batches:
             told = [self._told(process, one) for one in _messages(batch)]
             yield pa.RecordBatch.from_pylist(told, schema=_ARROW)

@@ -44,6 +44,7 @@ from spark_queue.options import QueueOptions
 from spark_queue.process import Output, Process, error_message, sound
 from spark_queue.spark import delivery_hash
 from spark_queue.spark.schema import read_schema
+from spark_queue.spark.worker import settle_in
 
 #: The names of the metrics that Spark observes of each batch: of what comes in, and of what goes out.
 RECEIVED, MADE = "processor", "processed"
@@ -398,6 +399,8 @@ class _Rows:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         function, process = self._function.load(), self._process()
+        if self._hands is None:  # else this is no worker's process
+            settle_in()
         for batch in batches:
             made: list[dict[str, Any]] = []
             columns = {name: _messages(batch.column(name)) for name in self._inputs}
