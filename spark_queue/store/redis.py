@@ -442,10 +442,8 @@ class RedisStore(SignallingStore):
                 rows += done
         return rows
 
-    def _named(self, queue: str, tag: str, ids: Iterable[str] | None) -> list[bytes] | None:
-        """The members of these ids in a tag's tree, in order of due and id; `None` where no ids are given."""
-        if ids is None:
-            return None
+    def _named(self, queue: str, tag: str, ids: Iterable[str]) -> list[bytes]:
+        """The members of these ids in a tag's tree, in order of due and id."""
         wanted = {id.encode() for id in ids}
         return [member for member in self._members(queue, tag) if due_and_id(member)[1] in wanted] if wanted else []
 
@@ -488,7 +486,7 @@ class RedisStore(SignallingStore):
     def _retag(self, queue: str, tag: str, to: str, ids: Sequence[str] | None, lease: int | None) -> int:
         self._walk(queue, to, _ms(lease))  # so that all it will hold has one lease
         start = to.encode() + b"\0"
-        members = self._members(queue, tag) if ids is None else self._named(queue, tag, ids) or []
+        members = self._members(queue, tag) if ids is None else self._named(queue, tag, ids)
         passing = sorted(member for member in members if not member.startswith(start))  # those of a tag together
         return self._settle("retag", queue, (to, _ms(lease)), passing)
 
@@ -506,7 +504,7 @@ class RedisStore(SignallingStore):
         elif which.ids is None:
             members = self._members(queue, which.tag)
         else:
-            members = self._named(queue, which.tag, which.ids) or []
+            members = self._named(queue, which.tag, which.ids)
         headers = b""
         if death:
             told = death.headers(queue, 0, self._now())
@@ -528,10 +526,8 @@ class RedisStore(SignallingStore):
         return moved
 
     def _exhausted(self, queue: str, tag: str, tries: int) -> list[bytes]:
-        """The messages of a tag's tree that have failed so often, mostly none: runs of others stay as they are."""
-        runs = sorted(
-            ((run, len(messages_of(run))) for run in self._runs(queue, tag)), key=lambda one: due_and_id(one[0])
-        )
+        """The messages of a tag's tree that have failed so often, in order; runs of others stay as they are."""
+        runs = ((run, len(messages_of(run))) for run in self._runs(queue, tag))
         found: list[bytes] = []
         for some in together(runs, CHUNK):
             left = some
@@ -540,7 +536,7 @@ class RedisStore(SignallingStore):
                 found += told
                 members = [member_of(*one) for run in left for one in messages_of(run)] if last else []
                 left = members[members.index(last) + 1 :] if last else []
-        return found
+        return sorted(found, key=due_and_id)
 
     def _free(self, queue: str, ids: Iterable[str] | None = None) -> list[bytes]:
         """What nobody holds (of `ids`, where given), in order, each as the member of no tag."""
