@@ -227,18 +227,26 @@ class DerivedIds:
 
 
 @functools.cache
-def _hex() -> pa.Array:
+def _hex() -> list[bytes]:
     """All numbers of three hex digits."""
-    return pa.array([f"{i:03x}" for i in range(1 << 12)], pa.string())
+    return [b"%03x" % i for i in range(1 << 12)]
 
 
 def _numbered(prefix: str, start: int, stop: int) -> pa.Array:
     """The prefix with each number of the range, in six hex digits."""
-    if stop - start <= FEW:
+    n = stop - start
+    if n <= FEW:
         return pa.array([f"{prefix}{number:06x}" for number in range(start, stop)], pa.string())
-    numbers = pa.array(range(start, stop), pa.int32())
-    high, low = (_hex().take(part) for part in (pc.shift_right(numbers, 12), pc.bit_wise_and(numbers, (1 << 12) - 1)))
-    return pc.binary_join_element_wise(prefix, high, low, "")
+    runs: list[bytes] = []  # of ids that differ in their last three digits only, which then join them
+    while start < stop:
+        high, low = divmod(start, 1 << 12)
+        end = min(1 << 12, low + stop - start)
+        runs.append((b"%b%03x" % (prefix.encode(), high)).join([b"", *_hex()[low:end]]))
+        start += end - low
+    same_size = pa.binary(len(prefix) + 6)
+    return (
+        pa.Array.from_buffers(same_size, n, [None, pa.py_buffer(b"".join(runs))]).cast(pa.binary()).cast(pa.string())
+    )
 
 
 # --- payloads ---------------------------------------------------------------------------------------------------
@@ -371,7 +379,7 @@ def headers_array(headers: Sequence[Mapping[str, str] | None]) -> pa.MapArray:
 def no_headers(rows: int) -> pa.MapArray:
     """A headers column of `rows` empty maps."""
     nothing = pa.array([], pa.string())
-    return pa.MapArray.from_arrays(pa.array([0] * (rows + 1), pa.int32()), nothing, nothing)
+    return pa.MapArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), rows + 1), nothing, nothing)
 
 
 def filled(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -427,7 +435,10 @@ def _all_at_once(batch: pa.RecordBatch) -> bool:
 
 def dated(batch: pa.RecordBatch, now: int) -> pa.RecordBatch:
     """A PUSHES batch in which every row says when it matures, where the database's time is `now`."""
-    due_at = timestamps(due(batch, now))
+    if _all_at_once(batch):
+        due_at = pa.repeat(pa.scalar(now * 1000, PUSHES.field("mature").type), batch.num_rows)
+    else:
+        due_at = timestamps(due(batch, now))
     no_delay = pa.nulls(batch.num_rows, pa.int64())
     columns = {**dict(zip(batch.schema.names, batch.columns, strict=True)), "mature": due_at, "delay": no_delay}
     return pa.RecordBatch.from_arrays([columns[name] for name in PUSHES.names], schema=PUSHES)

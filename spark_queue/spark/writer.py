@@ -4,33 +4,22 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    MapType,
-    Row,
-    StringType,
-    StructField,
-    StructType,
-    VariantType,
-)
-from pyspark.sql.variant_utils import VariantUtils
+from pyspark.sql.types import Row, StructType
 
 from spark_queue import message
 from spark_queue.errors import FencedError, MessageError, QueueError, SchemaError, near
 from spark_queue.options import QueueOptions
-from spark_queue.spark.schema import PUSH, SETTLE, arrow_schema, check_write_schema
-from spark_queue.spark.typed import json_texts
+from spark_queue.spark.rows import NewIds, batches_of, changes, milliseconds, named, obituary, pushes, together
+from spark_queue.spark.schema import PUSH, SETTLE, check_write_schema
 from spark_queue.store import open_store
 from spark_queue.store.base import Store
 from spark_queue.store.facts import Death
@@ -48,12 +37,6 @@ from spark_queue.store.ledger import (
     stage_of,
 )
 from spark_queue.store.policy import give_back, note_settled
-
-#: Rows of a batch that is made of single rows (Spark 4.0 gives a streaming writer nothing else).
-ROWS = 10_000
-
-#: Bytes kept of a payload that is too large for its queue and goes to the dead-letter queue.
-KEPT = 1 << 20
 
 
 @dataclass
@@ -101,6 +84,21 @@ class _Stores(AbstractContextManager["_Stores"]):
             store.close()
 
 
+def _each(batches: Iterable[pa.RecordBatch], write: Callable[[pa.RecordBatch], None]) -> None:
+    """Write one batch after the other; while one is written the next is received from Spark.
+
+    What `write` raises ends it, before the next one is written.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="spark_queue-write") as writer:
+        last: Future[None] | None = None
+        for batch in together(batches):
+            if last:
+                last.result()
+            last = writer.submit(write, batch)
+        if last:
+            last.result()
+
+
 class _Work:
     """What a write does with a batch, whatever kind of write Spark asked for.
 
@@ -114,9 +112,7 @@ class _Work:
     def run(self, batches: Iterable[pa.RecordBatch]) -> Written:
         done = Written()
         with _Stores(self.options) as stores:
-            for batch in batches:
-                if batch.num_rows:
-                    self.write(stores, batch, done)
+            _each(batches, lambda batch: self.write(stores, batch, done))
         return done
 
     def write(self, stores: _Stores, batch: pa.RecordBatch, done: Written) -> None:
@@ -131,9 +127,6 @@ class _Work:
 
 #: Puts rows into a queue of a database, by its name: pushes them, or stages them.
 Put = Callable[[str, str, pa.RecordBatch], object]
-
-#: Makes so many ids.
-NewIds = Callable[[int], pa.Array]
 
 
 class Push(_Work):
@@ -156,7 +149,7 @@ class Push(_Work):
         return made if self.options.urls else lambda n: stores[""].own_ids(made(n))
 
     def _put(self, batch: pa.RecordBatch, put: Put, new_ids: NewIds, done: Written) -> None:
-        rows = _pushes(batch, self.schema, self.options.payload_format, new_ids)
+        rows = pushes(batch, self.schema, self.options.payload_format, new_ids)
         for (ns, queue), part in self._by_queue(batch, rows):
             dead = self._put_sound(put, ns, queue, part)
             done.rows += part.num_rows - dead
@@ -173,7 +166,7 @@ class Push(_Work):
                     raise
                 bad = pa.array(list(error.rows))
                 reasons = list(error.rows.values())
-                put(ns, self.options.dead(queue), _obituary(queue, rows.take(bad), reasons))
+                put(ns, self.options.dead(queue), obituary(queue, rows.take(bad), reasons))
                 rows = rows.filter(pc.invert(pc.is_in(pa.array(range(rows.num_rows)), bad)))
                 buried += len(bad)
             else:
@@ -187,8 +180,8 @@ class Push(_Work):
         if fixed is not None and urls is None:
             yield ("", fixed), rows
             return
-        ns = _named(batch, rows, "ns") if urls else pa.scalar("")
-        queue = pa.scalar(fixed) if fixed is not None else _named(batch, rows, "queue")
+        ns = named(batch, rows, "ns") if urls else pa.scalar("")
+        queue = pa.scalar(fixed) if fixed is not None else named(batch, rows, "queue")
         places = pc.binary_join_element_wise(ns, queue, "\0")
         found = places.unique().to_pylist()
         for place in found:
@@ -268,9 +261,8 @@ class Publish(Push):
                     store.unstage(stage)
                     raise FencedError(f"sink {sink!r}: its write has ended without this task", sink=sink)
 
-            for batch in batches:
-                if batch.num_rows:
-                    self._put(batch, put, self._ids(stores, ids.take), done)
+            new_ids = self._ids(stores, ids.take)
+            _each(batches, lambda batch: self._put(batch, put, new_ids, done))
         return done
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -321,7 +313,9 @@ class Settle(_Work):
         store, options = stores[""], self.options
         queue, consumer = options.queue or "", options.consumer or ""
         n = batch.num_rows
-        delay = _delay(batch.column("delay")).fill_null(0) if "delay" in batch.schema.names else pa.array([0] * n)
+        delay = (
+            milliseconds(batch.column("delay")).fill_null(0) if "delay" in batch.schema.names else pa.array([0] * n)
+        )
         reason = batch.column("reason") if "reason" in batch.schema.names else pa.nulls(n, pa.string())
         groups: dict[tuple[Any, ...], list[str]] = {}
         columns = (batch.column("id"), batch.column("outcome"), delay, reason)
@@ -366,7 +360,7 @@ class Settle(_Work):
         queue, consumer = self.options.queue or "", self.options.consumer or ""
         if "to" not in batch.schema.names or batch.column("to").null_count:
             raise MessageError(f"queue {queue!r}: the outcome 'move' needs the column 'to', which tells the queue")
-        rows = _changes(batch, self.schema, self.options.payload_format)
+        rows = changes(batch, self.schema, self.options.payload_format)
         for to in batch.column("to").unique().to_pylist():
             part = rows.filter(pc.equal(batch.column("to"), to))
             try:
@@ -410,7 +404,7 @@ class RowWriter(DataSourceStreamWriter):
         self.work = work
 
     def write(self, iterator: Iterator[Row]) -> Written:
-        return self.work.run(_batches(iterator, self.work.schema))
+        return self.work.run(batches_of(iterator, self.work.schema))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         self.work.commit(messages)
@@ -430,151 +424,3 @@ try:
 
 except ImportError:  # Spark 4.0
     StreamWriter = RowWriter  # type: ignore[misc, assignment]
-
-
-# --- rows into messages -----------------------------------------------------------------------------------------
-
-
-def _pushes(batch: pa.RecordBatch, schema: StructType, form: str | None, new_ids: NewIds) -> pa.RecordBatch:
-    """A batch of Spark's as a PUSHES batch.
-
-    A NULL id gets a new one, NULL tries are 0.
-    """
-    n = batch.num_rows
-    has = set(batch.schema.names)
-    payload, kinds = _payload(batch.column("payload"), schema["payload"].dataType, form)
-    ids = batch.column("id") if "id" in has else pa.nulls(n, pa.string())
-    if ids.null_count:
-        ids = new_ids(n) if ids.null_count == n else pc.coalesce(ids, new_ids(n))
-    tries = batch.column("tries").cast(pa.int64()).fill_null(0) if "tries" in has else pa.array([0] * n, pa.int64())
-    if pc.any(pc.greater(tries, 2**31 - 1)).as_py():
-        row = pc.index(pc.greater(tries, 2**31 - 1), True).as_py()
-        raise MessageError(f"row with id {ids[row].as_py()!r}: its tries is beyond 2147483647", rows={row: "tries"})
-    return pa.RecordBatch.from_arrays(
-        [
-            ids,
-            payload,
-            kinds,
-            _headers(batch.column("headers")) if "headers" in has else message.no_headers(n),
-            batch.column("mature") if "mature" in has else pa.nulls(n, pa.timestamp("us", tz="UTC")),
-            _delay(batch.column("delay")) if "delay" in has else pa.nulls(n, pa.int64()),
-            tries.cast(pa.int32()),
-        ],
-        schema=message.PUSHES,
-    )
-
-
-def _changes(batch: pa.RecordBatch, schema: StructType, form: str | None) -> pa.RecordBatch:
-    """A batch of Spark's as a PUSHES batch of messages that are there: what is NULL or missing stays what it is."""
-    if "payload" not in batch.schema.names:
-        batch = batch.append_column("payload", pa.nulls(batch.num_rows, pa.string()))
-        schema = StructType([*schema.fields, StructField("payload", StringType())])
-    rows = _pushes(batch, schema, form, message.new_id_array)
-    if "headers" in batch.schema.names:
-        return rows
-    place = message.PUSHES.get_field_index("headers")
-    return rows.set_column(place, message.PUSHES.field(place), pa.nulls(len(rows), message.PUSHES.field(place).type))
-
-
-def _named(batch: pa.RecordBatch, rows: pa.RecordBatch, column: str) -> pa.Array:
-    """The column that names where rows go. Raises `MessageError` where it does not."""
-    names = batch.column(column)
-    if names.null_count:
-        id = rows.column("id")[pc.index(names.is_null(), True).as_py()].as_py()
-        hint = ", and the option 'queue' is not set" if column == "queue" else ""
-        raise MessageError(f"row with id {id!r}: its {column} is NULL{hint}")
-    return names
-
-
-def _payload(column: pa.Array, kind: DataType, form: str | None) -> tuple[pa.Array, pa.Array]:
-    """Payloads, and the kind of each."""
-    if isinstance(kind, StructType | MapType | ArrayType):
-        return message.of_json(json_texts(column, kind))
-    if isinstance(kind, VariantType):
-        texts = [
-            None if one is None else VariantUtils.to_json(one["value"], one["metadata"]).encode()
-            for one in column.to_pylist()
-        ]
-        return message.of_json(pa.array(texts, pa.binary()))
-    payload = column.cast(pa.binary())
-    if form is None:
-        form = "json" if isinstance(kind, StringType) else "binary"
-    if form in ("json", "variant"):
-        return message.of_json(payload)
-    return payload, pa.repeat(form, len(payload))
-
-
-def _headers(column: pa.Array) -> pa.Array:
-    return column.cast(message.PUSHES.field("headers").type)
-
-
-def _delay(column: pa.Array) -> pa.Array:
-    """An interval, or a number of seconds, in ms."""
-    if pa.types.is_duration(column.type):
-        return pc.divide(column.cast(pa.duration("us")).cast(pa.int64()), 1000)
-    if pa.types.is_integer(column.type):
-        return pc.multiply(column.cast(pa.int64()), 1000)
-    seconds = column.cast(pa.float64())
-    ms = pc.multiply(seconds, 1000)
-    # What no integer holds (infinity, not a number, too large) is beyond every bound, and refused as such.
-    bounded = pc.if_else(pc.less(pc.abs(ms), 1e15), ms, pc.if_else(pc.less(ms, 0), -1e15, 1e15))
-    return pc.round(bounded).cast(pa.int64())
-
-
-def _obituary(queue: str, rows: pa.RecordBatch, reasons: Sequence[str]) -> pa.RecordBatch:
-    """Rows that could not become messages of `queue`, in a form that any queue takes."""
-    made: list[dict[str, Any]] = []
-    broken = message.broken_by_ids(rows.column("id"))
-    no_ids = {number for bad, _ in broken for number in pc.indices_nonzero(bad).to_pylist()}
-    for number, (row, reason) in enumerate(zip(rows.to_pylist(), reasons, strict=True)):
-        payload, kind = row["payload"], row["payload_kind"]
-        headers = {key: value for key, value in row["headers"] or () if value is not None}
-        headers |= {"x-error": reason, "x-dl-from-queue": queue}
-        if payload is None:
-            payload, kind = b"", "text"
-        if len(payload) > KEPT:
-            headers["x-dl-size"] = str(len(payload))
-            payload, kind = payload[:KEPT], "binary"
-        if kind != "binary":
-            try:
-                payload.decode()
-                kind = "text"
-            except UnicodeDecodeError:
-                kind = "binary"
-        id = row["id"]
-        if number in no_ids:
-            headers["x-dl-id"], (id,) = id or "", message.new_ids(1)
-        made.append(
-            {"id": id, "payload": payload, "payload_kind": kind, "headers": list(headers.items()), "tries": 0}
-        )
-    return pa.RecordBatch.from_pylist(made, schema=message.PUSHES)
-
-
-def _batches(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
-    target = arrow_schema(schema)
-    while part := list(islice(rows, ROWS)):
-        columns = [
-            pa.array([_arrow_value(row[i], field.dataType) for row in part], target.field(i).type)
-            for i, field in enumerate(schema.fields)
-        ]
-        yield pa.RecordBatch.from_arrays(columns, schema=target)
-
-
-def _arrow_value(value: Any, kind: DataType) -> Any:
-    """What Arrow makes a value of a Spark row of."""
-    if value is None:
-        return None
-    match kind:
-        case StructType():
-            return {one.name: _arrow_value(value[one.name], one.dataType) for one in kind.fields}
-        case ArrayType():
-            return [_arrow_value(one, kind.elementType) for one in value]
-        case MapType():
-            return [
-                (_arrow_value(key, kind.keyType), _arrow_value(one, kind.valueType)) for key, one in value.items()
-            ]
-        case VariantType():
-            return {"value": value.value, "metadata": value.metadata}
-        case BinaryType():
-            return bytes(value)
-    return value
