@@ -4,9 +4,11 @@
     python bench/latency.py --only redis --docs      one store; --docs renews docs/benchmarks.md
 
 Messages are pushed one at a time, at random moments, so that they meet every phase of whatever polls. Each carries
-the moment just before its push by the clock that all processes of a machine share; who has it subtracts that. Through
-Spark they go into a sink in Python, once from the queue and once from a source in Python that has a row at once: what
-Spark itself takes. Each query and each client is started anew in every round, and its first messages do not count.
+the moment just before its push by the clock that all processes of a machine share; who has it subtracts that. Beside
+the client is what the bare driver takes to insert a message and to claim it, as durably, one after the other in one
+process: whoever writes both down before anybody is told takes no less. Through Spark messages go into a sink in
+Python, once from the queue and once from a source in Python that has a row at once: what Spark itself takes. Each
+query and each client is started anew in every round, and its first messages do not count.
 """
 
 from __future__ import annotations
@@ -38,17 +40,22 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 from pyspark.sql.types import StructType
+from raw import raw_of
 from report import Table, aligned, piped, renew
 
 from spark_queue import Queue
 from spark_queue.message import build, new_ids
 from spark_queue.spark.schema import shaper
 
-#: What is measured in each round: a client that waits, and Spark's sink behind a queue and behind its own source.
-CLIENT, QUEUE, SOURCE = "client", "queue", "source"
+#: What is measured in each round: the bare driver, a client that waits, and Spark's sink behind a queue and behind a
+#: source of its own.
+DRIVER, CLIENT, QUEUE, SOURCE = "driver", "client", "queue", "source"
 
 #: Beside the client: the call that pushes, and what it takes until the client has the message once that has returned.
 PUSH, AFTER = "push", "after"
+
+#: In the order of the table.
+TOLD = (PUSH, AFTER, CLIENT, DRIVER, QUEUE, SOURCE)
 
 #: Seconds between two pushes, from and to, for a client and for Spark.
 TO_CLIENT, TO_SPARK = (0.05, 0.3), (0.2, 0.7)
@@ -69,6 +76,22 @@ def pauses(n: int, between: tuple[float, float]) -> list[float]:
 
 
 # --- a client that waits --------------------------------------------------------------------------------------------
+
+
+def by_driver(scheme: str, url: str, folder: Path, n: int) -> list[float]:
+    """What the bare driver takes to insert a message and to claim it, as durably."""
+    raw, taken = raw_of(scheme, url, folder), []
+    try:
+        for pause in pauses(n, TO_CLIENT):
+            time.sleep(pause)
+            sent = time.monotonic()
+            raw.push([json.dumps({"sent": sent}).encode()])
+            check(raw.claim(), 1)
+            taken.append((time.monotonic() - sent) * 1000)
+            raw.commit()
+    finally:
+        raw.close()
+    return taken[BEFORE:]
 
 
 def to_client(url: str, queue: str, n: int) -> Round:
@@ -206,8 +229,10 @@ def to_sink(stream: Any, push: Callable[[dict[str, float]], object], folder: Pat
 # --- what was found -------------------------------------------------------------------------------------------------
 
 
-def measure(what: str, spark: SparkSession, url: str, folder: Path, n: int) -> Round:
-    """Milliseconds of `n` messages, of one of the three."""
+def measure(what: str, spark: SparkSession, store: str, url: str, folder: Path, n: int) -> Round:
+    """Milliseconds of `n` messages, of one of the four."""
+    if what == DRIVER:
+        return {DRIVER: by_driver(store, url, folder, n)}
     if what == SOURCE:
         lines = folder / f"lines-{uuid.uuid4().hex[:8]}"
         with lines.open("ab", buffering=0) as file:
@@ -232,7 +257,7 @@ def summary(rounds: Sequence[Round]) -> dict[str, Any]:
     the ratios within a round.
     """
     told: dict[str, Any] = {}
-    for what in (PUSH, AFTER, CLIENT, QUEUE, SOURCE):
+    for what in TOLD:
         taken = [ms for one in rounds for ms in one[what]]
         told[what] = {
             "median": statistics.median(taken),
@@ -245,11 +270,12 @@ def summary(rounds: Sequence[Round]) -> dict[str, Any]:
 def table(found: dict[str, dict[str, Any]]) -> Table:
     """The summaries of the stores, to be told."""
     heads = (
-        "the push call", "and then until a client has it", "both", "Spark, from the queue", "Spark, from a source"
+        "the push call", "and then until a client has it", "both", "the bare driver: insert and claim",
+        "Spark, from the queue", "Spark, from a source",
     )  # fmt: skip
     made: Table = [("ms: median, 99th percentile", *heads, "times as long through Spark")]
     for store, told in found.items():
-        pairs = (told[what] for what in (PUSH, AFTER, CLIENT, QUEUE, SOURCE))
+        pairs = (told[what] for what in TOLD)
         made.append((store, *(f"{one['median']:.1f}, {one['p99']:.1f}" for one in pairs), f"{told['times']:.2f}"))
     return made
 
@@ -267,8 +293,8 @@ def main() -> int:
         for number in range(args.rounds + 1):
             for store, url in urls.items():
                 one: Round = {}
-                for what in turns((CLIENT, QUEUE, SOURCE), number):
-                    one |= measure(what, spark, url, Path(name), args.messages)
+                for what in turns((DRIVER, CLIENT, QUEUE, SOURCE), number):
+                    one |= measure(what, spark, store, url, Path(name), args.messages)
                 say(f"{f'round {number}' if number else 'warm-up'} {store}: " + ", ".join(
                     f"{what} {statistics.median(taken):.1f} ms" for what, taken in one.items()
                 ))  # fmt: skip

@@ -23,11 +23,30 @@ class Raw(Protocol):
     def push(self, payloads: Sequence[bytes]) -> None:
         """Insert all, in batches."""
 
-    def drain(self) -> int:
-        """Claim, read and remove until nothing is left; give the number of messages."""
+    def claim(self) -> int:
+        """Claim and read a batch, and give the number of messages."""
+
+    def commit(self) -> None:
+        """Remove what was claimed."""
 
     def close(self) -> None:
         """Remove what was made."""
+
+
+def drain(raw: Raw) -> int:
+    """Claim, read and remove until nothing is left; give the number of messages."""
+    done = 0
+    while claimed := raw.claim():
+        done += claimed
+        raw.commit()
+    return done
+
+
+def raw_of(scheme: str, url: str, folder: Path) -> Raw:
+    """A new queue of this store; one of SQLite lies in the folder."""
+    if scheme == "sqlite":
+        return RawSqlite(folder)
+    return RawMongo(url) if scheme == "mongodb" else RawRedis(url)
 
 
 def batches(payloads: Sequence[Any]) -> Iterator[Sequence[Any]]:
@@ -40,7 +59,7 @@ class RawSqlite:
     """A table with a unique id for each message, as the other two have by nature, and an index on maturity."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / f"raw-{uuid.uuid4().hex[:8]}.db"
+        self.path, self.tag = folder / f"raw-{uuid.uuid4().hex[:8]}.db", ""
         self.db = sqlite3.connect(self.path, isolation_level=None)
         self.db.executescript(
             "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA cache_size = -65536;"
@@ -59,19 +78,19 @@ class RawSqlite:
             self.db.executemany("INSERT INTO message (id, mature, tries, payload) VALUES (?, ?, ?, ?)", rows)
             self.db.execute("COMMIT")
 
-    def drain(self) -> int:
-        done = 0
-        while True:
-            tag = uuid.uuid4().hex
-            claimed = self.db.execute(
-                "UPDATE message SET tag = ? WHERE row IN "
-                "(SELECT row FROM message WHERE tag IS NULL AND mature <= ? ORDER BY mature LIMIT ?)",
-                (tag, int(time.time() * 1000), BATCH),
-            ).rowcount
-            if not claimed:
-                return done
-            done += len(self.db.execute("SELECT id, payload FROM message WHERE tag = ?", (tag,)).fetchall())
-            self.db.execute("DELETE FROM message WHERE tag = ?", (tag,))
+    def claim(self) -> int:
+        self.tag = uuid.uuid4().hex
+        claimed = self.db.execute(
+            "UPDATE message SET tag = ? WHERE row IN "
+            "(SELECT row FROM message WHERE tag IS NULL AND mature <= ? ORDER BY mature LIMIT ?)",
+            (self.tag, int(time.time() * 1000), BATCH),
+        ).rowcount
+        if not claimed:
+            return 0
+        return len(self.db.execute("SELECT id, payload FROM message WHERE tag = ?", (self.tag,)).fetchall())
+
+    def commit(self) -> None:
+        self.db.execute("DELETE FROM message WHERE tag = ?", (self.tag,))
 
     def close(self) -> None:
         self.db.close()
@@ -85,7 +104,7 @@ class RawMongo:
     def __init__(self, url: str) -> None:
         from pymongo import MongoClient, WriteConcern
 
-        self.client: Any = MongoClient(url)
+        self.client, self.tag = MongoClient(url), ""  # type: Any, str
         concern = WriteConcern(w="majority", j=True)
         self.queue = self.client.get_default_database().get_collection(
             f"raw{uuid.uuid4().hex[:8]}", write_concern=concern
@@ -103,20 +122,20 @@ class RawMongo:
                 [{"mature": now, "payload": orjson.loads(one), "tries": 0, "hdrs": {}} for one in part], ordered=False
             )
 
-    def drain(self) -> int:
+    def claim(self) -> int:
         from bson.datetime_ms import DatetimeMS
 
-        done = 0
-        while True:
-            tag, now = uuid.uuid4().hex, int(time.time() * 1000)
-            ready = {"mature": {"$lte": DatetimeMS(now)}}
-            ids = [one["_id"] for one in self.queue.find(ready, {"_id": 1}).sort("mature").limit(BATCH)]
-            if not ids:
-                return done
-            later = {"mature": DatetimeMS(now + 120_000), "tag": tag}
-            self.queue.update_many({"_id": {"$in": ids}, **ready}, {"$set": later, "$inc": {"tries": 1}})
-            done += len(list(self.queue.find({"tag": tag})))
-            self.queue.delete_many({"tag": tag})
+        self.tag, now = uuid.uuid4().hex, int(time.time() * 1000)
+        ready = {"mature": {"$lte": DatetimeMS(now)}}
+        ids = [one["_id"] for one in self.queue.find(ready, {"_id": 1}).sort("mature").limit(BATCH)]
+        if not ids:
+            return 0
+        later = {"mature": DatetimeMS(now + 120_000), "tag": self.tag}
+        self.queue.update_many({"_id": {"$in": ids}, **ready}, {"$set": later, "$inc": {"tries": 1}})
+        return len(list(self.queue.find({"tag": self.tag})))
+
+    def commit(self) -> None:
+        self.queue.delete_many({"tag": self.tag})
 
     def close(self) -> None:
         self.queue.drop()
@@ -158,6 +177,7 @@ class RawRedis:
         self.client: Any = Redis.from_url(url)
         name = f"raw:{uuid.uuid4().hex[:8]}"
         self.keys = [f"{name}:index", f"{name}:hash"]
+        self.ids: list[bytes] = []
         self._push, self._claim, self._commit = (
             self.client.register_script(one) for one in (self.PUSH, self.CLAIM, self.COMMIT)
         )
@@ -172,16 +192,14 @@ class RawRedis:
                     arguments += (f"{number:024x}", one)
                 self._push(keys=self.keys, args=arguments)
 
-    def drain(self) -> int:
-        done = 0
-        while True:
-            now = int(time.time() * 1000)
-            ids, payloads = self._claim(keys=self.keys, args=[now, now + 120_000, BATCH])
-            if not ids:
-                return done
-            done += len(payloads)
-            for chunk in (ids[i : i + 5_000] for i in range(0, len(ids), 5_000)):
-                self._commit(keys=self.keys, args=chunk)
+    def claim(self) -> int:
+        now = int(time.time() * 1000)
+        self.ids, payloads = self._claim(keys=self.keys, args=[now, now + 120_000, BATCH])
+        return len(payloads)
+
+    def commit(self) -> None:
+        for chunk in (self.ids[i : i + 5_000] for i in range(0, len(self.ids), 5_000)):
+            self._commit(keys=self.keys, args=chunk)
 
     def close(self) -> None:
         self.client.delete(*self.keys)

@@ -14,7 +14,7 @@ from common import DOCUMENT, check, fill, payloads
 from measured import Measured
 from meter import READER, Meter, python_processes, server_cpu
 from pyspark.sql import SparkSession
-from raw import BATCH, Raw, RawMongo, RawRedis, RawSqlite
+from raw import BATCH, drain, raw_of
 
 from spark_queue import Buckets, open_store
 from spark_queue.address import Address
@@ -130,16 +130,12 @@ class Ways:
 
     def _raw(self, what: str, n: int) -> Measured:
         texts = payloads(n)
-        raw: Raw
-        if self.scheme == "sqlite":
-            raw = RawSqlite(self.folder)
-        else:
-            raw = RawMongo(self.url) if self.scheme == "mongodb" else RawRedis(self.url)
+        raw = raw_of(self.scheme, self.url, self.folder)
         try:
             if what == "push":
                 return self._metered(n, tree=False, work=lambda: raw.push(texts))
             raw.push(texts)
-            return self._metered(n, tree=False, work=lambda: check(raw.drain(), n))
+            return self._metered(n, tree=False, work=lambda: check(drain(raw), n))
         finally:
             raw.close()
 

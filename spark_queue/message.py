@@ -17,7 +17,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, datetime
@@ -538,6 +538,10 @@ def _are_plain(ids: pa.Array) -> bool:
     return len(ids) <= FEW and not ids.null_count and all(map(PLAIN_ID.fullmatch, ids.to_pylist()))
 
 
+#: Payloads that are Python objects at once: few enough for the processor's own memory.
+_AT_ONCE = 1000
+
+
 def faults(batch: pa.RecordBatch, largest: int) -> dict[int, str]:
     """The rows of a PUSHES batch that break a rule of every store, with the rule; empty where all is well.
 
@@ -570,10 +574,9 @@ def faults(batch: pa.RecordBatch, largest: int) -> dict[int, str]:
     mark(pc.less(tries, 0), "its tries is negative")
     if tries.null_count:
         mark(tries.is_null(), "its tries is NULL")
-    texts = payload.to_pylist()
-    if not wrong and set(kind.unique().to_pylist()) <= {"json"} and _all_json(texts):
+    if not wrong and set(kind.unique().to_pylist()) <= {"json"} and _all_json(payload):
         return {}
-    for row, (text, form) in enumerate(zip(texts, kind.to_pylist(), strict=True)):
+    for row, (text, form) in enumerate(zip(payload.to_pylist(), kind.to_pylist(), strict=True)):
         if form != "binary" and text is not None and row not in wrong:
             try:
                 orjson.loads(text) if form == "json" else text.decode()
@@ -584,10 +587,28 @@ def faults(batch: pa.RecordBatch, largest: int) -> dict[int, str]:
     return dict(sorted(wrong.items()))
 
 
-def _all_json(texts: Sequence[bytes]) -> bool:
-    """Whether each of them is JSON: twice as fast as to look for the one that is not."""
+@functools.cache
+def _simdjson() -> Any:
+    """Makes parsers that check JSON in half the time, if they are installed (the extra `fast`)."""
     try:
-        deque(map(orjson.loads, texts), maxlen=0)
-    except orjson.JSONDecodeError:
+        from simdjson import Parser
+    except ImportError:
+        return None
+    return Parser
+
+
+def _all_json(texts: pa.Array) -> bool:
+    """Whether each of them surely is JSON: many times as fast as to look for the one that is not.
+
+    Where simdjson says so, orjson would; but for a byte order mark, which the former passes over. Of the other way
+    round, long integers and what is nested 1,024 deep are known, and anything else does no harm.
+    """
+    parse: Callable[[bytes], object] = orjson.loads
+    if len(texts) > FEW and (parser := _simdjson()) and not pc.any(pc.starts_with(texts, "\ufeff")).as_py():
+        parse = parser().parse
+    try:
+        for start in range(0, len(texts), _AT_ONCE):
+            deque(map(parse, texts.slice(start, _AT_ONCE).to_pylist()), maxlen=0)
+    except (ValueError, RuntimeError):  # RuntimeError: simdjson, of an integer beyond 64 bits
         return False
     return True

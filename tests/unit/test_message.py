@@ -6,9 +6,10 @@ import json
 import os
 from datetime import UTC, datetime
 
+import orjson
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spark_queue.message import (
@@ -143,6 +144,47 @@ def test_faults_name_every_row_and_its_first_rule():
     assert (wrong[2], wrong[3]) == ("its delay is negative", "its id is empty")
     assert faults(good, 100) == {}
     assert list(faults(pushes(["x" * 101, "x" * 100]), 100)) == [0]
+
+
+@st.composite
+def almost_json(draw):
+    """The text of a value, in which a few bytes may be others, missing or doubled."""
+    text = bytearray(
+        draw(VALUES.map(dump_json) | st.sampled_from([b'{"a":[1,{"b":"\\ud83d\\ude00"}]}', b"[[[[]]]]"]))
+    )
+    for _ in range(draw(st.integers(0, 3))):
+        at = draw(st.integers(0, len(text)))
+        put = draw(st.sampled_from(b'{}[]",:\\0123-+.eEux/ntN \t\n\r\x00\x01\x1f\x7f\x80\xc3\xed\xff'))
+        text[at : at + draw(st.integers(0, 2))] = bytes([put] * draw(st.integers(0, 2)))
+    return bytes(text)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_what_is_not_json_is_found_whoever_looks(fast, monkeypatch):
+    if not fast:
+        monkeypatch.setattr("spark_queue.message._simdjson", lambda: None)
+    deep = [b"[" * n + b"]" * n for n in (1023, 1024, 1025)]
+
+    @given(st.lists(almost_json(), max_size=2))
+    @example([b"\xef\xbb\xbf1"])
+    @example([b'"\\ud800"', b'"\\udc00"'])
+    @example([b"9" * 30, b"-0", b"01", b"1e999", b"NaN", b"Infinity", *deep])
+    def check(texts):
+        rows = pushes([{}] * FEW + [b""] * len(texts))
+        for name, values in (("payload", [b"{}"] * FEW + texts), ("payload_kind", ["json"] * len(rows))):
+            place = rows.schema.get_field_index(name)
+            rows = rows.set_column(place, rows.schema.field(place), pa.array(values, rows.schema.field(place).type))
+        assert list(faults(rows, 10_000)) == [FEW + row for row, text in enumerate(texts) if not is_json(text)]
+
+    check()
+
+
+def is_json(text):
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("id", ["", "x" * 201, "a\0b", "\x7fa", None, "ü" * 101, "plain\0"])
