@@ -22,11 +22,12 @@ from spark_queue.events.executors import Executor, Executors
 from spark_queue.events.internal import internal
 from spark_queue.events.log import Log
 from spark_queue.events.queue import Events
-from spark_queue.events.run import Result, Round, run, time_limit
+from spark_queue.events.run import Do, Result, Round, run, time_limit
 from spark_queue.events.settings import Settings
 from spark_queue.events.source import EventSource, carried
 from spark_queue.message import load_json
 from spark_queue.spark import activate, supervise, version
+from spark_queue.spark.worker import Behind
 from spark_queue.store import open_store
 from spark_queue.store.base import Store
 from spark_queue.store.policy import note_settled
@@ -65,8 +66,9 @@ class Work:
                 found = self.begin(store, tag, batch)
                 left = [one is not None and _for_driver(executors, one) for one in found]
                 mine = [one for one, stays in zip(found, left, strict=True) if one is not None and not stays]
-                with time_limit() as within:
-                    self.settle(store, tag, (run(one, executors, self.settings, within) for one in mine))
+                with time_limit() as within, Behind() as behind:
+                    results = (run(one, executors, self.settings, within) for one in mine)
+                    self.settle(store, tag, results, behind.do)
                 column = batch.schema.get_field_index("payload")
                 payload = pc.if_else(pa.array(left, pa.bool_()), batch.column(column), None)
                 yield batch.set_column(column, batch.schema.field(column), payload)
@@ -89,9 +91,9 @@ class Work:
             store.commit(self.queue, tag, [*wrong], history=self.settings.keep, outcome=FAILED)
         return found
 
-    def settle(self, store: Store, tag: str, results: Iterable[Result]) -> None:
-        """Settle results as they come, of events that a tag holds."""
-        round = Round(store, self.queue, tag, self.log(store), self.settings)
+    def settle(self, store: Store, tag: str, results: Iterable[Result], do: Do = lambda act: act()) -> None:
+        """Settle results as they come, of events that a tag holds; `do` does so."""
+        round = Round(store, self.queue, tag, self.log(store), self.settings, do)
         for one in results:
             round.add(one)
         round.settle()

@@ -24,8 +24,8 @@ from spark_queue.events.settings import Settings
 from spark_queue.store.base import Store
 from spark_queue.store.facts import check_outcome
 
-#: Seconds for which what became of events may wait to be settled together with more.
-TOGETHER = 0.5
+#: Seconds for which what became of events may wait to be settled together with more, and how many of them.
+TOGETHER, MANY = 0.5, 2_500
 
 #: Seconds that a thread has to end whose time is up; then it is left alone.
 GRACE = 0.5
@@ -35,6 +35,10 @@ LONG = 8_000
 
 #: ms: the longest time until an event comes again.
 LONGEST_BACKOFF = 86_400_000
+
+
+#: Has something done, now or soon.
+Do = Callable[[Callable[[], None]], None]
 
 
 class TimeIsUp(BaseException):
@@ -102,36 +106,43 @@ def _failed(event: Event, executor: Executor, error: str) -> Result:
 
 
 class Round:
-    """Events that a tag holds, while one process runs them."""
+    """Events that a tag holds, while one process runs them.
 
-    def __init__(self, store: Store, queue: str, tag: str, log: Log, settings: Settings) -> None:
+    `do`: who settles them, one lot after the other; else it is done at once.
+    """
+
+    def __init__(
+        self, store: Store, queue: str, tag: str, log: Log, settings: Settings, do: Do = lambda act: act()
+    ) -> None:
         self._store = store
         self._queue = queue
         self._tag = tag
         self._log = log
         self._settings = settings
+        self._do = do
         self._results: list[Result] = []
         self._since = time.monotonic()
 
     def add(self, result: Result) -> None:
         """Settle an event, soon."""
         self._results.append(result)
-        if time.monotonic() - self._since > TOGETHER:
+        if len(self._results) >= MANY or time.monotonic() - self._since > TOGETHER:
             self.settle()
 
-    def settle(self) -> int:
-        """Settle what was added, and give how many of these events the tag no longer held.
+    def settle(self) -> None:
+        """Settle what was added."""
+        some, self._results, self._since = self._results, [], time.monotonic()
+        self._do(lambda: self._settle(some))
 
-        The log is told first: what was executed and then not settled is executed again, and that is told, too.
-        """
+    def _settle(self, results: list[Result]) -> None:
+        """The log is told first: what was executed and then not settled is executed again, and that is told, too."""
         groups: dict[tuple[str, int | None], list[Result]] = {}
-        for one in self._results:
+        for one in results:
             groups.setdefault((one.status, one.again), []).append(one)
         for (status, _), some in groups.items():
             errors = {one.event.id: one.error for one in some if one.error}
             self._note("Event executed", [one.event.id for one in some], came=EXECUTING, went=status, errors=errors)
         self._log.write()
-        lost = 0
         for (status, again), some in groups.items():
             ids = [one.event.id for one in some]
             if status == NEW:
@@ -140,11 +151,8 @@ class Round:
                 keep = self._settings.keep
                 done = self._store.commit(self._queue, self._tag, ids, history=keep, outcome=status)
             if done < len(ids):
-                lost += len(ids) - done
                 self._note(f"{len(ids) - done} of these events were no longer held: they keep their status", ids)
         self._log.write()
-        self._results, self._since = [], time.monotonic()
-        return lost
 
     def _note(self, message: str, ids: list[str], **facts: Any) -> None:
         self._log.note(message, ids, transaction=self._tag, **facts)

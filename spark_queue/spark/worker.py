@@ -1,9 +1,13 @@
-"""What is good for Spark's Python workers that make many Python objects."""
+"""What is good for Spark's Python workers."""
 
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import cache
+from types import TracebackType
 
 
 @cache
@@ -15,3 +19,32 @@ def settle_in() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+class Behind(AbstractContextManager["Behind"]):
+    """Does one thing after the other in a thread of its own, while the caller prepares the next.
+
+    One waits for a database, one computes. What a thing raises is raised by the next `do`, or at the end of the
+    context; nothing that comes later is done.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "spark_queue-behind")
+        self._last: Future[None] | None = None
+
+    def do(self, thing: Callable[[], None]) -> None:
+        """Do it as soon as the one before is done; until then the caller waits."""
+        self._wait()
+        self._last = self._thread.submit(thing)
+
+    def _wait(self) -> None:
+        last, self._last = self._last, None
+        if last is not None:
+            last.result()
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        try:
+            if error is None:
+                self._wait()
+        finally:
+            self._thread.shutdown()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from spark_queue.errors import FencedError, MessageError, QueueError, SchemaErro
 from spark_queue.options import QueueOptions
 from spark_queue.spark.rows import NewIds, batches_of, changes, milliseconds, named, obituary, pushes, together
 from spark_queue.spark.schema import PUSH, SETTLE, check_write_schema
+from spark_queue.spark.worker import Behind
 from spark_queue.store import open_store
 from spark_queue.store.base import Store
 from spark_queue.store.facts import Death
@@ -85,18 +86,10 @@ class _Stores(AbstractContextManager["_Stores"]):
 
 
 def _each(batches: Iterable[pa.RecordBatch], write: Callable[[pa.RecordBatch], None]) -> None:
-    """Write one batch after the other; while one is written the next is received from Spark.
-
-    What `write` raises ends it, before the next one is written.
-    """
-    with ThreadPoolExecutor(1, thread_name_prefix="spark_queue-write") as writer:
-        last: Future[None] | None = None
+    """Write one batch after the other; while one is written the next is received from Spark."""
+    with Behind() as behind:
         for batch in together(batches):
-            if last:
-                last.result()
-            last = writer.submit(write, batch)
-        if last:
-            last.result()
+            behind.do(partial(write, batch))
 
 
 class _Work:

@@ -57,6 +57,6 @@ if history > 0 then
   remember(told, dues, history, consumer, outcome)
 end
 
-remove(ids)
+remove(ids, kept.rank)
 release(found, from(kept, #ids + 1))
 return { weigh(ids), more and 1 or 0 }

@@ -140,9 +140,13 @@ local function enlist(key, ids)
   end
 end
 
--- Removes records from the queue.
-local function remove(ids)
-  spread('ZREM', INDEX, ids)
+-- Removes records from the queue; `rank`: where they stand in the index, if they stand side by side.
+local function remove(ids, rank)
+  if rank then
+    redis.call('ZREMRANGEBYRANK', INDEX, rank, rank + #ids - 1)
+  else
+    spread('ZREM', INDEX, ids)
+  end
   spread('HDEL', HASH, ids)
   spread('ZREM', BUCKETS, buckets_of(ids))
   if lists then
@@ -435,7 +439,8 @@ local function whole(run)
   end
 end
 
--- The end of the lease of messages that are all held by one tag and stand side by side; nil for others.
+-- The end of the lease of messages that are all held by one tag and stand side by side, and the rank of the first of
+-- them; nil for others.
 local function held_whole(messages)
   local ids, tags, n = messages.ids, messages.tags, #messages.ids
   if n < 2 or tags[1] == '' then
@@ -446,7 +451,7 @@ local function held_whole(messages)
       return nil
     end
   end
-  local found, till = stretch(tags[1], ids[1], ids[n], n)
+  local found, till, rank = stretch(tags[1], ids[1], ids[n], n)
   if not found or #found ~= n then
     return nil
   end
@@ -455,17 +460,17 @@ local function held_whole(messages)
       return nil
     end
   end
-  return till
+  return till, rank
 end
 
 -- Sorts messages into those that are held still and those that are lost. The leases of the first end in `ends`, or all
--- of them in `till`.
+-- of them in `till`; then `rank` is where the first stands in the index.
 -- A run without a tag is none at all: it stands for a message that was seen free, due at that moment in the index. It
 -- is kept while that is still so and keuss does not hold it.
 local function examine(messages)
-  local till = held_whole(messages)
+  local till, rank = held_whole(messages)
   if till then
-    messages.till = till
+    messages.till, messages.rank = till, rank
     return messages, some(messages)
   end
   local now, known, first, second = clock(), nil, nil, nil
@@ -638,12 +643,11 @@ end
 -- Has the history tell of messages, by id, document, id, document, … for `history` ms: `dues` has when each was due.
 local function remember(told, dues, history, consumer, outcome)
   local now, entries, ends_of = clock(), {}, {}
+  local forgotten, when = digits(now + history), '{"processed":' .. digits(now) .. ',"mature":'
   local who = ',"consumer":"' .. consumer .. '","outcome":"' .. outcome .. '","message":'
   for i = 1, #told, 2 do
-    local due = dues[(i + 1) / 2]
-    entries[i], ends_of[i] = told[i], digits(now + history)
-    entries[i + 1] = '{"processed":' .. digits(now) .. ',"mature":' .. due .. who .. told[i + 1] .. '}'
-    ends_of[i + 1] = told[i]
+    entries[i], entries[i + 1] = told[i], when .. dues[(i + 1) / 2] .. who .. told[i + 1] .. '}'
+    ends_of[i], ends_of[i + 1] = forgotten, told[i]
   end
   spread('HSET', HISTORY, entries)
   spread('ZADD', PROCESSED, ends_of)
