@@ -20,6 +20,13 @@ def test_a_waiting_client_takes_every_message_after_the_push_that_brought_it(mon
     assert all(0 < ms < latency.PATIENCE * 1000 for what in ("push", "client") for ms in found[what])
 
 
+def test_the_bare_driver_inserts_and_claims_each_message_alone(monkeypatch, tmp_path):
+    monkeypatch.setattr(latency, "TO_CLIENT", (0.0, 0.001))
+    taken = latency.by_driver("sqlite", "", tmp_path, 3)
+    assert len(taken) == 3 and all(0 < ms < latency.PATIENCE * 1000 for ms in taken)
+    assert not list(tmp_path.iterdir()), "what it made is removed"
+
+
 def test_the_source_that_has_rows_at_once_gives_each_line_once(tmp_path):
     file = tmp_path / "lines"
     file.write_bytes(b'{"sent":1}\n')
@@ -42,6 +49,7 @@ def test_spark_is_compared_within_a_round_and_times_are_those_of_all_rounds():
             "push": [1.0],
             "after": [2.0],
             "client": [3.0],
+            "driver": [0.5],
             "source": [weather] * 3,
             "queue": [weather * times] * 3,
         }
@@ -55,6 +63,7 @@ def test_spark_is_compared_within_a_round_and_times_are_those_of_all_rounds():
         "1.0, 1.0",
         "2.0, 2.0",
         "3.0, 3.0",
+        "0.5, 0.5",
         "400.0, 1100.0",
         "200.0, 1000.0",
         "1.20",
