@@ -115,7 +115,8 @@ def main() -> int:
         stores = {one: Ways(spark, one, url, Path(folder)) for one, url in databases(folder, wanted).items()}
         for number in range(args.rounds + 1):
             for store, ways in stores.items():
-                steps = [Step(str(one), partial(of_ours, ways, one, args.messages)) for one in ways.names()]
+                messages = args.messages if number else args.messages // 5  # warm is warm
+                steps = [Step(str(one), partial(of_ours, ways, one, messages)) for one in ways.names()]
                 if number:
                     steps += [Step(name, partial(of_peer, found, store, name)) for name in found.peers[store]]
                 seen: dict[str, Measured] = {}
