@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -66,7 +67,7 @@ def test_what_fails_is_raised_and_nothing_is_done_after_it(things_after):
         with Behind() as behind:
             behind.do(fail)
             for number in range(things_after):
-                behind.do(lambda number=number: done.append(number))
+                behind.do(partial(done.append, number))
 
     with pytest.raises(ValueError, match="no"):
         caller()
