@@ -59,7 +59,8 @@ class RawSqlite:
     """A table with a unique id for each message, as the other two have by nature, and an index on maturity."""
 
     def __init__(self, folder: Path) -> None:
-        self.path, self.tag = folder / f"raw-{uuid.uuid4().hex[:8]}.db", ""
+        self.path = folder / f"raw-{uuid.uuid4().hex[:8]}.db"
+        self.tag = ""
         self.db = sqlite3.connect(self.path, isolation_level=None)
         self.db.executescript(
             "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA cache_size = -65536;"
@@ -104,7 +105,8 @@ class RawMongo:
     def __init__(self, url: str) -> None:
         from pymongo import MongoClient, WriteConcern
 
-        self.client, self.tag = MongoClient(url), ""  # type: Any, str
+        self.client: Any = MongoClient(url)
+        self.tag = ""
         concern = WriteConcern(w="majority", j=True)
         self.queue = self.client.get_default_database().get_collection(
             f"raw{uuid.uuid4().hex[:8]}", write_concern=concern

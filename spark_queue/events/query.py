@@ -22,7 +22,7 @@ from spark_queue.events.executors import Executor, Executors
 from spark_queue.events.internal import internal
 from spark_queue.events.log import Log
 from spark_queue.events.queue import Events
-from spark_queue.events.run import Do, Result, Round, run, time_limit
+from spark_queue.events.run import Do, Result, Round, at_once, run, time_limit
 from spark_queue.events.settings import Settings
 from spark_queue.events.source import EventSource, carried
 from spark_queue.message import load_json
@@ -91,7 +91,7 @@ class Work:
             store.commit(self.queue, tag, [*wrong], history=self.settings.keep, outcome=FAILED)
         return found
 
-    def settle(self, store: Store, tag: str, results: Iterable[Result], do: Do = lambda act: act()) -> None:
+    def settle(self, store: Store, tag: str, results: Iterable[Result], do: Do = at_once) -> None:
         """Settle results as they come, of events that a tag holds; `do` does so."""
         round = Round(store, self.queue, tag, self.log(store), self.settings, do)
         for one in results:

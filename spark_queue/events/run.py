@@ -41,6 +41,11 @@ LONGEST_BACKOFF = 86_400_000
 Do = Callable[[Callable[[], None]], None]
 
 
+def at_once(act: Callable[[], None]) -> None:
+    """Do it now."""
+    act()
+
+
 class TimeIsUp(BaseException):
     """What ends a function that takes too long: no `except Exception` of its own holds it up."""
 
@@ -111,9 +116,7 @@ class Round:
     `do`: who settles them, one lot after the other; else it is done at once.
     """
 
-    def __init__(
-        self, store: Store, queue: str, tag: str, log: Log, settings: Settings, do: Do = lambda act: act()
-    ) -> None:
+    def __init__(self, store: Store, queue: str, tag: str, log: Log, settings: Settings, do: Do = at_once) -> None:
         self._store = store
         self._queue = queue
         self._tag = tag

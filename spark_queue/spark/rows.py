@@ -66,7 +66,7 @@ def pushes(batch: pa.RecordBatch, schema: StructType, form: str | None, new_ids:
             kinds,
             _headers(batch.column("headers")) if "headers" in has else message.no_headers(n),
             batch.column("mature") if "mature" in has else pa.nulls(n, pa.timestamp("us", tz="UTC")),
-            milliseconds(batch.column("delay")) if "delay" in has else pa.nulls(n, pa.int64()),
+            delays(batch.column("delay")) if "delay" in has else pa.nulls(n, pa.int64()),
             tries.cast(pa.int32()),
         ],
         schema=message.PUSHES,
@@ -117,7 +117,7 @@ def _headers(column: pa.Array) -> pa.Array:
     return column.cast(message.PUSHES.field("headers").type)
 
 
-def milliseconds(column: pa.Array) -> pa.Array:
+def delays(column: pa.Array) -> pa.Array:
     """An interval, or a number of seconds, in ms."""
     if pa.types.is_duration(column.type):
         return pc.divide(column.cast(pa.duration("us")).cast(pa.int64()), 1000)

@@ -18,7 +18,7 @@ from pyspark.sql.types import Row, StructType
 from spark_queue import message
 from spark_queue.errors import FencedError, MessageError, QueueError, SchemaError, near
 from spark_queue.options import QueueOptions
-from spark_queue.spark.rows import NewIds, batches_of, changes, milliseconds, named, obituary, pushes, together
+from spark_queue.spark.rows import NewIds, batches_of, changes, delays, named, obituary, pushes, together
 from spark_queue.spark.schema import PUSH, SETTLE, check_write_schema
 from spark_queue.spark.worker import Behind
 from spark_queue.store import open_store
@@ -306,9 +306,7 @@ class Settle(_Work):
         store, options = stores[""], self.options
         queue, consumer = options.queue or "", options.consumer or ""
         n = batch.num_rows
-        delay = (
-            milliseconds(batch.column("delay")).fill_null(0) if "delay" in batch.schema.names else pa.array([0] * n)
-        )
+        delay = delays(batch.column("delay")).fill_null(0) if "delay" in batch.schema.names else pa.array([0] * n)
         reason = batch.column("reason") if "reason" in batch.schema.names else pa.nulls(n, pa.string())
         groups: dict[tuple[Any, ...], list[str]] = {}
         columns = (batch.column("id"), batch.column("outcome"), delay, reason)
