@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from contextlib import contextmanager
 from importlib.metadata import version
 from urllib.parse import urlsplit, urlunsplit
 
@@ -35,9 +36,9 @@ def server_url(name: str) -> str:
     return url
 
 
-@pytest.fixture(scope="session")
-def mongodb_url():
-    """A MongoDB database of this session's own, dropped at its end, with those of its signals and statistics."""
+@contextmanager
+def mongodb_database():
+    """A MongoDB database that is dropped at the end, with those of its signals and statistics."""
     parts = urlsplit(server_url("mongodb"))
     url = urlunsplit(parts._replace(path=f"/t{uuid.uuid4().hex[:12]}"))
     yield url
@@ -46,6 +47,20 @@ def mongodb_url():
     with MongoClient(url) as client:
         for kind in ("", "_signal", "_stats"):
             client.drop_database(f"{client.get_default_database().name}{kind}")
+
+
+@pytest.fixture(scope="session")
+def mongodb_url():
+    """A database of this session's own."""
+    with mongodb_database() as url:
+        yield url
+
+
+@pytest.fixture
+def empty_mongodb_url():
+    """A database of one test's own."""
+    with mongodb_database() as url:
+        yield url
 
 
 @pytest.fixture(scope="session")
