@@ -1,6 +1,6 @@
 """What executors cost: events through a function that does nothing, beside the plain drain of the same events.
 
-    python bench/events.py                       all three stores, 3 rounds of 60,000 events
+    python bench/events.py                       all three stores, 3 rounds of 120,000 events
     python bench/events.py --only redis --docs       one of them; --docs renews docs/benchmarks.md
 
 A query drains a queue of events (`availableNow`, two partitions, batches of 20,000): plainly, into nothing, with and
@@ -79,7 +79,7 @@ def drained(spark: SparkSession, url: str, queue: str, checkpoint: str, way: str
 
 
 def main() -> int:
-    parser = arguments(__doc__ or "", messages=60_000, rounds=3, of="events per round")
+    parser = arguments(__doc__ or "", messages=120_000, rounds=3, of="events per round")
     parser.add_argument("--docs", action="store_true", help="renew docs/benchmarks.md")
     args = parser.parse_args()
     spark = session()

@@ -64,6 +64,7 @@ class RawSqlite:
         self.db = sqlite3.connect(self.path, isolation_level=None)
         self.db.executescript(
             "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA cache_size = -65536;"
+            " PRAGMA secure_delete = FAST;"
             "CREATE TABLE message (row INTEGER PRIMARY KEY, id TEXT UNIQUE, mature INTEGER, tries INTEGER, "
             "payload BLOB, tag TEXT);"
             "CREATE INDEX ready ON message (mature) WHERE tag IS NULL;"

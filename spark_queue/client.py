@@ -149,7 +149,7 @@ class Queue:
             if taken:
                 return taken
             left = end - time.monotonic()
-            if left <= 0 or not self.store.wait(self.name, round(left * 1000)):
+            if left <= 0 or not self.store.wait(self.name, round(left * 1000), hint=True):
                 return []
 
     def _take(self, tag: str, rows: int) -> list[Message]:

@@ -127,8 +127,9 @@ class ExecutorQuery:
 
     Any number of queries and programs may execute the events of one queue. `name` tells this one from others in the
     log and the history. `batch`: how many events it takes at a time; one with priority that is made meanwhile waits
-    until they are done. `parallel`: tasks, each with a stretch of the batch, and threads in this process for
-    executors with `where: driver`; else what Spark runs at a time.
+    until they are done, and the next batch, too, where that is reserved ahead: while batches take less than two
+    seconds. `parallel`: tasks, each with a stretch of the batch, and threads in this process for executors with
+    `where: driver`; else what Spark runs at a time.
     """
 
     def __init__(
@@ -172,7 +173,6 @@ class ExecutorQuery:
         parallel = self._parallel or spark.sparkContext.defaultParallelism
         options = {
             "maxRecordsPerTrigger": str(self._batch),
-            "reserveAhead": "false",  # what is reserved is executing
             "maxTries": str(PATIENCE + max((one.retries for one in self.events.executors), default=0)),
         }
         work = self._work

@@ -7,7 +7,8 @@ events are run by `read` itself, and Spark gets what is left.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -46,8 +47,19 @@ class EventSource(QueueDataSource):
         return EventStream(self._read_options(schema, "stream"), schema, self._runs)
 
 
+#: Seconds: batches that take less are quick.
+QUICK = 2.0
+
+
 class EventStream(QueueStream):
-    """A consumer of a queue of events, whose tasks run them."""
+    """A consumer of a queue of events, whose tasks run them.
+
+    What is reserved ahead is for no other consumer, nor for an event of priority that comes now. So only those events
+    are whose turn is near: while batches are quick.
+    """
+
+    _quick = False
+    _begun: float | None = None
 
     def __init__(self, options: QueueOptions, schema: StructType, work: Work) -> None:
         super().__init__(options, schema)
@@ -55,6 +67,15 @@ class EventStream(QueueStream):
 
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"_runs": self._runs}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        self._begun = time.monotonic()
+        return super().partitions(start, end)
+
+    def _looks_ahead(self) -> bool:
+        if self._begun is not None:
+            self._quick, self._begun = time.monotonic() - self._begun < QUICK, None
+        return self._quick and super()._looks_ahead()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         settle_in()

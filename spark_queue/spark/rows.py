@@ -23,6 +23,7 @@ from pyspark.sql.variant_utils import VariantUtils
 
 from spark_queue import message
 from spark_queue.errors import MessageError
+from spark_queue.groups import grouped
 from spark_queue.spark.schema import arrow_schema
 from spark_queue.spark.typed import json_texts
 
@@ -161,16 +162,8 @@ def obituary(queue: str, rows: pa.RecordBatch, reasons: Sequence[str]) -> pa.Rec
 
 def together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same rows in fewer batches, of up to TOGETHER rows and TOGETHER_BYTES; one that is larger stays whole."""
-    some: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        if some and (rows + batch.num_rows > TOGETHER or size + batch.nbytes > TOGETHER_BYTES):
-            yield from pa.Table.from_batches(some).combine_chunks().to_batches()
-            some, rows, size = [], 0, 0
-        if batch.num_rows:
-            some.append(batch)
-            rows, size = rows + batch.num_rows, size + batch.nbytes
-    if some:
+    filled = (batch for batch in batches if batch.num_rows)
+    for some in grouped(filled, (TOGETHER, TOGETHER_BYTES), lambda batch: (batch.num_rows, batch.nbytes)):
         yield from pa.Table.from_batches(some).combine_chunks().to_batches()
 
 

@@ -89,7 +89,11 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Spark 4.0 and 4.1 give no start: then all that was planned is finished, for they ask between batches only.
         known = start is not None  # Spark 4.0 and 4.1 do not tell either whether another batch will follow
         begin = start if start is not None else self._consumer.planned
-        return self._consumer.next(begin, most_of(limit, self.options), ahead=known and self.options.reserve_ahead)
+        return self._consumer.next(begin, most_of(limit, self.options), ahead=known and self._looks_ahead())
+
+    def _looks_ahead(self) -> bool:
+        """Whether the next batch may be reserved while Spark works on one."""
+        return self.options.reserve_ahead
 
     def getDefaultReadLimit(self) -> Any:
         from pyspark.sql.streaming.datasource import ReadMaxRows

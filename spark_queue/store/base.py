@@ -653,11 +653,12 @@ class Store(ABC):
     @abstractmethod
     def _next_mature(self, queue: str) -> int | None: ...
 
-    def wait(self, queue: str, timeout: int) -> bool:
+    def wait(self, queue: str, timeout: int, *, hint: bool = False) -> bool:
         """Sleep until a message may be reserved, `timeout` ms at most; give whether one may.
 
         Whoever brings one rings; a ring that nobody hears costs half a second at most. So does who lets a queue go on
-        that was paused: there a quarter.
+        that was paused: there a quarter. With a `hint` it is not looked once more after a ring that was for this
+        queue: for who looks by himself, and may find that there is none.
         """
         now = time.monotonic()
         end = now + timeout / 1000
@@ -677,6 +678,8 @@ class Store(ABC):
                 self._in_vain = queue, now + FRESH / 1000, due, rung
                 return False
             self._listen(queue, rung, min(end - now, POLL / 1000, POLL if due is None else due - now))
+            if hint and self._heard(queue, rung):
+                return True
 
     def _tell(self, queue: str, mature: int = 0) -> None:  # noqa: B027 not all databases carry signals
         """Wake those who wait: a message may be taken at this moment (ms), or (0) at once. Never raises for it."""
@@ -688,6 +691,10 @@ class Store(ABC):
     def _listen(self, queue: str, rung: int, timeout: float) -> None:
         """Sleep until that number is another than `rung`, `timeout` seconds at most."""
         time.sleep(timeout)
+
+    def _heard(self, queue: str, rung: int) -> bool:
+        """Whether that number is another than `rung` because of this very queue."""
+        return False
 
     def peek(
         self,
@@ -832,6 +839,16 @@ class Store(ABC):
 
     def _attempt(self, operation: Callable[..., T], *arguments: object) -> T:
         """Call until it succeeds, while the database cannot be reached and patience lasts, with growing pauses."""
+        begun = time.monotonic()
+        try:
+            return operation(*arguments)  # tenacity alone takes as long as a short operation
+        except StoreUnavailable as error:
+            failed = [error]
+
+        def again() -> T:
+            if failed:
+                raise failed.pop()
+            return operation(*arguments)
 
         def count(_: tenacity.RetryCallState) -> None:
             self.retries += 1
@@ -840,9 +857,9 @@ class Store(ABC):
             before_sleep=count,
             retry=tenacity.retry_if_exception_type(StoreUnavailable),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=3),
-            stop=tenacity.stop_after_delay(self.patience),
+            stop=tenacity.stop_after_delay(begun + self.patience - time.monotonic()),
             reraise=True,
-        )(operation, *arguments)
+        )(again)
 
 
 def spread(rows: int, partitions: int, least: int = 1) -> list[int]:

@@ -30,7 +30,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any
 
 import bson
 from bson import MaxKey
@@ -44,6 +44,7 @@ from pymongo.errors import BulkWriteError, OperationFailure, PyMongoError, Write
 from pymongo.read_concern import ReadConcern
 
 from spark_queue.errors import StoreUnavailable
+from spark_queue.groups import grouped
 from spark_queue.store.bson_json import CODEC
 from spark_queue.store.facts import Staged, below
 from spark_queue.store.mongodb_documents import (
@@ -58,13 +59,11 @@ from spark_queue.store.mongodb_documents import (
     weight,
 )
 
-T = TypeVar("T")
-
 #: What begins so is ours, and no queue.
 OWN = "spark_queue."
 STAGED = "staged"
 
-#: Most messages and bytes of one chunk, and of one transaction. A message that is larger has a chunk of its own.
+#: Most messages, and bytes, of one chunk, and of one transaction. A message that is larger has a chunk of its own.
 CHUNK_ROWS, CHUNK_BYTES = 5_000, 8 << 20
 
 #: Stages that are published side by side.
@@ -114,7 +113,7 @@ class Stages:
         """Keep the documents, as that part of the stage. May be repeated."""
         encoded = ((one, bson.encode(one, codec_options=CODEC)) for one in documents)
         chunks: list[Document] = []
-        for some in _grouped((one, 1, len(one[1])) for one in encoded):
+        for some in grouped(encoded, (CHUNK_ROWS, CHUNK_BYTES), lambda one: (1, len(one[1]))):
             name = f"{part}.{len(chunks):06}"
             size = sum(len(one) for _, one in some)
             ids, docs = [one["_id"] for one, _ in some], [RawBSONDocument(one) for _, one in some]
@@ -139,7 +138,8 @@ class Stages:
         keys = [key for stage in stages for key in self._keys(_chunks_of(stage))]
         published: Counter[str] = Counter({key["queue"]: 0 for key in keys})
         if keys and transactions:
-            published.update(self._transfer_all(list(_grouped((key, key["rows"], key["bytes"]) for key in keys))))
+            groups = grouped(keys, (CHUNK_ROWS, CHUNK_BYTES), lambda key: (key["rows"], key["bytes"]))
+            published.update(self._transfer_all(list(groups)))
             keys = self._attempt(self._keys, {"_id": {"$in": keys}})  # begun before there were transactions
         for key in keys:
             published[key["queue"]] += self._attempt(self._show, key)
@@ -330,17 +330,3 @@ def _tree(stage: str) -> Filter:
         return {"_id": {"$type": "object"}}
     first, end = below(stage)
     return {"$or": [_chunks_of(stage), {"_id": {"$gte": {"stage": first}, "$lt": {"stage": end}}}]}
-
-
-def _grouped(items: Iterable[tuple[T, int, int]]) -> Iterator[list[T]]:
-    """Items, each with its rows and bytes, in groups of at most CHUNK_ROWS and CHUNK_BYTES."""
-    group: list[T] = []
-    rows = size = 0
-    for item, more_rows, more_bytes in items:
-        if group and (rows + more_rows > CHUNK_ROWS or size + more_bytes > CHUNK_BYTES):
-            yield group
-            group, rows, size = [], 0, 0
-        group.append(item)
-        rows, size = rows + more_rows, size + more_bytes
-    if group:
-        yield group

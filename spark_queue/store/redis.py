@@ -45,6 +45,7 @@ from spark_queue import message
 from spark_queue.address import Address
 from spark_queue.buckets import Record, is_bucket
 from spark_queue.errors import OptionError, StoreError, StoreUnavailable, near
+from spark_queue.groups import grouped
 from spark_queue.store import mask
 from spark_queue.store.base import PAGE_BYTES, PAGE_ROWS
 from spark_queue.store.counters import Counts, Statistics
@@ -73,7 +74,6 @@ from spark_queue.store.redis_keys import (
     messages_of,
     note_key,
     registry_of,
-    together,
 )
 from spark_queue.store.signals import SignallingStore
 
@@ -428,7 +428,8 @@ class RedisStore(SignallingStore):
         wanted, rows = {id.encode() for id in ids}, 0
         before: list[tuple[bytes, int]] = []
         while rows < len(wanted) and (named := self._named_runs(queue, tag, wanted)) != before:
-            rows += sum(self._settle(script, queue, how, some) for some in together(named, CHUNK))
+            for some in grouped(named, (CHUNK,), lambda run: run[1:]):
+                rows += self._settle(script, queue, how, [run for run, _ in some])
             before = named
         return rows
 
@@ -527,9 +528,8 @@ class RedisStore(SignallingStore):
 
     def _exhausted(self, queue: str, tag: str, tries: int) -> list[bytes]:
         """The messages of a tag's tree that have failed so often, in order; runs of others stay as they are."""
-        runs = ((run, len(messages_of(run))) for run in self._runs(queue, tag))
         found: list[bytes] = []
-        for some in together(runs, CHUNK):
+        for some in grouped(self._runs(queue, tag), (CHUNK,), lambda run: (len(messages_of(run)),)):
             left = some
             while left:
                 told, last = self._run("exhausted", queue, tries, *left)

@@ -104,7 +104,7 @@ def to_documents(queue: str, batch: pa.RecordBatch, dues: Sequence[int]) -> Sequ
 
 
 def _documents(batch: pa.RecordBatch, dues: Sequence[int]) -> Sequence[bytes]:
-    if batch.num_rows > message.FEW and _are_plain(batch):  # whole columns at a time, as almost always
+    if batch.num_rows > message.FEW and _are_ordinary(batch):  # whole columns at a time, as almost always
         made: Sequence[bytes] = pc.binary_join_element_wise(
             b'{"_id":"',
             batch.column("id").cast(pa.binary()),
@@ -122,7 +122,7 @@ def _documents(batch: pa.RecordBatch, dues: Sequence[int]) -> Sequence[bytes]:
     return [_document(*row) for row in zip(*columns, message.header_dicts(batch), dues, strict=True)]
 
 
-def _are_plain(batch: pa.RecordBatch) -> bool:
+def _are_ordinary(batch: pa.RecordBatch) -> bool:
     """Whether all are JSON without headers, with ids that need no escapes; and not too much for one array."""
     if len(batch.column("headers").items) or batch.nbytes >= PAGE_BYTES * 16:
         return False

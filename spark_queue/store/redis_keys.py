@@ -5,7 +5,6 @@ A member of `held` is a *run*: a tag, a moment, and the ids of messages that are
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from spark_queue.store.redis_documents import Row
@@ -104,20 +103,6 @@ def messages_of(run: bytes) -> list[tuple[bytes, int, bytes]]:
     tag, due, *ids = run.split(b"\0")
     moment = int(due)
     return [(tag, moment, id) for id in ids]
-
-
-def together(named: Iterable[tuple[bytes, int]], most: int) -> Iterator[list[bytes]]:
-    """Runs, each with the number of its messages, `most` of these at a time, or one run."""
-    some: list[bytes] = []
-    size = 0
-    for run, rows in named:
-        if some and size + rows > most:
-            yield some
-            some, size = [], 0
-        some.append(run)
-        size += rows
-    if some:
-        yield some
 
 
 def due_and_id(member: bytes) -> Row:

@@ -214,6 +214,9 @@ class SignallingStore(Store):
     def _listen(self, queue: str, rung: int, timeout: float) -> None:
         self._ear(queue).wait(rung, timeout)
 
+    def _heard(self, queue: str, rung: int) -> bool:
+        return self._rung(queue) != rung
+
     def _ear(self, queue: str) -> Ear:
         with self._ears_lock:
             if self._ears_of != os.getpid():

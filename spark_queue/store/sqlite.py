@@ -170,6 +170,7 @@ class SqliteStore(Store):
         try:
             opened.execute("PRAGMA synchronous = FULL")
             opened.execute("PRAGMA cache_size = -65536")
+            opened.execute("PRAGMA secure_delete = FAST")  # Debian's SQLite would write what is removed once more
             (version,) = opened.execute("PRAGMA user_version").fetchone()
             if version < SCHEMA_VERSION:
                 self._create(opened)
