@@ -15,11 +15,15 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
+from spark_queue import Queue
 from spark_queue.errors import SchemaError
-from spark_queue.events import Events, Executor
+from spark_queue.events import Events, Executor, source
 from spark_queue.events.frames import as_messages, view
 from spark_queue.events.query import ExecutorQuery
+from spark_queue.events.source import EventStream
+from spark_queue.options import QueueOptions
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "jobs"))
@@ -59,6 +63,25 @@ def executors(folder):
 def ran(folder):
     lines = [line.split() for line in (folder / "ran").read_text().splitlines()]
     return Counter(type for _, type, _ in lines), {type: int(pid) for _, type, pid in lines}
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_events_are_reserved_ahead_while_batches_are_quick(sqlite_url, name, monkeypatch, quick):
+    monkeypatch.setattr(source, "QUICK", 60.0 if quick else 0.0)
+    with Queue(sqlite_url, name) as queue:
+        queue.push_many([{"n": n} for n in range(40)])
+    raw = {"url": sqlite_url, "queue": name, "numPartitions": "1", "maxRecordsPerTrigger": "10"}
+    stream = EventStream(QueueOptions.parse(raw, "stream", "snapshot"), StructType(), None)
+    start, ahead = stream.initialOffset(), []
+    for _ in range(3):
+        end = stream.latestOffset(start)
+        stream.partitions(start, end)
+        ahead.append(stream._consumer.holds_ahead)
+        start = end
+    stream.stop()
+    assert ahead == [False, quick, quick], "how long a batch takes is known after the first"
+    with Queue(sqlite_url, name) as queue:
+        assert (queue.sizes().ready, queue.sizes().reserved) == (10, 10), "what was reserved ahead is given back"
 
 
 def test_a_query_gives_each_event_its_status(spark, any_url, name, tmp_path):

@@ -87,6 +87,18 @@ def test_whoever_brings_a_message_wakes_who_waits(deaf_for_a_minute, store, othe
     assert took < LONG / 2
 
 
+@pytest.mark.parametrize("hint", [False, True])
+def test_a_signal_alone_is_a_hint_that_wakes_who_asks_for_it(store, other, name, hint):
+    assert not store.wait(name, 0)  # from now on it hears
+    time.sleep(2 * base.FRESH / 1000)  # and that look is forgotten
+    later = threading.Timer(0.2, lambda: other.push(name, pushes(["x"], delay=LONG * 1000)))
+    later.start()
+    woken = store.wait(name, 1_500, hint=hint)
+    later.join()
+    assert woken == (hint and isinstance(store, signals.SignallingStore)), "a file that changes says of no queue"
+    assert not store.wait(name, 100, hint=hint), "nothing is due"
+
+
 def test_what_comes_between_a_look_and_the_sleep_is_heard(deaf_for_a_minute, store, other, name, monkeypatch):
     look = store._next_mature
 
