@@ -108,7 +108,7 @@ from spark_queue.store.mongodb_documents import (
     to_documents,
     weight,
 )
-from spark_queue.store.mongodb_stages import OWN, STAGED, Stages
+from spark_queue.store.mongodb_stages import INTERRUPTED, OWN, STAGED, Stages
 from spark_queue.store.signals import SignallingStore
 
 T = TypeVar("T")
@@ -324,6 +324,7 @@ class MongoStore(SignallingStore):
             or any(error.has_error_label(label) for label in again)
             or code == DUPLICATE_KEY  # in a transaction: somebody else pushed that very id
             or code == MAJORITY_NOT_KNOWN_YET
+            or code == INTERRUPTED  # its session was that of a publisher whom somebody took for dead
             or code == QUERY_PLAN_KILLED  # somebody dropped the queue while we looked
         ):
             return StoreUnavailable(f"{shown}: {text}", url=shown)

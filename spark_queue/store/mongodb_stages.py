@@ -230,7 +230,7 @@ class Stages:
             except WriteConcernError as error:
                 if error.code != INTERRUPTED:
                     raise
-                session.commit_transaction()  # it is committed, and we were not left to wait for its copies
+                _wait_for_copies(session)
                 return published
             except OperationFailure as error:
                 if error.code == INTERRUPTED:
@@ -299,6 +299,19 @@ class Stages:
         self._chunks.delete_one({"_id": key})
         if ids:
             self._queue(key["queue"]).delete_many(_hidden(ids, key["part"]), **BY_ID)
+
+
+def _wait_for_copies(session: ClientSession) -> None:
+    """Wait until a transaction that is committed is as durable as it has to be, though others end such a wait.
+
+    They do so while they take its publisher for dead, and no more once they see what it has done.
+    """
+    while True:
+        try:
+            return session.commit_transaction()
+        except WriteConcernError as error:
+            if error.code != INTERRUPTED:
+                raise
 
 
 def _insert_hidden(
