@@ -25,7 +25,7 @@ from bson import Binary, DatetimeMS, Decimal128, Int64, ObjectId
 from pymongo import MongoClient
 from pymongo.client_session import ClientSession
 from pymongo.collection import Collection
-from pymongo.errors import AutoReconnect, BulkWriteError, OperationFailure, PyMongoError
+from pymongo.errors import AutoReconnect, BulkWriteError, OperationFailure, PyMongoError, WriteConcernError
 
 from spark_queue.buckets import Buckets
 from spark_queue.errors import MessageError, OptionError, StoreError, StoreUnavailable
@@ -952,6 +952,39 @@ def test_a_publisher_that_was_taken_for_dead_starts_again(store, queue, raw_of, 
     monkeypatch.setattr(mongodb_stages, "insert_new", interrupt)
     store.stage(queue, f"{queue}.s", pushes(["a"]))
     assert store.publish([f"{queue}.s"]) == 1
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_publisher_whose_wait_for_copies_others_end_has_published(store, queue, monkeypatch, times):
+    commit, ended = ClientSession.commit_transaction, []
+
+    def end(self):
+        commit(self)
+        if len(ended) < times:
+            ended.append(self)
+            raise WriteConcernError("operation was interrupted", 11601)
+
+    store.stage(queue, f"{queue}.s", pushes(["a"]))
+    monkeypatch.setattr(ClientSession, "commit_transaction", end)
+    assert store.publish([f"{queue}.s"]) == 1
+    assert len(ended) == times
+    assert store.sizes(queue).total == 1
+
+
+def test_who_has_the_session_of_one_that_was_taken_for_dead_tries_again(store, queue, monkeypatch):
+    delete, ended = Collection.delete_many, []
+
+    def end(self, *arguments, **named):
+        if not ended:
+            ended.append(self)
+            raise WriteConcernError("operation was interrupted", 11601)
+        return delete(self, *arguments, **named)
+
+    store.stage(queue, f"{queue}.s", pushes(["a"]))
+    monkeypatch.setattr(Collection, "delete_many", end)
+    store.unstage(f"{queue}.s")
+    assert ended
+    assert store.staged(f"{queue}.s") == []
 
 
 def test_a_publisher_that_gives_up_is_forgotten(store, queue, raw_of, monkeypatch):
