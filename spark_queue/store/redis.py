@@ -428,7 +428,7 @@ class RedisStore(SignallingStore):
         wanted, rows = {id.encode() for id in ids}, 0
         before: list[tuple[bytes, int]] = []
         while rows < len(wanted) and (named := self._named_runs(queue, tag, wanted)) != before:
-            for some in grouped(named, (CHUNK,), lambda run: run[1:]):
+            for some in grouped(named, (CHUNK,), lambda one: (one[1],)):
                 rows += self._settle(script, queue, how, [run for run, _ in some])
             before = named
         return rows
