@@ -29,28 +29,29 @@ class Topic:
     """A topic of one test, and the ways into it."""
 
     def __init__(self, url, stack):
-        self.url, self.name, self._stack = (
-            Address.of(url).in_layout("rfq"),
-            f"t{uuid.uuid4().hex}",
-            stack,
-        )
-        self.store = self.opened()
+        self.url, self.name = Address.of(url).in_layout("rfq"), f"t{uuid.uuid4().hex}"
+        self._clients = stack.enter_context(ExitStack())
+        self.store = stack.enter_context(open_store(self.url))
         self.redis = stack.enter_context(redis.Redis.from_url(url, decode_responses=True))
 
     def opened(self, parameters=""):
         """One more store."""
-        store = self._stack.enter_context(open_store(self.url + parameters))
+        store = self._clients.enter_context(open_store(self.url + parameters))
         assert isinstance(store, RfqStore)
         return store
 
     def ours(self, **options):
         """One more client of ours, closed with the test."""
-        return self._stack.enter_context(Queue(self.url, self.name, **options))
+        return self._clients.enter_context(Queue(self.url, self.name, **options))
 
     def rfq(self, language="python"):
         """One more process of rfq, ended with the test."""
         required(unavailable(language))
-        return self._stack.enter_context(Rfq(self.url, language))
+        return self._clients.enter_context(Rfq(self.url, language))
+
+    def leave(self):
+        """Close all of them, which writes down what they counted: after a drop it would be there again."""
+        self._clients.close()
 
     def backlog(self):
         return self.redis.lrange(f"rfq:{self.name}:backlog", 0, -1)
@@ -86,6 +87,7 @@ def topic(redis_url):
     with ExitStack() as stack:
         topic = Topic(redis_url, stack)
         yield topic
+        topic.leave()
         for name in {topic.name, *topic.store.queues()}:
             if name.startswith(topic.name):
                 topic.store.drop(name)
