@@ -472,7 +472,10 @@ def unpack(packed: bytes) -> pa.RecordBatch:
 
 def timestamps(ms: Iterable[int]) -> pa.Array:
     """Milliseconds since 1970 as a timestamp[us, UTC] column."""
-    return pc.multiply(pa.array(ms, pa.int64()), 1000).cast(pa.timestamp("us", tz="UTC"))
+    type_ = pa.timestamp("us", tz="UTC")
+    if isinstance(ms, Sequence) and len(ms) <= FEW:
+        return pa.array([one * 1000 for one in ms], type_)
+    return pc.multiply(pa.array(ms, pa.int64()), 1000).cast(type_)
 
 
 def build(
@@ -574,7 +577,8 @@ def faults(batch: pa.RecordBatch, largest: int) -> dict[int, str]:
     if delay.null_count < len(delay):
         mark(pc.less(delay, 0), "its delay is negative")
         mark(pc.greater(delay, LATEST // 2), "its delay reaches beyond the year 5000")
-    mark(pc.less(tries, 0), "its tries is negative")
+    if len(tries) > FEW or any(one is not None and one < 0 for one in tries.to_pylist()):
+        mark(pc.less(tries, 0), "its tries is negative")
     if tries.null_count:
         mark(tries.is_null(), "its tries is NULL")
     if not wrong and set(kind.unique().to_pylist()) <= {"json"} and _all_json(payload):
