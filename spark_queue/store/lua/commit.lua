@@ -48,13 +48,7 @@ if history > 0 then
   local texts = documents(HASH, ids)
   more = more or #texts < #ids
   ids = take(ids, #texts)
-  local told, dues = {}, {}
-  for i, document in ipairs(texts) do
-    if document then
-      told[#told + 1], told[#told + 2], dues[#dues + 1] = ids[i], document, due_of(kept, i)
-    end
-  end
-  remember(told, dues, history, consumer, outcome)
+  remember(kept, texts, history, consumer, outcome)
 end
 
 remove(ids, kept.rank)

@@ -329,10 +329,10 @@ local function ends(tag)
 end
 
 -- Messages as runs name them: `ids`, and in `at` the number of the run of each; of each run its text, its start (tag
--- NUL due NUL) and its tag. Some of these messages have the same `runs`, `starts` and `tags`.
+-- NUL due NUL), its tag, and when it is due, once that was asked. Some of these messages have the same runs.
 local function some(of)
-  return of and { runs = of.runs, starts = of.starts, tags = of.tags, ids = {}, at = {} }
-    or { runs = {}, starts = {}, tags = {}, ids = {}, at = {} }
+  return of and { runs = of.runs, starts = of.starts, tags = of.tags, dues = of.dues, ids = {}, at = {} }
+    or { runs = {}, starts = {}, tags = {}, dues = {}, ids = {}, at = {} }
 end
 
 -- Adds the messages of a run.
@@ -349,7 +349,13 @@ end
 
 -- When message i is due.
 local function due_of(messages, i)
-  return digits(tonumber(sub(messages.starts[messages.at[i]], -16, -2)))
+  local r = messages.at[i]
+  local due = messages.dues[r]
+  if not due then
+    due = digits(tonumber(sub(messages.starts[r], -16, -2)))
+    messages.dues[r] = due
+  end
+  return due
 end
 
 -- Message i as a run of its own.
@@ -640,14 +646,17 @@ local function give_back(kept, due, failed)
   return #found
 end
 
--- Has the history tell of messages, by id, document, id, document, … for `history` ms: `dues` has when each was due.
-local function remember(told, dues, history, consumer, outcome)
-  local now, entries, ends_of = clock(), {}, {}
+-- Has the history tell of those of the messages that `told` has the document of, for `history` ms.
+local function remember(messages, told, history, consumer, outcome)
+  local now, entries, ends_of, n = clock(), {}, {}, 0
   local forgotten, when = digits(now + history), '{"processed":' .. digits(now) .. ',"mature":'
   local who = ',"consumer":"' .. consumer .. '","outcome":"' .. outcome .. '","message":'
-  for i = 1, #told, 2 do
-    entries[i], entries[i + 1] = told[i], when .. dues[(i + 1) / 2] .. who .. told[i + 1] .. '}'
-    ends_of[i], ends_of[i + 1] = forgotten, told[i]
+  for i, id in ipairs(messages.ids) do
+    if told[i] then
+      entries[n + 1], entries[n + 2] = id, when .. due_of(messages, i) .. who .. told[i] .. '}'
+      ends_of[n + 1], ends_of[n + 2] = forgotten, id
+      n = n + 2
+    end
   end
   spread('HSET', HISTORY, entries)
   spread('ZADD', PROCESSED, ends_of)

@@ -12,7 +12,7 @@ local kept = examine(named)
 local found = documents(HASH, kept.ids)
 
 local index, hash, ids, moving, new, moved = {}, {}, {}, {}, {}, 0
-local told, dues = {}, {}
+local told = {}
 for i, document in ipairs(found) do
   local parts = document and open(document)
   if parts and moved < limit and parts.tries >= min_tries then
@@ -31,7 +31,7 @@ for i, document in ipairs(found) do
       parts.headers = assign(parts.headers, 'x-dl-tries', format('"%d"', parts.tries))
     end
     if history > 0 then
-      told[#told + 1], told[#told + 2], dues[#dues + 1] = id, close(parts, due), due
+      told[i] = close(parts, due)
     end
     if lists or not redis.call('ZSCORE', TO_INDEX, id) then -- they look for themselves
       parts.tries = 0
@@ -51,7 +51,7 @@ else
 end
 remove(ids)
 if history > 0 then
-  remember(told, dues, history, consumer, 'dead')
+  remember(kept, told, history, consumer, 'dead')
 end
 local stays = some(kept)
 for i = 1, #kept.ids do
