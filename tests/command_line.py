@@ -35,7 +35,7 @@ class Run:
 def program(*args, code=None):
     run = [sys.executable, *(["-c", code] if code else ["-m", "spark_queue.cli"]), *args]
     env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
-    return subprocess.run(run, capture_output=True, text=True, env=env, check=False, timeout=120)
+    return subprocess.run(run, capture_output=True, text=True, env=env, check=False, timeout=300)
 
 
 def arguments() -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 FOLDER = Path(__file__).parent
 NODE = FOLDER / "keuss_driver"
-PATIENCE = 30  # s for an answer; what cannot be reached some of them retry for ever
+PATIENCE = 120  # s for an answer; what cannot be reached some of them retry for ever
 
 
 class DriverError(Exception):

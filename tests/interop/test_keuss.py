@@ -75,7 +75,7 @@ def test_every_payload_of_keuss_is_read(shared):
 def test_every_payload_of_ours_is_read_by_keuss(shared):
     keuss, ours = shared.keuss(), shared.ours()
     pushed = dict(zip(ours.push_many(PAYLOADS), PAYLOADS, strict=True))
-    while message := keuss.pop(timeout=0.2):
+    while message := keuss.pop(timeout=1):
         payload = pushed.pop(message.id)
         assert same(message.payload, payload), f"{payload!r} came as {message.payload!r}"
         assert (message.hdrs, message.tries) == ({}, 0)
@@ -498,7 +498,7 @@ def test_spark_reads_what_keuss_pushed_and_keuss_what_spark_wrote(shared, spark,
 
     listening = shared.keuss(answers)
     answered = {}
-    while message := listening.pop(timeout=0.2):
+    while message := listening.pop(timeout=1):
         answered[message.payload["of"]] = message.hdrs
     assert answered == {id: {"tries": "0"} for id in got}
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.interop
 #: Messages in a bucket of the driver's keuss.
 FULL = 8
 
-until = partial(processes.until, seconds=5, pause=0.01)
+until = partial(processes.until, seconds=60, pause=0.01)
 
 
 def everything(ours, n):
@@ -193,7 +193,7 @@ def test_nobody_gets_what_the_other_has(buckets):
     threads = [threading.Thread(target=work, args=(one,)) for one in ours]
     for thread in threads:
         thread.start()
-    while found := keuss.pop(timeout=0.5):
+    while found := keuss.pop(timeout=1):
         note([found])
     for thread in threads:
         thread.join(60)

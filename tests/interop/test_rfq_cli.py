@@ -43,7 +43,7 @@ def ours(*args: str) -> tuple[int, str]:
 
 
 def theirs(*args: str) -> tuple[int, str]:
-    done = subprocess.run([RFQ, *args], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([RFQ, *args], capture_output=True, text=True, timeout=300, check=False)
     assert done.stderr == ""
     return done.returncode, done.stdout
 
@@ -93,7 +93,7 @@ def test_what_one_has_taken_the_other_harvests(topic, one, other):
     for n in "123":
         one("publish", "-t", topic, "-m", json.dumps({"n": n}))
     dies = f"import os\nfrom rfq.rfq import Queue\nQueue().consume({topic!r})\nos._exit(1)"
-    taken = subprocess.run([RFQ.parent / "python", "-c", dies], timeout=60, check=False)
+    taken = subprocess.run([RFQ.parent / "python", "-c", dies], timeout=300, check=False)
     assert taken.returncode == 1
     (held,) = one("list-queue", "-t", topic, "-q", "nextlog")[1].split()
     assert other("list-queue", "-t", topic, "-q", "nextlog")[1].split() == [held]
@@ -116,7 +116,7 @@ def test_what_rfq_refuses_is_refused(topic, message):
     refused = Run("--layout", "rfq", "publish", "-t", topic, "-m", message)
     assert refused.code == 1 and refused.out == "" and "Traceback" not in refused.err
     theirs_ = subprocess.run(
-        [RFQ, "publish", "-t", topic, "-m", message], capture_output=True, timeout=60, check=False
+        [RFQ, "publish", "-t", topic, "-m", message], capture_output=True, timeout=300, check=False
     )
     assert theirs_.returncode == 1
     assert ours("list-queue", "-t", topic) == (0, "")
@@ -124,7 +124,7 @@ def test_what_rfq_refuses_is_refused(topic, message):
 
 @pytest.mark.parametrize("args", [[], ["-q", "log", "-t", "x"], ["-x"]])
 def test_mistakes_end_with_the_same_code(topic, args):
-    theirs_ = subprocess.run([RFQ, "list-queue", *args], capture_output=True, timeout=60, check=False)
+    theirs_ = subprocess.run([RFQ, "list-queue", *args], capture_output=True, timeout=300, check=False)
     assert Run("--layout", "rfq", "list-queue", *args).code == theirs_.returncode == 2
 
 
@@ -133,11 +133,11 @@ def test_a_consume_waits_and_ends_by_ctrl_c_with_code_0(topic):
     with subprocess.Popen(call, stdout=subprocess.PIPE, text=True) as waiting:
         assert waiting.stdout is not None and waiting.stdout.readline() == "waiting\n"
         theirs("publish", "-t", topic, "-m", '{"n": "1"}')
-        assert waiting.communicate(timeout=30)[0] == "{'n': '1'}\n" and waiting.returncode == 0
+        assert waiting.communicate(timeout=300)[0] == "{'n': '1'}\n" and waiting.returncode == 0
     with subprocess.Popen(call, stdout=subprocess.PIPE, text=True) as waiting:
         assert waiting.stdout is not None and waiting.stdout.readline() == "waiting\n"
         waiting.send_signal(signal.SIGINT)
-        assert waiting.communicate(timeout=30)[0] == "" and waiting.returncode == 0
+        assert waiting.communicate(timeout=300)[0] == "" and waiting.returncode == 0
     assert ours("list-queue", "-t", topic, "-q", "nextlog") == (0, "")
 
 

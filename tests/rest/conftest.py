@@ -47,7 +47,7 @@ def server(urls, tmp_path_factory):
 
 @pytest.fixture
 def http(server):
-    with httpx.Client(base_url=server.url, timeout=30) as client:
+    with httpx.Client(base_url=server.url, timeout=120) as client:
         yield client
 
 
@@ -68,7 +68,7 @@ def q(ns, queue):
     return f"/q/{ns}/{queue}"
 
 
-def until(true, seconds=15):
+def until(true, seconds=60):
     """Wait for it to come true."""
     end = time.monotonic() + seconds
     while not true():

@@ -41,7 +41,7 @@ def test_the_page_runs_as_it_is_written(tmp_path):
         for kind, text in blocks(PAGE):
             for command, shown in calls(text) if kind == "console" else ():
                 call = command.replace("http://127.0.0.1:3444", server.url).replace("6b033eb3e2fb91df13000006", made)
-                done = subprocess.run(["bash", "-c", call], capture_output=True, text=True, timeout=60, check=False)
+                done = subprocess.run(["bash", "-c", call], capture_output=True, text=True, timeout=300, check=False)
                 assert same(done.stdout) == same(shown), command
                 ran += 1
     assert ran > 12

@@ -60,7 +60,7 @@ def events(hub):
 
 @pytest.fixture
 def http(hub):
-    with httpx.Client(base_url=hub[0].url, timeout=30, headers={"accept": "application/json"}) as client:
+    with httpx.Client(base_url=hub[0].url, timeout=120, headers={"accept": "application/json"}) as client:
         yield client
 
 
@@ -194,7 +194,7 @@ def test_nobody_gets_the_same_event_and_each_runs_once(hub, events):
     executed: list[dict[str, str]] = []
 
     def call():
-        with httpx.Client(base_url=hub[0].url, timeout=60, headers={"accept": "application/json"}) as http:
+        with httpx.Client(base_url=hub[0].url, timeout=120, headers={"accept": "application/json"}) as http:
             while ids := http.get(HUB, params={"rs:count": 3}).json()["eventList"]:
                 taken.append(ids)
                 executed.append({one["uri"]: one["result"] for one in http.put(HUB, json=ids).json()["resultList"]})

@@ -242,7 +242,7 @@ def test_a_push_wakes_those_who_wait_one_each(http, q, server):
     waiting = 24
     with ThreadPoolExecutor(waiting) as pool:
         answers = [
-            pool.submit(httpx.get, server.url + q, params={"to": 15_000, "reserve": 1}, timeout=30)
+            pool.submit(httpx.get, server.url + q, params={"to": 15_000, "reserve": 1}, timeout=120)
             for _ in range(waiting)
         ]
         until(lambda: len(http.get(f"{q}/consumers").json()) == waiting)
@@ -256,7 +256,7 @@ def test_a_push_wakes_those_who_wait_one_each(http, q, server):
 
 def test_a_message_from_elsewhere_is_heard_soon(q, server, store, queue):
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(httpx.get, server.url + q, params={"to": 15_000}, timeout=30)
+        answer = pool.submit(httpx.get, server.url + q, params={"to": 15_000}, timeout=120)
         until(lambda: httpx.get(f"{server.url}{q}/consumers").json())
         start = time.monotonic()
         with Queue(store, queue) as client:
@@ -270,7 +270,7 @@ def test_a_wait_ends_when_it_is_cancelled_or_over(http, q, server):
     assert http.get(q, params={"to": 300}).status_code == 504
     assert 0.29 < time.monotonic() - start < 10
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(httpx.get, server.url + q, params={"to": 15_000, "tid": "me"}, timeout=30)
+        answer = pool.submit(httpx.get, server.url + q, params={"to": 15_000, "tid": "me"}, timeout=120)
         until(lambda: http.get(f"{q}/consumers").json())
         assert http.get(q, params={"to": 1, "tid": "me"}).status_code == 400
         assert http.delete(f"{q}/consumer/you").status_code == 404
@@ -294,7 +294,7 @@ def test_a_paused_queue_gives_nothing_until_it_goes_on(http, q, server):
     assert http.get(f"{q}/paused").json() == {"paused": True} and http.get(f"{q}/status").json()["paused"] is True
     assert http.get(q).status_code == 504
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(httpx.get, server.url + q, params={"to": 15_000}, timeout=30)
+        answer = pool.submit(httpx.get, server.url + q, params={"to": 15_000}, timeout=120)
         until(lambda: http.get(f"{q}/consumers").json())
         assert http.patch(f"{q}/resume").json() == {"paused": False}
         assert answer.result().json() == 1

@@ -36,7 +36,7 @@ def test_it_ends_when_it_is_told_and_reservations_outlive_it(urls, paths, tmp_pa
             http.put(q, json="x")
         handles = [http.get(q, params={"reserve": 1}).headers["x-ks-id"] for q in paths]
         with ThreadPoolExecutor(len(paths)) as pool:
-            waiting = [pool.submit(httpx.get, first.url + q, params={"to": 20_000}, timeout=30) for q in paths]
+            waiting = [pool.submit(httpx.get, first.url + q, params={"to": 20_000}, timeout=120) for q in paths]
             for q in paths:
                 until(lambda q=q: http.get(f"{q}/consumers").json())
             start = time.monotonic()
@@ -56,7 +56,7 @@ def test_a_database_that_is_down_is_told_and_keeps_nobody_else_waiting(tmp_path)
     gone, here = "gone=redis://me:secret@127.0.0.1:1/0", f"here=sqlite:///{tmp_path}/q.db"
     with serving(tmp_path, "--url", gone, "--url", here) as started, httpx.Client(base_url=started.url) as http:
         answers = []
-        asking = threading.Thread(target=lambda: answers.append(http.put("/q/gone/x", json=1, timeout=30)))
+        asking = threading.Thread(target=lambda: answers.append(http.put("/q/gone/x", json=1, timeout=120)))
         asking.start()
         assert httpx.put(f"{started.url}/q/here/x", json=1).status_code == 200
         assert not answers
@@ -64,7 +64,7 @@ def test_a_database_that_is_down_is_told_and_keeps_nobody_else_waiting(tmp_path)
         (refused,) = answers
         assert refused.status_code == 503 and refused.headers["retry-after"] == "1"
         assert "secret" not in refused.text + http.get("/q").text + started.said
-        numbers = http.get("/metrics", timeout=30).text
+        numbers = http.get("/metrics", timeout=120).text
     assert 'q_global_up{ns="gone"} 0.0' in numbers and 'q_global_size{ns="here",q="x"} 1.0' in numbers
 
 

@@ -42,6 +42,6 @@ def test_a_queue_is_written_and_read_over_spark_connect(tmp_path, sqlite_url):
     env |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(root)}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, sqlite_url, str(tmp_path / "checkpoint"), str(tmp_path / "out")],
-        cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240, check=False,
+        cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert done.returncode == 0 and done.stdout.strip().endswith("ok"), done.stderr[-3000:]

@@ -60,7 +60,7 @@ def test_the_snippets_of_a_page_run(page, tmp_path, served):
     script.write_text(START + "\n".join(programs(served(page.read_text()))))
     env = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, str(script)], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     if page.name == "README.md":
@@ -81,7 +81,7 @@ def test_the_jobs_of_the_readme_run_as_written(tmp_path):
     for command in commands:
         done = subprocess.run(
             [sys.executable, *shlex.split(f"{ROOT}/{command}")],
-            cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240, check=False,
+            cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-3000:]
     assert pq.read_table(tmp_path / "out").num_rows == 2

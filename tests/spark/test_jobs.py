@@ -89,7 +89,7 @@ def stop(process, number, when):
         assert process.poll() is None and time.monotonic() < end, process.communicate()
         time.sleep(0.02)
     process.send_signal(number)
-    said, told = process.communicate(timeout=60)
+    said, told = process.communicate(timeout=300)
     assert str(JOBS) not in told  # no traceback of the job; Spark 4.1 shows one of its own reader process
     return process.returncode, said, told
 
@@ -262,7 +262,7 @@ def test_a_drain_under_spark_submit(jobs):
     running = jobs.start(
         str(submit), "--master", "local[2]", "--conf", "spark.ui.enabled=false", str(JOBS / "drain.py"), *args
     )
-    said, told = running.communicate(timeout=120)
+    said, told = running.communicate(timeout=300)
     assert running.returncode == 0, told
     assert "|WN|" in said.replace(" ", "")
     assert json.loads(said.splitlines()[-1])["messages"] == 2  # spark-submit sends all that a job says to stdout

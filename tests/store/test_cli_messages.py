@@ -124,7 +124,7 @@ def test_a_file_is_checked_before_and_a_pipe_as_it_comes(url, store, name, tmp_p
         assert "nothing was pushed" in refused.err and store.sizes(name).total == 0
     call = [*arguments(), "push", url, name, "--as", "message"]
     text = (tmp_path / "x.jsonl").read_text()
-    done = subprocess.run(call, input=text, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(call, input=text, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 1 and f"line {len(good) + 1}: its delay is negative" in done.stderr
     pushed = int(done.stderr.partition("; the ")[2].partition(" ")[0].replace(",", ""))
     assert store.sizes(name).total == pushed > 0
@@ -158,7 +158,7 @@ def test_what_was_not_printed_is_not_removed(url, store, name, monkeypatch):
     assert lines(Run("pop", url, name, "--all").out) == [1, 2, 3]
 
 
-def eventually(question, seconds=20.0):
+def eventually(question, seconds=60.0):
     end = time.monotonic() + seconds
     while not question():
         if time.monotonic() > end:

@@ -317,7 +317,7 @@ def test_no_two_takers_get_the_same_event(store, name, url):
         one.stdin.flush()
     with ThreadPoolExecutor(2) as threads:
         got = [one.result() for one in [threads.submit(in_thread) for _ in range(2)]]
-    got += [one.communicate(timeout=60)[0].split() for one in running]
+    got += [one.communicate(timeout=300)[0].split() for one in running]
     assert sorted(id for some in got for id in some) == sorted(ids)
     assert events.summary()["pending"] == 400
 

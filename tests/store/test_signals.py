@@ -195,10 +195,10 @@ def test_pauses_on_redis_are_signalled_as_keuss_does(redis_url):
     queue = f"t{uuid.uuid4().hex[:16]}"
     with open_store(f"{redis_url}?ns=other") as store, Redis.from_url(redis_url) as raw, raw.pubsub() as heard:
         heard.subscribe(f"keuss:signal:other:{queue}")
-        assert heard.get_message(timeout=10)["type"] == "subscribe"
+        assert heard.get_message(timeout=60)["type"] == "subscribe"
         for act, said in ((store.pause, b"p true"), (store.resume, b"p false")):
             act(queue)
-            assert heard.get_message(timeout=10)["data"] == said
+            assert heard.get_message(timeout=60)["data"] == said
             flag = said.removeprefix(b"p ")
             kept = {b"name": queue.encode(), b"ns": b"other", b"opts": b"{}", b"paused": flag}
             assert raw.hgetall(f"keuss:stats:other:{queue}") == kept
@@ -241,13 +241,13 @@ def test_a_redis_signal_is_as_keuss_sends_it(redis_url):
     queue = f"t{uuid.uuid4().hex[:16]}"
     with open_store(redis_url) as store, Redis.from_url(redis_url) as raw, raw.pubsub() as heard:
         heard.subscribe(f"keuss:signal:N:{queue}")
-        assert heard.get_message(timeout=10)["type"] == "subscribe"
+        assert heard.get_message(timeout=60)["type"] == "subscribe"
         now = store.now()
         store.push(queue, pushes(["x"], delay=60_000))
-        message = heard.get_message(timeout=10)
+        message = heard.get_message(timeout=60)
         assert now + 50_000 < int(message["data"]) < now + 70_000
         store.push(queue, pushes(["x"]))
-        assert heard.get_message(timeout=10)["data"] == b"1", "by 0 keuss would understand that nothing is there"
+        assert heard.get_message(timeout=60)["data"] == b"1", "by 0 keuss would understand that nothing is there"
         store.drop(queue)
 
 

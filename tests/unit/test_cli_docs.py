@@ -47,7 +47,7 @@ def test_the_page_runs_as_it_is_written(tmp_path, monkeypatch):
                 assert same(done_here.output) == same(shown), command
                 continue
             done = subprocess.run(
-                ["bash", "-c", f"{start}{command}"], text=True, timeout=60, check=False,
+                ["bash", "-c", f"{start}{command}"], text=True, timeout=300, check=False,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             )  # fmt: skip
             assert same(done.stdout) == same(shown), command

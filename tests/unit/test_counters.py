@@ -21,7 +21,7 @@ from spark_queue.store.pauses import Pauses
 from tests.chaos import processes
 
 #: Seconds after which what should have happened has not.
-DEADLINE = 20
+DEADLINE = 60
 
 until = partial(processes.until, seconds=DEADLINE, pause=0.002)
 
@@ -160,7 +160,7 @@ def test_a_process_that_ends_by_itself_writes_what_it_has_counted_and_does_not_w
 
     url = f"sqlite:///{tmp_path}/queues.db"
     for number, how in enumerate(("end", "fail"), 1):
-        subprocess.run([sys.executable, "-c", code, url, how], timeout=60, stderr=subprocess.DEVNULL, check=False)
+        subprocess.run([sys.executable, "-c", code, url, how], timeout=300, stderr=subprocess.DEVNULL, check=False)
         with open_store(url) as store:
             assert store.statistics("q") == Statistics(put=7 * number)
 

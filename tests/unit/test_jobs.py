@@ -22,7 +22,7 @@ def run(folder, name, *args):
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK"))}
     environ["JAVA_HOME"] = str(folder / "no-java")
     return subprocess.run(
-        [sys.executable, JOBS / name, *args], cwd=folder, env=environ, capture_output=True, text=True, timeout=60
+        [sys.executable, JOBS / name, *args], cwd=folder, env=environ, capture_output=True, text=True, timeout=300
     )
 
 

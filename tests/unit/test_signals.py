@@ -16,7 +16,7 @@ from spark_queue.store.signals import Ear, Sender
 from tests.chaos import processes
 
 #: Seconds after which what should have happened has not.
-DEADLINE = 20
+DEADLINE = 60
 
 until = partial(processes.until, seconds=DEADLINE, pause=0.002)
 
