@@ -69,6 +69,7 @@ from spark_queue.store.redis_keys import (
     Chunk,
     Keys,
     due_and_id,
+    ids_of,
     keys_of,
     member_of,
     messages_of,
@@ -452,10 +453,11 @@ class RedisStore(SignallingStore):
         """The messages of these ids in a tag's tree, in order: runs, each with the number of its messages."""
         found: list[tuple[bytes, int]] = []
         for run in self._runs(queue, tag):
-            messages = messages_of(run)
-            meant = [one for one in messages if one[2] in wanted]
-            whole = len(meant) == len(messages)
-            found += [(run, len(meant))] if whole else [(member_of(*one), 1) for one in meant]
+            ids = ids_of(run)
+            if wanted.issuperset(ids):
+                found.append((run, len(ids)))
+            else:
+                found += [(member_of(*one), 1) for one in messages_of(run) if one[2] in wanted]
         return sorted(found, key=lambda one: due_and_id(one[0]))
 
     def _members(self, queue: str, tag: str) -> list[bytes]:
@@ -529,7 +531,7 @@ class RedisStore(SignallingStore):
     def _exhausted(self, queue: str, tag: str, tries: int) -> list[bytes]:
         """The messages of a tag's tree that have failed so often, in order; runs of others stay as they are."""
         found: list[bytes] = []
-        for some in grouped(self._runs(queue, tag), (CHUNK,), lambda run: (len(messages_of(run)),)):
+        for some in grouped(self._runs(queue, tag), (CHUNK,), lambda run: (len(ids_of(run)),)):
             left = some
             while left:
                 told, last = self._run("exhausted", queue, tries, *left)
@@ -758,7 +760,7 @@ class RedisStore(SignallingStore):
             # What is held, and what is claimed just now, may stand before the free ones in the index.
             last = -1
             if first is not None:
-                last = first + sum(len(messages_of(run)) for run in client.zrange(keys.held, 0, -1)) + PAGE_ROWS
+                last = first + sum(len(ids_of(run)) for run in client.zrange(keys.held, 0, -1)) + PAGE_ROWS
             for whole in (True, False):
                 ask = client.pipeline(transaction=whole)
                 if asked is None:

@@ -98,6 +98,11 @@ def member_of(tag: str | bytes, due: int, id: str | bytes) -> bytes:
     return b"%b\0%015d\0%b" % (tag, due, id)
 
 
+def ids_of(run: bytes) -> list[bytes]:
+    """The ids of the messages that a run names."""
+    return run.split(b"\0")[2:]
+
+
 def messages_of(run: bytes) -> list[tuple[bytes, int, bytes]]:
     """The messages that a run names: tag, due and id of each."""
     tag, due, *ids = run.split(b"\0")

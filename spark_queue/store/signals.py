@@ -48,19 +48,19 @@ class Sender:
 
     def __init__(self, send: Callable[[str, int], None]) -> None:
         self._send = send
-        self._lock = threading.Lock()
         self._forget()
 
     def _forget(self) -> None:
         self._pid = os.getpid()
+        self._lock, self._sending = threading.Lock(), threading.Lock()
         self._sent: dict[str, float] = {}
         self._waiting: dict[str, int] = {}
 
     def tell(self, queue: str, mature: int) -> None:
         """Signal that a message may be taken at this moment (ms)."""
+        if self._pid != os.getpid():
+            self._forget()
         with self._lock:
-            if self._pid != os.getpid():
-                self._forget()
             if queue in self._waiting:
                 self._waiting[queue] = min(self._waiting[queue], mature)
                 return
@@ -76,19 +76,22 @@ class Sender:
         self._send(queue, mature)
 
     def _end_window(self, queue: str) -> None:
-        with self._lock:
-            mature = self._waiting.pop(queue, None)
-            self._sent[queue] = time.monotonic()
-        if mature is not None:
-            self._send(queue, mature)
+        with self._sending:
+            with self._lock:
+                mature = self._waiting.pop(queue, None)
+                self._sent[queue] = time.monotonic()
+            if mature is not None:
+                self._send(queue, mature)
 
     def flush(self) -> None:
-        """Send at once what waits for the end of its window."""
-        with self._lock:
-            waiting = self._waiting if self._pid == os.getpid() else {}
-            self._waiting = {}
-        for queue, mature in waiting.items():
-            self._send(queue, mature)
+        """Send at once what waits for the end of its window; when this returns, nothing is sent any more."""
+        if self._pid != os.getpid():
+            return
+        with self._sending:
+            with self._lock:
+                waiting, self._waiting = self._waiting, {}
+            for queue, mature in waiting.items():
+                self._send(queue, mature)
 
 
 class Ear:

@@ -58,6 +58,28 @@ def test_what_waits_for_the_end_of_its_window_is_flushed_once(sent):
     assert sent == [("q", 0), ("q", 5)]
 
 
+def test_nothing_is_being_sent_when_a_flush_returns(sent):
+    begun, end = threading.Event(), threading.Event()
+
+    def send(*one):
+        if one[1]:
+            begun.set()
+            end.wait(DEADLINE)
+        sent.append(one)
+
+    sender = Sender(send)
+    sender.tell("q", 0)
+    sender.tell("q", 5)
+    assert begun.wait(DEADLINE)
+    flushing = threading.Thread(target=sender.flush)
+    flushing.start()
+    flushing.join(0.05)
+    assert flushing.is_alive() and sent == [("q", 0)]
+    end.set()
+    flushing.join(DEADLINE)
+    assert not flushing.is_alive() and sent == [("q", 0), ("q", 5)]
+
+
 def test_none_is_lost_when_many_threads_tell(sent, monkeypatch):
     monkeypatch.setattr(signals, "WINDOW", 0.005)
     told = threading.Event()
