@@ -112,7 +112,7 @@ class LogContract:
     @pytest.mark.usefixtures("kept")
     def test_what_is_scheduled_comes_when_it_is_due(self, store: Store, queue: str) -> None:
         one = Log(store, queue)
-        store.push(queue, numbered(2, delay=300))
+        store.push(queue, numbered(2, delay=1_500))
         store.push(queue, numbered(1))
         before = store.now()
         seen, place = read(one, one.first())

@@ -110,7 +110,7 @@ def test_tries_go_both_ways(shared):
 def test_a_delay_of_keuss_holds_for_us(shared):
     keuss, ours = shared.keuss(), shared.ours()
     begun = time.monotonic()
-    keuss.push("later", delay=0.6)
+    keuss.push("later", delay=1.5)
     assert ours.reserve() == []
     (message,) = ours.reserve(timeout=20)
     assert message.payload == "later"
@@ -121,7 +121,7 @@ def test_a_delay_of_keuss_holds_for_us(shared):
 def test_a_delay_of_ours_holds_for_keuss(shared):
     keuss, ours = shared.keuss(), shared.ours()
     begun = time.monotonic()
-    ours.push("later", delay=0.6)
+    ours.push("later", delay=1.5)
     assert keuss.pop(timeout=0.1) is None
     assert keuss.pop(timeout=20).payload == "later"
     assert time.monotonic() - begun > 0.5
@@ -290,7 +290,7 @@ def test_keuss_ko_with_a_moment_delays_a_message_for_us(shared):
     keuss, ours = shared.keuss(), shared.ours()
     ours.push(1)
     taken = keuss.reserve()
-    due = shared.store.now() + 600
+    due = shared.store.now() + 1_500
     assert keuss.ko(taken.id, next_t=due)
     assert ours.reserve() == []
     (message,) = ours.reserve(timeout=20)

@@ -100,13 +100,13 @@ def test_what_we_write_has_the_fields_of_keuss(buckets):
 
 def test_delays_go_both_ways(buckets):
     keuss, ours = buckets.keuss(), buckets.ours()
-    keuss.push("theirs", delay=0.6)
+    keuss.push("theirs", delay=1.5)
     time.sleep(0.1)
     assert ours.reserve() == []
     (message,) = everything(ours, 1)
     ours.commit(message)
     begun = time.monotonic()
-    ours.push_many(["a", "b"], delay=0.5)
+    ours.push_many(["a", "b"], delay=1.5)
     assert keuss.pop(timeout=0.1) is None
     assert keuss.pop(timeout=20).payload == "a"
     assert time.monotonic() - begun > 0.4

@@ -69,9 +69,9 @@ def test_a_rollback_gives_a_message_back_to_keuss_with_its_tries(shared):
 
 def test_what_is_scheduled_comes_to_keuss_when_it_is_due_and_we_push_next(shared):
     keuss, ours = shared.keuss(), shared.ours()
-    ours.push("later", delay=0.2)
+    ours.push("later", delay=1)
     assert (ours.sizes().scheduled, keuss.total_size()) == (1, 0)
-    time.sleep(0.25)
+    time.sleep(1.05)
     assert keuss.pop(timeout=0.1) is None, "nobody has brought it"
     assert ours.sizes().ready == 1
     ours.push("now")

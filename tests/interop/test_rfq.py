@@ -603,10 +603,10 @@ def test_headers_tries_and_moments_stay_with_a_message_between_ours(topic, rfq):
 
 def test_what_is_scheduled_rfq_gets_when_it_is_due_and_we_push_next(topic, rfq):
     ours = topic.ours()
-    later = ours.push({"n": "later"}, delay=0.7)
+    later = ours.push({"n": "later"}, delay=1.5)
     assert rfq.info(topic.name) == (0, 0) and ours.sizes().scheduled == 1
     assert rfq.peek(topic.name, later) == {"n": "later"}
-    time.sleep(0.75)
+    time.sleep(1.55)
     now = ours.push({"n": "now"})
     assert [rfq.consume(topic.name).id for _ in range(2)] == [later, now]
 

@@ -78,7 +78,7 @@ def test_what_cannot_be_pushed_is_told_before_anything_is(queue):
 
 
 def test_a_delayed_message_is_waited_for(queue):
-    queue.push("later", delay=0.2)
+    queue.push("later", delay=1)
     assert queue.reserve() == []
     begun = time.monotonic()
     (message,) = queue.reserve(timeout=30)
@@ -182,12 +182,12 @@ def test_iteration_with_a_timeout_ends(queue):
 
 
 def test_iteration_renews_what_it_has_fetched_ahead(url, name):
-    with Queue(url, name, lease=1.0) as slow, Queue(url, name) as thief:
+    with Queue(url, name, lease=2.0) as slow, Queue(url, name) as thief:
         assert thief.reserve(5) == [], "it is connected"
         slow.push_many(list(range(5)))
         done = 0
         for message in slow.messages(timeout=0.0, prefetch=5):
-            sleep_ms(300)
+            sleep_ms(600)
             assert thief.reserve(5) == []
             done += slow.commit(message)
         assert done == 5

@@ -122,9 +122,9 @@ def test_a_push_takes_nothing_from_a_holder_who_is_merely_late(store, peer, queu
 
 
 def test_what_is_scheduled_comes_before_what_is_pushed_when_it_is_due(store, queue, waiting, small_steps):
-    put(store, queue, range(5), delay=[100] * 5)
+    put(store, queue, range(5), delay=[600] * 5)
     assert waiting() == 0 and store.sizes(queue).scheduled == 5
-    time.sleep(0.12)
+    time.sleep(0.65)
     assert store.sizes(queue) == Sizes(5, 0, 0)
     put(store, queue, [5])
     assert waiting() == 4, "a step brings three"
