@@ -383,13 +383,13 @@ def test_a_run_to_the_end_that_is_killed_and_started_again_leaves_nothing(any_ur
 def test_the_lease_of_what_a_killed_process_had_reserved_ahead_is_renewed(sqlite_url, name, consumers):
     with Queue(sqlite_url, name) as queue:
         queue.push_many(list(range(20)))
-    old, new = (consumers(sqlite_url, name, reserveTimeout="900ms") for _ in range(2))
+    old, new = (consumers(sqlite_url, name, reserveTimeout="1500ms") for _ in range(2))
     offset = old.next(old.initial, 10, ahead=True)
     old.plan(old.initial, offset)
     killed(old)
     new.plan(old.initial, offset)
     with open_store(sqlite_url) as store:
-        end = time.monotonic() + 1.5
+        end = time.monotonic() + 2.5
         while time.monotonic() < end:
             assert store.reserve(name, "rival", 100) == []
             time.sleep(0.05)
@@ -559,7 +559,7 @@ def test_a_failure_to_reserve_ahead_is_that_of_the_next_batch(sqlite_url, name, 
 def test_the_lease_of_what_is_reserved_ahead_is_renewed(sqlite_url, name, consumers):
     with Queue(sqlite_url, name) as queue:
         queue.push_many(list(range(20)))
-    consumer = consumers(sqlite_url, name, reserveTimeout="600ms")
+    consumer = consumers(sqlite_url, name, reserveTimeout="1500ms")
     offset = consumer.next(consumer.initial, 10, ahead=True)
     consumer.plan(consumer.initial, offset)
     eventually(lambda: reserved(sqlite_url, name), {1: 10, 2: 10})

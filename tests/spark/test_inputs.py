@@ -366,8 +366,8 @@ def test_at_most_once_drops_what_was_begun(small, deliveries):
 
 
 def test_leases_of_all_inputs_are_renewed(small):
-    old, _, end, shares = begun(small, reserveTimeout="500ms")
-    end = time.monotonic() + 1.2
+    old, _, end, shares = begun(small, reserveTimeout="1500ms")
+    end = time.monotonic() + 2.5
     while time.monotonic() < end:
         for ns, queue in small.queues.values():
             with open_store(small.urls[ns]) as store:

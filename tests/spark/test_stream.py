@@ -277,12 +277,12 @@ def test_a_lease_is_renewed_while_its_batch_is_worked_on(q_any):
     def slow(df, batch_id):
         rows = df.collect()
         with q_any.client() as thief:
-            end = time.monotonic() + 2.5
+            end = time.monotonic() + 4
             while rows and time.monotonic() < end:
                 stolen.extend(thief.reserve(10))
                 time.sleep(0.1)
 
-    assert len(numbers(q_any.drain(on_batch=slow, reserveTimeout="700ms"))) == 10
+    assert len(numbers(q_any.drain(on_batch=slow, reserveTimeout="1500ms"))) == 10
     assert stolen == []
     assert q_any.sizes().total == 0
 
