@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 from pyspark.sql import functions as F
 
-from spark_queue import Queue
+from spark_queue import Queue, drain
 from spark_queue.message import pushes
 from tests.chaos import processes
 from tests.interop.test_keuss import PAYLOADS, same
@@ -215,6 +215,7 @@ def test_spark_reads_what_keuss_pushes_and_the_other_way_round(buckets, spark, t
         .start()
     )
     query.awaitTermination()
+    drain(query, buckets.url)
     assert documents(buckets) == []
     theirs = buckets.keuss(out)
     got = [theirs.pop() for _ in range(3 * FULL)]

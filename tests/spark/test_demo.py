@@ -33,6 +33,7 @@ def run(folder, *command):
     return done
 
 
+@pytest.mark.timeout(900)
 def test_the_demo_and_what_it_says_is_next(checkout):
     done = run(checkout, sys.executable, "jobs/demo.py", "--flights", str(FLIGHTS))
     told = done.stdout
