@@ -577,7 +577,7 @@ def faults(batch: pa.RecordBatch, largest: int) -> dict[int, str]:
     if delay.null_count < len(delay):
         mark(pc.less(delay, 0), "its delay is negative")
         mark(pc.greater(delay, LATEST // 2), "its delay reaches beyond the year 5000")
-    if len(tries) > FEW or any(one is not None and one < 0 for one in tries.to_pylist()):
+    if len(tries) > FEW or any((one or 0) < 0 for one in tries.to_pylist()):  # sooner than to start a kernel
         mark(pc.less(tries, 0), "its tries is negative")
     if tries.null_count:
         mark(tries.is_null(), "its tries is NULL")
