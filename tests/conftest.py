@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import uuid
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -20,7 +21,12 @@ settings.load_profile("noisy")
 
 
 def pytest_configure(config):
-    """Warnings are errors, but for those that older versions of Spark alone give rise to."""
+    """Warnings are errors, but for those that older versions of Spark alone give rise to.
+
+    A shell has what it starts in the background ignore Ctrl-C, and so would the programs that are sent one by a test.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if version("pyspark").startswith(("4.0.", "4.1.")):  # sockets of collect() are left to the garbage collector
         config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
 
