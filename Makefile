@@ -107,7 +107,7 @@ services-stop:  ## Stop the servers that `make services` started
 	$(call say,services: stopping)
 	@$(PYTHON) tests/services.py stop
 
-compat: $(SPARKS:%=compat-%)  ## Run the tests of Spark on other versions of it, an hour or more each (SPARKS='4.0 4.1')
+compat: $(SPARKS:%=compat-%)  ## Run the tests of Spark on other versions of it, 40 minutes or more each (SPARKS='4.0 4.1')
 
 # Three of the benchmarks have peers in them, and one may be told to leave them out.
 bench: setup java $(if $(filter run layouts rest,$(BENCH)),$(if $(filter --no-peers,$(BENCH_ARGS)),,peers))  ## Compare the bare drivers, our client, Spark and peers; BENCH=layouts, stages, latency, memory, growth, delivery, exchanges, events, rest or idle: something else (BENCH_ARGS=…)
