@@ -7,6 +7,10 @@ MAKEFLAGS += --no-print-directory
 PYTEST_ARGS ?=
 WORKERS ?= 2
 CHAOS_ARGS ?=
+
+# A machine that is busy with something else may make a test late: it gets a second try, the run tells which ("RERUN"), and
+# more than three in a run fail it. Whoever calls pytest himself gets none.
+SECOND_TRY := --reruns 1 --reruns-delay 2 --max-suite-reruns 3 --rerun-show-tracebacks
 BENCH ?= run
 BENCH_ARGS ?=
 SPARKS ?= 4.0 4.1
@@ -72,7 +76,7 @@ demo: setup java  ## Let 336,776 real flights flow through a graph of queues, an
 
 test: setup java keuss rfq $(VENV)/spark.jsa  ## Run all tests against real servers, which it starts and stops (PYTEST_ARGS='-k redis', WORKERS=0: in one process)
 	$(call say,tests: starting servers and running pytest)
-	@$(VENV)/bin/python tests/services.py run $(VENV)/bin/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+	@$(VENV)/bin/python tests/services.py run $(VENV)/bin/python -m pytest -n $(WORKERS) $(SECOND_TRY) $(PYTEST_ARGS)
 	$(call say,tests: all passed)
 
 chaos: setup java $(VENV)/spark.jsa  ## Kill everything again and again, and count (CHAOS_ARGS='--kills 300 --store redis --seed 7')
@@ -149,7 +153,7 @@ define compat_rules
 compat-$(1): PYSPARK_PYTHON = $(CURDIR)/.venv-spark$(subst .,,$(1))/bin/python
 compat-$(1): java keuss .venv-spark$(subst .,,$(1))/spark.jsa
 	$$(call say,compat: Spark $(1): starting servers and running $$(OF_SPARK))
-	@$$(PYSPARK_PYTHON) tests/services.py run $$(PYSPARK_PYTHON) -m pytest -n $$(WORKERS) $$(OF_SPARK) $$(PYTEST_ARGS)
+	@$$(PYSPARK_PYTHON) tests/services.py run $$(PYSPARK_PYTHON) -m pytest -n $$(WORKERS) $$(SECOND_TRY) $$(OF_SPARK) $$(PYTEST_ARGS)
 	$$(call say,compat: Spark $(1): all passed)
 
 .venv-spark$(subst .,,$(1))/.stamp: pyproject.toml

@@ -144,6 +144,10 @@ class Keuss(Driver):
         """Whether the statistics have it as paused."""
         return bool(self.do("paused")["result"])
 
+    def heard(self) -> bool | None:
+        """Whether it takes the queue for paused, from what it last read or a signal told; None when it knows nothing."""
+        return self.do("heard")["result"]
+
     def list(self) -> dict[str, Any]:
         """What the factory knows of all its queues, by name."""
         return dict(self.do("list", full=True)["result"])

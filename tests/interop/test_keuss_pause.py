@@ -20,9 +20,6 @@ pytestmark = pytest.mark.interop
 #: Seconds after which what should have happened has not.
 DEADLINE = 30
 
-#: Seconds until what keuss has counted is written.
-WRITTEN = 0.25
-
 
 @pytest.fixture
 def deaf_for_a_minute(monkeypatch):
@@ -106,14 +103,11 @@ def test_we_tell_what_keuss_counted_and_count_on(shared):
     keuss.ok(keuss.reserve().id)
     keuss.ko(keuss.reserve().id)
     keuss.pop()
-    time.sleep(WRITTEN)
-    counted = Statistics(put=4, reserve=2, commit=1, rollback=1, get=1)
-    assert ours.statistics() == counted
+    until(lambda: ours.statistics() == Statistics(put=4, reserve=2, commit=1, rollback=1, get=1))
     ours.push(5)
     assert ours.statistics() == Statistics(put=5, reserve=2, commit=1, rollback=1, get=1)
     keuss.push(6)
-    time.sleep(WRITTEN)
-    assert keuss.stats()["put"] == ours.statistics().put == 6
+    until(lambda: keuss.stats()["put"] == ours.statistics().put == 6)
 
 
 def test_keuss_lists_a_queue_of_ours_and_we_one_of_keuss(shared):
@@ -129,8 +123,7 @@ def test_keuss_lists_a_queue_of_ours_and_we_one_of_keuss(shared):
     assert mine["counters"] == {"put": 1, "reserve": 1, "commit": 1}
     assert listed[f"{shared.name}.paused"]["paused"] is True
     keuss.push("y")
-    time.sleep(WRITTEN)
-    assert shared.store.statistics_of_all()[f"{shared.name}.theirs"] == Statistics(put=1)
+    until(lambda: shared.store.statistics_of_all()[f"{shared.name}.theirs"] == Statistics(put=1))
 
 
 # --- pause ----------------------------------------------------------------------------------------------------------
@@ -165,7 +158,7 @@ def test_our_pause_and_resume_are_heard_by_a_keuss_that_waits(carried):
     keuss, ours = carried
     assert keuss.pop(timeout=0.1) is None  # it reads the flag once, and follows the signals from then on
     ours.pause()
-    time.sleep(0.3)
+    until(keuss.heard)
     ours.push("x")
     assert keuss.pop(timeout=0.5) is None
     waiting = Waiting(lambda: keuss.pop(timeout=DEADLINE))
@@ -178,8 +171,7 @@ def test_a_pause_and_a_resume_of_keuss_are_heard_by_us_who_wait(carried, deaf_fo
     keuss, ours = carried
     waiting = Waiting(lambda: ours.reserve(timeout=2 * DEADLINE))
     keuss.pause()
-    time.sleep(0.2)
-    assert ours.store.paused(ours.name, known=3_600_000), "a signal told: nobody asked"
+    until(lambda: ours.store.paused(ours.name, known=3_600_000))  # a signal tells: nobody asks
     keuss.push("x")
     time.sleep(0.5)
     assert waiting.took is None

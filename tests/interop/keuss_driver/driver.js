@@ -7,6 +7,7 @@
 //   {"do": "link", "kind": "DirectLink" | "ChoiceLink" | "Sink", "dst": [queues], "work": text of (elem, done) => …, "opts"}
 //   {"do": "unlink"}   ends the link, and tells where it met errors: ["next-queue", …]
 //   {"do": "stats"}   {"do": "pause", "value": true}   {"do": "paused"}   {"do": "list", "full": true}
+//   {"do": "heard"}   what signals have told this process of a pause: true, false, or null
 //   {"do": "size" | "totalSize" | "schedSize" | "resvSize" | "next_t" | "close"}
 //
 // Answers: {"ok": true, ...} or {"ok": false, "error": text}.
@@ -61,12 +62,29 @@ const BACKENDS = {
   'redis-oq': REDIS, 'redis-list': REDIS,
 };
 
+// A signal that is sent before keuss follows its channel is lost to it; one of its own tells when it does. And from a capped
+// collection it takes only what has a higher _id than the newest when it began: among ids of that second, chance decides.
+async function hearing() {
+  const ear = factory._signaller_factory.signal(queue, {});
+  await new Promise((heard) => {
+    const again = setInterval(() => ear.emit_extra('driver', 1), 20);
+    const subscribed = ear.subscribe_extra('driver', () => {
+      clearInterval(again);
+      ear.unsubscribe_extra(subscribed);
+      heard();
+    });
+  });
+  const second = Math.floor(Date.now() / 1000);
+  while (Math.floor(Date.now() / 1000) === second) await new Promise((done) => setTimeout(done, 20));
+}
+
 async function open({ backend, url, queue: name, stats, signals }) {
   await close();
   const connecting = BACKENDS[backend];
   if (!connecting) throw new Error(`unknown backend '${backend}': ${Object.keys(BACKENDS).join(', ')}`);
   factory = await promisify(require(`keuss/backends/${backend}`))({ ...shared(url, stats, signals), ...connecting(url) });
   queue = await promisify(factory.queue).call(factory, name, {});
+  if (signals) await hearing();
   return {};
 }
 
@@ -131,6 +149,7 @@ const commands = {
   stats: async () => ({ result: await call('stats') }),
   pause,
   paused: async () => ({ result: await call('paused') }),
+  heard: async () => ({ result: queue._local_paused ?? null }),
   list: async ({ full }) => ({ result: await promisify(factory.list).call(factory, { full }) }),
   close,
 };
