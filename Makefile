@@ -7,10 +7,6 @@ MAKEFLAGS += --no-print-directory
 PYTEST_ARGS ?=
 WORKERS ?= 2
 CHAOS_ARGS ?=
-
-# A machine that is busy with something else may make a test late: it gets a second try, the run tells which ("RERUN"), and
-# more than three in a run fail it. Whoever calls pytest himself gets none.
-SECOND_TRY := --reruns 1 --reruns-delay 2 --max-suite-reruns 3 --rerun-show-tracebacks
 BENCH ?= run
 BENCH_ARGS ?=
 SPARKS ?= 4.0 4.1
@@ -73,6 +69,10 @@ java:  ## Check that there is a Java 17 or later for Spark; on Debian, as root, 
 demo: setup java  ## Let 336,776 real flights flow through a graph of queues, and check where each one went
 	$(call say,demo: flights through a graph of queues)
 	@$(VENV)/bin/python jobs/demo.py
+
+# A machine that is busy with something else may make a test late: it gets a second try, the run tells which ("RERUN"), and
+# more than three in a run fail it. Whoever calls pytest himself gets none.
+SECOND_TRY := --reruns 1 --reruns-delay 2 --max-suite-reruns 3 --rerun-show-tracebacks
 
 test: setup java keuss rfq $(VENV)/spark.jsa  ## Run all tests against real servers, which it starts and stops (PYTEST_ARGS='-k redis', WORKERS=0: in one process)
 	$(call say,tests: starting servers and running pytest)

@@ -145,7 +145,7 @@ class Keuss(Driver):
         return bool(self.do("paused")["result"])
 
     def heard(self) -> bool | None:
-        """Whether it takes the queue for paused, from what it last read or a signal told; None when it knows nothing."""
+        """Whether it takes the queue for paused, by what it last read or was told; None when it knows nothing."""
         return self.do("heard")["result"]
 
     def list(self) -> dict[str, Any]:
