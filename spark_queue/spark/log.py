@@ -9,24 +9,19 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, NotRequired, TypedDict
-
-import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.types import StructType
 
 from spark_queue.errors import CheckpointError
 from spark_queue.options import LATEST, QueueOptions
 from spark_queue.spark.backlog import Backlog
 from spark_queue.spark.consumer import PAUSE_KNOWN, cores
 from spark_queue.spark.delivery import GIVEN_UP, given_up, planned_as
-from spark_queue.spark.limits import ALL, SupportsTriggerAvailableNow, most_of
-from spark_queue.spark.schema import Shaper, shaper
+from spark_queue.spark.limits import ALL
 from spark_queue.store import open_store
 from spark_queue.store.base import Store, spread
-from spark_queue.store.log import Log, Piece, Place, retained
+from spark_queue.store.log import Log, Piece, Place
 
 log = logging.getLogger(__name__)
 
@@ -51,29 +46,19 @@ class LogOffset(TypedDict):
     delivery: NotRequired[str]
 
 
-@dataclass
-class PiecesPartition(InputPartition):
-    """What one task fetches. `reader`: for whom; `None` in a batch read."""
-
-    pieces: Sequence[Piece]
-    reader: str | None
-
-    def __init__(self, pieces: Sequence[Piece], reader: str | None) -> None:
-        self.pieces = pieces
-        self.reader = reader
-
-
 class LogReader:
     """The place of one query, and what comes next from there."""
+
+    holds_ahead = False
 
     def __init__(self, options: QueueOptions) -> None:
         assert options.queue is not None
         self._options = options
         self._queue = options.queue
         self._store: Store = open_store(options.url, patience=options.retry_timeout / 1000)
-        self._log = _log_of(self._store, options, retention=options.retention)
+        self._log = log_of(self._store, options, retention=options.retention)
         self._reader = f"{options.consumer or uuid.uuid4().hex[:12]}/{uuid.uuid4().hex[:6]}"
-        self._initial: LogOffset | None = None
+        self._begin: LogOffset | None = None
         self._planned: LogOffset | None = None
         self._answered: LogOffset | None = None  # what this very process has given as the end of a batch
         self._before: int | None = None
@@ -81,24 +66,28 @@ class LogReader:
         self._busy = False
         self._backlog = Backlog(self._sizes)
 
+    @property
     def initial(self) -> LogOffset:
         """Where a query begins; the same whenever it is asked for."""
-        if self._initial is None:
+        if self._begin is None:
             latest = self._options.starting_offsets == LATEST
             place = self._log.latest() if latest else self._log.first()
-            self._initial = self._offset(place, self._reader)
+            self._begin = self._offset(place, self._reader)
             if self._planned is None:
-                self._planned = self._initial
-        return self._initial
+                self._planned = self._begin
+        return self._begin
 
-    def next(self, start: LogOffset | None, most: int) -> LogOffset:
-        """Where up to `most` messages lead, or `start` if none is there.
+    @property
+    def planned(self) -> LogOffset:
+        """Where the last batch ended.
 
-        Spark 4.0 and 4.1 give no start. Before they ask, they have told a restarted query where it stands, by `plan`
-        from there to there; so one that knows nothing is new.
+        Before Spark 4.0 and 4.1 ask what comes next, they have told a restarted query where it stands, by `plan` from
+        there to there; so one that knows nothing is new.
         """
-        if start is None:
-            start = self._planned or self.initial()
+        return self.initial if self._planned is None else self._planned
+
+    def next(self, start: LogOffset, most: int, *, ahead: bool = False) -> LogOffset:
+        """Where up to `most` messages lead, or `start` if none is there. Nothing is held, so nothing `ahead`."""
         place = self._log.found(self._place(start))
         if most >= ALL:
             most = self._log.latest().position - place.position
@@ -108,7 +97,7 @@ class LogReader:
             if pieces := self._ahead(place, most):
                 self._busy = True
                 found = self._answer(pieces[-1].end, start["reader"])
-                if start == self._initial:
+                if start == self._begin:
                     found["begin"] = asdict(place)
                 return found
             left = end - time.monotonic()
@@ -152,18 +141,18 @@ class LogReader:
     def backlog(self) -> dict[str, Any]:
         """The place of this reader and what lies before it."""
         found = self._backlog.seen(self._busy)
-        return dict(self._place_now()) | found | {"paused": self._store.paused(self._queue, known=PAUSE_KNOWN)}
+        return dict(self.planned) | found | {"paused": self._store.paused(self._queue, known=PAUSE_KNOWN)}
 
     def _sizes(self) -> dict[str, Any]:
         sizes, (first, end) = self._store.sizes(self._queue), self._log.positions
         return {
-            "ready": max(0, end - max(first, self._place_now()["position"])) + sizes.ready,
+            "ready": max(0, end - max(first, self.planned["position"])) + sizes.ready,
             "scheduled": sizes.scheduled,
             "retained": end - first,
         }
 
-    def _place_now(self) -> LogOffset:
-        return self.initial() if self._planned is None else self._planned
+    def commit(self, end: LogOffset) -> None:
+        """Nothing: what was read stays."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -202,91 +191,6 @@ class LogReader:
         return Place(offset["log"], offset["segment"], offset["row"], offset["position"])
 
 
-class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A reader of a log.
-
-    As `QueueStream` it holds facts only; what runs is made when the reader process first needs it.
-    """
-
-    def __init__(self, options: QueueOptions, schema: StructType) -> None:
-        self.options = options
-        self.schema = schema
-        self._running: LogReader | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"options": self.options, "schema": self.schema, "_running": None}
-
-    @property
-    def _reader(self) -> LogReader:
-        if self._running is None:
-            self._running = LogReader(self.options)
-        return self._running
-
-    def initialOffset(self) -> LogOffset:  # type: ignore[override]
-        return self._reader.initial()
-
-    def latestOffset(self, start: LogOffset | None = None, limit: Any = None) -> LogOffset:  # type: ignore[override]
-        return self._reader.next(start, most_of(limit, self.options))
-
-    def getDefaultReadLimit(self) -> Any:
-        from pyspark.sql.streaming.datasource import ReadMaxRows
-
-        return ReadMaxRows(self.options.max_records_per_trigger)
-
-    def reportLatestOffset(self) -> dict[str, Any]:
-        return self._reader.backlog()
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        self._reader.stop_at_now()
-
-    def partitions(self, start: LogOffset, end: LogOffset) -> Sequence[InputPartition]:  # type: ignore[override]
-        return [PiecesPartition(pieces, end["reader"]) for pieces in self._reader.plan(start, end)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, PiecesPartition)
-        return fetched(self.options, shaper(self.schema, self.options), partition)
-
-    def commit(self, end: LogOffset) -> None:  # type: ignore[override]
-        """Nothing: what was read stays."""
-
-    def stop(self) -> None:
-        if self._running is not None:
-            self._running.close()
-
-
-class LogSnapshot(DataSourceReader):
-    """Reads all messages that are retained, changing nothing; what nobody has sealed yet is not among them."""
-
-    def __init__(self, options: QueueOptions, schema: StructType) -> None:
-        self.options = options
-        self.schema = schema
-
-    def partitions(self) -> Sequence[InputPartition]:
-        with open_store(self.options.url, patience=self.options.retry_timeout / 1000) as store:
-            if retained(store, self.options.queue or "") is None:
-                return [PiecesPartition([], None)]
-            found = _log_of(store, self.options)
-            pieces = found.between(found.first(), found.end())
-        shares = shared(pieces, spread(sum(one.rows for one in pieces), cores()))
-        return [PiecesPartition(some, None) for some in shares or [[]]]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, PiecesPartition)
-        return fetched(self.options, shaper(self.schema, self.options), partition)
-
-
-def fetched(options: QueueOptions, shape: Shaper, partition: PiecesPartition) -> Iterator[pa.RecordBatch]:
-    """The messages of a partition, as Spark takes them."""
-    with open_store(options.url, patience=options.retry_timeout / 1000) as store:
-        found = _log_of(store, options)
-        for piece in partition.pieces:
-            tag = None if partition.reader is None else f"{partition.reader}/{piece.tag}"
-            position = piece.start.position
-            for batch in found.fetch(piece):
-                yield shape(batch, tag, position)
-                position += batch.num_rows
-
-
 def shared(pieces: Sequence[Piece], shares: Sequence[int]) -> list[list[Piece]]:
     """The pieces cut into shares of so many rows, in their order."""
     found: list[list[Piece]] = []
@@ -305,5 +209,6 @@ def shared(pieces: Sequence[Piece], shares: Sequence[int]) -> list[list[Piece]]:
     return found
 
 
-def _log_of(store: Store, options: QueueOptions, *, retention: int | None = None) -> Log:
+def log_of(store: Store, options: QueueOptions, *, retention: int | None = None) -> Log:
+    """The log that a query reads, as its options say."""
     return Log(store, options.queue or "", retention=retention, lossy=not options.fail_on_data_loss)

@@ -31,9 +31,9 @@ class LogInput(LogReader):
 
     def begin(self) -> dict[str, Any]:
         """The place at which a query begins that has a new checkpoint."""
-        return asdict(self._place(self.initial()))
+        return asdict(self._place(self.initial))
 
-    def commit(self, end: Offset) -> None:
+    def commit(self, end: Offset) -> None:  # type: ignore[override]
         self._at = self._log.found(Place(**end["places"][1]))
         self._taken = []
 
@@ -97,7 +97,3 @@ class LogInput(LogReader):
 
     def idle(self, start: Offset) -> None:
         self._busy = False
-
-    @property
-    def holds_ahead(self) -> bool:
-        return False

@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 from spark_queue.errors import OptionError
 from spark_queue.inputs import LOG
 from spark_queue.options import EXACTLY_ONCE, READERS, QueueOptions, Role, role_of_write
-from spark_queue.spark.log import LogSnapshot, LogStream
+from spark_queue.spark.log_stream import LogSnapshot, LogStream
 from spark_queue.spark.reader import snapshot_reader
 from spark_queue.spark.schema import check_read_schema, read_schema
 from spark_queue.spark.stream import QueueStream

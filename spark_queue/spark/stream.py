@@ -1,4 +1,4 @@
-"""Streaming reads: what Spark asks of a source, answered by a `Consumer`, or `Inputs`; see there how a batch is read.
+"""Streaming reads: what Spark asks of a source, answered by a `Consumer`, `Inputs` or a `LogReader`; see there.
 
 The driver's reader process plans. Executors fetch what a tag holds, as often as they like.
 """
@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -25,17 +25,18 @@ from spark_queue.spark.schema import joiner, shaper
 from spark_queue.spark.share import Rows, Share, fetched, side_by_side
 
 
-class _Planner(Protocol):
-    """What a `Consumer` and `Inputs` have in common, each with offsets of its own."""
-
-    initial: dict[str, Any]
-    planned: dict[str, Any]
+class Planner(Protocol):
+    """What plans the batches of a query, with offsets of its own."""
 
     @property
+    def initial(self) -> Any: ...
+    @property
+    def planned(self) -> Any: ...
+    @property
     def holds_ahead(self) -> bool: ...
-    def next(self, start: dict[str, Any], most: int, *, ahead: bool) -> dict[str, Any]: ...
-    def plan(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Share | Rows]: ...
-    def commit(self, end: dict[str, Any]) -> None: ...
+    def next(self, start: Any, most: int, *, ahead: bool) -> Any: ...
+    def plan(self, start: Any, end: Any) -> Sequence[Any]: ...
+    def commit(self, end: Any) -> None: ...
     def stop_at_now(self) -> None: ...
     def backlog(self) -> dict[str, Any]: ...
     def close(self) -> None: ...
@@ -67,25 +68,27 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: QueueOptions, schema: StructType) -> None:
         self.options = options
         self.schema = schema
-        self._running: _Planner | None = None
+        self._running: Planner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self.options, "schema": self.schema, "_running": None}
 
+    def _made(self) -> Planner:
+        return Consumer(self.options) if self.options.inputs is None else Inputs(self.options)
+
     @property
-    def _consumer(self) -> _Planner:
+    def _consumer(self) -> Planner:
         if self._running is None:
-            made = Consumer(self.options) if self.options.inputs is None else Inputs(self.options)
-            self._running = cast("_Planner", made)
+            self._running = self._made()
             spec = getattr(sys.modules["__main__"], "__spec__", None)
             if spec is not None and spec.name == _READER_PROCESS:
                 signal.signal(signal.SIGTERM, self._on_signal)
         return self._running
 
-    def initialOffset(self) -> dict[str, Any]:
+    def initialOffset(self) -> Any:
         return self._consumer.initial
 
-    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> Any:
         # Spark 4.0 and 4.1 give no start: then all that was planned is finished, for they ask between batches only.
         known = start is not None  # Spark 4.0 and 4.1 do not tell either whether another batch will follow
         begin = start if start is not None else self._consumer.planned

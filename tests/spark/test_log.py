@@ -164,9 +164,9 @@ def test_a_run_ends_with_what_was_there_at_its_start_whoever_seals_it(any_url, n
     with Queue(any_url, name) as queue:
         queue.push_many([{"n": n} for n in range(30)])
         one, other = readers(any_url, name), readers(any_url, name)
-        start = one.initial()
+        start = one.initial
         one.stop_at_now()
-        place = other.next(other.initial(), 20)
+        place = other.next(other.initial, 20)
         seen = []
         for turn in range(100):
             time.sleep(0.002)
@@ -188,31 +188,31 @@ def test_without_a_start_a_reader_goes_on_after_what_it_has_planned(any_url, nam
     with Queue(any_url, name) as queue:
         queue.push_many([{"n": n} for n in range(30)])
         one = readers(any_url, name)
-        end = one.next(None, 20)
-        assert of(any_url, name, one.plan(one.initial(), end)) == [*range(20)]
-        last = one.next(None, 20)
+        end = one.next(one.planned, 20)
+        assert of(any_url, name, one.plan(one.initial, end)) == [*range(20)]
+        last = one.next(one.planned, 20)
         assert of(any_url, name, one.plan(end, last)) == [*range(20, 30)]
-        assert one.next(None, 20) == last
+        assert one.next(one.planned, 20) == last
         again = readers(any_url, name)
         assert again.plan(end, end) == []
-        last = again.next(None, 3)
+        last = again.next(again.planned, 3)
         assert of(any_url, name, again.plan(end, last)) == [20, 21, 22]
         with open_store(any_url) as store:
             Log(store, name).trim(0)
         again = readers(any_url, name, failOnDataLoss="false")
         assert again.plan(end, end) == [], "though what was the first batch is removed"
         queue.push({"n": 30})
-        assert of(any_url, name, again.plan(end, again.next(None, 10))) == [30]
+        assert of(any_url, name, again.plan(end, again.next(again.planned, 10))) == [30]
 
 
 def test_a_new_query_that_begins_at_the_end_does_so_without_a_start(any_url, name, readers):
     with Queue(any_url, name) as queue:
         queue.push_many([{"n": n} for n in range(5)])
         one = readers(any_url, name, startingOffsets="latest")
-        start = one.next(None, 20)
-        assert start == one.initial() and start["position"] == 5
+        start = one.next(one.planned, 20)
+        assert start == one.initial and start["position"] == 5
         queue.push({"n": 5})
-        assert of(any_url, name, one.plan(start, one.next(None, 20))) == [5]
+        assert of(any_url, name, one.plan(start, one.next(one.planned, 20))) == [5]
 
 
 def test_the_first_batch_of_a_query_that_begins_at_the_end_comes_again_as_it_was(any_url, name, readers):
@@ -220,13 +220,13 @@ def test_the_first_batch_of_a_query_that_begins_at_the_end_comes_again_as_it_was
     with Queue(any_url, name) as queue:
         queue.push_many([{"n": n} for n in range(5)])
         one = readers(any_url, name, startingOffsets="latest")
-        start = one.initial()
+        start = one.initial
         queue.push_many([{"n": n} for n in range(5, 15)])
         end = json.loads(json.dumps(one.next(start, 20)))
         again = readers(any_url, name, startingOffsets="latest")
         queue.push({"n": 15})
-        assert again.initial()["position"] > start["position"]
-        assert of(any_url, name, again.plan(again.initial(), end)) == [*range(5, 15)]
+        assert again.initial["position"] > start["position"]
+        assert of(any_url, name, again.plan(again.initial, end)) == [*range(5, 15)]
         assert of(any_url, name, again.plan(end, again.next(end, 20))) == [15]
 
 
@@ -236,7 +236,7 @@ def test_at_most_once_a_batch_does_not_come_again(any_url, name, readers, delive
     with Queue(any_url, name) as queue:
         queue.push_many([{"n": n} for n in range(30)])
     one = readers(any_url, name, delivery=before)
-    start = one.initial()
+    start = one.initial
     end = one.next(start, 20)
     assert sum(piece.rows for pieces in one.plan(start, end) for piece in pieces) == 20
     again = readers(any_url, name, delivery=after)
@@ -254,20 +254,20 @@ def test_the_backlog_is_that_of_the_reader(any_url, name, readers, monkeypatch):
         queue.push_many([{"n": n} for n in range(30)])
         queue.push({"n": 30}, delay=3600)
         one, other = readers(any_url, name), readers(any_url, name)
-        start = one.initial()
+        start = one.initial
         assert {key: one.backlog()[key] for key in ("ready", "scheduled", "retained", "position")} == {
             "ready": 30, "scheduled": 1, "retained": 0, "position": 0,
         }  # fmt: skip
         end = one.next(start, 20)
         one.plan(start, end)
         assert (one.backlog()["ready"], one.backlog()["retained"]) == (10, 30)
-        other.initial()
+        assert other.initial
         assert other.backlog()["ready"] == 30
 
 
 def test_a_checkpoint_keeps_its_mode_its_queue_and_its_reader(sqlite_url, name, readers):
     one = readers(sqlite_url, name, consumer="etl")
-    start = one.initial()
+    start = one.initial
     queue = Consumer(QueueOptions.parse({"url": sqlite_url, "queue": name}, "stream", "snapshot"))
     with pytest.raises(CheckpointError, match="with mode=log"):
         queue.next(start, 10)
