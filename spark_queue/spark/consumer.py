@@ -76,6 +76,7 @@ class Consumer:
         self.planned = self.initial
         self._committed = 0
         self._before: int | None = None
+        self._ownership: Ownership | None = None
         self._keeper: Keeper | None = None
         self._isolation: Isolation | None = None
         self._reserved: Offset | None = None  # the batch that this very process has reserved
@@ -370,6 +371,8 @@ class Consumer:
 
         What Spark was told of stays reserved.
         """
+        if self._ownership is not None:
+            self._ownership.leave()  # a query that is started again right now waits, and is not refused
         if self._ahead is not None:
             self._ahead.close()
         if self._keeper is not None:
@@ -379,7 +382,7 @@ class Consumer:
     def _own(self, offset: Offset) -> None:
         """Check an offset of Spark's, and become the owner of the consumer it names, unless we are."""
         self._check(offset)
-        if self._keeper is not None:
+        if self._ownership is not None:
             return
         options, consumer = self._options, offset["consumer"]
         ownership = Ownership(self._store, self._queue, consumer)
@@ -391,6 +394,7 @@ class Consumer:
         parked = self._isolation.parked_tag if self._isolation else None
         self._keeper = Keeper(options, ownership, parked)
         self._ahead = Ahead(options, ownership, self._reserve)
+        self._ownership = ownership
         self.planned = offset
         self._strays_at = time.monotonic() + options.retry_timeout / 1000
         self._settled_before = settled(self._store, self._queue, consumer.partition("/")[0])

@@ -2,17 +2,19 @@
 
 A consumer is a name and the epoch of its checkpoint, `name/epoch`. The process that runs it says so in a note, and
 says it again every few seconds. Another one takes over at once where that process is gone from the same machine, else
-as soon as it has been silent for LIFE; while it lives, the other is refused. Whoever is taken over learns it at its
-next look at the note.
+as soon as it has been silent for LIFE; while it lives, the other is refused. One that is about to end says so, and is
+waited for. Whoever is taken over learns it at its next look at the note.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import unquote
@@ -33,7 +35,10 @@ LOOK = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A process that runs a consumer. `until`: ms since 1970 at which it counts as gone, by the database's clock."""
+    """A process that runs a consumer.
+
+    `until`: ms since 1970 at which it counts as gone, by the database's clock. `leaves`: it is about to end.
+    """
 
     token: str
     host: str
@@ -41,6 +46,7 @@ class Owner:
     pid: int
     started: int
     until: int
+    leaves: bool = False
 
     @classmethod
     def read(cls, note: Note | None) -> Owner | None:
@@ -57,11 +63,11 @@ class Owner:
         return cls(**facts)
 
     @classmethod
-    def here(cls, token: str, now: int) -> Owner:
+    def here(cls, token: str, now: int, leaves: bool = False) -> Owner:
         """The process that asks, heard of at this moment (ms)."""
         host, boot = _machine()
         pid = os.getpid()
-        return cls(token, host, boot, pid, _started(pid), now + LIFE)
+        return cls(token, host, boot, pid, _started(pid), now + LIFE, leaves)
 
     def lives(self, now: int) -> bool:
         """Whether it counts as living at this moment (ms)."""
@@ -103,19 +109,29 @@ class Ownership:
     Used by one thread at a time; another thread takes a copy with a store of its own (`on`).
     """
 
-    def __init__(self, store: Store, queue: str, consumer: str, token: str | None = None) -> None:
+    def __init__(self, store: Store, queue: str, consumer: str) -> None:
         self._store = store
         self._queue = queue
         self._consumer = consumer
         self._key = about(queue, OWNER, consumer)
-        self._token = token or uuid.uuid4().hex
+        self._token = uuid.uuid4().hex
+        self._leaves = threading.Event()
 
     def on(self, store: Store) -> Ownership:
         """The same claim, for another thread."""
-        return Ownership(store, self._queue, self._consumer, self._token)
+        same = copy(self)
+        same._store = store
+        return same
+
+    def leave(self) -> None:
+        """Say with each sign of life from now on that this process is about to end."""
+        self._leaves.set()
 
     def take(self) -> None:
-        """Become the owner. Raises `FencedError` where another process runs the consumer."""
+        """Become the owner, once one that is about to end has ended.
+
+        Raises `FencedError` where another process runs the consumer.
+        """
         seen: Note | None = None
         while True:
             note = self._store.note(self._key)
@@ -124,7 +140,7 @@ class Ownership:
                 if self._write(note):
                     return
                 continue
-            if seen is not None and note != seen:  # it has given a sign of life meanwhile
+            if seen is not None and note != seen and not owner.leaves:  # it has given a sign of life meanwhile
                 raise FencedError(
                     f"consumer {self._consumer} of queue {self._queue!r} is run by {owner}: a second query on a copy "
                     "of its checkpoint would take the same messages. Stop one of them, or give this one a new "
@@ -158,7 +174,7 @@ class Ownership:
         )
 
     def _write(self, note: Note | None) -> bool:
-        me = Owner.here(self._token, self._store.now())
+        me = Owner.here(self._token, self._store.now(), self._leaves.is_set())
         return self._store.set_note(self._key, {"v": VERSION, **asdict(me)}, note.version if note else 0)
 
 

@@ -154,6 +154,29 @@ def test_a_living_owner_is_not_taken_over(any_url, name):
         store.drop(name)
 
 
+def test_an_owner_that_is_about_to_end_is_waited_for(any_url, name, monkeypatch):
+    """A query that is started again as soon as it has failed meets the failed one's process, which gives back."""
+    monkeypatch.setattr(owner, "LIFE", 2_500)
+    with open_store(any_url) as store, open_store(any_url) as other:
+        first, second = Ownership(store, name, "c/1"), Ownership(other, name, "c/1")
+        first.take()
+        first.leave()
+
+        def end():
+            with open_store(any_url) as mine:
+                for _ in range(2):
+                    time.sleep(0.2)
+                    first.on(mine).renew()
+
+        thread = threading.Thread(target=end)
+        thread.start()
+        second.take()
+        thread.join()
+        with pytest.raises(FencedError, match="has taken over"):
+            first.renew()
+        store.drop(name)
+
+
 def test_a_dead_owner_is_taken_over_at_once_and_a_silent_one_after_a_while(sqlite_url, name, monkeypatch):
     program = (
         "import sys; from spark_queue import open_store; from spark_queue.store.owner import Ownership\n"
@@ -444,6 +467,20 @@ def test_what_spark_was_told_of_is_not_given_back_by_a_process_that_ends(any_url
     second = consumer.next(first, 10, ahead=True)
     consumer.close()  # the batch may be in Spark's log already
     assert reserved(any_url, name) == {2: sum(second["rows"])}
+
+
+def test_a_process_that_gives_back_says_that_it_is_about_to_end(any_url, name, consumers):
+    with Queue(any_url, name) as queue:
+        queue.push_many(list(range(30)))
+    consumer = consumers(any_url, name)
+    first = consumer.next(consumer.initial, 10, ahead=True)
+    consumer.plan(consumer.initial, first)
+    eventually(lambda: reserved(any_url, name), {1: 10, 2: 10})
+    with open_store(any_url) as store:
+        assert not owner_of(store, name, first["consumer"]).leaves
+        consumer.close()
+        assert owner_of(store, name, first["consumer"]).leaves
+        assert reserved(any_url, name) == {1: 10}
 
 
 def test_a_process_that_was_taken_over_gives_nothing_back(any_url, name, consumers):
