@@ -366,13 +366,17 @@ class Consumer:
         """Whether `close` has something to give back."""
         return self._ahead is not None and self._ahead.holds
 
+    def leave(self) -> None:
+        """Say that this process is about to end: a query that is started again now waits, and is not refused."""
+        if self._ownership is not None:
+            self._ownership.leave()
+
     def close(self) -> None:
         """Give back what was reserved ahead, end the signs of life and the connections.
 
         What Spark was told of stays reserved.
         """
-        if self._ownership is not None:
-            self._ownership.leave()  # a query that is started again right now waits, and is not refused
+        self.leave()
         if self._ahead is not None:
             self._ahead.close()
         if self._keeper is not None:

@@ -269,6 +269,8 @@ class Inputs:
 
     def close(self) -> None:
         """As `Consumer.close`, of each."""
+        for member in self._members.values():
+            member.leave()  # all of them, before one takes its time
         self._waiting.close()
         for member in self._members.values():
             member.close()

@@ -92,6 +92,9 @@ class LogInput(LogReader):
     def release(self, end: Offset) -> int:
         return 0
 
+    def leave(self) -> None:
+        pass
+
     def holds_next(self, start: Offset) -> bool:
         return False
 
