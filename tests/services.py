@@ -335,7 +335,7 @@ def _mongo_command(port: int, command: bytes) -> bytes:
 
 
 def redis_command(port: int, data: Path) -> tuple[list[str], dict[str, str]]:
-    """An append-only file, synced every second, and no snapshots."""
+    """An append-only file, synced every second and rewritten late, which would disturb measurements; no snapshots."""
     if not shutil.which("redis-server"):
         _apt_install("redis-server", "redis: no redis-server on PATH", "SPARK_QUEUE_REDIS_URL")
     program = shutil.which("redis-server")
@@ -343,6 +343,7 @@ def redis_command(port: int, data: Path) -> tuple[list[str], dict[str, str]]:
         raise ServiceError("apt-get installed redis-server, but it is not on PATH: add its folder to PATH")
     command = [program, "--bind", HOST, "--port", str(port), "--dir", str(data), "--daemonize", "no"]
     command += ["--appendonly", "yes", "--appendfsync", "everysec", "--save", ""]
+    command += ["--auto-aof-rewrite-min-size", "1gb"]
     return command, {}
 
 
