@@ -6,6 +6,7 @@ but is where the message lies (see `spark_queue.events`). Words and URIs are tho
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -48,8 +49,8 @@ class Event:
     """One event.
 
     `payload` is what `kind` says: `None`, the text of an XML element, a `dict`, a `list` or a `str`. `uris`: what it
-    is about, in order. `created`: when (UTC), by the database's clock; `user` and `host`: by whom and where.
-    `tries`: how often it was tried in vain.
+    is about, in order. `created`: when (UTC), by the database's clock; `user` and `host`: by whom and where;
+    `transaction`: the same for all that were made together. `tries`: how often it was tried in vain.
     """
 
     id: str
@@ -61,6 +62,7 @@ class Event:
     priority: bool = False
     user: str = ""
     host: str = ""
+    transaction: str = ""
     created: datetime = EPOCH
     tries: int = field(default=0, compare=False)
 
@@ -93,6 +95,7 @@ class Event:
             told.get("priority") is True,
             str(told.get("user") or ""),
             str(told.get("host") or ""),
+            str(told.get("transaction") or ""),
             moment(created) if isinstance(created, str) else mature(),
             tries,
         )
@@ -108,6 +111,7 @@ class Event:
             "priority": self.priority,
             "user": self.user,
             "host": self.host,
+            "transaction": self.transaction,
             "created": iso(self.created),
         }
 
@@ -115,6 +119,11 @@ class Event:
     def mature(self) -> datetime:
         """When its message is due: this is what makes priority come first."""
         return due(self.created, self.priority)
+
+
+def new_transaction() -> str:
+    """A name for events that are made together."""
+    return uuid.uuid4().hex[:12]
 
 
 def due(created: datetime, priority: bool) -> datetime:

@@ -10,7 +10,7 @@ import socket
 from typing import TYPE_CHECKING, Literal
 
 from spark_queue.errors import OptionError, SchemaError, near
-from spark_queue.event import AHEAD, MAX_URIS, STATUSES
+from spark_queue.event import AHEAD, MAX_URIS, STATUSES, new_transaction
 from spark_queue.events import held
 from spark_queue.events.log import log_of
 from spark_queue.events.queue import check_layout, this_user
@@ -29,7 +29,7 @@ _COLUMNS = ("id", "source", "type", "payload", "uris", "priority", "user", "host
 
 _EVENT = (
     "source STRING, type STRING, payload STRING, kind STRING, uris ARRAY<STRING>, priority BOOLEAN, user STRING, "
-    "host STRING, created TIMESTAMP"
+    "host STRING, transaction STRING, created TIMESTAMP"
 )
 _RECORD = (
     "message STRING, user STRING, host STRING, transaction STRING, ids ARRAY<STRING>, `from` STRING, `to` STRING, "
@@ -38,14 +38,20 @@ _RECORD = (
 
 
 def as_messages(
-    frame: DataFrame, *, max_uris: int = MAX_URIS, user: str | None = None, host: str | None = None
+    frame: DataFrame,
+    *,
+    max_uris: int = MAX_URIS,
+    user: str | None = None,
+    host: str | None = None,
+    transaction: str | None = None,
 ) -> DataFrame:
     """The rows as messages of a queue of events, for the ordinary sink.
 
     Columns `source` and `type`, and, where they are told, `id`, `payload` (STRING: a single value; STRUCT or MAP: an
     object; ARRAY: a list), `uris` (ARRAY<STRING>), `priority`, `user`, `host`. A row with more than `max_uris` URIs
     becomes several events; one whose `uris` are empty none, and NULL is an event about nothing. What is created is so
-    by the clock of Spark. Raises `SchemaError` for other columns, and the query fails for a NULL source or type.
+    by the clock of Spark; all have the same `transaction`, a new one unless it is given. Raises `SchemaError` for
+    other columns, and the query fails for a NULL source or type.
     """
     from pyspark.sql import functions as F
     from pyspark.sql.types import ArrayType, MapType, StringType, StructType
@@ -91,6 +97,7 @@ def as_messages(
         priority.alias("priority"),
         text("user", this_user() if user is None else user).alias("user"),
         text("host", socket.gethostname() if host is None else host).alias("host"),
+        F.lit(new_transaction() if transaction is None else transaction).alias("transaction"),
         created.alias("created"),
     )
     ahead = F.timestamp_millis(F.unix_millis(created) - F.lit(AHEAD))
@@ -102,10 +109,11 @@ def as_messages(
 def view(spark: SparkSession, url: str, queue: str, what: View, **options: str) -> DataFrame:
     """The events of a queue, as rows; `options` are those of `format("queue")`.
 
-    `queue`: id, uri, created, priority, type, source, user, source_host, kind, payload, tries. `status`: id, status,
-    updated. `uris`: id, uri, event_uri, created, type, source, source_host. `log`: timestamp, message, user, host,
-    transaction, ids, from, to, errors. What is held is looked at when this is called, the rest when the rows are
-    read: what changes in between may be missed, or told twice. Raises `OptionError` for another view.
+    `queue`: id, uri, created, priority, type, source, transaction, user, source_host, kind, payload, tries. `status`:
+    id, status, updated. `uris`: id, uri, event_uri, created, type, source, transaction, source_host. `log`:
+    timestamp, message, user, host, transaction, ids, from, to, errors. What is held is looked at when this is called,
+    the rest when the rows are read: what changes in between may be missed, or told twice. Raises `OptionError` for
+    another view.
     """
     from pyspark.sql import functions as F
 
@@ -130,7 +138,7 @@ def view(spark: SparkSession, url: str, queue: str, what: View, **options: str) 
     told = F.from_json("payload", _EVENT)
     both = living.select(*columns).unionByName(past.select(*columns)).select("id", "tries", told.alias("e"))
     document = F.concat(F.lit(DOCUMENTS), "id", F.lit(".xml"))
-    common = [F.col(f"e.{name}") for name in ("created", "type", "source")]
+    common = [F.col(f"e.{name}") for name in ("created", "type", "source", "transaction")]
     if what == "uris":
         host = F.col("e.host").alias("source_host")
         return both.select("id", F.explode("e.uris").alias("uri"), document.alias("event_uri"), *common, host)
@@ -141,6 +149,7 @@ def view(spark: SparkSession, url: str, queue: str, what: View, **options: str) 
         "e.priority",
         "e.type",
         "e.source",
+        "e.transaction",
         "e.user",
         F.col("e.host").alias("source_host"),
         "e.kind",

@@ -32,6 +32,7 @@ from spark_queue.event import (
     chunks,
     due,
     iso,
+    new_transaction,
     short,
     written,
 )
@@ -134,8 +135,9 @@ class Events:
             return []
         created = datetime.fromtimestamp(self.store.now() / 1000, UTC)
         ids: list[str] = self.store.own_ids(new_id_array(len(parts))).to_pylist()
+        transaction = new_transaction()
         made = [
-            Event(id, source, type, plain, kind, uris, priority, self.user, self.host, created)
+            Event(id, source, type, plain, kind, uris, priority, self.user, self.host, transaction, created)
             for id, uris in zip(ids, parts, strict=True)
         ]
         mature = due(created, True) if priority else None

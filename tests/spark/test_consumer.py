@@ -477,9 +477,11 @@ def test_a_process_that_gives_back_says_that_it_is_about_to_end(any_url, name, c
     consumer.plan(consumer.initial, first)
     eventually(lambda: reserved(any_url, name), {1: 10, 2: 10})
     with open_store(any_url) as store:
-        assert not owner_of(store, name, first["consumer"]).leaves
+        before = owner_of(store, name, first["consumer"])
         consumer.close()
-        assert owner_of(store, name, first["consumer"]).leaves
+        after = owner_of(store, name, first["consumer"])
+        assert before is not None and after is not None
+        assert (before.leaves, after.leaves) == (False, True)
         assert reserved(any_url, name) == {1: 10}
 
 

@@ -93,9 +93,11 @@ def test_a_query_gives_each_event_its_status(spark, any_url, name, tmp_path):
         "id = 5 AS priority",
     )
     rows = rows.withColumn("uris", rows.uris.cast("array<string>"))
-    as_messages(rows).write.format("queue").option("url", any_url).option("queue", name).mode("append").save()
+    made = as_messages(rows, transaction="first")
+    made.write.format("queue").option("url", any_url).option("queue", name).mode("append").save()
     with Events(any_url, name, executors=executors(tmp_path)) as events:
         assert events.summary()["new"] == 8
+        assert {one.event.transaction for one in events.all()} == {"first"}
         assert {one.event.payload["n"] for one in events.all()} == set(range(6))
         missing = events.create(S, "missing", {"n": 7})
         events.store.push(name, as_noise())
@@ -122,7 +124,9 @@ def test_a_query_gives_each_event_its_status(spark, any_url, name, tmp_path):
         return view(spark, any_url, name, what)
 
     assert {row["id"]: row["status"] for row in seen("status").collect()} == {**known, "noise": "failed"}
-    assert seen("uris").where("uri <> '1'").count() == 1000
+    assert seen("uris").where("uri <> '1' AND transaction = 'first'").count() == 1000
+    together = {row["transaction"] for row in seen("queue").where("id <> 'noise'").collect()}
+    assert len(together) == 2 and "first" in together
     first = seen("queue").where("priority").collect()
     assert [(row["type"], row["payload"], row["kind"], row["tries"]) for row in first] == [
         ("here", '{"n":5}', "map", 0)

@@ -35,9 +35,9 @@ def test_from_created_to_cleared(event):
     )
     taken = event("take", "--count", "3", "--json").json
     assert [one["id"] for one in taken] == ids[:3]
-    assert taken[1] | {"created": "", "host": "", "user": ""} == {
+    assert taken[1] | {"created": "", "host": "", "user": "", "transaction": ""} == {
         "id": ids[1], "source": S, "type": "landed", "payload": {"flight": 1545}, "kind": "map", "uris": ["/a"],
-        "priority": False, "user": "", "host": "", "created": "",
+        "priority": False, "user": "", "host": "", "transaction": "", "created": "",
     }  # fmt: skip
     assert event("status", *ids, "--json").json == dict(zip(ids, ["pending"] * 3 + ["new"], strict=True))
     assert event("execute", *ids[:3], *conf).out.split() == [
