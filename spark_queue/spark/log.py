@@ -58,7 +58,7 @@ class LogReader:
         self._store: Store = open_store(options.url, patience=options.retry_timeout / 1000)
         self._log = log_of(self._store, options, retention=options.retention)
         self._reader = f"{options.consumer or uuid.uuid4().hex[:12]}/{uuid.uuid4().hex[:6]}"
-        self._begin: LogOffset | None = None
+        self._initial: LogOffset | None = None
         self._planned: LogOffset | None = None
         self._answered: LogOffset | None = None  # what this very process has given as the end of a batch
         self._before: int | None = None
@@ -69,13 +69,11 @@ class LogReader:
     @property
     def initial(self) -> LogOffset:
         """Where a query begins; the same whenever it is asked for."""
-        if self._begin is None:
+        if self._initial is None:
             latest = self._options.starting_offsets == LATEST
             place = self._log.latest() if latest else self._log.first()
-            self._begin = self._offset(place, self._reader)
-            if self._planned is None:
-                self._planned = self._begin
-        return self._begin
+            self._initial = self._offset(place, self._reader)
+        return self._initial
 
     @property
     def planned(self) -> LogOffset:
@@ -97,7 +95,7 @@ class LogReader:
             if pieces := self._ahead(place, most):
                 self._busy = True
                 found = self._answer(pieces[-1].end, start["reader"])
-                if start == self._begin:
+                if start == self._initial:
                     found["begin"] = asdict(place)
                 return found
             left = end - time.monotonic()
