@@ -12,8 +12,12 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 from hypothesis import settings
 
+from spark_queue.store import STORES
 from spark_queue.store.ledger import forget
+from tests import stores
 from tests.services import service_urls
+
+pytest_plugins = ["tests.tiers"]
 
 #: Machines are noisy: how long an example takes says nothing about it.
 settings.register_profile("noisy", deadline=None)
@@ -80,10 +84,29 @@ def sqlite_url(tmp_path):
     return f"sqlite:///{tmp_path}/queues.db"
 
 
+@pytest.fixture(scope="session")
+def scheme(request):
+    """The scheme of each registered store in turn: see tests/tiers.py."""
+    return request.param
+
+
+def store_url(request, scheme, folder):
+    """The URL of a store: a file in that folder, or the database of the fixture `<kind of server>_url`."""
+    if stores.embedded(scheme):
+        return f"{scheme}:///{folder}/queues.db"
+    return request.getfixturevalue(f"{STORES[scheme].server}_url")
+
+
 @pytest.fixture
-def url_of(request):
+def url_of(request, tmp_path):
     """The URL of a store by its scheme: `url_of("redis")`."""
-    return lambda scheme: request.getfixturevalue(f"{scheme}_url")
+    return lambda scheme: store_url(request, scheme, tmp_path)
+
+
+@pytest.fixture
+def any_url(scheme, url_of):
+    """The URL of each store in turn."""
+    return url_of(scheme)
 
 
 @pytest.fixture

@@ -17,15 +17,12 @@ from importlib.metadata import PackageNotFoundError, version
 from spark_queue.errors import QueueError
 from spark_queue.operations.common import opened
 from spark_queue.operations.logs import kept
-from spark_queue.store import mask
+from spark_queue.store import STORES, mask
 from spark_queue.store.base import Store
 from spark_queue.store.facts import Finding, State
 
 #: Versions that are known to work: from, and before.
 JAVA, SPARK, PYTHON = 17, ((4, 0), (4, 4)), (3, 11)
-
-#: What one package each is needed for.
-DRIVERS = {"pyarrow": "everything", "pymongo": "mongodb://", "redis": "redis://"}
 
 #: Seconds that another program may take to tell its version.
 PATIENCE = 30
@@ -152,10 +149,14 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str] | str:
 
 
 def _drivers() -> Iterator[Finding]:
-    for package, use in DRIVERS.items():
+    drivers = {
+        one.driver: (f"{scheme}://", f"[{one.extra}]")
+        for scheme, one in STORES.items()
+        if one.driver and not one.variant_of
+    }
+    for package, (use, extra) in {"pyarrow": ("everything", ""), **drivers}.items():
         found = _installed(package)
         if found is None:
-            extra = {"pymongo": "[mongodb]", "redis": "[redis]"}.get(package, "")
             yield Finding(package, "worry", f"not installed: {use} needs it", f"pip install 'spark-queue{extra}'")
         else:
             yield Finding(package, "good", found)

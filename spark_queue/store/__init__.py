@@ -6,7 +6,7 @@ A new database is one file in this folder and one line in `STORES`.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 
 from spark_queue.address import Address
@@ -15,13 +15,34 @@ from spark_queue.inputs import LOG
 from spark_queue.options import BUCKET, SINGLE, QueueOptions
 from spark_queue.store.base import Store
 
-#: URL scheme -> (module:class, the extra that installs its driver).
-STORES: dict[str, tuple[str, str]] = {
-    "sqlite": ("spark_queue.store.sqlite:SqliteStore", ""),
-    "mongodb": ("spark_queue.store.mongodb:MongoStore", "mongodb"),
-    "mongodb+srv": ("spark_queue.store.mongodb:MongoStore", "mongodb"),
-    "redis": ("spark_queue.store.redis:RedisStore", "redis"),
-    "rediss": ("spark_queue.store.redis:RedisStore", "redis"),
+
+@dataclass(frozen=True)
+class Registration:
+    """What is known of a store before its module is imported.
+
+    `path`: `module:class`. `extra`: the extra of this package that installs its driver, and `driver`: the driver's
+    name on the package index; both empty where none is needed. `server`: the kind of server that keeps the data,
+    empty for an embedded store. `variant_of`: the scheme of the same store, for one that only connects in another
+    way (TLS, a look-up in DNS).
+    """
+
+    path: str
+    extra: str = ""
+    driver: str = ""
+    server: str = ""
+    variant_of: str = ""
+
+
+_MONGODB = Registration("spark_queue.store.mongodb:MongoStore", extra="mongodb", driver="pymongo", server="mongodb")
+_REDIS = Registration("spark_queue.store.redis:RedisStore", extra="redis", driver="redis", server="redis")
+
+#: URL scheme -> its store.
+STORES: dict[str, Registration] = {
+    "sqlite": Registration("spark_queue.store.sqlite:SqliteStore"),
+    "mongodb": _MONGODB,
+    "mongodb+srv": replace(_MONGODB, variant_of="mongodb"),
+    "redis": _REDIS,
+    "rediss": replace(_REDIS, variant_of="redis"),
 }
 
 
@@ -35,8 +56,8 @@ def store_class(url: str) -> type[Store]:
         shown = f"{scheme}://" if colon else repr(mask(url))
         hint = near(scheme, STORES) or f"; known are {', '.join(f'{one}://' for one in STORES)}"
         raise OptionError(f"option 'url': no store for {shown}{hint}", option="url")
-    path, extra = STORES[scheme]
-    usual = _imported(path, scheme, extra)
+    registered = STORES[scheme]
+    usual = _imported(registered.path, scheme, registered.extra)
     layout = Address.of(url).ours.get("layout")
     if layout is None:
         return usual
@@ -44,7 +65,7 @@ def store_class(url: str) -> type[Store]:
         known = f"; it has {', '.join(usual.layouts) or 'none to choose from'}, and in a write {SINGLE} and {BUCKET}"
         hint = near(layout, [*usual.layouts, SINGLE, BUCKET]) or known
         raise OptionError(f"{scheme}:// has no layout {layout!r}{hint}", option="layout")
-    return _imported(usual.layouts[layout], scheme, extra)
+    return _imported(usual.layouts[layout], scheme, registered.extra)
 
 
 def _imported(path: str, scheme: str, extra: str) -> type[Store]:

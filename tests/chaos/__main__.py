@@ -15,11 +15,13 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests import stores as registered
 from tests.chaos.killer import PACK, live
 from tests.chaos.world import EXCHANGE, MOVERS, PROCESSORS, World
 
-WORLDS = ["sqlite", "mongodb", "redis", "sqlite-redis", "mongodb-sqlite", "redis-mongodb"]
-WORLDS += [f"redis-mongodb {EXCHANGE}", f"sqlite {EXCHANGE}", f"mongodb-redis {PROCESSORS}", f"sqlite {PROCESSORS}"]
+#: Each store alone, and each as the source of another one; a graph moves the messages in two of both kinds.
+WORLDS = [*registered.schemes(), *(f"{source}-{target}" for source, target in registered.pairs() if source != target)]
+WORLDS += [f"{one} {mover}" for mover in (EXCHANGE, PROCESSORS) for one in (WORLDS[0], WORLDS[-2])]
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
@@ -66,7 +68,12 @@ def main():
         mover = stores.partition(" ")[2]
         if mover not in MOVERS or (mover and sink):
             parser.error(f"--store {stores!r}: after the stores there may be {EXCHANGE!r}, {PROCESSORS!r}; no --sink")
-        if arguments.victim == ["server"] and set(stores.partition(" ")[0].split("-")) == {"sqlite"}:
+        pair = stores.partition(" ")[0].split("-")
+        if unknown := set(pair) - set(registered.schemes()):
+            parser.error(
+                f"--store {stores!r}: no store {', '.join(unknown)}; known are {', '.join(registered.schemes())}"
+            )
+        if arguments.victim == ["server"] and all(map(registered.embedded, pair)):
             parser.error(f"--victim server: {stores!r} has no server")
     results = []
     for stores in arguments.store or WORLDS:

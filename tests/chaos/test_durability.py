@@ -13,7 +13,7 @@ from spark_queue.store.sqlite import SqliteStore
 from tests.chaos.servers import Server
 from tests.services import ServiceError
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 
 @contextmanager

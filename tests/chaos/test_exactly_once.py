@@ -6,22 +6,25 @@ import os
 
 import pytest
 
+from tests import stores as registered
 from tests.chaos.killer import live
 from tests.chaos.world import EXCHANGE, PROCESSORS, World
 from tests.services import ServiceError
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
+
+EMBEDDED, SERVED = registered.schemes(server=False), registered.schemes(server=True)
 
 
 @pytest.mark.parametrize(
     ("stores", "mover", "buckets", "kills"),
     [
-        (("sqlite",), "", 0, 12),
-        (("mongodb", "redis"), "", 0, 20),
-        (("sqlite", "redis"), EXCHANGE, 40, 12),
-        (("sqlite", "mongodb"), PROCESSORS, 0, 10),
+        pytest.param(EMBEDDED[:1], "", 0, 6, id="short"),
+        *(pytest.param([one], "", 0, 12, id=one, marks=pytest.mark.full) for one in EMBEDDED),
+        pytest.param(SERVED, "", 0, 20, id="-".join(SERVED), marks=pytest.mark.full),
+        pytest.param([EMBEDDED[0], SERVED[-1]], EXCHANGE, 40, 12, id="exchange-buckets", marks=pytest.mark.full),
+        pytest.param([EMBEDDED[0], SERVED[0]], PROCESSORS, 0, 10, id="join-fork", marks=pytest.mark.full),
     ],
-    ids=["sqlite", "mongodb-redis", "exchange-buckets", "join-fork"],
 )
 def test_every_message_comes_out_exactly_once_whatever_is_killed(stores, mover, buckets, kills, seed, tmp_path):
     source, target = (stores[0], stores[-1]) if seed % 2 else (stores[-1], stores[0])

@@ -11,19 +11,22 @@ import pytest
 from spark_queue import Queue
 from spark_queue.exchange import ExchangeGraph
 from spark_queue.graph import Destination, Exchange, Graph, Namespace, Place
+from spark_queue.store import STORES
+from tests import stores as registered
 from tests.chaos.processes import until
 from tests.chaos.servers import PASSWORD, Server
 from tests.services import ServiceError
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 
 @pytest.fixture
 def servers(tmp_path):
-    """One near by, in MongoDB, and one far away, in Redis."""
+    """One near by, and one far away."""
     made = []
     try:
-        for kind in ("mongodb", "redis"):
+        for scheme in (registered.schemes(server=True)[0], registered.schemes(server=True)[-1]):
+            kind = STORES[scheme].server
             folder = tmp_path / kind
             folder.mkdir()
             made.append(Server(kind, folder))

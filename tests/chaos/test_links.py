@@ -12,7 +12,7 @@ from spark_queue.address import Address
 from spark_queue.message import messages
 from tests.chaos.processes import kill_tree, start, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
 
 KILLS, ROWS = 3, 2_000
 

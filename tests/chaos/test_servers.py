@@ -11,19 +11,20 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from spark_queue import Queue
+from spark_queue.store import STORES
 from tests.chaos.processes import until
 from tests.chaos.servers import PASSWORD, Server
 from tests.services import ServiceError
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.full, pytest.mark.stores(server=True)]
 
 
-@pytest.fixture(params=["mongodb", "redis"])
-def server(request, tmp_path):
+@pytest.fixture
+def server(scheme, tmp_path):
     folder = tmp_path / "data"
     folder.mkdir()
     try:
-        own = Server(request.param, folder)
+        own = Server(STORES[scheme].server, folder)
     except ServiceError as error:
         if os.environ.get("CI"):
             raise

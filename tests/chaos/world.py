@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_queue import Buckets, open_store
+from spark_queue.store import STORES
 from spark_queue.store.base import set_layout
 from spark_queue.store.ledger import ledger_of
 from tests.chaos.processes import command_of, descendants, kill, kill_tree, send, start, told
@@ -169,11 +170,11 @@ class World:
             raise
 
     def _database(self, scheme):
-        if scheme == "sqlite":
-            return f"sqlite:///{self.folder}/queues.db"
+        if not STORES[scheme].server:
+            return f"{scheme}:///{self.folder}/queues.db"
         data = self.folder / scheme
         data.mkdir()
-        self.servers.append(Server(scheme, data, **self._settings))
+        self.servers.append(Server(STORES[scheme].server, data, **self._settings))
         return self.servers[-1].url
 
     def _populate(self, a, b):

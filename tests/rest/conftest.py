@@ -11,17 +11,16 @@ pytest.importorskip("fastapi")
 import httpx
 
 from spark_queue import open_store
+from tests import stores
+from tests.conftest import store_url
 from tests.serving import serving
 
 
 @pytest.fixture(scope="session")
-def urls(tmp_path_factory, mongodb_url, redis_url):
+def urls(request, tmp_path_factory):
     """The stores that are served, by namespace."""
-    return {
-        "sqlite": f"sqlite:///{tmp_path_factory.mktemp('rest')}/queues.db",
-        "mongodb": mongodb_url,
-        "redis": redis_url,
-    }
+    folder = tmp_path_factory.mktemp("rest")
+    return {scheme: store_url(request, scheme, folder) for scheme in stores.schemes()}
 
 
 @pytest.fixture(scope="session")
@@ -51,9 +50,9 @@ def http(server):
         yield client
 
 
-@pytest.fixture(params=["sqlite", "mongodb", "redis"])
-def ns(request):
-    return request.param
+@pytest.fixture
+def ns(scheme):
+    return scheme
 
 
 @pytest.fixture

@@ -35,13 +35,13 @@ heartbeats:
 """
 
 
-@pytest.fixture(scope="session", params=["sqlite", "mongodb", "redis"])
-def hub(request, urls, tmp_path_factory):
+@pytest.fixture(scope="session")
+def hub(scheme, urls, tmp_path_factory):
     """A server of events in each store, and the events themselves."""
     folder, queue = tmp_path_factory.mktemp("hub"), f"t{uuid.uuid4().hex[:16]}"
     (folder / "work_of_the_test.py").write_text(WORK)
     (folder / "work.yaml").write_text(DECLARED)
-    url = urls[request.param]
+    url = urls[scheme]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("tests.serving.ROOT", f"{folder}:{__file__.rpartition('/tests/')[0]}")
         args = ["--url", f"ns={url}", "--events", f"ns/{queue}", "--conf", folder / "work.yaml"]

@@ -12,6 +12,7 @@ import pytest
 
 from spark_queue import Queue
 from spark_queue.rest.handles import handle_of, held_by
+from tests import stores
 from tests.rest.conftest import until
 
 PAYLOADS = {
@@ -309,7 +310,7 @@ def test_status_of_all_and_numbers_for_prometheus(http, q, ns, queue):
     http.patch(f"{q}/commit/{http.get(q, params={'reserve': 1}).headers['x-ks-id']}")
     one, among_all = http.get(f"{q}/status").json(), http.get(f"/q/{ns}").json()[queue]
     assert among_all.pop("next_t") >= one.pop("next_t") - 5_000 and among_all == one
-    assert set(http.get("/q").json()) == {"sqlite", "mongodb", "redis"}
+    assert set(http.get("/q").json()) == set(stores.schemes())
 
     def sample(text):
         return next((float(line.split()[-1]) for line in lines() if line.startswith(text)), None)

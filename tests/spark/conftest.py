@@ -46,19 +46,13 @@ def spark(tmp_path_factory):
     session.stop()
 
 
-@pytest.fixture(params=["sqlite", "mongodb", "redis"])
-def any_url(request, url_of):
-    """The URL of each store in turn."""
-    return url_of(request.param)
-
-
 @pytest.fixture
 def name(request):
     """The name of a queue of this test's own, dropped from every store the test used."""
     name = f"t{uuid.uuid4().hex[:16]}"
     yield name
-    for fixture in ("sqlite_url", "any_url", "mongodb_url", "redis_url"):
-        if fixture in request.fixturenames:
+    for fixture in request.fixturenames:
+        if fixture.endswith("_url"):
             with open_store(request.getfixturevalue(fixture)) as store:
                 for one in {*store.queues(), *store.statistics_of_all()}:
                     if one.startswith(name):

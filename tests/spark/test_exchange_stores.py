@@ -13,11 +13,11 @@ from spark_queue.exchange import ExchangeGraph
 from spark_queue.graph import NO_ROUTE, TOO_MANY_HOPS, Consumer, Graph, Namespace
 from spark_queue.message import messages, pushes
 from spark_queue.statistics import counted, forget
+from tests import stores as registered
 from tests.chaos.processes import until
-from tests.conftest import server_url
 from tests.spark.test_exchange import World
 
-STORES = ["sqlite", "mongodb", "redis"]
+STORES = registered.schemes()
 MARK = "test"  #: the header that tells the test which of the messages in a queue of everybody's are its own
 
 
@@ -62,21 +62,20 @@ class Stores(World):
 
 
 @pytest.fixture
-def stores(spark, mongodb_url, name, tmp_path):
+def stores(spark, url_of, name, tmp_path):
     """In Redis a database that no other test uses, but perhaps another run of this one."""
-    parts = urlsplit(server_url("redis"))
-    redis = urlunsplit(parts._replace(path=f"/{random.randint(1, 15)}"))
-    made = Stores(
-        spark, {"sqlite": f"sqlite:///{tmp_path}/q.db", "mongodb": mongodb_url, "redis": redis}, name, tmp_path
-    )
+    urls = {scheme: url_of(scheme) for scheme in STORES}
+    parts = urlsplit(urls["redis"])
+    urls["redis"] = urlunsplit(parts._replace(path=f"/{random.randint(1, 15)}"))
+    made = Stores(spark, urls, name, tmp_path)
     yield made
-    made.clean(redis)
+    made.clean(urls["redis"])
 
 
 # --- between two stores ---------------------------------------------------------------------------------------------
 
 
-PAIRS = [("sqlite", "mongodb"), ("mongodb", "redis"), ("redis", "sqlite"), ("mongodb", "mongodb"), ("redis", "redis")]
+PAIRS = registered.pairs()
 
 
 def test_each_message_arrives_once_though_its_exchange_is_stopped_after_a_batch(stores, name):
@@ -226,7 +225,7 @@ FILTERS = {
 
 def place(queue):
     """Where a queue is: those of an exchange's source and destinations are in different databases, mostly."""
-    return f"{STORES[(ord(queue[0]) + int(queue[1:])) % 3]}/{queue}"
+    return f"{STORES[(ord(queue[0]) + int(queue[1:])) % len(STORES)]}/{queue}"
 
 
 def test_twenty_exchanges_in_three_databases_route_every_message_once(stores, name):

@@ -57,7 +57,6 @@ def of(url, queue, shares):
 # --- with Spark -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("any_url", ["mongodb"], indirect=True)
 def test_each_query_gets_every_message_and_goes_on_where_it_was(q_any, tmp_path):
     q_any.push([{"n": n} for n in range(2_500)])
     q_any.push([{"n": -1}], delay=3600)
@@ -107,7 +106,6 @@ def test_a_batch_that_fails_comes_again_as_it_was(q):
         assert told["retained"] in (300, 400), "it is looked at now and then"
 
 
-@pytest.mark.parametrize("any_url", ["redis"], indirect=True)
 def test_running_queries_are_woken_whoever_seals(q_any, tmp_path):
     seen = {"one": [], "two": []}
 

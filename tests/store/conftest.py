@@ -8,10 +8,10 @@ import redis
 from spark_queue import open_store
 
 
-@pytest.fixture(params=["sqlite", "mongodb", "redis"])
-def url(request, url_of):
+@pytest.fixture
+def url(any_url):
     """The URL of each store in turn."""
-    return url_of(request.param)
+    return any_url
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
-"""Every registered store keeps the contract, on its real server.
+"""Every registered store keeps the contract, in each of its layouts, on its real server.
 
-A store registered under a new scheme joins by itself: give a fixture `<scheme>_url` in tests/conftest.py.
+A store registered under a new scheme joins by itself; one with a server needs a fixture `<server>_url` in
+tests/conftest.py. `make test` runs the default layouts.
 """
 
 from __future__ import annotations
@@ -11,31 +12,20 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from spark_queue.address import Address
 from spark_queue.buckets import Buckets
 from spark_queue.message import pushes
-from spark_queue.store import STORES, open_store, store_class
+from spark_queue.store import open_store, store_class
 from spark_queue.store.base import PAGE_ROWS, SMALLEST_PARTITION
 from spark_queue.store.conformance import StoreContract, all_of, ids_of
 from spark_queue.store.redis_lists import RfqStore
+from tests import stores
+from tests.tiers import param
 
 
-def with_layout(url, layout):
-    """The URL of a store, for one of its layouts."""
-    return Address.of(url).in_layout(layout) if layout else url
-
-
-#: One scheme for each store class, and its layouts.
-SCHEMES = sorted({path: scheme for scheme, (path, _) in reversed(STORES.items())}.values())
-KINDS = [f"{scheme} {kind}" for scheme in SCHEMES for kind in store_class(f"{scheme}://host/db").layouts or [""]]
-
-#: Those that have nothing but buckets.
-ONLY_BUCKETS = ["mongodb bucket-mongo-safe"]
-
-
-@pytest.fixture(params=SCHEMES)
-def scheme(request):
-    return request.param
+def has_only_buckets(kind):
+    """Whether the layout has nothing but buckets."""
+    scheme, layout = kind.split(" ")
+    return isinstance(store_class(stores.in_layout(f"{scheme}://host/db", layout)).layout, Buckets)
 
 
 class Enveloped(RfqStore):
@@ -86,16 +76,19 @@ class _EachKind(StoreContract):
     @pytest.fixture
     def url(self, kind, url_of):
         scheme, layout = kind.split(" ")
-        return with_layout(url_of(scheme), layout)
+        return stores.in_layout(url_of(scheme), layout)
 
     @pytest.fixture
     def unreachable(self, kind):
         scheme, layout = kind.split(" ")
-        return None if scheme == "sqlite" else with_layout(f"{scheme}://user:sesame@127.0.0.1:1/0", layout)
+        unreachable = f"{scheme}://user:sesame@127.0.0.1:1/0"
+        return None if stores.embedded(scheme) else stores.in_layout(unreachable, layout)
 
 
 class TestStore(_EachKind):
-    @pytest.fixture(params=[kind for kind in KINDS if kind not in ONLY_BUCKETS])
+    @pytest.fixture(
+        params=[param(one, fast=stores.is_default(one)) for one in stores.kinds() if not has_only_buckets(one)]
+    )
     def kind(self, request):
         return request.param
 
@@ -109,7 +102,12 @@ class TestBuckets(_EachKind):
 
     size = 3
 
-    @pytest.fixture(params=[*(f"{scheme} " for scheme in SCHEMES), *ONLY_BUCKETS])
+    @pytest.fixture(
+        params=[
+            *(param(f"{scheme} ", fast=stores.embedded(scheme)) for scheme in stores.schemes()),
+            *(param(one, fast=False) for one in stores.kinds() if has_only_buckets(one)),
+        ]
+    )
     def kind(self, request):
         return request.param
 

@@ -26,14 +26,15 @@ import tenacity
 
 from spark_queue.buckets import Buckets
 from spark_queue.message import messages, new_ids, pushes
-from spark_queue.store import base, counters, facts, log, mongodb, mongodb_stages, open_store, redis, sqlite
+from spark_queue.store import STORES, base, counters, facts, log, mongodb, mongodb_stages, open_store, redis, sqlite
 from spark_queue.store.apart import compact
 from spark_queue.store.base import Store
 from spark_queue.store.facts import Death, Note, Sizes
 from spark_queue.store.log import Log, retained
+from tests import stores
 from tests.store.crash import MongoWire, Plan, Proxy, RedisWire, Way, killed, watched
 
-SCHEMES = ["mongodb", "redis", "sqlite"]
+SCHEMES, EMBEDDED = stores.schemes(), stores.schemes(server=False)
 Act = Callable[[Store, Any], Any]
 
 HOUR = 3_600_000
@@ -180,8 +181,8 @@ def world(request, url_of, monkeypatch):
     scheme, _, variant = request.param.partition(" ")
     url, plan = url_of(scheme), Plan()
     opened: World
-    match scheme:
-        case "sqlite":
+    match STORES[scheme].server:
+        case "":
             monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=watched(plan)))
             opened = SqliteWorld(url, url, plan)
         case "redis":
@@ -194,6 +195,8 @@ def world(request, url_of, monkeypatch):
                 hello = mongodb.MongoStore._hello
                 monkeypatch.setattr(mongodb.MongoStore, "_hello", lambda self: (hello(self)[0], False))
             opened = MongoWorld(url, plan)
+        case server:
+            pytest.fail(f"{scheme}: no World knows the requests of a {server} server; write one")
     yield opened
     opened.close()
 
@@ -429,6 +432,12 @@ THERE, NOTE, NOTHING = Scene.some_are_there_already, Scene.a_note_is_there, Scen
 MIXED = (0, 5, 1, 6, 4, 7, 8)  #: the last two are not held by c
 DEATH = Death("why", failed=1)
 
+#: The operations whose killed client is in `make test` too.
+CORE = {
+    "push", "renew", "commit", "commit with history", "rollback", "retag", "move of a tag", "commit in a bucket",
+    "stage", "publish", "unstage", "next note",
+}  # fmt: skip
+
 OPERATIONS = {
     "push": Operation(HELD, 2, lambda store, s: store.push(s.one, s.batch(*range(12)))),
     "push to a new queue": Operation(NOTHING, 8, lambda store, s: store.push(s.one, s.batch(*range(8))), new=True),
@@ -523,13 +532,19 @@ class Run:
 def cases(*worlds: str, operations: Iterable[str] = ("",), ways: Iterable[Way] = Way) -> pytest.MarkDecorator:
     """Each operation in each world with each way in which requests fail there."""
     found = [
-        pytest.param(name, world, way, id="-".join(filter(None, (name, world, way.name.lower()))).replace(" ", "_"))
+        pytest.param(
+            name,
+            world,
+            way,
+            id="-".join(filter(None, (name, world, way.name.lower()))).replace(" ", "_"),
+            marks=() if way is Way.KILLED and (not name or name in CORE) and world in SCHEMES else pytest.mark.full,
+        )
         for name, world, way in itertools.product(operations, worlds, ways)
-        # A statement of SQLite is done or it fails; and who only looks leaves nothing behind.
-        if (world, way) != ("sqlite", Way.UNANSWERED)
+        # A statement of an embedded store is done or it fails; an operation that only reads leaves nothing behind.
+        if not (world in EMBEDDED and way is Way.UNANSWERED)
         and not (way is Way.KILLED and name and OPERATIONS[name].looks)
         # Its peek does not try again.
-        and (name, world) != ("peek", "sqlite")
+        and not (name == "peek" and world in EMBEDDED)
     ]
     return pytest.mark.parametrize(("name", "world", "way"), found, indirect=["world"])
 
@@ -744,7 +759,7 @@ def test_a_log_is_trimmed_whatever_request_fails(world, name, way, monkeypatch):
         assert logged(world.store, scene) == [9], run.what
 
 
-@cases("sqlite")
+@cases(*EMBEDDED)
 @pytest.mark.parametrize("version", [0, 1])
 def test_a_file_is_made_whatever_statement_fails(world, name, way, version, tmp_path):
     """A file of SQLite that is not there, or is of an older version."""

@@ -20,12 +20,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from spark_queue.message import LATEST, messages, pushes
-from spark_queue.store import base, facts, mongodb, mongodb_stages, open_store, redis, sqlite
+from spark_queue.store import STORES, base, facts, mongodb, mongodb_stages, open_store, redis, sqlite
 from spark_queue.store.facts import Condition, Death
 from tests.store.model import Item, Model, Order
 
 EXAMPLES = os.environ.get("SPARK_QUEUE_MODEL_EXAMPLES")
 STEPS = 30
+FEW = 20  #: sequences, where the time for more is not there
 
 HOUR = 3_600_000
 SHORT = 30  #: ms: a lease that is waited out
@@ -37,13 +38,9 @@ def object_id(id):
     return bytes.fromhex(id) if re.fullmatch("[0-9a-f]{24}", id) else sha256(id.encode()).digest()[:12]
 
 
-#: The stores, in what order they give what the contract leaves to them, and how many sequences take half a minute.
-STORES = {
-    "sqlite": (Order(), 150),
-    "redis": (Order(), 150),
-    "mongodb": (Order(by_end=True, of_id=object_id), 50),
-    "mongodb without transactions": (Order(by_end=True, of_id=object_id), 20),
-}
+#: By the kind of server: the order that the contract leaves to a store, and how many sequences take half a minute.
+ORDERS = {"mongodb": (Order(by_end=True, of_id=object_id), 50)}
+USUAL = (Order(), 150)
 
 #: Few, so that operations meet; the last two are no ObjectIds.
 IDS = [*(f"{number:024x}" for number in range(12)), "flight 1545", "ü/ñ"]
@@ -410,15 +407,9 @@ def small_steps(monkeypatch):
     monkeypatch.setattr(redis, "SCRIPTS", redis.load_scripts(chunk=3, page=300))
 
 
-@pytest.mark.timeout(900)  # a failure is made small, which takes five minutes at most
-@pytest.mark.parametrize("name", STORES)
-def test_every_sequence_of_operations_does_what_the_contract_says(name, url_of, small_steps, monkeypatch):
-    order, examples = STORES[name]
-    scheme, _, variant = name.partition(" ")
-    if variant:
-        hello = mongodb.MongoStore._hello
-        monkeypatch.setattr(mongodb.MongoStore, "_hello", lambda self: (hello(self)[0], False))
-    with open_store(url_of(scheme)) as one, open_store(one.url) as two, open_store(one.url) as three:
+def explore(url, order, examples):
+    """Run that many sequences of operations of three clients."""
+    with open_store(url) as one, open_store(one.url) as two, open_store(one.url) as three:
         run_state_machine_as_test(
             lambda: Machine([one, two, three], order),
             settings=settings(
@@ -429,3 +420,25 @@ def test_every_sequence_of_operations_does_what_the_contract_says(name, url_of, 
                 suppress_health_check=list(HealthCheck),
             ),
         )
+
+
+pytestmark = pytest.mark.timeout(900)  # a failure is made small, which takes five minutes at most
+
+
+@pytest.mark.every_store
+def test_some_sequences_of_operations_do_what_the_contract_says(scheme, any_url, small_steps):
+    order, _ = ORDERS.get(STORES[scheme].server, USUAL)
+    explore(any_url, order, FEW)
+
+
+@pytest.mark.full
+def test_every_sequence_of_operations_does_what_the_contract_says(scheme, any_url, small_steps):
+    explore(any_url, *ORDERS.get(STORES[scheme].server, USUAL))
+
+
+@pytest.mark.full
+def test_every_sequence_does_so_on_a_server_without_transactions(mongodb_url, small_steps, monkeypatch):
+    hello = mongodb.MongoStore._hello
+    monkeypatch.setattr(mongodb.MongoStore, "_hello", lambda self: (hello(self)[0], False))
+    order, _ = ORDERS["mongodb"]
+    explore(mongodb_url, order, FEW)

@@ -539,7 +539,7 @@ def test_a_password_is_not_shown(store, name):
     assert "secret" not in str(error.value) and "redis://me:***@host/0" in str(error.value)
 
 
-@pytest.mark.parametrize("scheme", ["mongodb", "redis"])
+@pytest.mark.stores(server=True)
 def test_a_wrong_password_is_not_shown(url_of, scheme):
     url = url_of(scheme).replace("://", "://me:secret@")
     for call in CALLS:

@@ -174,7 +174,7 @@ def test_a_resume_wakes_who_waits_and_a_pause_keeps_him_asleep(deaf_for_a_minute
     assert 0 < time.monotonic() - resumed < LONG / 2
 
 
-@pytest.mark.parametrize("scheme", ["mongodb", "redis"])
+@pytest.mark.stores(server=True)
 def test_a_pause_is_told_by_a_signal_which_is_no_message(url_of, scheme, monkeypatch):
     queue = f"t{uuid.uuid4().hex[:16]}"
     with open_store(url_of(scheme)) as store, open_store(url_of(scheme)) as other:

@@ -18,7 +18,7 @@ from spark_queue.errors import (
     StoreUnavailable,
     near,
 )
-from spark_queue.store import STORES, mask, open_store, store_class
+from spark_queue.store import STORES, Registration, mask, open_store, store_class
 
 TREE = [one for _, one in inspect.getmembers(errors, inspect.isclass) if issubclass(one, Exception)]
 
@@ -77,12 +77,13 @@ def test_a_url_without_a_store_is_told(url, message):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(("scheme", "driver"), [("mongodb", "pymongo"), ("redis", "redis")])
-def test_a_missing_driver_names_its_extra(scheme, driver, monkeypatch):
+@pytest.mark.stores(server=True)
+def test_a_missing_driver_names_its_extra(scheme, monkeypatch):
     import sys
 
+    driver, module = STORES[scheme].driver, STORES[scheme].path.partition(":")[0]
     for name in list(sys.modules):
-        if name.partition(".")[0] in (driver, "bson") or name.startswith(STORES[scheme][0].partition(":")[0]):
+        if name.partition(".")[0] in (driver, "bson") or name.startswith(module):
             monkeypatch.delitem(sys.modules, name)
     real = builtins.__import__
 
@@ -98,7 +99,7 @@ def test_a_missing_driver_names_its_extra(scheme, driver, monkeypatch):
 
 
 def test_a_typo_of_our_own_is_not_blamed_on_a_driver(monkeypatch):
-    monkeypatch.setitem(STORES, "oops", ("spark_queue.store.nowhere:Nothing", "oops"))
+    monkeypatch.setitem(STORES, "oops", Registration("spark_queue.store.nowhere:Nothing", extra="oops"))
     with pytest.raises(ModuleNotFoundError, match="nowhere"):
         store_class("oops://x")
 
