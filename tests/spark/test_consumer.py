@@ -8,18 +8,23 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 
 from spark_queue import FencedError, Queue, StoreError, open_store
 from spark_queue.message import messages
 from spark_queue.options import QueueOptions
+from spark_queue.spark import ahead, backlog, keeper
+from spark_queue.spark import consumer as consumer_module
 from spark_queue.spark.ahead import Ahead
 from spark_queue.spark.consumer import Consumer, Offset, commit_named
 from spark_queue.store import owner
 from spark_queue.store.facts import about
 from spark_queue.store.owner import Ownership, owner_of, revoke
 from spark_queue.store.policy import note_settled
+from tests.waiting import until
 
 MOST, LEAST, EXACTLY = "at-most-once", "at-least-once", "exactly-once"
 
@@ -53,13 +58,75 @@ def taken_over(url, queue, start):
         revoke(store, queue, start["consumer"])
 
 
+class Clock:
+    """The server's time as owners of consumers see it. It moves only while one of them waits to take over."""
+
+    def __init__(self, monkeypatch, *stores):
+        self.now = stores[0].now()
+        self.looks = 0
+        self.meanwhile = lambda: None  #: what happens between two looks of the one that waits
+        for store in stores:
+            monkeypatch.setattr(store, "now", lambda: self.now)
+        monkeypatch.setattr(owner, "time", SimpleNamespace(sleep=self.sleep))
+
+    def sleep(self, seconds):
+        self.now += round(seconds * 1000)
+        self.looks += 1
+        self.meanwhile()
+
+
+@pytest.fixture
+def brisk(monkeypatch):
+    """Make living processes of consumers tell so often, and make none count as gone because it was slow to."""
+    monkeypatch.setattr(keeper, "BEAT", 0.05)
+    monkeypatch.setattr(owner, "LIFE", 3_600_000)
+
+
+@pytest.fixture
+def renewing(monkeypatch):
+    """Make consumers renew leases of an hour every 50 ms: a machine that stands still for a while loses none.
+
+    By default they renew after a third of the lease, which this checks.
+    """
+    monkeypatch.setattr(keeper, "BEAT", 0.05)
+
+    def make(options, *rest):
+        made = keeper.Keeper(options, *rest)
+        assert made._pause == options.reserve_timeout / 3000
+        made._pause = 0.05
+        return made
+
+    monkeypatch.setattr(consumer_module, "Keeper", make)
+    return {"reserveTimeout": "1h"}
+
+
+def renewed(url, queue, tags):
+    """Wait until the leases of just these tags have been renewed twice."""
+    with open_store(url) as store:
+
+        def ends():
+            return {one.tag.partition("/")[2].partition("/")[2]: one.until for one in store.reservations(queue)}
+
+        for _ in range(2):
+            before = ends()
+            assert set(before) == set(tags)
+            until(lambda: all(end > before[tag] for tag, end in ends().items()))  # noqa: B023
+        assert store.reserve(queue, "rival", 100) == []
+
+
 def all_come(url, name, consumer, start, seen, ids):
     """Beside what was seen, all else comes, each once: what was reserved late is given back after a while."""
-    end = time.monotonic() + 20
-    while len(seen) < len(ids) and time.monotonic() < end:
+    assert consumer._strays_at <= time.monotonic() + consumer._options.retry_timeout / 1000
+    consumer._strays_at = 0.0  # that while is over
+
+    def come():
+        nonlocal start
         offset = consumer.next(start, 5_000)
-        seen += fetched(url, name, consumer.plan(start, offset))
+        seen.extend(fetched(url, name, consumer.plan(start, offset)))
         start = offset
+        return len(seen) >= len(ids)
+
+    until(come)
     consumer.next(start, 1)
     assert sorted(seen) == sorted(ids)
     with open_store(url) as store:
@@ -70,7 +137,7 @@ def all_come(url, name, consumer, start, seen, ids):
 def test_what_a_predecessor_reserves_late_is_neither_lost_nor_kept(any_url, name, consumers, late):
     with Queue(any_url, name) as queue:
         ids = queue.push_many([{"n": n} for n in range(3_000)])
-    old, new = (consumers(any_url, name, delivery="exactly-once", retryTimeout="300ms") for _ in range(2))
+    old, new = (consumers(any_url, name, delivery="exactly-once") for _ in range(2))
     start, waits, go = old.initial, threading.Event(), threading.Event()
     claim = old._store._claim
 
@@ -83,7 +150,7 @@ def test_what_a_predecessor_reserves_late_is_neither_lost_nor_kept(any_url, name
     old._store._claim = stand_still
     thread = threading.Thread(target=old.next, args=(start, 1_200))
     thread.start()
-    waits.wait()
+    assert waits.wait(60)
     taken_over(any_url, name, start)
     offset = new.next(start, 1_200)
     assert offset["rows"] == [600]
@@ -99,6 +166,7 @@ def test_what_a_predecessor_reserves_late_is_neither_lost_nor_kept(any_url, name
     all_come(any_url, name, new, start, seen, ids)
 
 
+@pytest.mark.usefixtures("brisk")
 def test_the_first_batch_that_comes_again_is_owned_by_the_consumer_that_its_offset_names(any_url, name, consumers):
     with Queue(any_url, name) as queue:
         queue.push_many(list(range(10)))
@@ -130,25 +198,15 @@ def test_a_batch_comes_again_as_what_it_was_planned(any_url, name, consumers, de
         assert new.backlog().keys() >= {"seq", "ready"} and "delivery" not in new.backlog()
 
 
-def test_a_living_owner_is_not_taken_over(any_url, name):
+def test_a_living_owner_is_not_taken_over(any_url, name, monkeypatch):
     with open_store(any_url) as store, open_store(any_url) as other:
         first, second = Ownership(store, name, "c/1"), Ownership(other, name, "c/1")
+        clock = Clock(monkeypatch, store, other)
         first.take()
-        alive = threading.Event()
-
-        def live():
-            with open_store(any_url) as mine:
-                while not alive.wait(0.2):
-                    first.on(mine).renew()
-
-        thread = threading.Thread(target=live)
-        thread.start()
-        try:
-            with pytest.raises(FencedError, match=f"is run by process {os.getpid()} on"):
-                second.take()
-        finally:
-            alive.set()
-            thread.join()
+        clock.meanwhile = lambda: clock.looks < 20 or first.renew()
+        with pytest.raises(FencedError, match=f"is run by process {os.getpid()} on"):
+            second.take()
+        assert clock.looks == 20, "at its first sign of life"
         first.check()
         Ownership(other, name, "c/2").take()  # another checkpoint is another consumer
         store.drop(name)
@@ -156,22 +214,14 @@ def test_a_living_owner_is_not_taken_over(any_url, name):
 
 def test_an_owner_that_is_about_to_end_is_waited_for(any_url, name, monkeypatch):
     """A query that is started again as soon as it has failed meets the failed one's process, which gives back."""
-    monkeypatch.setattr(owner, "LIFE", 2_500)
     with open_store(any_url) as store, open_store(any_url) as other:
         first, second = Ownership(store, name, "c/1"), Ownership(other, name, "c/1")
+        clock = Clock(monkeypatch, store, other)
         first.take()
         first.leave()
-
-        def end():
-            with open_store(any_url) as mine:
-                for _ in range(2):
-                    time.sleep(0.2)
-                    first.on(mine).renew()
-
-        thread = threading.Thread(target=end)
-        thread.start()
+        clock.meanwhile = lambda: clock.looks > 2 or first.renew()
         second.take()
-        thread.join()
+        assert clock.looks == 2 + owner.LIFE / 1000 / owner.LOOK, "until it has been silent for LIFE"
         with pytest.raises(FencedError, match="has taken over"):
             first.renew()
         store.drop(name)
@@ -179,27 +229,27 @@ def test_an_owner_that_is_about_to_end_is_waited_for(any_url, name, monkeypatch)
 
 def test_a_dead_owner_is_taken_over_at_once_and_a_silent_one_after_a_while(sqlite_url, name, monkeypatch):
     program = (
-        "import sys; from spark_queue import open_store; from spark_queue.store.owner import Ownership\n"
-        "with open_store(sys.argv[1]) as store: Ownership(store, sys.argv[2], 'c/1').take()"
+        "import sys; from spark_queue import open_store; from spark_queue.store import owner\n"
+        "owner.LIFE = 3_600_000\n"
+        "with open_store(sys.argv[1]) as store: owner.Ownership(store, sys.argv[2], 'c/1').take()"
     )
     subprocess.run(
         [sys.executable, "-c", program, sqlite_url, name], check=True, env=os.environ | {"PYTHONPATH": "."}
     )
     with open_store(sqlite_url) as store:
         assert owner_of(store, name, "c/1") is None
-        begun = time.monotonic()
+        clock = Clock(monkeypatch, store)
         mine = Ownership(store, name, "c/1")
         mine.take()
-        assert time.monotonic() - begun < 5
+        assert clock.looks == 0
         # now of another machine, of which nobody can tell whether its process lives
         key = about(name, "consumer", "c/1")
         note = store.note(key)
         assert note is not None
         store.set_note(key, note.value | {"host": "elsewhere", "until": store.now() + 700}, note.version)
         next_one = Ownership(store, name, "c/1")
-        begun = time.monotonic()
         next_one.take()
-        assert 0.4 < time.monotonic() - begun < 5
+        assert clock.looks == 7
         with pytest.raises(FencedError, match=f"process {os.getpid()} on .* has taken over"):
             mine.renew()
         with pytest.raises(FencedError):
@@ -217,9 +267,7 @@ def test_a_zombie_and_another_process_of_the_same_number_are_dead(sqlite_url, na
         note = store.note(key)
         assert note is not None and owner_of(store, name, "c/1") is not None
         child = subprocess.Popen([sys.executable, "-c", ""])
-        end = time.monotonic() + 20
-        while owner._started(child.pid) and time.monotonic() < end:
-            time.sleep(0.01)  # it has ended, and nobody has asked for its exit code yet
+        until(lambda: not owner._started(child.pid))  # it has ended, and nobody has asked for its exit code yet
         assert owner._started(child.pid) == 0
         child.wait()
         store.set_note(key, note.value | {"started": note.value["started"] + 1}, note.version)
@@ -262,20 +310,22 @@ def test_what_an_offset_names_as_empty_is_not_committed(any_url, name):
 
 
 def test_a_backlog_that_takes_long_to_count_is_counted_rarely(sqlite_url, name, consumers, monkeypatch):
-    monkeypatch.setattr("spark_queue.spark.backlog.IDLE", 0.0)
-    consumer, looks = consumers(sqlite_url, name), []
+    consumer, looks, now = consumers(sqlite_url, name), [], 1_000.0
+    monkeypatch.setattr(backlog, "time", SimpleNamespace(monotonic=lambda: now))
     sizes = consumer._store.sizes
 
     def slow(queue):
+        nonlocal now
         looks.append(queue)
-        time.sleep(0.1)
+        now += 3
         return sizes(queue)
 
     monkeypatch.setattr(consumer._store, "sizes", slow)
-    for _ in range(5):
+    for _ in range(6):
         consumer.backlog()
-    assert len(looks) == 1
-    consumer._backlog._rest = 0.0
+        now += backlog.IDLE
+    assert len(looks) == 1, "it rests for 60 s, which is not over"
+    now += 0.1
     consumer.backlog()
     assert len(looks) == 2
 
@@ -292,10 +342,14 @@ def reserved(url, queue):
         return dict(found)
 
 
+def later_than(store, moment):
+    """Wait until it is later than that moment (ms), also for a client that knows the time some ms wrong."""
+    until(lambda: store.now() > moment + 50)
+
+
 def eventually(look, wanted):
-    end = time.monotonic() + 20
-    while look() != wanted and time.monotonic() < end:
-        time.sleep(0.01)
+    with suppress(AssertionError):  # which would not tell what there is instead
+        until(lambda: look() == wanted)
     assert look() == wanted
 
 
@@ -351,7 +405,7 @@ def test_a_batch_that_is_planned_twice_is_followed_by_one(sqlite_url, name, cons
 
 def killed(consumer):
     """As if its process were gone, once it has reserved ahead what it can."""
-    consumer._ahead._now.rows.result(20)
+    consumer._ahead._now.rows.result(60)
     consumer._ahead._now = None
     consumer.close()
     taken_over(consumer._options.url, consumer._queue, consumer.planned)
@@ -393,7 +447,7 @@ def test_a_run_to_the_end_that_is_killed_and_started_again_leaves_nothing(any_ur
     new.stop_at_now()
     seen, start = fetched(any_url, name, new.plan(old.initial, offset)), offset
     with Queue(any_url, name) as queue:
-        time.sleep(0.05)
+        later_than(queue.store, new._before)
         queue.push("later")
     while (offset := new.next(start, 10, ahead=True)) != start:
         seen += fetched(any_url, name, new.plan(start, offset))
@@ -403,19 +457,15 @@ def test_a_run_to_the_end_that_is_killed_and_started_again_leaves_nothing(any_ur
         assert store.sizes(name).total == 1
 
 
-def test_the_lease_of_what_a_killed_process_had_reserved_ahead_is_renewed(sqlite_url, name, consumers):
+def test_the_lease_of_what_a_killed_process_had_reserved_ahead_is_renewed(sqlite_url, name, consumers, renewing):
     with Queue(sqlite_url, name) as queue:
         queue.push_many(list(range(20)))
-    old, new = (consumers(sqlite_url, name, reserveTimeout="1500ms") for _ in range(2))
+    old, new = (consumers(sqlite_url, name, **renewing) for _ in range(2))
     offset = old.next(old.initial, 10, ahead=True)
     old.plan(old.initial, offset)
     killed(old)
     new.plan(old.initial, offset)
-    with open_store(sqlite_url) as store:
-        end = time.monotonic() + 2.5
-        while time.monotonic() < end:
-            assert store.reserve(name, "rival", 100) == []
-            time.sleep(0.05)
+    renewed(sqlite_url, name, ["1/0", "2/0"])
     assert sum(new.next(offset, 10)["rows"]) == 10
 
 
@@ -441,20 +491,21 @@ def test_a_process_that_ends_gives_back_what_it_has_reserved_ahead(any_url, name
 def test_a_process_that_ends_while_it_reserves_ahead_waits_for_that(sqlite_url, name, consumers, monkeypatch):
     with Queue(sqlite_url, name) as queue:
         queue.push_many(list(range(20)))
+    monkeypatch.setattr(ahead, "GRACE", 60)
     consumer = consumers(sqlite_url, name, delivery="exactly-once")
     offset = consumer.next(consumer.initial, 10, ahead=True)
     waits, claim = threading.Event(), type(consumer._store)._claim
 
     def slow(*arguments):
         waits.set()
-        time.sleep(0.5)
+        until(lambda: not consumer.holds_ahead, what="the end of the process")
         return claim(*arguments)
 
     monkeypatch.setattr(type(consumer._store), "_claim", slow)
     consumer.plan(consumer.initial, offset)
-    waits.wait()
+    assert waits.wait(60)
     consumer.close()
-    time.sleep(1)
+    until(lambda: "spark_queue ahead" not in {one.name for one in threading.enumerate()})
     assert reserved(sqlite_url, name) == {1: 10}
 
 
@@ -516,11 +567,11 @@ def test_one_that_stood_still_before_it_reserves_ahead_takes_nothing(any_url, na
     monkeypatch.setattr(Ownership, "check", stand_still)
     first = old.next(old.initial, 10, ahead=True)
     old.plan(old.initial, first)
-    assert waits.wait(20)
+    assert waits.wait(60)
     taken_over(any_url, name, first)
     new.plan(old.initial, first)
     go.set()
-    assert isinstance(old._ahead._now.rows.exception(20), FencedError)
+    assert isinstance(old._ahead._now.rows.exception(60), FencedError)
     assert reserved(any_url, name) == {1: 10}
 
 
@@ -537,11 +588,11 @@ def test_what_a_batch_gives_back_itself_is_not_in_the_batch_reserved_meanwhile(a
     monkeypatch.setattr(Ownership, "check", late)
     first = consumer.next(consumer.initial, 10, ahead=True)
     consumer.plan(consumer.initial, first)
-    time.sleep(0.1)  # a store's idea of the server's time may be some ms wrong
     with open_store(any_url) as store:  # what `operation=settle` does
+        later_than(store, store.now())
         note_settled(store, name, first["consumer"].partition("/")[0], 1)
         store.rollback(name, first["consumer"], ids[:1])
-    time.sleep(0.1)
+        until(lambda: store.ready(name, 10) == 6, what="what was given back may be taken")
     go.set()
     second = consumer.next(first, 100, ahead=True)
     assert fetched(any_url, name, consumer.plan(first, second)) == ids[10:]
@@ -550,7 +601,7 @@ def test_what_a_batch_gives_back_itself_is_not_in_the_batch_reserved_meanwhile(a
 def test_one_that_stands_still_while_it_reserves_ahead_takes_nothing_from_its_successor(any_url, name, consumers):
     with Queue(any_url, name) as queue:
         ids = queue.push_many([{"n": n} for n in range(4_000)])
-    old, new = (consumers(any_url, name, delivery="exactly-once", retryTimeout="300ms") for _ in range(2))
+    old, new = (consumers(any_url, name, delivery="exactly-once") for _ in range(2))
     waits, go, claim = threading.Event(), threading.Event(), type(old._store)._claim
 
     def stand_still(store, queue, tag, *rest):
@@ -564,7 +615,7 @@ def test_one_that_stands_still_while_it_reserves_ahead_takes_nothing_from_its_su
         patch.setattr(type(old._store), "_claim", stand_still)
         offset = old.next(start, 1_000, ahead=True)
         old.plan(start, offset)
-        waits.wait()
+        assert waits.wait(60)
         taken_over(any_url, name, offset)
         seen = fetched(any_url, name, new.plan(start, offset))
         start, offset = offset, new.next(offset, 1_000)
@@ -595,16 +646,13 @@ def test_a_failure_to_reserve_ahead_is_that_of_the_next_batch(sqlite_url, name, 
     assert (following["seq"], sum(following["rows"])) == (2, 10)
 
 
-def test_the_lease_of_what_is_reserved_ahead_is_renewed(sqlite_url, name, consumers):
+def test_the_lease_of_what_is_reserved_ahead_is_renewed(sqlite_url, name, consumers, renewing):
     with Queue(sqlite_url, name) as queue:
         queue.push_many(list(range(20)))
-    consumer = consumers(sqlite_url, name, reserveTimeout="1500ms")
+    consumer = consumers(sqlite_url, name, **renewing)
     offset = consumer.next(consumer.initial, 10, ahead=True)
     consumer.plan(consumer.initial, offset)
     eventually(lambda: reserved(sqlite_url, name), {1: 10, 2: 10})
-    with open_store(sqlite_url) as store:
-        first = {one.tag: one.until or 0 for one in store.reservations(name)}
-        eventually(lambda: all((one.until or 0) > first[one.tag] for one in store.reservations(name)), True)
-        assert store.reserve(name, "rival", 100) == []
+    renewed(sqlite_url, name, ["1/0", "2/0"])
     following = consumer.next(offset, 10, ahead=True)
     assert (following["seq"], sum(following["rows"])) == (2, 10)
