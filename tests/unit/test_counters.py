@@ -9,8 +9,7 @@ import os
 import subprocess
 import sys
 import threading
-import time
-from functools import partial
+import weakref
 
 import pytest
 
@@ -18,26 +17,24 @@ from spark_queue.errors import StoreError, StoreUnavailable
 from spark_queue.store import counters, pauses
 from spark_queue.store.counters import Counters, Statistics
 from spark_queue.store.pauses import Pauses
-from tests.chaos import processes
-
-#: Seconds after which what should have happened has not.
-DEADLINE = 60
-
-until = partial(processes.until, seconds=DEADLINE, pause=0.002)
+from tests.unit.clock import Clock
+from tests.waiting import until
 
 
 def test_what_is_counted_in_a_tenth_of_a_second_is_written_together(monkeypatch):
-    monkeypatch.setattr(counters, "PERIOD", 0.2)
-    written = []
+    clock, written = Clock(monkeypatch, counters), []
     mine = Counters(written.append)
     for _ in range(1_000):
         mine.add("a", put=2, get=0)
         mine.add("b", reserve=1)
+    clock.advance(0.09)
     assert written == []
-    until(lambda: written)
+    clock.advance(0.02)
     assert written == [{"a": {"put": 2_000}, "b": {"reserve": 1_000}}]
     mine.add("a", put=1)
-    until(lambda: len(written) == 2)
+    clock.advance(0.09)
+    assert len(written) == 1
+    clock.advance(0.02)
     assert written[1] == {"a": {"put": 1}}
 
 
@@ -80,8 +77,7 @@ def test_what_cannot_be_written_is_kept_and_told_once(monkeypatch, caplog):
 
 
 def test_a_client_that_is_closed_opens_nothing_again(monkeypatch):
-    monkeypatch.setattr(counters, "PAUSE", 0.02)
-    tried = []
+    clock, tried = Clock(monkeypatch, counters), []
 
     def write(counts):
         tried.append(counts)
@@ -90,12 +86,14 @@ def test_a_client_that_is_closed_opens_nothing_again(monkeypatch):
     mine = Counters(write)
     mine.add("a", put=1)
     mine.close()
-    time.sleep(0.3)
+    clock.advance(3_600)
     assert len(tried) == 1
     mine.add("a", put=1)
-    until(lambda: len(tried) > 1)
-    assert tried[1] == {"a": {"put": 2}}
+    clock.advance(counters.PAUSE)
+    assert tried[1:] == [{"a": {"put": 2}}]
     mine.close()
+    clock.advance(3_600)
+    assert len(tried) == 3
 
 
 def test_threads_lose_no_count(monkeypatch):
@@ -171,12 +169,13 @@ def test_a_client_that_nobody_has_any_more_is_forgotten(monkeypatch):
     mine = Counters(written.append)
     mine.add("a", put=1)
     until(lambda: written)
-    before = len(counters._unwritten)
+    there = weakref.ref(mine)
+    assert there() in counters._unwritten
     del mine
 
     def gone():
         gc.collect()
-        return len(counters._unwritten) < before
+        return there() is None
 
     until(gone)
 
@@ -185,14 +184,15 @@ def test_a_client_that_nobody_has_any_more_is_forgotten(monkeypatch):
 
 
 def test_a_flag_is_asked_for_when_what_is_known_is_too_old(monkeypatch):
-    monkeypatch.setattr(pauses, "KNOWN", 0.25)
-    asked, flag = [], [True]
+    clock, asked, flag = Clock(monkeypatch, pauses), [], [True]
     mine = Pauses(lambda queue: asked.append(queue) or flag[0])
     assert [mine.paused("q", 0.05) for _ in range(5)] == [True] * 5
     assert asked == ["q"]
     flag[0] = False
     assert not mine.paused("other", 0.05)
-    time.sleep(0.06)
+    clock.advance(0.04)
+    assert mine.paused("q", 0.05), "it is believed so long"
+    clock.advance(0.02)
     assert not mine.paused("q", 0.05)
     mine.learn("q", True)
     assert mine.paused("q", 0.05)

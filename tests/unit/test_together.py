@@ -27,10 +27,15 @@ class Steps:
         return [asyncio.ensure_future(self.together.ask(key, one)) for one in asked]
 
     async def come(self, *let):
-        await asyncio.sleep(0.001)
+        await self.turns()
         for _ in let:
             self.let.release()
-        await asyncio.sleep(0.001)
+        await self.turns()
+
+    async def turns(self):
+        """Let the loop turn until whatever can go on has gone on: each step takes a few turns."""
+        for _ in range(100):
+            await asyncio.sleep(0)
 
 
 def run(test):
