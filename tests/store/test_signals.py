@@ -15,16 +15,18 @@ from redis import Redis
 from spark_queue import Queue, open_store
 from spark_queue.errors import StoreError
 from spark_queue.message import pushes
-from spark_queue.store import base, signals
+from spark_queue.store import base, signals, sqlite
+from tests.unit.clock import Clock
+from tests.waiting import until
 
-#: Seconds that nobody waits who has been woken.
-LONG = 60
+#: ms that a wait lasts which nothing ends: far longer than a test waits for its end.
+HOUR = 3_600_000
 
 
 @pytest.fixture
-def deaf_for_a_minute(monkeypatch):
-    """Who waits looks by himself after LONG seconds only, so that nothing but a signal can wake him in time."""
-    monkeypatch.setattr(base, "POLL", LONG * 1000)
+def deaf_for_an_hour(monkeypatch):
+    """Who waits looks by himself after an HOUR only, so that nothing but a signal can wake him in a test's time."""
+    monkeypatch.setattr(base, "POLL", HOUR)
 
 
 @pytest.fixture
@@ -34,26 +36,34 @@ def other(url):
         yield opened
 
 
-def waiting(store, queue):
-    """Begin to wait; gives what joins the wait and tells whether a message came, and how long it took (s)."""
-    took = []
-    begun = threading.Event()
+class Waiter:
+    """A thread that waits for a message for an HOUR. It hears, has looked, and is about to sleep."""
 
-    def wait():
-        store.wait(queue, 0)  # from now on it hears
-        begun.set()
-        start = time.monotonic()
-        took.append((store.wait(queue, LONG * 1000), time.monotonic() - start))
+    def __init__(self, monkeypatch, store, queue, hint=False):
+        self.sleeps, self.came, listen = 0, [], store._listen
 
-    thread = threading.Thread(target=wait)
-    thread.start()
-    assert begun.wait(LONG)
+        def counted(*arguments):
+            self.sleeps += 1
+            listen(*arguments)
 
-    def join():
-        thread.join(LONG)
-        return took[0]
+        monkeypatch.setattr(store, "_listen", counted)
+        wait = lambda: self.came.append(store.wait(queue, HOUR, hint=hint))  # noqa: E731
+        threading.Thread(target=wait, daemon=True).start()
+        self.sleeps_again(0)
 
-    return join
+    def sleeps_again(self, before):
+        """Wait until it has fallen asleep once more than it had before."""
+        until(lambda: self.sleeps > before, what="a waiter that sleeps")
+
+    def woken(self):
+        """Wait until it is awake, and return whether a message came."""
+        return until(lambda: self.came, what="the end of a wait")[0]
+
+
+@pytest.fixture
+def waiting(monkeypatch):
+    """Begin to wait: `waiting(store, queue)`."""
+    return lambda *what, **how: Waiter(monkeypatch, *what, **how)
 
 
 def hold(store, queue, tag):
@@ -62,7 +72,7 @@ def hold(store, queue, tag):
 
 
 @pytest.mark.parametrize("act", ["push", "publish", "rollback", "move", "scheduled"])
-def test_whoever_brings_a_message_wakes_who_waits(deaf_for_a_minute, store, other, name, act):
+def test_whoever_brings_a_message_wakes_who_waits(deaf_for_an_hour, waiting, store, other, name, act):
     tag = f"c-{name}/0"
     if act == "publish":
         other.stage(name, f"{name}/0/a", pushes(["x"]))
@@ -70,8 +80,7 @@ def test_whoever_brings_a_message_wakes_who_waits(deaf_for_a_minute, store, othe
         hold(other, name, tag)
     elif act == "move":
         other.push(f"{name}.other", pushes(["x"]))
-    woken = waiting(store, name)
-    time.sleep(random.uniform(0.05, 0.2))
+    waiter = waiting(store, name)
     if act == "push":
         other.push(name, pushes(["x"]))
     elif act == "publish":
@@ -82,40 +91,40 @@ def test_whoever_brings_a_message_wakes_who_waits(deaf_for_a_minute, store, othe
         other.move(f"{name}.other", name)
     else:
         other.push(name, pushes(["x"], delay=300))  # its signal says when
-    came, took = woken()
-    assert came
-    assert took < LONG / 2
+    assert waiter.woken()
 
 
 @pytest.mark.parametrize("hint", [False, True])
-def test_a_signal_alone_is_a_hint_that_wakes_who_asks_for_it(store, other, name, hint):
-    assert not store.wait(name, 0)  # from now on it hears
-    time.sleep(2 * base.FRESH / 1000)  # and that look is forgotten
-    later = threading.Timer(0.2, lambda: other.push(name, pushes(["x"], delay=LONG * 1000)))
-    later.start()
-    woken = store.wait(name, 1_500, hint=hint)
-    later.join()
-    assert woken == (hint and isinstance(store, signals.SignallingStore)), "a file that changes says of no queue"
-    assert not store.wait(name, 100, hint=hint), "nothing is due"
+def test_a_signal_alone_is_a_hint_that_wakes_who_asks_for_it(deaf_for_an_hour, waiting, store, other, name, hint):
+    waiter = waiting(store, name, hint=hint)
+    before = waiter.sleeps
+    other.push(name, pushes(["x"], delay=HOUR))
+    if hint and isinstance(store, signals.SignallingStore):
+        assert waiter.woken()
+    else:  # a file that changes says of no queue
+        waiter.sleeps_again(before)
+        assert not waiter.came
+        other.push(name, pushes(["now"]))
+        assert waiter.woken()
+        assert store.reserve(name, "c/1", 1) == [1]
+    assert not store.wait(name, 0, hint=hint), "nothing is due"
 
 
-def test_what_comes_between_a_look_and_the_sleep_is_heard(deaf_for_a_minute, store, other, name, monkeypatch):
-    look = store._next_mature
+def test_what_comes_between_a_look_and_the_sleep_is_heard(deaf_for_an_hour, waiting, store, other, name, monkeypatch):
+    look, rung = store._next_mature, store._rung(name)
 
     def looked(queue):
         found = look(queue)
         if found is None:
             other.push(queue, pushes(["x"]))
-            time.sleep(0.3)  # until its signal is here
+            until(lambda: store._rung(queue) != rung, what="its signal")
         return found
 
     monkeypatch.setattr(store, "_next_mature", looked)
-    start = time.monotonic()
-    assert store.wait(name, LONG * 1000)
-    assert time.monotonic() - start < LONG / 2
+    assert waiting(store, name).woken()
 
 
-def test_no_wake_up_falls_between_a_look_and_a_sleep(deaf_for_a_minute, store, other, name):
+def test_no_wake_up_falls_between_a_look_and_a_sleep(deaf_for_an_hour, store, other, name):
     """Pushes come at any moment of a consumer's round, and several in one window."""
     wanted = 60
     taken = []
@@ -123,55 +132,46 @@ def test_no_wake_up_falls_between_a_look_and_a_sleep(deaf_for_a_minute, store, o
     def consume():
         with Queue(store, name) as queue:
             while len(taken) < wanted:
-                got = queue.reserve(10, timeout=LONG / 2)
-                assert got, f"nothing came after {len(taken)}"
-                taken.extend(got)
+                got = queue.reserve(10, timeout=HOUR / 1000)
                 queue.commit(*got)
+                taken.extend(got)
 
-    thread = threading.Thread(target=consume)
+    thread = threading.Thread(target=consume, daemon=True)
     thread.start()
     for number in range(wanted):
         other.push(name, pushes([number]))
         time.sleep(random.choice((0, 0.001, 0.01, 0.06)))
-    thread.join(LONG)
+    until(lambda: not thread.is_alive(), what=f"the last of {wanted} messages")
     assert {one.payload for one in taken} == set(range(wanted))
     assert len(taken) == wanted
 
 
-def test_who_waits_is_awake_within_fifty_milliseconds(deaf_for_a_minute, store, other, name):
-    took = []
-    for number in range(9):
-        woken = waiting(store, name)
-        time.sleep(0.1)
-        pushed = time.monotonic()
-        other.push(name, pushes(["x"]))
-        assert woken()[0]
-        took.append(time.monotonic() - pushed)
-        store.reserve(name, f"c/{number}", 1)
-        store.commit(name, f"c/{number}")
-    assert min(took) < 0.05, took  # a machine that does something else as well makes some of them late
+def test_who_waits_is_woken_by_the_push_itself(deaf_for_an_hour, waiting, store, other, name, monkeypatch):
+    """No timer delays the first signal, and a file is looked at often."""
+    waiter = waiting(store, name)
+    Clock(monkeypatch, signals)  # no timer of signals ends
+    other.push(name, pushes(["x"]))
+    assert waiter.woken()
+    assert sqlite.GLANCE <= 0.05
 
 
-def test_threads_that_share_a_store_need_no_signal(deaf_for_a_minute, monkeypatch, store, name):
+def test_threads_that_share_a_store_need_no_signal(deaf_for_an_hour, waiting, monkeypatch, store, name):
     if isinstance(store, signals.SignallingStore):
         monkeypatch.setattr(store, "_send", lambda *_: None)
-    woken = waiting(store, name)
-    time.sleep(0.1)
+    waiter = waiting(store, name)
     store.push(name, pushes(["x"]))
-    came, took = woken()
-    assert came
-    assert took < LONG / 2
+    assert waiter.woken()
 
 
-def test_a_resume_wakes_who_waits_and_a_pause_keeps_him_asleep(deaf_for_a_minute, store, other, name):
-    woken = waiting(store, name)
+def test_a_resume_wakes_who_waits_and_a_pause_keeps_him_asleep(deaf_for_an_hour, waiting, store, other, name):
+    waiter = waiting(store, name)
     other.pause(name)
+    before = waiter.sleeps
     other.push(name, pushes(["x"]))
-    time.sleep(0.5)
-    resumed = time.monotonic()
+    waiter.sleeps_again(before + 2)  # it has seen the message, and reads the flag now and then
+    assert not waiter.came
     other.resume(name)
-    assert woken()[0]
-    assert 0 < time.monotonic() - resumed < LONG / 2
+    assert waiter.woken()
 
 
 @pytest.mark.stores(server=True)
@@ -183,10 +183,8 @@ def test_a_pause_is_told_by_a_signal_which_is_no_message(url_of, scheme, monkeyp
         monkeypatch.setattr(store._pauses, "_ask", lambda one: asked.append(one) or False)
         for paused, rings in ((True, 0), (False, 1), (True, 1), (False, 2)):
             (other.pause if paused else other.resume)(queue)
-            end = time.monotonic() + LONG
-            while store._pauses.paused(queue, LONG) is not paused or store._rung(queue) != rung + rings:
-                assert time.monotonic() < end
-                time.sleep(0.005)
+            heard = paused, rung + rings
+            until(lambda heard=heard: (store._pauses.paused(queue, HOUR), store._rung(queue)) == heard)
         assert len(asked) <= 1, "at first, when nothing was known"
         other.drop(queue)
 
@@ -224,17 +222,15 @@ def test_pauses_on_mongodb_are_signalled_as_keuss_does(mongodb_url):
         store.drop(queue)
 
 
-def test_messages_arrive_though_every_signal_is_lost(monkeypatch, store, other, name):
+def test_messages_arrive_though_every_signal_is_lost(monkeypatch, waiting, store, other, name):
     if isinstance(store, signals.SignallingStore):
         monkeypatch.setattr(other._sender, "_send", lambda *_: None)
     else:
         monkeypatch.setattr(store, "_rung", lambda *_: 0)
     monkeypatch.setattr(base, "POLL", 100)
-    woken = waiting(store, name)
+    waiter = waiting(store, name)
     other.push(name, pushes(["x"]))
-    came, took = woken()
-    assert came
-    assert took < LONG / 2
+    assert waiter.woken()
 
 
 def test_a_redis_signal_is_as_keuss_sends_it(redis_url):
@@ -245,7 +241,7 @@ def test_a_redis_signal_is_as_keuss_sends_it(redis_url):
         now = store.now()
         store.push(queue, pushes(["x"], delay=60_000))
         message = heard.get_message(timeout=60)
-        assert now + 50_000 < int(message["data"]) < now + 70_000
+        assert now + 59_000 < int(message["data"]) < store.now() + 61_000
         store.push(queue, pushes(["x"]))
         assert heard.get_message(timeout=60)["data"] == b"1", "by 0 keuss would understand that nothing is there"
         store.drop(queue)
@@ -264,7 +260,7 @@ def test_a_mongodb_signal_is_as_keuss_sends_it(mongodb_url):
         store.drop(queue)
 
 
-def test_a_user_who_may_not_signal_still_pushes_and_waits(redis_url, monkeypatch, caplog):
+def test_a_user_who_may_not_signal_still_pushes_and_waits(redis_url, waiting, monkeypatch, caplog):
     monkeypatch.setattr(base, "POLL", 100)
     queue = f"t{uuid.uuid4().hex[:16]}"
     with Redis.from_url(redis_url) as raw:
@@ -273,9 +269,10 @@ def test_a_user_who_may_not_signal_still_pushes_and_waits(redis_url, monkeypatch
         mute = redis_url.replace("redis://", f"redis://{queue}:sesame@")
         try:
             with open_store(mute) as store, caplog.at_level(logging.WARNING):
-                woken = waiting(store, queue)
+                waiter = waiting(store, queue)
                 store.push(queue, pushes(["x"]))
-                assert woken()[0]
+                assert waiter.woken()
+                until(lambda: len(caplog.records) > 1, what="both warnings")
                 store.drop(queue)
         finally:
             raw.acl_deluser(queue)
@@ -288,6 +285,7 @@ def test_a_user_who_may_not_signal_still_pushes_and_waits(redis_url, monkeypatch
 
 
 def test_a_signal_that_cannot_be_sent_does_not_fail_the_push(monkeypatch, caplog, mongodb_url):
+    monkeypatch.setattr(signals, "WINDOW", 0)  # each push has its signal
     queue = f"t{uuid.uuid4().hex[:16]}"
     with open_store(mongodb_url) as store, caplog.at_level(logging.WARNING):
 
@@ -297,7 +295,6 @@ def test_a_signal_that_cannot_be_sent_does_not_fail_the_push(monkeypatch, caplog
         monkeypatch.setattr(store, "_send", refused)
         for _ in range(3):
             assert store.push(queue, pushes(["x"])) == 1
-            time.sleep(0.06)
         assert len(caplog.records) == 1
         store.drop(queue)
 
@@ -306,8 +303,7 @@ def test_a_store_that_is_closed_while_it_hears_goes_quietly(store, name, caplog)
     with caplog.at_level(logging.WARNING):
         store.wait(name, 0)
         store.close()
-        time.sleep(1.5)  # longer than a heartbeat
+        until(lambda: not [one for one in threading.enumerate() if name in one.name], what="the end of its ear")
     assert not caplog.records
-    assert not [one.name for one in threading.enumerate() if name in one.name]
     store.push(name, pushes(["x"]))  # a closed store opens again
     assert store.wait(name, 0)
