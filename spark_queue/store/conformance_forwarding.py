@@ -11,9 +11,8 @@ import pytest
 from spark_queue.errors import MessageError, OptionError
 from spark_queue.message import MESSAGES, PUSHES, Json, messages, pushes
 from spark_queue.store.base import Store
+from spark_queue.store.conformance_waiting import DEADLINE, MINUTE, end_lease
 from spark_queue.store.facts import Sizes
-
-MINUTE = 60_000
 
 
 def taken(store: Store, queue: str, tag: str) -> dict[str, str]:
@@ -82,8 +81,9 @@ class ForwardingContract:
     def test_forwarded_is_what_the_tag_still_holds(self, store: Store, peer: Store, queue: str) -> None:
         other = f"{queue}.other"
         store.push(queue, pushes(["a", "b", "c"]))
-        store.reserve(queue, "c/1", 3, lease=0)
+        store.reserve(queue, "c/1", 3, lease=MINUTE)
         ids = taken(store, queue, "c/1/0")
+        end_lease(store, queue, "c/1")
         assert peer.reserve(queue, "d/1", 1) == [1]
         (lost,) = taken(peer, queue, "d/1/0").values()
         batch = pushes(["A", "B", "C"], ids=[ids["a"], ids["b"], ids["c"]])
@@ -98,10 +98,10 @@ class ForwardingContract:
         store.reserve(queue, "c/1", 1)
         ids = list(taken(store, queue, "c/1/0").values())
         woken: list[bool] = []
-        waiting = threading.Thread(target=lambda: woken.append(peer.wait(other, 10_000)))
+        waiting = threading.Thread(target=lambda: woken.append(peer.wait(other, DEADLINE * 1000)))
         waiting.start()
         store.forward(queue, other, "c/1", staying(ids))
-        waiting.join(10)
+        waiting.join()
         assert woken == [True]
 
     def test_forwarded_is_a_large_batch(self, store: Store, queue: str) -> None:

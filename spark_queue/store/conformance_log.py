@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import signal
 import threading
 import time
@@ -19,10 +17,8 @@ from spark_queue.errors import CheckpointError, OptionError
 from spark_queue.message import messages, pushes
 from spark_queue.store import base, log, open_store
 from spark_queue.store.base import Store
+from spark_queue.store.conformance_waiting import DEADLINE, MINUTE, REAL, die_within, processes, tick, until
 from spark_queue.store.log import Log, Place
-
-#: Seconds until what did not happen will not. MongoDB holds what a dead client had in a transaction for 60.
-DEADLINE = 100
 
 
 def numbered(*numbers: int, **facts: Any) -> Any:
@@ -46,11 +42,13 @@ def read(one: Log, place: Place, most: int = 1_000, *, times: int | None = None)
     return found, place
 
 
-def _seal_for_ever(url: str, queue: str) -> None:
-    """A process that seals, a message or a few at a time, until it is killed."""
+def _seal_until_killed(url: str, queue: str) -> None:
+    """A process that seals, a message or a few at a time, and is killed in the middle."""
     with open_store(url, patience=20) as store:
         mine = Log(store, queue)
         for turn in range(1_000_000):
+            if turn == 1:
+                die_within(30)
             mine.seal(1 + turn % 4)
 
 
@@ -112,15 +110,17 @@ class LogContract:
     @pytest.mark.usefixtures("kept")
     def test_what_is_scheduled_comes_when_it_is_due(self, store: Store, queue: str) -> None:
         one = Log(store, queue)
-        store.push(queue, numbered(2, delay=1_500))
+        store.push(queue, numbered(3, delay=60 * MINUTE))
         store.push(queue, numbered(1))
         before = store.now()
         seen, place = read(one, one.first())
         assert seen == [1]
         assert one.complete(before)
+        before = store.now()
+        store.push(queue, numbered(2, delay=REAL))
         assert one.wait(place, DEADLINE * 1000)
-        assert store.now() >= before + 200
         assert read(one, place)[0] == [2]
+        assert store.now() >= before + REAL
         assert not one.wait(one.end(), 50)
 
     @pytest.mark.usefixtures("kept")
@@ -140,7 +140,7 @@ class LogContract:
             store.push(queue, numbered(number))
             seen, place = read((one, other)[number % 2], place)
             assert seen == [number]
-            time.sleep(0.002)  # what is due in the same moment cannot be told apart
+            tick(store)  # what is due in the same moment cannot be told apart
         assert read(other, start, 4)[0] == list(range(30))
         assert len({one.tag for one in store.reservations(queue, "log")}) <= 12
 
@@ -164,8 +164,7 @@ class LogContract:
         _, place = read(one, start)
         assert one.trim(3_600_000) == 0
         then = store.now()
-        while store.now() <= then + 1:
-            time.sleep(0.001)
+        tick(store)
         store.push(queue, numbered(*range(40, 45)))
         late, place = read(one, place)
         with monkeypatch.context() as patch:
@@ -195,10 +194,8 @@ class LogContract:
         seen, place = read(patient, patient.first())
         assert len(seen) == 5
         one = Log(store, queue, retention=60)
-        end = time.monotonic() + DEADLINE
-        while one.positions[0] < 5:
-            assert one.ahead(place, 10) == []
-            assert time.monotonic() < end
+        until(lambda: one.ahead(place, 10) or one.positions[0] == 5)
+        assert one.ahead(place, 10) == []
         assert store.sizes(queue).total == 0
 
     @pytest.mark.usefixtures("kept")
@@ -238,32 +235,37 @@ class LogContract:
 
     @pytest.mark.usefixtures("kept")
     def test_every_reader_is_woken(self, store: Store, url: str, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(log, "POLL", DEADLINE * 1000)  # nobody looks by himself
+        monkeypatch.setattr(log, "POLL", 2 * DEADLINE * 1000)  # nobody looks by himself
         woken: dict[int, float] = {}
-        ready = threading.Barrier(4)
+        asleep: set[int] = set()
 
         def follow(reader: int) -> None:
             with self.opened(url) as mine:
                 one = Log(mine, queue)
                 place = one.first()
                 mine._rung(queue)  # it hears
-                ready.wait(DEADLINE)
+                listen = mine._listen
+
+                def listening(*arguments: Any) -> None:
+                    asleep.add(reader)
+                    listen(*arguments)
+
+                mine._listen = listening  # type: ignore[method-assign, assignment]
                 while not (pieces := one.ahead(place, 10)):
-                    assert one.wait(place, DEADLINE * 1000)
+                    assert one.wait(place, 2 * DEADLINE * 1000)
                 assert sum(piece.rows for piece in pieces) == 1
                 woken[reader] = time.monotonic()
 
         threads = [threading.Thread(target=follow, args=(reader,)) for reader in range(3)]
         for thread in threads:
             thread.start()
-        ready.wait(DEADLINE)
-        time.sleep(0.1)
+        until(lambda: len(asleep) == 3)
         pushed = time.monotonic()
         store.push(queue, numbered(1))
         for thread in threads:
             thread.join()
         assert len(woken) == 3
-        assert max(woken.values()) - pushed < DEADLINE / 2
+        assert max(woken.values()) - pushed < DEADLINE
 
     @pytest.mark.usefixtures("kept", "small")
     def test_all_readers_agree_whoever_seals(self, store: Store, url: str, queue: str) -> None:
@@ -323,7 +325,7 @@ class LogContract:
             ("retag", True, 1),
             ("reserve", True, 4),
         ):
-            time.sleep(0.002)
+            tick(store)
             store.push(queue, numbered(*range(sent, sent + rows)))
             sent += rows
             found: list[int] = []
@@ -363,7 +365,7 @@ class LogContract:
         store.push(queue, numbered(0))
         seen, place = read(one, one.first())
         for number, name in enumerate(("reserve", "retag"), 1):
-            time.sleep(0.002)
+            tick(store)
             store.push(queue, numbered(number))
             act: Callable[..., Any] = getattr(store, name)
 
@@ -383,17 +385,15 @@ class LogContract:
 
     @pytest.mark.usefixtures("kept")
     def test_a_sealer_that_is_killed_is_missed_by_nobody(self, store: Store, url: str, queue: str) -> None:
-        context = multiprocessing.get_context("fork")
         one, start = Log(store, queue), Log(store, queue).first()
         seen, place, sent = list[int](), start, 0
-        for turn in range(4):
+        for _ in range(4):
             store.push(queue, numbered(*range(sent, sent + 50)))
             sent += 50
-            victim = context.Process(target=_seal_for_ever, args=(url, queue))
+            victim = processes().Process(target=_seal_until_killed, args=(url, queue), daemon=True)
             victim.start()
-            time.sleep(0.03 + 0.02 * turn)
-            os.kill(victim.pid or 0, signal.SIGKILL)
-            victim.join()
+            victim.join(DEADLINE)
+            assert victim.exitcode == -signal.SIGKILL
             end = time.monotonic() + DEADLINE
             while len(seen) < sent:
                 assert time.monotonic() < end, f"{sent - len(seen)} messages did not come"

@@ -16,6 +16,7 @@ from spark_queue.errors import MessageError, OptionError
 from spark_queue.message import Message, messages, new_ids, pushes
 from spark_queue.store import open_store
 from spark_queue.store.base import Store
+from spark_queue.store.conformance_waiting import DEADLINE
 from spark_queue.store.facts import Note, Sizes, Staged, about
 
 
@@ -186,7 +187,7 @@ class StagingContract:
 
         def consume() -> None:
             with open_store(url, patience=20) as mine:
-                sequence, until = 0, time.monotonic() + 20
+                sequence, until = 0, time.monotonic() + DEADLINE
                 while sum(taken) < 3_000 and time.monotonic() < until:
                     sequence += 1
                     if mine.reserve(queue, f"c/{sequence}", 400):
