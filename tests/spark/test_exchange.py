@@ -79,7 +79,9 @@ def world(spark, name, tmp_path):
 
 # --- keuss-server's own cases ---------------------------------------------------------------------------------------
 
-MODES = pytest.mark.parametrize("reserve", [False, True], ids=["pop", "reserve"])
+MODES = pytest.mark.parametrize(
+    "reserve", [pytest.param(False, marks=pytest.mark.full), True], ids=["pop", "reserve"]
+)
 
 
 @MODES
@@ -97,7 +99,7 @@ def test_flows_to_all_dests_correctly(world, reserve):
     assert world.payloads("ns1/__no_route__") == []
 
 
-@MODES
+@pytest.mark.parametrize("reserve", [False, True], ids=["pop", "reserve"])
 def test_flows_to_one_dest_correctly(world, reserve):
     exchange = world.exchange(
         "ns1/in",

@@ -12,10 +12,10 @@ from spark_queue import GraphError
 from spark_queue.exchange.runner import ExchangeGraph
 from spark_queue.graph import NO_ROUTE, TOO_MANY_HOPS, Consumer, Exchange, Graph, Namespace, Place
 from spark_queue.statistics import counted
-from tests.chaos.processes import until
 from tests.chaos.servers import PASSWORD, Server
 from tests.services import ServiceError
 from tests.spark.test_exchange import World, ansi_mode
+from tests.waiting import until
 
 
 class Life(World):
@@ -213,6 +213,7 @@ def server(tmp_path):
     own.kill()
 
 
+@pytest.mark.full  # tests/chaos/test_exchange_servers.py shows the same in short
 def test_exchanges_whose_server_is_down_are_tried_again_and_the_others_go_on(life, server, caplog):
     life.urls["far"] = server.url
     soon = {"retryTimeout": "300ms"}  # for the destinations, too
@@ -244,7 +245,7 @@ def test_exchanges_whose_server_is_down_are_tried_again_and_the_others_go_on(lif
         life.arrive("ns2/beside", *range(5))
         life.push("far/in", 1)
         life.arrive("ns1/from_far", 1)
-        assert set(states(graph).values()) == {"running"}
+        until(lambda: set(states(graph).values()) == {"running"})
         life.emptied("ns2/in")
     said = [one.getMessage().partition(" has failed and starts again in ") for one in caplog.records]
     for name in ("from_far", "to_far"):
@@ -269,6 +270,7 @@ def test_what_would_fail_for_ever_ends_its_exchange_and_no_other(life):
     assert (x.restarts, y.error) == (0, None)
 
 
+@pytest.mark.full
 def test_many_that_cannot_start_are_stopped_at_once(life, server):
     life.urls["far"] = server.url
     graph = life.graph({f"x{n}": life.exchange("far/in", life.to("ns1/out")) for n in range(8)})

@@ -483,6 +483,7 @@ def observed(spark, exchange, name, max_hops, rows):
     return made, counts.get
 
 
+@pytest.mark.full
 @settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(
     to=st.lists(destinations, min_size=1, max_size=5),

@@ -14,8 +14,8 @@ from spark_queue.graph import NO_ROUTE, TOO_MANY_HOPS, Consumer, Graph, Namespac
 from spark_queue.message import messages, pushes
 from spark_queue.statistics import counted, forget
 from tests import stores as registered
-from tests.chaos.processes import until
 from tests.spark.test_exchange import World
+from tests.waiting import until
 
 STORES = registered.schemes()
 MARK = "test"  #: the header that tells the test which of the messages in a queue of everybody's are its own
@@ -228,6 +228,7 @@ def place(queue):
     return f"{STORES[(ord(queue[0]) + int(queue[1:])) % len(STORES)]}/{queue}"
 
 
+@pytest.mark.full
 def test_twenty_exchanges_in_three_databases_route_every_message_once(stores, name):
     wires = {"i0": [f"a{n}" for n in range(4)]}
     wires |= {f"a{n}": [f"b{2 * n}", f"b{2 * n + 1}"] for n in range(4)}

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +17,7 @@ import pyspark
 import pytest
 
 from spark_queue import Queue, UsageError, open_store
+from tests.waiting import until
 
 JOBS = Path(__file__).parents[2] / "jobs"
 sys.path.insert(0, str(JOBS))
@@ -84,10 +84,8 @@ class Jobs:
 
 def stop(process, number, when):
     """Send the signal once `when` is true; the exit code and what was said."""
-    end = time.monotonic() + 90
-    while not when():
-        assert process.poll() is None and time.monotonic() < end, process.communicate()
-        time.sleep(0.02)
+    until(lambda: process.poll() is not None or when(), 240)
+    assert process.poll() is None, process.communicate()
     process.send_signal(number)
     said, told = process.communicate(timeout=300)
     assert str(JOBS) not in told  # no traceback of the job; Spark 4.1 shows one of its own reader process
@@ -206,7 +204,6 @@ def test_a_schema_makes_columns_of_the_payload(jobs):
 # --- as a user runs them --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_drain_that_is_stopped_goes_on_where_it_was(jobs):
     jobs.push(jobs.file("n.txt", "".join(f"{n}\n" for n in range(20_000))))
     target = ["--to", "parquet", "--path", str(jobs.folder / "out"), "--max-records", "500"]
@@ -222,7 +219,7 @@ def test_a_drain_that_is_stopped_goes_on_where_it_was(jobs):
     assert out.count() == out.select("payload").distinct().count() == 20_000
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_drain_without_checkpoint_gives_back_what_it_held(jobs):
     jobs.push(jobs.file("n.txt", "".join(f"{n}\n" for n in range(20_000))))
     running = jobs.start(
@@ -233,7 +230,7 @@ def test_a_drain_without_checkpoint_gives_back_what_it_held(jobs):
     assert code == 143 and (jobs.sizes().ready, jobs.sizes().reserved) == (20_000 - done, 0)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_push_that_is_stopped_leaves_nothing(jobs):
     rows = jobs.file("n.csv", "id,text\n" + "".join(f"{n},x\n" for n in range(400_000)))
     running = jobs.start(sys.executable, str(JOBS / "push.py"), str(rows), "--json")
@@ -242,7 +239,7 @@ def test_a_push_that_is_stopped_leaves_nothing(jobs):
     assert "stopped: nothing pushed" in told
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_push_at_least_once_that_is_stopped_can_be_repeated(jobs):
     rows = jobs.file("n.csv", "id,text\n" + "".join(f"{n},x\n" for n in range(400_000)))
     often = ("--option", "delivery=at-least-once")
@@ -254,7 +251,7 @@ def test_a_push_at_least_once_that_is_stopped_can_be_repeated(jobs):
     assert jobs.push(rows, "--id", "id")["holds"]["ready"] == 400_000
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_drain_under_spark_submit(jobs):
     jobs.push(jobs.file("n.json", '{"carrier": "UA"}\n{"carrier": "WN"}\n'))
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
@@ -329,7 +326,7 @@ def test_what_is_wrong_with_a_graph_is_told_before_spark_starts(jobs, graph):
         exchange.prepare(exchange.parser().parse([str(graph)]))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_graph_that_is_stopped_ends_well(jobs, graph):
     root = str(jobs.folder / "checkpoints")
     running = jobs.start_alone(str(JOBS / "exchange.py"), str(graph), "--checkpoint-root", root, "--json")

@@ -39,7 +39,7 @@ def test_a_notebook_has_the_cells_of_its_program(program):
     assert program.with_suffix(".ipynb").stat().st_size <= build.LARGEST
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(900)
 @NOTEBOOKS
 def test_a_notebook_runs_and_what_it_asserts_holds(program, tmp_path):

@@ -4,28 +4,50 @@ from __future__ import annotations
 
 import json
 import logging
-import statistics
 import threading
 import time
 
+import pytest
+
 from spark_queue import Queue, Statistics, open_store
-from spark_queue.store import base, pauses
+from spark_queue.store import base, pauses, signals, store_class
 from tests.spark.conftest import SPARK
 from tests.spark.test_consumer import consumers, fetched, taken_over  # noqa: F401
+from tests.waiting import until
 
 #: Whether the progress of a query tells what is in its queue: Spark 4.0 and 4.1 do not ask a source for that.
 TELLS = SPARK >= (4, 2)
 
-#: Seconds after which what should have happened has not.
-DEADLINE = 60
+
+@pytest.fixture
+def by_signals(any_url, monkeypatch):
+    """Make clients of the store wait for a signal alone, and never look by themselves. They hear before they look.
+
+    What rings in a file does not say whether a queue goes on: there clients still look at that by themselves.
+    """
+    monkeypatch.setattr(base, "POLL", 3_600_000)
+    if issubclass(store_class(any_url), signals.SignallingStore):
+        monkeypatch.setattr(base, "KNOWN", 3_600)
+        monkeypatch.setattr(signals, "COMING_UP", 60)
 
 
-def until(holds):
-    end = time.monotonic() + DEADLINE
-    while not (found := holds()):
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    return found
+@pytest.fixture
+def listening(any_url, monkeypatch):
+    """Give what waits until a client of the store has looked and found nothing, and sleeps from now on."""
+    of, begun = store_class(any_url), threading.Event()
+    listen = of._listen
+
+    def spy(*arguments):
+        begun.set()
+        listen(*arguments)
+
+    monkeypatch.setattr(of, "_listen", spy)
+
+    def wait():
+        assert begun.wait(60)
+        begun.clear()
+
+    return wait
 
 
 def told(caplog):
@@ -42,7 +64,7 @@ def test_a_consumer_takes_nothing_from_a_paused_queue_and_says_so_once(any_url, 
         start = consumer.next(consumer.initial, 1)
         assert consumer.backlog()["paused"] is False
         queue.pause()
-        time.sleep(pauses.KNOWN + 0.01)
+        consumer._store._pauses.forget(name)  # as after KNOWN
         assert fetched(any_url, name, consumer.plan(consumer.initial, start)), "what it holds goes on"
         for _ in range(3):
             assert consumer.next(start, 1) == start
@@ -50,7 +72,7 @@ def test_a_consumer_takes_nothing_from_a_paused_queue_and_says_so_once(any_url, 
         assert queue.statistics() == Statistics(put=3, reserve=1, commit=1, paused=True)
         assert told(caplog) == [f"queue {name} is paused: nothing is taken from it until it is resumed"]
         queue.resume()
-        time.sleep(pauses.KNOWN + 0.01)
+        consumer._store._pauses.forget(name)
         assert sum(consumer.next(start, 10)["rows"]) == 2
         assert consumer.backlog()["paused"] is False
 
@@ -85,31 +107,26 @@ def test_a_resume_and_a_push_wake_an_idle_consumer_by_their_signals_alone(
     any_url,
     name,
     consumers,  # noqa: F811
-    monkeypatch,
+    by_signals,
+    listening,
 ):
-    monkeypatch.setattr(base, "POLL", 60_000)
-    consumer = consumers(any_url, name, waitTimeout="60s", numPartitions="1")
+    consumer = consumers(any_url, name, waitTimeout="1h", numPartitions="1")
     with Queue(any_url, name) as queue:
         queue.push(0)
         offset = consumer.next(consumer.initial, 10)
-        took = {"push": [], "resume": []}
-        for act in ("push", "resume") * 7:
+        for act in ("push", "resume") * 3:
             if act == "resume":
                 queue.pause()
-                time.sleep(pauses.KNOWN + 0.01)
+                consumer._store._pauses.forget(name)
                 queue.push(1)
             found = []
             thread = threading.Thread(target=lambda: found.append(consumer.next(offset, 10)))  # noqa: B023
             thread.start()
-            time.sleep(0.3)
+            listening()
             assert not found, "it waits"
-            began = time.monotonic()
             queue.push(1) if act == "push" else queue.resume()
-            thread.join(DEADLINE)
-            took[act].append(time.monotonic() - began)
+            thread.join(60)  # how many ms that takes, bench/latency.py tells
             (offset,) = found
-        # How many ms that takes bench/latency.py tells, on a machine that does nothing else.
-        assert all(statistics.median(one) < 1 for one in took.values()), took
 
 
 def test_the_counts_of_a_batch_are_written_with_its_commit(any_url, name, consumers, monkeypatch):  # noqa: F811
@@ -129,6 +146,7 @@ def test_the_counts_of_a_batch_are_written_with_its_commit(any_url, name, consum
 # --- with Spark -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full  # an idle query counts what is in its queue every 10 s
 def test_a_query_sleeps_while_its_queue_is_paused_and_goes_on_when_it_is_resumed(q_any):
     got = []
     q_any.push([{"n": n} for n in range(5)])
@@ -138,7 +156,7 @@ def test_a_query_sleeps_while_its_queue_is_paused_and_goes_on_when_it_is_resumed
         until(lambda: len(got) == 5)
         with q_any.client() as queue:
             queue.pause()
-            time.sleep(pauses.KNOWN + 0.05)
+            time.sleep(pauses.KNOWN + 0.05)  # for so long its process may believe that the queue is not paused
             queue.push_many([{"n": n} for n in range(5, 8)])
 
             def says():

@@ -19,7 +19,7 @@ from spark_queue import GraphError, Queue, open_store, wrap_error
 from spark_queue.exchange import ExchangeGraph, isomorphic
 from spark_queue.graph import Consumer, Graph, Input, Namespace, Place, Processor
 from spark_queue.message import messages as messages_of
-from tests.chaos.processes import until
+from tests.waiting import until
 
 QUICK = {"waitTimeout": "200ms"}
 
@@ -150,7 +150,8 @@ def worked(spark, tmp_path_factory):
             by_itself.push({"x": 7})
     ids = {queue: [one.id for one in graph.messages(f"l/{queue}")] for queue in ("s_pipe", "s_a", "s_b", "s_error")}
     graph.drain(spark, *(name for name in graph.status() if name != "alone"))
-    graph.start(spark, "alone", available_now=True).await_termination(60)
+    graph.start(spark, "alone", available_now=True)
+    until(lambda: graph.await_termination(1))
     stored = [json.loads(line) for line in log.read_text().splitlines()]
     return SimpleNamespace(graph=graph, stored=stored, ids=ids, folder=folder)
 

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,7 @@ from spark_queue.message import messages
 from spark_queue.spark import drain
 from tests.chaos.processes import descendants
 from tests.spark.conftest import SPARK, admission
-
-
-def until(condition, seconds=60):
-    """Wait for something that a query does."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.05)
+from tests.waiting import until
 
 
 def stopped(query):
@@ -72,7 +64,7 @@ def test_a_running_query_takes_what_comes_and_commits_it_before_it_takes_more(q_
     try:
         for n in range(3):
             q_any.push([{"n": n}])
-            until(lambda n=n: len(seen) == n + 1)
+            until(lambda: len(seen) == n + 1)  # noqa: B023
         until(lambda: q_any.sizes().reserved == 0)
     finally:
         stopped(query)
@@ -245,7 +237,7 @@ def test_queries_and_clients_compete_for_a_queue_and_nobody_gets_what_another_ho
                 batch = queue.reserve(5, timeout=0.2)
                 plain.extend(message.payload["n"] for message in batch)
                 queue.commit(*batch)
-                time.sleep(0.05)  # a slow consumer, so that the queries find their share
+                until(lambda: seen or done.is_set())  # so that the queries find their share
 
     thread = threading.Thread(target=consume)
     thread.start()
@@ -270,20 +262,24 @@ def test_queries_and_clients_compete_for_a_queue_and_nobody_gets_what_another_ho
     assert sorted(numbers([seen]) + plain) == list(range(total))
 
 
+def lease_ends(q):
+    """When the leases of the reservations in a queue end (ms), by their tags."""
+    with open_store(q.url) as store:
+        return {one.tag: one.until or 0 for one in store.reservations(q.name)}
+
+
 def test_a_lease_is_renewed_while_its_batch_is_worked_on(q_any):
     q_any.push([{"n": n} for n in range(10)])
-    stolen = []
+    renewed = []
 
     def slow(df, batch_id):
-        rows = df.collect()
-        with q_any.client() as thief:
-            end = time.monotonic() + 4
-            while rows and time.monotonic() < end:
-                stolen.extend(thief.reserve(10))
-                time.sleep(0.1)
+        if df.count():
+            before = lease_ends(q_any)
+            until(lambda: all(end > before[tag] for tag, end in lease_ends(q_any).items()))
+            renewed.append(len(before))
 
-    assert len(numbers(q_any.drain(on_batch=slow, reserveTimeout="1500ms"))) == 10
-    assert stolen == []
+    assert len(numbers(q_any.drain(on_batch=slow, reserveTimeout="6s"))) == 10
+    assert renewed == [1]
     assert q_any.sizes().total == 0
 
 
@@ -295,9 +291,12 @@ def test_what_a_dead_query_held_comes_back_when_its_lease_ends(q_any):
         raise RuntimeError("planned failure")
 
     with pytest.raises(StreamingQueryException):
-        q_any.run(q_any.stream(reserveTimeout="1s"), fail).awaitTermination()
-    with q_any.client() as other:
-        until(lambda: q_any.sizes().ready == 10)
+        q_any.run(q_any.stream(reserveTimeout="1h"), fail).awaitTermination()
+    with q_any.client() as other, open_store(q_any.url) as store:
+        assert other.reserve(10) == []
+        (held,) = store.reservations(q_any.name)
+        assert 0 < (held.until or 0) - store.now() <= 3_600_000
+        assert store.renew(q_any.name, held.tag, 0) == 10  # from now on its lease is over
         assert {message.tries for message in other.reserve(10)} == {1}
 
 
@@ -322,21 +321,20 @@ def test_messages_that_failed_too_often_go_to_the_dead_letter_queue(q_any):
 @admission
 def test_a_query_that_is_stopped_holds_the_batch_it_worked_on_and_no_other(q_any):
     q_any.push([{"n": n} for n in range(50)])
-    batches, go = {}, threading.Event()
+    batches, running = {}, []
 
     def work(df, batch_id):
         rows = numbers([df.collect()])
         assert batches.setdefault(batch_id, rows) == rows, "the batch that was cut short comes again"
         if batch_id == 1:
-            go.wait(60)
+            until(lambda: running and not running[0].isActive, what="the stop of the query")
 
     def start(trigger):
         return q_any.run(q_any.stream(maxRecordsPerTrigger="10", delivery="exactly-once"), work, trigger)
 
-    query = start({"processingTime": "0 seconds"})
+    running.append(start({"processingTime": "0 seconds"}))
     until(lambda: q_any.sizes().reserved == 20 and len(batches) == 2)
-    threading.Timer(0.5, go.set).start()
-    query.stop()
+    running[0].stop()
     until(lambda: q_any.sizes().reserved == 10)
     start({"availableNow": True}).awaitTermination()
     assert sorted(n for rows in batches.values() for n in rows) == list(range(50))
@@ -376,15 +374,19 @@ def test_a_reader_process_that_is_killed_leaves_the_next_batch_to_its_successor(
 @admission
 def test_nothing_is_reserved_ahead_where_that_is_not_wanted(q):
     q.push([{"n": n} for n in range(30)])
-    reserved = []
+    held, done = [], [0]
 
     def look(df, batch_id):
         df.count()
-        time.sleep(0.5)
-        reserved.append(q.sizes().reserved)
+        end = min(lease_ends(q).values())
+        held.append(q.sizes().reserved)
+        assert end - 3_600_000 >= done[-1], "it was reserved when the last batch was done"
+        with open_store(q.url) as store:
+            done.append(store.now())
 
-    q.run(q.stream(maxRecordsPerTrigger="10", reserveAhead="false"), look).awaitTermination()
-    assert reserved == [10, 10, 10]
+    options = {"maxRecordsPerTrigger": "10", "reserveTimeout": "1h"}
+    q.run(q.stream(reserveAhead="false", **options), look).awaitTermination()
+    assert held == [10, 10, 10]
 
 
 # --- settle ---------------------------------------------------------------------------------------------------------
