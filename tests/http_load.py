@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
@@ -90,9 +91,16 @@ class Tally:
 
 
 async def load(
-    url: str, paths: Sequence[str], clients: int, seconds: float, *, dying: bool = False, seed: int = 7
+    url: str,
+    paths: Sequence[str],
+    clients: int,
+    seconds: float = math.inf,
+    *,
+    enough: Callable[[Tally], object] = lambda tally: False,
+    dying: bool = False,
+    seed: int = 7,
 ) -> Tally:
-    """Let so many clients push, reserve, commit and roll back for so long, then take what is left.
+    """Let so many clients push, reserve, commit and roll back for so long, or until it is enough; take what is left.
 
     `paths`: the queues, which the clients share out. `dying`: the server may die and come again; a call that broke
     is made again, by whoever comes next where it was a reservation.
@@ -152,7 +160,7 @@ async def load(
                 if commit:
                     leave(ids, done)
 
-            while time.monotonic() < end:
+            while time.monotonic() < end and not enough(tally):
                 if chance.random() < 0.3:
                     ids = [f"{who}-{next(number)}" for _ in range(chance.randint(2, 8))]
                     answer = await call("POST", f"{path}/batch", [{"id": id, "payload": id} for id in ids])
@@ -178,7 +186,7 @@ async def load(
     await asyncio.gather(*(work(who) for who in range(clients)))
     async with Caller(url) as caller:
         for path in paths:
-            patience = time.monotonic() + (10 if dying else 0)
+            patience = time.monotonic() + (60 if dying else 0)
             while True:
                 tally.calls += 1
                 _, _, answer = await caller.call("GET", f"{path}/batch?n=1000&to=100")

@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[1]
 
@@ -38,12 +40,14 @@ class Serving:
         return self._said.read_text()
 
     def _listening(self) -> str:
-        end = time.monotonic() + 60
-        while time.monotonic() < end and self.process.poll() is None:
-            for line in self.said.splitlines():
-                if line.startswith("serving at "):
-                    return line.removeprefix("serving at ")
-            time.sleep(0.02)
+        def tells() -> bool:
+            return "serving at " in self.said or self.process.poll() is not None
+
+        with suppress(AssertionError):  # what it has said tells more
+            until(tells)
+        for line in self.said.splitlines():
+            if line.startswith("serving at "):
+                return line.removeprefix("serving at ")
         self.kill()
         raise AssertionError(f"no server: {self.said}")
 
@@ -54,7 +58,7 @@ class Serving:
     def stop(self) -> int:
         """Ask it to end, and give its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(60)
 
 
 @contextmanager

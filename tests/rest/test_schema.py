@@ -18,7 +18,7 @@ from hypothesis.errors import Unsatisfiable
 
 from tests.serving import serving
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.full]
 
 #: Calls of each resource that fit to what the page says, and that do not. What fits may be refused all the same: a
 #: handle
