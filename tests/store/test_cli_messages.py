@@ -9,7 +9,6 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -20,6 +19,7 @@ from spark_queue.operations import by_hand, levels
 from spark_queue.store import owner
 from spark_queue.store.owner import Ownership
 from tests.command_line import Run, arguments, telling
+from tests.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -137,7 +137,7 @@ def test_a_pipe_that_flows_slowly_is_not_kept_waiting(url, store, name):
         assert pushing.stdin is not None
         pushing.stdin.write(b"1\n2\n3")
         pushing.stdin.flush()
-        assert eventually(lambda: store.sizes(name).total == 2)
+        until(lambda: store.sizes(name).total == 2)
         pushing.stdin.close()
         assert pushing.wait(30) == 0
     assert store.sizes(name).total == 3
@@ -156,15 +156,6 @@ def test_what_was_not_printed_is_not_removed(url, store, name, monkeypatch):
     assert (sizes.ready, sizes.reserved) == (3, 0)
     monkeypatch.undo()
     assert lines(Run("pop", url, name, "--all").out) == [1, 2, 3]
-
-
-def eventually(question, seconds=60.0):
-    end = time.monotonic() + seconds
-    while not question():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 # --- reserve, commit, rollback --------------------------------------------------------------------------------------
@@ -206,9 +197,7 @@ def test_a_reserve_in_vain_ends_with_code_1(url, store, name):
     none = Run("reserve", url, name, "--json")
     assert none.code == 1 and none.json == {"queue": name, "tag": None, "messages": []}
     store.push(name, pushes([1], delay=300))
-    began = time.monotonic()
-    assert Run("reserve", url, name, "--timeout", "20s").code == 0
-    assert time.monotonic() - began < 15
+    assert Run("reserve", url, name, "--timeout", "10m").code == 0, "it comes long before"
 
 
 def test_what_a_living_query_holds_is_left_to_it(url, store, name, monkeypatch):
@@ -474,7 +463,7 @@ def test_commands_come_back_from_a_shell(sqlite_url, monkeypatch):
     assert completed("spark-queue rel") == ["release"]
     assert completed("spark-queue deadletter re") == ["redrive"]
     for line in (f"size {sqlite_url} dep", f"peek {sqlite_url} -t "):  # a busy machine may take longer than it has
-        assert eventually(lambda line=line: completed(f"spark-queue {line}") == ["departures"]), line
+        until(lambda: completed(f"spark-queue {line}") == ["departures"], what=line)  # noqa: B023
     assert completed("spark-queue size redis://127.0.0.1:1/0 d") == []
     assert "--delay" in completed("spark-queue push --de")
     assert Run("completions", "zsh").out.startswith("#compdef spark-queue\n")

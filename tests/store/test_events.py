@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,9 +21,12 @@ from spark_queue.events import Events, Executor, Heartbeat, Settings, tick
 from spark_queue.events.query import Work
 from spark_queue.message import pushes
 from spark_queue.store import open_store
+from spark_queue.store.conformance_waiting import end_lease
+from tests.moments import make_due
+from tests.waiting import until
 
 S = "http://example.org/flights"
-SHORT = 60  #: ms
+HOUR = 3_600_000  #: ms
 
 
 @pytest.fixture
@@ -60,7 +62,7 @@ def events(store, name, seen):
         Executor(S, "good", seen.finish),
         Executor(S, "half", seen.half, config="http://my/status/half"),
         Executor(S, "bad", seen.fail),
-        Executor(S, "again", seen.fail, retries=1, backoff=SHORT),
+        Executor(S, "again", seen.fail, retries=1, backoff=HOUR),
         Executor(S, "back", seen.half, config="new"),
     ]
     return Events(store, name, executors=executors)
@@ -247,7 +249,7 @@ def test_an_event_that_failed_comes_again_where_that_is_asked_for(events, seen):
     (id,) = taken(events, "again")
     assert events.execute([id]) == {id: "new"}
     assert events.take() == []
-    time.sleep(2 * SHORT / 1000)
+    make_due(events.store, events.name)
     (one,) = events.take()
     assert (one.id, one.tries) == (id, 1)
     assert events.execute([id]) == {id: "failed"}
@@ -259,20 +261,20 @@ def test_two_that_execute_the_same_event_run_it_once(store, name, url):
 
     def work(event, config):
         ran.append(event.id)
-        go.wait(5)
+        go.wait(60)
 
     ids = taken(Events(store, name), *["t"] * 3)
 
     def execute(order):
         with Events(url, name, executors=[Executor(S, "t", work)]) as mine:
-            begun.wait(10)
+            begun.wait(60)
             return mine.execute(order)
 
     with ThreadPoolExecutor(4) as threads:
         told = [threads.submit(execute, order) for order in (ids, ids[::-1], ids, ids)]
-        time.sleep(0.2)
+        until(lambda: len(ran) + sum(one.done() for one in told) == 4, what="that each of them works or has ended")
         go.set()
-        answers = [one.result(30) for one in told]
+        answers = [one.result(60) for one in told]
     assert sorted(ran) == sorted(ids)
     assert Events(store, name).status(ids) == dict.fromkeys(ids, "finished")
     for answer in answers:
@@ -329,8 +331,9 @@ def test_no_two_takers_get_the_same_event(store, name, url):
 
 def test_a_taker_that_is_gone_makes_its_events_new_again(events):
     id = events.create(S, "good", priority=True)
-    with_settings(events, pending_timeout=SHORT).take()
-    time.sleep(2 * SHORT / 1000)
+    events.take()
+    assert events.status([id]) == {id: "pending"}
+    end_lease(events.store, events.name, "pending")
     assert events.status([id]) == {id: "new"} and events.find("new") == [id]
     assert events.summary()["new"] == 1
     assert [one.id for one in events.take()] == [id]

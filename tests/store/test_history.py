@@ -11,6 +11,7 @@ import pytest
 from spark_queue import OptionError, Queue, UsageError, history, ledgers, open_store, replay
 from spark_queue.buckets import Buckets
 from spark_queue.message import OBJECT_ID, messages, new_ids, pushes
+from spark_queue.store.conformance_waiting import tick
 from spark_queue.store.facts import Death
 from spark_queue.store.isolation import PATIENCE, Isolation, Rules
 from spark_queue.store.ledger import forget
@@ -79,6 +80,7 @@ def test_the_history_is_listed_by_filters(url, store, name, past):
     assert ids(since=moment + timedelta(microseconds=1)) == []
     assert ids(limit=2) == past[4:], "the last ones"
     assert ids(limit=99, outcome="commit") == [*past[:2], *past[3:]]
+    tick(store)
     store.push(name, pushes(["late"], ids=["0" * 24], mature=DUE))
     store.reserve(name, "etl/3", 1)
     store.commit(name, "etl/3", history=MINUTE)

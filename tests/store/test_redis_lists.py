@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from datetime import UTC, datetime, timedelta
 
@@ -12,8 +11,10 @@ from spark_queue.errors import StoreError
 from spark_queue.message import messages, pushes
 from spark_queue.store import open_store, redis_lists
 from spark_queue.store import redis as redis_store
+from spark_queue.store.conformance_waiting import end_lease
 from spark_queue.store.facts import Sizes
 from spark_queue.store.redis_lists import scripts
+from tests.moments import make_due
 
 MINUTE = 60_000
 LAYOUTS = ["redis-list", "rfq"]
@@ -103,18 +104,18 @@ def test_what_is_due_after_a_moment_stays_in_its_place(store, queue):
 
 def test_a_lease_that_ended_gives_back_in_front_what_was_rolled_back_at_the_end(store, peer, queue, small_steps):
     put(store, queue, range(8))
-    assert store.reserve(queue, "old/1", 3, lease=80) == [3]
+    assert store.reserve(queue, "old/1", 3, lease=MINUTE) == [3]
     assert store.reserve(queue, "failed/1", 2) == [2]
     assert store.rollback(queue, "failed/1") == 2
-    time.sleep(0.1)
+    end_lease(store, queue, "old/1")
     assert peer.reserve(queue, "new/1", 99) == [8]
     assert held(peer, queue, "new/1/0") == [0, 1, 2, 5, 6, 7, 3, 4]
 
 
 def test_a_push_takes_nothing_from_a_holder_who_is_merely_late(store, peer, queue):
     put(store, queue, range(2))
-    assert store.reserve(queue, "old/1", 2, lease=50) == [2]
-    time.sleep(0.08)
+    assert store.reserve(queue, "old/1", 2, lease=MINUTE) == [2]
+    end_lease(store, queue, "old/1")
     put(peer, queue, [2])
     assert store.renew(queue, "old/1", MINUTE) == 2
     assert peer.reserve(queue, "new/1", 9) == [1]
@@ -122,9 +123,9 @@ def test_a_push_takes_nothing_from_a_holder_who_is_merely_late(store, peer, queu
 
 
 def test_what_is_scheduled_comes_before_what_is_pushed_when_it_is_due(store, queue, waiting, small_steps):
-    put(store, queue, range(5), delay=[600] * 5)
+    put(store, queue, range(5), delay=[MINUTE] * 5)
     assert waiting() == 0 and store.sizes(queue).scheduled == 5
-    time.sleep(0.65)
+    make_due(store, queue)
     assert store.sizes(queue) == Sizes(5, 0, 0)
     put(store, queue, [5])
     assert waiting() == 4, "a step brings three"
@@ -181,8 +182,8 @@ def test_a_move_or_a_purge_that_is_cut_off_anywhere_loses_nothing(
 @pytest.mark.parametrize("act", ["purge", "move"])
 def test_a_move_or_a_purge_takes_what_leases_held_that_ended(store, queue, act, small_steps):
     put(store, queue, range(8))
-    store.reserve(queue, "c/1", 2, lease=50)
-    time.sleep(0.08)
+    store.reserve(queue, "c/1", 2, lease=MINUTE)
+    end_lease(store, queue, "c/1")
     done = store.move(queue, f"{queue}.other") if act == "move" else store.purge(queue)
     assert done == 8
     assert store.sizes(queue) == Sizes(0, 0, 0)

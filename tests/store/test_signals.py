@@ -184,7 +184,7 @@ def test_a_pause_is_told_by_a_signal_which_is_no_message(url_of, scheme, monkeyp
         for paused, rings in ((True, 0), (False, 1), (True, 1), (False, 2)):
             (other.pause if paused else other.resume)(queue)
             heard = paused, rung + rings
-            until(lambda heard=heard: (store._pauses.paused(queue, HOUR), store._rung(queue)) == heard)
+            until(lambda: (store._pauses.paused(queue, HOUR), store._rung(queue)) == heard)  # noqa: B023
         assert len(asked) <= 1, "at first, when nothing was known"
         other.drop(queue)
 

@@ -1,0 +1,34 @@
+"""Moments that a test moves in the database, so that nobody waits until they come."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from spark_queue.store.base import Store
+from spark_queue.store.mongodb import MongoStore
+from spark_queue.store.redis import RedisStore
+from spark_queue.store.redis_keys import keys_of
+from spark_queue.store.sqlite import SqliteStore
+
+
+def make_due(store: Store, queue: str) -> None:
+    """Let all messages that are scheduled in a queue be due a second ago. None of the queue may be held."""
+    sizes, now = store.sizes(queue), store.now()
+    assert sizes.scheduled and not sizes.reserved, sizes
+    then = now - 1_000
+    if isinstance(store, SqliteStore):
+        with store._transaction() as db:
+            which = "queue = (SELECT id FROM queue WHERE name = ?) AND mature > ?"
+            db.execute(f"UPDATE message SET mature = ? WHERE {which}", (then, queue, now))
+    elif isinstance(store, MongoStore):
+        later = {"mature": {"$gt": datetime.fromtimestamp(now / 1000, UTC)}}
+        store._queue(queue).update_many(later, {"$set": {"mature": datetime.fromtimestamp(then / 1000, UTC)}})
+    else:
+        assert isinstance(store, RedisStore)
+        keys = keys_of(queue, store.kind)
+        with store._connection() as client:
+            for id in client.zrangebyscore(keys.moments, f"({now}", "+inf"):
+                begin, end = client.hget(keys.hash, id).rsplit(b'"mature":', 1)
+                client.hset(keys.hash, id, begin + b'"mature":%d' % then + end.lstrip(b"0123456789"))
+                client.zadd(keys.moments, {id: then})
+    assert not store.sizes(queue).scheduled
