@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from types import SimpleNamespace
 
@@ -64,7 +65,7 @@ class Clock:
     def __init__(self, monkeypatch, *stores):
         self.now = stores[0].now()
         self.looks = 0
-        self.meanwhile = lambda: None  #: what happens between two looks of the one that waits
+        self.meanwhile: Callable[[], object] = lambda: None  #: what happens between two looks of the one that waits
         for store in stores:
             monkeypatch.setattr(store, "now", lambda: self.now)
         monkeypatch.setattr(owner, "time", SimpleNamespace(sleep=self.sleep))

@@ -54,7 +54,10 @@ def served(request):
         yield at_home
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(one, marks=() if one.name == "README.md" else pytest.mark.full, id=one.name) for one in PAGES],
+)
 def test_the_snippets_of_a_page_run(page, tmp_path, served):
     script = tmp_path / "page.py"
     script.write_text(START + "\n".join(programs(served(page.read_text()))))
@@ -72,6 +75,7 @@ def test_the_snippets_of_a_page_run(page, tmp_path, served):
         assert "no such flight: UA 5" in done.stdout
 
 
+@pytest.mark.full
 def test_the_jobs_of_the_readme_run_as_written(tmp_path):
     """But for that of the graph, which test_demo.py runs."""
     commands = re.findall(r"^\$ python (jobs/(?:push|drain)\.py.*)$", (ROOT / "README.md").read_text(), re.MULTILINE)

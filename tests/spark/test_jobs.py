@@ -204,6 +204,7 @@ def test_a_schema_makes_columns_of_the_payload(jobs):
 # --- as a user runs them --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_drain_that_is_stopped_goes_on_where_it_was(jobs):
     jobs.push(jobs.file("n.txt", "".join(f"{n}\n" for n in range(20_000))))
     target = ["--to", "parquet", "--path", str(jobs.folder / "out"), "--max-records", "500"]
@@ -230,7 +231,6 @@ def test_a_drain_without_checkpoint_gives_back_what_it_held(jobs):
     assert code == 143 and (jobs.sizes().ready, jobs.sizes().reserved) == (20_000 - done, 0)
 
 
-@pytest.mark.full
 def test_a_push_that_is_stopped_leaves_nothing(jobs):
     rows = jobs.file("n.csv", "id,text\n" + "".join(f"{n},x\n" for n in range(400_000)))
     running = jobs.start(sys.executable, str(JOBS / "push.py"), str(rows), "--json")

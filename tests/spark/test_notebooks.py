@@ -9,6 +9,9 @@ from notebooks import build
 
 NOTEBOOKS = pytest.mark.parametrize("program", build.programs(), ids=lambda path: path.stem)
 
+#: The one that `make test` runs, too: it takes the least time.
+QUICKEST = "events_and_executors"
+
 
 def pictures(notebook):
     return [
@@ -39,9 +42,14 @@ def test_a_notebook_has_the_cells_of_its_program(program):
     assert program.with_suffix(".ipynb").stat().st_size <= build.LARGEST
 
 
-@pytest.mark.full
 @pytest.mark.timeout(900)
-@NOTEBOOKS
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(one, marks=() if one.stem == QUICKEST else pytest.mark.full, id=one.stem)
+        for one in build.programs()
+    ],
+)
 def test_a_notebook_runs_and_what_it_asserts_holds(program, tmp_path):
     notebook = build.notebook(program)
     build.run(notebook, tmp_path)
