@@ -19,9 +19,9 @@ overrides `work`.
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
-import statistics
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -546,7 +546,7 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         assert [(one.payload, one.tries) for one in all_of(peer.fetch(queue, "new/2/0"))] == [("a", 1), ("b", 1)]
         assert [one.tries for one in all_of(peer.fetch(queue, "new/1/0"))] == [0]
 
-    def test_a_freed_message_keeps_its_maturity(self, store: Store, queue: str) -> None:
+    def test_a_freed_message_keeps_its_place_and_its_maturity(self, store: Store, queue: str) -> None:
         due = datetime(2020, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
         store.push(queue, pushes(["a"], mature=due))
         store.push(queue, pushes(["b"]))
@@ -1251,25 +1251,26 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
 
     @pytest.mark.full
     def test_a_million_scheduled_messages_do_not_slow_the_ready_ones(self, store: Store, queue: str) -> None:
-        store.patience = 60
+        store.patience = DEADLINE
+        numbers = itertools.count()
 
-        def seconds(work: Callable[[int], None], rounds: int = 9) -> float:
-            taken = []
-            for i in range(rounds):
-                begun = time.perf_counter()
-                work(i)
-                taken.append(time.perf_counter() - begun)
-            return statistics.median(taken)
+        def cycle() -> None:
+            self.cycle(store, queue, f"c/{next(numbers)}")
 
-        few = seconds(lambda i: self.cycle(store, queue, f"few/{i}"))
+        def seconds() -> float:
+            begun = time.perf_counter()
+            cycle()
+            return time.perf_counter() - begun
+
+        few, steps = min(seconds() for _ in range(9)), self.work(store, cycle, queue)
         part = pushes([{"n": i} for i in range(50_000)], delay=60 * MINUTE)
         ids = part.schema.get_field_index("id")
         for _ in range(20):
             store.push(queue, part.set_column(ids, part.schema.field(ids), pa.array(new_ids(50_000))))
-        many = seconds(lambda i: self.cycle(store, queue, f"many/{i}"))
+        assert steps is None or (self.work(store, cycle, queue) or 0) < steps + 10_000
+        # A scan of the million costs hundreds of ms, whenever it is done; a busy machine has a quiet moment.
+        until(lambda: seconds() < 4 * few + 0.05, what="a cycle as fast as with none scheduled")
         assert store.sizes(queue) == Sizes(0, 1_000_000, 0)
-        # A scan of the million would cost hundreds of ms; an index costs nothing that this bound could see.
-        assert many < 4 * few + 0.05, f"a cycle takes {many * 1000:.1f} ms, with none scheduled {few * 1000:.1f} ms"
 
     def test_payloads_compare_as_json(self) -> None:
         assert load_json(b'{"a": 123456789012345678901234567890}') == {"a": 123456789012345678901234567890}
