@@ -1,0 +1,269 @@
+"""What Spark does with a source and a sink, without Spark: the test runs the tasks and the driver, in its own order.
+
+The data source, its readers and its writers are those that Spark makes, and they reach a task as Spark carries them,
+pickled. A task finds Spark's own `TaskContext`, filled as Spark's Python worker fills it. The stores are real.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import Row, StructType
+
+from spark_queue import open_store
+from spark_queue.message import messages
+from spark_queue.spark import QueueDataSource
+from spark_queue.spark.schema import arrow_schema
+from spark_queue.spark.writer import Written
+from spark_queue.store.ledger import ledger_of
+from spark_queue.store.owner import revoke
+from tests.spark.conftest import SPARK
+
+
+@contextmanager
+def task(partition: int = 0, query: str | None = None, batch: int | None = None) -> Iterator[None]:
+    """Run in a task of this partition; of this batch of a streaming query, where they are given."""
+    outer, inner = TaskContext.get(), object.__new__(TaskContext)
+    inner._partitionId = partition
+    inner._attemptNumber = 0
+    inner._localProperties = {}
+    if query is not None:
+        inner._localProperties = {"sql.streaming.queryId": query, "streaming.sql.batchId": str(batch)}
+    TaskContext._setTaskContext(inner)
+    try:
+        yield
+    finally:
+        TaskContext._setTaskContext(outer)
+
+
+def source(options: dict[str, str]) -> QueueDataSource:
+    """Make the data source as Spark does."""
+    given = CaseInsensitiveDict()
+    given.update(options)
+    return QueueDataSource(given)
+
+
+def carried(thing: Any) -> Any:
+    """Return what arrives of it in another process."""
+    return pickle.loads(pickle.dumps(thing))
+
+
+# --- the sink -------------------------------------------------------------------------------------------------------
+
+
+def rows(values: Iterable[Any], **columns: Any) -> pa.RecordBatch:
+    """Return a batch with these payloads; a column is an array, or one value for all rows."""
+    payloads = [json.dumps(value) for value in values]
+    made = {name: one if isinstance(one, list | pa.Array) else [one] * len(payloads) for name, one in columns.items()}
+    return pa.record_batch({"payload": payloads} | made)
+
+
+TEXT = pa.schema({"payload": pa.string()})
+
+
+class Write:
+    """A write of rows with these columns by one driver: `df.write`, or a batch of a streaming query.
+
+    Each `task` is one attempt: it may be run twice for a partition, and never be committed.
+    """
+
+    def __init__(
+        self,
+        columns: pa.Schema | StructType = TEXT,
+        *,
+        query: str | None = None,
+        batch: int = 0,
+        overwrite: bool = False,
+        **options: str,
+    ) -> None:
+        self.schema = columns if isinstance(columns, StructType) else from_arrow_schema(columns)
+        self.query, self.batch = query, batch
+        data_source = source(options)
+        self.writer: Any = (
+            data_source.writer(self.schema, overwrite)
+            if query is None
+            else data_source.streamWriter(self.schema, overwrite)
+        )
+
+    def task(self, batches: Iterable[pa.RecordBatch], partition: int = 0) -> Written:
+        """Run a task on these rows, and return its message to the driver."""
+        writer, expected = carried(self.writer), arrow_schema(self.schema)
+        given = (pa.RecordBatch.from_arrays(one.columns, schema=expected) for one in batches)
+        with task(partition, self.query, self.batch):
+            # Spark 4.0 gives a streaming writer rows.
+            return carried(writer.write(given if self.query is None or SPARK >= (4, 1) else _as_rows(given)))
+
+    def commit(self, *told: Written | None) -> None:
+        """Let the driver commit: all tasks have succeeded."""
+        self.writer.commit(list(told), *self._number)
+
+    def abort(self, *told: Written | None) -> None:
+        """Let the driver abort; it has no message of a task that failed."""
+        self.writer.abort(list(told), *self._number)
+
+    @property
+    def _number(self) -> list[int]:
+        return [] if self.query is None else [self.batch]
+
+    def run(self, *partitions: pa.RecordBatch | Iterable[pa.RecordBatch]) -> None:
+        """Run one task for each partition, then commit; abort where that, or a task, fails."""
+        told: list[Written | None] = [None] * len(partitions)
+        try:
+            for number, one in enumerate(partitions):
+                told[number] = self.task([one] if isinstance(one, pa.RecordBatch) else one, number)
+            self.commit(*told)
+        except Exception:
+            self.abort(*told)
+            raise
+
+
+def save(*partitions: pa.RecordBatch, **options: Any) -> None:
+    """Write rows as `df.write` does, each batch in a task of its own."""
+    Write(partitions[0].schema, **options).run(*partitions)
+
+
+def _as_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
+    for batch in batches:
+        for row in batch.to_pylist():
+            yield Row(**{name: dict(one) if name == "headers" and one else one for name, one in row.items()})
+
+
+# --- the source -----------------------------------------------------------------------------------------------------
+
+
+class Batch:
+    """A micro-batch: what tasks read of it, each time anew."""
+
+    def __init__(self, query: Query, reader: Any, number: int, partitions: list[Any]) -> None:
+        self.query, self.number = query, number
+        self._reader, self._partitions = reader, partitions
+
+    def read(self, partition: int) -> Iterator[pa.RecordBatch]:
+        """Read as a task does: what it yields is what Spark accepts."""
+        reader, part = carried((self._reader, self._partitions[partition]))
+        expected = arrow_schema(reader.schema)
+        with task(partition, self.query.id, self.number):
+            for batch in reader.read(part):
+                assert batch.schema == expected
+                yield batch
+
+    @property
+    def partitions(self) -> list[list[pa.RecordBatch]]:
+        """What the task of each partition reads."""
+        return [list(self.read(number)) for number in range(len(self._partitions))]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows, in the order of the partitions."""
+        return [row for part in self.partitions for batch in part for row in batch.to_pylist()]
+
+    @property
+    def payloads(self) -> list[Any]:
+        return [json.loads(row["payload"]) for row in self.rows]
+
+    def write(self, columns: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None, **options: str) -> None:
+        """Write it with the sink of the query, each partition with a task of its own."""
+        change = columns or (lambda batch: batch.select(["payload"]))
+        parts = [[change(batch) for batch in part] for part in self.partitions]
+        schema = next((one.schema for part in parts for one in part), TEXT)
+        Write(schema, query=self.query.id, batch=self.number, **options).run(*parts)
+
+
+class Query:
+    """A streaming query from a queue, and its checkpoint: it runs, dies, and is started again.
+
+    `work` is called with each batch. What it raises ends the run; the next one begins with the same batch.
+    """
+
+    def __init__(self, work: Callable[[Batch], Any], **options: str) -> None:
+        self.work = work
+        self.id = str(uuid.uuid4())
+        self.options = {"waitTimeout": "0s"} | options
+        self.offsets: list[dict[str, Any]] = []  #: Spark's log of what was planned
+        self.finished = 0  #: of those so many are done: Spark's log of commits
+
+    def run(self) -> None:
+        """Run until nothing is ready, as `availableNow` does."""
+        data_source = source(self.options)
+        reader: Any = data_source.streamReader(data_source.schema())
+        limit = reader.getDefaultReadLimit() if SPARK >= (4, 2) else None
+        try:
+            start: dict[str, Any] = self.offsets[self.finished - 1] if self.finished else reader.initialOffset()
+            reader.prepareForTriggerAvailableNow()
+            for end in self.offsets[self.finished :]:
+                self._run(reader, start, end)
+                start = end
+            while (end := reader.latestOffset(start, limit)) != start:
+                self.offsets.append(end)
+                self._run(reader, start, end)
+                start = end
+        finally:
+            reader.stop()
+            self.dies()
+
+    def _run(self, reader: Any, start: dict[str, Any], end: dict[str, Any]) -> None:
+        self.work(Batch(self, reader, self.finished, list(reader.partitions(start, end))))
+        self.finished += 1
+
+    def dies(self) -> None:
+        """Let its process be gone: another one may run its consumer at once."""
+        if self.offsets:
+            with open_store(self.options["url"]) as store:
+                revoke(store, self.options["queue"], self.offsets[-1]["consumer"])
+
+    def forgets_its_last_commit(self) -> int:
+        """Let it have died after its sink had committed, before Spark noted that the batch was done."""
+        self.finished -= 1
+        return self.finished
+
+
+# --- what is left ---------------------------------------------------------------------------------------------------
+
+
+def found(url: str, queue: str) -> list[Any]:
+    """Return the messages of a queue."""
+    with open_store(url) as store:
+        return [one for batch in store.peek(queue) for one in messages(batch)]
+
+
+def payloads(url: str, queue: str) -> list[Any]:
+    """Return the payloads of the messages of a queue."""
+    return [one.payload for one in found(url, queue)]
+
+
+def left_behind(url: str, name: str) -> list[Any]:
+    """Return what is still staged for queues with a name that begins so."""
+    with open_store(url) as store:
+        return [one for one in store.staged() if one.queue.startswith(name)]
+
+
+def forget_ledger(url: str, sink: str) -> None:
+    """Remove the ledger of a sink, as if the database had lost it."""
+    with open_store(url) as store:
+        note = store.note(f"ledger/{sink}")
+        assert note is not None
+        store.set_note(f"ledger/{sink}", None, note.version)
+
+
+def change_ledger(url: str, sink: str, **facts: Any) -> None:
+    """Change what the ledger of a sink says."""
+    with open_store(url) as store:
+        note = store.note(f"ledger/{sink}")
+        assert note is not None
+        store.set_note(f"ledger/{sink}", note.value | facts, note.version)
+
+
+def batch_in_ledger(url: str, sink: str) -> int | None:
+    """Return the last batch of which the ledger of a sink knows."""
+    with open_store(url) as store:
+        ledger = ledger_of(store, sink)
+        return ledger.batch if ledger else None

@@ -1,0 +1,578 @@
+"""The sink without Spark: tasks stage, drivers publish, in every order and with every death in between."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pytest
+
+from spark_queue import (
+    CheckpointError,
+    FencedError,
+    MessageError,
+    OptionError,
+    Queue,
+    SchemaError,
+    StoreError,
+    open_store,
+)
+from spark_queue.spark import rows as spark_rows
+from spark_queue.store.base import Store
+from spark_queue.store.ledger import forget, ledger_of, set_ledger
+from tests.spark.drive import (
+    Query,
+    Write,
+    batch_in_ledger,
+    change_ledger,
+    forget_ledger,
+    found,
+    left_behind,
+    payloads,
+    rows,
+    save,
+)
+from tests.waiting import until
+
+pytestmark = pytest.mark.every_store
+
+
+@pytest.fixture
+def out(name):
+    return f"{name}.out"
+
+
+@pytest.fixture
+def sink(any_url, name):
+    """A sink's name: the id of a query, or what `txnAppId` says."""
+    yield f"s{name}"
+    with open_store(any_url) as store:
+        forget(store, f"s{name}")
+
+
+@pytest.fixture
+def driver(any_url, out, sink):
+    """Make a driver that writes this batch of a query."""
+    return lambda batch, **options: Write(query=sink, batch=batch, **{"url": any_url, "queue": out} | options)
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Let tasks stage each batch when the next one comes, and not some together."""
+    monkeypatch.setattr(spark_rows, "TOGETHER", 1)
+
+
+def pieces(values, count):
+    """These values in so many partitions."""
+    values = list(values)
+    return [rows(values[start::count]) for start in range(count)]
+
+
+class Killed(BaseException):
+    """Ends a driver, or a task, as a kill does: nothing is tidied up."""
+
+
+@contextmanager
+def killed_before(call, url):
+    """Let a program die just before it makes this call of the store: `set_note` decides in the ledger."""
+    with open_store(url) as store:
+        kind = type(store)
+    usual, calls = getattr(kind, call), []
+
+    def die(store, first, *rest, **named):
+        if call != "set_note" or str(first).startswith("ledger/"):
+            calls.append(first)
+            raise Killed
+        return usual(store, first, *rest, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kind, call, die)
+        with pytest.raises(Killed):
+            yield
+    assert calls
+
+
+# --- a batch is visible as a whole or not at all, decided once ------------------------------------------------------
+
+
+def test_a_streaming_write_is_exactly_once_by_default(any_url, name, out):
+    with Queue(any_url, name) as queue:
+        queue.push_many([{"n": n} for n in range(2_000)])
+    options = {"maxRecordsPerTrigger": "700", "numPartitions": "2", "delivery": "exactly-once"}
+    query = Query(lambda batch: batch.write(url=any_url, queue=out), url=any_url, queue=name, **options)
+    query.run()
+    assert sorted(one["n"] for one in payloads(any_url, out)) == list(range(2_000))
+    assert left_behind(any_url, name) == []
+    assert batch_in_ledger(any_url, query.id) == 2
+    forget_ledger(any_url, query.id)
+
+
+@pytest.mark.parametrize("died_before", ["set_note", "publish", "unstage", None])
+def test_a_batch_whose_driver_died_at_any_step_is_written_once(any_url, name, out, driver, died_before):
+    driver(0).run(rows(["before"]))
+    first = driver(1)
+    first.task([rows(["lost attempt"])], 1)
+    told = [first.task([rows([n, n + 1])], partition) for partition, n in enumerate((0, 2))]
+    assert payloads(any_url, out) == ["before"], "what is staged is not visible"
+    if died_before is None:
+        first.commit(*told)
+    else:
+        with killed_before(died_before, any_url):
+            first.commit(*told)
+    decided = died_before != "set_note"
+    assert batch_in_ledger(any_url, first.query) == (1 if decided else 0)
+    published = died_before not in ("set_note", "publish")
+    visible = found(any_url, out)
+    assert Counter(one.payload for one in visible) == Counter(["before", *(range(4) if published else ())])
+    again = driver(1)  # in other pieces
+    told = [again.task([rows([n])], n) for n in range(4)]
+    assert [one.rows for one in told] == [0 if decided else 1] * 4, "what is decided is not staged again"
+    again.commit(*told)
+    assert Counter(payloads(any_url, out)) == Counter(["before", 0, 1, 2, 3])
+    assert {one.id for one in visible} <= {one.id for one in found(any_url, out)}
+    assert left_behind(any_url, name) == []
+
+
+def test_nothing_is_visible_before_the_ledger_has_decided(any_url, out, driver):
+    with open_store(any_url) as store:
+        usual, seen = type(store).set_note, []
+
+    def look(store, key, value, version):
+        if key.startswith("ledger/"):
+            seen.append(payloads(any_url, out))
+        return usual(store, key, value, version)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(store), "set_note", look)
+        driver(0).run(rows(["a"]), rows(["b"]))
+    assert seen == [[]]
+    assert sorted(payloads(any_url, out)) == ["a", "b"]
+
+
+def test_a_driver_that_died_after_its_decision_is_finished_by_the_next(any_url, name, out, driver):
+    driver(0).run(rows(["a"]))
+    first = driver(1)
+    told = first.task([rows(["b", "c"])])
+    with killed_before("publish", any_url):
+        first.commit(told)
+    for _ in range(2):
+        again = driver(1)
+        told = again.task([rows(["b", "c"])])
+        assert (told.rows, told.staged) == (0, {}), "it has seen the ledger"
+        again.commit(told)
+        assert sorted(payloads(any_url, out)) == ["a", "b", "c"]
+    assert left_behind(any_url, name) == []
+
+
+def test_a_batch_that_comes_again_is_not_written_again(any_url, out, driver):
+    for number in (0, 1):
+        driver(number).run(*pieces(range(100 * number, 100 * number + 100), 2))
+    with Queue(any_url, out) as queue:  # and what it wrote has been consumed meanwhile
+        written = [one.payload for one in queue.reserve(10_000)]
+        queue.store.commit(out, queue.consumer)
+    assert len(written) == 200
+    for number in (1, 2):
+        driver(number).run(*pieces(range(100 * number, 100 * number + 100), 5))  # in other pieces, too
+    assert Counter(written + payloads(any_url, out)) == Counter(range(300))
+
+
+def test_at_least_once_writes_a_batch_that_comes_again_twice(any_url, out, driver):
+    """What the ledger is good for: the test above would see it if there were none."""
+    for number in (0, 1, 1):
+        driver(number, delivery="at-least-once").run(rows(range(10 * number, 10 * number + 10)))
+    assert Counter(payloads(any_url, out)) == Counter([*range(20), *range(10, 20)])
+
+
+def test_of_two_drivers_with_the_same_batch_the_first_decides_for_both(any_url, name, out, driver):
+    mine, theirs = driver(0), driver(0)
+    told = {one: one.task([rows([f"{who} {n}" for n in range(3)])]) for one, who in ((mine, "a"), (theirs, "b"))}
+    mine.commit(told[mine])
+    theirs.commit(told[theirs])
+    assert sorted(payloads(any_url, out)) == ["a 0", "a 1", "a 2"]
+    assert left_behind(any_url, name) == []
+
+
+def test_of_two_drivers_that_decide_at_the_same_moment_one_does(any_url, name, out, driver):
+    mine, theirs = driver(0), driver(0)
+    told = {one: one.task([rows([f"{who} {n}" for n in range(3)])]) for one, who in ((mine, "a"), (theirs, "b"))}
+    with open_store(any_url) as store:
+        kind, usual, met = type(store), type(store).set_note, []
+
+    def overtaken(store, key, value, version):
+        if key.startswith("ledger/") and not met:
+            met.append(key)
+            theirs.commit(told[theirs])
+        return usual(store, key, value, version)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kind, "set_note", overtaken)
+        mine.commit(told[mine])
+    assert met
+    assert sorted(payloads(any_url, out)) == ["b 0", "b 1", "b 2"]
+    assert left_behind(any_url, name) == []
+
+
+@pytest.mark.usefixtures("at_once")
+def test_of_the_attempts_of_a_task_the_one_that_won_counts(any_url, name, out, driver):
+    write = driver(0)
+
+    def breaks():
+        yield rows(["first"])
+        yield rows(["second"])
+        raise RuntimeError("on purpose")
+
+    with pytest.raises(RuntimeError, match="on purpose"):
+        write.task(breaks(), 0)
+    assert [one.rows for one in left_behind(any_url, name)] == [1]
+    tried_again = write.task([rows(["a"])], 0)
+    slow, speculative = (write.task([rows(["b"])], 1) for _ in range(2))
+    assert len({one.stage for one in (tried_again, slow, speculative)}) == 3
+    write.commit(speculative, tried_again)  # in whatever order they end
+    assert sorted(payloads(any_url, out)) == ["a", "b"]
+    assert left_behind(any_url, name) == []
+
+
+def test_stages_of_dead_attempts_and_earlier_runs_are_swept(any_url, name, out, driver):
+    driver(0).task([rows(["lost attempt"])])
+    write = driver(0)
+    won = write.task([rows(["won"])])
+    with open_store(any_url) as store:  # a run that is ahead has staged a part of the next batch
+        store.stage(out, f"{write.query}/1/000000-later", _pushes(store, "later"))
+    write.commit(won)
+    assert payloads(any_url, out) == ["won"]
+    assert [one.stage for one in left_behind(any_url, name)] == [f"{write.query}/1/000000-later"]
+
+
+def _pushes(store, value):
+    from spark_queue.message import pushes
+
+    return pushes([value])
+
+
+def test_what_a_late_attempt_stages_is_swept_with_the_next_batch(any_url, name, out, driver):
+    write = driver(0)
+
+    def late():
+        write.commit(write.task([rows(["won"])]))
+        yield rows(["late"])
+
+    write.task(late())
+    assert [one.rows for one in left_behind(any_url, name)] == [1]
+    driver(1).run(rows(["next"]))
+    assert sorted(payloads(any_url, out)) == ["next", "won"]
+    assert left_behind(any_url, name) == []
+
+
+def test_an_aborted_batch_leaves_nothing(any_url, name, out, driver):
+    write = driver(0)
+    mine, other = write.task([rows(["mine"])]), driver(0).task([rows(["of another run"])])
+    write.abort(mine, None)
+    assert [one.stage for one in left_behind(any_url, name)] == [other.stage]
+    assert payloads(any_url, out) == []
+
+
+def test_an_abort_keeps_what_the_ledger_has_decided_on(any_url, name, out, driver):
+    write = driver(0)
+    mine, lost = write.task([rows(["mine"])]), write.task([rows(["lost"])], 1)
+    with killed_before("publish", any_url):
+        write.commit(mine)
+    write.abort(mine, lost)
+    assert [one.stage for one in left_behind(any_url, name)] == [mine.stage]
+    driver(0).run(rows(["mine"]))
+    assert payloads(any_url, out) == ["mine"]
+    assert left_behind(any_url, name) == []
+
+
+def test_rows_that_somebody_discarded_are_missed_before_anything_is_visible(any_url, out, driver):
+    write = driver(0)
+    first, second = write.task([rows(["x"])], 0), write.task([rows(["y"])], 1)
+    with open_store(any_url) as store:
+        store.unstage(first.stage)
+    with pytest.raises(StoreError, match="2 rows were staged and 1 are there"):
+        write.commit(first, second)
+    assert payloads(any_url, out) == []
+    assert batch_in_ledger(any_url, write.query) is None
+
+
+def test_a_ledger_that_is_gone_or_of_another_time_stops_the_query(any_url, out, driver):
+    for number in range(3):
+        driver(number).run(rows([number]))
+    sink = driver(3).query
+    forget_ledger(any_url, sink)
+    with pytest.raises(CheckpointError, match=rf"batch 3 of sink '{sink}': there is no ledger"):
+        driver(3).run(rows([3]))
+    with open_store(any_url) as store:
+        set_ledger(store, sink, 1)
+    with pytest.raises(CheckpointError, match="the ledger ends with batch 1"):
+        driver(3).run(rows([3]))
+    with open_store(any_url) as store:
+        set_ledger(store, sink, 2)
+    driver(3).run(rows([3]))
+    assert sorted(payloads(any_url, out)) == [0, 1, 2, 3]
+    change_ledger(any_url, sink, v=2)
+    with pytest.raises(StoreError, match=r"ledger of sink .* has version 2.*upgrade"):
+        driver(4).run(rows([4]))
+    with open_store(any_url) as store:
+        set_ledger(store, sink, 10)
+    with pytest.raises(FencedError, match="is at batch 10 already"):
+        driver(4).run(rows([4]))
+    assert sorted(payloads(any_url, out)) == [0, 1, 2, 3]
+
+
+def test_a_ledger_that_is_lost_while_tasks_run_stops_the_driver(any_url, out, driver):
+    driver(0).run(rows([0]))
+    write = driver(1)
+    told = write.task([rows([1])])
+    forget_ledger(any_url, write.query)
+    with pytest.raises(CheckpointError, match="there is no ledger"):
+        write.commit(told)
+    assert payloads(any_url, out) == [0]
+
+
+def test_one_sink_writes_to_several_queues_at_once(any_url, name, out, sink):
+    other = f"{name}.other"
+    parts = [
+        rows(range(start, 100, 2), queue=[out if n % 3 else other for n in range(start, 100, 2)]) for start in (0, 1)
+    ]
+    write = Write(parts[0].schema, query=sink, url=any_url)
+    told = [write.task([one], number) for number, one in enumerate(parts)]
+    assert payloads(any_url, out) == payloads(any_url, other) == []
+    write.commit(*told)
+    assert sorted(payloads(any_url, out)) == [n for n in range(100) if n % 3]
+    assert sorted(payloads(any_url, other)) == list(range(0, 100, 3))
+
+
+# --- batch writes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_failing_task_leaves_nothing_visible(any_url, name, out, sink):
+    def breaks():
+        yield rows(range(500))
+        yield rows(range(500))
+        raise RuntimeError("broken row")
+
+    parts = pieces(range(3_000), 3)
+    for query in (None, sink):
+        write = Write(query=query, url=any_url, queue=out)
+        with pytest.raises(RuntimeError, match="broken row"):
+            write.run(*parts[:2], breaks(), parts[2])
+        assert payloads(any_url, out) == []
+        if query is None:
+            assert left_behind(any_url, name) == []
+        else:  # Spark does not tell what the failed attempt has staged: the next one sweeps it
+            assert [one.rows for one in left_behind(any_url, name)] == [500]
+            Write(query=query, url=any_url, queue=out).run(*parts)
+            assert sorted(payloads(any_url, out)) == list(range(3_000))
+            assert left_behind(any_url, name) == []
+
+
+def test_a_bad_row_fails_the_whole_write_before_any_of_it_is_visible(any_url, name, out):
+    texts = [str(n) for n in range(29_999)] + ["no json"]
+    parts = [
+        [pa.record_batch({"payload": texts[start : start + 5_000]}) for start in range(half, half + 15_000, 5_000)]
+        for half in (0, 15_000)
+    ]
+    with pytest.raises(MessageError, match="its payload is not JSON"):
+        Write(url=any_url, queue=out).run(*parts)
+    assert payloads(any_url, out) == []
+    assert left_behind(any_url, name) == []
+    Write(url=any_url, queue=out, onBadRow="deadLetter").run(*parts)
+    assert sorted(payloads(any_url, out)) == list(range(29_999))
+    assert payloads(any_url, f"{out}.dead") == ["no json"]
+    assert left_behind(any_url, name) == []
+
+
+@pytest.mark.usefixtures("at_once")
+def test_what_a_task_stages_after_its_write_has_been_aborted_is_dropped(any_url, name, out):
+    write = Write(url=any_url, queue=out, onBadRow="fail")
+
+    def late():
+        yield rows([0])
+        yield rows([1])
+        until(lambda: left_behind(any_url, name))
+        write.abort()  # another task has failed, and Spark does not wait for this one
+        assert left_behind(any_url, name) == []
+        yield rows([2])
+
+    with pytest.raises(FencedError, match="its write has ended without this task"):
+        write.task(late())
+    assert left_behind(any_url, name) == []
+    assert payloads(any_url, out) == []
+
+
+def test_a_batch_write_leaves_no_ledger(any_url, out):
+    with open_store(any_url) as store:
+        write = Write(url=any_url, queue=out)
+        sink = write.writer.work._sink
+        assert ledger_of(store, sink) is not None, "what is staged without one is dropped"
+        write.run(rows([1]))
+        assert ledger_of(store, sink) is None
+    assert payloads(any_url, out) == [1]
+
+
+def test_a_numbered_batch_write_is_written_once(any_url, out, sink):
+    for number, value in ((0, 10), (0, 11), (3, 12), (2, 13), (3, 14)):
+        save(rows([value]), url=any_url, queue=out, txnAppId=sink, txnVersion=str(number))
+    assert sorted(payloads(any_url, out)) == [10, 12]
+
+
+def test_ids_are_the_same_whenever_a_batch_is_written(any_url, out, sink):
+    ids = []
+    for _ in range(2):
+        save(*pieces(range(1_000), 2), url=any_url, queue=out, txnAppId=sink, txnVersion="0")
+        ids.append({one.id: one.payload for one in found(any_url, out)})
+        with open_store(any_url) as store:
+            store.purge(out)
+        forget_ledger(any_url, sink)
+    assert ids[0] == ids[1]
+    assert len(ids[0]) == 1_000
+    assert all(len(id) == 24 and int(id, 16) for id in ids[0])
+
+
+# --- several databases ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def urls(any_url, tmp_path):
+    """Two databases, by name."""
+    return {"here": any_url, "there": f"sqlite:///{tmp_path}/there.db"}
+
+
+def at(values, *names):
+    """These values in several databases, each in its turn."""
+    values = list(values)
+    return rows(values, ns=[names[n % len(names)] for n in range(len(values))])
+
+
+def test_a_write_reaches_several_databases(urls, name, out):
+    parts = [at(range(start, start + 1_500), "there", "here", "here") for start in (0, 1_500, 3_000)]
+    save(*parts, urls=json.dumps(urls), queue=out)
+    assert sorted(payloads(urls["there"], out)) == list(range(0, 4_500, 3))
+    assert sorted(payloads(urls["here"], out)) == [n for n in range(4_500) if n % 3]
+    for url in urls.values():
+        assert left_behind(url, name) == []
+
+
+def test_each_database_has_a_ledger_of_its_own(urls, name, out, sink):
+    here = {"url": urls["here"], "queue": out, "txnAppId": sink, "txnVersion": "5"}
+    save(rows(range(10)), **here)  # as if a driver had died after it had published in one of them
+    for version in ("5", "5", "6"):
+        options = {"urls": json.dumps(urls), "queue": out, "txnAppId": sink, "txnVersion": version}
+        save(at(range(10), "there"), at(range(10), "here"), **options)
+    assert Counter(payloads(urls["here"], out)) == Counter(2 * list(range(10)))
+    assert Counter(payloads(urls["there"], out)) == Counter(2 * list(range(10)))
+    for url in urls.values():
+        assert left_behind(url, name) == []
+
+
+def test_a_driver_that_dies_between_two_databases_is_finished_by_the_next(urls, name, out, sink):
+    parts = [at(range(10), "here", "there"), at(range(10, 20), "there", "here")]
+
+    def driver():
+        return Write(parts[0].schema, query=sink, urls=json.dumps(urls), queue=out)
+
+    first = driver()
+    told = [first.task([one], number) for number, one in enumerate(parts)]
+    usual, decided = Store.publish, []
+
+    def dies_at_the_second(store, stages):
+        decided.append(store)
+        if len(decided) == 2:
+            raise Killed
+        return usual(store, stages)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, "publish", dies_at_the_second)
+        with pytest.raises(Killed):
+            first.commit(*told)
+    assert len(payloads(urls["here"], out)) == 10 and payloads(urls["there"], out) == []
+    driver().run(*parts)
+    assert sorted(payloads(urls["here"], out) + payloads(urls["there"], out)) == list(range(20))
+    for url in urls.values():
+        assert left_behind(url, name) == []
+
+
+def either(streaming, urls, out, sink, batch, *parts):
+    """Write to several databases, as a batch of a query or by a batch write."""
+    options = {"urls": json.dumps(urls), "queue": out}
+    Write(parts[0].schema, **options, **({"query": sink, "batch": batch} if streaming else {})).run(*parts)
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_database_may_have_several_names(any_url, name, out, sink, streaming):
+    """Where one of them gets nothing of a batch, what the other gets must not be taken for left behind."""
+    urls = dict.fromkeys(("first", "second"), any_url)
+    for batch, names in enumerate((["second"], ["first", "second"])):
+        either(streaming, urls, out, sink, batch, at(range(9), *names))
+    assert Counter(payloads(any_url, out)) == Counter(2 * list(range(9)))
+    assert left_behind(any_url, name) == []
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_one_database_under_two_urls_is_refused_before_anything_is_visible(name, tmp_path, streaming):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    url, out = f"sqlite:///{tmp_path}/data/both.db", f"{name}.out"
+    urls = {"first": url, "second": f"sqlite:///{tmp_path}/link/both.db"}
+    with pytest.raises(OptionError, match="same database under two URLs"):
+        either(streaming, urls, out, "sink", 0, at(range(9), "second"))
+    assert payloads(url, out) == []
+    assert left_behind(url, name) == []
+
+
+def test_databases_may_join_and_leave_a_stream(any_url, out, sink, tmp_path):
+    urls = {name: f"sqlite:///{tmp_path}/{name}.db" for name in ("one", "three")} | {"two": any_url}
+    for number, names in enumerate((["one"], ["one", "two"], ["two"], ["one", "two", "three"])):
+        some = {name: urls[name] for name in names}
+        either(True, some, out, sink, number, *(at([number], name) for name in names))
+    assert {name: sorted(payloads(url, out)) for name, url in urls.items()} == {
+        "one": [0, 1, 3], "two": [1, 2, 3], "three": [3],
+    }  # fmt: skip
+
+
+def test_a_ledger_that_is_lost_is_not_taken_for_a_database_that_joins(urls, out, sink):
+    for batch in (0, 1):
+        either(True, urls, out, sink, batch, at([batch], "here"))
+    for lost in urls.values():
+        with open_store(lost) as store:
+            note = store.note(f"ledger/{sink}")
+        forget_ledger(lost, sink)
+        with pytest.raises(CheckpointError, match="there is no ledger"):
+            either(True, urls, out, sink, 2, at([2], "here"))
+        with open_store(lost) as store:
+            assert note is not None and store.set_note(f"ledger/{sink}", note.value, 0)
+    either(True, urls, out, sink, 2, at([2], "here"))
+    assert sorted(payloads(urls["here"], out)) == [0, 1, 2]
+
+
+ONE, NS = pa.record_batch({"payload": ["1"]}), pa.field("ns", pa.string())
+
+
+@pytest.mark.parametrize(
+    ("options", "batch", "error", "told"),
+    [
+        ({"urls": "[]"}, rows([1], ns="a"), OptionError, "option 'urls' is .hidden. but must be a JSON object"),
+        ({"urls": '{"a": "sqlite:///x.db"}'}, ONE, SchemaError, "column 'ns' is missing"),
+        (
+            {"urls": '{"here": "sqlite:///x.db"}'},
+            rows([1], ns="her"),
+            MessageError,
+            "has no database 'her'; did you mean 'here'",
+        ),
+        (
+            {"urls": '{"here": "sqlite:///x.db"}'},
+            ONE.append_column(NS, pa.array([None], pa.string())),
+            MessageError,
+            "its ns is NULL",
+        ),
+        ({"urls": '{"a": "sqlite:///x.db"}', "url": "sqlite:///y.db"}, ONE, OptionError, "exclude each other"),
+        ({"url": "sqlite:///y.db"}, rows([1], ns="a"), SchemaError, "column 'ns' names one of several databases"),
+    ],
+)
+def test_databases_that_cannot_be_meant_are_refused(tmp_path, monkeypatch, options, batch, error, told):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=told):
+        save(batch, **options, queue="out")
