@@ -770,7 +770,7 @@ class Publishing:
         self.store.drop(self.queue)
 
 
-@pytest.mark.parametrize("partly", [False, True])
+@pytest.mark.parametrize("partly", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_a_publish_that_broke_off_anywhere_is_completed_by_the_next(anywhere, name, raw, small, steps, partly):
     for step in itertools.count():
         publishing = Publishing(anywhere, name, raw)
@@ -813,6 +813,7 @@ def test_a_publisher_that_was_slow_does_no_harm(anywhere, name, raw, small, step
     assert step >= 10
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_publishers_that_are_slow_in_turns_do_no_harm(anywhere, name, raw, small, steps):
     for first in itertools.count():
@@ -917,6 +918,7 @@ def test_two_publishers_that_take_each_other_for_dead_both_come_to_an_end(anywhe
     publishing.check()
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_when_a_publish_and_a_removal_meet_a_chunk_appears_whole_or_not_at_all(anywhere, name, raw, small, steps):
     counts = set()
@@ -1017,6 +1019,7 @@ def test_a_publisher_that_gives_up_is_forgotten(store, queue, raw_of, monkeypatc
     assert store.publish([f"{queue}.s"]) == 1
 
 
+@pytest.mark.full
 def test_a_publish_that_began_without_transactions_ends_so(store, queue, raw_of, small, steps):
     """The server may have become one of a replica set meanwhile."""
     for step in itertools.count():
@@ -1345,6 +1348,7 @@ def test_a_killed_server_loses_nothing_that_it_acknowledged(tmp_path):
         server.kill()
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [(), ("--replSet", "own")], ids=["standalone", "transactions"])
 def test_what_is_published_while_the_server_is_killed_comes_once(tmp_path, monkeypatch, arguments):

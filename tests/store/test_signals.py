@@ -19,6 +19,8 @@ from spark_queue.store import base, signals, sqlite
 from tests.unit.clock import Clock
 from tests.waiting import until
 
+pytestmark = pytest.mark.every_store  # each has signals of its own
+
 #: ms that a wait lasts which nothing ends: far longer than a test waits for its end.
 HOUR = 3_600_000
 
