@@ -12,6 +12,7 @@ from collections.abc import Callable
 from multiprocessing.context import ForkServerContext
 from typing import TypeVar
 
+from spark_queue.store import STORES
 from spark_queue.store.base import Store
 
 T = TypeVar("T")
@@ -52,9 +53,10 @@ def end_lease(store: Store, queue: str, tag: str) -> int:
 
 
 def processes() -> ForkServerContext:
-    """Return what starts processes at little cost: they are forked from one that has imported this package."""
+    """Return what starts processes at little cost: they are forked from one that has imported the stores."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["__main__", "spark_queue.store.conformance"])
+    modules = {one.path.partition(":")[0] for one in STORES.values()}
+    context.set_forkserver_preload(["__main__", "spark_queue.store.conformance", *modules])
     return context
 
 
