@@ -145,11 +145,11 @@ class Batch:
 
     def __init__(self, query: Query, reader: Any, number: int, partitions: list[Any]) -> None:
         self.query, self.number = query, number
-        self._reader, self._partitions = reader, partitions
+        self.reader, self._partitions = reader, partitions
 
     def read(self, partition: int) -> Iterator[pa.RecordBatch]:
         """Read as a task does: what it yields is what Spark accepts."""
-        reader, part = carried((self._reader, self._partitions[partition]))
+        reader, part = carried((self.reader, self._partitions[partition]))
         expected = arrow_schema(reader.schema)
         with task(partition, self.query.id, self.number):
             for batch in reader.read(part):

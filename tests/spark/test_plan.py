@@ -1,0 +1,254 @@
+"""The source without Spark: batches are planned and read, fail, come again, and lose their messages to others."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from spark_queue import FencedError, Queue, open_store
+from spark_queue.message import messages
+from spark_queue.spark import keeper
+from spark_queue.store.owner import consumers, owner_of, revoke
+from tests.spark.drive import Query
+from tests.waiting import until
+
+
+class Died(Exception):
+    """Ends a run of a query."""
+
+
+def fill(url, name, total):
+    with Queue(url, name) as queue:
+        return queue.push_many([{"n": n} for n in range(total)])
+
+
+def reservations(url, name):
+    with open_store(url) as store:
+        return store.reservations(name)
+
+
+def sizes(url, name):
+    with open_store(url) as store:
+        return store.sizes(name)
+
+
+def all_of(url, name, **options):
+    """The numbers in the messages of a run to the end, by batches."""
+    batches = []
+    query = Query(lambda batch: batches.append(numbers(batch)), url=url, queue=name, **options)
+    query.run()
+    return batches
+
+
+def numbers(batch):
+    return [one["n"] for one in batch.payloads]
+
+
+@pytest.mark.every_store
+def test_batches_are_no_larger_than_wanted_and_keep_the_order(any_url, name):
+    fill(any_url, name, 20)
+    batches = all_of(any_url, name, maxRecordsPerTrigger="7", numPartitions="2")
+    assert batches == [list(range(7)), list(range(7, 14)), list(range(14, 20))]
+    assert sizes(any_url, name).total == 0
+
+
+@pytest.mark.every_store
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_a_batch_is_read_as_often_as_wanted_and_held_until_it_is_done(any_url, name, delivery):
+    fill(any_url, name, 10)
+    held = []
+
+    def work(batch):
+        half = next(batch.read(0))  # a task that fails in the middle, and is tried again
+        first, second = batch.rows, batch.rows
+        assert first == second and half.num_rows <= len(first) == 10
+        assert {row["tries"] for row in first} == {0}
+        assert sum(one.rows for one in reservations(any_url, name)) == 10
+        held.append(batch.number)
+
+    Query(work, url=any_url, queue=name, delivery=delivery, numPartitions="2").run()
+    assert held == [0]
+    assert sizes(any_url, name).total == 0
+
+
+@pytest.mark.every_store
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_a_batch_that_fails_comes_again_with_the_same_rows_and_tries(any_url, name, delivery):
+    ids = fill(any_url, name, 25)
+    runs, failures = [], [0, 0, 1]
+
+    def work(batch):
+        runs.append((batch.number, batch.rows))
+        if failures and failures[0] == batch.number:
+            raise Died(failures.pop(0))
+
+    query = Query(work, url=any_url, queue=name, delivery=delivery, maxRecordsPerTrigger="10", numPartitions="2")
+    for _ in range(3):
+        with pytest.raises(Died):
+            query.run()
+    query.run()
+    assert [number for number, _ in runs] == [0, 0, 0, 1, 1, 2]
+    assert runs[0] == runs[1] == runs[2] and runs[3] == runs[4]
+    assert sorted(row["id"] for number in (0, 3, 5) for row in runs[number][1]) == sorted(ids)
+    assert {row["tries"] for _, rows in runs for row in rows} == {0}, "a query that dies blames no message"
+    assert sizes(any_url, name).total == 0
+
+
+@pytest.mark.every_store
+def test_reservations_of_an_exactly_once_source_never_end(any_url, name):
+    fill(any_url, name, 10)
+    held = []
+
+    def fail_at_first(batch):
+        held.append([one.until for one in reservations(any_url, name)])
+        assert numbers(batch) == list(range(10))
+        if len(held) == 1:
+            raise Died
+
+    query = Query(fail_at_first, url=any_url, queue=name, delivery="exactly-once", numPartitions="1")
+    with pytest.raises(Died):
+        query.run()
+    with Queue(any_url, name) as rival:
+        assert rival.reserve(10) == []
+    query.run()
+    assert held == [[None], [None]]
+    fill(any_url, name, 1)
+    work = lambda batch: held.append([one.until for one in reservations(any_url, name)])  # noqa: E731
+    Query(work, url=any_url, queue=name, delivery="at-least-once").run()
+    assert None not in held[2], "the one of an at-least-once source does"
+
+
+def test_an_at_most_once_batch_is_not_delivered_twice(any_url, name):
+    fill(any_url, name, 30)
+    seen = []
+
+    def fail_first(batch):
+        seen.append(numbers(batch))
+        if len(seen) == 1:
+            assert numbers(batch) == seen[0], "within a batch it can be looked at again"
+            raise Died
+
+    options = {"delivery": "at-most-once", "maxRecordsPerTrigger": "10"}
+    query = Query(fail_first, url=any_url, queue=name, **options)
+    with pytest.raises(Died):
+        query.run()
+    query.run()
+    query.run()
+    assert seen[:2] == [list(range(10)), []], "the batch that was being worked on is given up"
+    assert sorted(n for batch in seen for n in batch) == list(range(30))
+    assert sizes(any_url, name).total == 0
+
+
+@pytest.mark.every_store
+def test_a_batch_that_takes_ten_times_its_lease_is_delivered_once(any_url, name, monkeypatch):
+    fill(any_url, name, 20)
+    seen, others = [], []
+    passed = SimpleNamespace(seconds=0.0)
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed.seconds)
+    monkeypatch.setattr(keeper, "time", clock)  # of the thread that renews leases
+
+    def slow(batch):
+        seen.extend(numbers(batch))
+        renews = batch.reader._consumer._keeper
+        with Queue(any_url, name) as rival:
+            while passed.seconds < 10 * 3_600:
+                (before,) = [one.until for one in reservations(any_url, name)]
+                until(lambda: min(renews._due.values()) > clock.monotonic(), what="the keeper's rest")
+                passed.seconds += 0.4 * 3_600
+                renews._wake.set()
+                until(lambda: [one.until > before for one in reservations(any_url, name)] == [True])  # noqa: B023
+                others.extend(rival.reserve(100))
+
+    Query(slow, url=any_url, queue=name, reserveTimeout="1h", numPartitions="1").run()
+    assert (seen, others) == (list(range(20)), [])
+    assert sizes(any_url, name).total == 0
+
+
+def steal(url, name, count):
+    """Let somebody else hold some messages of the only reservation, as if its lease had ended."""
+    with open_store(url) as store:
+        (tag,) = {one.tag for one in store.reservations(name)}
+        ids = [one.id for batch in store.fetch(name, tag) for one in messages(batch)][:count]
+        assert store.retag(name, tag, "thief/0", ids, lease=3_600_000) == count
+
+
+@pytest.mark.every_store
+def test_a_query_whose_messages_were_taken_fails_instead_of_committing_them(any_url, name):
+    fill(any_url, name, 20)
+    seen = []
+
+    def work(batch):
+        seen.append(numbers(batch))
+        if len(seen) == 1:
+            steal(any_url, name, 5)
+
+    query = Query(work, url=any_url, queue=name, numPartitions="1")
+    with pytest.raises(FencedError, match=r"5 of 20 messages of queue .* are no longer held"):
+        query.run()
+    assert sizes(any_url, name).reserved == 5, "the thief's are still there, ours are done"
+    with open_store(any_url) as store:
+        store.rollback(name, "thief")
+    query.run()
+    assert sorted(seen[1]) == list(range(5)), "started again, the query goes on"
+    assert sizes(any_url, name).total == 0
+
+
+@pytest.mark.every_store
+def test_a_task_that_finds_too_few_rows_fails(any_url, name):
+    fill(any_url, name, 20)
+
+    def work(batch):
+        assert len(numbers(batch)) == 20
+        steal(any_url, name, 3)
+        numbers(batch)
+
+    query = Query(work, url=any_url, queue=name, numPartitions="1", delivery="exactly-once")
+    with pytest.raises(FencedError, match=r"3 of 20 messages of queue .* are no longer held"):
+        query.run()
+    with open_store(any_url) as store:
+        store.rollback(name, "thief", failed=False)
+        store.rollback(name, query.offsets[-1]["consumer"], failed=False)
+    assert sorted(all_of(any_url, name)[0]) == list(range(20))
+
+
+@pytest.mark.every_store
+def test_a_query_whose_consumer_was_released_by_force_fails(any_url, name):
+    fill(any_url, name, 2)
+    seen = []
+
+    def work(batch):
+        seen.extend(numbers(batch))
+        with open_store(any_url) as store:
+            ((_, consumer, owner),) = consumers(store, name)
+            assert owner is not None and owner == owner_of(store, name, consumer)
+            revoke(store, name, consumer)
+
+    query = Query(work, url=any_url, queue=name, delivery="exactly-once", maxRecordsPerTrigger="1")
+    with pytest.raises(FencedError, match=r"no longer runs consumer .* released by word"):
+        query.run()
+    assert seen == [0]
+    assert sizes(any_url, name).total == 2, "it has committed nothing"
+
+
+def test_hashes_are_the_same_at_every_replay(any_url, name):
+    fill(any_url, name, 100)
+    seen, runs = {}, []
+
+    def fail_at_first(batch):
+        hashes = {row["id"]: row["delivery_hash"] for row in batch.rows}
+        assert seen.setdefault(batch.number, hashes) == hashes
+        runs.append(batch.number)
+        if runs.count(batch.number) == 1:
+            raise Died
+
+    query = Query(
+        fail_at_first, url=any_url, queue=name, delivery="exactly-once", maxRecordsPerTrigger="50", numPartitions="2"
+    )
+    for _ in range(2):
+        with pytest.raises(Died):
+            query.run()
+    query.run()
+    assert runs == [0, 0, 1, 1]
+    assert len({one for hashes in seen.values() for one in hashes.values()}) == 100
