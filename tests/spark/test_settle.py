@@ -1,0 +1,255 @@
+"""A write with `operation=settle`, without Spark: outcomes, retries of tasks, several tasks, and lost leases."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pytest
+
+from spark_queue import MessageError, OptionError, Queue, SchemaError, open_store
+from spark_queue.store import store_class
+from tests import stores
+from tests.spark.drive import Query, Write, found, payloads
+
+pytestmark = pytest.mark.every_store
+
+
+def fill(url, name, total):
+    with Queue(url, name) as queue:
+        return queue.push_many([{"n": n} for n in range(total)])
+
+
+def sizes(url, name):
+    with Queue(url, name) as queue:
+        return queue.sizes()
+
+
+def outcomes(ids, outcome, **columns):
+    """Rows that say what becomes of these messages; a column is a list, or one value for all."""
+    made = {"id": list(ids), "outcome": outcome} | columns
+    return pa.record_batch({name: one if isinstance(one, list) else [one] * len(ids) for name, one in made.items()})
+
+
+def settling(batch, url, name, **options):
+    return Write(batch.schema, url=url, queue=name, **{"operation": "settle", "consumer": "etl"} | options)
+
+
+def settle(batch, url, name, **options):
+    settling(batch, url, name, **options).run(batch)
+
+
+def hold(url, name):
+    ids = fill(url, name, 8)
+    with open_store(url) as store:
+        assert store.reserve(name, "etl/1/1", 8, lease=None) == [8]
+    return ids
+
+
+@pytest.fixture
+def held(any_url, name):
+    """The ids of eight messages that the consumer `etl` holds."""
+    return hold(any_url, name)
+
+
+#: Layouts in which a message can be changed and moved in one step.
+FORWARDING = [
+    kind
+    for kind in stores.kinds()
+    for scheme, _, layout in [kind.partition(" ")]
+    if store_class(stores.in_layout(f"{scheme}://host/db", layout)).forwards
+]
+
+
+@pytest.fixture(params=FORWARDING)
+def forwarding_url(request, url_of):
+    scheme, _, layout = request.param.partition(" ")
+    return stores.in_layout(url_of(scheme), layout)
+
+
+def test_settle_gives_every_message_its_own_outcome(any_url, name):
+    fill(any_url, name, 8)
+
+    def work(batch):
+        given = {row["id"]: n for row, n in zip(batch.rows, (one["n"] for one in batch.payloads), strict=True)}
+        some = {id: n for id, n in given.items() if n < 5}
+        told = ["commit", "rollback", "rollback", "dead", "dead"]
+        what = outcomes(
+            some,
+            [told[n] for n in some.values()],
+            delay=[3_600 if n == 2 else 0 for n in some.values()],
+            reason=["hopeless" if n == 3 else None for n in some.values()],
+        )
+        settling(what, any_url, name).run(what.slice(0, 3), what.slice(3))
+
+    Query(work, url=any_url, queue=name, consumer="etl", numPartitions="2").run()
+    left = {one.payload["n"]: one.tries for one in found(any_url, name)}
+    assert left == {1: 1, 2: 1}, "5, 6 and 7 were committed by the query, 0 by settle"
+    now = sizes(any_url, name)
+    assert (now.ready, now.scheduled, now.reserved, now.dead) == (1, 1, 0, 2)
+    dead = {one.payload["n"]: one for one in found(any_url, f"{name}.dead")}
+    assert {n: one.headers.get("x-error") for n, one in dead.items()} == {3: "hopeless", 4: None}
+    assert {one.headers["x-dl-from-queue"] for one in dead.values()} == {name}
+
+
+def test_settling_in_a_batch_is_no_loss(any_url, name):
+    fill(any_url, name, 20)
+    sizes_seen = []
+
+    def work(batch):
+        rows = batch.rows
+        sizes_seen.append(len(rows))
+        some = outcomes([row["id"] for row in rows[:5]], "rollback", delay=3_600)
+        settle(some, any_url, name)
+        sizes_seen.append(len(batch.rows))
+
+    Query(work, url=any_url, queue=name, consumer="etl", delivery="exactly-once").run()
+    assert sizes_seen == [20, 15]
+    now = sizes(any_url, name)
+    assert (now.scheduled, now.total) == (5, 5)
+
+
+def test_tasks_that_settle_at_the_same_time_are_no_loss(any_url, name):
+    fill(any_url, name, 40)
+
+    def work(batch):
+        ids = [row["id"] for row in batch.rows]
+        what = outcomes(ids, (["commit", "rollback", "dead", "commit"] * 10), delay=3_600)
+        write = settling(what, any_url, name)
+        with ThreadPoolExecutor(4) as tasks:
+            told = list(tasks.map(lambda n: write.writer.write(iter([what.slice(10 * n, 10)])), range(4)))
+        write.commit(*told)
+        assert sum(one.rows for one in told) == 40
+
+    Query(work, url=any_url, queue=name, consumer="etl", numPartitions="2").run()
+    now = sizes(any_url, name)
+    assert (now.ready, now.scheduled, now.reserved, now.dead) == (0, 10, 0, 10)
+
+
+@pytest.mark.parametrize("outcome", ["commit", "rollback", "dead"])
+def test_a_task_that_is_tried_again_changes_nothing_more(any_url, name, held, outcome):
+    what = outcomes(held[:3], outcome, reason="why")
+    write = settling(what, any_url, name)
+
+    def breaks():
+        yield what
+        raise RuntimeError("on purpose")
+
+    write.task([what])  # settled, and its message to the driver is lost
+    with pytest.raises(RuntimeError):
+        write.task(breaks())
+    write.commit(write.task([what]))
+    tries = {one.id: one.tries for one in found(any_url, name)}
+    stays = dict.fromkeys(held[3:], 0) | (dict.fromkeys(held[:3], 1) if outcome == "rollback" else {})
+    assert tries == stays
+    dead = found(any_url, f"{name}.dead")
+    assert [(one.headers["x-error"], one.tries) for one in dead] == [("why", 0)] * (3 if outcome == "dead" else 0)
+    assert sizes(any_url, name).reserved == 5
+
+
+@pytest.mark.parametrize("outcome", ["commit", "rollback", "dead"])
+def test_messages_that_were_taken_by_another_are_not_settled(any_url, name, held, outcome):
+    what = outcomes(held, outcome, delay=3_600, reason="why")
+    taken_by_another(any_url, name, held, what, {"rollback": name, "dead": f"{name}.dead"}.get(outcome))
+
+
+def test_messages_that_were_taken_by_another_do_not_move_on(forwarding_url, name):
+    held = hold(forwarding_url, name)
+    taken_by_another(forwarding_url, name, held, outcomes(held, "move", to=f"{name}.other"), f"{name}.other")
+
+
+def taken_by_another(url, name, held, what, rest):
+    """Settle messages of which three were lost; what is left of the others lies in the queue `rest`."""
+    with open_store(url) as store:
+        store.retag(name, "etl/1/1", "thief/0", held[:3], lease=None)
+        settle(what, url, name)
+        assert {one.tag: one.rows for one in store.reservations(name)} == {"thief/0": 3}
+        (batch,) = store.fetch(name, "thief/0")
+        assert (batch.column("id").to_pylist(), batch.column("tries").to_pylist()) == (held[:3], [0, 0, 0])
+        assert store.commit(name, "thief") == 3
+    for queue in (name, f"{name}.dead", f"{name}.other"):
+        ids = sorted(one.headers.get("x-dl-id", one.id) for one in found(url, queue))
+        assert ids == (sorted(held[3:]) if queue == rest else [])
+
+
+def test_a_consumer_settles_only_what_it_holds(any_url, name, held):
+    with open_store(any_url) as store:
+        settle(outcomes(held, "commit"), any_url, name, consumer="etl2")
+        settle(outcomes(["stranger"], "commit"), any_url, name)
+        assert {one.tag: one.rows for one in store.reservations(name)} == {"etl/1/1/0": 8}
+        settle(outcomes(held[:2], "commit"), any_url, name)
+        assert {one.tag: one.rows for one in store.reservations(name)} == {"etl/1/1/0": 6}
+
+
+def test_a_message_that_is_given_back_too_often_dies_with_its_reason(any_url, name):
+    fill(any_url, name, 2)
+    runs = []
+
+    def work(batch):
+        rows = batch.rows
+        runs.append([row["tries"] for row in rows])
+        bad = [row["id"] for row in rows if '"n":0' in row["payload"]]
+        settle(outcomes(bad, "rollback", reason=f"failure {len(runs)}"), any_url, name, maxTries="3")
+
+    query = Query(work, url=any_url, queue=name, consumer="etl")
+    for _ in range(6):  # what is given back is for the next run
+        query.run()
+    assert runs == [[0, 0], [1], [2]]
+    (dead,) = found(any_url, f"{name}.dead")
+    assert (dead.payload, dead.headers["x-error"], dead.headers["x-dl-tries"]) == ({"n": 0}, "failure 3", "3")
+    assert sizes(any_url, name).total == 0
+
+
+def test_messages_move_on_with_what_is_new_of_them(forwarding_url, name):
+    held, other = hold(forwarding_url, name), f"{name}.other"
+    headers = pa.array([[("h", "1")], None, None, None], pa.map_(pa.string(), pa.string()))
+    what = outcomes(
+        held[:4], "move", to=[other, other, f"{other}2", other], payload=['{"new":1}', None, None, "no json"]
+    ).append_column("headers", headers)
+    with pytest.raises(MessageError, match="its payload is not JSON"):
+        settle(what, forwarding_url, name)
+    settle(what, forwarding_url, name, onBadRow="deadLetter")
+    assert {one.id: (one.payload, one.headers) for one in found(forwarding_url, other)} == {
+        held[0]: ({"new": 1}, {"h": "1"}),
+        held[1]: ({"n": 1}, {}),
+    }
+    assert [(one.id, one.payload) for one in found(forwarding_url, f"{other}2")] == [(held[2], {"n": 2})]
+    (dead,) = found(forwarding_url, f"{name}.dead")
+    assert dead.payload == {"n": 3}
+    assert dead.headers["x-error"].startswith("its payload is not JSON")
+    assert sizes(forwarding_url, name).reserved == 4
+
+
+def test_every_way_out_is_history(any_url, name):
+    fill(any_url, name, 4)
+
+    def work(batch):
+        ids = [row["id"] for row in batch.rows]
+        what = outcomes(ids[:3], ["commit", "rollback", "dead"], reason="why")
+        settle(what, any_url, name, maxTries="1", history="1h")
+
+    Query(work, url=any_url, queue=name, consumer="etl", history="1h", numPartitions="1").run()
+    with open_store(any_url) as store:
+        past = [row for batch in store.peek(name, view="history") for row in batch.to_pylist()]
+    past.sort(key=lambda row: row["id"])
+    assert [(row["payload"], row["outcome"], row["tries"]) for row in past] == [
+        (b'{"n":0}', "commit", 0), (b'{"n":1}', "dead", 1), (b'{"n":2}', "dead", 1), (b'{"n":3}', "commit", 0),
+    ]  # fmt: skip
+    assert {row["consumer"] for row in past} == {"etl"}
+    assert sorted(one["n"] for one in payloads(any_url, f"{name}.dead")) == [1, 2]
+
+
+def test_settle_refuses_what_it_does_not_know(any_url, name, held):
+    for what, options, error, told in (
+        (outcomes(held, "done"), {}, MessageError, "outcome 'done' must be one of"),
+        (outcomes(held, "rollback", delay=-1), {}, MessageError, "delay is negative"),
+        (outcomes(held, "commit").select(["id"]), {}, SchemaError, "column 'outcome' is missing"),
+        (outcomes(held, "commit", dealy=1), {}, SchemaError, "did you mean 'delay'"),
+        (outcomes(held, "move"), {}, MessageError, "needs the column 'to'"),
+        (outcomes(held, "commit"), {"consumer": ""}, OptionError, "consumer"),
+    ):
+        with pytest.raises(error, match=told):
+            settle(what, any_url, name, **options)
+    with pytest.raises(OptionError, match="option 'consumer' is missing"):
+        Write(outcomes(held, "commit").schema, url=any_url, queue=name, operation="settle")
+    assert sizes(any_url, name).reserved == 8
