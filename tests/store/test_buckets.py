@@ -13,6 +13,7 @@ from spark_queue.buckets import Record, bucket, expanded
 from spark_queue.message import messages, milliseconds, pushes
 from spark_queue.store.apart import compact, split
 from spark_queue.store.base import layout_of, set_layout
+from spark_queue.store.conformance_waiting import tick
 from spark_queue.store.facts import Condition, Death, Sizes
 
 MINUTE = 60_000
@@ -127,8 +128,10 @@ def test_a_dropped_queue_forgets_its_setting(store, name):
 
 def test_single_messages_and_buckets_of_a_queue_come_in_the_order_of_their_maturity(store, name):
     store.push(name, pushes(list(range(4))))
+    tick(store)
     store.layout = "single"
     store.push(name, pushes([4, 5]))
+    tick(store)
     store.layout = Buckets(10)
     store.push(name, pushes([6, 7, 8]))
     assert store.reserve(name, "c/1", 100) == [9]
@@ -161,7 +164,7 @@ def test_two_clients_that_split_the_same_bucket_get_each_message_once(store, nam
 
     def take(number):
         with open_store(url, patience=20) as mine:
-            line.wait(30)
+            line.wait(120)
             at = 0
             while mine.reserve(name, f"t{number}/{at}", 3):
                 found.extend(payloads(mine.fetch(name, f"t{number}/{at}/0")))
@@ -241,7 +244,7 @@ def test_clients_that_settle_messages_of_one_bucket_at_the_same_time_lose_none(s
 
     def settle(number):
         with open_store(url, patience=30) as mine:
-            line.wait(30)
+            line.wait(120)
             for at in range(number, 40, 4):
                 done.append(mine.commit(name, "c/1", ids[at:160:40]))
 
@@ -342,7 +345,7 @@ def test_a_compaction_leaves_alone_what_others_take_meanwhile(store, name, url):
 
     taker = threading.Thread(target=take)
     taker.start()
-    ready.wait(30)
+    ready.wait(120)
     while taker.is_alive():
         compact(store, name, Buckets(50))
     taker.join()
@@ -355,6 +358,7 @@ def test_what_failed_after_a_compaction_matures_when_its_bucket_is_given_back(st
         store.push(name, pushes([n, n + 10]))
     compact(store, name, Buckets(10))
     store.reserve(name, "c/1", 10)
+    before = store.now()
     assert store.rollback(name, "c/1", delay=MINUTE) == 8
-    now = store.now()
-    assert {round(one.mature.timestamp() * 1000 - now, -4) for one in all_of(store.peek(name))} == {MINUTE}
+    (due,) = {round(one.mature.timestamp() * 1000) for one in all_of(store.peek(name))}
+    assert before <= due - MINUTE <= store.now()

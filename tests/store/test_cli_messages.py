@@ -139,7 +139,7 @@ def test_a_pipe_that_flows_slowly_is_not_kept_waiting(url, store, name):
         pushing.stdin.flush()
         until(lambda: store.sizes(name).total == 2)
         pushing.stdin.close()
-        assert pushing.wait(30) == 0
+        assert pushing.wait(120) == 0
     assert store.sizes(name).total == 3
 
 
@@ -374,7 +374,7 @@ def test_a_consume_that_waits_ends_by_ctrl_c(url, name):
         assert waiting.stdout is not None
         assert waiting.stdout.readline() == "waiting\n"
         waiting.send_signal(signal.SIGINT)
-        assert waiting.wait(30) == 130 and waiting.stdout.read() == ""
+        assert waiting.wait(120) == 130 and waiting.stdout.read() == ""
 
 
 # --- watch, doctor, itself ------------------------------------------------------------------------------------------
@@ -401,7 +401,7 @@ def test_watch_sees_changes_and_ends_by_ctrl_c(url, store, name):
             pass
         assert look["ready"] == 50 and look["change"] > 0
         watching.send_signal(signal.SIGINT)
-        assert watching.wait(30) == 130
+        assert watching.wait(120) == 130
 
 
 def on_terminal(*args) -> str:
@@ -415,7 +415,7 @@ def on_terminal(*args) -> str:
         with contextlib.suppress(OSError):  # that is how the other end is told to be gone
             while part := os.read(ours, 65536):
                 shown += part
-        assert running.wait(60) == 0
+        assert running.wait(120) == 0
     os.close(ours)
     return shown.decode()
 

@@ -45,7 +45,7 @@ def test_things_are_done_one_after_the_other_while_the_caller_goes_on():
     done, may = [], threading.Event()
 
     def first():
-        may.wait(10)
+        may.wait(60)
         done.append("first")
 
     with Behind() as behind:
