@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import pickle
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,6 +22,7 @@ from pyspark.sql.types import Row, StructType
 from spark_queue import open_store
 from spark_queue.message import messages
 from spark_queue.spark import QueueDataSource
+from spark_queue.spark.reader import FilteringReader
 from spark_queue.spark.schema import arrow_schema
 from spark_queue.spark.writer import Written
 from spark_queue.store.ledger import ledger_of
@@ -224,6 +225,29 @@ class Query:
         """Let it have died after its sink had committed, before Spark noted that the batch was done."""
         self.finished -= 1
         return self.finished
+
+
+def snapshot(
+    columns: pa.Schema | StructType | None = None, filters: Sequence[Any] | None = None, **options: str
+) -> Any:
+    """Read as `spark.read` does, and return the rows; with `filters`, those are pushed into the reader."""
+    data_source = source(options)
+    schema = (
+        columns if isinstance(columns, StructType) else from_arrow_schema(columns) if columns is not None else None
+    )
+    reader: Any = data_source.reader(schema or data_source.schema())
+    if filters is not None:
+        reader = FilteringReader(reader.options, reader.schema)
+        assert list(reader.pushFilters(filters)) == [], "what it leaves to Spark is not filtered here"
+    parts, expected = reader.partitions(), arrow_schema(reader.schema)
+    read: list[dict[str, Any]] = []
+    for number, part in enumerate(parts):
+        with task(number):
+            mine, its = carried((reader, part))
+            for batch in mine.read(its):
+                assert batch.schema == expected
+                read += batch.to_pylist()
+    return read
 
 
 # --- what is left ---------------------------------------------------------------------------------------------------
