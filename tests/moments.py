@@ -1,14 +1,23 @@
-"""Moments that a test moves in the database, so that nobody waits until they come."""
+"""Ends of leases and other moments that a test moves in the database, so that nobody waits until they come."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
 from spark_queue.store.base import Store
+from spark_queue.store.conformance_waiting import end_lease
 from spark_queue.store.mongodb import MongoStore
 from spark_queue.store.redis import RedisStore
 from spark_queue.store.redis_keys import keys_of
 from spark_queue.store.sqlite import SqliteStore
+
+
+def end_leases(store: Store, queue: str) -> None:
+    """Let all leases of a queue end a second ago."""
+    held = store.reservations(queue)
+    assert held
+    for one in held:
+        end_lease(store, queue, one.tag)
 
 
 def make_due(store: Store, queue: str) -> None:

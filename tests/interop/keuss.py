@@ -7,8 +7,35 @@ import shutil
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from spark_queue import Queue
 from spark_queue.address import Address
+from spark_queue.message import Message
 from tests.interop.driver import NODE, PATIENCE, Driver
+
+LARGE = 2**40 + 1
+
+#: What both sides can say. keuss keeps integers beyond 32 bits as doubles in MongoDB, and so does JavaScript.
+PAYLOADS = [
+    {"flight": 1545, "to": {"airport": "IAH", "gates": [1, "C", None, True]}},
+    {},
+    [1, 2.5, "three", None, [], {"four": 4}],
+    [],
+    'ünï "quoted" \\ / \n 航班 ✈',
+    "",
+    '{"not": "an object"}',
+    7,
+    0,
+    -12,
+    LARGE,
+    -LARGE,
+    2**53 - 1,
+    2.5,
+    -1e-7,
+    True,
+    {"n": LARGE, "f": 0.1, "neg": -3},
+    b"\x00\xff binary \x80",
+    b"",
+]
 
 Backend = Literal["mongo", "ps-mongo", "pl-mongo", "bucket-mongo-safe", "redis-oq", "redis-list"]
 Carrier = Literal["mongo-capped", "redis-pubsub"]
@@ -87,11 +114,18 @@ class Keuss(Driver):
         given = {name: value for name, value in options.items() if value is not None}
         return str(self.do("push", **body, **given)["id"])
 
-    def pop(self, timeout: float = 1) -> KeussMessage | None:
-        """Take and remove the next message; None when nothing comes within `timeout` s."""
+    def pop(self, timeout: float = 60) -> KeussMessage | None:
+        """Take and remove the next message; None when nothing comes within `timeout` s.
+
+        After one that returned None it may still take one, and lose it: see `get`.
+        """
         return self._take("pop", timeout)
 
-    def reserve(self, timeout: float = 1) -> KeussMessage | None:
+    def get(self) -> KeussMessage | None:
+        """Take and remove the next message as `pop` does, without waiting for one: None when nothing is ready."""
+        return self._message(self.do("get")["message"])
+
+    def reserve(self, timeout: float = 60) -> KeussMessage | None:
         """Take the next message and hold it; None when nothing comes within `timeout` s."""
         return self._take("reserve", timeout)
 
@@ -153,9 +187,35 @@ class Keuss(Driver):
         return dict(self.do("list", full=True)["result"])
 
     def _take(self, act: str, timeout: float) -> KeussMessage | None:
-        found = self.do(act, timeout=int(timeout * 1000), patience=PATIENCE + timeout)["message"]
+        return self._message(self.do(act, timeout=int(timeout * 1000), patience=PATIENCE + timeout)["message"])
+
+    @staticmethod
+    def _message(found: dict[str, Any] | None) -> KeussMessage | None:
         if found is None:
             return None
         is_buffer = found.get("type") == "buffer"
         payload = base64.b64decode(found["payload_b64"]) if is_buffer else found.get("payload")
         return KeussMessage(found["id"], payload, found.get("hdrs"), found["tries"], found["mature"])
+
+
+def same(got: Any, payload: Any) -> bool:
+    """Return whether both are equal, and of the same kind: 1 is not True."""
+    return bool(got == payload) and (isinstance(got, bool), isinstance(got, bytes)) == (
+        isinstance(payload, bool),
+        isinstance(payload, bytes),
+    )
+
+
+def everything(ours: Queue, n: int) -> list[Message]:
+    """Return the next `n` messages; keuss writes a bucket a moment after the first push into it."""
+    taken: list[Message] = []
+    while len(taken) < n:
+        some = ours.reserve(n - len(taken), timeout=60)
+        assert some, f"{n - len(taken)} of {n} are missing"
+        taken += some
+    return taken
+
+
+def documents(shared: Any) -> list[dict[str, Any]]:
+    """Return what lies in the collection of a queue that is shared."""
+    return list(shared.store._queue(shared.name).find({}).sort("_id", 1))

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import shutil
+import uuid
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import redis
+
+from spark_queue import Queue, open_store
 from spark_queue.address import Address
-from tests.interop.driver import NODE, Driver
+from spark_queue.store.redis_lists import RfqStore
+from tests.interop.conftest import required
+from tests.interop.driver import NODE, PATIENCE, Driver
 
 PYTHON = Path(__file__).parents[2] / ".venv-peers-rfq" / "bin" / "python"
 
@@ -60,7 +67,7 @@ class Rfq(Driver):
         self.tell("consume", topic=topic)
         return self.consumed()
 
-    def consumed(self, patience: float = 30) -> Task:
+    def consumed(self, patience: float = PATIENCE) -> Task:
         """What a `consume` gives that was told."""
         found = self.answer("consume", patience)["result"]
         return Task(found["id"], found["message"] or {})  # of npm: null where the message is gone
@@ -96,3 +103,78 @@ class Rfq(Driver):
 
     def _result(self, act: str, **given: Any) -> Any:
         return self.do(act, **given)["result"]
+
+
+class Topic:
+    """A topic of one test, and the ways into it."""
+
+    def __init__(self, url, stack):
+        self.url, self.name = Address.of(url).in_layout("rfq"), f"t{uuid.uuid4().hex}"
+        self._clients = stack.enter_context(ExitStack())
+        self.store = stack.enter_context(open_store(self.url))
+        self.redis = stack.enter_context(redis.Redis.from_url(url, decode_responses=True))
+
+    def opened(self, parameters=""):
+        """One more store."""
+        store = self._clients.enter_context(open_store(self.url + parameters))
+        assert isinstance(store, RfqStore)
+        return store
+
+    def ours(self, **options):
+        """One more client of ours, closed with the test."""
+        return self._clients.enter_context(Queue(self.url, self.name, **options))
+
+    def rfq(self, language="python"):
+        """One more process of rfq, ended with the test."""
+        required(unavailable(language))
+        return self._clients.enter_context(Rfq(self.url, language))
+
+    def leave(self):
+        """Close all of them, which writes down what they counted: after a drop it would be there again."""
+        self._clients.close()
+
+    def backlog(self):
+        return self.redis.lrange(f"rfq:{self.name}:backlog", 0, -1)
+
+    def nextlog(self):
+        return self.redis.lrange(f"rfq:{self.name}:nextlog", 0, -1)
+
+    def message(self, id):
+        return self.redis.hgetall(f"rfq:{self.name}:message:{id}")
+
+    def sleepers(self):
+        """The connections of Redis that wait for an element of a list, as rfq does."""
+        return {one["id"] for one in self.redis.client_list() if one["cmd"] == "brpoplpush" and "b" in one["flags"]}
+
+    def contents(self):
+        """All that is there, byte for byte, but for what we count; each id replaced by the payload of its message."""
+        found: dict[bytes | str, Any] = {}
+        names = {}
+        with redis.Redis.from_url(self.url.partition("?")[0]) as raw:
+            keys = set(raw.scan_iter(match=f"*{self.name}*", count=10_000))
+            for key in keys:
+                if b":message:" in key:
+                    id = key.rpartition(b":")[2]
+                    names[id] = repr(list(raw.hgetall(key).items())).encode()
+                    found[key.replace(id, names[id])] = (raw.object("encoding", key), names[id])
+            for which in ("backlog", "nextlog"):
+                key = f"rfq:{self.name}:{which}".encode()
+                found[key] = [names.get(id, id) for id in raw.lrange(key, 0, -1)]
+            found["keys"] = sorted(
+                key for key in keys if b":message:" not in key and not key.startswith(b"keuss:stats:")
+            )
+        return found
+
+
+@contextmanager
+def sharing(redis_url):
+    """A topic of this test's own, of which nothing is left at the end."""
+    with ExitStack() as stack:
+        topic = Topic(redis_url, stack)
+        yield topic
+        topic.leave()
+        for name in {topic.name, *topic.store.queues()}:
+            if name.startswith(topic.name):
+                topic.store.drop(name)
+        left = topic.redis.scan_iter(match=f"*{topic.name}*", count=10_000)
+        assert [key for key in left if ":staged:" not in key] == [], "a drop leaves nothing"

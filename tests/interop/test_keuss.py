@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
@@ -14,72 +15,21 @@ from pyspark.sql import functions as F
 from spark_queue import Queue, replay
 from spark_queue.message import pushes
 from spark_queue.spark import drain
+from spark_queue.store.conformance_waiting import tick
 from spark_queue.store.ledger import forget
 from spark_queue.store.replay import Replay
+from tests.interop.keuss import LARGE, same
+from tests.moments import end_leases, make_due
+from tests.waiting import until
 
-pytestmark = pytest.mark.interop
-
-LARGE = 2**40 + 1
-
-#: What both sides can say. keuss keeps integers beyond 32 bits as doubles in MongoDB, and so does JavaScript.
-PAYLOADS = [
-    {"flight": 1545, "to": {"airport": "IAH", "gates": [1, "C", None, True]}},
-    {},
-    [1, 2.5, "three", None, [], {"four": 4}],
-    [],
-    'ünï "quoted" \\ / \n 航班 ✈',
-    "",
-    '{"not": "an object"}',
-    7,
-    0,
-    -12,
-    LARGE,
-    -LARGE,
-    2**53 - 1,
-    2.5,
-    -1e-7,
-    True,
-    {"n": LARGE, "f": 0.1, "neg": -3},
-    b"\x00\xff binary \x80",
-    b"",
-]
+pytestmark = [pytest.mark.interop, pytest.mark.full]  # test_smoke.py is what `make test` runs of it
 
 
 def moment(seconds):
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def same(got, payload):
-    """Equal, and of the same kind: 1 is not True."""
-    return got == payload and (isinstance(got, bool), isinstance(got, bytes)) == (
-        isinstance(payload, bool),
-        isinstance(payload, bytes),
-    )
-
-
 # --- each reads what the other wrote --------------------------------------------------------------------------------
-
-
-def test_every_payload_of_keuss_is_read(shared):
-    keuss, ours = shared.keuss(), shared.ours()
-    pushed = {keuss.push(payload): payload for payload in PAYLOADS}
-    taken = ours.reserve(100)
-    if "id" not in shared.can:  # it has no other order than that of the pushes
-        pushed = {message.id: payload for message, payload in zip(taken, PAYLOADS, strict=True)}
-    got = {message.id: message.payload for message in taken}
-    assert got.keys() == pushed.keys()
-    for id, payload in pushed.items():
-        assert same(got[id], payload), f"{payload!r} came as {got[id]!r}"
-
-
-def test_every_payload_of_ours_is_read_by_keuss(shared):
-    keuss, ours = shared.keuss(), shared.ours()
-    pushed = dict(zip(ours.push_many(PAYLOADS), PAYLOADS, strict=True))
-    while message := keuss.pop(timeout=1):
-        payload = pushed.pop(message.id)
-        assert same(message.payload, payload), f"{payload!r} came as {message.payload!r}"
-        assert (message.hdrs, message.tries) == ({}, 0)
-    assert pushed == {}
 
 
 def test_headers_of_keuss_become_text(shared):
@@ -109,22 +59,24 @@ def test_tries_go_both_ways(shared):
 @pytest.mark.needs("later")
 def test_a_delay_of_keuss_holds_for_us(shared):
     keuss, ours = shared.keuss(), shared.ours()
-    begun = time.monotonic()
-    keuss.push("later", delay=1.5)
+    before = shared.store.now()
+    keuss.push("later", delay=3600)
     assert ours.reserve() == []
-    (message,) = ours.reserve(timeout=20)
+    (scheduled,) = ours.peek()
+    assert before - 1_000 < scheduled.mature.timestamp() * 1000 - 3_600_000 < shared.store.now() + 1_000
+    make_due(shared.store, shared.name)
+    (message,) = ours.reserve()
     assert message.payload == "later"
-    assert time.monotonic() - begun > 0.5
 
 
 @pytest.mark.needs("later")
 def test_a_delay_of_ours_holds_for_keuss(shared):
     keuss, ours = shared.keuss(), shared.ours()
-    begun = time.monotonic()
-    ours.push("later", delay=1.5)
-    assert keuss.pop(timeout=0.1) is None
-    assert keuss.pop(timeout=20).payload == "later"
-    assert time.monotonic() - begun > 0.5
+    ours.push("later", delay=3600)
+    assert keuss.get() is None
+    assert keuss.sched_size() == 1
+    make_due(shared.store, shared.name)
+    assert keuss.pop().payload == "later"
 
 
 @pytest.mark.needs("later")
@@ -172,7 +124,7 @@ def test_sizes_agree_at_each_step(shared):
     agree(shared, keuss, ours, 0, 0, 0)
     keuss.push(1)
     ours.push(2)
-    time.sleep(0.002)  # those of one millisecond have an order of their own
+    tick(shared.store)  # those of one millisecond have an order of their own
     keuss.push(3)
     agree(shared, keuss, ours, 3, 0, 0)
     keuss.push(4, delay=3600)
@@ -209,9 +161,9 @@ def test_keuss_does_not_get_what_we_hold(shared):
         keuss.push(n)
     held = ours.reserve(3)
     (left,) = {0, 1, 2, 3} - {message.payload for message in held}
-    assert keuss.reserve(timeout=0.1).payload == left
-    assert keuss.reserve(timeout=0.1) is None
-    assert keuss.pop(timeout=0.1) is None
+    assert keuss.reserve().payload == left
+    assert keuss.get() is None
+    assert ours.commit(*held) == 3
 
 
 @pytest.mark.needs("hold")
@@ -220,7 +172,7 @@ def test_our_commit_removes_a_message_for_keuss(shared):
     id = keuss.push(1)
     assert ours.commit(*ours.reserve()) == 1
     assert keuss.total_size() == 0
-    assert keuss.pop(timeout=0.1) is None
+    assert keuss.get() is None
     assert not keuss.ok(id) and not keuss.ko(id)
 
 
@@ -256,16 +208,17 @@ def test_a_client_that_closes_gives_back_to_keuss_without_a_failed_try(shared):
 
 @pytest.mark.needs("hold")
 def test_an_ended_lease_gives_a_message_to_keuss_with_its_tries(shared):
-    keuss, ours = shared.keuss(), shared.ours(lease=0.3)
+    keuss, ours = shared.keuss(), shared.ours()
     keuss.push("a")
     assert len(ours.reserve()) == 1
-    taken = keuss.reserve(timeout=20)
+    end_leases(shared.store, shared.name)
+    taken = keuss.reserve()
     # keuss itself never counts an ended lease on redis-oq: there it is one of ours that does, when it next reserves
     assert (taken.payload, taken.tries) == ("a", 1 if shared.holds_are_counted else 0)
     assert keuss.ok(taken.id)
     keuss.push("b")
     assert len(ours.reserve()) == 1
-    time.sleep(0.35)
+    end_leases(shared.store, shared.name)
     other = shared.ours()
     (message,) = other.reserve()
     assert message.tries == 1
@@ -290,12 +243,14 @@ def test_keuss_ko_with_a_moment_delays_a_message_for_us(shared):
     keuss, ours = shared.keuss(), shared.ours()
     ours.push(1)
     taken = keuss.reserve()
-    due = shared.store.now() + 1_500
+    due = shared.store.now() + 3_600_000
     assert keuss.ko(taken.id, next_t=due)
     assert ours.reserve() == []
-    (message,) = ours.reserve(timeout=20)
-    assert shared.store.now() >= due
-    assert round(message.mature.timestamp() * 1000) == due
+    (scheduled,) = ours.peek()
+    assert round(scheduled.mature.timestamp() * 1000) == due
+    make_due(shared.store, shared.name)
+    (message,) = ours.reserve()
+    assert message.id == taken.id
 
 
 # --- fences ---------------------------------------------------------------------------------------------------------
@@ -303,10 +258,11 @@ def test_keuss_ko_with_a_moment_delays_a_message_for_us(shared):
 
 @pytest.mark.needs("hold")
 def test_our_late_commit_changes_nothing_of_what_keuss_took_over(shared):
-    keuss, ours = shared.keuss(), shared.ours(lease=0.2)
+    keuss, ours = shared.keuss(), shared.ours()
     ours.push_many(["a", "b"])
     held = ours.reserve(2)
-    taken = keuss.reserve(timeout=20)
+    end_leases(shared.store, shared.name)
+    taken = keuss.reserve()
     assert ours.commit(*held) == 1, "the other one is still ours: nobody took it"
     assert keuss.total_size() == 1
     assert keuss.ok(taken.id)
@@ -317,10 +273,11 @@ def test_our_late_commit_changes_nothing_of_what_keuss_took_over(shared):
 @pytest.mark.parametrize("late", ["rollback", "dead_letter", "renew", "close"])
 def test_no_late_act_of_ours_changes_what_keuss_took_over(shared, late):
     keuss = shared.keuss()
-    ours = Queue(shared.url, shared.name, lease=0.2)
+    ours = Queue(shared.url, shared.name)
     ours.push("a")
     held = ours.reserve()
-    taken = keuss.reserve(timeout=20)
+    end_leases(shared.store, shared.name)
+    taken = keuss.reserve()
     assert taken.id == held[0].id
     changed = ours.close() if late == "close" else getattr(ours, late)(*held)
     assert not changed
@@ -334,10 +291,11 @@ def test_no_late_act_of_ours_changes_what_keuss_took_over(shared, late):
 
 @pytest.mark.needs("hold")
 def test_our_late_commit_changes_nothing_of_what_keuss_gave_back(shared):
-    keuss, ours = shared.keuss(), shared.ours(lease=0.2)
+    keuss, ours = shared.keuss(), shared.ours()
     ours.push("a")
     held = ours.reserve()
-    assert keuss.ko(keuss.reserve(timeout=20).id)
+    end_leases(shared.store, shared.name)
+    assert keuss.ko(keuss.reserve().id)
     assert ours.commit(*held) == 0
     (message,) = shared.ours().reserve()
     assert message.payload == "a"
@@ -347,11 +305,10 @@ def test_our_late_commit_changes_nothing_of_what_keuss_gave_back(shared):
 
 
 def test_keuss_loops_and_our_clients_drain_one_queue_and_each_message_comes_once(shared):
-    total = 400
-    first = shared.keuss()
-    shared.ours().push_many([{"n": n} for n in range(total // 2)])
+    first, pushed = shared.keuss(), itertools.count(200)
+    shared.ours().push_many([{"n": n} for n in range(200)])
     seen, lock, errors = Counter(), threading.Lock(), []
-    by = Counter()
+    by, ended = Counter(), threading.Event()
 
     def note(who, numbers):
         with lock:
@@ -359,17 +316,19 @@ def test_keuss_loops_and_our_clients_drain_one_queue_and_each_message_comes_once
             by[who] += len(numbers)
 
     def pop(keuss, name):
-        while message := keuss.pop(timeout=1):
+        while "n" in (message := keuss.pop()).payload:
             note(name, [message.payload["n"]])
 
     def reserve(keuss, name):
-        while message := keuss.reserve(timeout=1):
+        while "n" in (message := keuss.reserve()).payload:
             if not keuss.ok(message.id):
                 errors.append(f"keuss lost {message}")
             note(name, [message.payload["n"]])
+        keuss.ok(message.id)
 
     def client(queue, name):
-        while batch := queue.reserve(3, timeout=1):
+        while not ended.is_set():
+            batch = queue.reserve(3, timeout=0.2)
             if queue.commit(*batch) != len(batch):
                 errors.append(f"we lost some of {batch}")
             note(name, [message.payload["n"] for message in batch])
@@ -384,13 +343,24 @@ def test_keuss_loops_and_our_clients_drain_one_queue_and_each_message_comes_once
     threads = [threading.Thread(target=act, args=(who, name)) for act, who, name in work]
     for thread in threads:
         thread.start()
-    for n in range(total // 2, total):
+
+    def one_more():
+        n = next(pushed)
         first.push({"n": n})
+        return n >= 399 and set(by) == {name for *_, name in work}
+
+    until(one_more, what="that all have a share", pause=0)
+    total = next(pushed)
+    until(lambda: seen.total() >= total, what="the last message")
+    ended.set()
+    for thread in threads[-2:]:
+        thread.join()
+    for _ in threads[:-2]:
+        first.push({"end": True})
     for thread in threads:
-        thread.join(60)
+        thread.join()
     assert errors == []
     assert seen == Counter(range(total))
-    assert set(by) == {name for *_, name in work}, "all had a share"
     assert first.total_size() == 0
 
 
@@ -453,7 +423,7 @@ def test_a_message_whose_keuss_died_comes_to_us_when_its_lease_ends(shared):
     assert dying.reserve().payload == {"n": 1}
     if shared.holds_are_counted:  # there two minutes have to pass: let them
         shared.store._queue(shared.name).update_many({}, [{"$set": {"mature": "$reserved"}}])
-    (message,) = ours.reserve(timeout=20)
+    (message,) = ours.reserve(timeout=60)
     assert (message.payload, message.tries) == ({"n": 1}, 1 if shared.holds_are_counted else 0)
     if shared.backend == "redis-oq":  # on mongo keuss removes whatever is reserved, by whomever
         assert not dying.ok(message.id), "it comes too late"
@@ -498,8 +468,9 @@ def test_spark_reads_what_keuss_pushed_and_keuss_what_spark_wrote(shared, spark,
 
     listening = shared.keuss(answers)
     answered = {}
-    while message := listening.pop(timeout=1):
+    for message in (listening.pop() for _ in got):
         answered[message.payload["of"]] = message.hdrs
+    assert listening.total_size() == 0
     assert answered == {id: {"tries": "0"} for id in got}
 
 
@@ -526,7 +497,7 @@ def test_both_have_one_history(shared):
         '{"n":4}': ("dead", "etl", 1),
     }
     assert all(row["mature"] <= row["processed"] for row in rows)
-    assert keuss.total_size() == keuss.size() == 0 and keuss.pop(timeout=0.1) is None
+    assert keuss.total_size() == keuss.size() == 0 and keuss.get() is None
     assert replay(shared.url, shared.name, "again") == 3
     forget(shared.store, Replay(shared.name, "again", shared.name, None, "").sink)
     assert sorted(keuss.pop().payload["n"] for _ in range(3)) == [1, 2, 3]

@@ -11,20 +11,21 @@ import pytest
 from pymongo import MongoClient
 
 from spark_queue import Queue, Statistics
-from spark_queue.store import base, pauses
+from spark_queue.store import base
 from tests.interop.keuss import Keuss, unavailable
 from tests.spark.conftest import spark  # noqa: F401
+from tests.waiting import until
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.full]
 
-#: Seconds after which what should have happened has not.
-DEADLINE = 30
+#: Seconds after which what should have happened has not: less than keuss sleeps between two looks.
+DEADLINE = 50
 
 
 @pytest.fixture
-def deaf_for_a_minute(monkeypatch):
-    """Who waits looks by himself after a minute only: nothing but a signal can wake him in time."""
-    monkeypatch.setattr(base, "POLL", 60_000)
+def deaf_for_an_hour(monkeypatch):
+    """Who waits looks by himself after an hour only: nothing but a signal can wake him in time."""
+    monkeypatch.setattr(base, "POLL", 3_600_000)
 
 
 @pytest.fixture(params=["redis-pubsub", "mongo-capped"])
@@ -52,31 +53,30 @@ def carried(request, redis_url, mongodb_url):
         yield keuss, ours
 
 
-def until(holds):
-    end = time.monotonic() + DEADLINE
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+class Waiting:
+    """Something that takes a message, begun, and given the time to wait for one.
 
-
-class Waiting(threading.Thread):
-    """Something that takes a message, begun, and given the time to wait for one."""
+    Nothing tells when keuss waits. If it needs longer than it is given, it finds the message at once.
+    """
 
     def __init__(self, take):
-        super().__init__()
-        self._take, self._began = take, time.monotonic()
-        self.took: float | None = None
-        self.start()
+        self.got = []
+        threading.Thread(target=lambda: self.got.append(take()), daemon=True).start()
         time.sleep(0.5)
 
-    def run(self):
-        self.got = self._take()
-        self.took = time.monotonic() - self._began
-
     def end(self):
-        self.join(DEADLINE)
-        assert self.took is not None, "it still waits"
-        return self.got
+        """Wait until it has taken one, and return that."""
+        return until(lambda: self.got, DEADLINE, what="the end of a wait")[0]
+
+
+@pytest.fixture
+def sleeps(carried, monkeypatch):
+    """Whenever our client falls asleep it adds to this."""
+    fallen: list[object] = []
+    store = carried[1].store
+    listen = store._listen
+    monkeypatch.setattr(store, "_listen", lambda *arguments: fallen.append(arguments) or listen(*arguments))
+    return fallen
 
 
 # --- statistics -----------------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def test_a_pause_of_keuss_stops_us_until_keuss_ends_it(shared):
     ours.push_many([1, 2])
     ours.commit(*ours.reserve())
     keuss.pause()
-    time.sleep(pauses.KNOWN + 0.05)
+    until(lambda: ours.store._pauses.paused(ours.name), what="that it is asked for again")
     assert ours.paused()
     assert ours.reserve() == ours.reserve(timeout=0.3) == []
     assert keuss.push(3)
@@ -151,37 +151,40 @@ def test_a_pause_of_ours_stops_a_keuss_that_starts_later(shared):
     assert keuss.pop(timeout=0.5) is None
     ours.resume()
     assert not keuss.paused()
-    assert shared.keuss(stats=True).pop(timeout=20).payload == 1
+    assert shared.keuss(stats=True).pop().payload == 1
 
 
 def test_our_pause_and_resume_are_heard_by_a_keuss_that_waits(carried):
     keuss, ours = carried
-    assert keuss.pop(timeout=0.1) is None  # it reads the flag once, and follows the signals from then on
+    assert keuss.pop(timeout=1) is None  # it reads the flag once, and follows the signals from then on
     ours.pause()
     until(keuss.heard)
     ours.push("x")
     assert keuss.pop(timeout=0.5) is None
     waiting = Waiting(lambda: keuss.pop(timeout=DEADLINE))
-    assert waiting.took is None
+    assert not waiting.got
     ours.resume()
     assert waiting.end().payload == "x"
 
 
-def test_a_pause_and_a_resume_of_keuss_are_heard_by_us_who_wait(carried, deaf_for_a_minute):
+def test_a_pause_and_a_resume_of_keuss_are_heard_by_us_who_wait(carried, deaf_for_an_hour, sleeps):
     keuss, ours = carried
-    waiting = Waiting(lambda: ours.reserve(timeout=2 * DEADLINE))
+    waiting = Waiting(lambda: ours.reserve(timeout=3_600))
+    until(lambda: sleeps)
     keuss.pause()
     until(lambda: ours.store.paused(ours.name, known=3_600_000))  # a signal tells: nobody asks
+    before = len(sleeps)
     keuss.push("x")
-    time.sleep(0.5)
-    assert waiting.took is None
+    until(lambda: len(sleeps) > before + 2, what="that it has seen the message, and sleeps")
+    assert not waiting.got
     keuss.pause(False)
     assert [one.payload for one in waiting.end()] == ["x"]
 
 
-def test_a_push_of_one_wakes_the_other(carried, deaf_for_a_minute):
+def test_a_push_of_one_wakes_the_other(carried, deaf_for_an_hour, sleeps):
     keuss, ours = carried
-    waiting = Waiting(lambda: ours.reserve(timeout=2 * DEADLINE))
+    waiting = Waiting(lambda: ours.reserve(timeout=3_600))
+    until(lambda: sleeps)
     keuss.push("theirs")
     (message,) = waiting.end()
     assert ours.commit(message) == 1
@@ -197,17 +200,20 @@ def test_a_push_of_one_wakes_the_other(carried, deaf_for_a_minute):
 def test_a_pause_of_keuss_stops_spark_until_keuss_ends_it(shared, spark, tmp_path):  # noqa: F811
     keuss, got = shared.keuss(stats=True), []
     keuss.push(1)
-    query = (
+    writing = (
         spark.readStream.format("queue").options(url=shared.url, queue=shared.name, waitTimeout="300ms").load()
         .writeStream.foreachBatch(lambda df, i: got.extend(df.collect()))
-        .option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
     )  # fmt: skip
+    query = writing.start()
     try:
-        until(lambda: len(got) == 1)
+        until(lambda: shared.ours().statistics().commit == 1)  # else the batch comes again
+        assert len(got) == 1
+        query.stop()
         keuss.pause()
-        time.sleep(pauses.KNOWN + 0.05)
         keuss.push(2)
-        time.sleep(2)
+        query = writing.start()
+        until(lambda: query.status["message"] == "Waiting for data to arrive", what="that it has looked")
         assert (len(got), query.isActive, shared.ours().sizes().ready) == (1, True, 1)
         keuss.pause(False)
         until(lambda: len(got) == 2)

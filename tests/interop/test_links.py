@@ -12,8 +12,9 @@ from spark_queue.exchange import ExchangeGraph
 from spark_queue.graph import Destination, Exchange, Graph, Link, Namespace, Place, Retry
 from spark_queue.message import messages
 from spark_queue.outcome import DROP, Forward
-from tests.chaos.processes import until
 from tests.interop.conftest import sharing
+from tests.tiers import param
+from tests.waiting import until
 
 pytestmark = pytest.mark.interop
 
@@ -224,7 +225,7 @@ def functions():
     return {"retried": retried, "thrown": thrown, "sunk": sunk}
 
 
-@pytest.fixture(params=["keuss", "ours"])
+@pytest.fixture(params=[param("keuss", fast=False), param("ours", fast=True)])
 def side(request):
     return request.param
 
@@ -246,7 +247,7 @@ def key(one):
     return repr(one)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [param(name, fast=name == "adds headers by an expression") for name in CASES])
 def test_a_link(name, side, shared, spark, tmp_path):
     case = CASES[name]
     links = KeussLinks(shared) if side == "keuss" else OurLinks(shared, spark, tmp_path)
@@ -264,7 +265,7 @@ def test_a_link(name, side, shared, spark, tmp_path):
             return left == len(case.found[""]) and (side == "keuss" or any(one.tries for one in with_ours.peek()))
         return there == wanted and left == 0
 
-    until(arrived, 90)
+    until(arrived, 240)  # a query may take a minute to begin
     errors = links.stop()
     if side == "keuss":
         assert errors == case.errors
@@ -275,6 +276,7 @@ def test_a_link(name, side, shared, spark, tmp_path):
     assert [one.payload for one in contents(shared, shared.name)[0]] == case.found.get("", [])
 
 
+@pytest.mark.full
 def test_a_message_keeps_its_id_and_is_nowhere_twice(shared, spark, tmp_path):
     n, nexts = 300, ["clean", "late", "early"]
     ids = shared.ours().push_many([{"n": i} for i in range(n)])
@@ -295,6 +297,7 @@ def test_a_message_keeps_its_id_and_is_nowhere_twice(shared, spark, tmp_path):
     assert shared.ours().sizes().total == 0
 
 
+@pytest.mark.full
 def test_an_exchange_with_one_destination_in_the_same_collection_moves(shared, spark, tmp_path):
     ids = shared.ours().push_many([{"n": i} for i in range(20)], headers={"h": "1"})
     to = Place(f"{shared.name}.next", "air")
@@ -318,6 +321,7 @@ def test_an_exchange_with_one_destination_in_the_same_collection_moves(shared, s
         store.rollback("__no_route__", "test/1", failed=False)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("facts", "told"),
     [

@@ -19,7 +19,7 @@ from tests.interop.rfq import PYTHON, unavailable
 
 RFQ = PYTHON.with_name("rfq")
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.full]
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 //   {"do": "open", "backend": one of BACKENDS, "url": ..., "queue": ...[, "stats": true][, "signals": {"kind", "url"}]}
 //   {"do": "push", "payload": any JSON | "payload_b64": base64 of a Buffer, "hdrs", "delay" s, "mature" unix s, "tries"}
 //   {"do": "pop" | "reserve", "timeout": ms}    message: null when nothing came in time
+//   {"do": "get"}   message: null when nothing can be taken just now
 //   {"do": "ok", "id"}   {"do": "ko", "id", "next_t": unix ms}
 //   {"do": "link", "kind": "DirectLink" | "ChoiceLink" | "Sink", "dst": [queues], "work": text of (elem, done) => …, "opts"}
 //   {"do": "unlink"}   ends the link, and tells where it met errors: ["next-queue", …]
@@ -93,11 +94,21 @@ async function push({ payload, payload_b64, hdrs, delay, mature, tries }) {
   return { id: String(await call('push', body, { hdrs, delay, mature, tries })) };
 }
 
-async function take(reserve, { timeout = 1000 }) {
+function shown({ _id, payload, hdrs, tries, mature }) {
+  const body = Buffer.isBuffer(payload) ? { payload_b64: payload.toString('base64'), type: 'buffer' } : { payload };
+  return { message: { id: String(_id), ...body, hdrs, tries, mature: new Date(mature).getTime() } };
+}
+
+// A `pop` that times out while it asks the database goes on asking: what it finds later is lost. So one that is to find
+// nothing is not used where something comes afterwards: `get` asks once.
+async function get() {
+  const found = await call('get');
+  return found ? shown(found) : { message: null };
+}
+
+async function take(reserve, { timeout }) {
   try {
-    const { _id, payload, hdrs, tries, mature } = await call('pop', 'driver', { reserve, timeout });
-    const body = Buffer.isBuffer(payload) ? { payload_b64: payload.toString('base64'), type: 'buffer' } : { payload };
-    return { message: { id: String(_id), ...body, hdrs, tries, mature: new Date(mature).getTime() } };
+    return shown(await call('pop', 'driver', { reserve, timeout }));
   } catch (error) {
     if (error && error.timeout) return { message: null };
     throw error;
@@ -140,6 +151,7 @@ const commands = {
   open,
   push,
   pop: (given) => take(false, given),
+  get,
   reserve: (given) => take(true, given),
   ok: async ({ id }) => ({ result: await call('ok', id) }),
   ko: async ({ id, next_t }) => ({ result: await call('ko', id, next_t) }),
