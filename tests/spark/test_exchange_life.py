@@ -123,6 +123,7 @@ def test_names_that_are_taken_and_names_that_are_not_there(life):
     assert states(graph) == {"by_delay": "stopped"}
 
 
+@pytest.mark.full
 def test_what_was_stopped_goes_on_where_it_was_and_its_counts_add_up(life):
     exchange = life.exchange("ns1/in", life.to("ns2/out", "payload > 0"), consumer=Consumer(wsize=30))
     graph, to = life.graph({"x": exchange}), str(life.place("ns2/out"))

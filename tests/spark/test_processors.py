@@ -364,6 +364,7 @@ def tried(broken, name):
     return [(tuple(n), hash) for who, n, hash in broken.attempts if who == name]
 
 
+@pytest.mark.full
 def test_exactly_once_processor_unhandled_interrupt(broken):
     """Nothing of a batch is visible that fails after it has given something; then all of it is, once."""
     assert broken.then["interrupted"] == []
@@ -374,6 +375,7 @@ def test_exactly_once_processor_unhandled_interrupt(broken):
     assert len(set(attempts)) == 2, "the hash of a delivery is the same at every attempt"
 
 
+@pytest.mark.full
 def test_exactly_once_processor_unhandled_interrupt_alts(broken):
     """What was chosen stays chosen, also where the other input comes first now."""
     assert broken.then["alts_out"] == []
@@ -381,11 +383,13 @@ def test_exactly_once_processor_unhandled_interrupt_alts(broken):
     assert len({hash for n, hash in tried(broken, "interrupt_alts") if n == (1,)}) == 1
 
 
+@pytest.mark.full
 def test_exactly_once_join_fork_unhandled_interrupt(broken):
     assert (broken.then["fork1"], broken.then["fork2"]) == ([{"n": 1}], [{"n": 1}])
     assert (broken.now["fork1"], broken.now["fork2"]) == ([{"n": 1}, {"n": 2}], [{"n": 1}, {"n": 2}])
 
 
+@pytest.mark.full
 def test_exactly_once_processor_handled_error(broken):
     assert (broken.then["handled"], broken.now["handled"]) == ([{"n": 2}], [{"n": 2}])
     assert broken.status["handled"].state == "finished"
@@ -393,23 +397,27 @@ def test_exactly_once_processor_handled_error(broken):
     assert (error["type"], error["n"], error["cause"]["cause"]) == ("error", [1], "planted at [1]")
 
 
+@pytest.mark.full
 def test_exactly_once_write_handled_error(broken):
     assert (broken.then["unwritten"], broken.now["unwritten"]) == ([], [])
     assert [one["messages"]["l/unwritten"]["payload"] for one in broken.now["e2"]] == [{"n": "nan"}] * 2
 
 
+@pytest.mark.full
 def test_exactly_once_attempt_no_write_unhandled(broken):
     assert broken.then["no_write"] == []
     assert "Out of range float" in broken.status["no_write"].error
     assert broken.now["no_write"] == [{"n": 1}, {"n": 2}]
 
 
+@pytest.mark.full
 def test_exactly_once_attempt_and_write_then_interrupt(broken):
     """A batch that comes again after its outputs were visible is worked on again, perhaps, but not written."""
     assert broken.then["done_out"] == broken.now["done_out"] == [{"n": 1}, {"n": 2}]
     assert len(set(tried(broken, "done"))) == 2
 
 
+@pytest.mark.full
 def test_at_most_once_unhandled_interrupt(broken):
     """What was being worked on is dropped, though the processor is exactly once from the restart on."""
     assert (broken.then["most_out"], broken.now["most_out"]) == ([], [{"n": 2}])
@@ -417,6 +425,7 @@ def test_at_most_once_unhandled_interrupt(broken):
         assert queue.sizes().total == 0
 
 
+@pytest.mark.full
 def test_at_least_once_unhandled_interrupt(broken):
     """It comes again; and a processor may be exactly once from a restart on, with the checkpoint that it has."""
     assert (broken.then["least_out"], broken.now["least_out"]) == ([], [{"n": 1}, {"n": 2}])
