@@ -1,6 +1,7 @@
-"""Does the proof notice a bug? `python -m tests.chaos.planted [NAME …] [-- arguments of make chaos]`
+"""Do the proofs notice a bug? `python -m tests.chaos.planted [NAME …] [-- arguments of make chaos]`
 
-Each bug is planted in a copy of the tree, which then has to fail. docs/reliability.md tells what came of it.
+Each bug is planted in a copy of the tree, where its test, one of `make test`, has to fail: see test_planted.py. This
+program lets worlds of kills find those of exactly-once; docs/reliability.md says what came of it.
 """
 
 from __future__ import annotations
@@ -10,57 +11,98 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
+
+from tests.services import SERVICES, service_urls
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: name -> file below spark_queue, what is right, what it becomes. Each is an error that one might well make.
-BUGS: dict[str, tuple[str, str, str]] = {
-    "no ledger check": (
+
+@dataclass(frozen=True)
+class Bug:
+    """An error that one might well make: in a file below spark_queue, `wrong` in the place of `right`.
+
+    `test` is the test of `make test` that fails with it. `worlds`: whether the worlds of `make chaos` find it.
+    """
+
+    file: str
+    right: str
+    wrong: str
+    test: str
+    worlds: bool = False
+
+
+CONFORMANCE = "tests/store/test_conformance.py::TestStore::"
+
+BUGS: dict[str, Bug] = {
+    "no ledger check": Bug(
         "store/ledger.py",
         "    last = NOTHING if ledger is None else ledger.batch\n",
         "    return False\n    last = NOTHING if ledger is None else ledger.batch\n",
+        "tests/spark/test_publish.py::test_a_batch_that_comes_again_is_not_written_again",
+        worlds=True,
     ),
-    "visible before the ledger": (
+    "visible before the ledger": Bug(
         "store/ledger.py",
         "        if store.set_note(PREFIX + sink, value",
         "        store.publish(stages)\n        if store.set_note(PREFIX + sink, value",
+        "tests/spark/test_publish.py::test_nothing_is_visible_before_the_ledger_has_decided",
+        worlds=True,
     ),
-    "ledger, and never published again": (
+    "a consumer that was taken over goes on": Bug(
+        "spark/consumer.py",
+        "        self._keeper.check()\n        retries = self._store.retries\n",
+        "        retries = self._store.retries\n",
+        "tests/spark/test_consumer.py::test_a_consumer_that_was_taken_over_commits_nothing",
+    ),
+    "ledger, and never published again": Bug(
         "store/ledger.py",
         "            winners: Sequence[str] = found.stages if found and found.batch == batch else ()\n"
         "            break\n",
         "            return 0\n",
+        "tests/spark/test_publish.py::test_a_driver_that_died_after_its_decision_is_finished_by_the_next",
+        worlds=True,
     ),
-    "all attempts win": (
+    "all attempts win": Bug(
         "spark/writer.py",
         "                rows, strict = sum(stages.values())",
         "                there = stores[ns].staged(f'{sink}/{number}')\n"
         "                stages = {name: sum(one.rows for one in there if one.stage == name)\n"
         "                          for name in {one.stage for one in there}}\n"
         "                rows, strict = sum(stages.values())",
+        "tests/spark/test_publish.py::test_of_the_attempts_of_a_task_the_one_that_won_counts",
+        worlds=True,
     ),
-    "losing attempts are not swept": (
+    "losing attempts are not swept": Bug(
         "store/ledger.py",
         "        if number <= batch:\n            store.unstage(",
         "        if number < 0:\n            store.unstage(",
+        "tests/spark/test_publish.py::test_stages_of_dead_attempts_and_earlier_runs_are_swept",
+        worlds=True,
     ),
-    "committed when it is read": (
+    "committed when it is read": Bug(
         "spark/share.py",
         "        _check_fetched(store, options, share, rows)\n",
         "        _check_fetched(store, options, share, rows)\n        store.commit(queue, share.tag)\n",
+        "tests/spark/test_plan.py::test_a_batch_is_read_as_often_as_wanted_and_held_until_it_is_done",
+        worlds=True,
     ),
-    "committed when it is planned": (
+    "committed when it is planned": Bug(
         "spark/consumer.py",
         "        self._committed = seq\n",
         "        self._committed = seq\n        self._store.commit(self._queue, f\"{end['consumer']}/{seq + 1}\")\n",
+        "tests/spark/test_consumer.py::test_after_a_full_batch_the_next_one_is_reserved_ahead",
+        worlds=True,
     ),
-    "a new epoch at each start": (
+    "a new epoch at each start": Bug(
         "spark/consumer.py",
         "        self.commit(start)\n",
         "        start = {**start, 'consumer': self.initial['consumer']}\n        self.commit(start)\n",
+        "tests/spark/test_consumer.py::test_what_a_killed_process_had_reserved_ahead_is_the_next_batch",
+        worlds=True,
     ),
-    "commit without a fence": (
+    "commit without a fence": Bug(
         "store/sqlite.py",
         "            held, values = _among(leases, ids)\n            if history:\n",
         "            held, values = _among(leases, ids)\n"
@@ -68,6 +110,76 @@ BUGS: dict[str, tuple[str, str, str]] = {
         "                held = 'queue = ? AND id IN (SELECT value FROM json_each(?))'\n"
         "                values = (_number(db, queue), json.dumps(list(ids)))\n"
         "            if history:\n",
+        CONFORMANCE + "test_a_lost_lease_commits_rolls_back_renews_moves_and_fetches_nothing",
+        worlds=True,
+    ),
+    "commit without a fence in MongoDB": Bug(
+        "store/mongodb.py",
+        "        held = self._among(found, OURS._replace(which=held_by(tag)), ids)\n        if not history:\n",
+        "        held = self._among(found, OURS._replace(which={} if ids else held_by(tag)), ids)\n"
+        "        if not history:\n",
+        CONFORMANCE + "test_a_lost_lease_commits_rolls_back_renews_moves_and_fetches_nothing",
+    ),
+    "commit without a fence in Redis": Bug(
+        "store/lua/common.lua",
+        "      holds = score and (score == first or score == second)\n",
+        "      holds = score\n",
+        "tests/store/test_redis.py::test_what_others_took_all_at_once_is_lost",
+    ),
+    "limit off by one": Bug(
+        "store/sqlite.py",
+        "            which, large = (number, min(now, before), enough), None\n",
+        "            which, large = (number, min(now, before), enough + 1), None\n",
+        CONFORMANCE + "test_a_reserve_takes_the_first_in_order_up_to_its_limit",
+    ),
+    "tries lost": Bug(
+        "store/sqlite.py",
+        "            given = _change(db, give, held, values, due, int(failed))\n",
+        "            given = _change(db, give, held, values, due, 0)\n",
+        CONFORMANCE + "test_tries_grow_with_each_failure",
+    ),
+    "a dead letter without its reason": Bug(
+        "store/sqlite.py",
+        "                    (death.failed, json.dumps(death.headers(queue, 0, now))),\n",
+        "                    (death.failed, '{}'),\n",
+        CONFORMANCE + "test_a_dead_letter_tells_where_it_comes_from",
+    ),
+    "a move in two steps": Bug(
+        "store/sqlite.py",
+        '            db.execute("DELETE FROM message WHERE queue = ? AND rowid IN (SELECT row FROM moving)"',
+        "            db.execute('COMMIT')\n            db.execute('BEGIN IMMEDIATE')\n"
+        '            db.execute("DELETE FROM message WHERE queue = ? AND rowid IN (SELECT row FROM moving)"',
+        "tests/store/test_crash_points.py::test_an_operation_is_completed_whatever_request_fails",
+    ),
+    "a database that is away is not tried again": Bug(
+        "store/base.py",
+        "            failed = [error]\n",
+        "            raise error\n            failed = [error]\n",
+        "tests/store/test_redis.py::test_operations_survive_a_server_that_is_killed_and_comes_back",
+    ),
+    "an exchange forgets a destination": Bug(
+        "exchange/route.py",
+        "enumerate(zip(self._legs, kept, strict=True))",
+        "enumerate(zip(self._legs[:1], kept[:1], strict=True))",
+        "tests/spark/test_exchange.py::test_flows_to_all_dests_correctly",
+    ),
+    "an exchange that fails is not started again": Bug(
+        "exchange/runner.py",
+        "        return not self._stopping.wait(seconds)\n",
+        "        return False\n",
+        "tests/spark/test_exchange_life.py::test_exchanges_whose_server_is_down_are_tried_again_and_the_others_go_on",
+    ),
+    "SQLite does not wait for the disk": Bug(
+        "store/sqlite.py",
+        'opened.execute("PRAGMA synchronous = FULL")',
+        'opened.execute("PRAGMA synchronous = OFF")',
+        "tests/chaos/test_durability.py::test_sqlite_has_on_disk_what_it_acknowledges",
+    ),
+    "a full Redis counts as one that is away": Bug(
+        "store/redis.py",
+        "            redis.exceptions.TryAgainError,\n",
+        "            redis.exceptions.TryAgainError,\n            redis.exceptions.OutOfMemoryError,\n",
+        "tests/store/test_redis.py::test_a_full_server_refuses_messages_and_lets_them_be_drained",
     ),
 }
 
@@ -92,7 +204,8 @@ OPTIONS = {
 
 def main(words):
     cut = words.index("--") if "--" in words else len(words)
-    names, rest = words[:cut] or [*BUGS, *OPTIONS], words[cut + 1 :]
+    usual = [*(name for name, bug in BUGS.items() if bug.worlds), *OPTIONS]
+    names, rest = words[:cut] or usual, words[cut + 1 :]
     missed = [name for name in names if not caught(name, rest)]
     print(f"not caught: {missed}" if missed else f"all {len(names)} caught", flush=True)
     return int(bool(missed))
@@ -100,21 +213,49 @@ def main(words):
 
 def plant(name, root):
     """Plant a bug in the copy of the tree that is in this folder."""
-    file, right, wrong = BUGS[name]
-    path = Path(root, "spark_queue", file)
+    bug = BUGS[name]
+    path = Path(root, "spark_queue", bug.file)
     text = path.read_text()
-    assert text.count(right) == 1, f"{file} has changed: plant {name!r} anew"
-    path.write_text(text.replace(right, wrong))
+    assert text.count(bug.right) == 1, f"{bug.file} has changed: plant {name!r} anew"
+    path.write_text(text.replace(bug.right, bug.wrong))
+
+
+def copied(folder):
+    """Copy into that folder what programs and tests need of the tree."""
+    ignored = shutil.ignore_patterns("node_modules", "__pycache__")
+    for one in ("spark_queue", "pyspark_queue", "tests", "jobs", "conf", "notebooks"):
+        shutil.copytree(ROOT / one, Path(folder, one), ignore=ignored)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    if (ROOT / ".services").exists():
+        Path(folder, ".services").symlink_to(ROOT / ".services")  # where a mongod may lie
+    return Path(folder)
+
+
+def prove(name, folder):
+    """Run the test of a bug in a copy of the tree in which it is planted, and return what pytest printed.
+
+    Raises `AssertionError` unless the test ran there and failed.
+    """
+    root = copied(folder)
+    plant(name, root)
+    urls = {service.variable: url for service in SERVICES if (url := service_urls().get(service.name))}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not full", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, "--timeout", "150", BUGS[name].test],
+        cwd=root,
+        env=os.environ | urls | {"PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    summary = done.stdout.strip().splitlines()[-1:]
+    assert done.returncode == 1 and "1 failed" in summary[0], f"{name!r} is not caught: {done.stdout[-3000:]}"
+    return done.stdout
 
 
 def caught(name, arguments):
     with tempfile.TemporaryDirectory(prefix="spark_queue-planted-") as folder:
-        for one in ("spark_queue", "pyspark_queue", "tests"):
-            shutil.copytree(
-                ROOT / one, Path(folder, one), ignore=shutil.ignore_patterns("node_modules", "__pycache__")
-            )
-        if (ROOT / ".services").exists():
-            Path(folder, ".services").symlink_to(ROOT / ".services")  # where a mongod may lie
+        copied(folder)
         if name in BUGS:
             plant(name, Path(folder))
         print(f"--- {name}", flush=True)

@@ -13,8 +13,6 @@ from spark_queue.store.sqlite import SqliteStore
 from tests.chaos.servers import Server
 from tests.services import ServiceError
 
-pytestmark = pytest.mark.full
-
 
 @contextmanager
 def server(kind, folder, **settings):
@@ -50,10 +48,10 @@ def lost(own, seconds):
     ("kind", "settings"),
     [
         ("redis", {"aof": "always"}),
-        ("redis", {"aof": "everysec"}),
-        ("redis", {"aof": "no"}),
-        ("mongodb", {}),
-        ("mongodb", {"options": "w=1"}),
+        pytest.param("redis", {"aof": "everysec"}, marks=pytest.mark.full),
+        pytest.param("redis", {"aof": "no"}, marks=pytest.mark.full),
+        pytest.param("mongodb", {}, marks=pytest.mark.full),
+        pytest.param("mongodb", {"options": "w=1"}, marks=pytest.mark.full),
     ],
     ids=lambda one: one if isinstance(one, str) else "-".join(one.values()) or "default",
 )
@@ -62,6 +60,7 @@ def test_a_killed_server_keeps_what_was_acknowledged(kind, settings, rng, tmp_pa
         assert [lost(own, rng.uniform(0.2, 1)) for _ in range(2)] == [0, 0]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [("redis", {"aof": "none"}), ("mongodb", {"options": "w=1&journal=false"})],

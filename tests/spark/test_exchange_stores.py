@@ -17,6 +17,9 @@ from tests import stores as registered
 from tests.spark.test_exchange import World
 from tests.waiting import until
 
+#: Every store, and all pairs of them: what one store alone shows is in test_exchange.py.
+pytestmark = pytest.mark.full
+
 STORES = registered.schemes()
 MARK = "test"  #: the header that tells the test which of the messages in a queue of everybody's are its own
 

@@ -1,0 +1,77 @@
+"""Each promise of docs/reliability.md has its tests, in the tiers that CONTRIBUTING.md names, and planted bugs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.planted import BUGS
+
+ROOT = Path(__file__).parents[2]
+
+#: Collects all tests, and prints the tier of each, with its name less its parameters.
+COLLECT = """
+import sys
+import pytest
+
+class Tiers:
+    def pytest_collection_finish(self, session):
+        for item in session.items:
+            tier = "test-all" if item.get_closest_marker("full") else "test"
+            print("TIER", tier, item.nodeid.partition("[")[0])
+
+sys.exit(pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider"], plugins=[Tiers()]))
+"""
+
+
+def rows(page: Path, heading: str) -> list[list[str]]:
+    """Return the rows of the first table below a line that begins so."""
+    below = page.read_text().split(f"\n{heading}", 1)[1].splitlines()
+    start = next(n for n, line in enumerate(below) if line.startswith("|---"))
+    table = []
+    for line in below[start + 1 :]:
+        if not line.startswith("|"):
+            break
+        table.append([cell.strip() for cell in line.strip("|").split("|")])
+    return table
+
+
+PROMISES = rows(ROOT / "CONTRIBUTING.md", "| promise |")
+
+
+def named(cell: str) -> list[str]:
+    """Return the tests, or bugs, that a cell names."""
+    return re.findall(r"`([^`]+)`", cell)
+
+
+@pytest.fixture(scope="module")
+def tiers() -> dict[str, set[str]]:
+    """The tiers in which each test has cases, by its name below tests/."""
+    command = [sys.executable, "-c", COLLECT]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=True)
+    found: dict[str, set[str]] = {}
+    for _, tier, name in (line.split(" ", 2) for line in done.stdout.splitlines() if line.startswith("TIER ")):
+        found.setdefault(name.removeprefix("tests/"), set()).add(tier)
+    return found
+
+
+def test_the_table_has_every_promise():
+    promised = [row[0] for row in rows(ROOT / "docs" / "reliability.md", "| promise |")]
+    assert [row[0] for row in PROMISES] == promised
+
+
+@pytest.mark.parametrize(("promise", "test", "test_all", "bugs"), PROMISES)
+def test_a_promise_has_its_tests_in_each_tier_and_a_bug_that_they_catch(promise, test, test_all, bugs, tiers):
+    assert named(test) and named(bugs), promise
+    assert {one: tiers.get(one) for one in named(test) if "test" not in tiers.get(one, ())} == {}
+    assert {one: tiers.get(one) for one in named(test_all) if "test-all" not in tiers.get(one, ())} == {}
+    caught_by = {BUGS[one].test.removeprefix("tests/") for one in named(bugs)}
+    assert caught_by <= {*named(test)}
+
+
+def test_every_planted_bug_belongs_to_a_promise():
+    assert {one for row in PROMISES for one in named(row[3])} == BUGS.keys()
