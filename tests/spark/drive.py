@@ -229,12 +229,10 @@ class Query:
 
 def snapshot(
     columns: pa.Schema | StructType | None = None, filters: Sequence[Any] | None = None, **options: str
-) -> Any:
+) -> list[dict[str, Any]]:
     """Read as `spark.read` does, and return the rows; with `filters`, those are pushed into the reader."""
     data_source = source(options)
-    schema = (
-        columns if isinstance(columns, StructType) else from_arrow_schema(columns) if columns is not None else None
-    )
+    schema = from_arrow_schema(columns) if isinstance(columns, pa.Schema) else columns
     reader: Any = data_source.reader(schema or data_source.schema())
     if filters is not None:
         reader = FilteringReader(reader.options, reader.schema)

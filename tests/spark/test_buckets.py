@@ -1,26 +1,28 @@
-"""Queues whose messages lie in buckets, through Spark."""
+"""Queues whose messages lie in buckets, through tasks as Spark runs them."""
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
-from spark_queue import Buckets, open_store
-from spark_queue.message import messages
+from spark_queue import Buckets, OptionError, Queue, open_store
 from spark_queue.spark import drain
 from spark_queue.store.base import set_layout
 from spark_queue.store.facts import Sizes
-from tests.spark.test_delivery import forget_the_last_commit, run_to_queue, to_queue
+from tests.spark.drive import TEXT, Query, Write, found, left_behind, rows
+from tests.spark.test_settle import outcomes, settling
 from tests.spark.test_stream import numbers
 
 
 @pytest.fixture
-def out(q_any):
-    return f"{q_any.name}.out"
+def out(name):
+    return f"{name}.out"
 
 
 @pytest.fixture
-def store(q_any):
-    with open_store(q_any.url) as opened:
+def store(any_url):
+    with open_store(any_url) as opened:
         yield opened
 
 
@@ -29,92 +31,115 @@ def buckets(store, queue):
     return [int(id.split("\x7f")[2]) for page in store._buckets(queue, None) for id in page.column("id").to_pylist()]
 
 
-def payloads(store, queue):
-    return [one.payload["n"] for batch in store.peek(queue) for one in messages(batch)]
+def payloads(url, queue):
+    return [one.payload["n"] for one in found(url, queue)]
 
 
-def rows(q, n):
-    return q.spark.range(0, n, 1, 2).selectExpr("to_json(named_struct('n', id)) payload")
+def numbered(start, end):
+    return rows([{"n": n} for n in range(start, end)])
+
+
+def fill(url, name, total, tasks, **options):
+    """Write so many messages in buckets."""
+    ends = [total * number // tasks for number in range(tasks + 1)]
+    parts = [numbered(start, end) for start, end in pairwise(ends)]
+    Write(url=url, queue=name, **{"layout": "bucket"} | options).run(*parts)
 
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
-def test_a_write_in_buckets_is_read_back_as_single_messages(q_any, store, delivery):
-    q_any.writing(rows(q_any, 2_500), layout="bucket", bucketSize="700", delivery=delivery).save()
-    assert sorted(buckets(store, q_any.name)) == [550, 550, 700, 700]
-    stream = q_any.stream(maxRecordsPerTrigger="1500", numPartitions="2", delivery=delivery)
-    found, sizes = [], []
+def test_a_write_in_buckets_is_read_back_as_single_messages(any_url, name, store, delivery):
+    fill(any_url, name, 2_500, 2, bucketSize="700", delivery=delivery)
+    assert sorted(buckets(store, name)) == [550, 550, 700, 700]
+    read, sizes, options = [], [], {"maxRecordsPerTrigger": "1500", "numPartitions": "2", "delivery": delivery}
 
-    def keep(df, batch_id):
-        got = df.selectExpr("payload", "tries", "queue", "delivery_hash").collect()
+    def keep(batch):
+        got = [row | {"n": one["n"]} for row, one in zip(batch.rows, batch.payloads, strict=True)]
         sizes.append(len(got))
-        found.extend(got)
+        read.extend(got)
 
-    while q_any.sizes().total:  # on Spark 4.0 and 4.1 each run is one batch
-        drain(q_any.run(stream, keep), q_any.url)
-    assert sorted(numbers([found])) == list(range(2_500))
+    Query(keep, url=any_url, queue=name, **options).run()
+    assert sorted(row["n"] for row in read) == list(range(2_500))
     assert max(sizes) <= 1_500
-    assert {one.tries for one in found} == {0}
-    assert len({one.delivery_hash for one in found}) == 2_500
-    assert store.sizes(q_any.name) == Sizes(0, 0, 0)
+    assert {row["tries"] for row in read} == {0}
+    assert len({row["delivery_hash"] for row in read}) == 2_500
+    assert store.sizes(name) == Sizes(0, 0, 0)
 
 
-def test_the_setting_of_a_queue_holds_for_spark_too(q_any, store, out):
+def test_the_setting_of_a_queue_holds_for_spark_too(any_url, name, store, out):
     set_layout(store, out, Buckets(300, "zstd"))
-    q_any.push([{"n": n} for n in range(1_000)])
-    query = run_to_queue(q_any, out, source={"numPartitions": "1"})
+    with Queue(any_url, name) as queue:
+        queue.push_many([{"n": n} for n in range(1_000)])
+    options = {"maxRecordsPerTrigger": "700", "numPartitions": "1"}
+    Query(lambda batch: batch.write(url=any_url, queue=out), url=any_url, queue=name, **options).run()
     assert sorted(buckets(store, out)) == [100, 300, 300, 300]  # of batches of 700 and 300
-    assert sorted(payloads(store, out)) == list(range(1_000))
-    assert query.exception() is None
+    assert sorted(payloads(any_url, out)) == list(range(1_000))
 
 
-def test_a_batch_in_buckets_that_comes_again_is_not_written_again(q_any, store, out):
-    q_any.writing(rows(q_any, 900), layout="bucket", bucketSize="200").save()
+@pytest.mark.every_store
+def test_a_batch_in_buckets_that_comes_again_is_not_written_again(any_url, name, store, out):
+    fill(any_url, name, 900, 2, bucketSize="200")
     options = {"layout": "bucket", "bucketSize": "150"}
-    run_to_queue(q_any, out, source={"delivery": "exactly-once"}, **options)
-    forget_the_last_commit(q_any)
-    query = to_queue(
-        q_any, q_any.stream(maxRecordsPerTrigger="700", delivery="exactly-once").select("payload"), out, **options
-    )
-    drain(query, q_any.url)
-    assert sorted(payloads(store, out)) == list(range(900))
-    assert [one for one in store.staged() if one.queue == out] == []
+    failures = [0, 1]
+
+    def work(batch):
+        batch.write(url=any_url, queue=out, **options)
+        if failures and failures[0] == batch.number:  # its sink has committed, Spark has not
+            raise RuntimeError(failures.pop(0))
+
+    query = Query(work, url=any_url, queue=name, delivery="exactly-once", maxRecordsPerTrigger="700")
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            query.run()
+    query.run()
+    assert sorted(payloads(any_url, out)) == list(range(900))
+    assert max(buckets(store, out)) == 150
+    assert left_behind(any_url, out) == []
 
 
-def test_messages_of_one_bucket_are_settled_one_by_one_by_several_tasks(q_any, store):
-    q_any.writing(
-        rows(q_any, 40),
-        layout="bucket",
-        bucketSize="40",
-    ).save()
+@pytest.mark.every_store
+def test_messages_of_one_bucket_are_settled_one_by_one_by_several_tasks(any_url, name, store):
+    fill(any_url, name, 40, 1, bucketSize="40")
+    told = ["commit", "rollback", "dead"]
 
-    def settle(df, batch_id):
-        outcomes = (
-            df.repartition(4)
-            .selectExpr(
-                "id",
-                "CASE WHEN payload.n % 4 = 0 THEN 'commit' WHEN payload.n % 4 = 1 THEN 'rollback' "
-                "WHEN payload.n % 4 = 2 THEN 'dead' END outcome",
-                "3600 delay",
-            )
-            .where("outcome IS NOT NULL")
-        )
-        q_any.writing(outcomes, operation="settle", consumer="etl").save()
+    def settle(batch):
+        given = {row["id"]: one["n"] for row, one in zip(batch.rows, batch.payloads, strict=True) if one["n"] % 4 < 3}
+        what = outcomes(given, [told[n % 4] for n in given.values()], delay=3_600)
+        quarter = -(-what.num_rows // 4)
+        settling(what, any_url, name).run(*(what.slice(quarter * number, quarter) for number in range(4)))
 
-    stream = q_any.stream(consumer="etl").selectExpr("id", "from_json(payload, 'n INT') payload", "tries")
-    drain(q_any.run(stream, settle), q_any.url)
-    sizes = q_any.sizes()
+    Query(settle, url=any_url, queue=name, consumer="etl").run()
+    with Queue(any_url, name) as queue:
+        sizes = queue.sizes()
     assert (sizes.ready, sizes.scheduled, sizes.reserved, sizes.dead) == (0, 10, 0, 10)
-    assert {n % 4 for n in payloads(store, q_any.name)} == {1}
-    assert {n % 4 for n in payloads(store, f"{q_any.name}.dead")} == {2}
+    assert {n % 4 for n in payloads(any_url, name)} == {1}
+    assert {n % 4 for n in payloads(any_url, f"{name}.dead")} == {2}
 
 
-def test_bucket_options_that_cannot_be_meant_are_refused(q):
-    for options, told in (
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
         ({"layout": "buckets"}, "did you mean 'bucket'"),
         ({"bucketSize": "10"}, "option 'bucketSize' goes with layout=bucket"),
         ({"layout": "bucket", "bucketSize": "0"}, "a whole number from 1"),
         ({"layout": "bucket", "bucketSize": "100001"}, "at most 100000"),
         ({"layout": "bucket", "compression": "gzip"}, "one of lz4, zstd"),
-    ):
-        with pytest.raises(Exception, match=told):
-            q.writing(rows(q, 1), **options).save()
+    ],
+)
+def test_bucket_options_that_cannot_be_meant_are_refused(sqlite_url, name, options, told):
+    with pytest.raises(OptionError, match=told):
+        Write(TEXT, url=sqlite_url, queue=name, **options)
+
+
+# --- with Spark -----------------------------------------------------------------------------------------------------
+
+
+def test_spark_writes_in_buckets_and_reads_single_messages(q):
+    df = q.spark.range(0, 2_500, 1, 2).selectExpr("to_json(named_struct('n', id)) payload")
+    q.writing(df, layout="bucket", bucketSize="700").save()
+    with open_store(q.url) as opened:
+        assert sorted(buckets(opened, q.name)) == [550, 550, 700, 700]
+    stream, read = q.stream(maxRecordsPerTrigger="1500", numPartitions="2"), []
+    while q.sizes().total:  # on Spark 4.0 and 4.1 each run is one batch
+        drain(q.run(stream, lambda df, batch_id: read.append(df.collect())), q.url)
+    assert sorted(numbers(read)) == list(range(2_500))
+    assert max(map(len, read)) <= 1_500

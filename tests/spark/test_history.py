@@ -2,75 +2,92 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 
+import pyarrow as pa
 import pytest
 from chispa import assert_df_equality
 
-from spark_queue.spark import drain
+from spark_queue import Queue, SchemaError
 from spark_queue.store.facts import Condition
 from tests.spark.conftest import SPARK
+from tests.spark.drive import found, save, snapshot
 
 HOUR = 3_600
 
+pushdown = pytest.mark.skipif(SPARK < (4, 1), reason="Spark 4.0 pushes no filters into a Python source")
 
-@pytest.fixture
-def past(q_any):
-    """A queue with history: two messages committed by `etl`, then one dead, then two committed by `checks`."""
-    ids = q_any.push([{"n": n} for n in range(5)])
-    with q_any.client(consumer="etl", history=HOUR) as queue:
+
+def fill(url, name):
+    """Two messages committed by `etl`, then one dead, then two committed by `checks`; their ids."""
+    with Queue(url, name, consumer="etl", history=HOUR) as queue:
+        ids = queue.push_many([{"n": n} for n in range(5)])
         queue.commit(*queue.reserve(2))
         queue.dead_letter(*queue.reserve(1), reason="no such flight")
-    with q_any.client(consumer="checks", history=HOUR) as queue:
+    with Queue(url, name, consumer="checks", history=HOUR) as queue:
         queue.commit(*queue.reserve(2))
-    return q_any, ids
+    return ids
 
 
-def test_the_history_tells_when_by_whom_and_how(past):
-    q, ids = past
-    df = q.read(view="history")
-    assert df.columns[-3:] == ["processed", "consumer", "outcome"]
-    rows = df.orderBy("id").collect()
-    assert [row.id for row in rows] == ids
-    assert [row.consumer for row in rows] == ["etl"] * 3 + ["checks"] * 2
-    assert [row.outcome for row in rows] == ["commit", "commit", "dead", "commit", "commit"]
-    assert rows[2].headers["x-error"] == "no such flight"
-    ages = df.selectExpr("max(abs(unix_seconds(current_timestamp()) - unix_seconds(processed)))").first()
-    assert ages[0] < 600
-    typed = q.spark.read.format("queue").options(url=q.url, queue=q.name, view="history")
-    told = typed.schema("payload STRUCT<n: INT>, outcome STRING, processed TIMESTAMP").load()
-    assert sorted(row.payload.n for row in told.collect()) == [0, 1, 2, 3, 4]
-    with pytest.raises(Exception, match="no column 'outcome'"):
-        q.spark.read.format("queue").options(url=q.url, queue=q.name).schema("outcome STRING").load().collect()
+@pytest.fixture
+def past(any_url, name):
+    """The ids of a queue with history."""
+    return fill(any_url, name)
 
 
-def test_filters_on_the_past_give_the_same_with_and_without_push_down(past):
-    q, ids = past
-    whole = q.read(view="history").cache()
-    moment = whole.where(f"id = '{ids[3]}'").first().processed
-    conditions = [
-        "consumer = 'etl'",
-        "consumer > 'checks' AND outcome = 'commit'",
-        "consumer IN ('checks', 'stranger')",
-        "consumer IS NULL",
-        "outcome <> 'commit'",
-        "outcome IN ('dead', 'pop')",
-        f"processed >= '{moment}'",
-        f"processed < '{moment}' AND outcome = 'commit'",
-        f"processed = '{moment}' OR tries > 7",
-        f"id = '{ids[1]}' AND processed IS NOT NULL",
+def history(url, name, columns=None, filters=None):
+    read = snapshot(columns, filters, url=url, queue=name, view="history")
+    return sorted(read, key=lambda row: row.get("id") or "")
+
+
+def test_the_history_tells_when_by_whom_and_how(any_url, name, past):
+    rows = history(any_url, name)
+    assert list(rows[0])[-3:] == ["processed", "consumer", "outcome"]
+    assert [row["id"] for row in rows] == past
+    assert [row["consumer"] for row in rows] == ["etl"] * 3 + ["checks"] * 2
+    assert [row["outcome"] for row in rows] == ["commit", "commit", "dead", "commit", "commit"]
+    assert dict(rows[2]["headers"])["x-error"] == "no such flight"
+    assert all(abs(row["processed"] - datetime.now(UTC)) < timedelta(minutes=10) for row in rows)
+    columns = {
+        "payload": pa.struct({"n": pa.int32()}),
+        "outcome": pa.string(),
+        "processed": pa.timestamp("us", "UTC"),
+    }
+    told = history(any_url, name, pa.schema(columns))
+    assert sorted(row["payload"]["n"] for row in told) == [0, 1, 2, 3, 4]
+    with pytest.raises(SchemaError, match="no column 'outcome'"):
+        snapshot(pa.schema({"outcome": pa.string()}), url=any_url, queue=name)
+
+
+@pushdown
+def test_filters_on_the_past_give_the_same_in_the_store(any_url, name, past):
+    from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, IsNotNull, LessThan
+
+    whole = history(any_url, name)
+    moment = whole[3]["processed"]
+    cases = [
+        ([EqualTo(("consumer",), "etl")], lambda row: row["consumer"] == "etl"),
+        (
+            [GreaterThan(("consumer",), "checks"), EqualTo(("outcome",), "commit")],
+            lambda row: row["consumer"] > "checks" and row["outcome"] == "commit",
+        ),
+        ([In(("consumer",), ("checks", "stranger"))], lambda row: row["consumer"] == "checks"),
+        ([In(("outcome",), ("dead", "pop"))], lambda row: row["outcome"] == "dead"),
+        ([GreaterThanOrEqual(("processed",), moment)], lambda row: row["processed"] >= moment),
+        (
+            [LessThan(("processed",), moment), EqualTo(("outcome",), "commit")],
+            lambda row: row["processed"] < moment and row["outcome"] == "commit",
+        ),
+        ([EqualTo(("processed",), moment)], lambda row: row["processed"] == moment),
+        ([EqualTo(("id",), past[1]), IsNotNull(("processed",))], lambda row: row["id"] == past[1]),
     ]
-    try:
-        counts = {one: whole.where(one).count() for one in conditions}
-        assert set(counts.values()) > {0, 1, 2}
-        for condition in conditions:
-            pushed = q.read(view="history").where(condition).select("id", "outcome").orderBy("id")
-            assert_df_equality(pushed, whole.where(condition).select("id", "outcome").orderBy("id"))
-    finally:
-        whole.unpersist()
+    for filters, keep in cases:
+        pushed = history(any_url, name, filters=filters)
+        assert pushed == [row for row in whole if keep(row)]
 
 
-@pytest.mark.skipif(SPARK < (4, 1), reason="Spark 4.0 pushes no filters into a Python source")
+@pushdown
 def test_filters_on_the_past_reach_the_store():
     from pyspark.sql.datasource import EqualTo, GreaterThan, In, IsNotNull
 
@@ -100,38 +117,68 @@ def test_filters_on_the_past_reach_the_store():
             ]
 
 
-def test_every_way_out_of_a_stream_is_history(q_any):
-    q_any.push([{"n": n} for n in range(4)])
-    outcome = (
-        "CASE get_json_object(payload, '$.n') WHEN 0 THEN 'commit' WHEN 1 THEN 'rollback' WHEN 2 THEN 'dead' END"
-    )
-
-    def settle(df, batch_id):
-        outcomes = df.selectExpr("id", f"{outcome} outcome", "'why' reason").where("outcome IS NOT NULL")
-        options = {"operation": "settle", "consumer": "etl", "maxTries": "1", "history": "1h"}
-        q_any.writing(outcomes, **options).save()
-
-    query = q_any.run(q_any.stream(consumer="etl", history="1h"), settle)
-    query.awaitTermination()
-    drain(query, q_any.url, history=HOUR * 1000)
-    rows = q_any.read(view="history").orderBy("id").collect()
-    assert [(row.payload, row.outcome, row.tries) for row in rows] == [
-        ('{"n":0}', "commit", 0), ('{"n":1}', "dead", 1), ('{"n":2}', "dead", 1), ('{"n":3}', "commit", 0),
-    ]  # fmt: skip
-    assert {row.consumer for row in rows} == {"etl"}
-    assert q_any.sizes().dead == 2
-
-
 @pytest.mark.parametrize("to", ["", ".again"])
-def test_a_part_of_the_history_is_written_as_it_is(past, to):
-    q, ids = past
-    again = q.read(view="history").where("consumer = 'checks'")
-    q.writing(again, queue=q.name + to).save()
-    q.writing(again, queue=q.name + to).save()  # what waits already is left as it is
-    back = q.read(queue=q.name + to).orderBy("id").collect()
-    assert [(row.id, row.payload) for row in back] == [(ids[3], '{"n":3}'), (ids[4], '{"n":4}')]
+def test_a_part_of_the_history_is_written_as_it_is(any_url, name, past, to):
+    columns = pa.schema(
+        {
+            "id": pa.string(),
+            "queue": pa.string(),
+            "payload": pa.string(),
+            "headers": pa.map_(pa.string(), pa.string()),
+            "mature": pa.timestamp("us", "UTC"),
+            "tries": pa.int32(),
+            "delivery_hash": pa.string(),
+            "processed": pa.timestamp("us", "UTC"),
+            "consumer": pa.string(),
+            "outcome": pa.string(),
+        }
+    )
+    rows = history(any_url, name)
+    assert list(rows[0]) == columns.names
+    again = pa.RecordBatch.from_pylist([row for row in rows if row["consumer"] == "checks"], schema=columns)
+    save(again, url=any_url, queue=name + to)
+    save(again, url=any_url, queue=name + to)  # what waits already is left as it is
+    back = sorted(found(any_url, name + to), key=lambda message: message.id)
+    assert [(one.id, one.payload) for one in back] == [(past[3], {"n": 3}), (past[4], {"n": 4})]
 
 
-def test_what_a_read_tells_has_the_type_it_had(q):
-    with pytest.raises(Exception, match="column 'processed' is string but must be timestamp"):
-        q.writing(q.spark.sql("SELECT '1' payload, 'today' processed")).save()
+# --- with Spark -----------------------------------------------------------------------------------------------------
+
+
+def test_the_history_is_a_dataframe_that_can_be_written_again(q):
+    ids = fill(q.url, q.name)
+    df = q.read(view="history")
+    assert df.columns[-3:] == ["processed", "consumer", "outcome"]
+    ages = df.selectExpr("max(abs(unix_seconds(current_timestamp()) - unix_seconds(processed)))").first()
+    assert ages[0] < 600
+    q.writing(df.where("consumer = 'checks'")).save()
+    assert [(one.id, json.dumps(one.payload)) for one in found(q.url, q.name)] == [
+        (ids[3], '{"n": 3}'), (ids[4], '{"n": 4}'),
+    ]  # fmt: skip
+
+
+@pytest.mark.full
+def test_filters_on_the_past_give_the_same_with_and_without_push_down(q_any):
+    q, ids = q_any, fill(q_any.url, q_any.name)
+    whole = q.read(view="history").cache()
+    moment = whole.where(f"id = '{ids[3]}'").first().processed
+    conditions = [
+        "consumer = 'etl'",
+        "consumer > 'checks' AND outcome = 'commit'",
+        "consumer IN ('checks', 'stranger')",
+        "consumer IS NULL",
+        "outcome <> 'commit'",
+        "outcome IN ('dead', 'pop')",
+        f"processed >= '{moment}'",
+        f"processed < '{moment}' AND outcome = 'commit'",
+        f"processed = '{moment}' OR tries > 7",
+        f"id = '{ids[1]}' AND processed IS NOT NULL",
+    ]
+    try:
+        counts = {one: whole.where(one).count() for one in conditions}
+        assert set(counts.values()) > {0, 1, 2}
+        for condition in conditions:
+            pushed = q.read(view="history").where(condition).select("id", "outcome").orderBy("id")
+            assert_df_equality(pushed, whole.where(condition).select("id", "outcome").orderBy("id"))
+    finally:
+        whole.unpersist()
