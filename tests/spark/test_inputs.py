@@ -440,12 +440,12 @@ def test_what_a_process_took_before_spark_knew_is_gone_on_with(world):
 @pytest.mark.parametrize("late", ["a", "b"])
 @pytest.mark.parametrize("combine", ["zip", "alts"])
 def test_an_idle_reader_wakes_when_it_gets_what_it_lacks(world, combine, late, by_signals, listening):  # noqa: F811
-    reader = world.reader(combine=combine, waitTimeout="1h")
+    reader = world.reader(combine=combine, waitTimeout="2m")
     assert reader.next(reader.initial, 10) == reader.initial
     if combine == "zip":
         world.push("b" if late == "a" else "a", [0])
     woken = []
-    thread = threading.Thread(target=lambda: woken.append(reader.next(reader.initial, 10)))
+    thread = threading.Thread(target=lambda: woken.append(reader.next(reader.initial, 10)), daemon=True)
     thread.start()
     listening()
     assert not woken

@@ -110,7 +110,7 @@ def test_a_resume_and_a_push_wake_an_idle_consumer_by_their_signals_alone(
     by_signals,
     listening,
 ):
-    consumer = consumers(any_url, name, waitTimeout="1h", numPartitions="1")
+    consumer = consumers(any_url, name, waitTimeout="2m", numPartitions="1")
     with Queue(any_url, name) as queue:
         queue.push(0)
         offset = consumer.next(consumer.initial, 10)
@@ -120,7 +120,7 @@ def test_a_resume_and_a_push_wake_an_idle_consumer_by_their_signals_alone(
                 consumer._store._pauses.forget(name)
                 queue.push(1)
             found = []
-            thread = threading.Thread(target=lambda: found.append(consumer.next(offset, 10)))  # noqa: B023
+            thread = threading.Thread(target=lambda: found.append(consumer.next(offset, 10)), daemon=True)  # noqa: B023
             thread.start()
             listening()
             assert not found, "it waits"
