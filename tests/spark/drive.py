@@ -68,7 +68,22 @@ def rows(values: Iterable[Any], **columns: Any) -> pa.RecordBatch:
     return pa.record_batch({"payload": payloads} | made)
 
 
+def new_ids(count: int) -> pa.Array:
+    """Return an id for every other row, which no other attempt to write it has; the others get theirs from the sink.
+
+    So a message that is doubled cannot hide behind its twin.
+    """
+    return pa.array([uuid.uuid4().hex[:24] if n % 2 == 0 else None for n in range(count)], pa.string())
+
+
+def attempt(values: Iterable[Any], **columns: Any) -> pa.RecordBatch:
+    """Return a batch with these payloads for one attempt to write them: see `new_ids`."""
+    given = list(values)
+    return rows(given, id=new_ids(len(given)), **columns)
+
+
 TEXT = pa.schema({"payload": pa.string()})
+ATTEMPT = pa.schema({"payload": pa.string(), "id": pa.string()})
 
 
 class Write:
@@ -171,12 +186,13 @@ class Batch:
     def payloads(self) -> list[Any]:
         return [json.loads(row["payload"]) for row in self.rows]
 
-    def write(self, columns: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None, **options: str) -> None:
-        """Write it with the sink of the query, each partition with a task of its own."""
-        change = columns or (lambda batch: batch.select(["payload"]))
-        parts = [[change(batch) for batch in part] for part in self.partitions]
-        schema = next((one.schema for part in parts for one in part), TEXT)
-        Write(schema, query=self.query.id, batch=self.number, **options).run(*parts)
+    def write(self, **options: str) -> None:
+        """Write the payloads with the sink of the query, each partition with a task of its own."""
+        parts = [
+            [pa.RecordBatch.from_arrays([one.column("payload"), new_ids(len(one))], schema=ATTEMPT) for one in part]
+            for part in self.partitions
+        ]
+        Write(ATTEMPT, query=self.query.id, batch=self.number, **options).run(*parts)
 
 
 class Query:
@@ -220,11 +236,6 @@ class Query:
         if self.offsets:
             with open_store(self.options["url"]) as store:
                 revoke(store, self.options["queue"], self.offsets[-1]["consumer"])
-
-    def forgets_its_last_commit(self) -> int:
-        """Let it have died after its sink had committed, before Spark noted that the batch was done."""
-        self.finished -= 1
-        return self.finished
 
 
 def snapshot(

@@ -23,8 +23,10 @@ from spark_queue.spark import rows as spark_rows
 from spark_queue.store.base import Store
 from spark_queue.store.ledger import forget, ledger_of, set_ledger
 from tests.spark.drive import (
+    ATTEMPT,
     Query,
     Write,
+    attempt,
     batch_in_ledger,
     change_ledger,
     forget_ledger,
@@ -55,7 +57,8 @@ def sink(any_url, name):
 @pytest.fixture
 def driver(any_url, out, sink):
     """Make a driver that writes this batch of a query."""
-    return lambda batch, **options: Write(query=sink, batch=batch, **{"url": any_url, "queue": out} | options)
+    given = {"url": any_url, "queue": out}
+    return lambda batch, **options: Write(ATTEMPT, query=sink, batch=batch, **given | options)
 
 
 @pytest.fixture
@@ -67,7 +70,7 @@ def at_once(monkeypatch):
 def pieces(values, count):
     """These values in so many partitions."""
     values = list(values)
-    return [rows(values[start::count]) for start in range(count)]
+    return [attempt(values[start::count]) for start in range(count)]
 
 
 class Killed(BaseException):
@@ -111,10 +114,10 @@ def test_a_streaming_write_is_exactly_once_by_default(any_url, name, out):
 
 @pytest.mark.parametrize("died_before", ["set_note", "publish", "unstage", None])
 def test_a_batch_whose_driver_died_at_any_step_is_written_once(any_url, name, out, driver, died_before):
-    driver(0).run(rows(["before"]))
+    driver(0).run(attempt(["before"]))
     first = driver(1)
-    first.task([rows(["lost attempt"])], 1)
-    told = [first.task([rows([n, n + 1])], partition) for partition, n in enumerate((0, 2))]
+    first.task([attempt(["lost attempt"])], 1)
+    told = [first.task([attempt([n, n + 1])], partition) for partition, n in enumerate((0, 2))]
     assert payloads(any_url, out) == ["before"], "what is staged is not visible"
     if died_before is None:
         first.commit(*told)
@@ -127,7 +130,7 @@ def test_a_batch_whose_driver_died_at_any_step_is_written_once(any_url, name, ou
     visible = found(any_url, out)
     assert Counter(one.payload for one in visible) == Counter(["before", *(range(4) if published else ())])
     again = driver(1)  # in other pieces
-    told = [again.task([rows([n])], n) for n in range(4)]
+    told = [again.task([attempt([n])], n) for n in range(4)]
     assert [one.rows for one in told] == [0 if decided else 1] * 4, "what is decided is not staged again"
     again.commit(*told)
     assert Counter(payloads(any_url, out)) == Counter(["before", 0, 1, 2, 3])
@@ -146,20 +149,20 @@ def test_nothing_is_visible_before_the_ledger_has_decided(any_url, out, driver):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(store), "set_note", look)
-        driver(0).run(rows(["a"]), rows(["b"]))
+        driver(0).run(attempt(["a"]), attempt(["b"]))
     assert seen == [[]]
     assert sorted(payloads(any_url, out)) == ["a", "b"]
 
 
 def test_a_driver_that_died_after_its_decision_is_finished_by_the_next(any_url, name, out, driver):
-    driver(0).run(rows(["a"]))
+    driver(0).run(attempt(["a"]))
     first = driver(1)
-    told = first.task([rows(["b", "c"])])
+    told = first.task([attempt(["b", "c"])])
     with killed_before("publish", any_url):
         first.commit(told)
     for _ in range(2):
         again = driver(1)
-        told = again.task([rows(["b", "c"])])
+        told = again.task([attempt(["b", "c"])])
         assert (told.rows, told.staged) == (0, {}), "it has seen the ledger"
         again.commit(told)
         assert sorted(payloads(any_url, out)) == ["a", "b", "c"]
@@ -181,13 +184,13 @@ def test_a_batch_that_comes_again_is_not_written_again(any_url, out, driver):
 def test_at_least_once_writes_a_batch_that_comes_again_twice(any_url, out, driver):
     """What the ledger is good for: the test above would see it if there were none."""
     for number in (0, 1, 1):
-        driver(number, delivery="at-least-once").run(rows(range(10 * number, 10 * number + 10)))
+        driver(number, delivery="at-least-once").run(attempt(range(10 * number, 10 * number + 10)))
     assert Counter(payloads(any_url, out)) == Counter([*range(20), *range(10, 20)])
 
 
 def test_of_two_drivers_with_the_same_batch_the_first_decides_for_both(any_url, name, out, driver):
     mine, theirs = driver(0), driver(0)
-    told = {one: one.task([rows([f"{who} {n}" for n in range(3)])]) for one, who in ((mine, "a"), (theirs, "b"))}
+    told = {one: one.task([attempt([f"{who} {n}" for n in range(3)])]) for one, who in ((mine, "a"), (theirs, "b"))}
     mine.commit(told[mine])
     theirs.commit(told[theirs])
     assert sorted(payloads(any_url, out)) == ["a 0", "a 1", "a 2"]
@@ -196,7 +199,7 @@ def test_of_two_drivers_with_the_same_batch_the_first_decides_for_both(any_url, 
 
 def test_of_two_drivers_that_decide_at_the_same_moment_one_does(any_url, name, out, driver):
     mine, theirs = driver(0), driver(0)
-    told = {one: one.task([rows([f"{who} {n}" for n in range(3)])]) for one, who in ((mine, "a"), (theirs, "b"))}
+    told = {one: one.task([attempt([f"{who} {n}" for n in range(3)])]) for one, who in ((mine, "a"), (theirs, "b"))}
     with open_store(any_url) as store:
         kind, usual, met = type(store), type(store).set_note, []
 
@@ -219,15 +222,15 @@ def test_of_the_attempts_of_a_task_the_one_that_won_counts(any_url, name, out, d
     write = driver(0)
 
     def breaks():
-        yield rows(["first"])
-        yield rows(["second"])
+        yield attempt(["first"])
+        yield attempt(["second"])
         raise RuntimeError("on purpose")
 
     with pytest.raises(RuntimeError, match="on purpose"):
         write.task(breaks(), 0)
     assert [one.rows for one in left_behind(any_url, name)] == [1]
-    tried_again = write.task([rows(["a"])], 0)
-    slow, speculative = (write.task([rows(["b"])], 1) for _ in range(2))
+    tried_again = write.task([attempt(["a"])], 0)
+    slow, speculative = (write.task([attempt(["b"])], 1) for _ in range(2))
     assert len({one.stage for one in (tried_again, slow, speculative)}) == 3
     write.commit(speculative, tried_again)  # in whatever order they end
     assert sorted(payloads(any_url, out)) == ["a", "b"]
@@ -235,9 +238,9 @@ def test_of_the_attempts_of_a_task_the_one_that_won_counts(any_url, name, out, d
 
 
 def test_stages_of_dead_attempts_and_earlier_runs_are_swept(any_url, name, out, driver):
-    driver(0).task([rows(["lost attempt"])])
+    driver(0).task([attempt(["lost attempt"])])
     write = driver(0)
-    won = write.task([rows(["won"])])
+    won = write.task([attempt(["won"])])
     with open_store(any_url) as store:  # a run that is ahead has staged a part of the next batch
         store.stage(out, f"{write.query}/1/000000-later", _pushes(store, "later"))
     write.commit(won)
@@ -255,19 +258,19 @@ def test_what_a_late_attempt_stages_is_swept_with_the_next_batch(any_url, name, 
     write = driver(0)
 
     def late():
-        write.commit(write.task([rows(["won"])]))
-        yield rows(["late"])
+        write.commit(write.task([attempt(["won"])]))
+        yield attempt(["late"])
 
     write.task(late())
     assert [one.rows for one in left_behind(any_url, name)] == [1]
-    driver(1).run(rows(["next"]))
+    driver(1).run(attempt(["next"]))
     assert sorted(payloads(any_url, out)) == ["next", "won"]
     assert left_behind(any_url, name) == []
 
 
 def test_an_aborted_batch_leaves_nothing(any_url, name, out, driver):
     write = driver(0)
-    mine, other = write.task([rows(["mine"])]), driver(0).task([rows(["of another run"])])
+    mine, other = write.task([attempt(["mine"])]), driver(0).task([attempt(["of another run"])])
     write.abort(mine, None)
     assert [one.stage for one in left_behind(any_url, name)] == [other.stage]
     assert payloads(any_url, out) == []
@@ -275,19 +278,19 @@ def test_an_aborted_batch_leaves_nothing(any_url, name, out, driver):
 
 def test_an_abort_keeps_what_the_ledger_has_decided_on(any_url, name, out, driver):
     write = driver(0)
-    mine, lost = write.task([rows(["mine"])]), write.task([rows(["lost"])], 1)
+    mine, lost = write.task([attempt(["mine"])]), write.task([attempt(["lost"])], 1)
     with killed_before("publish", any_url):
         write.commit(mine)
     write.abort(mine, lost)
     assert [one.stage for one in left_behind(any_url, name)] == [mine.stage]
-    driver(0).run(rows(["mine"]))
+    driver(0).run(attempt(["mine"]))
     assert payloads(any_url, out) == ["mine"]
     assert left_behind(any_url, name) == []
 
 
 def test_rows_that_somebody_discarded_are_missed_before_anything_is_visible(any_url, out, driver):
     write = driver(0)
-    first, second = write.task([rows(["x"])], 0), write.task([rows(["y"])], 1)
+    first, second = write.task([attempt(["x"])], 0), write.task([attempt(["y"])], 1)
     with open_store(any_url) as store:
         store.unstage(first.stage)
     with pytest.raises(StoreError, match="2 rows were staged and 1 are there"):
@@ -298,33 +301,33 @@ def test_rows_that_somebody_discarded_are_missed_before_anything_is_visible(any_
 
 def test_a_ledger_that_is_gone_or_of_another_time_stops_the_query(any_url, out, driver):
     for number in range(3):
-        driver(number).run(rows([number]))
+        driver(number).run(attempt([number]))
     sink = driver(3).query
     forget_ledger(any_url, sink)
     with pytest.raises(CheckpointError, match=rf"batch 3 of sink '{sink}': there is no ledger"):
-        driver(3).run(rows([3]))
+        driver(3).run(attempt([3]))
     with open_store(any_url) as store:
         set_ledger(store, sink, 1)
     with pytest.raises(CheckpointError, match="the ledger ends with batch 1"):
-        driver(3).run(rows([3]))
+        driver(3).run(attempt([3]))
     with open_store(any_url) as store:
         set_ledger(store, sink, 2)
-    driver(3).run(rows([3]))
+    driver(3).run(attempt([3]))
     assert sorted(payloads(any_url, out)) == [0, 1, 2, 3]
     change_ledger(any_url, sink, v=2)
     with pytest.raises(StoreError, match=r"ledger of sink .* has version 2.*upgrade"):
-        driver(4).run(rows([4]))
+        driver(4).run(attempt([4]))
     with open_store(any_url) as store:
         set_ledger(store, sink, 10)
     with pytest.raises(FencedError, match="is at batch 10 already"):
-        driver(4).run(rows([4]))
+        driver(4).run(attempt([4]))
     assert sorted(payloads(any_url, out)) == [0, 1, 2, 3]
 
 
 def test_a_ledger_that_is_lost_while_tasks_run_stops_the_driver(any_url, out, driver):
-    driver(0).run(rows([0]))
+    driver(0).run(attempt([0]))
     write = driver(1)
-    told = write.task([rows([1])])
+    told = write.task([attempt([1])])
     forget_ledger(any_url, write.query)
     with pytest.raises(CheckpointError, match="there is no ledger"):
         write.commit(told)
@@ -333,9 +336,8 @@ def test_a_ledger_that_is_lost_while_tasks_run_stops_the_driver(any_url, out, dr
 
 def test_one_sink_writes_to_several_queues_at_once(any_url, name, out, sink):
     other = f"{name}.other"
-    parts = [
-        rows(range(start, 100, 2), queue=[out if n % 3 else other for n in range(start, 100, 2)]) for start in (0, 1)
-    ]
+    halves = [range(start, 100, 2) for start in (0, 1)]
+    parts = [attempt(half, queue=[out if n % 3 else other for n in half]) for half in halves]
     write = Write(parts[0].schema, query=sink, url=any_url)
     told = [write.task([one], number) for number, one in enumerate(parts)]
     assert payloads(any_url, out) == payloads(any_url, other) == []
@@ -350,13 +352,13 @@ def test_one_sink_writes_to_several_queues_at_once(any_url, name, out, sink):
 @pytest.mark.usefixtures("at_once")
 def test_a_failing_task_leaves_nothing_visible(any_url, name, out, sink):
     def breaks():
-        yield rows(range(500))
-        yield rows(range(500))
+        yield attempt(range(500))
+        yield attempt(range(500))
         raise RuntimeError("broken row")
 
     parts = pieces(range(3_000), 3)
     for query in (None, sink):
-        write = Write(query=query, url=any_url, queue=out)
+        write = Write(ATTEMPT, query=query, url=any_url, queue=out)
         with pytest.raises(RuntimeError, match="broken row"):
             write.run(*parts[:2], breaks(), parts[2])
         assert payloads(any_url, out) == []
@@ -364,7 +366,7 @@ def test_a_failing_task_leaves_nothing_visible(any_url, name, out, sink):
             assert left_behind(any_url, name) == []
         else:  # Spark does not tell what the failed attempt has staged: the next one sweeps it
             assert [one.rows for one in left_behind(any_url, name)] == [500]
-            Write(query=query, url=any_url, queue=out).run(*parts)
+            Write(ATTEMPT, query=query, url=any_url, queue=out).run(*parts)
             assert sorted(payloads(any_url, out)) == list(range(3_000))
             assert left_behind(any_url, name) == []
 
@@ -415,14 +417,14 @@ def test_a_batch_write_leaves_no_ledger(any_url, out):
 
 def test_a_numbered_batch_write_is_written_once(any_url, out, sink):
     for number, value in ((0, 10), (0, 11), (3, 12), (2, 13), (3, 14)):
-        save(rows([value]), url=any_url, queue=out, txnAppId=sink, txnVersion=str(number))
+        save(attempt([value]), url=any_url, queue=out, txnAppId=sink, txnVersion=str(number))
     assert sorted(payloads(any_url, out)) == [10, 12]
 
 
 def test_ids_are_the_same_whenever_a_batch_is_written(any_url, out, sink):
     ids = []
     for _ in range(2):
-        save(*pieces(range(1_000), 2), url=any_url, queue=out, txnAppId=sink, txnVersion="0")
+        save(rows(range(500)), rows(range(500, 1_000)), url=any_url, queue=out, txnAppId=sink, txnVersion="0")
         ids.append({one.id: one.payload for one in found(any_url, out)})
         with open_store(any_url) as store:
             store.purge(out)
@@ -444,7 +446,7 @@ def urls(any_url, tmp_path):
 def at(values, *names):
     """These values in several databases, each in its turn."""
     values = list(values)
-    return rows(values, ns=[names[n % len(names)] for n in range(len(values))])
+    return attempt(values, ns=[names[n % len(names)] for n in range(len(values))])
 
 
 def test_a_write_reaches_several_databases(urls, name, out):
@@ -458,7 +460,7 @@ def test_a_write_reaches_several_databases(urls, name, out):
 
 def test_each_database_has_a_ledger_of_its_own(urls, name, out, sink):
     here = {"url": urls["here"], "queue": out, "txnAppId": sink, "txnVersion": "5"}
-    save(rows(range(10)), **here)  # as if a driver had died after it had published in one of them
+    save(attempt(range(10)), **here)  # as if a driver had died after it had published in one of them
     for version in ("5", "5", "6"):
         options = {"urls": json.dumps(urls), "queue": out, "txnAppId": sink, "txnVersion": version}
         save(at(range(10), "there"), at(range(10), "here"), **options)
