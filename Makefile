@@ -167,7 +167,7 @@ clean: services-stop  ## Remove everything that make made: environments, servers
 
 # $(call pip,folder,what to install): of what pip tells, leave a line or two for each package that was not there.
 pip = $(1)/bin/python -m pip install --disable-pip-version-check --progress-bar off $(2) \
-    | awk '!/^ *(Requirement already satisfied|Collecting|Obtaining|Installing build dep|Checking|Getting req|Preparing|Created|Stored)/ \
+    | awk '!/^ *(Requirement already satisfied|Collecting|Obtaining|Installing (build|backend) dep|Checking|Getting req|Preparing|Created|Stored)/ \
         && !/\.metadata/ {print; fflush()}'
 
 # $(call install,folder,extras,what else): bring an environment up to date
