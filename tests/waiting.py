@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def until(condition: Callable[[], T], seconds: float = 60, *, what: str = "the condition", pause: float = 0.02) -> T:
+def until(condition: Callable[..., T], seconds: float = 60, pause: float = 0.02, *, what: str = "the condition") -> T:
     """Call `condition` until its result is true, and return that result.
 
     Raises `AssertionError` after `seconds`, which only has to be longer than any healthy machine needs.

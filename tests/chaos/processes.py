@@ -7,9 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import nullcontext, suppress
 from pathlib import Path
+
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).with_name("programs.py")
@@ -93,15 +94,6 @@ def command_of(pid):
 def _ask(pid, what):
     ask = ["ps", "-ww", "-p", str(pid), "-o", f"{what}="]
     return subprocess.run(ask, capture_output=True, text=True, check=False).stdout.strip()
-
-
-def until(condition, seconds=60, pause=0.05):
-    """Wait for something that others do; give what the condition gave."""
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(pause)
-    return found
 
 
 def told(log):

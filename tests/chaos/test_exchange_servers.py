@@ -13,9 +13,9 @@ from spark_queue.exchange import ExchangeGraph
 from spark_queue.graph import Destination, Exchange, Graph, Namespace, Place
 from spark_queue.store import STORES
 from tests import stores as registered
-from tests.chaos.processes import until
 from tests.chaos.servers import PASSWORD, Server
 from tests.services import ServiceError
+from tests.waiting import until
 
 pytestmark = pytest.mark.full
 

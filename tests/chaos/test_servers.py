@@ -12,9 +12,9 @@ from pyspark.errors import StreamingQueryException
 
 from spark_queue import Queue
 from spark_queue.store import STORES
-from tests.chaos.processes import until
 from tests.chaos.servers import PASSWORD, Server
 from tests.services import ServiceError
+from tests.waiting import until
 
 pytestmark = [pytest.mark.full, pytest.mark.stores(server=True)]
 

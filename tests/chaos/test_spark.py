@@ -15,8 +15,9 @@ import pytest
 from spark_queue import Queue, open_store
 from spark_queue.message import messages
 from spark_queue.spark import drain
-from tests.chaos.processes import descendants, kill_tree, send, start, until
+from tests.chaos.processes import descendants, kill_tree, send, start
 from tests.stores import embedded
+from tests.waiting import until
 
 pytestmark = pytest.mark.full
 

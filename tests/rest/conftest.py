@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 pytest.importorskip("fastapi")
@@ -65,11 +63,3 @@ def store(ns, urls):
 def q(ns, queue):
     """The path of the queue."""
     return f"/q/{ns}/{queue}"
-
-
-def until(true, seconds=60):
-    """Wait for it to come true."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not come true"
-        time.sleep(0.05)

@@ -214,7 +214,6 @@ def server(tmp_path):
     own.kill()
 
 
-@pytest.mark.full  # tests/chaos/test_exchange_servers.py shows the same in short
 def test_exchanges_whose_server_is_down_are_tried_again_and_the_others_go_on(life, server, caplog):
     life.urls["far"] = server.url
     soon = {"retryTimeout": "300ms"}  # for the destinations, too
