@@ -150,6 +150,16 @@ BAD_VALUE, MAJORITY_NOT_KNOWN_YET, QUERY_PLAN_KILLED, NAMESPACE_EXISTS = 2, 134,
 _inherited: list[MongoClient[Document]] = []
 
 
+def _refused(options: Sequence[str]) -> str:
+    """Name the first option of a URL that the driver refuses; its own error may not name it."""
+    for one in options:
+        try:
+            parse_uri(f"mongodb://host/database?{one}")
+        except (ValueError, PyMongoError):
+            return f"its option {one.partition('=')[0]!r}: "
+    return ""
+
+
 class MongoStore(SignallingStore):
     """Queues in one database. Safe to share among threads, and across a fork. Needs MongoDB 4.4 or later."""
 
@@ -192,13 +202,14 @@ class MongoStore(SignallingStore):
         address.check(cls.kind, cls.parameters)
         # To parse a mongodb+srv:// URL asks the DNS; but for that prefix and its srv options it is like any other.
         plain, _, options = address.url.replace("mongodb+srv://", "mongodb://", 1).partition("?")
-        if kept := [one for one in options.split("&") if one and not one.lower().startswith("srv")]:
+        kept = [one for one in options.split("&") if one and not one.lower().startswith("srv")]
+        if kept:
             plain += f"?{'&'.join(kept)}"
         try:
             database = parse_uri(plain)["database"]
         except (ValueError, PyMongoError) as error:
             if isinstance(error, ConfigurationError) and not isinstance(error, InvalidURI):
-                raise OptionError(f"option 'url': {error}", option="url") from None
+                raise OptionError(f"option 'url': {_refused(kept)}{error}", option="url") from None
             # The text of the others may quote a part of the password.
             raise OptionError(
                 "option 'url': this is no MongoDB URL; write mongodb://user:password@host:port/database?options, "
