@@ -434,7 +434,6 @@ def test_a_message_whose_keuss_died_comes_to_us_when_its_lease_ends(shared):
 # --- Spark ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.needs("later", "id")
 def test_spark_reads_what_keuss_pushed_and_keuss_what_spark_wrote(shared, spark, tmp_path):
     keuss, answers = shared.keuss(), f"{shared.name}.answers"

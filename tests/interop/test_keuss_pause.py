@@ -196,7 +196,6 @@ def test_a_push_of_one_wakes_the_other(carried, deaf_for_an_hour, sleeps):
 # --- Spark ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_pause_of_keuss_stops_spark_until_keuss_ends_it(shared, spark, tmp_path):  # noqa: F811
     keuss, got = shared.keuss(stats=True), []
     keuss.push(1)

@@ -654,7 +654,6 @@ def test_workers_of_all_kinds_drain_one_topic_and_each_message_comes_once(topic)
 # --- Spark ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_spark_drains_what_rfq_published_and_answers_rfq(topic, rfq, spark, tmp_path):
     answers, rows = f"{topic.name}.answers", []
     sent = dict(

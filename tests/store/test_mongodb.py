@@ -814,7 +814,6 @@ def test_a_publisher_that_was_slow_does_no_harm(anywhere, name, raw, small, step
 
 
 @pytest.mark.full
-@pytest.mark.slow
 def test_publishers_that_are_slow_in_turns_do_no_harm(anywhere, name, raw, small, steps):
     for first in itertools.count():
         for second in range(13):
@@ -919,7 +918,6 @@ def test_two_publishers_that_take_each_other_for_dead_both_come_to_an_end(anywhe
 
 
 @pytest.mark.full
-@pytest.mark.slow
 def test_when_a_publish_and_a_removal_meet_a_chunk_appears_whole_or_not_at_all(anywhere, name, raw, small, steps):
     counts = set()
     for first, second, dies in itertools.product(range(12), range(7), (None, 2)):
@@ -1349,7 +1347,6 @@ def test_a_killed_server_loses_nothing_that_it_acknowledged(tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [(), ("--replSet", "own")], ids=["standalone", "transactions"])
 def test_what_is_published_while_the_server_is_killed_comes_once(tmp_path, monkeypatch, arguments):
     monkeypatch.setattr(mongodb_stages, "CHUNK_ROWS", 40)
@@ -1478,7 +1475,6 @@ def test_a_move_without_transactions_may_be_repeated_where_it_broke_off(standalo
 
 
 @pytest.mark.full
-@pytest.mark.slow
 class TestOnAStandaloneServer(StoreContract):
     """The whole contract but atomic moves."""
 

@@ -40,7 +40,6 @@ def test_a_measurement_leaves_each_queue_as_it_was_and_a_curve_leaves_nothing(sm
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
 def test_consumers_in_processes_of_their_own_drain_everything(tmp_path):
     found = growth.measure("consumers", urls(tmp_path), tmp_path, {"sqlite": [1, 2]}, 100, 1)
     assert set(found.operations("sqlite")) == {"reserve a hundred", "drain"}
