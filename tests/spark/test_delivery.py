@@ -139,7 +139,6 @@ def test_a_bad_row_fails_the_whole_write_before_any_of_it_is_visible(q_any, out_
 # --- several databases ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.full
 def test_a_write_reaches_several_databases(q_any, out_any, tmp_path):
     urls = {"here": q_any.url, "there": f"sqlite:///{tmp_path}/there.db"}
     df = q_any.spark.range(0, 9_000, 1, 3).selectExpr("string(id) payload", "if(id % 3 = 0, 'there', 'here') ns")
@@ -154,7 +153,6 @@ def test_a_write_reaches_several_databases(q_any, out_any, tmp_path):
 # --- the source -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.full
 def test_an_at_most_once_batch_is_not_delivered_twice(q_any):
     q_any.push([{"n": n} for n in range(30)])
     seen = []
@@ -175,7 +173,6 @@ def test_an_at_most_once_batch_is_not_delivered_twice(q_any):
     assert len(seen[0]) == 10 and seen[1] == [], "the batch that was being worked on is given up"
 
 
-@pytest.mark.full
 def test_a_query_whose_messages_were_taken_fails_instead_of_committing_them(q_any):
     q_any.push([{"n": n} for n in range(20)])
     taken = []

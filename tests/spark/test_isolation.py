@@ -182,7 +182,6 @@ def test_it_is_off_where_it_is_not_wanted(sqlite_url, name, options):
 # --- with Spark -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.full
 def test_a_worker_that_dies_of_a_message_is_a_failure_too(q):
     fill(q.url, q.name, 10)
     done = []
