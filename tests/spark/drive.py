@@ -118,13 +118,13 @@ class Write:
             # Spark 4.0 gives a streaming writer rows.
             return carried(writer.write(given if self.query is None or SPARK >= (4, 1) else _as_rows(given)))
 
-    def commit(self, *told: Written | None) -> None:
+    def commit(self, *written: Written | None) -> None:
         """Let the driver commit: all tasks have succeeded."""
-        self.writer.commit(list(told), *self._number)
+        self.writer.commit(list(written), *self._number)
 
-    def abort(self, *told: Written | None) -> None:
+    def abort(self, *written: Written | None) -> None:
         """Let the driver abort; it has no message of a task that failed."""
-        self.writer.abort(list(told), *self._number)
+        self.writer.abort(list(written), *self._number)
 
     @property
     def _number(self) -> list[int]:
@@ -132,13 +132,13 @@ class Write:
 
     def run(self, *partitions: pa.RecordBatch | Iterable[pa.RecordBatch]) -> None:
         """Run one task for each partition, then commit; abort where that, or a task, fails."""
-        told: list[Written | None] = [None] * len(partitions)
+        written: list[Written | None] = [None] * len(partitions)
         try:
             for number, one in enumerate(partitions):
-                told[number] = self.task([one] if isinstance(one, pa.RecordBatch) else one, number)
-            self.commit(*told)
+                written[number] = self.task([one] if isinstance(one, pa.RecordBatch) else one, number)
+            self.commit(*written)
         except Exception:
-            self.abort(*told)
+            self.abort(*written)
             raise
 
 

@@ -99,11 +99,11 @@ def test_a_batch_in_buckets_that_comes_again_is_not_written_again(any_url, name,
 @pytest.mark.every_store
 def test_messages_of_one_bucket_are_settled_one_by_one_by_several_tasks(any_url, name, store):
     fill(any_url, name, 40, 1, bucketSize="40")
-    told = ["commit", "rollback", "dead"]
+    ways = ["commit", "rollback", "dead"]
 
     def settle(batch):
         given = {row["id"]: one["n"] for row, one in zip(batch.rows, batch.payloads, strict=True) if one["n"] % 4 < 3}
-        what = outcomes(given, [told[n % 4] for n in given.values()], delay=3_600)
+        what = outcomes(given, [ways[n % 4] for n in given.values()], delay=3_600)
         quarter = -(-what.num_rows // 4)
         settling(what, any_url, name).run(*(what.slice(quarter * number, quarter) for number in range(4)))
 
@@ -116,7 +116,7 @@ def test_messages_of_one_bucket_are_settled_one_by_one_by_several_tasks(any_url,
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"layout": "buckets"}, "did you mean 'bucket'"),
         ({"bucketSize": "10"}, "option 'bucketSize' goes with layout=bucket"),
@@ -125,8 +125,8 @@ def test_messages_of_one_bucket_are_settled_one_by_one_by_several_tasks(any_url,
         ({"layout": "bucket", "compression": "gzip"}, "one of lz4, zstd"),
     ],
 )
-def test_bucket_options_that_cannot_be_meant_are_refused(sqlite_url, name, options, told):
-    with pytest.raises(OptionError, match=told):
+def test_bucket_options_that_cannot_be_meant_are_refused(sqlite_url, name, options, message):
+    with pytest.raises(OptionError, match=message):
         Write(TEXT, url=sqlite_url, queue=name, **options)
 
 

@@ -54,8 +54,8 @@ def test_the_history_tells_when_by_whom_and_how(any_url, name, past):
         "outcome": pa.string(),
         "processed": pa.timestamp("us", "UTC"),
     }
-    told = history(any_url, name, pa.schema(columns))
-    assert sorted(row["payload"]["n"] for row in told) == [0, 1, 2, 3, 4]
+    found = history(any_url, name, pa.schema(columns))
+    assert sorted(row["payload"]["n"] for row in found) == [0, 1, 2, 3, 4]
     with pytest.raises(SchemaError, match="no column 'outcome'"):
         snapshot(pa.schema({"outcome": pa.string()}), url=any_url, queue=name)
 

@@ -117,22 +117,22 @@ def test_a_batch_whose_driver_died_at_any_step_is_written_once(any_url, name, ou
     driver(0).run(attempt(["before"]))
     first = driver(1)
     first.task([attempt(["lost attempt"])], 1)
-    told = [first.task([attempt([n, n + 1])], partition) for partition, n in enumerate((0, 2))]
+    written = [first.task([attempt([n, n + 1])], partition) for partition, n in enumerate((0, 2))]
     assert payloads(any_url, out) == ["before"], "what is staged is not visible"
     if died_before is None:
-        first.commit(*told)
+        first.commit(*written)
     else:
         with killed_before(died_before, any_url):
-            first.commit(*told)
+            first.commit(*written)
     decided = died_before != "set_note"
     assert batch_in_ledger(any_url, first.query) == (1 if decided else 0)
     published = died_before not in ("set_note", "publish")
     visible = found(any_url, out)
     assert Counter(one.payload for one in visible) == Counter(["before", *(range(4) if published else ())])
     again = driver(1)  # in other pieces
-    told = [again.task([attempt([n])], n) for n in range(4)]
-    assert [one.rows for one in told] == [0 if decided else 1] * 4, "what is decided is not staged again"
-    again.commit(*told)
+    written = [again.task([attempt([n])], n) for n in range(4)]
+    assert [one.rows for one in written] == [0 if decided else 1] * 4, "what is decided is not staged again"
+    again.commit(*written)
     assert Counter(payloads(any_url, out)) == Counter(["before", 0, 1, 2, 3])
     assert {one.id for one in visible} <= {one.id for one in found(any_url, out)}
     assert left_behind(any_url, name) == []
@@ -157,14 +157,14 @@ def test_nothing_is_visible_before_the_ledger_has_decided(any_url, out, driver):
 def test_a_driver_that_died_after_its_decision_is_finished_by_the_next(any_url, name, out, driver):
     driver(0).run(attempt(["a"]))
     first = driver(1)
-    told = first.task([attempt(["b", "c"])])
+    written = first.task([attempt(["b", "c"])])
     with killed_before("publish", any_url):
-        first.commit(told)
+        first.commit(written)
     for _ in range(2):
         again = driver(1)
-        told = again.task([attempt(["b", "c"])])
-        assert (told.rows, told.staged) == (0, {}), "it has seen the ledger"
-        again.commit(told)
+        written = again.task([attempt(["b", "c"])])
+        assert (written.rows, written.staged) == (0, {}), "it has seen the ledger"
+        again.commit(written)
         assert sorted(payloads(any_url, out)) == ["a", "b", "c"]
     assert left_behind(any_url, name) == []
 
@@ -190,28 +190,32 @@ def test_at_least_once_writes_a_batch_that_comes_again_twice(any_url, out, drive
 
 def test_of_two_drivers_with_the_same_batch_the_first_decides_for_both(any_url, name, out, driver):
     mine, theirs = driver(0), driver(0)
-    told = {one: one.task([attempt([f"{who} {n}" for n in range(3)])]) for one, who in ((mine, "a"), (theirs, "b"))}
-    mine.commit(told[mine])
-    theirs.commit(told[theirs])
+    written = {
+        one: one.task([attempt([f"{who} {n}" for n in range(3)])]) for one, who in ((mine, "a"), (theirs, "b"))
+    }
+    mine.commit(written[mine])
+    theirs.commit(written[theirs])
     assert sorted(payloads(any_url, out)) == ["a 0", "a 1", "a 2"]
     assert left_behind(any_url, name) == []
 
 
 def test_of_two_drivers_that_decide_at_the_same_moment_one_does(any_url, name, out, driver):
     mine, theirs = driver(0), driver(0)
-    told = {one: one.task([attempt([f"{who} {n}" for n in range(3)])]) for one, who in ((mine, "a"), (theirs, "b"))}
+    written = {
+        one: one.task([attempt([f"{who} {n}" for n in range(3)])]) for one, who in ((mine, "a"), (theirs, "b"))
+    }
     with open_store(any_url) as store:
         kind, usual, met = type(store), type(store).set_note, []
 
     def overtaken(store, key, value, version):
         if key.startswith("ledger/") and not met:
             met.append(key)
-            theirs.commit(told[theirs])
+            theirs.commit(written[theirs])
         return usual(store, key, value, version)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kind, "set_note", overtaken)
-        mine.commit(told[mine])
+        mine.commit(written[mine])
     assert met
     assert sorted(payloads(any_url, out)) == ["b 0", "b 1", "b 2"]
     assert left_behind(any_url, name) == []
@@ -327,10 +331,10 @@ def test_a_ledger_that_is_gone_or_of_another_time_stops_the_query(any_url, out, 
 def test_a_ledger_that_is_lost_while_tasks_run_stops_the_driver(any_url, out, driver):
     driver(0).run(attempt([0]))
     write = driver(1)
-    told = write.task([attempt([1])])
+    written = write.task([attempt([1])])
     forget_ledger(any_url, write.query)
     with pytest.raises(CheckpointError, match="there is no ledger"):
-        write.commit(told)
+        write.commit(written)
     assert payloads(any_url, out) == [0]
 
 
@@ -339,9 +343,9 @@ def test_one_sink_writes_to_several_queues_at_once(any_url, name, out, sink):
     halves = [range(start, 100, 2) for start in (0, 1)]
     parts = [attempt(half, queue=[out if n % 3 else other for n in half]) for half in halves]
     write = Write(parts[0].schema, query=sink, url=any_url)
-    told = [write.task([one], number) for number, one in enumerate(parts)]
+    written = [write.task([one], number) for number, one in enumerate(parts)]
     assert payloads(any_url, out) == payloads(any_url, other) == []
-    write.commit(*told)
+    write.commit(*written)
     assert sorted(payloads(any_url, out)) == [n for n in range(100) if n % 3]
     assert sorted(payloads(any_url, other)) == list(range(0, 100, 3))
 
@@ -477,7 +481,7 @@ def test_a_driver_that_dies_between_two_databases_is_finished_by_the_next(urls, 
         return Write(parts[0].schema, query=sink, urls=json.dumps(urls), queue=out)
 
     first = driver()
-    told = [first.task([one], number) for number, one in enumerate(parts)]
+    written = [first.task([one], number) for number, one in enumerate(parts)]
     usual, decided = Store.publish, []
 
     def dies_at_the_second(store, stages):
@@ -489,7 +493,7 @@ def test_a_driver_that_dies_between_two_databases_is_finished_by_the_next(urls, 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Store, "publish", dies_at_the_second)
         with pytest.raises(Killed):
-            first.commit(*told)
+            first.commit(*written)
     assert len(payloads(urls["here"], out)) == 10 and payloads(urls["there"], out) == []
     driver().run(*parts)
     assert sorted(payloads(urls["here"], out) + payloads(urls["there"], out)) == list(range(20))
@@ -554,7 +558,7 @@ ONE, NS = pa.record_batch({"payload": ["1"]}), pa.field("ns", pa.string())
 
 
 @pytest.mark.parametrize(
-    ("options", "batch", "error", "told"),
+    ("options", "batch", "error", "message"),
     [
         ({"urls": "[]"}, rows([1], ns="a"), OptionError, "option 'urls' is .hidden. but must be a JSON object"),
         ({"urls": '{"a": "sqlite:///x.db"}'}, ONE, SchemaError, "column 'ns' is missing"),
@@ -574,7 +578,7 @@ ONE, NS = pa.record_batch({"payload": ["1"]}), pa.field("ns", pa.string())
         ({"url": "sqlite:///y.db"}, rows([1], ns="a"), SchemaError, "column 'ns' names one of several databases"),
     ],
 )
-def test_databases_that_cannot_be_meant_are_refused(tmp_path, monkeypatch, options, batch, error, told):
+def test_databases_that_cannot_be_meant_are_refused(tmp_path, monkeypatch, options, batch, error, message):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         save(batch, **options, queue="out")

@@ -73,10 +73,10 @@ def test_settle_gives_every_message_its_own_outcome(any_url, name):
     def work(batch):
         given = {row["id"]: n for row, n in zip(batch.rows, (one["n"] for one in batch.payloads), strict=True)}
         some = {id: n for id, n in given.items() if n < 5}
-        told = ["commit", "rollback", "rollback", "dead", "dead"]
+        ways = ["commit", "rollback", "rollback", "dead", "dead"]
         what = outcomes(
             some,
-            [told[n] for n in some.values()],
+            [ways[n] for n in some.values()],
             delay=[3_600 if n == 2 else 0 for n in some.values()],
             reason=["hopeless" if n == 3 else None for n in some.values()],
         )
@@ -117,9 +117,9 @@ def test_tasks_that_settle_at_the_same_time_are_no_loss(any_url, name):
         what = outcomes(ids, (["commit", "rollback", "dead", "commit"] * 10), delay=3_600)
         write = settling(what, any_url, name)
         with ThreadPoolExecutor(4) as tasks:
-            told = list(tasks.map(lambda n: write.writer.write(iter([what.slice(10 * n, 10)])), range(4)))
-        write.commit(*told)
-        assert sum(one.rows for one in told) == 40
+            written = list(tasks.map(lambda n: write.writer.write(iter([what.slice(10 * n, 10)])), range(4)))
+        write.commit(*written)
+        assert sum(one.rows for one in written) == 40
 
     Query(work, url=any_url, queue=name, consumer="etl", numPartitions="2").run()
     now = sizes(any_url, name)
@@ -240,7 +240,7 @@ def test_every_way_out_is_history(any_url, name):
 
 
 def test_settle_refuses_what_it_does_not_know(any_url, name, held):
-    for what, options, error, told in (
+    for what, options, error, message in (
         (outcomes(held, "done"), {}, MessageError, "outcome 'done' must be one of"),
         (outcomes(held, "rollback", delay=-1), {}, MessageError, "delay is negative"),
         (outcomes(held, "commit").select(["id"]), {}, SchemaError, "column 'outcome' is missing"),
@@ -248,7 +248,7 @@ def test_settle_refuses_what_it_does_not_know(any_url, name, held):
         (outcomes(held, "move"), {}, MessageError, "needs the column 'to'"),
         (outcomes(held, "commit"), {"consumer": ""}, OptionError, "consumer"),
     ):
-        with pytest.raises(error, match=told):
+        with pytest.raises(error, match=message):
             settle(what, any_url, name, **options)
     with pytest.raises(OptionError, match="option 'consumer' is missing"):
         Write(outcomes(held, "commit").schema, url=any_url, queue=name, operation="settle")
