@@ -227,12 +227,16 @@ def test_exchanges_whose_server_is_down_are_tried_again_and_the_others_go_on(lif
     )
     caplog.set_level(logging.WARNING, "spark_queue")
     life.push("ns2/in", *range(5))
+
+    def waits_again(name):
+        one = graph.status()[name]
+        assert one.state not in ("stopped", "finished"), one
+        return one.state == "waiting" and one.restarts > 1
+
     with life.running(graph):
         life.push("ns1/in", 1)
-        until(
-            lambda: (to_far := graph.status()["to_far"]).state == "waiting" and to_far.restarts > 1, 120, pause=0.01
-        )
-        until(lambda: graph.status()["from_far"].restarts > 1, 120)
+        until(lambda: waits_again("to_far"), 120, pause=0.01)
+        until(lambda: waits_again("from_far"), 120, pause=0.01)
         life.arrive("ns1/out", 1)
         assert states(graph)["near"] == "running"
         for name in ("from_far", "to_far"):
