@@ -8,9 +8,9 @@ import socket
 import subprocess
 
 from spark_queue import open_store
+from spark_queue.store.conformance_waiting import until
 from tests.chaos.processes import kill
 from tests.services import HOST, mongod_command, mongod_healthy, redis_command
-from tests.waiting import until
 
 PASSWORD = "sEcret-of-the-server"
 

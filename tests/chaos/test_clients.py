@@ -9,8 +9,8 @@ import pytest
 
 from spark_queue import Queue, open_store
 from spark_queue.message import messages
+from spark_queue.store.conformance_waiting import until
 from tests.chaos.processes import kill, start, told
-from tests.waiting import until
 
 pytestmark = pytest.mark.full
 

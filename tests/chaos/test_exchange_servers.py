@@ -12,10 +12,10 @@ from spark_queue import Queue
 from spark_queue.exchange import ExchangeGraph
 from spark_queue.graph import Destination, Exchange, Graph, Namespace, Place
 from spark_queue.store import STORES
+from spark_queue.store.conformance_waiting import until
 from tests import stores as registered
 from tests.chaos.servers import PASSWORD, Server
 from tests.services import ServiceError
-from tests.waiting import until
 
 pytestmark = pytest.mark.full
 

@@ -8,9 +8,9 @@ import pytest
 
 from spark_queue import Queue, open_store
 from spark_queue.message import messages
+from spark_queue.store.conformance_waiting import until
 from tests import stores
 from tests.chaos.processes import kill_tree, start
-from tests.waiting import until
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(400)]
 

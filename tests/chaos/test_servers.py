@@ -12,11 +12,11 @@ from pyspark.errors import StreamingQueryException
 
 from spark_queue import Queue
 from spark_queue.store import STORES
+from spark_queue.store.conformance_waiting import until
 from tests.chaos.servers import PASSWORD, Server
 from tests.services import ServiceError
-from tests.waiting import until
 
-pytestmark = [pytest.mark.full, pytest.mark.stores(server=True)]
+pytestmark = pytest.mark.stores(server=True)
 
 
 @pytest.fixture

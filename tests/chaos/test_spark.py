@@ -15,9 +15,9 @@ import pytest
 from spark_queue import Queue, open_store
 from spark_queue.message import messages
 from spark_queue.spark import drain
+from spark_queue.store.conformance_waiting import until
 from tests.chaos.processes import descendants, kill_tree, send, start
 from tests.stores import embedded
-from tests.waiting import until
 
 pytestmark = pytest.mark.full
 

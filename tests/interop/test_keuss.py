@@ -15,12 +15,11 @@ from pyspark.sql import functions as F
 from spark_queue import Queue, replay
 from spark_queue.message import pushes
 from spark_queue.spark import drain
-from spark_queue.store.conformance_waiting import tick
+from spark_queue.store.conformance_waiting import tick, until
 from spark_queue.store.ledger import forget
 from spark_queue.store.replay import Replay
 from tests.interop.keuss import LARGE, same
 from tests.moments import end_leases, make_due
-from tests.waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.full]  # test_smoke.py is what `make test` runs of it
 

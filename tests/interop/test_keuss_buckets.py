@@ -10,9 +10,9 @@ from pyspark.sql import functions as F
 
 from spark_queue import Queue, drain
 from spark_queue.message import pushes
+from spark_queue.store.conformance_waiting import until
 from tests.interop.keuss import documents, everything
 from tests.moments import make_due
-from tests.waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.full]  # test_smoke.py is what `make test` runs of it
 

@@ -12,9 +12,9 @@ from pymongo import MongoClient
 
 from spark_queue import Queue, Statistics
 from spark_queue.store import base
+from spark_queue.store.conformance_waiting import until
 from tests.interop.keuss import Keuss, unavailable
 from tests.spark.conftest import spark  # noqa: F401
-from tests.waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.full]
 

@@ -12,9 +12,9 @@ from spark_queue.exchange import ExchangeGraph
 from spark_queue.graph import Destination, Exchange, Graph, Link, Namespace, Place, Retry
 from spark_queue.message import messages
 from spark_queue.outcome import DROP, Forward
+from spark_queue.store.conformance_waiting import until
 from tests.interop.conftest import sharing
 from tests.tiers import param
-from tests.waiting import until
 
 pytestmark = pytest.mark.interop
 

@@ -15,11 +15,10 @@ import pytest
 from spark_queue import Buckets, MessageError, OptionError, Queue, open_store, set_layout
 from spark_queue.message import pushes
 from spark_queue.spark import drain
-from spark_queue.store.conformance_waiting import end_lease
+from spark_queue.store.conformance_waiting import end_lease, until
 from spark_queue.store.redis_lists import published
 from tests.interop.rfq import sharing
 from tests.moments import end_leases, make_due
-from tests.waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.full]  # test_smoke.py is what `make test` runs of it
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from spark_queue.store.conformance_waiting import until
 from tests.interop.keuss import PAYLOADS, documents, everything, same
 from tests.interop.rfq import sharing
-from tests.waiting import until
 
 pytestmark = pytest.mark.interop
 

@@ -10,9 +10,9 @@ import uuid
 import pytest
 
 from spark_queue import open_store
+from spark_queue.store.conformance_waiting import until
 from tests.http_load import Tally, load
 from tests.serving import Serving
-from tests.waiting import until
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import pytest
 
 from spark_queue import Queue
 from spark_queue.rest.handles import handle_of, held_by
+from spark_queue.store.conformance_waiting import until
 from tests import stores
-from tests.waiting import until
 
 PAYLOADS = {
     "object": (b'{"a": [1, 2.5, null, "\xc3\xa9"], "n": 123456789012345678}', "application/json"),

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from spark_queue import open_store
+from spark_queue.store.conformance_waiting import until
 from tests.command_line import Run
 from tests.serving import serving
-from tests.waiting import until
 
 
 def spaces(urls):

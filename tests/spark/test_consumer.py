@@ -22,10 +22,10 @@ from spark_queue.spark import consumer as consumer_module
 from spark_queue.spark.ahead import Ahead
 from spark_queue.spark.consumer import Consumer, Offset, commit_named
 from spark_queue.store import owner
+from spark_queue.store.conformance_waiting import until
 from spark_queue.store.facts import about
 from spark_queue.store.owner import Ownership, owner_of, revoke
 from spark_queue.store.policy import note_settled
-from tests.waiting import until
 
 MOST, LEAST, EXACTLY = "at-most-once", "at-least-once", "exactly-once"
 

@@ -24,7 +24,7 @@ from spark_queue.events.frames import as_messages, view
 from spark_queue.events.query import ExecutorQuery
 from spark_queue.events.source import EventStream
 from spark_queue.options import QueueOptions
-from tests.waiting import until
+from spark_queue.store.conformance_waiting import until
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "jobs"))

@@ -12,10 +12,10 @@ from spark_queue import GraphError
 from spark_queue.exchange.runner import ExchangeGraph
 from spark_queue.graph import NO_ROUTE, TOO_MANY_HOPS, Consumer, Exchange, Graph, Namespace, Place
 from spark_queue.statistics import counted
+from spark_queue.store.conformance_waiting import until
 from tests.chaos.servers import PASSWORD, Server
 from tests.services import ServiceError
 from tests.spark.test_exchange import World, ansi_mode
-from tests.waiting import until
 
 
 class Life(World):

@@ -13,9 +13,9 @@ from spark_queue.exchange import ExchangeGraph
 from spark_queue.graph import NO_ROUTE, TOO_MANY_HOPS, Consumer, Graph, Namespace
 from spark_queue.message import messages, pushes
 from spark_queue.statistics import counted, forget
+from spark_queue.store.conformance_waiting import until
 from tests import stores as registered
 from tests.spark.test_exchange import World
-from tests.waiting import until
 
 #: Every store, and all pairs of them: what one store alone shows is in test_exchange.py.
 pytestmark = pytest.mark.full

@@ -16,12 +16,12 @@ from spark_queue.spark.inputs import Inputs
 from spark_queue.spark.queries import drain
 from spark_queue.spark.schema import joiner, read_schema
 from spark_queue.spark.share import side_by_side
+from spark_queue.store.conformance_waiting import until
 from spark_queue.store.owner import revoke
 from tests.spark.conftest import SPARK
 from tests.spark.test_consumer import DROPPED, brisk, renewed, renewing  # noqa: F401
 from tests.spark.test_pause import by_signals, listening  # noqa: F401
 from tests.spark.test_stream import stopped
-from tests.waiting import until
 
 
 class World:

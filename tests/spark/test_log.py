@@ -13,11 +13,11 @@ from spark_queue.message import messages
 from spark_queue.options import QueueOptions
 from spark_queue.spark.consumer import Consumer
 from spark_queue.spark.log import LogReader, shared
+from spark_queue.store.conformance_waiting import until
 from spark_queue.store.log import Log, Piece, Place
 from tests.spark.conftest import SPARK
 from tests.spark.test_consumer import DROPPED
 from tests.spark.test_stream import stopped
-from tests.waiting import until
 
 
 def numbers(rows):

@@ -11,9 +11,9 @@ import pytest
 
 from spark_queue import Queue, Statistics, open_store
 from spark_queue.store import base, pauses, signals, store_class
+from spark_queue.store.conformance_waiting import until
 from tests.spark.conftest import SPARK
 from tests.spark.test_consumer import consumers, fetched, taken_over  # noqa: F401
-from tests.waiting import until
 
 #: Whether the progress of a query tells what is in its queue: Spark 4.0 and 4.1 do not ask a source for that.
 TELLS = SPARK >= (4, 2)

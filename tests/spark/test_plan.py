@@ -10,9 +10,9 @@ import pytest
 from spark_queue import FencedError, Queue, open_store
 from spark_queue.message import messages
 from spark_queue.spark import keeper
+from spark_queue.store.conformance_waiting import until
 from spark_queue.store.owner import consumers, owner_of, revoke
 from tests.spark.drive import Query
-from tests.waiting import until
 
 
 class Died(Exception):

@@ -19,7 +19,7 @@ from spark_queue import GraphError, Queue, open_store, wrap_error
 from spark_queue.exchange import ExchangeGraph, isomorphic
 from spark_queue.graph import Consumer, Graph, Input, Namespace, Place, Processor
 from spark_queue.message import messages as messages_of
-from tests.waiting import until
+from spark_queue.store.conformance_waiting import until
 
 QUICK = {"waitTimeout": "200ms"}
 

@@ -21,6 +21,7 @@ from spark_queue import (
 )
 from spark_queue.spark import rows as spark_rows
 from spark_queue.store.base import Store
+from spark_queue.store.conformance_waiting import until
 from spark_queue.store.ledger import forget, ledger_of, set_ledger
 from tests.spark.drive import (
     ATTEMPT,
@@ -36,7 +37,6 @@ from tests.spark.drive import (
     rows,
     save,
 )
-from tests.waiting import until
 
 pytestmark = pytest.mark.every_store
 

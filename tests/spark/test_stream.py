@@ -14,9 +14,9 @@ from pyspark.errors import StreamingQueryException
 from spark_queue import Queue, open_store
 from spark_queue.message import messages
 from spark_queue.spark import drain
+from spark_queue.store.conformance_waiting import until
 from tests.chaos.processes import descendants
 from tests.spark.conftest import SPARK, admission
-from tests.waiting import until
 
 
 def stopped(query):

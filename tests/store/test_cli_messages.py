@@ -17,9 +17,9 @@ from spark_queue.cli import parse
 from spark_queue.message import pushes
 from spark_queue.operations import by_hand, levels
 from spark_queue.store import owner
+from spark_queue.store.conformance_waiting import until
 from spark_queue.store.owner import Ownership
 from tests.command_line import Run, arguments, telling
-from tests.waiting import until
 
 
 @pytest.fixture(autouse=True)

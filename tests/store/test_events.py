@@ -21,9 +21,8 @@ from spark_queue.events import Events, Executor, Heartbeat, Settings, tick
 from spark_queue.events.query import Work
 from spark_queue.message import pushes
 from spark_queue.store import open_store
-from spark_queue.store.conformance_waiting import end_lease
+from spark_queue.store.conformance_waiting import end_lease, until
 from tests.moments import make_due
-from tests.waiting import until
 
 S = "http://example.org/flights"
 HOUR = 3_600_000  #: ms

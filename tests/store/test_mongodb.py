@@ -33,13 +33,12 @@ from spark_queue.message import messages, new_ids, pushes
 from spark_queue.store import mongodb_documents, mongodb_stages, open_store
 from spark_queue.store.bson_json import CODEC, LARGEST
 from spark_queue.store.conformance import StoreContract, all_of, ids_of
-from spark_queue.store.conformance_waiting import MINUTE, end_lease
+from spark_queue.store.conformance_waiting import MINUTE, end_lease, until
 from spark_queue.store.facts import Condition, Death, Note, Sizes, Staged
 from spark_queue.store.mongodb import MongoStore
 from spark_queue.store.mongodb_documents import READY, WAITING_ORDER, to_documents
 from spark_queue.store.mongodb_stages import Stages
 from tests.services import HOST, mongod_command
-from tests.waiting import until
 
 DUE = datetime(2020, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
 

@@ -25,11 +25,10 @@ from spark_queue.errors import MessageError, OptionError, StoreError, StoreUnava
 from spark_queue.message import PUSHES, messages, pushes
 from spark_queue.store import mask, open_store, redis_documents
 from spark_queue.store import redis as redis_store
-from spark_queue.store.conformance_waiting import end_lease
+from spark_queue.store.conformance_waiting import end_lease, until
 from spark_queue.store.facts import Condition, Death, Note, Sizes, Staged
 from spark_queue.store.redis import RedisStore
 from spark_queue.store.redis_keys import Chunk, keys_of, note_key, registry_of
-from tests.waiting import until
 
 MINUTE = 60_000
 KEUSS_LEASE = 120_000  # ms: keuss adds it to the score of what it reserves

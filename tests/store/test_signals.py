@@ -16,8 +16,8 @@ from spark_queue import Queue, open_store
 from spark_queue.errors import StoreError
 from spark_queue.message import pushes
 from spark_queue.store import base, signals, sqlite
+from spark_queue.store.conformance_waiting import until
 from tests.unit.clock import Clock
-from tests.waiting import until
 
 pytestmark = pytest.mark.every_store  # each has signals of its own
 

@@ -15,10 +15,10 @@ import pytest
 
 from spark_queue.errors import StoreError, StoreUnavailable
 from spark_queue.store import counters, pauses
+from spark_queue.store.conformance_waiting import until
 from spark_queue.store.counters import Counters, Statistics
 from spark_queue.store.pauses import Pauses
 from tests.unit.clock import Clock
-from tests.waiting import until
 
 
 def test_what_is_counted_in_a_tenth_of_a_second_is_written_together(monkeypatch):

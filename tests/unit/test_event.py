@@ -32,7 +32,7 @@ from spark_queue.events.heartbeats import of_id
 from spark_queue.events.run import TimeIsUp, run, time_limit
 from spark_queue.message import Message, decode, encode
 from spark_queue.options import duration
-from tests.waiting import until
+from spark_queue.store.conformance_waiting import until
 
 CONF = Path(__file__).parents[2] / "conf"
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)

@@ -11,9 +11,9 @@ import pytest
 
 from spark_queue.errors import StoreUnavailable
 from spark_queue.store import signals
+from spark_queue.store.conformance_waiting import until
 from spark_queue.store.signals import Ear, Sender
 from tests.unit.clock import Clock
-from tests.waiting import until
 
 #: Seconds after which what should have happened has not.
 DEADLINE = 60
