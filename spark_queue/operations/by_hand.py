@@ -37,6 +37,7 @@ from spark_queue.store import open_store
 from spark_queue.store.base import PAGE_ROWS, Store
 from spark_queue.store.facts import Condition, check_tag
 from spark_queue.store.policy import give_back
+from spark_queue.words import plural
 
 #: Messages that one step pushes, takes or moves.
 STEP = 5_000
@@ -138,7 +139,7 @@ def _ids_like(store: Store, n: int) -> list[str]:
 
 
 def _wrong(number: int, rule: str, before: int) -> MessageError:
-    pushed = f"the {before:,} messages before it were pushed" if before else "nothing was pushed"
+    pushed = f"{plural(before, 'message')} before it pushed already" if before else "nothing was pushed"
     return MessageError(f"line {number}: {rule}; {pushed}", line=number, pushed=before)
 
 

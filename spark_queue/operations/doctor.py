@@ -14,12 +14,14 @@ import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 
+from spark_queue.address import mask
 from spark_queue.errors import QueueError
 from spark_queue.operations.common import opened
 from spark_queue.operations.logs import kept
-from spark_queue.store import STORES, mask
+from spark_queue.store import STORES
 from spark_queue.store.base import Store
 from spark_queue.store.facts import Finding, State
+from spark_queue.words import plural
 
 #: Versions that are known to work: from, and before.
 JAVA, SPARK, PYTHON = 17, ((4, 0), (4, 4)), (3, 11)
@@ -200,7 +202,7 @@ def _clock(store: Store) -> Iterator[Finding]:
 def _logs(store: Store) -> Iterator[Finding]:
     """What the queues retain that are read as logs."""
     for one in (one for queue in store.queues() for one in kept(store, queue)):
-        told = f"{one.queue} retains {one.messages:,} messages in {one.segments:,} segments"
+        told = f"{one.queue} retains {plural(one.messages, 'message')} in {plural(one.segments, 'segment')}"
         if one.oldest is not None:
             told += f", the oldest since {one.oldest:%Y-%m-%d %H:%M:%S}"
         if one.strays:

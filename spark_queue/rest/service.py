@@ -25,6 +25,7 @@ from spark_queue.rest.together import Together
 from spark_queue.store import open_store
 from spark_queue.store.base import Store
 from spark_queue.store.policy import bury_exhausted, give_back
+from spark_queue.words import plural
 
 T = TypeVar("T")
 
@@ -206,7 +207,9 @@ class Service:
     def check_batch(self, n: int, option: str) -> int:
         """The number. Raises `OptionError` where it is more than a request may ask for."""
         if n > self.limits.messages:
-            raise OptionError(f"{option} is {n:,}, but a request is for {self.limits.messages:,} messages at most")
+            raise OptionError(
+                f"{option} is {n:,}, but a request is for {plural(self.limits.messages, 'message')} at most"
+            )
         return n
 
     def check_wait(self, ms: int) -> int:

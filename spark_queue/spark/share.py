@@ -15,6 +15,7 @@ from spark_queue.store import open_store
 from spark_queue.store.base import Store
 from spark_queue.store.isolation import note_query
 from spark_queue.store.policy import settled
+from spark_queue.words import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +102,8 @@ def lost(options: QueueOptions, missing: int, rows: int, tag: str) -> FencedErro
     if options.delivery == AT_LEAST_ONCE:
         why += ", or their lease ended since this query stood still or the database could not be reached"
     return FencedError(
-        f"{missing} of {rows} messages of queue {options.queue!r} are no longer held under {tag}: {why}. They come "
-        "again, here or elsewhere; started again, the query goes on with what it still holds",
+        f"{missing:,} of {plural(rows, 'message')} of queue {options.queue!r} are no longer held under {tag}: {why}. "
+        "They come again, here or elsewhere; started again, the query goes on with what it still holds",
         queue=options.queue,
         tag=tag,
     )

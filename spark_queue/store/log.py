@@ -43,6 +43,7 @@ from spark_queue.message import LATEST, milliseconds
 from spark_queue.store.base import POLL, Store
 from spark_queue.store.facts import Note, about
 from spark_queue.store.owner import Owner
+from spark_queue.words import plural
 
 log = logging.getLogger(__name__)
 
@@ -277,7 +278,7 @@ class Log:
                 yield some
             if not left:
                 return
-        self._lost(f"{left} of {piece.rows} messages from position {piece.start.position} on are gone")
+        self._lost(f"{left:,} of {plural(piece.rows, 'message')} from position {piece.start.position} on are gone")
 
     def wait(self, place: Place, timeout: int) -> bool:
         """Sleep until something comes after the place, or can be sealed, `timeout` ms at most; give whether it does.
@@ -328,7 +329,7 @@ class Log:
         if place.log != head.id:
             lost = f"the log that the place {place.position} belongs to is gone: the queue was dropped"
         elif place.position < first.position:
-            lost = f"{first.position - place.position} messages from position {place.position} on were removed"
+            lost = f"{plural(first.position - place.position, 'message')} removed from position {place.position} on"
         elif place.position > head.end:
             lost = f"its end is {head.end}, and the place {place.position} lies beyond it"
         else:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from spark_queue.store.base import Store
 from spark_queue.store.facts import Death, Note, about
+from spark_queue.words import plural
 
 
 def bury_exhausted(store: Store, queue: str, tag: str, max_tries: int, dead: str, history: int) -> int:
@@ -14,7 +15,7 @@ def bury_exhausted(store: Store, queue: str, tag: str, max_tries: int, dead: str
 
     `history` ms long the history tells of them.
     """
-    death = Death(f"failed {max_tries} times", history=history)
+    death = Death(f"failed {plural(max_tries, 'time')}", history=history)
     return store.move(queue, dead, tag=tag, min_tries=max_tries, death=death)
 
 
@@ -38,7 +39,7 @@ def give_back(
     """
     buried = 0
     if max_tries is not None:
-        death = Death(reason or f"failed {max_tries} times", failed=1, history=history)
+        death = Death(reason or f"failed {plural(max_tries, 'time')}", failed=1, history=history)
         buried = store.move(queue, dead, tag=tag, ids=ids, min_tries=max_tries - 1, death=death)
     return store.rollback(queue, tag, ids, delay=delay), buried
 

@@ -142,7 +142,7 @@ def test_what_was_removed_fails_the_query_or_is_passed_over(q, tmp_path):
         found = Log(store, q.name)
         found.latest()
         found.trim(0)
-    with pytest.raises(StreamingQueryException, match=r"1 messages from position 10 on were removed.*failOnDataLoss"):
+    with pytest.raises(StreamingQueryException, match=r"1 message removed from position 10 on.*failOnDataLoss"):
         q.drain(checkpoint=late, mode="log")
     q.push([{"n": 11}])
     assert numbers(flat(q.drain(checkpoint=late, mode="log", failOnDataLoss="false"))) == [11]

@@ -240,9 +240,9 @@ def test_the_client_keeps_a_history_of_what_dies(url, store, name):
         queue.rollback(two)
     told = {(one.payload, one.outcome, one.consumer, one.error, one.tries) for one in history(url, name)}
     assert told == {
-        ("tired", "dead", "etl", "failed 1 times", 1),
+        ("tired", "dead", "etl", "failed 1 time", 1),
         ("hopeless", "dead", "etl", "why", 1),
-        ("fails", "dead", "etl", "failed 1 times", 1),
+        ("fails", "dead", "etl", "failed 1 time", 1),
     }
 
 

@@ -31,6 +31,7 @@ FLOORS = [
         "graph_picture",
         "process",
         "processor",
+        "words",
     },
     {"store"},
     {"client", "operations", "spark", "statistics"},
