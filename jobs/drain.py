@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import _job as job
 
+from spark_queue.address import mask
 from spark_queue.errors import UsageError, near
 from spark_queue.options import QueueOptions
-from spark_queue.store import mask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

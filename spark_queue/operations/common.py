@@ -9,7 +9,7 @@ from spark_queue.errors import OptionError, near
 from spark_queue.message import (
     EPOCH,
 )
-from spark_queue.store import mask, open_store
+from spark_queue.store import open_store
 from spark_queue.store.base import Store
 from spark_queue.store.owner import consumers
 

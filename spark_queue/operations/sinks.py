@@ -6,11 +6,11 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
+from spark_queue.address import mask
 from spark_queue.errors import FencedError, OptionError, UsageError, near
 from spark_queue.operations.common import (
     opened,
 )
-from spark_queue.store import mask
 from spark_queue.store.base import Store
 from spark_queue.store.facts import check_tag
 from spark_queue.store.ledger import (

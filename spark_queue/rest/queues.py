@@ -32,7 +32,6 @@ from spark_queue.rest.routes import (
     router,
 )
 from spark_queue.rest.service import Room, Served, Service, watch
-from spark_queue.store import mask
 from spark_queue.store.base import Store
 
 routes = router("queues")

@@ -5,11 +5,10 @@ A new database is one file in this folder and one line in `STORES`.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from importlib import import_module
 
-from spark_queue.address import Address
+from spark_queue.address import Address, plain, scheme_of
 from spark_queue.errors import DriverMissing, OptionError, near
 from spark_queue.inputs import LOG
 from spark_queue.options import BUCKET, SINGLE, QueueOptions
@@ -51,11 +50,15 @@ def store_class(url: str) -> type[Store]:
 
     Raises `OptionError` for an unknown scheme or layout, and `DriverMissing`, which names the extra to install.
     """
-    scheme, colon, _ = url.partition("://")
-    if not colon or scheme not in STORES:
-        shown = f"{scheme}://" if colon else repr(mask(url))
+    scheme = scheme_of(url)
+    if not scheme:
+        *most, last = (f"{one}://" for one in STORES)
+        raise OptionError(
+            f"option 'url': it must begin with {', '.join(most)} or {last}, such as sqlite:///queues.db", option="url"
+        )
+    if scheme not in STORES:
         hint = near(scheme, STORES) or f"; known are {', '.join(f'{one}://' for one in STORES)}"
-        raise OptionError(f"option 'url': no store for {shown}{hint}", option="url")
+        raise OptionError(f"option 'url': no store for {scheme}://{hint}", option="url")
     registered = STORES[scheme]
     usual = _imported(registered.path, scheme, registered.extra)
     layout = Address.of(url).ours.get("layout")
@@ -64,7 +67,7 @@ def store_class(url: str) -> type[Store]:
     if layout not in usual.layouts:
         known = f"; it has {', '.join(usual.layouts) or 'none to choose from'}, and in a write {SINGLE} and {BUCKET}"
         hint = near(layout, [*usual.layouts, SINGLE, BUCKET]) or known
-        raise OptionError(f"{scheme}:// has no layout {layout!r}{hint}", option="layout")
+        raise OptionError(f"{scheme}:// has no layout {plain(layout)!r}{hint}", option="layout")
     return _imported(usual.layouts[layout], scheme, registered.extra)
 
 
@@ -114,9 +117,3 @@ def usable(options: QueueOptions) -> QueueOptions:
     if options.urls is not None:
         return replace(options, urls={name: checked(url, name) for name, url in options.urls.items()})
     return replace(options, url=checked(options.url))
-
-
-def mask(url: str) -> str:
-    """The URL without its passwords, fit for messages and logs."""
-    hidden = re.sub(r"(://[^:/?#@]*):.*@", r"\1:***@", url)
-    return re.sub(r"(?i)([?&][^=&]*(?:password|secret|token)[^=&]*=)[^&]*", r"\1***", hidden)

@@ -56,7 +56,7 @@ from pymongo.read_concern import ReadConcern
 from pymongo.uri_parser import parse_uri
 
 from spark_queue import message
-from spark_queue.address import Address
+from spark_queue.address import Address, harmless_cause, is_harmless, mask, named, scrub
 from spark_queue.buckets import Record, fitting, is_bucket
 from spark_queue.errors import OptionError, StoreError, StoreUnavailable
 from spark_queue.store.base import PAGE_ROWS, refused
@@ -150,14 +150,17 @@ BAD_VALUE, MAJORITY_NOT_KNOWN_YET, QUERY_PLAN_KILLED, NAMESPACE_EXISTS = 2, 134,
 _inherited: list[MongoClient[Document]] = []
 
 
-def _refused(options: Sequence[str]) -> str:
-    """Name the first option of a URL that the driver refuses; its own error may not name it."""
-    for one in options:
+def _refused(options: Sequence[str], text: str) -> str:
+    """Say which option of a URL the driver refuses, and why: `text` is the driver's, which may not name it."""
+    for number, one in enumerate(options):
         try:
             parse_uri(f"mongodb://host/database?{one}")
-        except (ValueError, PyMongoError):
-            return f"its option {one.partition('=')[0]!r}: "
-    return ""
+        except (OSError, ValueError, PyMongoError):
+            # A raw & in a secret before it makes the rest of that secret look like an option.
+            if (name := named(one)) and all(map(is_harmless, options[:number])):
+                return f"its option {name!r}: {text}"
+            return "MongoDB's driver knows no such option, or not with this value"
+    return text
 
 
 class MongoStore(SignallingStore):
@@ -207,9 +210,10 @@ class MongoStore(SignallingStore):
             plain += f"?{'&'.join(kept)}"
         try:
             database = parse_uri(plain)["database"]
-        except (ValueError, PyMongoError) as error:
-            if isinstance(error, ConfigurationError) and not isinstance(error, InvalidURI):
-                raise OptionError(f"option 'url': {_refused(kept)}{error}", option="url") from None
+        except (OSError, ValueError, PyMongoError) as error:
+            if isinstance(error, OSError | ConfigurationError) and not isinstance(error, InvalidURI):
+                text = _refused(kept, scrub(str(error), address.url))
+                raise OptionError(f"option 'url': {text}", option="url") from None
             # The text of the others may quote a part of the password.
             raise OptionError(
                 "option 'url': this is no MongoDB URL; write mongodb://user:password@host:port/database?options, "
@@ -314,14 +318,12 @@ class MongoStore(SignallingStore):
         try:
             yield
         except PyMongoError as error:
-            raise self._told(error) from error
+            raise self._told(error) from harmless_cause(error, self.url)
 
     def _told(self, error: PyMongoError) -> StoreError:
         """The error of ours for one of the driver's."""
-        from spark_queue.store import mask  # it imports this module's neighbours
-
         shown = mask(self.url)
-        text = str(error).partition(", full error:")[0].partition(", Timeout:")[0]
+        text = scrub(str(error).partition(", full error:")[0].partition(", Timeout:")[0], self.url)
         code = error.code if isinstance(error, OperationFailure) else None
         if isinstance(error, BulkWriteError):  # its text quotes the documents
             first = (error.details["writeErrors"] or error.details["writeConcernErrors"])[0]

@@ -33,7 +33,7 @@ from hashlib import sha1
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import unquote_plus, urlsplit
 
 import orjson
 import pyarrow as pa
@@ -42,11 +42,10 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from spark_queue import message
-from spark_queue.address import Address
+from spark_queue.address import Address, harmless_cause, mask, named, scrub
 from spark_queue.buckets import Record, is_bucket
 from spark_queue.errors import OptionError, StoreError, StoreUnavailable, near
 from spark_queue.groups import grouped
-from spark_queue.store import mask
 from spark_queue.store.base import PAGE_BYTES, PAGE_ROWS
 from spark_queue.store.counters import Counts, Statistics
 from spark_queue.store.facts import (
@@ -147,18 +146,20 @@ class RedisStore(SignallingStore):
         try:
             parts = urlsplit(address.url)
             port = parts.port
-        except ValueError as error:
-            raise wrong("has a malformed host or port") from error
+        except ValueError:
+            raise wrong("has a malformed host or port") from None  # the error quotes it
         if parts.scheme not in ("redis", "rediss") or not parts.hostname or port == 0:
             raise wrong("names no server")
         if not re.fullmatch(r"/?|/\d+", parts.path):
             raise wrong(f"names no database: {parts.path[1:]!r} is not a number")
         if parts.fragment:
             raise wrong("has a fragment")
-        for name, _ in parse_qsl(parts.query, keep_blank_values=True):
-            if parts.scheme == "redis" or name not in TLS_OPTIONS:
-                known = TLS_OPTIONS if parts.scheme == "rediss" else set()
-                raise wrong(f"has the unknown parameter {name!r}{near(name, known)}")
+        known = TLS_OPTIONS if parts.scheme == "rediss" else set()
+        for one in filter(None, parts.query.split("&")):
+            if unquote_plus(one.partition("=")[0]) not in known:
+                name = named(one)
+                what = f"the unknown parameter {name!r}{near(name, known)}" if name else "unknown text after the ?"
+                raise wrong(f"has {what}")
         return url
 
     def __init__(self, url: str, *, patience: float = 5.0) -> None:
@@ -182,7 +183,7 @@ class RedisStore(SignallingStore):
         try:
             yield client
         except (redis.RedisError, redis.exceptions.RedisClusterException) as error:
-            raise self._told(error) from error
+            raise self._told(error) from harmless_cause(error, self.url)
 
     @contextmanager
     def _anywhere(self) -> Iterator[Any]:
@@ -195,7 +196,7 @@ class RedisStore(SignallingStore):
             yield self._cluster
 
     def _told(self, error: Exception) -> StoreError:
-        shown, text = mask(self.url), str(error)
+        shown, text = mask(self.url), scrub(str(error), self.url)
         denied = (redis.AuthenticationError, redis.exceptions.AuthorizationError, redis.exceptions.NoPermissionError)
         if isinstance(error, denied) or "ACL failure" in text:
             hint = "check the user and the password of the URL, and what the user's ACL allows"
@@ -265,7 +266,7 @@ class RedisStore(SignallingStore):
                     told = one and one["data"]
                     yield told.decode(errors="replace") if isinstance(told, bytes) else one and ""
         except redis.RedisError as error:
-            raise self._told(error) from error
+            raise self._told(error) from harmless_cause(error, self.url)
 
     # --- messages in --------------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 
 from spark_queue import message
 from spark_queue.buckets import Record, are_buckets, fitting, rows_of, weigh
+from spark_queue.address import mask
 from spark_queue.errors import OptionError, StoreError, StoreUnavailable
 from spark_queue.store.base import PAGE_BYTES, PAGE_ROWS, Store
 from spark_queue.store.counters import ACTS, Counts, Statistics
@@ -149,7 +150,7 @@ class SqliteStore(Store):
         path = url.removeprefix("sqlite:///")
         if path == url or not path or "?" in path:
             raise OptionError(
-                f"option 'url': {url!r} names no file; write sqlite:///relative/path.db or sqlite:////absolute/path.db",
+                f"option 'url': {mask(url)!r} names no file; write sqlite:///relative/path.db or sqlite:////absolute/path.db",
                 option="url",
             )
         return f"sqlite:///{os.path.abspath(path)}"

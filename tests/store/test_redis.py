@@ -21,9 +21,10 @@ import redis
 from redis.connection import AbstractConnection
 from redis.crc import key_slot
 
+from spark_queue.address import mask
 from spark_queue.errors import MessageError, OptionError, StoreError, StoreUnavailable
 from spark_queue.message import PUSHES, messages, pushes
-from spark_queue.store import mask, open_store, redis_documents
+from spark_queue.store import open_store, redis_documents
 from spark_queue.store import redis as redis_store
 from spark_queue.store.conformance_waiting import end_lease, until
 from spark_queue.store.facts import Condition, Death, Note, Sizes, Staged
