@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from spark_queue.address import mask
 from spark_queue.errors import OptionError, near
 from spark_queue.message import (
     EPOCH,
