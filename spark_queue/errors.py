@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 
@@ -96,3 +97,10 @@ def near(name: str, known: Iterable[str]) -> str:
     spelled = {candidate.lower(): candidate for candidate in known}
     alike = [spelled[match] for match in get_close_matches(name.lower(), spelled, n=3)]
     return f"; did you mean {' or '.join(repr(one) for one in alike)}?" if alike else ""
+
+
+def unreadable(error: OSError, file: object = "") -> UsageError:
+    """Return the error for a file that cannot be read: its name, the reason, and similar names beside it."""
+    name = str(file or error.filename)
+    beside = [str(one) for one in Path(name).parent.glob("*")]
+    return UsageError(f"{name}: {(error.strerror or str(error)).lower()}{near(name, beside)}", file=name)

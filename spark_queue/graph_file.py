@@ -10,7 +10,8 @@ from typing import Any
 
 import yaml
 
-from spark_queue.errors import UsageError, near
+from spark_queue.errors import near
+from spark_queue.errors import unreadable as unreadable
 from spark_queue.graph import Graph
 from spark_queue.graph_mistakes import Mistake, keys_at, read, refusal
 from spark_queue.graph_parts import Origin, Path
@@ -54,12 +55,6 @@ def graph_in(file: str | os.PathLike[str], secrets: Secrets | None = None) -> Gr
     """
     text = File(file).read_text(encoding="utf-8")
     return parse(text, str(file), variables(secrets))
-
-
-def unreadable(error: OSError) -> UsageError:
-    """The error for a file that cannot be read: what is wrong with it, and what beside it is called nearly so."""
-    file = str(error.filename)
-    return UsageError(f"{file}: {error.strerror}{near(file, [str(one) for one in File(file).parent.glob('*')])}")
 
 
 def variables(secrets: Secrets | None = None) -> Fill:
