@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 #: Whether spark-submit runs the job: then master, logging and interpreters are its business.
 SUBMITTED = "PYSPARK_GATEWAY_PORT" in os.environ
@@ -32,6 +32,7 @@ if importlib.util.find_spec("spark_queue") is None and not SUBMITTED:  # not ins
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), _root]))  # for workers
 
 try:
+    from spark_queue.address import masked_in
     from spark_queue.errors import StoreError, UsageError, near
     from spark_queue.failure import failure_of
     from spark_queue.options import QueueOptions, Role, duration
@@ -84,6 +85,7 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        self._words: list[str] = []
         if queue:
             self._add_queue(self.add_argument_group("the queue"))
         run = self.add_argument_group("the run")
@@ -108,10 +110,15 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, argv: Sequence[str] | None = None) -> argparse.Namespace:
         """The arguments, or the end of the program with a message."""
-        args, odd = self.parse_known_args(argv)
+        self._words = sys.argv[1:] if argv is None else list(argv)
+        args, odd = self.parse_known_args(self._words)
         if odd:
             self.error(f"unknown argument {odd[0]!r}{near(odd[0].partition('=')[0], self._option_string_actions)}")
         return args
+
+    def error(self, message: str) -> NoReturn:
+        """End the program with a message that quotes no password."""
+        super().error(masked_in(message, self._words))
 
 
 def pair(text: str) -> tuple[str, str]:

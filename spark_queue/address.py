@@ -196,13 +196,18 @@ def plain(value: str) -> str:
     return value if re.fullmatch(r"[\w.,+-]*", value) else HIDDEN
 
 
+def shown_as(text: str) -> str:
+    """Return the text, which a user wrote where no URL belongs; if it looks like one, masked."""
+    return mask(text) if _is_suspect(text) else text
+
+
 def quoted(text: str) -> str:
-    """Return the text in quotes; if it looks like a URL, masked."""
-    return repr(mask(text) if _is_suspect(text) else text)
+    """Return the same in quotes."""
+    return repr(shown_as(text))
 
 
 def masked_in(text: str, words: Iterable[str]) -> str:
-    """Return the text, which quotes words of a command line, with those masked that look like URLs."""
+    """Return the text, which may quote these words, with those masked that look like URLs."""
     found = [part for word in words for part in (word, word.partition("=")[2]) if part and _is_suspect(part)]
     for one in sorted(found, key=len, reverse=True):  # one may be a part of another
         for form in (repr(one)[1:-1], one):

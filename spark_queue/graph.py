@@ -248,7 +248,7 @@ class Graph:
     max_hops: Annotated[int, Field(ge=1)] = MAX_HOPS
     links: dict[NameOfStep, Link] = field(default_factory=dict)
     processors: dict[NameOfStep, Processor] = field(default_factory=dict)
-    system: Annotated[Any, BeforeValidator(_system)] = None
+    system: Annotated[Any, BeforeValidator(_system)] = field(default=None, repr=False)  # it may hold secrets
     errors: AtPlace | None = None
     provenance: bool = True
     origin: ClassVar[Origin] = Origin()  # of a graph from a file: its own; nothing that can be said about a graph

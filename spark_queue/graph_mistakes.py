@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from spark_queue.address import quoted, shown_as
 from spark_queue.errors import GraphError, near
 from spark_queue.graph import (
     TOO_MANY_HOPS,
@@ -52,14 +53,14 @@ def _words(path: Path) -> str:
     """A path as people say it."""
     match path:
         case ("namespaces", name, *rest):
-            words = [f"namespace {name!r}"]
+            words = [f"namespace {quoted(str(name))}"]
         case ("exchanges" | "links" as kind, name, "dst", int(number), *rest):
-            words = [f"{KINDS[kind]} {name!r}", f"destination {number + 1}"]
+            words = [f"{KINDS[kind]} {quoted(str(name))}", f"destination {number + 1}"]
         case ("exchanges" | "links" | "processors" as kind, name, *rest):
-            words = [f"{KINDS[kind]} {name!r}"]
+            words = [f"{KINDS[kind]} {quoted(str(name))}"]
         case _:
             words, rest = [], list(path)
-    told = ".".join("in" if part == "in_" else str(part) for part in rest)
+    told = ".".join("in" if part == "in_" else shown_as(str(part)) for part in rest)
     return ", ".join([*words, told] if rest else words)
 
 
@@ -197,11 +198,11 @@ def _strangers(raw: Any) -> Iterator[Mistake]:
     """Namespaces that are named and not there. Of what is not as it should be nothing is said here."""
     known = _inside(raw, "namespaces")
     names = list(map(str, known)) if isinstance(known, dict) else []
-    hint = f"; there are {', '.join(map(repr, names))}" if names else "; there are none"
+    hint = f"; there are {', '.join(map(quoted, names))}" if names else "; there are none"
     for path, place, needed in _places(raw):
         ns = _inside(place_of(place), "ns")
         if ns and ns not in names:
-            text = f"unknown namespace {ns!r}{near(str(ns), names) or hint}"
+            text = f"unknown namespace {quoted(str(ns))}{near(str(ns), names) or hint}"
             yield Mistake(path, text)
         elif not ns and needed and place and len(names) != 1:
             yield Mistake(path, f"it does not tell its namespace{hint}")

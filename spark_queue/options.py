@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
-from spark_queue.address import Address
+from spark_queue.address import HIDDEN, Address, mask, masked_in, quoted, shown_as
 from spark_queue.buckets import LARGEST, Buckets, Layout
 from spark_queue.errors import OptionError, near
 from spark_queue.inputs import ALTS, LOG, QUEUE, ZIP, Input, check_apart, parse_inputs
@@ -335,7 +335,7 @@ class QueueOptions:
                 hint = near(key, known) or f"; known are {', '.join(sorted(known))}"
                 if key.lower() == "path":
                     hint = "; a queue has no path: give the options 'url' and 'queue'"
-                raise OptionError(f"unknown option {key!r}{hint}", option=key)
+                raise OptionError(f"unknown option {quoted(key)}{hint}", option=shown_as(key))
             option = known[name]
             if not set(roles) & set(option.metadata["roles"]):
                 doing = " or ".join(_DOING[role] for role in roles)
@@ -343,8 +343,9 @@ class QueueOptions:
             try:
                 chosen[option.name] = option.metadata["parse"](str(text))
             except ValueError as error:
-                shown = "(hidden)" if name in ("url", "urls") else repr(text)
-                raise OptionError(f"option {name!r} is {shown} but must be {error}", option=name) from None
+                shown = HIDDEN if name in ("url", "urls") else quoted(str(text))
+                why = masked_in(str(error), str(text).split('"'))  # it may quote parts of JSON
+                raise OptionError(f"option {name!r} is {shown} but must be {why}", option=name) from None
         if "urls" in chosen:
             if "url" in chosen:
                 raise OptionError("options 'url' and 'urls' exclude each other: give one of them", option="urls")
@@ -386,6 +387,14 @@ class QueueOptions:
             usual = Buckets()
             return Buckets(self.bucket_size or usual.size, self.compression or usual.compression)
         return "single" if self.layout else None
+    def __repr__(self) -> str:
+        told = {one.name: getattr(self, one.name) for one in fields(self)}
+        told |= {
+            "url": self.url and mask(self.url),
+            "urls": self.urls and {name: mask(url) for name, url in self.urls.items()},
+        }
+        return f"QueueOptions({', '.join(f'{name}={value!r}' for name, value in told.items())})"
+
 
     def of(self, binding: str) -> QueueOptions:
         """The options of one of the inputs, as if it were read alone."""
@@ -522,7 +531,7 @@ def role_of_write(raw: Mapping[str, str]) -> Role:
             try:
                 return "settle" if _one_of("push", "settle")(text) == "settle" else "push"
             except ValueError as error:
-                raise OptionError(f"option 'operation' is {text!r} but must be {error}", option=key) from None
+                raise OptionError(f"option 'operation' is {quoted(text)} but must be {error}", option=key) from None
     return "push"
 
 

@@ -47,8 +47,8 @@ class Process:
 
     id: str
     config: Mapping[str, Any] = field(default_factory=dict)
-    opts: Mapping[str, Any] = field(default_factory=dict)
-    system: Mapping[str, Any] = field(default_factory=dict)
+    opts: Mapping[str, Any] = field(default_factory=dict, repr=False)  # it may hold secrets, as `system` may
+    system: Mapping[str, Any] = field(default_factory=dict, repr=False)
     delivery: str = "exactly-once"
     errors: str | None = None
     delivery_hash: str | None = None

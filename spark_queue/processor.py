@@ -105,7 +105,7 @@ class Processor:
     types: Words = field(default_factory=list)
     topics: Words = field(default_factory=list)
     delivery: Delivery = "exactly-once"
-    opts: dict[str, Any] = field(default_factory=dict)
+    opts: dict[str, Any] = field(default_factory=dict, repr=False)  # it may hold secrets
     tailers: Outputs = field(default_factory=dict)
     appenders: Outputs = field(default_factory=dict)
     consumer: Consumer = field(default_factory=Consumer)

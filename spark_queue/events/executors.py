@@ -73,7 +73,7 @@ class Executor:
     source: Names
     type: Names
     function: Annotated[Any, BeforeValidator(_function)]
-    config: Any = None
+    config: Any = field(default=None, repr=False)  # it may hold secrets
     time_limit: Lasting | None = None
     retries: Annotated[int, Field(ge=0)] = 0
     backoff: Lasting = 1_000

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -46,7 +46,7 @@ PATIENCE = 3
 class Work:
     """What a query does with events, as Spark carries it to its workers."""
 
-    url: str
+    url: str = field(repr=False)
     queue: str
     consumer: str
     declared: tuple[Executor, ...]

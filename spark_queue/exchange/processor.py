@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -89,7 +89,7 @@ log = logging.getLogger(__name__)
 class Stores:
     """Where a graph has its queues: what travels to Spark's workers of it."""
 
-    urls: Mapping[str, str]
+    urls: Mapping[str, str] = field(repr=False)
 
     def queue(self, place: Place, consumer: str) -> Queue:
         """A client of a queue."""

@@ -425,8 +425,8 @@ class _Query:
 
     spark: SparkSession
     start: Callable[[], StreamingQuery]
-    url: str
-    sources: list[tuple[str, str | None]] = field(default_factory=list)
+    url: str = field(repr=False)
+    sources: list[tuple[str, str | None]] = field(default_factory=list, repr=False)
     all_of_them: bool = True
     by_batch: bool = False
     close: Callable[[], None] = lambda: None
