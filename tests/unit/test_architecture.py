@@ -31,6 +31,7 @@ FLOORS = [
         "graph_picture",
         "process",
         "processor",
+        "selector_words",
         "words",
     },
     {"store"},
