@@ -1,4 +1,4 @@
-"""Queues over HTTP."""
+"""Serve queues over HTTP."""
 
 from __future__ import annotations
 
@@ -8,55 +8,64 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from spark_queue.cli.parse import app, lasting, option
+from spark_queue.cli.parse import Plain, app, lasting, option
 from spark_queue.cli.show import say
-from spark_queue.errors import OptionError, UsageError
+from spark_queue.errors import OptionError, UsageError, unreadable
 
 if TYPE_CHECKING:
     from spark_queue.graph import Graph
 
 
-@app.command()
+@app.command(cls=Plain)
 def serve(
     graph: Annotated[
-        Path | None, option("--graph", "FILE", "Serve the namespaces and exchanges of this file.")
+        Path | None, option("--graph", "FILE", "Serve the namespaces and exchanges of this graph file.")
     ] = None,
     url: Annotated[
-        list[str] | None, option("--url", "NAME=URL", "Serve this store, too, as namespace NAME; repeatable.")
+        list[str] | None,
+        option(
+            "--url", "NAME=URL", "Serve this store as namespace NAME; repeatable.", envvar="SPARK_QUEUE_REST_URLS"
+        ),
     ] = None,
     events: Annotated[
-        str | None, option("--events", "NAME/QUEUE", "Serve the events of this queue, as hub-queue does.")
+        str | None, option("--events", "NAME/QUEUE", "Serve the events of this queue, in the form of hub-queue.")
     ] = None,
     declared: Annotated[
         list[Path] | None,
-        option("--conf", "FILE", "Executors, heartbeats and settings of the events; repeatable."),
+        option("--conf", "FILE", "A file with executors, heartbeats or settings of the events; repeatable."),
     ] = None,
-    host: Annotated[str, option("--host", "ADDRESS", "Where to listen (default: 127.0.0.1).")] = "127.0.0.1",
+    host: Annotated[str, option("--host", "ADDRESS", "Address to listen on (default: 127.0.0.1).")] = "127.0.0.1",
     port: Annotated[
-        int, option("--port", "N", "And at which port; 0: any free one (default: 3444).", min=0, max=65535)
+        int, option("--port", "N", "Port to listen on; 0: any free one (default: 3444).", min=0, max=65535)
     ] = 3444,
     token_file: Annotated[
-        Path | None, option("--token-file", "FILE", "Bearer tokens, one a line; or $SPARK_QUEUE_REST_TOKEN is one.")
+        Path | None,
+        option("--token-file", "FILE", "Bearer tokens, one a line. $SPARK_QUEUE_REST_TOKEN may hold another."),
     ] = None,
     users_file: Annotated[
         Path | None,
-        option("--users-file", "FILE", "Users, one user:password a line; or $SPARK_QUEUE_REST_USER is one."),
+        option("--users-file", "FILE", "Users, one user:password a line. $SPARK_QUEUE_REST_USER may hold another."),
     ] = None,
-    tls_cert: Annotated[Path | None, option("--tls-cert", "FILE", "Speak TLS with this certificate (PEM).")] = None,
-    tls_key: Annotated[Path | None, option("--tls-key", "FILE", "Its key, if that is in another file.")] = None,
+    tls_cert: Annotated[Path | None, option("--tls-cert", "FILE", "Use TLS with this certificate (PEM).")] = None,
+    tls_key: Annotated[
+        Path | None, option("--tls-key", "FILE", "The key of the certificate, if it is in another file.")
+    ] = None,
     max_body: Annotated[
-        int, option("--max-body", "BYTES", "Largest body of a request (default: 16 MiB).", min=1)
+        int, option("--max-body", "BYTES", "Maximum size of a request body (default: 16 MiB).", min=1)
     ] = 16 << 20,
     max_batch: Annotated[
-        int, option("--max-batch", "N", "Most messages of a request (default: 10000).", min=1)
+        int, option("--max-batch", "N", "Maximum number of messages in a request (default: 10000).", min=1)
     ] = 10_000,
     max_wait: Annotated[
-        Any, option("--max-wait", "60s", "Longest that a request may wait for a message.", parser=lasting)
+        Any,
+        option(
+            "--max-wait", "60s", "Longest time that a request may wait for a message (default: 60s).", parser=lasting
+        ),
     ] = "60s",
 ) -> None:
-    """Serve queues over HTTP, until it is stopped.
+    """Serve queues over HTTP, until Ctrl-C or SIGTERM.
 
-    Without tokens and users only on a loopback address.
+    Any address but a loopback one needs tokens or users.
     """
     try:
         from spark_queue.events.files import declared_in
@@ -65,11 +74,11 @@ def serve(
     except ModuleNotFoundError as missing:
         raise UsageError(f"{missing}; install it with: pip install 'spark-queue[rest]'") from None
     if max_wait == float("inf"):
-        raise OptionError("--max-wait must end", option="max-wait")
+        raise OptionError("--max-wait must be a duration such as 60s, not never", option="max-wait")
     try:
         work = declared_in(*declared or ())
     except OSError as error:
-        raise UsageError(f"{error.filename}: {error.strerror}") from None
+        raise unreadable(error) from None
     settings = Settings(
         graph=served(graph, url or ()),
         credentials=Credentials.read(os.environ, token_file, users_file),
@@ -81,20 +90,23 @@ def serve(
 
 
 def served(file: Path | None, urls: Sequence[str]) -> Graph:
-    """The graph of a file, with more namespaces."""
+    """Return the graph of a file, with the namespaces of --url."""
     from spark_queue.graph import Graph, Namespace
     from spark_queue.graph_file import graph_in
 
     try:
         graph = Graph({}) if file is None else graph_in(file)
     except OSError as error:
-        raise UsageError(f"{file}: {error.strerror}") from None
+        raise unreadable(error, file) from None
     spaces = dict(graph.namespaces)
     for one in urls:
         name, sign, url = one.partition("=")
         if not name or not sign or "://" not in url or "://" in name:
-            raise OptionError(f"--url {name!r} must be NAME=URL, such as local=sqlite:///queues.db", option="url")
+            shown = f" {name!r}" if sign and not set(name) & set(":@/") else ""  # it may be a URL with a password
+            raise OptionError(f"--url{shown} must be NAME=URL, such as local=sqlite:///queues.db", option="url")
         if name in spaces:
-            raise OptionError(f"--url {name!r}: there is a namespace of that name already", option="url")
+            raise OptionError(
+                f"--url {name!r}: there is a namespace of that name already; choose another name", option="url"
+            )
         spaces[name] = Namespace(url)
     return replace(graph, namespaces=spaces)

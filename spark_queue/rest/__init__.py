@@ -4,11 +4,12 @@
     GET  /x  /x/NAME                           exchanges of a graph: exchanges.py
     GET  /metrics                              for Prometheus: metrics.py
     /v1/resources/hub-queue[-heartbeat]        events, in the form of hub-queue: hub_queue.py
-    GET  /docs  /openapi.json                  all of it, told
+    GET  /health  /ready                       for load balancers, without credentials: health.py
+    GET  /docs  /openapi.json                  the description of all of it: pages.py
 
-Handlers parse, call, and answer; what they call may block, and does so in threads (`service.py`). Whoever waits for a
-message costs a place in a line, not a thread (`lines.py`). Who may call, and from where, is decided before any of
-them (`guard.py`), and an error becomes a status in one table (`problems.py`).
+Handlers parse, call, and answer; calls that may block run in threads (`service.py`). A request that waits for a
+message costs a place in a line, not a thread (`lines.py`). `guard.py` decides who may call before any handler runs,
+and `problems.py` maps each error to a status.
 """
 
 from __future__ import annotations

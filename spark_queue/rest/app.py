@@ -12,10 +12,11 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
 from spark_queue import __version__
-from spark_queue.rest import batches, exchanges, hub_queue, queues
+from spark_queue.rest import batches, exchanges, health, hub_queue, queues
 from spark_queue.rest.guard import Guard
 from spark_queue.rest.metrics import Timed
-from spark_queue.rest.problems import PROBLEM, tell_problems
+from spark_queue.rest.pages import app_with_pages
+from spark_queue.rest.problems import PROBLEM, answer_with_problems
 from spark_queue.rest.routes import router
 from spark_queue.rest.service import Served, Service
 from spark_queue.rest.settings import Settings
@@ -23,14 +24,14 @@ from spark_queue.rest.settings import Settings
 measures = router("metrics")
 
 
-@measures.get("/metrics", responses={200: {"description": "The text.", "content": {"text/plain": {}}}})
+@measures.get("/metrics", responses={200: {"description": "The metrics.", "content": {"text/plain": {}}}})
 async def metrics(service: Served) -> Response:
-    """All numbers, for Prometheus; those of queues are up to two seconds old."""
+    """Return all metrics, for Prometheus; those of queues are up to two seconds old."""
     return Response(await service.work(service.meters.text), media_type=CONTENT_TYPE_LATEST)
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """The app of a server; its stores are opened when they are first used, and closed when it ends."""
+    """Return the app of a server; stores are opened at their first use, and closed at shutdown."""
     service = Service(settings)
 
     @asynccontextmanager
@@ -38,17 +39,18 @@ def create_app(settings: Settings) -> FastAPI:
         yield
         service.close()
 
-    app = FastAPI(
+    app = app_with_pages(
         title="spark_queue",
         version=__version__,
-        description="Queues in MongoDB, Redis and SQLite as of keuss-server, and events as of hub-queue.",
+        description="Queues in MongoDB, Redis and SQLite as in keuss-server, and events as in hub-queue.",
         lifespan=life,
         redirect_slashes=False,
     )
     app.state.service = service
-    for one in (batches.routes, queues.routes, exchanges.routes, hub_queue.routes, measures):
+    routers = (batches.routes, queues.routes, exchanges.routes, hub_queue.routes, measures, health.routes)
+    for one in routers:
         app.include_router(one)
-    tell_problems(app)
+    answer_with_problems(app, [route for one in routers for route in one.routes])
     app.add_middleware(Guard, credentials=settings.credentials)
     app.add_middleware(Timed, meters=service.meters)  # the outermost
     app.openapi = lambda: _described(app, settings)  # type: ignore[method-assign]
@@ -56,7 +58,7 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 def _described(app: FastAPI, settings: Settings) -> dict[str, Any]:
-    """The OpenAPI document: FastAPI's, with problems as they are told here, and how to say who one is."""
+    """Return the OpenAPI document: FastAPI's, with our problem documents and the kinds of credentials."""
     if app.openapi_schema is None:
         made = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         parts = made.setdefault("components", {})
@@ -77,7 +79,7 @@ def _described(app: FastAPI, settings: Settings) -> dict[str, Any]:
 
 
 def _bound(schema: dict[str, Any], most: int) -> None:
-    """Say in the schema of a number, which may be missing, how large it may be."""
+    """Set the maximum in the schema of a number, which may be optional."""
     for one in schema.get("anyOf", [schema]):
         if one.get("type") == "integer":
             one["maximum"] = most

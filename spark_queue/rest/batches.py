@@ -1,4 +1,4 @@
-"""Many messages a request, which keuss-server has not: JSON, in which a message is what `pop --json` prints."""
+"""Batches, which keuss-server does not have: JSON, in which a message looks as `pop --json` prints it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated
 from fastapi import Query, Request
 from starlette.responses import Response
 
-from spark_queue.errors import OptionError
+from spark_queue.errors import MessageError, OptionError
 from spark_queue.message import new_id_array
 from spark_queue.operations.by_hand import whole_messages
-from spark_queue.rest.bodies import answer, body_of, facts_of, json_of
+from spark_queue.rest.bodies import answer, body_of, facts_of, json_of, refused_batch
 from spark_queue.rest.handles import by_tag, handle_of
 from spark_queue.rest.problems import NothingCame, NotUnderstood
 from spark_queue.rest.queues import taken_by
@@ -31,6 +31,9 @@ from spark_queue.rest.service import Served, Service
 
 routes = router("batches")
 
+#: Most messages of a pop that does not say how many.
+USUAL = 100
+
 MESSAGE = {
     "type": "object",
     "required": ["payload"],
@@ -49,30 +52,36 @@ HANDLES = {"type": "array", "items": {"type": "string"}, "minItems": 1}
 
 
 async def _list(request: Request, service: Service, of: str) -> list[object]:
+    """Read a body that is a JSON array. Raises `NotUnderstood`, `OptionError`."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json":
-        raise NotUnderstood(f"a batch is a JSON array of {of}: Content-Type must be application/json, not {media!r}")
+        raise NotUnderstood(
+            f"header Content-Type is {media!r} but must be application/json, for the body is a JSON array of {of}s"
+        )
     found = json_of(await body_of(request, service.limits.body))
     if not isinstance(found, list):
-        raise OptionError(f"a batch is a JSON array of {of}")
-    service.check_batch(len(found), "the number of them")
+        raise OptionError(f"the body must be a JSON array of {of}s")
+    service.check_body(len(found), of)
     return list(found)
 
 
 @routes.post("/q/{ns}/{queue}/batch", responses={200: json_answer("The `ids`, in order.")},
              openapi_extra=body("The messages.", "application/json", schema=MESSAGES))  # fmt: skip
 async def push_batch(ns: Namespace, queue: QueueName, service: Served, request: Request) -> Response:
-    """Push messages, all or, where one of them cannot be a message, none.
+    """Push messages: all of them, or none if one is invalid.
 
-    An id that the queue holds already is left as it is, so a batch with ids may be pushed again.
+    A message whose id the queue already holds is skipped, so a batch with ids may be pushed again.
     """
     room = service.room(ns, queue)
     with service.meters.failing("push", ns, queue):
-        values = await _list(request, service, "messages")
+        values = await _list(request, service, "message")
 
         def act() -> list[str]:
-            batch = whole_messages(values, made=lambda n: room.store.own_ids(new_id_array(n)).to_pylist())  # type: ignore[arg-type]
-            room.store.push(queue, batch)
+            try:
+                batch = whole_messages(values, made=lambda n: room.store.own_ids(new_id_array(n)).to_pylist())  # type: ignore[arg-type]
+                room.store.push(queue, batch)
+            except MessageError as error:
+                raise refused_batch(error) from None
             ids: list[str] = batch.column("id").to_pylist()
             return ids
 
@@ -89,22 +98,23 @@ async def pop_batch(
     queue: QueueName,
     service: Served,
     request: Request,
-    n: Annotated[int, Query(ge=1, description="Most messages.")] = 100,
+    n: Annotated[int | None, Query(ge=1, description="Return at most this many messages. Default: 100.")] = None,
     to: Wait = 0,
     reserve: Reserve = False,
     lease: Lease = None,
     consumer: HeldFor = None,
     tid: Tid = None,
 ) -> Response:
-    """Take messages, or reserve them: those that are ready when the first one is.
+    """Pop messages, or reserve them: those that are ready when the first one is.
 
-    None is an empty list. `reservation` settles all of them, the `handle` of each that one. There may be fewer than
-    `n` where they are large.
+    The list is empty if none is ready. `reservation` settles all of them, the `handle` of a message that one. There
+    may be fewer than `n` if they are large.
     """
     room = service.room(ns, queue)
-    service.check_batch(n, "n")
+    most = min(USUAL, service.limits.messages) if n is None else n
+    service.check_most(most, "n")
     try:
-        taken = await taken_by(service, room, request, n, to, reserve, lease, consumer, tid)
+        taken = await taken_by(service, room, request, most, to, reserve, lease, consumer, tid)
     except NothingCame:
         return answer({"reservation": None, "messages": []})
     tag = taken.tag if reserve else None
@@ -117,18 +127,18 @@ async def pop_batch(
 
 
 async def _handles(request: Request, service: Service) -> dict[str, list[str] | None]:
-    handles = await _list(request, service, "handles")
+    handles = await _list(request, service, "handle")
     if not handles or not all(isinstance(one, str) for one in handles):
-        raise OptionError("a batch to settle is a JSON array of handles, one or more")
+        raise OptionError("the body must be a JSON array of one or more handles, which are strings")
     return by_tag([str(one) for one in handles])
 
 
-@routes.patch("/q/{ns}/{queue}/commit", responses={200: json_answer("How many were held, and are `committed`.")},
+@routes.patch("/q/{ns}/{queue}/commit", responses={200: json_answer("The number of messages that were `committed`.")},
               openapi_extra=body("Handles.", "application/json", schema=HANDLES))  # fmt: skip
 async def commit_batch(ns: Namespace, queue: QueueName, service: Served, request: Request) -> Response:
-    """Remove messages that are reserved, by their handles and those of reservations.
+    """Commit reserved messages by their handles, or by those of whole reservations: they are done and removed.
 
-    What is not held by them any more is left alone, and missing from the number.
+    Messages that a handle no longer holds are not changed and not counted.
     """
     room = service.room(ns, queue)
     with service.meters.failing("commit", ns, queue):
@@ -138,12 +148,12 @@ async def commit_batch(ns: Namespace, queue: QueueName, service: Served, request
     return answer({"committed": done})
 
 
-@routes.patch("/q/{ns}/{queue}/rollback", responses={200: json_answer("How many went where.")},
+@routes.patch("/q/{ns}/{queue}/rollback", responses={200: json_answer("The numbers of messages.")},
               openapi_extra=body("Handles.", "application/json", schema=HANDLES))  # fmt: skip
 async def rollback_batch(
     ns: Namespace, queue: QueueName, service: Served, request: Request, delay: Delay = 0
 ) -> Response:
-    """Give back messages that are reserved, as failed."""
+    """Roll back reserved messages: they failed, and become ready again or dead letters."""
     room = service.room(ns, queue)
     with service.meters.failing("rollback", ns, queue):
         held = await _handles(request, service)

@@ -1,6 +1,6 @@
-"""Exchanges, in the form of keuss-server: what the graph declares, who runs it, and what went through.
+"""Exchanges, in the form of keuss-server: what the graph declares, the owner, and counters.
 
-They are run by `jobs/exchange.py`, or in a notebook: a server shows them, and can neither make nor stop one.
+`jobs/exchange.py` or a notebook runs them: the server shows them, and can neither start nor stop one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ routes = router("exchanges")
 
 
 def _told(name: str, step: Exchange | Link | Processor) -> dict[str, Any]:
-    """What the graph declares."""
+    """Return what the graph declares."""
 
     def queue(place: Place) -> dict[str, str]:
         return {"ns": place.ns, "q": place.queue}
@@ -63,13 +63,13 @@ def _all(service: Service) -> dict[str, dict[str, Any]]:
 
 @routes.get("/x", responses={200: json_answer("Exchanges, links and processors, by name.")})
 async def exchanges(service: Served) -> Response:
-    """The exchanges, links and processors of the graph."""
+    """List the exchanges, links and processors of the graph."""
     return answer(await service.work(_all, service))
 
 
-@routes.get("/x/{name}", responses={200: json_answer("One of them.")})
+@routes.get("/x/{name}", responses={200: json_answer("An exchange, link or processor.")})
 async def exchange(name: str, service: Served) -> Response:
-    """One of them: sources, destinations, who runs it (`owner`), and what went through it (`stats`)."""
+    """Return one of them: sources, destinations, the process that runs it (`owner`), and counters (`stats`)."""
     steps = service.settings.graph.steps
     if name not in steps:
         raise NotThere(f"no such exchange [{name}]{near(name, steps)}", exchange=name)

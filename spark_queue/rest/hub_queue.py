@@ -1,4 +1,4 @@
-"""Events in the form of hub-queue: taken and executed over HTTP, in its README's words or in its newest code's.
+"""Events in the form of hub-queue, over HTTP: as in its README, or as in its newest code.
 
 | | README (the default) | newest code (`rs:format=head`) |
 |---|---|---|
@@ -8,8 +8,7 @@
 | PUT answers, JSON | `{"resultList": [{"uri", "result"}]}` | `[{"id", "status"}]` |
 | text | ids, or `id,status`, a line each (CRLF) | the same |
 
-What is PUT is read in either form, whatever is asked for. Where hub-queue answers with 500 to a call that cannot
-work, the answer here is 400.
+A body of PUT may have either form. Where hub-queue answers 500 to a wrong call, the answer here is 400.
 """
 
 from __future__ import annotations
@@ -38,41 +37,43 @@ routes = router("hub-queue")
 #: The namespace of the elements.
 NAMESPACE = "http://noslogan.org/hub-queue/event-list"
 
-#: What is spoken, the first before the others where a caller likes them as much.
+#: The supported types, in the order of preference for a caller that has none.
 XML, JSON, TEXT = "text/xml", "application/json", "text/plain"
 SPOKEN = {XML: XML, "application/xml": XML, JSON: JSON, TEXT: TEXT}
 
 Form = Annotated[
     Literal["readme", "head"],
-    Query(alias="rs:format", description="As hub-queue's README has it, or as its newest code does."),
+    Query(alias="rs:format", description="The form of hub-queue's README, or of its newest code."),
 ]
 ANSWER = {"description": "XML, JSON or text.", "content": {one: {"schema": {}} for one in (XML, JSON, TEXT)}}
-EVENTS = body("The ids of events, as GET gives them.", XML, JSON)
+EVENTS = body("The ids of events, as GET returns them.", XML, JSON)
 
 
 @routes.get("/v1/resources/hub-queue", responses={200: ANSWER})
 async def take(
     service: Served,
     request: Request,
-    count: Annotated[int | None, Query(alias="rs:count", ge=0, description="Most events. Default: 10.")] = None,
+    count: Annotated[
+        int | None, Query(alias="rs:count", ge=0, description="Return at most this many events. Default: 10.")
+    ] = None,
     form: Form = "readme",
 ) -> Response:
-    """Take new events: they are pending, and nobody else gets them. Those with priority first, then the oldest."""
+    """Take new events: they become pending, and no other caller gets them. Priority first, then the oldest."""
     media, events = wanted(request), events_of(service)
-    service.check_batch(count or 0, "rs:count")
+    service.check_most(count or 0, "rs:count", "event")
     taken = await service.work(events.take, count)
     return listed([one.id for one in taken], media, form)
 
 
 @routes.put("/v1/resources/hub-queue", responses={200: ANSWER}, openapi_extra=EVENTS)
 async def execute(service: Served, request: Request, form: Form = "readme") -> Response:
-    """Execute pending events, one after the other, and tell the status of each then.
+    """Execute pending events, one after the other, and return the status of each.
 
-    One that is not pending is left as it is; one that there is not has no status.
+    An event that is not pending is not changed; one that does not exist has an empty status.
     """
     media, events = wanted(request), events_of(service)
     ids = read(request, await body_of(request, service.limits.body))
-    service.check_batch(len(ids), "the number of events")
+    service.check_body(len(ids), "event")
     statuses = await service.execute(events.execute, ids)
     prefix = events.settings.status_prefix
     told = {id: long(status, prefix) if status else "" for id, status in statuses.items()}
@@ -83,11 +84,13 @@ async def execute(service: Served, request: Request, form: Form = "readme") -> R
 async def heartbeat(
     service: Served,
     request: Request,
-    heartbeat: Annotated[str | None, Query(alias="rs:heartbeat", description="Its id.")] = None,
-    id: Annotated[str | None, Query(alias="rs:id", description="The same, as the README calls it.")] = None,
+    heartbeat: Annotated[str | None, Query(alias="rs:heartbeat", description="The id of the heartbeat.")] = None,
+    id: Annotated[
+        str | None, Query(alias="rs:id", description="The same, by the name in hub-queue's README.")
+    ] = None,
     form: Form = "readme",
 ) -> Response:
-    """Make the events of a heartbeat, and give their ids."""
+    """Create the events of a heartbeat, and return their ids."""
     media, events = wanted(request), events_of(service)
     beat = heartbeat if heartbeat is not None else id
     if beat is None:
@@ -96,17 +99,17 @@ async def heartbeat(
 
 
 def events_of(service: Service) -> Events:
-    """The events that are served, for this request. Raises `NotThere`."""
+    """Return the events that are served, for this request. Raises `NotThere`."""
     if service.events is None:
-        raise NotThere("this server has no events: start it with --events NAMESPACE/QUEUE")
+        raise NotThere("this server does not serve events: start it with --events NAMESPACE/QUEUE")
     return service.events.another()
 
 
-# --- what is spoken -------------------------------------------------------------------------------------------------
+# --- types and bodies -----------------------------------------------------------------------------------------------
 
 
 def wanted(request: Request) -> str:
-    """The type of the answer: what the caller likes best, XML before JSON before text. Raises `NotUnderstood`."""
+    """Return the type that the caller prefers, XML before JSON before text. Raises `NotUnderstood`."""
     accept = ",".join(request.headers.getlist("accept")) or "*/*"
     liked = {}
     for part in accept.split(","):
@@ -115,29 +118,30 @@ def wanted(request: Request) -> str:
         try:
             liked[media] = float(weight)
         except ValueError:
-            raise NotUnderstood(f"Accept: {part.strip()!r} has a weight that is no number") from None
+            raise NotUnderstood(f"header Accept has {part.strip()!r}, whose weight (q=) must be a number") from None
     found = {
         one: next((liked[media] for media in (one, f"{one.partition('/')[0]}/*", "*/*") if media in liked), 0.0)
         for one in SPOKEN
     }
     best = max(found.values())
     if best <= 0:
-        raise NotUnderstood(f"Accept: {accept!r} is not spoken here; these are: {XML}, {JSON}, {TEXT}")
+        raise NotUnderstood(f"header Accept is {accept!r} but must have one of {XML}, {JSON}, {TEXT}")
     return next(SPOKEN[one] for one, weight in found.items() if weight == best)
 
 
 def read(request: Request, text: bytes) -> list[str]:
-    """The ids that a body tells, in either form. Raises `NotUnderstood`, `OptionError`."""
+    """Return the ids in a body, in either form. Raises `NotUnderstood`, `OptionError`."""
     media = SPOKEN.get(request.headers.get("content-type", "").partition(";")[0].strip().lower())
     if media == XML:
         ids = _of_xml(text)
     elif media == JSON:
         ids = _of_json(json_of(text))
     else:
-        raise NotUnderstood(f"the ids of events are told in XML or JSON: Content-Type must be {XML} or {JSON}")
+        sent = request.headers.get("content-type", "")
+        raise NotUnderstood(f"header Content-Type is {sent!r} but must be {XML} or {JSON}")
     found = [_id(one) for one in ids]
     if not all(found):
-        raise OptionError("an event in the list has no id")
+        raise OptionError("the body has an event whose id is empty")
     return found
 
 
@@ -145,10 +149,17 @@ def _of_xml(text: bytes) -> list[str]:
     try:
         root: Element = Safe.fromstring(text)
     except (Safe.ParseError, DefusedXmlException, ValueError) as error:
-        raise OptionError(f"the body is no XML that can be read ({error!r})") from None
+        raise OptionError(f"the body is not valid XML: {_why(error)}") from None
     if _local(root) != "event-list":
-        raise OptionError(f"the body is a {_local(root)!r}, and no event-list")
+        raise OptionError(f"the root element of the body is {_local(root)!r} but must be 'event-list'")
     return [(one.text or "").strip() for one in root.iter() if _local(one) in ("event-uri", "event-id")]
+
+
+def _why(error: Exception) -> str:
+    """Return what is wrong with XML; a document type, which may hide an attack, is refused by its kind alone."""
+    if isinstance(error, DefusedXmlException):
+        return "it has entities or external references, which are not allowed"
+    return str(error)
 
 
 def _local(element: Element) -> str:
@@ -159,23 +170,23 @@ def _of_json(value: object) -> list[str]:
     if isinstance(value, Mapping):
         value = value.get("eventList")
     if not isinstance(value, Sequence) or isinstance(value, str):
-        raise OptionError('the body is no list of events: ["…"] or {"eventList": ["…"]}')
+        raise OptionError('the body must be a list of ids: ["…"] or {"eventList": ["…"]}')
     ids = [one.get("id", one.get("uri")) if isinstance(one, Mapping) else one for one in value]
     if not all(isinstance(one, str) for one in ids):
-        raise OptionError("the ids of events are texts")
+        raise OptionError("the body has an id that is not a string")
     return [str(one) for one in ids]
 
 
 def _id(told: str) -> str:
-    """The id in what may be the URI of hub-queue's document: `…/queue/<id>.xml`."""
+    """Return the id in what may be the URI of hub-queue's document: `…/queue/<id>.xml`."""
     return told.rpartition("/")[2].removesuffix(".xml") if told.startswith("/") else told
 
 
-# --- what is answered -----------------------------------------------------------------------------------------------
+# --- answers --------------------------------------------------------------------------------------------------------
 
 
 def listed(ids: Sequence[str], media: str, form: str) -> Response:
-    """Ids as an answer."""
+    """Return ids as an answer."""
     if media == XML:
         root = Element("event-list", xmlns=NAMESPACE)
         for one in ids:
@@ -187,7 +198,7 @@ def listed(ids: Sequence[str], media: str, form: str) -> Response:
 
 
 def results(statuses: Mapping[str, str], media: str, form: str) -> Response:
-    """What became of events as an answer."""
+    """Return the statuses of events as an answer."""
     if media == XML:
         names = ("result-list", "result", "event-uri", "result")
         outer, inner, id_name, name = (
@@ -207,7 +218,7 @@ def results(statuses: Mapping[str, str], media: str, form: str) -> Response:
 
 
 def _clean(text: str) -> str:
-    """Without what XML cannot have."""
+    """Drop characters that XML cannot have."""
     return "".join(one for one in text if one.isprintable())
 
 

@@ -1,7 +1,7 @@
-"""Who waits for a message: in a line for each queue, so that a thread waits per queue, however many callers do.
+"""Requests that wait for a message: in a line for each queue, so one thread waits per queue, however many callers do.
 
-The first of a line waits for the store's signal, looks, and goes; then the next one does. So they are served in the
-order in which they came, and a message that comes wakes one of them, not all.
+The first of a line waits for the store's signal, looks, and leaves; then the next one does. So requests are served in
+their order, and a new message wakes one of them, not all.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from spark_queue.errors import OptionError
+from spark_queue.errors import OptionError, near
 from spark_queue.rest.problems import Ending, NotThere, Unwanted
 
 T = TypeVar("T")
 
-#: Seconds that a thread waits at a stretch: so long one is busy for somebody who has gone.
+#: Longest time (s) that a thread waits in one go: it may wait that long for a caller that has hung up.
 STRETCH = 0.5
 
-#: Why a waiter waits no more.
+#: Why a wait has ended.
 GONE, CANCELLED, ENDING = "gone", "cancelled", "ending"
 
 
 @dataclass(eq=False)
 class Waiter:
-    """A request that waits for a message of a queue, or may."""
+    """A request that waits for a message of a queue, or may wait."""
 
     ns: str
     queue: str
@@ -38,21 +38,21 @@ class Waiter:
     ended: asyncio.Future[str] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     def end(self, why: str) -> None:
-        """Let it wait no more."""
+        """End its wait."""
         if not self.ended.done():
             self.ended.set_result(why)
 
     @property
     def gone(self) -> bool:
-        """Whether nobody is there to take the answer."""
+        """Whether the caller has hung up."""
         return self.ended.done() and self.ended.result() == GONE
 
     def check(self) -> None:
-        """Raise what tells that it waits no more, if that is so."""
+        """Raise `Ending` or `Unwanted` if its wait has ended."""
         if self.ended.done():
             if self.ended.result() == ENDING:
-                raise Ending("the server is about to end: ask again")
-            raise Unwanted(f"the consumer {self.tid} was cancelled")
+                raise Ending("the server is shutting down: try again")
+            raise Unwanted(f"the wait was cancelled by DELETE …/consumer/{self.tid}")
 
 
 class Lines:
@@ -65,10 +65,12 @@ class Lines:
 
     @contextmanager
     def waiter(self, ns: str, queue: str, reserve: bool, tid: str | None) -> Iterator[Waiter]:
-        """A waiter, known by its `tid` while it lasts. Raises `OptionError` where another has that."""
+        """Register a waiter by its `tid`, within the block. Raises `OptionError` if another has that."""
         one = Waiter(ns, queue, reserve) if tid is None else Waiter(ns, queue, reserve, tid)
         if one.tid in self._waiters:
-            raise OptionError(f"tid {tid!r}: another request waits under that name", option="tid")
+            raise OptionError(
+                f"parameter 'tid' is {tid!r}, but another request waits with that: choose another", option="tid"
+            )
         if self._ending:
             one.end(ENDING)
         self._waiters[one.tid] = one
@@ -78,18 +80,24 @@ class Lines:
             del self._waiters[one.tid]
 
     def waiting(self, ns: str, queue: str) -> list[Waiter]:
-        """Those who wait for messages of a queue, first come first."""
+        """Return the requests that wait for messages of a queue, in their order."""
         return [one for one in self._waiters.values() if (one.ns, one.queue) == (ns, queue)]
 
     def cancel(self, ns: str, queue: str, tid: str) -> None:
-        """Let one wait no more. Raises `NotThere`."""
+        """End the wait of one request. Raises `NotThere`."""
         one = self._waiters.get(tid)
         if one is None or (one.ns, one.queue) != (ns, queue):
-            raise NotThere(f"no consumer {tid!r} waits for messages of {ns}/{queue}")
+            hint = near(tid, (other.tid for other in self.waiting(ns, queue)))
+            raise NotThere(f"no request with tid {tid!r} waits for messages of {ns}/{queue}{hint}")
         one.end(CANCELLED)
 
+    @property
+    def ending(self) -> bool:
+        """Whether the server is shutting down."""
+        return self._ending
+
     def end(self) -> None:
-        """Let nobody wait any more: the server is about to end."""
+        """End all waits: the server is shutting down."""
         self._ending = True
         for one in self._waiters.values():
             one.end(ENDING)
@@ -101,9 +109,9 @@ class Lines:
         ring: Callable[[float], Awaitable[bool]],
         take: Callable[[], Awaitable[T | None]],
     ) -> T | None:
-        """What `take` gives as soon as it gives something; `None` where the time is over, or the waiter ended.
+        """Return what `take` returns, as soon as it is not `None`; `None` if the time is over or the wait ended.
 
-        `ring` comes back when there may be something, after so many seconds at most.
+        `ring` returns when there may be a message, after that many seconds at most.
         """
         clock = asyncio.get_running_loop().time
         end = clock() + seconds
@@ -126,7 +134,7 @@ class Lines:
 
     @contextmanager
     def _place(self, waiter: Waiter) -> Iterator[asyncio.Lock]:
-        """A place in the line, which there is while somebody stands there. A lock lets them in by turns."""
+        """Stand in the line, which exists while a request is in it. A lock lets them in by turns."""
         key = waiter.ns, waiter.queue
         turn, standing = self._turns.get(key, (asyncio.Lock(), 0))
         self._turns[key] = turn, standing + 1
@@ -139,5 +147,5 @@ class Lines:
 
 
 async def _either(one: asyncio.Future[Any], other: asyncio.Future[Any], timeout: float | None = None) -> None:
-    """Sleep until one of them is done, so many seconds at most."""
+    """Sleep until one of them is done, for `timeout` seconds at most."""
     await asyncio.wait([one, other], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)

@@ -1,7 +1,7 @@
-"""Numbers for Prometheus, under the names that keuss-server gives them.
+"""Metrics for Prometheus, under the names of keuss-server.
 
-`q_global_*`: what queues hold and what all programs did to them, read from the stores. `keuss_q_*_total`: what was
-done over HTTP here. `http_request_duration_seconds`: how long requests took.
+`q_global_*`: sizes and counters of queues, read from the stores. `keuss_q_*_total`: messages that this server pushed,
+popped and settled. `http_request_duration_seconds`: how long requests took.
 """
 
 from __future__ import annotations
@@ -20,49 +20,49 @@ from spark_queue.errors import QueueError
 from spark_queue.store.base import Store
 from spark_queue.store.counters import ACTS
 
-#: Seconds for which what the stores told is believed.
+#: Seconds for which numbers of the stores are reused.
 FRESH = 2.0
 
-#: What is told of a queue: how keuss-server calls it, and what it is.
+#: The numbers of a queue, by the names of keuss-server.
 SIZES = {
     "size": "Messages that are ready",
     "totalSize": "All messages",
-    "schedSize": "Messages that are not mature yet",
-    "resvSize": "Messages that somebody holds",
-    "next_t": "Milliseconds until one may be reserved; negative: since when one may",
-    "paused": "1 where nothing is taken until it is resumed",
+    "schedSize": "Scheduled messages: due later",
+    "resvSize": "Reserved messages",
+    "next_t": "Milliseconds until a message is ready; negative: since when one is",
+    "paused": "1 if the queue is paused",
 }
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
 class Meters:
-    """What one server counts, and what it tells of its stores."""
+    """The metrics of one server."""
 
     def __init__(self, stores: Mapping[str, Store]) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(Levels(stores))
         self._acts = {
             act: Counter(
-                f"keuss_q_{act}", f"Messages for which {act} was asked over HTTP", ("proto", "ns", "q", "status"),
+                f"keuss_q_{act}", f"Messages of {act} over HTTP, by outcome", ("proto", "ns", "q", "status"),
                 registry=self._registry,
             )
             for act in ("push", "pop", "reserve", "commit", "rollback")
         }  # fmt: skip
         self.requests = Histogram(
-            "http_request_duration_seconds", "How long requests took", ("method", "route", "status"),
+            "http_request_duration_seconds", "Duration of requests", ("method", "route", "status"),
             buckets=BUCKETS, registry=self._registry,
         )  # fmt: skip
         self._text, self._until = b"", 0.0
 
     def count(self, act: str, ns: str, queue: str, status: str, messages: int = 1) -> None:
-        """Count what became of messages: `ok`, `notfound`, `deadletter`, `timeout`, `cancel`, `ko`."""
+        """Count outcomes of messages: `ok`, `notfound`, `deadletter`, `timeout`, `cancel`, `ko`."""
         if messages:
             self._acts[act].labels("rest", ns, queue, status).inc(messages)
 
     @contextmanager
     def failing(self, act: str, ns: str, queue: str) -> Iterator[None]:
-        """Count what fails as `ko`."""
+        """Count an error within the block as `ko`."""
         try:
             yield
         except QueueError:
@@ -70,7 +70,7 @@ class Meters:
             raise
 
     def text(self) -> bytes:
-        """All of it, as Prometheus reads it. It may block."""
+        """Return all metrics in Prometheus' format. May block."""
         if time.monotonic() >= self._until:
             self._text = generate_latest(self._registry)
             self._until = time.monotonic() + FRESH
@@ -78,20 +78,20 @@ class Meters:
 
 
 class Levels(Collector):
-    """What queues hold, and what was counted of them."""
+    """Sizes and counters of queues."""
 
     def __init__(self, stores: Mapping[str, Store]) -> None:
         self._stores = stores
 
     def describe(self) -> list[Any]:
-        """Nothing: else it would be asked when it is registered."""
+        """Return nothing: otherwise the registry would collect at once."""
         return []
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Ask every store. One that cannot be reached is told as down, and tells nothing else."""
-        texts = SIZES | {act: f"Messages for which programs did {act}, since the queue exists" for act in ACTS}
+        """Read every store. One that cannot be reached is reported as down (`q_global_up` 0)."""
+        texts = SIZES | {act: f"Messages of {act} by all programs, since the queue exists" for act in ACTS}
         told = {name: GaugeMetricFamily(f"q_global_{name}", text, labels=("ns", "q")) for name, text in texts.items()}
-        up = GaugeMetricFamily("q_global_up", "1 where the database of the namespace answers", labels=("ns",))
+        up = GaugeMetricFamily("q_global_up", "1 if the database of the namespace answers", labels=("ns",))
         for ns, store in self._stores.items():
             try:
                 found = {queue: facts_of(store, queue) for queue in queues_of(store)}
@@ -109,12 +109,12 @@ class Levels(Collector):
 
 
 def queues_of(store: Store) -> list[str]:
-    """The queues that hold messages or were ever used, sorted."""
+    """Return the queues that hold messages or were used before, sorted."""
     return sorted({*store.queues(), *store.statistics_of_all()})
 
 
 def facts_of(store: Store, queue: str) -> dict[str, Any]:
-    """What a queue holds and what was done to it, by keuss' names."""
+    """Return sizes and counters of a queue, by keuss' names."""
     sizes, counted = store.sizes(queue), store.statistics(queue)
     return {
         "size": sizes.ready,
@@ -128,7 +128,7 @@ def facts_of(store: Store, queue: str) -> dict[str, Any]:
 
 
 class Timed:
-    """Measures every request, by its method, the route that it took, and the status of the answer."""
+    """Measures every request, by method, route and status."""
 
     def __init__(self, app: ASGIApp, meters: Meters) -> None:
         self._app, self._meters = app, meters

@@ -1,8 +1,9 @@
-"""Errors over HTTP: a status for each kind of error, and the document that tells it (RFC 9457)."""
+"""Errors over HTTP: a status for each kind of error, and the problem document for it (RFC 9457)."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -11,6 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
 
 from spark_queue.errors import (
     CheckpointError,
@@ -21,41 +23,46 @@ from spark_queue.errors import (
     StoreUnavailable,
     UsageError,
 )
+from spark_queue.rest.malformed import sentence
 
 MEDIA_TYPE = "application/problem+json"
 
-#: Seconds after which a caller may try again where the database could not be reached.
+#: Seconds after which a caller may try again if the server or a database is away.
 RETRY_AFTER = 1
 
 log = logging.getLogger(__name__)
 
 
 class NotThere(UsageError):
-    """What the call is about is not there."""
+    """The call names something that does not exist."""
 
 
 class NotAllowed(UsageError):
-    """The method is not for this resource."""
+    """The resource does not support this method."""
 
 
 class TooLarge(UsageError):
-    """The body of the request is larger than this server takes."""
+    """The body of the request is larger than this server accepts."""
 
 
 class NotUnderstood(UsageError):
-    """The body, or what is wanted back, is of a type that this resource does not speak."""
+    """The resource does not support the type of the body, or the type that the caller accepts."""
 
 
 class Unwanted(QueueError):
-    """Whoever waited does not wait any more."""
+    """The wait was cancelled."""
 
 
 class NothingCame(QueueError):
     """No message came in time."""
 
 
+class NotReady(QueueError):
+    """A store is away."""
+
+
 class Ending(QueueError):
-    """The server is about to end."""
+    """The server is shutting down."""
 
 
 #: The status of each kind of error; the first that fits.
@@ -66,82 +73,99 @@ STATUS: dict[type[Exception], int] = {
     NotUnderstood: 415,
     Unwanted: 410,
     NothingCame: 504,
+    NotReady: 503,
     Ending: 503,
     UsageError: 400,  # fix the call
     MessageError: 400,
     StoreUnavailable: 503,  # try again
     StoreError: 502,
-    FencedError: 409,  # somebody else has it
+    FencedError: 409,  # another consumer holds it
     CheckpointError: 409,
     QueueError: 500,
 }
 
 
 def status_of(error: Exception) -> int:
-    """The status that tells of an error."""
+    """Return the status for an error."""
     return next((status for kind, status in STATUS.items() if isinstance(error, kind)), 500)
 
 
 def problem(status: int, title: str, detail: str, **more: Any) -> Response:
-    """The answer that tells a problem."""
+    """Return a problem document as an answer."""
     document = {"type": "about:blank", "title": title, "status": status, "detail": detail, **more}
     headers = {503: {"Retry-After": str(RETRY_AFTER)}, 413: {"Connection": "close"}}.get(
         status
-    )  # nobody reads the rest
+    )  # the rest of a large body is not read
     text = orjson.dumps(document, default=str, option=orjson.OPT_NON_STR_KEYS)
     return Response(text, status, headers, MEDIA_TYPE)
 
 
-def told(error: QueueError) -> Response:
-    """An error of ours as an answer."""
+def answer_for(error: QueueError) -> Response:
+    """Return the answer for an error of ours."""
     more = {"rows": error.rows} if isinstance(error, MessageError) and error.rows else {}
     return problem(status_of(error), type(error).__name__, str(error), **more)
 
 
-def tell_problems(app: FastAPI) -> None:
-    """Let an app tell all that goes wrong as problem documents."""
+def methods_of(path: str, routes: Sequence[BaseRoute]) -> list[str]:
+    """Return the methods that a path supports.
+
+    Starlette's own `Allow` has those of one route only.
+    """
+    found = [route for route in routes if isinstance(route, Route) and route.path_regex.match(path)]
+    return sorted({method for route in found for method in route.methods or ()})
+
+
+def answer_with_problems(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
+    """Make an app, which has these routes, answer every error with a problem document."""
 
     @app.exception_handler(QueueError)
     async def ours(_: Request, error: QueueError) -> Response:
-        return told(error)
+        return answer_for(error)
 
     @app.exception_handler(RequestValidationError)
     async def malformed(_: Request, error: RequestValidationError) -> Response:
-        said = "; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())
-        return problem(400, "UsageError", said)
+        return problem(400, "UsageError", "; ".join(sentence(one) for one in error.errors()))
 
     @app.exception_handler(HTTPException)
-    async def http(_: Request, error: HTTPException) -> Response:
-        answer = problem(error.status_code, HTTPStatus(error.status_code).phrase, str(error.detail))
-        answer.headers.update(error.headers or {})
+    async def http(request: Request, error: HTTPException) -> Response:
+        phrase = HTTPStatus(error.status_code).phrase
+        detail, headers = str(error.detail), dict(error.headers or {})
+        if error.status_code == 404 and detail == phrase:
+            detail = f"there is no resource {request.url.path}; GET /docs lists them"
+        elif error.status_code == 405:
+            allowed = ", ".join(methods_of(request.url.path, routes)) or "GET, HEAD"  # the rest are pages and files
+            detail = f"{request.url.path} does not support {request.method}; use {allowed}"
+            headers["Allow"] = allowed
+        answer = problem(error.status_code, phrase, detail)
+        answer.headers.update(headers)
         return answer
 
     @app.exception_handler(Exception)
     async def ours_to_mend(request: Request, error: Exception) -> Response:
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return problem(500, "Internal Server Error", "this is a mistake of the server's, which its log tells")
+        return problem(500, "Internal Server Error", "an error in the server; its log has the details")
 
 
-#: What the OpenAPI page says of errors that any resource may answer with.
+#: The errors that any resource may answer with, as the OpenAPI page describes them.
 ANSWERS: dict[int | str, dict[str, Any]] = {
     status: {
         "description": text,
         "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
     }
     for status, text in {
-        400: "The call cannot work as it was made.",
-        401: "Nobody knows who calls.",
-        403: "A page of another site calls.",
-        404: "What the call is about is not there.",
-        405: "This method is not for this resource.",
+        400: "The request is wrong. Nothing was changed.",
+        401: "Credentials are missing or wrong.",
+        403: "A page of another site made the request.",
+        404: "The request names something that does not exist.",
+        405: "The resource does not support this method.",
         413: "The body is too large.",
-        415: "This type is not spoken here.",
-        502: "The database refused.",
-        503: "The database cannot be reached, or the server is about to end: try again.",
+        415: "The type of the body, or of the answer, is not supported.",
+        502: "The database refused the operation.",
+        503: "The database cannot be reached, or the server is shutting down: try again.",
     }.items()
 }
 
-#: The document, as the OpenAPI page has it.
+#: The problem document, as the OpenAPI page describes it.
 PROBLEM = {
     "type": "object",
     "required": ["type", "title", "status", "detail"],
@@ -149,7 +173,10 @@ PROBLEM = {
         "type": {"type": "string"},
         "title": {"type": "string", "description": "The kind of error: its name in Python."},
         "status": {"type": "integer"},
-        "detail": {"type": "string", "description": "What is wrong, and what to do about it."},
-        "rows": {"type": "object", "description": "Of messages that cannot be pushed: by position, the rule broken."},
+        "detail": {"type": "string", "description": "What is wrong, and what to do."},
+        "rows": {
+            "type": "object",
+            "description": "In a batch: the rule that each invalid message breaks, by its position from 0.",
+        },
     },
 }

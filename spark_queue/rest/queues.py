@@ -1,7 +1,7 @@
-"""Queues in the form of keuss-server: one message a request, and what is known of queues.
+"""Queues in the form of keuss-server: one message per request, and the status of queues.
 
-What is reserved is settled by its `x-ks-id`, which is a handle (`handles.py`) and not the bare id that keuss takes:
-so a commit that comes too late commits nothing of somebody else.
+A reserved message is settled by its `x-ks-id`, which is a handle (`handles.py`) and not the bare id that keuss takes.
+So a late commit cannot remove a message that another consumer has reserved.
 """
 
 from __future__ import annotations
@@ -44,25 +44,28 @@ STATUS = {
     "properties": {
         "ns": {"type": "string"},
         "queue": {"type": "string"},
-        "size": {"type": "integer", "description": "Ready: mature, and held by nobody."},
+        "size": {"type": "integer", "description": "Ready messages: due, and not reserved."},
         "totalSize": {"type": "integer"},
-        "schedSize": {"type": "integer", "description": "Not mature yet."},
-        "resvSize": {"type": "integer", "description": "Held by somebody."},
-        "next_t": {"type": ["integer", "null"], "description": "ms until one may be taken; 0 or less: now."},
+        "schedSize": {"type": "integer", "description": "Scheduled messages: due later."},
+        "resvSize": {"type": "integer", "description": "Reserved messages."},
+        "next_t": {
+            "type": ["integer", "null"],
+            "description": "Milliseconds until a message is ready; 0 or less: now.",
+        },
         "paused": {"type": "boolean"},
         "stats": {"type": "object", "additionalProperties": {"type": "integer"}},
     },
 }
 
 MESSAGE = {
-    "description": "The message: its payload, and in `x-ks-` headers the rest.",
+    "description": "The payload; `x-ks-` headers have the rest of the message.",
     "headers": {
         name: {"description": text, "required": True, "schema": {"type": "string"}}
         for name, text in {
-            "x-ks-id": "By which it is settled if it is reserved; else its id.",
-            "x-ks-message-id": "Its id.",
-            "x-ks-tries": "How often it has failed.",
-            "x-ks-mature": "The moment at which it became ready.",
+            "x-ks-id": "The handle to settle it with if it is reserved, else its id.",
+            "x-ks-message-id": "The id of the message.",
+            "x-ks-tries": "How often it has failed before.",
+            "x-ks-mature": "When it became ready.",
         }.items()
     },
     "content": {"*/*": {"schema": {}}},
@@ -70,13 +73,13 @@ MESSAGE = {
 
 TAKEN: dict[int | str, dict[str, Any]] = {
     200: MESSAGE,
-    410: {"description": "It was cancelled."},
-    504: {"description": "None came."},
+    410: {"description": "The wait was cancelled."},
+    504: {"description": "No message is ready, or came in time."},
 }
 PAYLOAD = body("The payload.", "application/json", "text/plain", "application/octet-stream")
 
 
-# --- what is known of them ------------------------------------------------------------------------------------------
+# --- status of queues -----------------------------------------------------------------------------------------------
 
 
 def _status(ns: str, store: Store, queue: str) -> dict[str, Any]:
@@ -87,36 +90,36 @@ def _statuses(ns: str, store: Store) -> dict[str, Any]:
     return {queue: _status(ns, store, queue) for queue in queues_of(store)}
 
 
-@routes.get("/q", responses={200: json_answer("Namespaces, with their stores.")})
+@routes.get("/q", responses={200: json_answer("The namespaces and their stores.")})
 async def namespaces(service: Served) -> Response:
-    """The namespaces that are served."""
+    """List the namespaces that this server serves."""
     return answer({ns: {"store": mask(store.url).partition("?")[0]} for ns, store in service.stores.items()})
 
 
 @routes.get("/q/{ns}", responses={200: json_answer("By queue.", {"type": "object", "additionalProperties": STATUS})})
 async def queues(ns: Namespace, service: Served) -> Response:
-    """The status of all queues of a namespace that hold messages or were ever used."""
+    """Return the status of all queues of a namespace that hold messages or were used before."""
     store = service.room(ns, "any").store
     return answer(await service.work(_statuses, ns, store))
 
 
 @routes.get("/q/{ns}/{queue}/status", responses={200: json_answer("Sizes and counters.", STATUS)})
 async def status(ns: Namespace, queue: QueueName, service: Served) -> Response:
-    """What a queue holds, and what was done to it."""
+    """Return how many messages a queue holds, and counters of what was done."""
     room = service.room(ns, queue)
     return answer(await service.work(_status, ns, room.store, queue))
 
 
 @routes.get("/q/{ns}/{queue}/paused", responses={200: json_answer("`paused`.")})
 async def paused(ns: Namespace, queue: QueueName, service: Served) -> Response:
-    """Whether a queue is paused."""
+    """Return whether a queue is paused."""
     room = service.room(ns, queue)
     return answer({"paused": await service.work(room.store.paused, queue)})
 
 
 @routes.patch("/q/{ns}/{queue}/pause", status_code=201, responses={201: json_answer("`paused`.")})
 async def pause(ns: Namespace, queue: QueueName, service: Served) -> Response:
-    """Let nobody take messages of the queue, until it is resumed: no client, no query, no keuss."""
+    """Pause the queue: no client can reserve messages until `resume`, keuss programs included."""
     room = service.room(ns, queue)
     await service.work(room.store.pause, queue)
     return answer({"paused": True}, 201)
@@ -124,15 +127,15 @@ async def pause(ns: Namespace, queue: QueueName, service: Served) -> Response:
 
 @routes.patch("/q/{ns}/{queue}/resume", status_code=201, responses={201: json_answer("`paused`.")})
 async def resume(ns: Namespace, queue: QueueName, service: Served) -> Response:
-    """Let messages be taken again."""
+    """Resume the queue."""
     room = service.room(ns, queue)
     await service.work(room.store.resume, queue)
     return answer({"paused": False}, 201)
 
 
-@routes.get("/q/{ns}/{queue}/consumers", responses={200: json_answer("By `tid`.")})
+@routes.get("/q/{ns}/{queue}/consumers", responses={200: json_answer("Waiting requests, by `tid`.")})
 async def consumers(ns: Namespace, queue: QueueName, service: Served) -> Response:
-    """The requests that wait for messages of the queue, at this server."""
+    """List the requests that wait for messages of the queue at this server."""
     service.room(ns, queue)
     waiting = service.lines.waiting(ns, queue)
     return answer({one.tid: {"tid": one.tid, "since": one.since, "reserve": one.reserve} for one in waiting})
@@ -140,7 +143,7 @@ async def consumers(ns: Namespace, queue: QueueName, service: Served) -> Respons
 
 @routes.delete("/q/{ns}/{queue}/consumer/{tid}", status_code=204)
 async def cancel(ns: Namespace, queue: QueueName, tid: str, service: Served) -> Response:
-    """Let a request that waits wait no more; it is answered with 410."""
+    """Cancel a waiting request; its answer is 410."""
     service.room(ns, queue)
     service.lines.cancel(ns, queue, tid)
     return Response(status_code=204)
@@ -158,17 +161,23 @@ async def push(
     queue: QueueName,
     service: Served,
     request: Request,
-    mature: Annotated[str | None, Query(description="Seconds since 1970, or ISO: nobody gets it before.")] = None,
-    delay: Annotated[float | None, Query(ge=0, description="The same, in seconds from now.")] = None,
-    tries: Annotated[int, Query(ge=0, lt=2**31, description="How often it has failed already.")] = 0,
+    mature: Annotated[
+        str | None, Query(description="When the message becomes ready: seconds since 1970, or ISO.")
+    ] = None,
+    delay: Annotated[float | None, Query(ge=0, description="Seconds until the message becomes ready.")] = None,
+    tries: Annotated[int, Query(ge=0, lt=2**31, description="How often it has failed before.")] = 0,
     id: Annotated[
-        str | None, Query(description="Its id: what is pushed twice is there once.", max_length=200)
+        str | None,
+        Query(
+            description="The id of the message: while the queue holds it, a second push with it is skipped.",
+            max_length=200,
+        ),
     ] = None,
 ) -> Response:
-    """Push a message: the body.
+    """Push a message: the body is its payload.
 
-    JSON, text or bytes by its `Content-Type`, which is kept as a header of the message; headers `x-ks-hdr-NAME`
-    become its headers NAME.
+    `Content-Type` says whether it is JSON, text or bytes, and becomes a header of the message. Headers
+    `x-ks-hdr-NAME` become its headers NAME.
     """
     room = service.room(ns, queue)
     with service.meters.failing("push", ns, queue):
@@ -192,10 +201,10 @@ async def pop(
     consumer: HeldFor = None,
     tid: Tid = None,
 ) -> Response:
-    """Take a message, or reserve it.
+    """Pop a message, or reserve it.
 
-    What is popped is removed before the answer is sent: at most once. What is reserved is settled by its `x-ks-id`,
-    or comes back when its lease ends.
+    A popped message is removed before the answer is sent: at most once. A reserved message is settled by its
+    `x-ks-id`, or becomes ready again when its lease ends.
     """
     room = service.room(ns, queue)
     taken = await taken_by(service, room, request, 1, to, reserve, lease, consumer, tid)
@@ -213,13 +222,13 @@ async def taken_by(
     consumer: str | None,
     tid: str | None,
 ) -> Any:
-    """What a request takes, popped already unless it is reserved. Raises `NothingCame`, `Unwanted`."""
+    """Return what a request pops or reserves. Raises `NothingCame`, `Unwanted`."""
     act = "reserve" if reserve else "pop"
     meters, ns, queue = service.meters, room.ns, room.queue
     tag = new_tag(consumer)
     service.check_wait(to)
     if lease is not None and not reserve:
-        raise OptionError("lease goes with reserve=1: what is popped is removed at once", option="lease")
+        raise OptionError("parameter 'lease' needs reserve=1: a popped message is removed at once", option="lease")
     held = lease if lease is not None else room.options.reserve_timeout if reserve else 60_000
     with service.lines.waiter(ns, queue, reserve, tid) as waiter:
         watching = asyncio.ensure_future(watch(request, waiter)) if to else None
@@ -245,9 +254,9 @@ async def taken_by(
 
 @routes.patch("/q/{ns}/{queue}/commit/{handle}", status_code=204)
 async def commit(ns: Namespace, queue: QueueName, handle: Handle, service: Served) -> Response:
-    """Remove a message that is reserved, or all of a reservation: it is done.
+    """Commit a reserved message, or all messages of a reservation: they are done and removed.
 
-    404 where it is not held by that any more; then nothing is done.
+    404 if the handle no longer holds any; then nothing is changed.
     """
     room = service.room(ns, queue)
     tag, id = held_by(handle)
@@ -258,13 +267,12 @@ async def commit(ns: Namespace, queue: QueueName, handle: Handle, service: Serve
     return Response(status_code=204)
 
 
-@routes.patch("/q/{ns}/{queue}/rollback/{handle}", responses={200: json_answer("How many went where.")})
+@routes.patch("/q/{ns}/{queue}/rollback/{handle}", responses={200: json_answer("The numbers of messages.")})
 async def rollback(ns: Namespace, queue: QueueName, handle: Handle, service: Served, delay: Delay = 0) -> Response:
-    """Give back a message that is reserved, or all of a reservation: it failed.
+    """Roll back a reserved message, or all messages of a reservation: they failed.
 
-    It can be taken again after `delay` ms; where the namespace has `maxTries`, the last failure makes it a dead
-    letter.
-    404 where it is not held by that any more.
+    They become ready again after `delay` ms. If the namespace has `maxTries`, the last failure makes a message a dead
+    letter. 404 if the handle no longer holds any.
     """
     room = service.room(ns, queue)
     tag, id = held_by(handle)
@@ -277,9 +285,9 @@ async def rollback(ns: Namespace, queue: QueueName, handle: Handle, service: Ser
     return answer({"rolled_back": given, "dead": dead})
 
 
-@routes.patch("/q/{ns}/{queue}/renew/{handle}", responses={200: json_answer("How many are held.")})
+@routes.patch("/q/{ns}/{queue}/renew/{handle}", responses={200: json_answer("The number of messages that are held.")})
 async def renew(ns: Namespace, queue: QueueName, handle: Handle, service: Served, lease: Lease = None) -> Response:
-    """Let the lease of a reservation begin anew, for work that takes longer."""
+    """Renew the lease of a reservation, for work that takes longer."""
     room = service.room(ns, queue)
     tag, _ = held_by(handle)
     held = await service.work(
@@ -290,6 +298,6 @@ async def renew(ns: Namespace, queue: QueueName, handle: Handle, service: Served
 
 
 def check_held(done: int, ns: str, queue: str) -> None:
-    """Raise `NotThere` where a handle holds nothing."""
+    """Raise `NotThere` if a handle holds nothing."""
     if not done:
-        raise NotThere(f"nothing of {ns}/{queue} is held by that: it was settled, or its lease has ended")
+        raise NotThere(f"the handle holds no message of {ns}/{queue}: it was settled already, or its lease has ended")

@@ -1,7 +1,8 @@
-"""The server: an app on an address, until it is told to end."""
+"""The server: an app on an address, until SIGINT or SIGTERM."""
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from spark_queue.errors import OptionError
 from spark_queue.rest.app import create_app
 from spark_queue.rest.settings import Settings, check_address
 
-#: Seconds that requests get to end once the server is to end; those that wait for messages end at once.
+#: Seconds that running requests get at a shutdown; those that wait for messages end at once.
 GRACE = 10
 
 
@@ -27,15 +28,15 @@ def serve(
     key: Path | None = None,
     started: Callable[[str], None] = lambda url: None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM. `port` 0 is any free one; `started` is told the URL, once it listens.
+    """Serve until SIGINT or SIGTERM. `port` 0 is any free one; `started` is called with the URL, once it listens.
 
-    With a `certificate` (PEM, and its `key` if that is in another file) it speaks TLS. Raises `OptionError` where
-    others than this machine could call without saying who they are, and where the address cannot be had.
+    With a `certificate` (PEM, and its `key` if that is in another file) it uses TLS. Raises `OptionError` if other
+    machines could call without credentials, and if it cannot listen on the address.
     """
     check_address(host, settings.credentials)
     for name, file in (("tls-cert", certificate), ("tls-key", key)):
         if file is not None and not file.is_file():
-            raise OptionError(f"--{name} {file}: there is no such file", option=name)
+            raise OptionError(f"--{name} {file}: no such file", option=name)
     app = create_app(settings)
     config = uvicorn.Config(
         app, lifespan="on", log_level="warning", access_log=False, server_header=False, date_header=False,
@@ -51,7 +52,7 @@ def serve(
                 started(f"{scheme}://{shown}")
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            app.state.service.lines.end()  # uvicorn would wait for those who wait
+            app.state.service.lines.end()  # uvicorn would wait for waiting requests
             if sig == signal.SIGTERM:  # the usual end: uvicorn would send the signal again when all is done
                 self.should_exit = True
             else:
@@ -68,4 +69,7 @@ def _listening(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family, backlog=2048)
     except OSError as error:
-        raise OptionError(f"{host}:{port} cannot be listened at: {error.strerror or error}", option="port") from None
+        why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        raise OptionError(
+            f"cannot listen on {host}:{port}: {why}; choose another --host or --port", option="port"
+        ) from None

@@ -1,4 +1,4 @@
-"""What the handlers share: the stores of the namespaces, the threads in which they are asked, and who waits."""
+"""What the handlers share: the stores of the namespaces, the threads that call them, and the waiting requests."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from typing import Annotated, Any, TypeVar
 import pyarrow as pa
 from fastapi import Depends, Request
 
-from spark_queue.errors import OptionError, QueueError, StoreUnavailable, near
+from spark_queue.errors import MessageError, OptionError, QueueError, StoreUnavailable, near
 from spark_queue.events.queue import Events
 from spark_queue.message import PUSHES, new_id_array
 from spark_queue.options import QueueOptions
+from spark_queue.rest.bodies import refused
 from spark_queue.rest.handles import new_tag
 from spark_queue.rest.lines import GONE, Lines, Waiter
 from spark_queue.rest.metrics import Meters
 from spark_queue.rest.problems import NotThere
+from spark_queue.rest.readiness import Readiness
 from spark_queue.rest.settings import Settings
 from spark_queue.rest.together import Together
 from spark_queue.store import open_store
@@ -29,16 +31,16 @@ from spark_queue.words import plural
 
 T = TypeVar("T")
 
-#: Threads that ask stores; in which the first of a line waits; in which executors work.
+#: Threads for calls of stores, for the first request of each line, and for executors.
 THREADS, WAITING, EXECUTING = 32, 64, 8
 
-#: Seconds to keep trying while a database cannot be reached: callers have a patience of their own.
+#: Seconds to keep trying while a database cannot be reached: callers have time limits of their own.
 PATIENCE = 2.0
 
-#: Most messages that are pushed together, and the most bytes of a payload that is not pushed alone.
+#: Most messages that are pushed together, and the largest payload (bytes) that is not pushed alone.
 PUSHED, LARGE = 256, 1 << 16
 
-#: ms that messages are held which are popped, until they are removed in the next step.
+#: Lease (ms) of popped messages, until the next step removes them.
 POPPED = 60_000
 
 
@@ -57,7 +59,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class Room:
-    """A queue, the store in which it lies, and the options of its namespace. What it does may block."""
+    """A queue, its store, and the options of its namespace. Its methods may block."""
 
     ns: str
     queue: str
@@ -65,15 +67,15 @@ class Room:
     options: QueueOptions
 
     def take(self, tag: str, most: int, size: int, lease: int | None) -> Taken | None:
-        """Reserve up to so many messages, of about `size` bytes together at most; `None` where none is ready.
+        """Reserve up to `most` messages, of about `size` bytes together; return `None` if none is ready.
 
-        What has failed too often goes to the dead-letter queue first.
+        Messages that have failed too often go to the dead-letter queue first.
         """
         options = self.options
         rows = sum(self.store.reserve(self.queue, tag, most, lease=lease))
         if rows and options.max_tries is not None:
             dead = options.dead(self.queue)
-            rows -= bury_exhausted(self.store, self.queue, tag, options.max_tries, dead, options.history)
+            rows -= bury_exhausted(self.store, self.queue, tag, options.max_tries, dead, options.history_ms)
         batches: list[pa.RecordBatch] = []
         found = weight = 0
         if rows:
@@ -88,7 +90,7 @@ class Room:
         return Taken(tag, batches) if found else None
 
     def _let_go(self, tag: str, keep: Sequence[pa.RecordBatch], lease: int | None) -> str:
-        """Give back what was not read, for it would be too much at once; the tag that holds the rest."""
+        """Give back messages that were not read, for they would be too much at once; return the tag of the rest."""
         ids = [id for batch in keep for id in batch.column("id").to_pylist()]
         rest = f"{tag.partition('/')[0]}/{new_tag().partition('/')[2]}"
         self.store.retag(self.queue, tag, f"{rest}/0", ids, lease=lease)
@@ -96,40 +98,42 @@ class Room:
         return rest
 
     def push(self, rows: list[dict[str, Any]]) -> list[str | Exception]:
-        """Push messages that have nothing to do with each other, in one step; the id of each, or why it was not.
+        """Push messages of different callers in one step; return the id of each, or its own error.
 
-        Those that have no id yet get one, in their order.
+        Messages without an id get one, in their order.
         """
         fresh = iter(self.store.own_ids(new_id_array(sum(row["id"] is None for row in rows))).to_pylist())
         rows = [row if row["id"] is not None else row | {"id": next(fresh)} for row in rows]
         try:
             self.store.push(self.queue, pa.RecordBatch.from_pylist(rows, schema=PUSHES))
         except (QueueError, ValueError) as error:
-            if len(rows) == 1 or isinstance(error, StoreUnavailable):
+            if isinstance(error, StoreUnavailable):
                 return [error] * len(rows)
+            if len(rows) == 1:
+                return [refused(rows[0], error) if isinstance(error, MessageError) else error]
             return [self.push([row])[0] for row in rows]
         return [row["id"] for row in rows]
 
     def commit(self, tag: str, ids: Sequence[str] | None = None) -> int:
-        """Remove what the tag still holds of these, and give the number."""
-        return self.store.commit(self.queue, tag, ids, history=self.options.history)
+        """Commit the messages, of these ids, that the tag still holds; return their number."""
+        return self.store.commit(self.queue, tag, ids, history=self.options.history_ms)
 
     def popped(self, taken: Taken) -> None:
-        """Remove what was taken, and count it as taken in one act, as keuss does."""
+        """Remove popped messages, and count each as one act (`get`), as keuss does."""
         done = self.commit(taken.tag)
         self.store.count(self.queue, reserve=-done, commit=-done, get=done)
 
     def rollback(self, tag: str, ids: Sequence[str] | None, delay: int) -> tuple[int, int]:
-        """Give back what the tag still holds of these; the numbers given back, and of dead letters."""
+        """Roll back the messages, of these ids, that the tag still holds; return how many, and how many died."""
         options = self.options
         return give_back(
             self.store, self.queue, tag, ids, delay=delay, max_tries=options.max_tries,
-            dead=options.dead(self.queue), history=options.history,
+            dead=options.dead(self.queue), history=options.history_ms,
         )  # fmt: skip
 
 
 class Service:
-    """One for an app."""
+    """The state of an app."""
 
     def __init__(self, settings: Settings) -> None:
         """Opens nothing yet."""
@@ -137,6 +141,7 @@ class Service:
         self.stores = {ns: open_store(one.url, patience=PATIENCE) for ns, one in settings.options.items()}
         self.lines = Lines()
         self.meters = Meters(self.stores)
+        self.readiness = Readiness(self.stores)
         self.events = self._events(settings)
         self._threads = ThreadPoolExecutor(THREADS, "rest")
         self._executing = ThreadPoolExecutor(EXECUTING, "rest executes")
@@ -151,7 +156,7 @@ class Service:
         return Events(store, place.queue, executors=settings.declared.executors, settings=settings.declared.settings)
 
     def room(self, ns: str, queue: str) -> Room:
-        """A queue of a namespace. Raises `NotThere`, and `OptionError` for a name that no queue can have."""
+        """Return a queue of a namespace. Raises `NotThere`, and `OptionError` for a name that no queue can have."""
         store = self.stores.get(ns)
         if store is None:
             raise NotThere(f"there is no namespace {ns!r}{near(ns, self.stores)}", ns=ns)
@@ -159,11 +164,11 @@ class Service:
         return Room(ns, queue, store, self.settings.options[ns])
 
     async def work(self, act: Callable[..., T], *args: Any) -> T:
-        """Do what may block, in a thread, to its end."""
+        """Run what may block in a thread, to its end."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, act, *args)
 
     async def push(self, room: Room, row: dict[str, Any]) -> str:
-        """Push a message, together with others that come just now, and give its id."""
+        """Push a message, together with others that arrive now, and return its id."""
         key = room.ns, room.queue
         if len(row["payload"]) <= LARGE:
             return await self._pushes.ask(key, row)
@@ -176,15 +181,15 @@ class Service:
         return await self.work(self.room(*key).push, rows)
 
     async def execute(self, act: Callable[..., T], *args: Any) -> T:
-        """The same of what may take long: it keeps no thread from the others."""
+        """Run what may take long, in other threads than `work`."""
         return await asyncio.get_running_loop().run_in_executor(self._executing, act, *args)
 
     async def take(
         self, room: Room, waiter: Waiter, tag: str, most: int, wait: int, lease: int | None
     ) -> Taken | None:
-        """Take up to so many messages, waiting up to `wait` ms for the first; `None` if none came.
+        """Reserve up to `most` messages, waiting up to `wait` ms for the first; return `None` if none came.
 
-        Raises `Unwanted` or `Ending` where the waiter waits no more; what he had then goes back.
+        Raises `Unwanted` or `Ending` if the wait has ended; messages it had got by then are given back.
         """
 
         async def look() -> Taken | None:
@@ -204,26 +209,35 @@ class Service:
             waiter.check()
         return taken
 
-    def check_batch(self, n: int, option: str) -> int:
-        """The number. Raises `OptionError` where it is more than a request may ask for."""
+    def check_most(self, n: int, parameter: str, of: str = "message") -> None:
+        """Raise `OptionError` if a parameter asks for more than one request may."""
         if n > self.limits.messages:
             raise OptionError(
-                f"{option} is {n:,}, but a request is for {plural(self.limits.messages, 'message')} at most"
+                f"parameter {parameter!r} is {n}, "
+                f"but a request may ask for {plural(self.limits.messages, of)} at most",
+                option=parameter,
             )
-        return n
 
-    def check_wait(self, ms: int) -> int:
-        """The same of ms to wait."""
+    def check_body(self, n: int, of: str) -> None:
+        """Raise `OptionError` if a body has more of something than it may."""
+        if n > self.limits.messages:
+            raise OptionError(
+                f"the body has {plural(n, of)}, but a request may have {self.limits.messages:,} at most: "
+                "send several requests"
+            )
+
+    def check_wait(self, ms: int) -> None:
+        """Raise `OptionError` if a request wants to wait longer than it may."""
         if ms > self.limits.wait:
             raise OptionError(
-                f"to is {ms:,} ms, but a request may wait for {self.limits.wait:,} ms at most", option="to"
+                f"parameter 'to' is {ms}, but a request may wait for {self.limits.wait:,} ms at most", option="to"
             )
-        return ms
 
     def close(self) -> None:
-        """Let all threads end, and give back what stores hold."""
+        """End all threads and close the stores."""
         self.lines.end()
         self._waiting.shutdown(cancel_futures=True)
+        self.readiness.close()
         self._executing.shutdown()
         self._threads.shutdown()
         for store in self.stores.values():
@@ -241,7 +255,7 @@ Served = Annotated[Service, Depends(_served)]
 
 
 async def watch(request: Request, waiter: Waiter) -> None:
-    """End the waiter when whoever asked has gone."""
+    """End the wait when the caller hangs up."""
     with suppress(asyncio.CancelledError):
         while (await request.receive())["type"] != "http.disconnect":
             pass

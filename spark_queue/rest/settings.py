@@ -1,4 +1,4 @@
-"""What a server is told when it starts, checked before it does."""
+"""The settings of a server, checked before it starts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from spark_queue.graph_mistakes import checked
 from spark_queue.options import QueueOptions
 from spark_queue.store import usable
 
-#: The variables of the environment that may have a bearer token, and `user:password`.
+#: Environment variables: a bearer token, `user:password`, and NAME=URL of stores, separated by blanks.
 TOKEN_VARIABLE, USER_VARIABLE = "SPARK_QUEUE_REST_TOKEN", "SPARK_QUEUE_REST_USER"
+URLS_VARIABLE = "SPARK_QUEUE_REST_URLS"
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may ask for: bytes of its body, messages, and ms of waiting."""
+    """Limits of one request: bytes of its body, messages, and ms of waiting."""
 
     body: int = 16 << 20
     messages: int = 10_000
@@ -32,9 +33,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class Credentials:
-    """Who may call: bearer tokens, and users with passwords, of whom only digests are kept.
+    """Who may call: bearer tokens, and users with passwords, kept as digests.
 
-    With none of them anybody may who is on this machine.
+    Without any, everybody on this machine may call.
     """
 
     tokens: tuple[bytes, ...] = field(default=(), repr=False)
@@ -42,39 +43,49 @@ class Credentials:
 
     @classmethod
     def of(cls, tokens: Iterable[str] = (), users: Iterable[str] = ()) -> Credentials:
-        """From the texts: tokens, and `user:password`. Raises `OptionError` for one that is empty."""
+        """Make them from tokens, and from texts `user:password`. Raises `OptionError` for an empty one."""
         tokens, users = [one.strip() for one in tokens], [one.strip() for one in users]
-        if not all(tokens):
-            raise OptionError("a bearer token is empty: anybody would have it", option="token")
-        for one in users:
+        for number, token in enumerate(tokens, 1):
+            if not token:
+                raise OptionError(f"token {number} is empty: give a long random text", option="token")
+        for number, one in enumerate(users, 1):
             name, colon, password = one.partition(":")
             if not name or not colon or not password:
-                raise OptionError("a user must be told as user:password, neither of them empty", option="users")
+                raise OptionError(f"user {number} must be user:password, with neither part empty", option="users")
         return cls(tuple(map(_digest, tokens)), tuple(map(_digest, users)))
 
     @classmethod
     def read(
         cls, environment: Mapping[str, str], token_file: Path | None = None, users_file: Path | None = None
     ) -> Credentials:
-        """From files, one a line, and from the variables of the environment, if they are set.
+        """Read them from files, one a line, and from environment variables, if these are set.
 
-        Raises `OptionError` for a file that cannot be read or has none.
+        Raises `OptionError` for a file that cannot be read or is empty.
         """
-        tokens = _lines(token_file, "token-file")
-        users = _lines(users_file, "users-file")
-        tokens += [environment[TOKEN_VARIABLE]] if TOKEN_VARIABLE in environment else []
-        users += [environment[USER_VARIABLE]] if USER_VARIABLE in environment else []
-        return cls.of(tokens, users)
+        found = []
+        for file, option, variable, kind in (
+            (token_file, "token-file", TOKEN_VARIABLE, "tokens"),
+            (users_file, "users-file", USER_VARIABLE, "users"),
+        ):
+            for place, lines in (
+                (f"--{option} {file}", _lines(file, option)),
+                (f"${variable}", [environment[variable]] if variable in environment else []),
+            ):
+                try:
+                    found.append(cls.of(**{kind: lines}))
+                except OptionError as error:
+                    raise OptionError(f"{place}: {error}", option=option) from None
+        return cls(sum((one.tokens for one in found), ()), sum((one.users for one in found), ()))
 
     def __bool__(self) -> bool:
         return bool(self.tokens or self.users)
 
     def knows_token(self, token: str) -> bool:
-        """Whether it is one of them; how long that takes tells nothing of them."""
+        """Return whether it is one of the tokens, in constant time."""
         return _among(token, self.tokens)
 
     def knows_user(self, user_and_password: str) -> bool:
-        """The same of `user:password`."""
+        """Return whether `user:password` is one of the users, in constant time."""
         return _among(user_and_password, self.users)
 
 
@@ -84,7 +95,7 @@ def _digest(text: str) -> bytes:
 
 def _among(text: str, digests: Iterable[bytes]) -> bool:
     own = _digest(text)
-    return sum(hmac.compare_digest(own, one) for one in digests) > 0  # each of them is looked at
+    return sum(hmac.compare_digest(own, one) for one in digests) > 0  # compares with each of them
 
 
 def _lines(file: Path | None, option: str) -> list[str]:
@@ -95,7 +106,7 @@ def _lines(file: Path | None, option: str) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"--{option} {file}: {getattr(error, 'strerror', None) or error}", option=option) from None
     if not found:
-        raise OptionError(f"--{option} {file}: it is empty, so nobody could call", option=option)
+        raise OptionError(f"--{option} {file}: the file is empty, so nobody could call", option=option)
     return found
 
 
@@ -103,9 +114,9 @@ def _lines(file: Path | None, option: str) -> list[str]:
 class Settings:
     """What a server serves: the namespaces and exchanges of a graph, and the `events` of one queue (`ns/queue`).
 
-    The options of a namespace hold here as they do for exchanges that read there: `reserveTimeout`, `maxTries`,
+    The options of a namespace apply here as they do for exchanges that read there: `reserveTimeout`, `maxTries`,
     `deadLetterQueue`, `history`. `declared`: executors and heartbeats of the events. Raises `OptionError` and
-    `GraphError` for what cannot be meant; connects to nothing.
+    `GraphError`; connects to nothing.
     """
 
     graph: Graph
@@ -118,7 +129,9 @@ class Settings:
     def __post_init__(self) -> None:
         object.__setattr__(self, "graph", checked(self.graph))
         if not self.graph.namespaces:
-            raise OptionError("there is nothing to serve: give --graph FILE, or --url NAME=URL", option="url")
+            raise OptionError(
+                f"there is nothing to serve: give --graph FILE or --url NAME=URL (or ${URLS_VARIABLE})", option="url"
+            )
         options = {}
         for name, one in self.graph.namespaces.items():
             raw = {**one.options, "url": one.url, "queue": "any"}
@@ -132,7 +145,7 @@ class Settings:
         Executors(self.declared.executors).check()
 
     def place_of_events(self) -> Place | None:
-        """Where the events are. Raises `OptionError` where that is no queue of a namespace."""
+        """Return the queue of the events. Raises `OptionError` if its namespace is unknown."""
         if self.events is None:
             return None
         ns, slash, queue = self.events.partition("/")
@@ -145,17 +158,17 @@ class Settings:
 
 
 def check_address(host: str, credentials: Credentials) -> None:
-    """Raise `OptionError` where others than this machine could call, and need not say who they are."""
+    """Raise `OptionError` if other machines could call without credentials."""
     if not credentials and not is_loopback(host):
         raise OptionError(
-            f"--host {host} lets other machines call, and nobody would be asked who he is: give --token-file or "
-            f"--users-file (or {TOKEN_VARIABLE} or {USER_VARIABLE}), or serve on 127.0.0.1",
+            f"--host {host} lets other machines call without credentials: give --token-file or --users-file "
+            f"(or ${TOKEN_VARIABLE} or ${USER_VARIABLE}), or serve on 127.0.0.1",
             option="host",
         )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address of that name."""
+    """Return whether only this machine can reach an address of that name."""
     if host.lower() == "localhost":
         return True
     try:

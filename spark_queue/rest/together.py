@@ -1,7 +1,7 @@
-"""What many callers ask at the same moment, done in one step.
+"""Calls of many callers at the same moment, done in one step.
 
-A call is done at once where none of its key is under way. What comes meanwhile is done together, by the next step. So
-a lone caller waits for nobody, and of many each pays for a part of a step.
+A call is done at once if no step of its key is running. Calls that arrive meanwhile are done together, by the next
+step. So a single caller never waits for others, and many share the cost of a step.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Told = TypeVar("Told")
 
 
 class Together(Generic[Key, Asked, Told]):
-    """Gathers calls. `act` does up to `most` of one key, and tells of each what came of it, or why nothing did."""
+    """Gathers calls. `act` does up to `most` of one key, and returns the result or the error of each."""
 
     def __init__(self, act: Callable[[Key, list[Asked]], Awaitable[Sequence[Told | Exception]]], most: int) -> None:
         self._act, self._most = act, most
@@ -24,7 +24,7 @@ class Together(Generic[Key, Asked, Told]):
         self._working: set[asyncio.Task[None]] = set()
 
     async def ask(self, key: Key, one: Asked) -> Told:
-        """What came of this one; or raise its error."""
+        """Return the result of one call, or raise its error."""
         answer: asyncio.Future[Told] = asyncio.get_running_loop().create_future()
         if key in self._waiting:
             self._waiting[key].append((one, answer))
@@ -40,10 +40,10 @@ class Together(Generic[Key, Asked, Told]):
             del self._waiting[key][: self._most]
             try:
                 told = await self._act(key, [one for one, _ in asked])
-            except Exception as error:  # noqa: BLE001  each of them is told
+            except Exception as error:  # noqa: BLE001  each caller gets it
                 told = [error] * len(asked)
             for (_, answer), one in zip(asked, told, strict=True):
-                if answer.done():  # nobody waits for it any more
+                if answer.done():  # its caller has gone
                     continue
                 if isinstance(one, Exception):
                     answer.set_exception(one)

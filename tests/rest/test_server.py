@@ -41,7 +41,7 @@ def test_it_ends_when_it_is_told_and_reservations_outlive_it(urls, paths, tmp_pa
                 until(lambda: http.get(f"{q}/consumers").json())  # noqa: B023
             assert first.stop() == 0
             for one in waiting:
-                assert one.result().status_code == 503 and "about to end" in one.result().json()["detail"]
+                assert one.result().status_code == 503 and "shutting down" in one.result().json()["detail"]
         assert "Traceback" not in first.said and "ERROR" not in first.said
     with serving(tmp_path, *spaces(urls)) as second, httpx.Client(base_url=second.url) as http:
         for q, handle in zip(paths, handles, strict=True):
@@ -75,17 +75,19 @@ def test_a_database_that_is_down_is_told_and_keeps_nobody_else_waiting(tmp_path)
     [
         ([], "there is nothing to serve"),
         (["--url", "sqlite:///q.db"], "must be NAME=URL"),
+        (["--url", "b"], "--url must be NAME=URL"),
+        (["--url", "b=q.db"], "--url 'b' must be NAME=URL"),
         (["--url", "a=sqlit:///q.db"], "did you mean 'sqlite'"),
         (["--url", "a=sqlite:///q.db", "--url", "a=sqlite:///r.db"], "there is a namespace of that name already"),
-        (["--graph", "nowhere.yaml"], "nowhere.yaml: No such file"),
+        (["--graph", "nowhere.yaml"], "nowhere.yaml: no such file"),
         (["--url", "a=sqlite:///q.db", "--host", "0.0.0.0"], "--token-file"),
         (["--url", "a=sqlite:///q.db", "--host", "::"], "--token-file"),
         (["--url", "a=sqlite:///q.db", "--token-file", "nowhere"], "nowhere: No such file"),
         (["--url", "a=sqlite:///q.db", "--events", "b/events"], "there is no namespace 'b'"),
         (["--url", "a=sqlite:///q.db", "--events", "a"], "NAMESPACE/QUEUE"),
-        (["--url", "a=sqlite:///q.db", "--conf", "nowhere.yaml"], "nowhere.yaml: No such file"),
-        (["--url", "a=sqlite:///q.db", "--tls-cert", "nowhere.pem"], "there is no such file"),
-        (["--url", "a=sqlite:///q.db", "--max-wait", "never"], "must end"),
+        (["--url", "a=sqlite:///q.db", "--conf", "nowhere.yaml"], "nowhere.yaml: no such file"),
+        (["--url", "a=sqlite:///q.db", "--tls-cert", "nowhere.pem"], "nowhere.pem: no such file"),
+        (["--url", "a=sqlite:///q.db", "--max-wait", "never"], "must be a duration"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_at_the_start(args, told, tmp_path, monkeypatch):
@@ -98,4 +100,7 @@ def test_what_cannot_be_meant_is_refused_at_the_start(args, told, tmp_path, monk
 def test_a_port_that_is_taken_is_told(server, tmp_path):
     port = server.url.rpartition(":")[2]
     refused = Run("serve", "--url", f"a=sqlite:///{tmp_path}/q.db", "--port", port)
-    assert refused.code == 2 and f"127.0.0.1:{port} cannot be listened at" in refused.err
+    assert (
+        refused.code == 2
+        and f"cannot listen on 127.0.0.1:{port}: Address already in use; choose another" in refused.err
+    )

@@ -1,0 +1,50 @@
+"""Sentences for parameters that do not parse: which one, its value, and what it must be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from spark_queue.errors import near
+
+#: What a value must be, for each kind of error of the library that parses it. Braces are filled from its context.
+_RULES = {
+    "missing": "",
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a smaller number",
+    "int_from_float": "a whole number",
+    "int_type": "a whole number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_parsing": "1 or 0 (or true, false)",
+    "bool_type": "1 or 0 (or true, false)",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "{ge} or more",
+    "less_than": "less than {lt}",
+    "less_than_equal": "{le} or less",
+    "string_too_long": "{max_length} characters or fewer",
+    "string_too_short": "{min_length} characters or more",
+    "literal_error": "{expected}",
+    "string_pattern_mismatch": "text that matches {pattern}",
+}
+
+#: Most characters of a value in a sentence.
+_SHOWN = 60
+
+
+def sentence(error: Mapping[str, Any]) -> str:
+    """Return what is wrong with a parameter, from an error of FastAPI."""
+    place, *_, name = error["loc"]
+    what = f"parameter {name!r}" if place == "query" else f"{name!r} in the path" if place == "path" else str(place)
+    kind, context = str(error["type"]), dict(error.get("ctx") or {})
+    if kind == "missing":
+        return f"{what} is missing"
+    rule = _RULES.get(kind)
+    value = str(error.get("input"))
+    shown = repr(value if len(value) <= _SHOWN else value[:_SHOWN] + "…")
+    if rule is None:
+        return f"{what} is {shown}, which is not valid"
+    hint = near(value, re.findall(r"'([^']*)'", str(context["expected"]))) if kind == "literal_error" else ""
+    return f"{what} is {shown} but must be {rule.format(**context)}{hint}"

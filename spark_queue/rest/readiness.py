@@ -1,0 +1,59 @@
+"""Whether the stores answer, for `/ready`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from spark_queue.errors import QueueError
+from spark_queue.store.base import Store
+
+#: Seconds for which an answer of the stores is reused, and the longest that a caller waits for one.
+FRESH, LONGEST = 1.0, 2.5
+
+log = logging.getLogger(__name__)
+
+
+class Readiness:
+    """Whether all stores answer. However many ask, each store is asked by one thread at a time."""
+
+    def __init__(self, stores: Mapping[str, Store]) -> None:
+        self._stores, self._away = stores, dict.fromkeys(stores, False)
+        self._threads = ThreadPoolExecutor(max(1, len(stores)), "rest ready")
+        self._asking: asyncio.Task[bool] | None = None
+        self._until = 0.0
+
+    async def ready(self) -> bool:
+        """Return whether all stores answer, as of FRESH seconds ago at most."""
+        now = asyncio.get_running_loop().time
+        if self._asking is None or (self._asking.done() and now() >= self._until):
+            self._asking = asyncio.ensure_future(self._ask())
+        done, _ = await asyncio.wait([self._asking], timeout=LONGEST)
+        return bool(done) and self._asking.result()
+
+    async def _ask(self) -> bool:
+        loop = asyncio.get_running_loop()
+        asked = [loop.run_in_executor(self._threads, self._answers, ns) for ns in self._stores]
+        found = await asyncio.gather(*asked)
+        self._until = loop.time() + FRESH
+        return all(found)
+
+    def _answers(self, ns: str) -> bool:
+        """Ask one store for its time. What has changed since the last time is logged."""
+        try:
+            self._stores[ns].now()
+        except QueueError as error:
+            if not self._away[ns]:
+                log.warning("not ready: the store of namespace %r is away: %s", ns, error)
+            self._away[ns] = True
+        else:
+            if self._away[ns]:
+                log.warning("the store of namespace %r is back", ns)
+            self._away[ns] = False
+        return not self._away[ns]
+
+    def close(self) -> None:
+        """Stop asking."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
