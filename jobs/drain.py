@@ -304,7 +304,7 @@ def consume(spark: SparkSession, drain: Drain, rows: DataFrame, watch: job.Watch
         while not watch.stopped:
             query = writer.start()
             follow(query, drain, watch, tally)
-            settle(query, drain.source["url"], history=drain.options.history)
+            settle(query, drain.source["url"], history=drain.options.history_ms)
             if once or not had_batch(query) or tally.messages >= drain.gauge.first.total:
                 break
     return not watch.stopped

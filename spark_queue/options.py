@@ -174,7 +174,7 @@ class QueueOptions:
     )
     inputs: Mapping[str, Input] | None = _option(
         parse_inputs, ("stream",),
-        "Instead of `queue`, [several queues read at once](docs/inputs.md): a JSON object by column, such as "
+        "Instead of `queue`, [several queues read at once](inputs.md): a JSON object by column, such as "
         '`{"order": {"queue": "orders"}, "price": {"queue": "prices", "ns": "market"}}`.',
         None, "none",
     )  # fmt: skip
@@ -183,6 +183,12 @@ class QueueOptions:
         "How `inputs` become rows. `zip`: each row has one message of every input, the n-th of each; `alts`: each "
         "micro-batch has messages of one input, the first in order that has some.",
         ZIP,
+    )  # fmt: skip
+    fail_if_missing: bool | None = _option(
+        _flag, READERS,
+        "Whether to fail if the queue does not exist. A stream that goes on warns once, and waits for the first "
+        "message.",
+        None, "`true` in a batch read, `false` in a stream",
     )  # fmt: skip
     mode: str = _option(
         _one_of(QUEUE, LOG), READERS,
@@ -284,10 +290,10 @@ class QueueOptions:
         30_000,
         "30s",
     )
-    history: int = _option(
+    history: int | None = _option(
         duration, ("stream", "settle"),
         "How long messages that were committed or dead-lettered are kept, readable with `view=history`.",
-        0, "0s",
+        None, "`0s`; to `settle`, as long as the stream of this `consumer` does",
     )  # fmt: skip
     payload_format: str | None = _option(
         _one_of("json", "text", "binary", "variant"), EVERYONE,
@@ -366,6 +372,7 @@ class QueueOptions:
             )
         _check_mode(cls, chosen)
         _resolve_inputs(chosen, roles)
+        chosen.setdefault("fail_if_missing", roles == ("snapshot",))
         _resolve_delivery(chosen, roles)
         _resolve_layout(chosen, roles)
         if chosen.get("layout") != BUCKET:
@@ -380,13 +387,6 @@ class QueueOptions:
         least = self.min_partitions or 1
         return self.num_partitions or max(cores, least), least
 
-    @property
-    def record_layout(self) -> Layout:
-        """How a write lays out messages in records."""
-        if self.layout == BUCKET:
-            usual = Buckets()
-            return Buckets(self.bucket_size or usual.size, self.compression or usual.compression)
-        return "single" if self.layout else None
     def __repr__(self) -> str:
         told = {one.name: getattr(self, one.name) for one in fields(self)}
         told |= {
@@ -395,6 +395,18 @@ class QueueOptions:
         }
         return f"QueueOptions({', '.join(f'{name}={value!r}' for name, value in told.items())})"
 
+    @property
+    def history_ms(self) -> int:
+        """For how many ms processed messages are kept; 0 unless set."""
+        return self.history or 0
+
+    @property
+    def record_layout(self) -> Layout:
+        """How a write lays out messages in records."""
+        if self.layout == BUCKET:
+            usual = Buckets()
+            return Buckets(self.bucket_size or usual.size, self.compression or usual.compression)
+        return "single" if self.layout else None
 
     def of(self, binding: str) -> QueueOptions:
         """The options of one of the inputs, as if it were read alone."""

@@ -31,10 +31,11 @@ from spark_queue.message import (
     new_ids,
     of_json,
 )
-from spark_queue.operations.common import check_exists, opened
+from spark_queue.operations.common import opened
 from spark_queue.operations.held import check_free
 from spark_queue.store import open_store
 from spark_queue.store.base import PAGE_ROWS, Store
+from spark_queue.store.existence import check_exists, expect
 from spark_queue.store.facts import Condition, check_tag
 from spark_queue.store.policy import give_back
 from spark_queue.words import plural
@@ -291,7 +292,11 @@ def _reserve(
     store: Store, queue: str, tag: str, limit: int, lease: float | None, timeout: float | None
 ) -> list[Message]:
     end = float("inf") if timeout is None else time.monotonic() + timeout
+    looked = False
     while not store.reserve(queue, tag, limit, lease=None if lease is None else round(lease * 1000)):
+        if not looked:
+            expect(store, queue, fail=False)
+            looked = True
         left = end - time.monotonic()
         if left <= 0:
             return []
@@ -436,12 +441,13 @@ def peek(url: str, queue: str, limit: int | None = 10, ids: Collection[str] | No
     """The first messages in order, or those with these ids, held ones included; nothing is changed."""
     with opened(url) as store:
         store.check_queue(queue)
+        check_exists(store, queue)
         where = [] if ids is None else [Condition("id", "in", tuple(ids))]
         return [one for batch in store.peek(queue, where, limit=limit) for one in messages(batch)]
 
 
 def queues(url: str) -> list[str]:
-    """The names of the queues that hold messages."""
+    """Return the names of the queues, sorted; empty ones too, until they are dropped."""
     with opened(url) as store:
         return store.queues()
 
@@ -471,7 +477,7 @@ def move(
         store.check_queue(to)
         check_exists(store, queue)
         if not create:
-            check_exists(store, to, ": if it is meant, make it with --create (create=True)")
+            check_exists(store, to, "To create it, use --create (create=True).")
         if ids is not None:
             named = list(dict.fromkeys(ids))
             steps: Iterable[dict[str, Any]] = ({"ids": named[at : at + STEP]} for at in range(0, len(named), STEP))
@@ -542,3 +548,10 @@ def resume(url: str, queue: str) -> None:
     with opened(url) as store:
         store.check_queue(queue)
         store.resume(queue)
+
+
+def paused(url: str, queue: str) -> bool:
+    """Return whether the queue is paused."""
+    with opened(url) as store:
+        store.check_queue(queue)
+        return store.paused(queue)

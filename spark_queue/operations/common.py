@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from pathlib import Path
 
-from spark_queue.address import mask
-from spark_queue.errors import OptionError, near
-from spark_queue.message import (
-    EPOCH,
-)
+from spark_queue.errors import OptionError
+from spark_queue.message import EPOCH
 from spark_queue.store import open_store
 from spark_queue.store.base import Store
-from spark_queue.store.owner import consumers
 
 #: A moment, or how long ago.
 Moment = datetime | timedelta
@@ -22,26 +17,11 @@ ERROR = "x-error"
 
 
 def opened(url: str) -> Store:
-    """The store. Raises `OptionError` where it is a file that does not exist, which SQLite would make."""
-    store = open_store(url)
-    scheme, _, path = store.url.partition(":///")
-    if scheme == "sqlite" and not Path(path).exists():
-        raise OptionError(f"there is no file {path!r}: check the URL {store.url}", option="url")
+    """Return the store. Raises `OptionError` if it is a SQLite file that does not exist."""
+    store = open_store(url, create=False)
+    if sentence := store.missing_database():
+        raise OptionError(sentence, option="url")
     return store
-
-
-def known_queues(store: Store) -> set[str]:
-    """The queues that hold messages or had a consumer."""
-    return {*store.queues(), *(queue for queue, _, _ in consumers(store))}
-
-
-def check_exists(store: Store, queue: str, hint: str = "") -> None:
-    """Raise `OptionError` where there is no such queue; `hint` is the end of what it says."""
-    known = known_queues(store)
-    if queue not in known:
-        raise OptionError(
-            f"{mask(store.url)} has no queue {queue!r}, or it is empty{hint}{near(queue, known)}", queue=queue
-        )
 
 
 def moment_of(ms: int) -> datetime:

@@ -19,15 +19,9 @@ from spark_queue.message import (
     decode,
     header_dicts,
 )
-from spark_queue.operations.common import (
-    ERROR,
-    Moment,
-    absolute,
-    check_exists,
-    checked_limit,
-    opened,
-)
+from spark_queue.operations.common import ERROR, Moment, absolute, checked_limit, opened
 from spark_queue.store.base import Store
+from spark_queue.store.existence import check_exists
 from spark_queue.store.facts import Condition
 
 T = TypeVar("T")
@@ -109,7 +103,7 @@ def redrive(
         if to is not None:
             store.check_queue(to)
             if not create and to != queue:
-                check_exists(store, to, ": if it is meant, make it with --create (create=True)")
+                check_exists(store, to, "To create it, use --create (create=True).")
         # Without the payloads, which may be many gigabytes.
         found = ((one.died, one.id, to or one.headers.get(FROM, "")) for one in search.letters(store))
         plan = [(id, target) for _, id, target in _least(found, search.limit, lambda one: one[:2])]

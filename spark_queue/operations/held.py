@@ -9,13 +9,9 @@ from spark_queue.errors import OptionError, UsageError, near
 from spark_queue.message import (
     LATEST,
 )
-from spark_queue.operations.common import (
-    check_exists,
-    known_queues,
-    moment_of,
-    opened,
-)
+from spark_queue.operations.common import moment_of, opened
 from spark_queue.store.base import Store
+from spark_queue.store.existence import check_exists, known_queues
 from spark_queue.store.facts import Reservation, check_tag
 from spark_queue.store.log import LOG, Retained, retained
 from spark_queue.store.owner import Owner, consumers, revoke

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from spark_queue.buckets import Buckets
-from spark_queue.operations.common import (
-    check_exists,
-    opened,
-)
+from spark_queue.operations.common import opened
 from spark_queue.store import open_store
 from spark_queue.store.apart import compact as put_together
 from spark_queue.store.base import layout_of
 from spark_queue.store.base import set_layout as write_layout
+from spark_queue.store.existence import check_exists
 
 
 def layout(url: str, queue: str) -> Buckets | None:

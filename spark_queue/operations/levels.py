@@ -9,8 +9,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from spark_queue.errors import OptionError, QueueError
-from spark_queue.operations.common import check_exists, moment_of, opened
+from spark_queue.operations.common import moment_of, opened
 from spark_queue.store.base import Store
+from spark_queue.store.existence import check_exists
 from spark_queue.store.facts import Sizes
 from spark_queue.store.log import retained
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from spark_queue.errors import OptionError, UsageError, near
-from spark_queue.operations.common import known_queues, moment_of, opened
+from spark_queue.operations.common import moment_of, opened
 from spark_queue.operations.held import belongs
 from spark_queue.store.base import Store
+from spark_queue.store.existence import known_queues
 from spark_queue.store.log import LOG, Log, retained
 
 

@@ -20,15 +20,9 @@ from spark_queue.message import (
     decode,
     header_dicts,
 )
-from spark_queue.operations.common import (
-    ERROR,
-    Moment,
-    absolute,
-    check_exists,
-    checked_limit,
-    opened,
-)
+from spark_queue.operations.common import ERROR, Moment, absolute, checked_limit, opened
 from spark_queue.store.base import Store
+from spark_queue.store.existence import check_exists
 from spark_queue.store.facts import Condition, check_outcome
 from spark_queue.store.replay import Replay
 
@@ -77,6 +71,7 @@ class PastFilters(TypedDict, total=False):
 def history(url: str, queue: str, **filters: Unpack[PastFilters]) -> list[Past]:
     """What a queue has processed and still tells of (see `PastFilters`), the latest last."""
     with opened(url) as store:
+        check_exists(store, queue)
         search = _PastSearch.of(store, queue, **filters)
         found = [one for batch in search.batches(store) for one in _pasts(batch)]
         return sorted(found, key=lambda one: (one.processed, one.mature, one.id))
@@ -119,7 +114,7 @@ def replay(
             return work.unpublished(store) if dry_run else work.run(store, ())
         check_exists(store, queue)
         if not create and target != queue:
-            check_exists(store, target, ": if it is meant, make it with --create (create=True)")
+            check_exists(store, target, "To create it, use --create (create=True).")
         found = search.batches(store)
         return sum(batch.num_rows for batch in found) if dry_run else work.run(store, found)
 

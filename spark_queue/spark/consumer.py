@@ -28,9 +28,10 @@ from spark_queue.spark.keeper import Keeper
 from spark_queue.spark.share import Share, lost
 from spark_queue.store import open_store
 from spark_queue.store.base import Store
+from spark_queue.store.existence import expect
 from spark_queue.store.isolation import Isolation, Rules
 from spark_queue.store.owner import Ownership
-from spark_queue.store.policy import bury_exhausted, settled
+from spark_queue.store.policy import bury_exhausted, set_history, settled
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,18 @@ class Offset(TypedDict, total=False):
     places: list[dict[str, Any]]
 
 
+def opened(options: QueueOptions) -> Store:
+    """Return the store of a query. If its queue does not exist, raise `OptionError` or warn, by `failIfMissing`."""
+    fail = bool(options.fail_if_missing)
+    store = open_store(options.url, patience=options.retry_timeout / 1000, create=not fail)
+    try:
+        expect(store, options.queue or "", fail=fail)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
 class Consumer:
     """The store, the place in the queue, and the signs of life of one consumer."""
 
@@ -64,7 +77,7 @@ class Consumer:
         assert options.queue is not None
         self._options = options
         self._queue = options.queue
-        self._store: Store = open_store(options.url, patience=options.retry_timeout / 1000)
+        self._store = opened(options)
         name = options.consumer or uuid.uuid4().hex[:12]
         # A fresh checkpoint is a fresh epoch: what an older one still holds must not be mistaken for its own.
         self.initial: Offset = {
@@ -217,7 +230,7 @@ class Consumer:
             if not rows or options.max_tries is None:
                 return rows
             dead = options.dead(self._queue)
-            buried = bury_exhausted(store, self._queue, tag, options.max_tries, dead, options.history)
+            buried = bury_exhausted(store, self._queue, tag, options.max_tries, dead, options.history_ms)
             if not buried:
                 return rows
             log.warning("%d messages of %s failed too often: moved to %s", buried, self._queue, dead)
@@ -279,7 +292,7 @@ class Consumer:
 
     def _remove(self, end: Offset) -> int:
         """Commit a batch, and give the number of messages removed."""
-        tag, history = tag_of(end), self._options.history
+        tag, history = tag_of(end), self._options.history_ms
         if self._first is not None and end["seq"] > self._first:
             return self._store.commit(self._queue, tag, history=history)
         done = commit_named(self._store, end, history)
@@ -332,7 +345,7 @@ class Consumer:
 
     def _drop(self, end: Offset) -> None:
         """At most once: what was delivered once, perhaps in part, is not delivered again."""
-        if rows := self._store.commit(self._queue, tag_of(end), history=self._options.history):
+        if rows := self._store.commit(self._queue, tag_of(end), history=self._options.history_ms):
             log.warning(GIVEN_UP, rows, self._queue)
 
     def stop_at_now(self) -> None:
@@ -391,9 +404,11 @@ class Consumer:
         options, consumer = self._options, offset["consumer"]
         ownership = Ownership(self._store, self._queue, consumer)
         ownership.take()
+        self._store.count(self._queue)  # what had a consumer exists
+        set_history(self._store, self._queue, consumer.partition("/")[0], options.history_ms)
         if options.isolate_failures:
             dead = options.dead(self._queue)
-            rules = Rules(options.retry_delay, options.reserve_timeout, options.max_tries, dead, options.history)
+            rules = Rules(options.retry_delay, options.reserve_timeout, options.max_tries, dead, options.history_ms)
             self._isolation = Isolation(self._store, self._queue, consumer, rules)
         parked = self._isolation.parked_tag if self._isolation else None
         self._keeper = Keeper(options, ownership, parked)

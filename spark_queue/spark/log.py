@@ -16,10 +16,9 @@ from typing import Any, NotRequired, TypedDict
 from spark_queue.errors import CheckpointError
 from spark_queue.options import LATEST, QueueOptions
 from spark_queue.spark.backlog import Backlog
-from spark_queue.spark.consumer import PAUSE_KNOWN, cores
+from spark_queue.spark.consumer import PAUSE_KNOWN, cores, opened
 from spark_queue.spark.delivery import GIVEN_UP, given_up, planned_as
 from spark_queue.spark.limits import ALL
-from spark_queue.store import open_store
 from spark_queue.store.base import Store, spread
 from spark_queue.store.log import Log, Piece, Place
 
@@ -55,8 +54,9 @@ class LogReader:
         assert options.queue is not None
         self._options = options
         self._queue = options.queue
-        self._store: Store = open_store(options.url, patience=options.retry_timeout / 1000)
+        self._store = opened(options)
         self._log = log_of(self._store, options, retention=options.retention)
+        self._store.count(self._queue)  # what had a reader exists
         self._reader = f"{options.consumer or uuid.uuid4().hex[:12]}/{uuid.uuid4().hex[:6]}"
         self._initial: LogOffset | None = None
         self._planned: LogOffset | None = None

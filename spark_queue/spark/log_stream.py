@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 from spark_queue.options import QueueOptions
 from spark_queue.spark.consumer import cores
 from spark_queue.spark.log import LogReader, log_of, shared
+from spark_queue.spark.reader import is_there
 from spark_queue.spark.schema import Shaper, shaper
 from spark_queue.spark.stream import Planner, QueueStream
 from spark_queue.store import open_store
@@ -54,7 +55,9 @@ class LogSnapshot(DataSourceReader):
         self.schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        with open_store(self.options.url, patience=self.options.retry_timeout / 1000) as store:
+        if not is_there(self.options):
+            return [PiecesPartition([], None)]
+        with open_store(self.options.url, patience=self.options.retry_timeout / 1000, create=False) as store:
             if retained(store, self.options.queue or "") is None:
                 return [PiecesPartition([], None)]
             found = log_of(store, self.options)
@@ -69,6 +72,8 @@ class LogSnapshot(DataSourceReader):
 
 def fetched(options: QueueOptions, shape: Shaper, partition: PiecesPartition) -> Iterator[pa.RecordBatch]:
     """The messages of a partition, as Spark takes them."""
+    if not partition.pieces:
+        return
     with open_store(options.url, patience=options.retry_timeout / 1000) as store:
         found = log_of(store, options)
         for piece in partition.pieces:

@@ -15,6 +15,7 @@ from spark_queue.message import TOLD
 from spark_queue.options import QueueOptions
 from spark_queue.spark.schema import shaper
 from spark_queue.store import open_store
+from spark_queue.store.existence import check_exists, exists
 from spark_queue.store.facts import Condition, View
 
 #: Spark's filter classes (4.1 and later), by name, and the condition that each becomes.
@@ -47,6 +48,15 @@ def snapshot_reader(options: QueueOptions, schema: StructType) -> SnapshotReader
     return FilteringReader(options, schema) if pushed else SnapshotReader(options, schema)
 
 
+def is_there(options: QueueOptions) -> bool:
+    """Return whether there is a queue to read. If not, raise `OptionError`, unless `failIfMissing` says otherwise."""
+    queue = options.queue or ""
+    with open_store(options.url, patience=options.retry_timeout / 1000, create=False) as store:
+        if options.fail_if_missing:
+            check_exists(store, queue, "With failIfMissing=false it is read as empty.")
+        return exists(store, queue)
+
+
 class SnapshotReader(DataSourceReader):
     """Reads all messages of a queue as they are at one moment, reserved ones included."""
 
@@ -57,13 +67,13 @@ class SnapshotReader(DataSourceReader):
         self.empty = False
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [InputPartition(0)]
+        return [InputPartition(0 if is_there(self.options) else None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         shape = shaper(self.schema, self.options)
-        if self.empty or self.options.queue is None:
+        if self.empty or self.options.queue is None or partition.value is None:
             return
-        with open_store(self.options.url, patience=self.options.retry_timeout / 1000) as store:
+        with open_store(self.options.url, patience=self.options.retry_timeout / 1000, create=False) as store:
             view: View = "history" if self.options.view == "history" else "messages"
             for batch in store.peek(self.options.queue, self.where, view=view):
                 yield shape(batch, None)

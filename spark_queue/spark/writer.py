@@ -37,7 +37,7 @@ from spark_queue.store.ledger import (
     publish,
     stage_of,
 )
-from spark_queue.store.policy import give_back, note_settled
+from spark_queue.store.policy import give_back, history_of, note_settled
 
 
 @dataclass
@@ -323,15 +323,16 @@ class Settle(_Work):
                 raise MessageError(f"queue {queue!r}, row with id {id!r}: its delay is negative", queue=queue)
             groups.setdefault((outcome, later, why), []).append(id)
         dead = options.dead(queue)
+        history = history_of(store, queue, consumer) if options.history is None else options.history
         note_settled(store, queue, consumer, n)
         moving = pc.equal(batch.column("outcome"), "move")
         if moving.true_count:
-            self._move(store, batch.filter(moving), done)
+            self._move(store, batch.filter(moving), done, history)
         for (outcome, later, why), ids in groups.items():
             if outcome == "commit":
-                store.commit(queue, consumer, ids, history=options.history)
+                store.commit(queue, consumer, ids, history=history)
             elif outcome == "dead":
-                store.move(queue, dead, tag=consumer, ids=ids, death=Death(why, 1, options.history))
+                store.move(queue, dead, tag=consumer, ids=ids, death=Death(why, 1, history))
             else:
                 give_back(
                     store,
@@ -342,11 +343,11 @@ class Settle(_Work):
                     max_tries=options.max_tries,
                     dead=dead,
                     reason=why,
-                    history=options.history,
+                    history=history,
                 )
             done.rows += len(ids)
 
-    def _move(self, store: Store, batch: pa.RecordBatch, done: Written) -> None:
+    def _move(self, store: Store, batch: pa.RecordBatch, done: Written, history: int) -> None:
         """Let messages go on to the queues in column `to`, with what other columns say of them that is not NULL."""
         queue, consumer = self.options.queue or "", self.options.consumer or ""
         if "to" not in batch.schema.names or batch.column("to").null_count:
@@ -363,7 +364,7 @@ class Settle(_Work):
                 for row, reason in error.rows.items():
                     reasons.setdefault(reason, []).append(part.column("id")[row].as_py())
                 for reason, ids in reasons.items():
-                    death = Death(reason, history=self.options.history)
+                    death = Death(reason, history=history)
                     store.move(queue, self.options.dead(queue), tag=consumer, ids=ids, death=death)
                 bad = pa.array(list(error.rows))
                 store.forward(queue, to, consumer, part.filter(pc.invert(pc.is_in(pa.array(range(len(part))), bad))))

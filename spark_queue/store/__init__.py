@@ -86,14 +86,16 @@ def _imported(path: str, scheme: str, extra: str) -> type[Store]:
     return found
 
 
-def open_store(url: str, *, patience: float = 5.0) -> Store:
-    """The store behind a URL.
+def open_store(url: str, *, patience: float = 5.0, create: bool = True) -> Store:
+    """Return the store behind a URL.
 
     It connects at its first operation, so this does no I/O; close it, or use `with`. `patience`: seconds to
-    keep trying while the database cannot be reached. Raises `OptionError` for a URL that cannot be meant and
-    `DriverMissing`.
+    keep trying while the database cannot be reached. `create`: whether that operation creates a SQLite file that is
+    missing; else it raises `OptionError`. Raises `OptionError` for a URL that cannot be meant and `DriverMissing`.
     """
-    return store_class(url)(url, patience=patience)
+    store = store_class(url)(url, patience=patience)
+    store.creates = create
+    return store
 
 
 def usable(options: QueueOptions) -> QueueOptions:

@@ -136,6 +136,7 @@ class Store(ABC):
         """
         self.url = self.resolve(url)
         self.patience = patience
+        self.creates = True  #: whether the first operation creates a database that is missing: a SQLite file
         self.retries = 0  #: how often something was tried again: the number that an operation gives is then a part
         #: A wait in vain: queue, believed until, due (monotonic s), and what had rung.
         self._in_vain: tuple[str, float, float | None, int] = ("", 0.0, None, 0)
@@ -748,14 +749,29 @@ class Store(ABC):
         """The buckets of the queue, the held ones too, or just this one, in order, as MESSAGES batches."""
 
     def queues(self) -> list[str]:
-        """The names of the queues that hold messages, sorted.
+        """Return the names of the queues, sorted.
 
-        An emptied one may be among them, a dropped one is not.
+        A queue is listed from its first message or consumer on, also when it is empty again, until it is dropped.
         """
-        return sorted(self._attempt(self._queues))
+        return sorted({*self._attempt(self._queues), *self.statistics_of_all()})
 
     @abstractmethod
-    def _queues(self) -> list[str]: ...
+    def _queues(self) -> list[str]:
+        """Return the names of those that hold messages or history; empty ones and the same name twice are allowed."""
+
+    def exists(self, queue: str) -> bool:
+        """Return whether `queues` lists this queue, at the cost of a look at one queue."""
+        if self.missing_database():
+            return False
+        self.write_counts()
+        views: tuple[View, ...] = "messages", "history"
+        return bool(self._attempt(self._statistics, queue)) or any(
+            next(self.peek(queue, view=view, rows=1), None) is not None for view in views
+        )
+
+    def missing_database(self) -> str:
+        """Return the sentence that says which file is missing; an empty text if none is, or if there is a server."""
+        return ""
 
     def server(self) -> str:
         """The name and the version of the database: `redis 7.0.15`."""
@@ -889,6 +905,7 @@ def set_layout(store: Store, queue: str, layout: Buckets | None) -> None:
         note = store.note(key)
         done = store.set_note(key, value, note.version if note else 0)
     store._layouts.pop(queue, None)
+    store.count(queue)  # a queue with a setting exists
 
 
 def refused(queue: str, batch: pa.RecordBatch, wrong: Mapping[int, str]) -> MessageError:

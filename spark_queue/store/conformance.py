@@ -897,8 +897,30 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         assert queue in store.queues()
         listed = store.queues()
         assert listed == sorted(listed)
-        store.drop(queue)
-        assert queue not in store.queues()
+
+    def test_a_queue_exists_from_its_first_message_until_it_is_dropped(
+        self, store: Store, peer: Store, queue: str
+    ) -> None:
+        def seen() -> list[tuple[bool, bool]]:
+            store.write_counts()
+            return [(one.exists(queue), queue in one.queues()) for one in (store, peer)]
+
+        assert seen() == [(False, False)] * 2
+        assert not list(store.peek(queue)) and store.sizes(queue) == Sizes(0, 0, 0)
+        assert seen() == [(False, False)] * 2, "a look creates nothing"
+        store.push(queue, pushes(["a"]))
+        assert seen() == [(True, True)] * 2
+        store.reserve(queue, "c/1", 1)
+        store.commit(queue, "c/1")
+        assert seen() == [(True, True)] * 2, "a drained queue stays"
+        peer.drop(queue)
+        assert seen() == [(False, False)] * 2
+
+    def test_a_queue_that_is_only_counted_exists(self, store: Store, peer: Store, queue: str) -> None:
+        store.count(queue)
+        store.write_counts()
+        assert peer.exists(queue) and queue in peer.queues()
+        assert not peer.exists(f"{queue}.other")
 
     # --- between queues -----------------------------------------------------------------------------------------
 

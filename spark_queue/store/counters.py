@@ -74,13 +74,14 @@ class Counters:
         self._pause = 0.0  # s until the next try, after one that failed
 
     def add(self, queue: str, **acts: int) -> None:
-        """Count acts on so many messages: `add("flights", put=100)`."""
+        """Count acts on so many messages: `add("flights", put=100)`. Without acts, a queue just has statistics."""
         if self._pid != os.getpid():
             self._begin()
         with self._lock:
-            for act, number in acts.items():
-                if number:
-                    self._counts.setdefault(queue, Counter())[act] += number
+            if not acts or any(acts.values()):
+                counted = self._counts.setdefault(queue, Counter())
+                for act, number in acts.items():
+                    counted[act] += number
             if self._counts and self._later is None:
                 self._write_in(self._pause or PERIOD)
 
@@ -99,7 +100,7 @@ class Counters:
                 counted, self._counts = self._counts, {}
                 self._write_no_more()
             counts = {queue: {act: n for act, n in acts.items() if n} for queue, acts in counted.items()}
-            counts = {queue: acts for queue, acts in counts.items() if acts}
+            counts = {queue: acts for queue, acts in counts.items() if acts or not counted[queue]}
             if not counts:
                 return
             try:

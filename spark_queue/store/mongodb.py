@@ -150,6 +150,10 @@ BAD_VALUE, MAJORITY_NOT_KNOWN_YET, QUERY_PLAN_KILLED, NAMESPACE_EXISTS = 2, 134,
 _inherited: list[MongoClient[Document]] = []
 
 
+#: What is said of options of a URL that may hold a secret.
+REFUSED = "MongoDB's driver does not know one of its options, or not with this value"
+
+
 def _refused(options: Sequence[str], text: str) -> str:
     """Say which option of a URL the driver refuses, and why: `text` is the driver's, which may not name it."""
     for number, one in enumerate(options):
@@ -159,7 +163,7 @@ def _refused(options: Sequence[str], text: str) -> str:
             # A raw & in a secret before it makes the rest of that secret look like an option.
             if (name := named(one)) and all(map(is_harmless, options[:number])):
                 return f"its option {name!r}: {text}"
-            return "MongoDB's driver knows no such option, or not with this value"
+            return REFUSED
     return text
 
 
@@ -212,7 +216,8 @@ class MongoStore(SignallingStore):
             database = parse_uri(plain)["database"]
         except (OSError, ValueError, PyMongoError) as error:
             if isinstance(error, OSError | ConfigurationError) and not isinstance(error, InvalidURI):
-                text = _refused(kept, scrub(str(error), address.url))
+                # With an @ in the query, what looks like an option may be a part of the password.
+                text = REFUSED if "@" in options else _refused(kept, scrub(str(error), address.url))
                 raise OptionError(f"option 'url': {text}", option="url") from None
             # The text of the others may quote a part of the password.
             raise OptionError(
@@ -741,8 +746,8 @@ class MongoStore(SignallingStore):
             UpdateOne(
                 {"_id": self._counted_as(queue)},
                 {
-                    "$inc": {f"counters.{act}": number for act, number in acts.items()},
                     "$setOnInsert": {"ns": self.ns, "name": queue, "opts": {}},
+                    **({"$inc": {f"counters.{act}": number for act, number in acts.items()}} if acts else {}),
                 },
                 upsert=True,
             )

@@ -64,3 +64,22 @@ def settled(store: Store, queue: str, consumer: str) -> int:
 
 def _settled_key(queue: str, consumer: str) -> str:
     return about(queue, "settled", consumer)
+
+
+def set_history(store: Store, queue: str, consumer: str, history: int) -> None:
+    """Note for how many ms the stream of a consumer keeps what it has processed, so that `settle` does the same.
+
+    `drop` removes the note with the queue.
+    """
+    key = about(queue, "history", consumer)
+    while (note := store.note(key)) is not None or history:
+        if note is not None and note.value["history"] == history:
+            return
+        if store.set_note(key, {"v": 1, "history": history} if history else None, note.version if note else 0):
+            return
+
+
+def history_of(store: Store, queue: str, consumer: str) -> int:
+    """Return that number of ms; 0 if there is no such stream, or if it keeps nothing."""
+    note = store.note(about(queue, "history", consumer))
+    return note.value["history"] if note else 0

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import os
 import sqlite3
 import threading
@@ -27,9 +28,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_queue import message
-from spark_queue.buckets import Record, are_buckets, fitting, rows_of, weigh
 from spark_queue.address import mask
-from spark_queue.errors import OptionError, StoreError, StoreUnavailable
+from spark_queue.buckets import Record, are_buckets, fitting, rows_of, weigh
+from spark_queue.errors import OptionError, StoreError, StoreUnavailable, near
 from spark_queue.store.base import PAGE_BYTES, PAGE_ROWS, Store
 from spark_queue.store.counters import ACTS, Counts, Statistics
 from spark_queue.store.facts import (
@@ -133,6 +134,8 @@ GLANCE = 0.002
 BUSY = 10.0
 
 
+log = logging.getLogger(__name__)
+
 #: File systems of other machines.
 REMOTE = {"9p", "afs", "ceph", "cifs", "glusterfs", "lustre", "nfs", "nfs4", "smb3", "smbfs"}
 
@@ -164,7 +167,16 @@ class SqliteStore(Store):
 
     # --- the connection -----------------------------------------------------------------------------------------
 
+    def missing_database(self) -> str:
+        path = Path(self._path)
+        if path.exists():
+            return ""
+        others = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
+        return f"there is no file {str(path)!r}{near(path.name, others) or ': check the URL'}"
+
     def _open(self) -> sqlite3.Connection:
+        if not self.creates and (sentence := self.missing_database()):
+            raise OptionError(sentence, option="url")
         if not Path(self._path).parent.is_dir():
             raise StoreError(f"{self.url}: the folder {str(Path(self._path).parent)!r} does not exist", url=self.url)
         opened = sqlite3.connect(self._path, timeout=BUSY, isolation_level=None, check_same_thread=False)
@@ -200,6 +212,8 @@ class SqliteStore(Store):
                 opened.execute(statement)
         opened.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         opened.execute("COMMIT")
+        if version == 0:
+            log.info("created %s", self._path)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -651,11 +665,7 @@ class SqliteStore(Store):
 
     def _queues(self) -> list[str]:
         with self._looking() as db:
-            found = db.execute(
-                "SELECT name FROM queue WHERE EXISTS (SELECT 1 FROM message WHERE message.queue = queue.id) "
-                "OR EXISTS (SELECT 1 FROM history WHERE history.queue = queue.id)"
-            )
-            return [name for (name,) in found]
+            return [name for (name,) in db.execute("SELECT name FROM queue")]
 
     # --- housekeeping -------------------------------------------------------------------------------------------
 

@@ -233,7 +233,7 @@ class Query:
 
     def dies(self) -> None:
         """Let its process be gone: another one may run its consumer at once."""
-        if self.offsets:
+        if self.offsets and self.options.get("mode") != "log":  # what nobody reserves has no owner
             with open_store(self.options["url"]) as store:
                 revoke(store, self.options["queue"], self.offsets[-1]["consumer"])
 

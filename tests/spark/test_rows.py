@@ -44,10 +44,6 @@ def test_a_snapshot_shows_all_and_changes_nothing(any_url, name):
         assert (sizes.ready, sizes.scheduled, sizes.reserved) == (2, 1, 1)
 
 
-def test_a_queue_that_does_not_exist_is_empty(any_url, name):
-    assert read(any_url, name) == []
-
-
 @pytest.mark.parametrize(
     ("form", "kind", "values"),
     [

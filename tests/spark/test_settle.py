@@ -253,3 +253,32 @@ def test_settle_refuses_what_it_does_not_know(any_url, name, held):
     with pytest.raises(OptionError, match="option 'consumer' is missing"):
         Write(outcomes(held, "commit").schema, url=any_url, queue=name, operation="settle")
     assert sizes(any_url, name).reserved == 8
+
+
+@pytest.mark.parametrize(
+    ("stream", "settles", "kept"), [("1h", {}, True), ("1h", {"history": "0s"}, False), ("0s", {}, False)]
+)
+def test_settle_keeps_a_history_as_its_stream_does_unless_it_says_otherwise(any_url, name, stream, settles, kept):
+    fill(any_url, name, 3)
+    seen = []
+
+    def work(batch):
+        seen.append({row["id"] for row in batch.rows})
+        ways = ["commit", "dead", "rollback"]
+        settle(outcomes(sorted(seen[-1]), ways), any_url, name, consumer="rechecks", maxTries="1", **settles)
+
+    Query(work, url=any_url, queue=name, consumer="rechecks", history=stream, numPartitions="1").run()
+    with open_store(any_url) as store:
+        told = {row["id"] for batch in store.peek(name, view="history") for row in batch.to_pylist()}
+    assert told == (seen[0] if kept else set())
+
+
+def test_settle_follows_its_stream_when_that_keeps_a_history_no_more(any_url, name):
+    for history in ("1h", "0s"):
+        fill(any_url, name, 1)
+        work = lambda batch: settle(outcomes([row["id"] for row in batch.rows], "commit"), any_url, name)  # noqa: E731
+        Query(work, url=any_url, queue=name, consumer="etl", history=history).run()
+    with open_store(any_url) as store:
+        assert sum(batch.num_rows for batch in store.peek(name, view="history")) == 1
+        store.drop(name)
+        assert not store.notes(f"queue/{name}/"), "the note goes with the queue"

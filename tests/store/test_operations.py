@@ -29,8 +29,9 @@ from spark_queue import (
     trim,
 )
 from spark_queue.message import messages, pushes
-from spark_queue.operations import Recovered, Sink, by_hand, common, doctor, levels, suggest
+from spark_queue.operations import Recovered, Sink, by_hand, doctor, levels, suggest
 from spark_queue.store import owner
+from spark_queue.store.existence import check_exists
 from spark_queue.store.facts import Note, about
 from spark_queue.store.ledger import PREFIX, Ledger, forget, ledger_of, stage_of
 from spark_queue.store.log import Log
@@ -161,7 +162,7 @@ def test_force_leaves_other_runs_alone(url, store, name, living):
 def test_a_release_of_nothing_is_told_apart_from_a_wrong_name(url, store, name):
     fill(store, name, 1)
     store.reserve(name, "nightly/3fa9c1/1", 1, lease=None)
-    with pytest.raises(OptionError, match=f"no queue '{name}x', or it is empty; did you mean .*'{name}'"):
+    with pytest.raises(OptionError, match=f"queue '{name}x' does not exist in .*; did you mean .*'{name}'"):
         release(url, f"{name}x", "nightly")
     assert release(url, name, "nigthly") == 0
     assert suggest(url, name, "nigthly") == "; did you mean 'nightly'?"
@@ -318,9 +319,9 @@ def test_each_letter_goes_where_it_came_from_or_where_it_is_sent(url, store, nam
 def test_a_redrive_to_a_queue_that_does_not_exist_needs_create(url, store, name):
     fill(store, name, 1)
     bury(store, name, 1)
-    with pytest.raises(OptionError, match=f"no queue '{name}x', or it is empty.*create.*did you mean .*'{name}'"):
+    with pytest.raises(OptionError, match=f"queue '{name}x' does not exist.*did you mean .*'{name}'.* use --create"):
         redrive(url, name, to=f"{name}x")
-    with pytest.raises(OptionError, match="no queue"):
+    with pytest.raises(OptionError, match="does not exist.*To create it, use --create"):
         redrive(url, name, to=f"{name}.other", dry_run=True)
     assert store.sizes(f"{name}.dead").total == 1
     assert redrive(url, name, to=f"{name}.other", create=True) == {f"{name}.other": 1}
@@ -536,7 +537,7 @@ def test_a_password_is_not_shown(store, name):
     store.now()  # it is connected
     store.url = "redis://me:secret@host/0"
     with pytest.raises(OptionError) as error:
-        common.check_exists(store, name)
+        check_exists(store, name)
     assert "secret" not in str(error.value) and "redis://me:***@host/0" in str(error.value)
 
 

@@ -23,7 +23,7 @@ def test_defaults_are_those_of_the_table():
     assert options.max_records_per_trigger == 10_000
     assert options.reserve_timeout == 120_000
     assert options.delivery == "at-least-once"
-    assert (options.wait_timeout, options.history, options.retry_timeout) == (1_000, 0, 30_000)
+    assert (options.wait_timeout, options.history_ms, options.retry_timeout) == (1_000, 0, 30_000)
     assert options.dead("flights") == "flights.dead"
 
 
@@ -130,11 +130,16 @@ def test_an_operation_that_is_none_is_told():
         role_of_write({"operation": "setle"})
 
 
-def test_the_readme_shows_the_table_of_options():
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    assert table() in readme, (
-        "run: python -c 'from spark_queue.options import table; print(table())' and put it in README.md"
+def test_the_docs_show_the_table_of_options():
+    page = (Path(__file__).parents[2] / "docs" / "options.md").read_text()
+    assert table() in page, (
+        "run: python -c 'from spark_queue.options import table; print(table())' and put it in docs/options.md"
     )
+
+
+def test_a_read_fails_if_its_queue_is_missing_unless_it_is_a_stream():
+    assert parse("snapshot").fail_if_missing and not parse("snapshot", failIfMissing="false").fail_if_missing
+    assert not parse().fail_if_missing and parse(failIfMissing="true").fail_if_missing
 
 
 def test_what_follows_from_the_delivery():
