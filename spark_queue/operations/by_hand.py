@@ -294,12 +294,12 @@ def _reserve(
     end = float("inf") if timeout is None else time.monotonic() + timeout
     looked = False
     while not store.reserve(queue, tag, limit, lease=None if lease is None else round(lease * 1000)):
-        if not looked:
-            expect(store, queue, fail=False)
-            looked = True
         left = end - time.monotonic()
         if left <= 0:
             return []
+        if not looked:
+            expect(store, queue, fail=False)
+            looked = True
         store.wait(queue, round(min(left, 60) * 1000))
     return list(_held(store, queue, tag))
 
