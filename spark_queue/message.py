@@ -548,6 +548,10 @@ def _are_plain(ids: pa.Array) -> bool:
 _AT_ONCE = 1000
 
 
+#: How the rule begins that a payload breaks which is not JSON.
+NOT_JSON = "its payload is not JSON"
+
+
 def faults(batch: pa.RecordBatch, largest: int) -> dict[int, str]:
     """The rows of a PUSHES batch that break a rule of every store, with the rule; empty where all is well.
 
@@ -588,7 +592,7 @@ def faults(batch: pa.RecordBatch, largest: int) -> dict[int, str]:
             try:
                 orjson.loads(text) if form == "json" else text.decode()
             except orjson.JSONDecodeError as error:
-                wrong[row] = f"its payload is not JSON ({error})"
+                wrong[row] = f"{NOT_JSON} ({error})"
             except UnicodeDecodeError as error:
                 wrong[row] = f"its payload is not UTF-8 text ({error.reason} at byte {error.start})"
     return dict(sorted(wrong.items()))

@@ -15,6 +15,7 @@ from spark_queue.spark.consumer import cores
 from spark_queue.spark.log import LogReader, log_of, shared
 from spark_queue.spark.reader import is_there
 from spark_queue.spark.schema import Shaper, shaper
+from spark_queue.spark.sentence import sentence_first
 from spark_queue.spark.stream import Planner, QueueStream
 from spark_queue.store import open_store
 from spark_queue.store.base import spread
@@ -33,6 +34,7 @@ class PiecesPartition(InputPartition):
         self.reader = reader
 
 
+@sentence_first
 class LogStream(QueueStream):
     """A reader of a log."""
 
@@ -47,6 +49,7 @@ class LogStream(QueueStream):
         return fetched(self.options, shaper(self.schema, self.options), partition)
 
 
+@sentence_first
 class LogSnapshot(DataSourceReader):
     """Reads all messages that are retained, changing nothing; what nobody has sealed yet is not among them."""
 

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from spark_queue.message import TOLD
 from spark_queue.options import QueueOptions
 from spark_queue.spark.schema import shaper
+from spark_queue.spark.sentence import sentence_first
 from spark_queue.store import open_store
 from spark_queue.store.existence import check_exists, exists
 from spark_queue.store.facts import Condition, View
@@ -57,6 +58,7 @@ def is_there(options: QueueOptions) -> bool:
         return exists(store, queue)
 
 
+@sentence_first
 class SnapshotReader(DataSourceReader):
     """Reads all messages of a queue as they are at one moment, reserved ones included."""
 
@@ -79,6 +81,7 @@ class SnapshotReader(DataSourceReader):
                 yield shape(batch, None)
 
 
+@sentence_first
 class FilteringReader(SnapshotReader):
     """Lets the store do the filtering, but by payload and headers."""
 

@@ -180,6 +180,14 @@ def _check_columns(schema: StructType, columns: Mapping[str, DataType], options:
             )
 
 
+#: What to do about columns that a write needs.
+_TO_PAYLOAD = "put your columns into one, as to_json(struct(*)) AS payload"
+_REMEDIES = {
+    "payload": _TO_PAYLOAD,
+    "queue": 'name the queue in option("queue", …), or that of each row in a column',
+}
+
+
 def check_write_schema(
     schema: StructType, columns: dict[str, tuple[type[DataType], ...]], needed: Sequence[str]
 ) -> None:
@@ -187,11 +195,11 @@ def check_write_schema(
     for field in schema.fields:
         name, kind = field.name, field.dataType
         if name not in columns:
-            raise SchemaError(
-                f"column {name!r} cannot be written to a queue"
-                f"{near(name, columns) or '; the columns are ' + ', '.join(columns)}",
-                column=name,
-            )
+            hint = near(name, columns)
+            if "payload" in needed and "payload" not in schema.names and "'payload'" not in hint:
+                hint = f"; {_TO_PAYLOAD}"
+            hint = hint or f"; the columns are {', '.join(columns)}"
+            raise SchemaError(f"column {name!r} cannot be written to a queue{hint}", column=name)
         wanted = " or ".join(one.typeName() for one in columns[name])
         if name == "headers":  # whether its values may be NULL does not matter
             wanted = _HEADERS.simpleString()
@@ -201,8 +209,9 @@ def check_write_schema(
             writer_of(kind, name)
     for name in needed:
         if name not in schema.names:
+            remedy = f": {_REMEDIES[name]}" if name in _REMEDIES else ""
             raise SchemaError(
-                f"column {name!r} is missing; the DataFrame has {', '.join(schema.names) or 'no columns'}",
+                f"column {name!r} is missing{remedy}; the DataFrame has {', '.join(schema.names) or 'no columns'}",
                 column=name,
             )
 

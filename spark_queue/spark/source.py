@@ -11,11 +11,13 @@ from spark_queue.options import EXACTLY_ONCE, READERS, QueueOptions, Role, role_
 from spark_queue.spark.log_stream import LogSnapshot, LogStream
 from spark_queue.spark.reader import snapshot_reader
 from spark_queue.spark.schema import check_read_schema, read_schema
+from spark_queue.spark.sentence import sentence_first
 from spark_queue.spark.stream import QueueStream
 from spark_queue.spark.writer import BatchWriter, Publish, Push, Settle, StreamWriter
 from spark_queue.store import usable
 
 
+@sentence_first
 class QueueDataSource(DataSource):
     """A queue as a source and a sink, for batches and streams.
 

@@ -22,6 +22,7 @@ from spark_queue.spark.consumer import Consumer
 from spark_queue.spark.inputs import Inputs
 from spark_queue.spark.limits import SupportsTriggerAvailableNow, most_of
 from spark_queue.spark.schema import joiner, shaper
+from spark_queue.spark.sentence import sentence_first
 from spark_queue.spark.share import Rows, Share, fetched, side_by_side
 
 
@@ -56,6 +57,7 @@ class SharePartition(InputPartition):
         self.share = share
 
 
+@sentence_first
 class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A consumer of a queue, or of several.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +20,7 @@ from spark_queue.errors import FencedError, MessageError, QueueError, SchemaErro
 from spark_queue.options import QueueOptions
 from spark_queue.spark.rows import NewIds, batches_of, changes, delays, named, obituary, pushes, together
 from spark_queue.spark.schema import PUSH, SETTLE, check_write_schema
+from spark_queue.spark.sentence import sentence_first
 from spark_queue.spark.worker import Behind
 from spark_queue.store import open_store
 from spark_queue.store.base import Store
@@ -156,7 +157,7 @@ class Push(_Work):
                 put(ns, queue, rows)
             except MessageError as error:  # a store may find more once the rules of all stores are kept
                 if self.options.on_bad_row == "fail" or not error.rows:
-                    raise
+                    raise _with_remedy(error) from error
                 bad = pa.array(list(error.rows))
                 reasons = list(error.rows.values())
                 put(ns, self.options.dead(queue), obituary(queue, rows.take(bad), reasons))
@@ -184,6 +185,14 @@ class Push(_Work):
                 id = part.column("id")[0].as_py()
                 raise MessageError(f"row with id {id!r}: option 'urls' has no database {name!r}{near(name, urls)}")
             yield (name, own), part
+
+
+def _with_remedy(error: MessageError) -> MessageError:
+    """Return the error for rows that cannot become messages; if a payload is not JSON, with what to do about that."""
+    if not any(rule.startswith(message.NOT_JSON) for rule in error.rows.values()):
+        return error
+    remedy = "for plain text set payloadFormat=text; to write columns as JSON, to_json(struct(*)) AS payload"
+    return MessageError(f"{error}; {remedy}", **cast("dict[str, Any]", error.facts))
 
 
 class Publish(Push):
@@ -373,6 +382,7 @@ class Settle(_Work):
             done.rows += part.num_rows
 
 
+@sentence_first
 class BatchWriter(DataSourceArrowWriter):
     """`df.write`."""
 
@@ -389,6 +399,7 @@ class BatchWriter(DataSourceArrowWriter):
         self.work.abort(messages)
 
 
+@sentence_first
 class RowWriter(DataSourceStreamWriter):
     """`df.writeStream` on Spark 4.0, which gives rows."""
 
@@ -408,6 +419,7 @@ class RowWriter(DataSourceStreamWriter):
 try:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
 
+    @sentence_first
     class StreamWriter(DataSourceStreamArrowWriter, RowWriter):
         """`df.writeStream`, which gives Arrow batches."""
 
