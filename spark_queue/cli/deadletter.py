@@ -1,4 +1,4 @@
-"""Dead letters: shown, and sent back where they came from."""
+"""Dead letters: show them, and move them back."""
 
 from __future__ import annotations
 
@@ -7,23 +7,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from spark_queue.cli.late import operations
 from spark_queue.cli.parse import Command, Ids, Json, Url, app, argument, flag, group, moment, option
-from spark_queue.cli.show import LONG, Progressing, cut, dumped, listed, plural, say, show, tell
+from spark_queue.cli.show import LONG, Progressing, cut, dumped, listed, say, show, tell
+from spark_queue.words import plural
 
 if TYPE_CHECKING:
     from spark_queue.operations import DeadLetter
 
 
-deadletter = group("Dead letters: messages that failed for good.")
+deadletter = group("List and redrive dead letters: messages that failed too often.")
 app.add_typer(deadletter, name="deadletter")
 
-# Which dead letters are meant.
-Of = Annotated[str | None, argument("QUEUE", "The queue in which they failed.")]
-Dead = Annotated[str | None, option("--dead", "Q", "The queue they lie in (default: <queue>.dead).")]
-Reason = Annotated[str | None, option("--reason", "TEXT", "Their error contains this.")]
+# Which dead letters.
+Of = Annotated[str | None, argument("QUEUE", "The queue in which the messages failed.")]
+Dead = Annotated[str | None, option("--dead", "Q", "The dead-letter queue (default: <queue>.dead).")]
+Reason = Annotated[str | None, option("--reason", "TEXT", "Only those whose error contains this text.")]
 Since = Annotated[
-    Any, option("--since", "WHEN", "They died at 2026-01-31T12:00 (UTC) or later; 2h: ago.", parser=moment)
+    Any,
+    option(
+        "--since", "WHEN", "Only those that failed since 2026-01-31T12:00 (UTC), or in the last 2h.", parser=moment
+    ),
 ]
-Until = Annotated[Any, option("--until", "WHEN", "They died before that.", parser=moment)]
+Until = Annotated[Any, option("--until", "WHEN", "Only those that failed before that.", parser=moment)]
 
 
 @deadletter.command("list", cls=Command)
@@ -35,15 +39,13 @@ def deadletter_list(
     reason: Reason = None,
     since: Since = None,
     until: Until = None,
-    limit: Annotated[
-        int, option("--limit", "N", f"The oldest ones, at most so many (default: {LONG}).", min=1)
-    ] = LONG,
+    limit: Annotated[int, option("--limit", "N", f"Maximum number: the oldest (default: {LONG}).", min=1)] = LONG,
     json: Json = False,
 ) -> None:
-    """Show dead letters, the oldest first."""
+    """Show dead letters, oldest first."""
     filters = operations.Filters(dead=dead, ids=id, reason=reason, since=since, until=until, limit=limit + 1)
     letters = operations.dead_letters(url, queue, **filters)
-    heads = ("id", "died (UTC)", "from", "tries", "error", "payload")
+    heads = ("id", "failed (UTC)", "from", "tries", "error", "payload")
     listed(letters, limit, "dead letter", heads, _letter, json=json)
     if not letters:
         _no_letters(url, queue, dead)
@@ -56,26 +58,28 @@ def _letter(one: DeadLetter) -> Sequence[object]:
 
 def _no_letters(url: str, queue: str | None, dead: str | None) -> None:
     name = dead or f"{queue}.dead"
-    say(f"no such dead letters in {name}{operations.suggest(url, dead or queue or '')}")
+    say(f"no dead letters of this kind in {name}{operations.suggest(url, dead or queue or '')}")
 
 
 @deadletter.command("redrive", cls=Command)
 def deadletter_redrive(
     url: Url,
     queue: Of = None,
-    to: Annotated[str | None, option("--to", "Q", "Where they go (default: where each came from).")] = None,
-    create: Annotated[bool, flag("--create", help="Make that queue, if there is none.")] = False,
-    rate: Annotated[float | None, option("--rate", "N", "Move at most so many a second.")] = None,
-    dry_run: Annotated[bool, flag("--dry-run", help="Move nothing, and tell what would be moved.")] = False,
+    to: Annotated[
+        str | None, option("--to", "Q", "The queue to move them to (default: the queue that each came from).")
+    ] = None,
+    create: Annotated[bool, flag("--create", help="Create that queue if it does not exist.")] = False,
+    rate: Annotated[float | None, option("--rate", "N", "Maximum number of messages per second.")] = None,
+    dry_run: Annotated[bool, flag("--dry-run", help="Show what would be moved, and move nothing.")] = False,
     dead: Dead = None,
     id: Ids = None,
     reason: Reason = None,
     since: Since = None,
     until: Until = None,
-    limit: Annotated[int | None, option("--limit", "N", "The oldest ones, at most so many.", min=1)] = None,
+    limit: Annotated[int | None, option("--limit", "N", "Maximum number: the oldest.", min=1)] = None,
     json: Json = False,
 ) -> None:
-    """Move dead letters back into the queues they came from, where their tries start at 0."""
+    """Move dead letters back to their queues; their tries start at 0."""
     filters = operations.Filters(dead=dead, ids=id, reason=reason, since=since, until=until, limit=limit)
     name = dead or f"{queue}.dead"
     with Redriving() as seen:
@@ -90,18 +94,18 @@ def deadletter_redrive(
     if not moved:
         _no_letters(url, queue, dead)
     if seen.found > seen.moved:
-        say(f"{plural(seen.found - seen.moved, 'dead letter')} passed over: somebody holds them, or they are gone")
+        say(f"{plural(seen.found - seen.moved, 'dead letter')} skipped: reserved by a consumer, or gone")
 
 
 class Redriving:
-    """What is seen of a redrive: a bar on a terminal, and where it ended, if it was cut short."""
+    """Shows a redrive: a bar on a terminal, and how far it came if it was interrupted."""
 
     def __init__(self) -> None:
         self.moved = self.found = 0
         self._bar = Progressing("redriving")
 
     def step(self, moved: int, found: int) -> None:
-        """So many were moved, of those found."""
+        """Show that `moved` of `found` dead letters were moved."""
         self.moved, self.found = moved, found
         self._bar.step(moved, found)
 
@@ -112,4 +116,4 @@ class Redriving:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._bar.__exit__()
         if kind is not None and self.found:
-            say(f"{self.moved:,} of {plural(self.found, 'dead letter')} were moved; the same call moves the rest")
+            say(f"moved {self.moved:,} of {plural(self.found, 'dead letter')}; to move the rest, repeat the call")

@@ -1,4 +1,4 @@
-"""Whether everything is there."""
+"""Checks of this machine and of a database."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIGNS = {"good": ("ok", "green"), "worry": ("!", "yellow"), "bad": ("FAILED", "b
 def look(url: MaybeUrl = None, json: Json = False) -> None:
     """Check this machine and a database.
 
-    And say what to do. Exit code 1 where something failed.
+    Each line that needs attention is followed by what to do. Exit code 1 if a check failed.
     """
     found = []
     for one in doctor.examine(url):

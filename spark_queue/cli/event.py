@@ -1,4 +1,4 @@
-"""Events: made, taken, executed, and looked after."""
+"""Events: create, take, execute and repair them."""
 
 from __future__ import annotations
 
@@ -11,48 +11,49 @@ import typer
 
 from spark_queue.cli.late import events
 from spark_queue.cli.parse import Command, Json, Queue, Url, Yes, app, argument, flag, group, option, seconds
-from spark_queue.cli.show import LONG, confirm, cut, dumped, listed, plural, say, show, table, tell
-from spark_queue.errors import UsageError
+from spark_queue.cli.show import LONG, confirm, cut, dumped, listed, say, show, table, tell
+from spark_queue.errors import UsageError, unreadable
+from spark_queue.words import plural
 
 if TYPE_CHECKING:
     from spark_queue.event import Event
     from spark_queue.events import Events, Known, Record
 
-event = group("Events: messages that have a source, a type, URIs and a status, for executors to work on.")
+event = group("Create, execute and inspect events: messages that executors process.")
 app.add_typer(event, name="event")
 
 Conf = Annotated[
     list[Path] | None,
-    option("--conf", "FILE", "A file that declares executors, heartbeats or settings; repeatable."),
+    option("--conf", "FILE", "A file with executors, heartbeats or settings; repeatable."),
 ]
-EventIds = Annotated[list[str], argument("ID", "The ids of events.")]
+EventIds = Annotated[list[str], argument("ID", "Ids of events.")]
 
 
 @event.command("create", cls=Command)
 def event_create(
     url: Url,
     queue: Queue,
-    source: Annotated[str, argument("SOURCE", "Where it comes from, mostly a URI.")],
-    type: Annotated[str, argument("TYPE", "What has happened, mostly a URI.")],
-    uri: Annotated[list[str] | None, option("--uri", "URI", "What it is about; repeatable.")] = None,
+    source: Annotated[str, argument("SOURCE", "The source of the event, usually a URI.")],
+    type: Annotated[str, argument("TYPE", "The type of the event, usually a URI.")],
+    uri: Annotated[list[str] | None, option("--uri", "URI", "A URI that the event is about; repeatable.")] = None,
     uris: Annotated[
-        typer.FileText | None, option("--uris", "FILE", "What it is about, one a line; - is stdin.")
+        typer.FileText | None, option("--uris", "FILE", "A file of such URIs, one per line; - is stdin.")
     ] = None,
-    payload: Annotated[str | None, option("--payload", "JSON", "An object, a list or a value in JSON.")] = None,
-    text: Annotated[str | None, option("--text", "TEXT", "The payload as it is: text, or XML.")] = None,
+    payload: Annotated[str | None, option("--payload", "JSON", "The payload in JSON.")] = None,
+    text: Annotated[str | None, option("--text", "TEXT", "The payload as text or XML.")] = None,
     max_uris: Annotated[
-        int | None, option("--max-uris", "N", "Several events, each about so many at most.", min=1)
+        int | None, option("--max-uris", "N", "Maximum number of URIs per event; more URIs make more events.", min=1)
     ] = None,
-    priority: Annotated[bool, flag("--priority", help="It is taken before all without.")] = False,
+    priority: Annotated[bool, flag("--priority", help="Take it before events without priority.")] = False,
     conf: Conf = None,
     json: Json = False,
 ) -> None:
-    """Make an event, or, of more URIs than one may have, several."""
+    """Create an event; with many URIs, several."""
     about = [*(uri or []), *(line.strip() for line in uris or () if line.strip())]
     with _opened(url, queue, conf) as found:
         most = max_uris or found.settings.max_uris
         value = _value(payload, text)
-        if about or uris is not None:  # a file of URIs that is empty is about nothing, so there is nothing to do
+        if about or uris is not None:  # an empty file of URIs makes no event
             ids = found.create_batch(source, type, value, about, max_uris=most, priority=priority)
         else:
             ids = [found.create(source, type, value, priority=priority)]
@@ -62,18 +63,21 @@ def event_create(
         for id in ids:
             show(id)
     if not ids:
-        say("no URIs, so no event was made")
+        say("no URIs: no event was created")
 
 
 @event.command("take", cls=Command)
 def event_take(
     url: Url,
     queue: Queue,
-    count: Annotated[int | None, option("--count", "N", "At most so many (default: 10).", min=1)] = None,
+    count: Annotated[int | None, option("--count", "N", "Maximum number of events (default: 10).", min=1)] = None,
     conf: Conf = None,
     json: Json = False,
 ) -> None:
-    """Take new events, which are pending then: those with priority first, then the oldest."""
+    """Take new events: their status becomes pending.
+
+    Events with priority come first, then the oldest. Exit code 1 if no event is new.
+    """
     with _opened(url, queue, conf) as found:
         taken = found.take(count)
     if json:
@@ -82,13 +86,13 @@ def event_take(
         for one in taken:
             show(one.id)
     if not taken:
-        say(f"no event of {queue} is new")
+        say(f"{queue} has no new events")
         raise typer.Exit(1)
 
 
 @event.command("execute", cls=Command)
 def event_execute(url: Url, queue: Queue, ids: EventIds, conf: Conf = None, json: Json = False) -> None:
-    """Execute events that are pending, one after the other, in this process."""
+    """Execute pending events in this process, one after the other."""
     with _opened(url, queue, conf) as found:
         told = found.execute(ids)
     _tell_statuses(told, json)
@@ -96,7 +100,7 @@ def event_execute(url: Url, queue: Queue, ids: EventIds, conf: Conf = None, json
 
 @event.command("status", cls=Command)
 def event_status(url: Url, queue: Queue, ids: EventIds, json: Json = False) -> None:
-    """Show the status of events."""
+    """Show the status of events. Exit code 1 if one is unknown."""
     with _opened(url, queue, None) as found:
         told = found.status(ids)
     _tell_statuses(told, json)
@@ -116,25 +120,28 @@ def _tell_statuses(told: dict[str, str | None], json: bool) -> None:
 def event_list(
     url: Url,
     queue: Queue,
-    status: Annotated[str | None, option("--status", "S", "With this status (default: any).")] = None,
+    status: Annotated[str | None, option("--status", "S", "Only events with this status.")] = None,
     older_than: Annotated[
-        Any, option("--older-than", "PT1H", "They have had it for longer; with --status.", parser=seconds)
+        Any,
+        option(
+            "--older-than", "PT1H", "Only events that have had the status of --status for longer.", parser=seconds
+        ),
     ] = "0s",
-    limit: Annotated[int, option("--limit", "N", f"At most so many (default: {LONG}).", min=1)] = LONG,
+    limit: Annotated[int, option("--limit", "N", f"Maximum number of events (default: {LONG}).", min=1)] = LONG,
     json: Json = False,
 ) -> None:
-    """Show events, with their statuses."""
+    """Show events and their statuses."""
     with _opened(url, queue, None) as found:
         if status is None:
             if older_than:
-                raise UsageError("--older-than goes with --status: it tells how long an event has had it")
+                raise UsageError("--older-than needs --status: it is how long an event has had that status")
             known = sorted(found.all(), key=lambda one: (one.event.created, one.event.id))
         else:
             known = [*found.get(found.find(status, round(older_than * 1000), limit + 1)).values()]
     heads = ("id", "status", "created (UTC)", "type", "source", "URIs", "payload")
     listed(known, limit, "event", heads, _row, json=json, plain=_told)
     if not known:
-        say(f"no such events in {queue}")
+        say(f"{queue} has no events of this kind")
 
 
 def _told(one: Known) -> dict[str, Any]:
@@ -149,7 +156,7 @@ def _row(one: Known) -> Sequence[object]:
 
 @event.command("summary", cls=Command)
 def event_summary(url: Url, queue: Queue, json: Json = False) -> None:
-    """Show how many events have which status."""
+    """Show the number of events by status."""
     with _opened(url, queue, None) as found:
         told = found.summary()
     if json:
@@ -160,7 +167,7 @@ def event_summary(url: Url, queue: Queue, json: Json = False) -> None:
 
 @event.command("reset", cls=Command)
 def event_reset(url: Url, queue: Queue, ids: EventIds, json: Json = False) -> None:
-    """Make events new again, whatever their status."""
+    """Set the status of events to new."""
     with _opened(url, queue, None) as found:
         done = found.reset(ids)
     _tell_done(done, "reset", json)
@@ -171,10 +178,10 @@ def event_fail(
     url: Url,
     queue: Queue,
     ids: EventIds,
-    reason: Annotated[str, option("--reason", "TEXT", "Why, for the log.")] = "",
+    reason: Annotated[str, option("--reason", "TEXT", "The reason, for the log.")] = "",
     json: Json = False,
 ) -> None:
-    """Make events failed that have not ended."""
+    """Set the status of events that have not ended to failed."""
     with _opened(url, queue, None) as found:
         done = found.fail(ids, reason)
     _tell_done(done, "failed", json)
@@ -184,7 +191,7 @@ def event_fail(
 def event_clear(
     url: Url, queue: Queue, ids: EventIds, conf: Conf = None, yes: Yes = False, json: Json = False
 ) -> None:
-    """Delete events, whatever their status; the log tells it."""
+    """Delete events of any status; the log records it."""
     if not yes:
         confirm(f"Delete {plural(len(set(ids)), 'event')} of {queue}?")
     with _opened(url, queue, conf) as found:
@@ -203,16 +210,18 @@ def _tell_done(done: int, what: str, json: bool) -> None:
 def event_log(
     url: Url,
     queue: Queue,
-    limit: Annotated[int, option("--limit", "N", f"The oldest, at most so many (default: {LONG}).", min=1)] = LONG,
+    limit: Annotated[
+        int, option("--limit", "N", f"Maximum number of records: the oldest (default: {LONG}).", min=1)
+    ] = LONG,
     json: Json = False,
 ) -> None:
-    """Show what was done to events, and by whom, the oldest first."""
+    """Show the log of a queue's events, oldest first."""
     with _opened(url, queue, None) as found:
         records = found.log.records(limit + 1)
     heads = ("time (UTC)", "what", "from", "to", "events", "by", "error")
     listed(records, limit, "record", heads, _record, json=json)
     if not records:
-        say(f"the log of {queue} is empty")
+        say(f"the event log of {queue} is empty")
 
 
 def _record(one: Record) -> Sequence[object]:
@@ -230,9 +239,9 @@ def event_heartbeat(
     conf: Conf = None,
     json: Json = False,
 ) -> None:
-    """Make the events of a heartbeat, as an outside scheduler wants it."""
+    """Create the events of a heartbeat once, for a scheduler such as cron."""
     if not conf:
-        raise UsageError("name the file that declares the heartbeat, with --conf")
+        raise UsageError("--conf is missing: name the file that declares the heartbeat")
     declared = _declared(conf)
     with events.Events(url, queue, settings=declared.settings) as found:
         ids = events.tick(found, declared.heartbeats, id)
@@ -257,20 +266,18 @@ def _declared(conf: Sequence[Path]) -> Any:
     try:
         return events.declared_in(*conf)
     except OSError as error:
-        from spark_queue.graph_file import unreadable
-
         raise unreadable(error) from None
 
 
 def _value(payload: str | None, text: str | None) -> Any:
     if payload is not None and text is not None:
-        raise UsageError("--payload and --text exclude each other")
+        raise UsageError("give either --payload or --text, not both")
     if payload is None:
         return text
     try:
         return loads(payload)
     except JSONDecodeError as error:
-        raise UsageError(f"--payload is not JSON ({error}); for plain text there is --text") from None
+        raise UsageError(f"--payload is not JSON ({error}); for plain text use --text") from None
 
 
 def _whole(one: Event) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Graphs of exchanges, drawn."""
+"""Draw graphs of exchanges."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Annotated
 import typer
 
 from spark_queue.cli.late import operations
-from spark_queue.cli.parse import Json, app, argument, option
+from spark_queue.cli.parse import Json, Plain, app, argument, option
 from spark_queue.cli.show import printable, say, tell
-from spark_queue.errors import UsageError
+from spark_queue.errors import UsageError, unreadable
+from spark_queue.words import plural
 
 
 class Form(StrEnum):
-    """How a graph is drawn."""
+    """The formats of a drawing."""
 
     tree = "tree"
     mermaid = "mermaid"
@@ -24,17 +25,17 @@ class Form(StrEnum):
     svg = "svg"
 
 
-@app.command("graph")
+@app.command("graph", cls=Plain)
 def graph_of(
-    conf: Annotated[Path, argument("CONF", "The file that declares the graph.")],
+    conf: Annotated[Path, argument("CONF", "The YAML or JSON file of the graph.")],
     form: Annotated[
-        Form, option("--format", "FORM", "tree, mermaid, dot or svg (which needs Graphviz).")
+        Form, option("--format", "FORM", "tree (default), mermaid, dot, or svg, which needs Graphviz.")
     ] = Form.tree,
-    output: Annotated[Path | None, option("--output", "FILE", "Write it here (default: stdout).")] = None,
-    sizes: Annotated[bool, typer.Option(help="Whether to look how many messages the queues hold.")] = True,
+    output: Annotated[Path | None, option("--output", "FILE", "The file to write (default: stdout).")] = None,
+    sizes: Annotated[bool, typer.Option(help="Show the sizes of the queues.")] = True,
     json: Json = False,
 ) -> None:
-    """Draw a graph of exchanges."""
+    """Draw a graph of exchanges, links and processors."""
     try:
         from spark_queue import graph_picture
         from spark_queue.graph_file import graph_in
@@ -43,12 +44,12 @@ def graph_of(
     try:
         graph = graph_in(conf)
     except OSError as error:
-        raise UsageError(f"{conf}: {error.strerror}") from None
+        raise unreadable(error, conf) from None
     known, unknown = operations.graph_sizes(graph) if sizes else (None, [])
     for one in unknown:
         say(f"spark-queue: {one}")
     for cycle in graph.cycles():
-        say(f"a cycle, which messages leave after {graph.max_hops} hops: {' → '.join([*cycle, cycle[0]])}")
+        say(f"cycle {' → '.join([*cycle, cycle[0]])}: a message leaves it after {plural(graph.max_hops, 'hop')}")
     if json:
         tell(graph_picture.facts(graph, known))
         return

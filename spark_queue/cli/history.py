@@ -1,4 +1,4 @@
-"""What a queue has processed: shown, and pushed once more."""
+"""The history of a queue: show it, and replay it."""
 
 from __future__ import annotations
 
@@ -8,23 +8,27 @@ from typing import Annotated, Any
 from spark_queue.cli.late import operations
 from spark_queue.cli.messages import text
 from spark_queue.cli.parse import Command, Ids, Json, Queue, Url, app, argument, flag, moment, option
-from spark_queue.cli.show import LONG, cut, listed, plural, say, show, tell
+from spark_queue.cli.show import LONG, cut, listed, say, show, tell
+from spark_queue.words import plural
 
-# Which messages are meant.
-Consumer = Annotated[str | None, option("--consumer", "NAME", "Who had them: the first part of the tag.")]
+# Which messages.
+Consumer = Annotated[
+    str | None, option("--consumer", "NAME", "Only those of this consumer (the first part of the tag).")
+]
 Went = Annotated[
     str | None,
     option(
         "--outcome",
         "HOW",
-        "commit, dead, by keuss' own programs pop, remove; or what events became: finished, failed, any other.",
+        "Only those with this outcome: commit, dead, pop or remove (by keuss programs), finished or failed (events).",
     ),
 ]
-Reason = Annotated[str | None, option("--reason", "TEXT", "Their error contains this.")]
+Reason = Annotated[str | None, option("--reason", "TEXT", "Only those whose error contains this text.")]
 Since = Annotated[
-    Any, option("--since", "WHEN", "They were processed at 2026-01-31T12:00 (UTC) or later; 2h: ago.", parser=moment)
+    Any,
+    option("--since", "WHEN", "Only those processed since 2026-01-31T12:00 (UTC), or in the last 2h.", parser=moment),
 ]
-Until = Annotated[Any, option("--until", "WHEN", "They were processed before that.", parser=moment)]
+Until = Annotated[Any, option("--until", "WHEN", "Only those processed before that.", parser=moment)]
 
 
 @app.command(cls=Command)
@@ -37,12 +41,12 @@ def history(
     reason: Reason = None,
     since: Since = None,
     until: Until = None,
-    limit: Annotated[int, option("--limit", "N", f"The last ones, at most so many (default: {LONG}).", min=1)] = LONG,
+    limit: Annotated[int, option("--limit", "N", f"Maximum number: the latest (default: {LONG}).", min=1)] = LONG,
     json: Json = False,
 ) -> None:
-    """Show what a queue has processed, the latest last.
+    """Show the messages that a queue has processed, latest last.
 
-    As far as it was kept: the option `history` of a source, or `commit --history`.
+    A queue keeps them if its readers set the option `history`, or by `commit --history`.
     """
     found = operations.history(
         url, queue, ids=id, consumer=consumer, outcome=outcome, reason=reason, since=since, until=until,
@@ -51,7 +55,7 @@ def history(
     heads = ("id", "processed (UTC)", "by", "outcome", "tries", "error", "payload")
     listed(found, limit, "message", heads, _past, json=json, last=True)
     if not found:
-        say(f"the history of {queue} tells of none")
+        say(f"the history of {queue} has no messages of this kind{operations.suggest(url, queue)}")
 
 
 def _past(one: Any) -> Sequence[object]:
@@ -62,25 +66,25 @@ def _past(one: Any) -> Sequence[object]:
 def replay(
     url: Url,
     queue: Queue,
-    name: Annotated[str, argument("NAME", "The name of this replay: one of a name is done once.")],
-    to: Annotated[str | None, option("--to", "Q", "Where they go (default: the queue itself).")] = None,
-    create: Annotated[bool, flag("--create", help="Make that queue, if there is none.")] = False,
+    name: Annotated[str, argument("NAME", "A name for this replay: one with the same name is done only once.")],
+    to: Annotated[str | None, option("--to", "Q", "The queue to push them to (default: the same queue).")] = None,
+    create: Annotated[bool, flag("--create", help="Create that queue if it does not exist.")] = False,
     rate: Annotated[
-        float | None, option("--rate", "N", "Let so many a second be ready, one after the other.")
+        float | None, option("--rate", "N", "Number of messages that become ready per second (default: all at once).")
     ] = None,
-    dry_run: Annotated[bool, flag("--dry-run", help="Push nothing, and tell what would be pushed.")] = False,
+    dry_run: Annotated[bool, flag("--dry-run", help="Show how many would be pushed, and push nothing.")] = False,
     id: Ids = None,
     consumer: Consumer = None,
     outcome: Went = None,
     reason: Reason = None,
     since: Since = None,
     until: Until = None,
-    limit: Annotated[int | None, option("--limit", "N", "The last ones, at most so many.", min=1)] = None,
+    limit: Annotated[int | None, option("--limit", "N", "Maximum number: the latest.", min=1)] = None,
     json: Json = False,
 ) -> None:
-    """Push a part of a queue's history once more.
+    """Push processed messages again, as new messages.
 
-    As new messages, all of them or none. Called again by the same name, it completes what is missing.
+    All are pushed, or none. If a replay was interrupted, repeat the call with the same NAME to push the rest.
     """
     pushed = operations.replay(
         url, queue, name, to=to, create=create, rate=rate, dry_run=dry_run, ids=id, consumer=consumer,

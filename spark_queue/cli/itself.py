@@ -1,4 +1,4 @@
-"""The program itself: its version, and how a shell completes its commands."""
+"""The version of the program, and completion by a shell."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Annotated
 
 import spark_queue
 from spark_queue.cli.late import doctor
-from spark_queue.cli.parse import Command, Json, MaybeUrl, app, argument
+from spark_queue.cli.parse import Command, Json, MaybeUrl, Plain, app, argument
 from spark_queue.cli.show import show, tell
 
 
 class Shell(StrEnum):
-    """The shells that complete."""
+    """Shells with completion."""
 
     bash = "bash"
     zsh = "zsh"
 
 
-#: Bash itself would take URLs apart at each colon: the line is taken as it was typed.
+#: Bash splits URLs at each colon, so the script reads the line as it was typed.
 SCRIPTS = {
     Shell.bash: """\
 _spark_queue_completion() {
@@ -45,7 +45,7 @@ compdef _spark_queue_completion spark-queue
 
 @app.command(cls=Command)
 def version(url: MaybeUrl = None, json: Json = False) -> None:
-    """Show the versions of this program and of a database."""
+    """Show the versions of this program and of the database."""
     found = {"spark-queue": spark_queue.__version__}
     if url is not None:
         name, _, number = doctor.server(url).partition(" ")
@@ -57,7 +57,10 @@ def version(url: MaybeUrl = None, json: Json = False) -> None:
         show(f"{name} {number}")
 
 
-@app.command()
+@app.command(cls=Plain)
 def completions(shell: Annotated[Shell, argument("SHELL", "bash or zsh.")]) -> None:
-    """Print what makes a shell complete: eval "$(spark-queue completions bash)"."""
+    """Print the completion script of a shell.
+
+    To use it: eval "$(spark-queue completions bash)".
+    """
     print(SCRIPTS[shell], end="")

@@ -1,4 +1,4 @@
-"""What commands call: imported when it is first used, so that `--help` and completion by the shell come at once."""
+"""Modules that commands call, imported at their first use: so `--help` and completion start fast."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 else:
 
     class _Late:
-        """A module, imported for the first thing that is wanted of it."""
+        """A module that is imported at its first use."""
 
         def __init__(self, name: str) -> None:
             self._name = name

@@ -1,4 +1,4 @@
-"""How messages that are pushed are kept: one by one, or in buckets."""
+"""The layout of a queue: one record per message, or buckets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Annotated
 
 from spark_queue.cli.late import buckets, operations
 from spark_queue.cli.parse import Command, Json, Queue, Url, app, argument, option
-from spark_queue.cli.show import plural, show, tell
+from spark_queue.cli.show import show, tell
+from spark_queue.words import plural
 
 
 class How(StrEnum):
@@ -22,16 +23,22 @@ class How(StrEnum):
 def layout(
     url: Url,
     queue: Queue,
-    to: Annotated[How | None, argument("LAYOUT", "Set it: a record for each message, or buckets of many.")] = None,
+    to: Annotated[
+        How | None,
+        argument("LAYOUT", "The new layout: one record per message, or buckets of many (default: show it)."),
+    ] = None,
     bucket_size: Annotated[
-        int | None, option("--bucket-size", "N", "Most messages in a bucket (default: 4096).", min=1)
+        int | None, option("--bucket-size", "N", "Maximum number of messages in a bucket (default: 4096).", min=1)
     ] = None,
     compression: Annotated[
-        str | None, option("--compression", "lz4|zstd", "How buckets are compressed (default: lz4).")
+        str | None, option("--compression", "lz4|zstd", "Compression of buckets (default: lz4).")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show or set how messages of a queue are kept."""
+    """Show or set the layout of a queue.
+
+    It holds for messages that are pushed from now on.
+    """
     if to is not None:
         usual = buckets.Buckets()
         wanted = buckets.Buckets(bucket_size or usual.size, compression or usual.compression)
@@ -42,16 +49,16 @@ def layout(
     if json:
         tell({"queue": queue, "layout": "bucket" if found else "single"} | (asdict(found) if found else {}))
     elif found:
-        show(f"{queue}: bucket, of up to {plural(found.size, 'message')}, compressed by {found.compression}")
+        show(f"{queue}: bucket, up to {plural(found.size, 'message')} each, compressed with {found.compression}")
     else:
-        show(f"{queue}: single, a record for each message")
+        show(f"{queue}: single, one record per message")
 
 
 @app.command(cls=Command)
 def compact(url: Url, queue: Queue, json: Json = False) -> None:
-    """Put ready messages together in large buckets.
+    """Merge ready messages into large buckets.
 
-    Those that lie alone, or in small ones; nobody needs to be stopped.
+    Single messages and small buckets are merged. Producers and consumers can go on.
     """
     fewer = operations.compact(url, queue)
     if json:

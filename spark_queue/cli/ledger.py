@@ -1,4 +1,4 @@
-"""Sinks that write exactly once: what they have published, and how that is finished by word."""
+"""Ledgers of exactly-once sinks: show, complete and set them."""
 
 from __future__ import annotations
 
@@ -8,33 +8,34 @@ from typing import TYPE_CHECKING, Annotated
 
 from spark_queue.cli.late import operations
 from spark_queue.cli.parse import Command, Json, Url, app, argument, group
-from spark_queue.cli.show import plural, say, show, table, tell
+from spark_queue.cli.show import say, show, table, tell
+from spark_queue.words import plural
 
 if TYPE_CHECKING:
     from spark_queue.operations import Sink
 
-ledger = group("Sinks that write exactly once: what they have published.")
+ledger = group("Show and repair ledgers: which batches exactly-once sinks have published.")
 app.add_typer(ledger, name="ledger")
 
-SinkName = Annotated[str, argument("SINK", "The id of a streaming query, or a txnAppId.")]
+SinkName = Annotated[str, argument("SINK", "The id of the streaming query, or the txnAppId of a batch write.")]
 
 
 @ledger.command("list", cls=Command)
 def ledger_list(url: Url, json: Json = False) -> None:
-    """Show sinks, the last batch each has published, and what is staged."""
+    """Show the last batch that each sink has published, and staged rows."""
     sinks = operations.ledgers(url)
     if json:
         tell(sinks)
     elif sinks:
         table(("sink", "last batch", "staged rows", "state"), map(_sink, sinks))
     else:
-        say("no sink has written exactly once")
+        say("no sink has a ledger here")
 
 
 def _sink(one: Sink) -> Sequence[object]:
     staged = ", ".join(f"batch {batch}: {rows:,}" for batch, rows in sorted(one.staged.items()))
     if one.unpublished:
-        state = f"half published: {one.unpublished:,} to go"
+        state = f"half published: {one.unpublished:,} left"
     else:
         state = "nothing published" if one.batch is None else "published"
     return one.sink, one.batch, staged, state
@@ -42,7 +43,10 @@ def _sink(one: Sink) -> Sequence[object]:
 
 @ledger.command("recover", cls=Command)
 def ledger_recover(url: Url, sink: SinkName, json: Json = False) -> None:
-    """Finish the batch that the ledger names, and drop what was merely staged. Stop the query first."""
+    """Publish the rest of the last batch, and drop other staged rows.
+
+    Stop the query first.
+    """
     done = operations.recover(url, sink)
     if json:
         tell({"sink": sink, **asdict(done)})
@@ -54,12 +58,12 @@ def ledger_recover(url: Url, sink: SinkName, json: Json = False) -> None:
 def ledger_set(
     url: Url,
     sink: SinkName,
-    batch: Annotated[int, argument("BATCH", "The last batch that it has written.")],
+    batch: Annotated[int, argument("BATCH", "The last batch that the sink has written.")],
     json: Json = False,
 ) -> None:
-    """Say by word up to which batch a sink has written."""
+    """Set the last batch that a sink has written."""
     before = operations.set_ledger(url, sink, batch)
     if json:
         tell({"sink": sink, "batch": batch, "before": before})
     else:
-        show(f"sink {sink} is at batch {batch}; before: {'no ledger' if before is None else f'batch {before}'}")
+        show(f"sink {sink} set to batch {batch}; before: {'no ledger' if before is None else f'batch {before}'}")

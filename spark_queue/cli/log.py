@@ -1,4 +1,4 @@
-"""Queues that are read as logs: what they retain, and how it is removed by word."""
+"""Queues that are read as logs: show what they retain, and trim it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from spark_queue.cli.late import logs
 from spark_queue.cli.parse import Command, Json, Queue, Url, app, argument, group, option, seconds
-from spark_queue.cli.show import plural, say, show, table, tell
+from spark_queue.cli.show import say, show, table, tell
+from spark_queue.words import plural
 
 if TYPE_CHECKING:
     from spark_queue.operations.logs import Kept
 
-log = group("Queues that are read with mode=log: what they retain.")
+log = group("Show and trim what queues with mode=log retain.")
 app.add_typer(log, name="log")
 
 
@@ -23,14 +24,14 @@ def log_list(
     queue: Annotated[str | None, argument("QUEUE", "The queue (default: all).")] = None,
     json: Json = False,
 ) -> None:
-    """Show what queues retain as logs."""
+    """Show what the logs of queues retain."""
     found = logs.logs(url, queue)
     if json:
         tell(found)
     elif found:
         table(("queue", "messages", "from position", "to", "segments", "oldest (UTC)"), map(_kept, found))
     if not found:
-        say(f"{queue or 'no queue'} is{' not' if queue else ''} read as a log")
+        say(f"{queue or 'no queue'} is {'not ' if queue else ''}read as a log (mode=log)")
 
 
 def _kept(one: Kept) -> Sequence[object]:
@@ -41,12 +42,17 @@ def _kept(one: Kept) -> Sequence[object]:
 def log_trim(
     url: Url,
     queue: Queue,
-    older_than: Annotated[Any, option("--older-than", "7d", "What was put into the log longer ago.", parser=seconds)],
+    older_than: Annotated[
+        Any, option("--older-than", "7d", "Remove messages that have been in the log for longer.", parser=seconds)
+    ],
     json: Json = False,
 ) -> None:
-    """Remove what has been in a log for long, whoever has not read it yet."""
+    """Remove old messages of a log.
+
+    Queries that have not read them yet miss them.
+    """
     removed = logs.trim(url, queue, timedelta(seconds=older_than))
     if json:
         tell({"queue": queue, "removed": removed})
     else:
-        show(f"{plural(removed, 'message')} of the log of {queue} removed")
+        show(f"{plural(removed, 'message')} removed from the log of {queue}")

@@ -1,4 +1,4 @@
-"""Messages by hand: pushed, taken, settled, looked at, moved."""
+"""Messages: push, pop, reserve, commit, roll back, peek, move."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spark_queue.cli.late import by_hand, operations
+from spark_queue.cli.late import by_hand, levels, operations
 from spark_queue.cli.parse import (
     Command,
     Ids,
@@ -24,34 +24,38 @@ from spark_queue.cli.parse import (
     app,
     argument,
     flag,
+    is_rfq,
     lasting,
     moment,
     one_queue,
     option,
     seconds,
 )
-from spark_queue.cli.show import Progressing, cut, dumped, line, plural, say, show, table, tell
-from spark_queue.errors import UsageError
+from spark_queue.cli.show import Progressing, cut, dumped, line, say, show, table, tell
+from spark_queue.errors import UsageError, unreadable
+from spark_queue.words import plural
 
 if TYPE_CHECKING:
     from spark_queue.message import Message
 
-#: Bytes that are read at once: what is there is pushed, so that a pipe that flows slowly is not kept waiting.
+#: Bytes that are read at once: lines are pushed as soon as they are there, so that a slow pipe does not wait.
 READ = 1 << 20
 
 
 class Form(StrEnum):
-    """What a line of a push tells."""
+    """What a line of a push is."""
 
     json = "json"
     text = "text"
     message = "message"
 
 
-Tag = Annotated[str, argument("TAG", "What `reserve` told, or a part of it: a batch (…/1), a consumer.")]
-SomeIds = Annotated[list[str] | None, argument("ID", "These messages of it (default: all).")]
-Delay = Annotated[Any, option("--delay", "10s", "Nobody can reserve them before that.", parser=seconds)]
-Timeout = Annotated[Any, option("--timeout", "5s", "Wait so long for the first one, or `never` end.", parser=lasting)]
+Tag = Annotated[str, argument("TAG", "The tag that `reserve` printed, or the beginning of it: a batch, a consumer.")]
+SomeIds = Annotated[list[str] | None, argument("ID", "Ids of messages (default: all that the tag holds).")]
+Delay = Annotated[Any, option("--delay", "10s", "Time until they can be reserved.", parser=seconds)]
+Timeout = Annotated[
+    Any, option("--timeout", "5s", "Time to wait for the first message; `never`: forever.", parser=lasting)
+]
 
 
 # --- in -------------------------------------------------------------------------------------------------------------
@@ -61,24 +65,37 @@ Timeout = Annotated[Any, option("--timeout", "5s", "Wait so long for the first o
 def push(
     url: Url,
     queue: Queue,
-    file: Annotated[Path | None, argument("FILE", "Lines to push (default, and -: stdin).")] = None,
+    file: Annotated[Path | None, argument("FILE", "The file with the lines (default, and -: stdin).")] = None,
     form: Annotated[
-        Form, option("--as", "FORM", "What a line is: json (a payload), text, or message, as `pop --json` prints it.")
+        Form,
+        option(
+            "--as",
+            "FORM",
+            "What a line is: json (a payload; the default), text, or message (as `pop --json` prints it).",
+        ),
     ] = Form.json,
-    header: Annotated[list[str] | None, option("--header", "K=V", "A header of all of them; repeatable.")] = None,
+    header: Annotated[list[str] | None, option("--header", "K=V", "A header for all messages; repeatable.")] = None,
     delay: Delay = None,
-    mature: Annotated[Any, option("--mature", "WHEN", "They may be reserved from then on.", parser=moment)] = None,
-    front: Annotated[bool, flag("--front", help="Before all others: in the layout rfq.")] = False,
+    mature: Annotated[
+        Any,
+        option(
+            "--mature",
+            "WHEN",
+            "Moment from which they can be reserved, such as 2026-01-31T12:00 (UTC).",
+            parser=moment,
+        ),
+    ] = None,
+    front: Annotated[bool, flag("--front", help="Put them before all others; layout rfq only.")] = False,
     json: Json = False,
 ) -> None:
-    """Push messages, one a line.
+    """Push messages, one per line.
 
-    A file is checked as a whole before any of it is pushed. What comes through a pipe is pushed as it comes; where a
-    line is wrong the message tells what was pushed before it.
+    A file is checked before any line of it is pushed. Lines from a pipe are pushed as they come: if one is wrong, the
+    error says how many were pushed before it.
     """
     common = by_hand.Common(pairs(header or []), when(mature), delay)
     with opened(file) as source:
-        if source.seekable():  # what can be read twice is checked as a whole before any of it is pushed
+        if source.seekable():  # it can be read twice, so it is checked first
             by_hand.check(batches(source), form.value, common)
             source.seek(0)
         with Progressing("pushing", size_of(source)) as bar:
@@ -92,17 +109,17 @@ def push(
 
 
 def opened(file: Path | None) -> IO[bytes]:
-    """The file, or stdin."""
+    """Open the file, or return stdin."""
     if file is None or str(file) == "-":
         return sys.stdin.buffer
     try:
         return file.open("rb")
     except OSError as error:
-        raise UsageError(f"{file}: {error.strerror}") from None
+        raise unreadable(error, file) from None
 
 
 def size_of(source: IO[bytes]) -> int | None:
-    """Its bytes, if that is known."""
+    """Return the size in bytes, if it is known."""
     if not source.seekable():
         return None
     size = source.seek(0, io.SEEK_END)
@@ -111,7 +128,7 @@ def size_of(source: IO[bytes]) -> int | None:
 
 
 def batches(source: IO[bytes], bar: Progressing | None = None) -> Iterator[Sequence[bytes]]:
-    """The lines, as they come."""
+    """Yield lines as they come."""
     rest = b""
     while chunk := source.read1(READ):  # type: ignore[attr-defined]
         *lines, rest = (rest + chunk).split(b"\n")
@@ -123,20 +140,20 @@ def batches(source: IO[bytes], bar: Progressing | None = None) -> Iterator[Seque
 
 
 def pairs(texts: Iterable[str]) -> dict[str, str]:
-    """Headers of the form K=V."""
+    """Return headers of the form K=V."""
     found = {}
     for text in texts:
         key, sign, value = text.partition("=")
         if not key or not sign:
-            raise typer.BadParameter(f"--header {text!r} is not of the form K=V")
+            raise typer.BadParameter(f"--header {text!r} must be K=V, such as --header gate=B12")
         found[key] = value
     return found
 
 
 def when(mature: Any) -> Any:
-    """A moment that lies before us, or none. Raises `UsageError` for a duration, which means the past elsewhere."""
+    """Return the moment of --mature. Raises `UsageError` for a duration, which means the past in other options."""
     if mature is not None and not hasattr(mature, "tzinfo"):
-        raise UsageError("--mature takes a moment such as 2026-01-31T12:00; for a duration there is --delay")
+        raise UsageError("--mature takes a moment such as 2026-01-31T12:00 (UTC); for a duration use --delay")
     return mature
 
 
@@ -147,14 +164,14 @@ def when(mature: Any) -> Any:
 def pop(
     url: Url,
     queue: Queue,
-    limit: Annotated[int, option("--limit", "N", "Most messages (default: 1).", min=1)] = 1,
-    everything: Annotated[bool, flag("--all", help="All of them, whatever --limit says.")] = False,
+    limit: Annotated[int, option("--limit", "N", "Maximum number of messages (default: 1).", min=1)] = 1,
+    everything: Annotated[bool, flag("--all", help="Pop all messages that are ready; ignore --limit.")] = False,
     timeout: Timeout = "0s",
     json: JsonLines = False,
 ) -> None:
-    """Print messages and remove them, a payload a line.
+    """Print messages and remove them, one payload per line.
 
-    Exit code 1 where none came. What could not be printed is not removed.
+    Exit code 1 if no message is ready. A message that could not be printed stays in the queue.
     """
 
     def out(taken: list[Message]) -> None:
@@ -162,13 +179,32 @@ def pop(
             line(one if json else one.payload)
         sys.stdout.flush()
 
+    say_if_paused(url, queue, timeout)
     if not by_hand.pop(url, queue, out, limit=None if everything else limit, timeout=finite(timeout)):
-        say(f"no message of {queue} is ready{operations.suggest(url, queue)}")
+        say(nothing_ready(url, queue))
         raise typer.Exit(1)
 
 
+def say_if_paused(url: str, queue: str, timeout: float) -> None:
+    """Say that a queue is paused before a wait for its messages: it may last forever."""
+    if timeout and by_hand.paused(url, queue):
+        say(f"{queue} is paused; waiting until it is resumed: spark-queue resume URL {queue}")
+
+
+def nothing_ready(url: str, queue: str) -> str:
+    """Return why no message of a queue was ready: it is paused, others hold them, it is empty or does not exist."""
+    if by_hand.paused(url, queue):
+        return f"{queue} is paused: no message can be reserved. To resume it: spark-queue resume URL {queue}"
+    try:
+        (found,) = levels.sizes(url, [queue])
+    except UsageError:
+        return f"no message of {queue} is ready: there is no such queue{operations.suggest(url, queue)}"
+    others = [f"{number:,} {state}" for state in ("scheduled", "reserved") if (number := getattr(found, state))]
+    return f"no message of {queue} is ready ({', '.join(others) or 'it is empty'})"
+
+
 def finite(duration: float) -> float | None:
-    """Seconds, `None` for ever."""
+    """Return seconds, `None` for `never`."""
     return None if duration == float("inf") else duration
 
 
@@ -176,37 +212,46 @@ def finite(duration: float) -> float | None:
 def reserve(
     url: Url,
     queue: Queue,
-    limit: Annotated[int, option("--limit", "N", "Most messages (default: 1).", min=1)] = 1,
+    limit: Annotated[int, option("--limit", "N", "Maximum number of messages (default: 1).", min=1)] = 1,
     lease: Annotated[
-        Any, option("--lease", "120s", "They are held so long, or `never` given back.", parser=lasting)
+        Any,
+        option(
+            "--lease",
+            "120s",
+            "Time until others can reserve them again (default: 120s); `never`: not before rollback or release.",
+            parser=lasting,
+        ),
     ] = "120s",
     timeout: Timeout = "0s",
-    consumer: Annotated[str, option("--consumer", "NAME", "Who holds them (default: cli).")] = "cli",
+    consumer: Annotated[
+        str, option("--consumer", "NAME", "Name of the consumer, the first part of the tag (default: cli).")
+    ] = "cli",
     json: Json = False,
 ) -> None:
-    """Take messages and hold them under a tag.
+    """Reserve messages under a tag: no other consumer gets them.
 
-    `commit` and `rollback` settle what a tag holds. Exit code 1 where no message came.
+    `commit` removes them, `rollback` returns them to the queue. Exit code 1 if no message is ready.
     """
+    say_if_paused(url, queue, timeout)
     taken = by_hand.reserve(url, queue, limit, lease=finite(lease), timeout=finite(timeout), consumer=consumer)
     if json:
         tell({"queue": queue, "tag": taken.tag if taken.messages else None, "messages": taken.messages})
     elif taken.messages:
         rows(taken.messages)
-        show(f"{plural(len(taken.messages), 'message')} of {queue} held under {taken.tag}")
+        show(f"{plural(len(taken.messages), 'message')} of {queue} reserved under tag {taken.tag}")
     if not taken.messages:
-        say(f"no message of {queue} is ready{operations.suggest(url, queue)}")
+        say(nothing_ready(url, queue))
         raise typer.Exit(1)
 
 
 def rows(messages: Sequence[Message]) -> None:
-    """Messages as a table."""
+    """Print messages as a table."""
     heads = ("id", "mature (UTC)", "tries", "headers", "payload")
     table(heads, ((m.id, m.mature, m.tries, dumped(m.headers) if m.headers else "", text(m)) for m in messages))
 
 
 def text(one: Message) -> str:
-    """The beginning of a payload."""
+    """Return the beginning of a payload."""
     return cut(one.payload if isinstance(one.payload, str) else dumped(one.payload))
 
 
@@ -216,19 +261,21 @@ def commit(
     queue: Queue,
     tag: Tag,
     ids: SomeIds = None,
-    history: Annotated[Any, option("--history", "7d", "Keep them so long in the history.", parser=seconds)] = "0s",
+    history: Annotated[
+        Any, option("--history", "7d", "Time for which the history keeps them (default: not at all).", parser=seconds)
+    ] = "0s",
     json: Json = False,
 ) -> None:
-    """Remove messages that a tag holds: they are done.
+    """Remove reserved messages: they are processed.
 
-    Exit code 1 where it no longer holds them.
+    Exit code 1 if the tag no longer holds them.
     """
     done = by_hand.commit(url, queue, tag, ids, history=history)
     if json:
         tell({"queue": queue, "tag": tag, "committed": done})
     else:
         show(f"{plural(done, 'message')} of {queue} committed")
-    complain(done, tag, ids)
+    complain(done, queue, tag, ids)
 
 
 @app.command(cls=Command)
@@ -239,31 +286,32 @@ def rollback(
     ids: SomeIds = None,
     delay: Delay = "0s",
     max_tries: Annotated[
-        int | None, option("--max-tries", "N", "After so many failures one is a dead letter.", min=1)
+        int | None,
+        option("--max-tries", "N", "Number of failures after which a message becomes a dead letter.", min=1),
     ] = None,
     dead: Annotated[str | None, option("--dead", "Q", "The queue for dead letters (default: <queue>.dead).")] = None,
     json: Json = False,
 ) -> None:
-    """Give back messages that a tag holds, as failed.
+    """Return reserved messages to the queue, with one more failed try.
 
-    Exit code 1 where it no longer holds them.
+    Exit code 1 if the tag no longer holds them.
     """
     given, buried = by_hand.rollback(url, queue, tag, ids, delay=delay, max_tries=max_tries, dead=dead)
     if json:
         tell({"queue": queue, "tag": tag, "rolled_back": given, "dead": buried})
     else:
         grave = f", {plural(buried, 'dead letter')} to {dead or f'{queue}.dead'}" if buried else ""
-        show(f"{plural(given, 'message')} of {queue} given back{grave}")
-    complain(given + buried, tag, ids)
+        show(f"{plural(given, 'message')} of {queue} rolled back{grave}")
+    complain(given + buried, queue, tag, ids)
 
 
-def complain(done: int, tag: str, ids: Sequence[str] | None) -> None:
-    """Say what was not held, and end with 1."""
+def complain(done: int, queue: str, tag: str, ids: Sequence[str] | None) -> None:
+    """Say which messages the tag does not hold, and end with 1."""
     if ids and done < len(set(ids)):
-        say(f"{len(set(ids)) - done:,} of these are not held under {tag}")
+        say(f"{len(set(ids)) - done:,} of {plural(len(set(ids)), 'id')} not held under tag {tag}")
         raise typer.Exit(1)
     if not done:
-        say(f"nothing is held under {tag}")
+        say(f"tag {tag} holds no messages of {queue}")
         raise typer.Exit(1)
 
 
@@ -274,13 +322,15 @@ def complain(done: int, tag: str, ids: Sequence[str] | None) -> None:
 def move(
     url: Url,
     queue: Queue,
-    to: Annotated[str, argument("TO", "The queue they go to.")],
+    to: Annotated[str, argument("TO", "The queue to move them to.")],
     id: Ids = None,
-    limit: Annotated[int | None, option("--limit", "N", "The first ones, at most so many.", min=1)] = None,
-    create: Annotated[bool, flag("--create", help="Make that queue, if there is none.")] = False,
+    limit: Annotated[
+        int | None, option("--limit", "N", "Maximum number of messages: the first in order.", min=1)
+    ] = None,
+    create: Annotated[bool, flag("--create", help="Create that queue if it does not exist.")] = False,
     json: Json = False,
 ) -> None:
-    """Move messages that nobody holds to another queue."""
+    """Move messages that are not reserved to another queue of the store."""
     with Progressing("moving") as bar:
         moved = by_hand.move(url, queue, to, ids=id, limit=limit, create=create, progress=bar.step)
     if json:
@@ -296,19 +346,26 @@ def peek(
     topic: Topic = None,
     msgid: Annotated[
         str | None,
-        option("--msgid", "ID", "This one: print its payload alone; exit code 1 if it is not there.", "-m"),
+        option(
+            "--msgid",
+            "ID",
+            "Print only the payload of this message; exit code 1 if the queue does not hold it.",
+            "-m",
+        ),
     ] = None,
-    limit: Annotated[int, option("--limit", "N", "The first ones, at most so many (default: 10).", min=1)] = 10,
+    limit: Annotated[int, option("--limit", "N", "Maximum number of messages (default: 10).", min=1)] = 10,
     json: JsonLines = False,
 ) -> None:
-    """Show the first messages, and change nothing.
+    """Show the first messages without reserving them.
 
-    Those that somebody holds are among them.
+    Reserved and scheduled messages are shown, too.
     """
     name = one_queue(queue, topic)
     if msgid is not None:
         found = by_hand.peek(url, name, None, [msgid])
         if not found:
+            if not is_rfq(url):
+                say(f"{name} holds no message with id {msgid!r}")
             raise typer.Exit(1)
         line(found[0] if json else found[0].payload)
         return
@@ -319,4 +376,4 @@ def peek(
     elif found:
         rows(found)
     else:
-        say(f"{name} holds no messages{operations.suggest(url, name)}")
+        say(f"{name} is empty")

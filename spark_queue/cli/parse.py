@@ -1,7 +1,7 @@
 """How commands are made, and the arguments that more than one of them takes.
 
 Another command is a function with `@app.command(cls=Command)`, in a module that `cli/__init__.py` imports, and a name
-in `SECTIONS`.
+in `SECTIONS`. One without a URL has `cls=Plain`.
 """
 
 from __future__ import annotations
@@ -16,55 +16,112 @@ from urllib.parse import parse_qs, urlsplit
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+import spark_queue
 from spark_queue.address import Address
+from spark_queue.cli import mistakes
 from spark_queue.cli.late import by_hand, options
-from spark_queue.cli.show import say
+from spark_queue.cli.mistakes import URL_VARIABLE as URL_VARIABLE
+from spark_queue.cli.mistakes import Wrong
+from spark_queue.cli.show import say, show
 from spark_queue.errors import QueueError, UsageError
 
-#: Where the URL comes from that a command is not given: passwords on a command line can be seen by other users.
-URL_VARIABLE = "SPARK_QUEUE_URL"
-
-#: The commands as the help has them.
+#: The commands as the help shows them.
 SECTIONS = {
     "Messages": ("push", "pop", "reserve", "commit", "rollback", "peek", "move", "history", "replay"),
     "Queues": ("size", "stats", "watch", "pause", "resume", "layout", "compact", "log"),
-    "Repair": ("doctor", "reservations", "release", "deadletter", "ledger", "graph"),
+    "Operations": ("doctor", "reservations", "release", "deadletter", "ledger", "graph"),
     "Events": ("event",),
-    "By rfq's words": ("info", "list-topics", "list-queue", "purge-queue", "publish", "consume", "harvest"),
-    "Itself": ("serve", "version", "completions"),
+    "Other": ("serve", "version", "completions"),
 }
 
+#: The commands of rfq, which the help shows with `--layout rfq`.
+RFQ = ("info", "list-topics", "list-queue", "purge-queue", "publish", "consume", "harvest")
+
 CODES = (
-    "Exit code 0: done. 1: the database failed, a message cannot be one, somebody else has what was asked for, or a "
-    "question was answered with no. 2: a mistake in the call. 130: stopped by Ctrl-C."
+    "Exit code 0: done. 1: the database failed, a message is invalid, another process holds what was asked for, or "
+    "the answer is no (no message is ready). 2: the call is wrong; nothing was changed. 130: stopped by Ctrl-C."
 )
+
+#: How all commands are called: also inherited by those of groups.
+HELP = {"help_option_names": ["-h", "--help"]}
 
 
 # --- how commands are made ------------------------------------------------------------------------------------------
 
 
-class Command(TyperCommand):
-    """A command whose first argument is the URL of a store, which may be left out where the environment tells it."""
+class Plain(TyperCommand):
+    """A command whose mistakes in a call are explained."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Add the URL where the first argument is none."""
-        if ctx.resilient_parsing and args and args[-1].startswith("-"):  # a shell asks for the value of this option
-            args = args[:-1]
-        url = usual_url(ctx.find_root().params.get("layout"))
-        if url and "://" not in str(self.make_parser(ctx).parse_args(list(args))[0].get("url")):
-            args = [url, *args]
+        """Parse the arguments. Raises `Wrong` with the right call."""
+        given: list[str] = []
+        url: str | None = None
+        try:
+            if not ctx.resilient_parsing:
+                given = self._given(ctx, args)
+                url = self._usual(ctx, given, args)
+            return super().parse_args(ctx, args if url is None else [url, *args])
+        except Wrong as error:
+            raise mistakes.explained(error, self, ctx, args, given, url) from None
+
+    def _given(self, ctx: Any, args: list[str]) -> list[str]:
+        """The arguments of a call without its options."""
+        values, extra, _ = self.make_parser(ctx).parse_args(list(args))
+        found: list[str] = []
+        for one in self.params:
+            value = values.get(one.name) if one.param_type_name == "argument" else None
+            found += value if isinstance(value, list | tuple) else [value] if isinstance(value, str) else []
+        return found + list(extra)
+
+    def _usual(self, ctx: Any, given: list[str], args: list[str]) -> str | None:
+        """The URL to put before the arguments, if one is needed."""
+        return None
+
+
+class Command(Plain):
+    """A command whose first argument is the URL of a store, which may come from the environment."""
+
+    def __init__(self, *args: Any, **how: Any) -> None:
+        super().__init__(*args, **how)
+        url = next(one for one in self.params if one.name == "url")
+        self.needs_url, url.required = url.required, False  # for it may be left out; here it is checked
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Add the URL of the environment if the first argument is none."""
+        if ctx.resilient_parsing:
+            if args and args[-1].startswith("-"):  # a shell asks for the value of this option
+                args = args[:-1]
+            url = usual_url(ctx)
+            if url and "://" not in str(self.make_parser(ctx).parse_args(list(args))[0].get("url")):
+                args = [url, *args]
         return super().parse_args(ctx, args)
 
+    def _usual(self, ctx: Any, given: list[str], args: list[str]) -> str | None:
+        """The URL of the environment, if the call has none. Raises `Wrong` if there is none at all."""
+        if {"-h", "--help"} & set(args):
+            return None
+        usual, first = usual_url(ctx), given[0] if given else None
+        if first is not None and mistakes.is_url(first):
+            if wrong := mistakes.wrong_url(first):
+                raise Wrong(wrong, ctx)
+            return None
+        # An event's source may be the URL of a database: a second argument that is one says nothing there.
+        if len(given) > 1 and mistakes.is_store(given[1]) and not (usual and self.name == "create"):
+            raise Wrong(mistakes.swapped(self, ctx, given), ctx)
+        if usual is None and (self.needs_url or first is not None):
+            raise Wrong((first and mistakes.wrong_url(first)) or mistakes.no_url(self, ctx, given), ctx)
+        return usual
 
-def usual_url(layout: str | None) -> str | None:
-    """The URL that the environment tells: for the layout `rfq`, by the variables that rfq itself reads."""
-    if layout == "rfq":
+
+def usual_url(ctx: Any) -> str | None:
+    """The URL that the environment names: for the layout `rfq`, by the variables that rfq itself reads."""
+    if ctx.find_root().params.get("layout") == "rfq":
         return f"redis://{os.environ.get('RFQ_REDIS_HOST', 'localhost')}:{os.environ.get('RFQ_REDIS_PORT', '6379')}/0"
     return os.environ.get(URL_VARIABLE)
 
 
 def laid_out(ctx: typer.Context, url: str | None) -> str | None:
-    """The URL with the layout that `--layout` tells."""
+    """The URL with the layout of `--layout`."""
     layout = ctx.find_root().params.get("layout")
     if not url or not layout:
         return url
@@ -74,13 +131,31 @@ def laid_out(ctx: typer.Context, url: str | None) -> str | None:
 class Commands(TyperGroup):
     """Commands whose errors become messages and exit codes."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse what stands before the command."""
+        try:
+            return super().parse_args(ctx, args)
+        except Wrong as error:
+            raise mistakes.explained(error, self, ctx, args) from None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command. Raises `Wrong` with the nearest name."""
+        if not (ctx.resilient_parsing or args[0] in self.commands or args[0].startswith("-")):
+            raise Wrong(mistakes.no_such_command(self, ctx, args), ctx)
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for."""
         try:
             return super().invoke(ctx)
         except QueueError as error:
-            say(f"spark-queue: {error}")
+            say(f"spark-queue: {worded(error)}")
             raise typer.Exit(2 if isinstance(error, UsageError) else 1) from error
+
+
+def worded(error: QueueError) -> str:
+    """An error, with the names that its options have on the command line."""
+    return str(error).replace("option 'url'", "URL", 1).replace("option 'layout'", "--layout", 1)
 
 
 class Sections(Commands):
@@ -88,12 +163,13 @@ class Sections(Commands):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Their names, in the order of the help."""
-        return [name for names in SECTIONS.values() for name in names if name in self.commands]
+        return [name for names in (*SECTIONS.values(), RFQ) for name in names if name in self.commands]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write them, section by section."""
         width = max(map(len, self.commands))
-        for title, names in SECTIONS.items():
+        sections = {"rfq": RFQ, **SECTIONS} if ctx.params.get("layout") == "rfq" else SECTIONS
+        for title, names in sections.items():
             with formatter.section(title):
                 formatter.write_dl(
                     [
@@ -114,10 +190,17 @@ def group(help: str, cls: type[Commands] = Commands) -> typer.Typer:
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         add_completion=cls is Sections,
+        context_settings=HELP,
     )
 
 
-app = group("Look into queues of spark_queue, take from them and put into them, and repair what needs it.", Sections)
+app = group("Push, read, inspect and repair the queues of spark_queue.", Sections)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        show(f"spark-queue {spark_queue.__version__}")
+        raise typer.Exit
 
 
 @app.callback()
@@ -127,12 +210,16 @@ def common(
         typer.Option(
             metavar="L",
             show_default=False,
-            help="How messages lie in the database, as ?layout= in the URL. With rfq, RFQ_REDIS_HOST and "
-            "RFQ_REDIS_PORT tell where it is, if no URL does.",
+            is_eager=True,  # the help looks at it
+            help="The layout of the queues, as ?layout= in the URL. `--layout rfq --help` shows the commands of rfq; "
+            "with it the default URL comes from RFQ_REDIS_HOST and RFQ_REDIS_PORT.",
         ),
     ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version and exit.")
+    ] = False,
 ) -> None:
-    """Take what holds for all commands: `--layout`, which `Command` looks at."""
+    """Take the options of all commands: `Command` looks at `--layout`."""
 
 
 # --- what is parsed -------------------------------------------------------------------------------------------------
@@ -143,7 +230,8 @@ def seconds(text: str) -> float:
     try:
         return options.duration(text) / 1000
     except ValueError as error:
-        raise typer.BadParameter(f"{text!r} must be {error}") from None
+        hint = f"; did you mean {text}s?" if text.isdecimal() else ""
+        raise typer.BadParameter(f"{text!r} is not {error}{hint}") from None
 
 
 def lasting(text: str) -> float:
@@ -158,9 +246,9 @@ def moment(text: str) -> datetime | timedelta:
     except ValueError:
         try:
             return timedelta(milliseconds=options.duration(text))
-        except (ValueError, OverflowError) as error:
+        except (ValueError, OverflowError):
             raise typer.BadParameter(
-                f"{text!r} must be a moment such as 2026-01-31T12:00, or so long ago: {error}"
+                f"{text!r} is neither a moment such as 2026-01-31T12:00 (UTC) nor a duration such as 2h (ago)"
             ) from None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
@@ -181,12 +269,12 @@ def flag(*names: str, help: str) -> Any:
 
 
 def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The queues of the URL that begin so, for a shell to complete: none where that takes longer than a second."""
+    """Return the queues whose names begin so, for a shell to complete: none if that takes longer than a second."""
     found: list[str] = []
-    queues = by_hand.queues  # to import it is not what is waited for
+    queues = by_hand.queues  # imported before the second begins
 
     def look() -> None:
-        # A shell shows what is printed: who wants to know why there are no names asks `list-topics`.
+        # A shell shows what is printed: to see why there are no names, call `list-topics`.
         with suppress(Exception):
             found.extend(queues(str(ctx.params["url"])))
 
@@ -196,31 +284,36 @@ def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
     return [name for name in found if name.startswith(incomplete)]
 
 
-_URL = f"sqlite:///queues.db, mongodb://host/db or redis://host/0; if left out, ${URL_VARIABLE}."
+_URL = f"The store: sqlite:///queues.db, mongodb://host/db or redis://host/0 (default: ${URL_VARIABLE})."
 
 Url = Annotated[str, argument("URL", _URL, callback=laid_out)]
 MaybeUrl = Annotated[str | None, argument("URL", _URL, callback=laid_out)]
-Queue = Annotated[str, argument("QUEUE", "The queue.", autocompletion=queue_names)]
-Queues = Annotated[list[str] | None, argument("QUEUE", "The queues (default: all).", autocompletion=queue_names)]
-Json = Annotated[bool, flag("--json", help="Print one JSON document.")]
-JsonLines = Annotated[bool, flag("--json", help="Print JSON, one document a line.")]
-Yes = Annotated[bool, flag("--yes", "-y", help="Do not ask.")]
-Ids = Annotated[list[str] | None, option("--id", "ID", "This very one; repeatable.")]
+Queue = Annotated[str, argument("QUEUE", "The name of the queue.", autocompletion=queue_names)]
+Queues = Annotated[
+    list[str] | None, argument("QUEUE", "The names of queues (default: all).", autocompletion=queue_names)
+]
+Json = Annotated[bool, flag("--json", help="Print the result as one JSON document.")]
+JsonLines = Annotated[bool, flag("--json", help="Print JSON, one document per line.")]
+Yes = Annotated[bool, flag("--yes", "-y", help="Do not ask for confirmation.")]
+Ids = Annotated[list[str] | None, option("--id", "ID", "Only the message with this id; repeatable.")]
 
 # A queue, by our way or by rfq's.
-MaybeQueue = Annotated[str | None, argument("QUEUE", "The queue.", autocompletion=queue_names)]
+MaybeQueue = Annotated[str | None, argument("QUEUE", "The name of the queue.", autocompletion=queue_names)]
 Topic = Annotated[
-    str | None, option("--topic", "QUEUE", "The queue, as rfq has it.", "-t", autocompletion=queue_names)
+    str | None,
+    option("--topic", "QUEUE", "The name of the queue, as rfq gives it.", "-t", autocompletion=queue_names),
 ]
 
 
 def one_queue(queue: str | None, topic: str | None) -> str:
-    """The queue that is told one way or the other. Raises `UsageError` where it is told twice, or not at all."""
-    if (queue is None) == (topic is None):
-        raise UsageError("name the queue, as an argument or with --topic (-t)" + (", not both" if queue else ""))
+    """Return the queue that is named either way. Raises `UsageError` if it is named twice, or not at all."""
+    if queue is not None and topic is not None:
+        raise UsageError(f"the queue is named twice: as argument {queue!r} and as --topic {topic!r}; leave one out")
+    if queue is None and topic is None:
+        raise UsageError("QUEUE is missing: name the queue after the URL, or with --topic (-t)")
     return str(topic if queue is None else queue)
 
 
 def is_rfq(url: str) -> bool:
-    """Whether a URL names the layout of rfq."""
+    """Return whether a URL names the layout of rfq."""
     return "rfq" in parse_qs(urlsplit(url).query).get("layout", ())

@@ -1,4 +1,4 @@
-"""Queues: how much they hold, what was counted of them, and pauses."""
+"""Queues: sizes, statistics and pauses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STATES = {"ready": "green", "scheduled": "blue", "reserved": "yellow", "dead": "
 
 @app.command(cls=Command)
 def size(url: Url, queues: Queues = None, json: Json = False) -> None:
-    """Show how many messages the queues hold."""
+    """Show the number of messages by state."""
     found = levels.sizes(url, queues or ())
     if json:
         tell(found)
@@ -29,7 +29,7 @@ def size(url: Url, queues: Queues = None, json: Json = False) -> None:
         heads = ("queue", *STATES, *(["retained"] if kept else []), "oldest ready", "")
         table(heads, (cells(one, kept=kept) for one in found))
     if not found:
-        say("no queue holds messages")
+        say("this store has no queues")
 
 
 def cells(one: Level, *, kept: bool) -> Sequence[object]:
@@ -50,9 +50,9 @@ def picture(one: Level) -> Text:
 
 @app.command(cls=Command)
 def stats(url: Url, queues: Queues = None, json: Json = False) -> None:
-    """Show what was counted of queues.
+    """Show statistics: messages pushed, popped, reserved, committed, ….
 
-    Since they exist, by whatever program.
+    All programs that use the queue are counted, from its beginning on.
     """
     found = levels.statistics(url, queues or ())
     if json:
@@ -67,14 +67,14 @@ def stats(url: Url, queues: Queues = None, json: Json = False) -> None:
             ),
         )
     if not found:
-        say("nothing was counted yet")
+        say("no statistics yet")
 
 
 @app.command(cls=Command)
 def pause(url: Url, queue: Queue, json: Json = False) -> None:
-    """Let nobody take from a queue, until `resume`.
+    """Pause a queue: no client can reserve messages until `resume`.
 
-    What is held stays held, and pushes go on.
+    Reserved messages can be settled, and pushes go on.
     """
     by_hand.pause(url, queue)
     if json:
@@ -85,9 +85,9 @@ def pause(url: Url, queue: Queue, json: Json = False) -> None:
 
 @app.command(cls=Command)
 def resume(url: Url, queue: Queue, json: Json = False) -> None:
-    """Let everybody take from a queue again."""
+    """Resume a paused queue."""
     by_hand.resume(url, queue)
     if json:
         tell({"queue": queue, "paused": False})
     else:
-        show(f"{queue} is no longer paused")
+        show(f"{queue} is resumed")

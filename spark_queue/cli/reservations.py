@@ -1,4 +1,4 @@
-"""Who holds what, and how it is given back by word."""
+"""Reservations: show and release them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from spark_queue.cli.late import operations
 from spark_queue.cli.parse import Command, Json, Queue, Url, Yes, app, argument, flag, option, seconds
-from spark_queue.cli.show import confirm, plural, say, show, table, tell
+from spark_queue.cli.show import confirm, say, show, table, tell
+from spark_queue.words import plural
 
 if TYPE_CHECKING:
     from spark_queue.operations import Held
@@ -17,17 +18,17 @@ if TYPE_CHECKING:
 @app.command(cls=Command)
 def reservations(
     url: Url,
-    queue: Annotated[str | None, argument("QUEUE", "The queue (default: all).")] = None,
+    queue: Annotated[str | None, argument("QUEUE", "The name of the queue (default: all).")] = None,
     json: Json = False,
 ) -> None:
-    """Show what is reserved, and by whom."""
+    """Show reservations: tag, consumer, end of the lease."""
     held = operations.reservations(url, queue)
     if json:
         tell(held)
     elif held:
         table(("queue", "tag", "messages", "lease ends (UTC)", "run by"), _reserved(held))
     if not held:
-        say(f"nothing is reserved{f' in {queue}{operations.suggest(url, queue)}' if queue else ''}")
+        say(f"no messages are reserved{f' in {queue}{operations.suggest(url, queue)}' if queue else ''}")
 
 
 def _reserved(held: Sequence[Held]) -> Iterator[Sequence[object]]:
@@ -47,24 +48,33 @@ def release(
     url: Url,
     queue: Queue,
     tag: Annotated[
-        str, argument("TAG", "A consumer (etl), a run of it (etl/3fa9c1), a batch (…/7), a partition (…/7/0).")
+        str,
+        argument(
+            "TAG",
+            "A consumer (etl), one run of it (etl/3fa9c1), a batch (etl/3fa9c1/7) or a partition (etl/3fa9c1/7/0).",
+        ),
     ],
-    force: Annotated[bool, flag("--force", help="Take it away from a living query, too, which then fails.")] = False,
-    failed: Annotated[bool, flag("--failed", help="Count one more failed try.")] = False,
-    delay: Annotated[Any, option("--delay", "10s", "Nobody can reserve them before that.", parser=seconds)] = "0s",
+    force: Annotated[
+        bool, flag("--force", help="Also if a running query holds them; that query then fails.")
+    ] = False,
+    failed: Annotated[bool, flag("--failed", help="Count one more failed try for each message.")] = False,
+    delay: Annotated[Any, option("--delay", "10s", "Time until they can be reserved.", parser=seconds)] = "0s",
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Give back what a tag and those below it hold."""
+    """Return reserved messages to the queue, by tag.
+
+    A tag stands for all tags below it: `etl` for `etl/3fa9c1/7/0`.
+    """
     if not yes:
         held = operations.reservations(url, queue, tag)
         refused = any(one.log or (one.owner and not force) for one in held)
         if held and not refused:
-            confirm(f"Give back {plural(sum(one.rows for one in held), 'message')} of {queue} held under {tag}?")
+            confirm(f"Release {plural(sum(one.rows for one in held), 'message')} of {queue} held under tag {tag}?")
     released = operations.release(url, queue, tag, force=force, failed=failed, delay=delay)
     if json:
         tell({"queue": queue, "tag": tag, "released": released})
     else:
-        show(f"{plural(released, 'message')} of {queue} given back")
+        show(f"{plural(released, 'message')} of {queue} released")
     if not released:
-        say(f"nothing is held under {tag}{operations.suggest(url, queue, tag)}")
+        say(f"tag {tag} holds no messages of {queue}{operations.suggest(url, queue, tag)}")

@@ -1,7 +1,7 @@
-"""The commands of rfq, by its names and flags. A topic is a queue, backlog what nobody holds, nextlog what is held.
+"""The commands of rfq, by its names and flags. A topic is a queue; its backlog is free, its nextlog reserved.
 
-They work on every store, and do what other commands do by our words. With the layout `rfq` they print what rfq
-prints, so that `alias rfq='spark-queue --layout rfq'` serves the programs that read it.
+They work on every store. With the layout `rfq` they print what rfq prints, so that `alias rfq='spark-queue --layout
+rfq'` works for programs that read it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spark_queue.cli.late import by_hand, levels, operations
-from spark_queue.cli.messages import Timeout, finite
+from spark_queue.cli.late import by_hand, levels
+from spark_queue.cli.messages import Timeout, finite, nothing_ready, say_if_paused
 from spark_queue.cli.parse import (
     Command,
     Json,
@@ -45,16 +45,14 @@ class Log(StrEnum):
     nextlog = "nextlog"
 
 
-Which = Annotated[
-    Log, option("--queue", "LOG", "backlog: what nobody holds (default); nextlog: what somebody does.", "-q")
-]
+Which = Annotated[Log, option("--queue", "LOG", "backlog: free messages (default); nextlog: reserved ones.", "-q")]
 
 
 @app.command(cls=Command)
 def info(url: Url, queues: Queues = None, json: Json = False) -> None:
-    """Show backlog and nextlog of each topic.
+    """Show the backlog and nextlog of each topic.
 
-    In other layouts than rfq that is what `size` shows.
+    With other layouts than rfq it prints what `size` prints.
     """
     if json or not is_rfq(url):
         size(url, queues, json)
@@ -69,7 +67,7 @@ def info(url: Url, queues: Queues = None, json: Json = False) -> None:
 
 @app.command("list-topics", cls=Command)
 def list_topics(url: Url, json: Json = False) -> None:
-    """Show the names of the queues that hold messages."""
+    """Show the names of the queues."""
     names(by_hand.queues(url), json)
 
 
@@ -77,10 +75,7 @@ def list_topics(url: Url, json: Json = False) -> None:
 def list_queue(
     url: Url, name: MaybeQueue = None, topic: Topic = None, queue: Which = Log.backlog, json: Json = False
 ) -> None:
-    """Show the ids of a queue's messages.
-
-    The one that comes last is the first.
-    """
+    """Show the ids of a queue's messages, the last first."""
     names(by_hand.listing(url, one_queue(name, topic), held=queue is Log.nextlog), json)
 
 
@@ -95,11 +90,11 @@ def purge_queue(
 ) -> None:
     """Remove a queue's messages, and print their ids.
 
-    For good. With the layout rfq it does not ask.
+    They cannot be restored. With the layout rfq it does not ask for confirmation.
     """
     named, held = one_queue(name, topic), queue is Log.nextlog
     if not yes and not is_rfq(url):
-        confirm(f"Remove for good what {'somebody holds' if held else 'nobody holds'} of {named}?")
+        confirm(f"Remove all {'reserved' if held else 'free'} messages of {named}? They cannot be restored.")
     names(by_hand.purge(url, named, held=held), json)
 
 
@@ -108,19 +103,16 @@ def publish(
     url: Url,
     name: MaybeQueue = None,
     topic: Topic = None,
-    message: Annotated[str | None, option("--message", "JSON", "The message.", "-m")] = None,
-    front: Annotated[bool, flag("--front", "-f", help="Before all others: in the layout rfq.")] = False,
+    message: Annotated[str | None, option("--message", "JSON", "The payload in JSON.", "-m")] = None,
+    front: Annotated[bool, flag("--front", "-f", help="Put it before all others; layout rfq only.")] = False,
     json: Json = False,
 ) -> None:
-    """Push one message, and print its id.
-
-    rfq's word for `push`.
-    """
+    """Push one message, and print its id."""
     queue = one_queue(name, topic)
     if message is None:
-        raise typer.BadParameter("Missing option '--message' / '-m'.")
+        raise typer.BadParameter("--message (-m) is missing: the payload in JSON")
     if not message.strip():
-        raise MessageError("the message is empty, which is not JSON; nothing was pushed")
+        raise MessageError("--message is empty, which is not JSON; nothing was pushed")
     ids: list[str] = []
     by_hand.push(url, queue, [[message.encode()]], front=front, progress=ids.extend)
     if json:
@@ -135,26 +127,27 @@ def consume(
 ) -> None:
     """Wait for a message, print it, and remove it.
 
-    rfq's word for `pop`. Exit code 1 where --timeout ends it.
+    Like `pop --timeout never`. Exit code 1 if --timeout ends it.
     """
 
     def out(taken: list[Message]) -> None:
         for one in taken:
             if is_rfq(url) and not json:
-                print(one.payload)  # as rfq does, which prints Python's notation
+                print(one.payload)  # as rfq does: Python's notation
             else:
                 line(one if json else one.payload)
         sys.stdout.flush()
 
     queue = one_queue(name, topic)
+    say_if_paused(url, queue, timeout)
     try:
         if not by_hand.pop(url, queue, out, timeout=finite(timeout)):
-            say(f"no message of {queue} is ready{operations.suggest(url, queue)}")
+            say(nothing_ready(url, queue))
             raise typer.Exit(1)
     except KeyboardInterrupt:
         if not is_rfq(url):
             raise
-        # rfq ends so: nobody waits any longer, and nothing is wrong
+        # rfq ends so, with code 0
 
 
 @app.command(cls=Command)
@@ -163,13 +156,13 @@ def harvest(
     name: MaybeQueue = None,
     topic: Topic = None,
     older_than: Annotated[
-        Any, option("--older-than", "10m", "Only what was published longer ago: in the layout rfq.", parser=seconds)
+        Any, option("--older-than", "10m", "Only messages published longer ago; layout rfq only.", parser=seconds)
     ] = None,
     json: Json = False,
 ) -> None:
-    """Give back what anybody holds of a queue.
+    """Return all reserved messages to the queue, and print their ids.
 
-    At once, and with no try counted; the ids are printed. `release` does it for one holder.
+    They are ready at once, and their tries do not change. `release` does it for one tag.
     """
     names(by_hand.harvest(url, one_queue(name, topic), older_than), json)
 

@@ -1,4 +1,4 @@
-"""What is printed: results to stdout, what else is to be said to stderr."""
+"""Printing: results to stdout, notes and errors to stderr."""
 
 from __future__ import annotations
 
@@ -18,43 +18,44 @@ from rich.text import Text
 
 from spark_queue.cli.late import message
 from spark_queue.errors import UsageError
+from spark_queue.words import plural
 
 T = TypeVar("T")
 
 #: Most characters of a payload or an error in a table, and most rows of a list unless asked otherwise.
 WIDE, LONG = 60, 100
 
-#: What JSON may have in a string as it is, though a terminal obeys it, or a program takes it for the end of a line.
+#: Characters that JSON allows in a string, but terminals obey or programs take for the end of a line.
 _ODD = re.compile("[\x7f-\x9f\u2028\u2029]")
 
 
 def errors() -> Console:
-    """The console of stderr."""
+    """Return the console of stderr."""
     return Console(stderr=True)
 
 
 def show(text: str) -> None:
-    """A sentence that is the result."""
+    """Print a result as a sentence."""
     print(printable(text))
 
 
 def say(text: str) -> None:
-    """A sentence beside the result."""
+    """Print a note or an error."""
     print(printable(text), file=sys.stderr)
 
 
 def tell(value: object) -> None:
-    """The result, as JSON."""
+    """Print a result as JSON."""
     print(dumped(value, indent=2))
 
 
 def line(value: object) -> None:
-    """A part of the result, as a line of JSON."""
+    """Print a part of a result as a line of JSON."""
     print(_ODD.sub(lambda one: f"\\u{ord(one[0]):04x}", dumped(value)))
 
 
 def dumped(value: object, indent: int | None = None) -> str:
-    """JSON text.
+    """Return JSON text.
 
     Moments in ISO format (UTC), bytes as Extended JSON.
     """
@@ -69,7 +70,7 @@ NUMBERS = {
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table: as wide as it must be, unless a terminal is narrower."""
+    """Print a table: as wide as its cells, or as the terminal if that is narrower."""
     console().print(made_table(heads, rows))
 
 
@@ -84,9 +85,9 @@ def listed(
     plain: Callable[[T], object] = lambda one: one,
     last: bool = False,
 ) -> None:
-    """The first `limit` of what was found, or the `last`: a table of rows, or JSON of it `plain`.
+    """Print the first `limit` of what was found, or the `last`: as a table of rows, or `plain` as JSON.
 
-    Where more was found, that is said; so ask for one more than `limit`. `of`: what it is, in the singular.
+    It says so if more was found: so look for one more than `limit`. `of`: the noun in the singular.
     """
     shown = found[-limit:] if last else found[:limit]
     if json:
@@ -94,16 +95,16 @@ def listed(
     elif shown:
         table(heads, map(row, shown))
     if len(found) > limit:
-        say(f"there are more than these {plural(limit, of)}: show more with --limit")
+        say(f"only {plural(limit, of)} shown; for more, set --limit")
 
 
 def console() -> Console:
-    """The console of stdout."""
+    """Return the console of stdout."""
     return Console(width=None if sys.stdout.isatty() else 10_000)
 
 
 def made_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """A table that is not printed yet."""
+    """Return a table."""
     made = Table(box=SIMPLE_HEAD, header_style="bold", show_edge=False, pad_edge=False)
     for head in heads:
         made.add_column(head, overflow="fold", justify="right" if head in NUMBERS else "left")
@@ -113,7 +114,7 @@ def made_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
 
 
 def _cell(value: object) -> Text:
-    """A value as a cell."""
+    """Return a value as a cell."""
     if isinstance(value, Text):
         return value
     if isinstance(value, datetime):
@@ -124,12 +125,12 @@ def _cell(value: object) -> Text:
 
 
 def dated(moment: datetime) -> str:
-    """A moment in UTC, to the second."""
+    """Return a moment in UTC, to the second."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def age(seconds: float | None) -> str:
-    """A duration, roughly."""
+    """Return a duration, rounded."""
     if seconds is None:
         return ""
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
@@ -139,53 +140,53 @@ def age(seconds: float | None) -> str:
 
 
 def rate(per_second: float | None, *, sign: bool = False) -> str:
-    """Messages a second."""
+    """Return messages per second."""
     return "" if per_second is None else f"{per_second:{'+' if sign else ''},.1f}"
 
 
 def bar(number: int) -> str:
-    """A number as a bar that is twice as long for a hundred times as much; on a terminal alone."""
+    """Return a number as a bar of logarithmic length; on a terminal only."""
     return "█" * math.ceil(2 * math.log10(number + 1)) if sys.stdout.isatty() else ""
 
 
 def sparks(numbers: Sequence[int]) -> str:
-    """Numbers as a little chart."""
+    """Return numbers as a small chart."""
     low, high = min(numbers), max(numbers)
     return "".join("▁▂▃▄▅▆▇█"[0 if high == low else (one - low) * 7 // (high - low)] for one in numbers)
 
 
 def printable(text: str) -> str:
-    """A text without anything that a terminal would take for a command: messages come from anywhere."""
+    """Return a text without characters that a terminal obeys: messages come from anywhere."""
     return "".join(one if one.isprintable() else " " for one in text)
 
 
 def cut(text: str) -> str:
-    """The beginning of a text that is long."""
+    """Return the beginning of a long text."""
     return text if len(text) <= WIDE else f"{text[: WIDE - 1]}…"
 
 
-def plural(number: int, one: str) -> str:
-    """`1 message`, `2,000 messages`."""
-    return f"{number:,} {one}{'' if number == 1 else 's'}"
-
-
 def confirm(question: str) -> None:
-    """Ask, and end the program where the answer is no. Raises `UsageError` where nobody can be asked."""
+    """Ask, and end the program if the answer is no. Raises `UsageError` if there is no terminal."""
     if not asked():
-        raise UsageError(f"{question} Nobody is here to answer: say --yes")
+        raise UsageError(f"{question} There is no terminal to ask: confirm with --yes")
     typer.confirm(question, abort=True, err=True)
 
 
 def asked() -> bool:
-    """Whether somebody is there to answer."""
+    """Return whether a user can answer."""
     return sys.stdin.isatty()
 
 
 class Progressing:
-    """What is seen of a long step: a bar on a terminal, nothing elsewhere. `total`: bytes that will be read."""
+    """Shows a long step: a bar on a terminal, nothing elsewhere. `total`: bytes that will be read."""
 
     def __init__(self, doing: str, total: int | None = None) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # late: a third of our start
+        from rich.progress import (  # imported late: a third of the start
+            BarColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
 
         columns = (
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"), TimeRemainingColumn(),
@@ -195,16 +196,16 @@ class Progressing:
         self._task = self._bar.add_task(doing, total=total, told="")
 
     def read(self, size: int) -> None:
-        """So many bytes more were read."""
+        """Show that `size` more bytes were read."""
         self._bar.advance(self._task, size)
 
     def count(self, ids: Sequence[str]) -> None:
-        """These messages are done, too."""
+        """Show that these messages are done."""
         self._done += len(ids)
         self._bar.update(self._task, told=f"{self._done:,}")
 
     def step(self, done: int, wanted: int) -> None:
-        """So many messages of so many are done."""
+        """Show that `done` of `wanted` messages are done."""
         self._bar.update(self._task, completed=done, total=wanted, told=f"{done:,}/{wanted:,}")
 
     def __enter__(self) -> Progressing:

@@ -1,4 +1,4 @@
-"""Queues, live."""
+"""Watch queues live."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_queue.cli.show import age, console, line, made_table, rate, sparks
 if TYPE_CHECKING:
     from spark_queue.operations.levels import Flow
 
-#: Looks that the little chart of a queue tells of.
+#: Looks that the chart of a queue shows.
 PAST = 30
 
 HEADS = ("queue", *STATES, "pushed/s", "done/s", "change/s", "oldest ready", "")
@@ -26,14 +26,14 @@ HEADS = ("queue", *STATES, "pushed/s", "done/s", "change/s", "oldest ready", "")
 def watch(
     url: Url,
     queues: Queues = None,
-    interval: Annotated[Any, option("--interval", "2s", "Time between two looks.", parser=seconds)] = "2s",
-    count: Annotated[
-        int | None, option("--count", "N", "End after so many looks (default: at Ctrl-C).", min=1)
-    ] = None,
+    interval: Annotated[
+        Any, option("--interval", "2s", "Time between two updates (default: 2s).", parser=seconds)
+    ] = "2s",
+    count: Annotated[int | None, option("--count", "N", "Number of updates (default: until Ctrl-C).", min=1)] = None,
     json: JsonLines = False,
 ) -> None:
-    """Show sizes and rates of queues, live."""
-    from rich.live import Live  # late: other commands need not wait for it
+    """Show sizes and rates of queues live."""
+    from rich.live import Live  # imported late: other commands start faster
 
     past: dict[str, deque[int]] = defaultdict(lambda: deque(maxlen=PAST))
     looks = levels.watch(url, queues or (), interval=interval)

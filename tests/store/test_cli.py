@@ -56,14 +56,14 @@ def test_reservations_and_release(url, store, name):
     assert [one for one in Run("reservations", url, "--json").json if one["queue"] == name] == told
 
     released = Run("release", url, name, "etl", "--yes", "--delay", "10m", "--failed")
-    assert (released.code, released.out, released.err) == (0, f"1,200 messages of {name} given back\n", "")
+    assert (released.code, released.out, released.err) == (0, f"1,200 messages of {name} released\n", "")
     assert store.sizes(name).scheduled == 1_200
     assert Run("release", url, name, "py", "-y", "--json").json == {"queue": name, "tag": "py", "released": 5}
     again = Run("release", url, name, "py", "--yes")
-    assert (again.code, again.out) == (0, f"0 messages of {name} given back\n")
-    assert "nothing is held under py" in again.err
+    assert (again.code, again.out) == (0, f"0 messages of {name} released\n")
+    assert f"tag py holds no messages of {name}" in again.err
     nothing = Run("reservations", url, name)
-    assert (nothing.code, nothing.out, nothing.err) == (0, "", f"nothing is reserved in {name}\n")
+    assert (nothing.code, nothing.out, nothing.err) == (0, "", f"no messages are reserved in {name}\n")
     assert Run("reservations", url, name, "--json").json == []
 
 
@@ -94,7 +94,7 @@ def test_dead_letters_and_redrive(url, store, name):
     assert [one["payload"] for one in told.json] == [{"n": 0}, {"n": 1}]
     assert told.json[0]["headers"]["x-error"] == told.json[0]["error"] == "no such flight"
     assert told.json[0]["died"].endswith("Z") and told.json[0]["from_queue"] == name
-    assert told.err == "there are more than these 2 dead letters: show more with --limit\n"
+    assert told.err == "only 2 dead letters shown; for more, set --limit\n"
 
     dead = f"{name}.dead"
     dry = Run("deadletter", "redrive", url, name, "--dry-run")
@@ -107,11 +107,11 @@ def test_dead_letters_and_redrive(url, store, name):
     store.reserve(dead, "looker/a/1", 1)
     rest = Run("deadletter", "redrive", url, name, "--json", "--rate", 1000)
     assert rest.json == {"dead": dead, "dry_run": False, "moved": {name: 1}, "passed_over": 1}
-    assert rest.err == "1 dead letter passed over: somebody holds them, or they are gone\n"
+    assert rest.err == "1 dead letter skipped: reserved by a consumer, or gone\n"
     store.rollback(dead, "looker")
     assert Run("deadletter", "redrive", url, name, "--since", "1h").out.startswith("1 message moved")
     empty = Run("deadletter", "redrive", url, name)
-    assert (empty.code, empty.out, empty.err) == (0, "", f"no such dead letters in {dead}\n")
+    assert (empty.code, empty.out, empty.err) == (0, "", f"no dead letters of this kind in {dead}\n")
     assert Run("deadletter", "list", url, name).code == 0
     assert Run("deadletter", "list", url, name, "--json").json == []
 
@@ -123,14 +123,14 @@ def test_ledgers(url, store, name):
     store.set_note(PREFIX + name, {"v": 1, "batch": 3, "stages": [winner]}, 0)
     shown = Run("ledger", "list", url)
     (line,) = [line for line in shown.out.splitlines() if name in line]
-    assert "batch 3: 3, batch 4: 2" in line and "half published: 3 to go" in line
+    assert "batch 3: 3, batch 4: 2" in line and "half published: 3 left" in line
     (told,) = [one for one in Run("ledger", "list", url, "--json").json if one["sink"] == name]
     assert told == {"sink": name, "batch": 3, "staged": {"3": 3, "4": 2}, "unpublished": 3}
     refused = Run("ledger", "set", url, name, 4)
     assert refused.code == 2 and f"spark-queue ledger recover URL {name}" in refused.err
     assert Run("ledger", "recover", url, name).out == "3 messages published, 2 staged rows dropped\n"
     assert Run("ledger", "recover", url, name, "--json").json == {"sink": name, "published": 0, "dropped": 0}
-    assert Run("ledger", "set", url, name, 9).out == f"sink {name} is at batch 9; before: batch 3\n"
+    assert Run("ledger", "set", url, name, 9).out == f"sink {name} set to batch 9; before: batch 3\n"
     assert Run("ledger", "set", url, name, 10, "--json").json == {"sink": name, "batch": 10, "before": 9}
     forget(store, name)
 
@@ -144,7 +144,7 @@ def test_a_write_whose_driver_has_died_is_recovered_and_forgotten(url, store, na
     assert Run("ledger", "recover", url, sink).out == "0 messages published, 3 staged rows dropped\n"
     assert sink not in Run("ledger", "list", url).out
     assert Run("ledger", "recover", url, sink).code == 2
-    assert Run("ledger", "set", url, name, 0).out == f"sink {name} is at batch 0; before: no ledger\n"
+    assert Run("ledger", "set", url, name, 0).out == f"sink {name} set to batch 0; before: no ledger\n"
     unknown = Run("ledger", "recover", url, f"{name}x")
     assert unknown.code == 2 and f"did you mean '{name}'" in unknown.err
 
@@ -198,7 +198,7 @@ def test_names_like_it_are_told(file):
     assert "did you mean 'departures'" in Run("reservations", file, "depatures").err
     assert "did you mean 'departures'" in Run("deadletter", "list", file, "depatures").err
     assert "did you mean 'departures'" in Run("deadletter", "redrive", file, "depatures").err
-    assert "Did you mean 'reservations'" in Run("reservatons", file).err
+    assert "did you mean 'reservations'" in Run("reservatons", file).err
 
 
 def test_the_url_may_come_from_the_environment(file):
@@ -208,15 +208,15 @@ def test_the_url_may_come_from_the_environment(file):
     assert Run("reservations", file, "departures", env={parse.URL_VARIABLE: "redis://nowhere"}).code == 0
     assert len(Run("deadletter", "list", "--reason", "flight", "departures", "--json", env=env).json) == 3
     assert Run("deadletter", "list", "departures", "--reason", "sqlite:///x", "--json", env=env).json == []
-    assert Run("release", "departures", "etl", "--yes", env=env).out == "1 message of departures given back\n"
+    assert Run("release", "departures", "etl", "--yes", env=env).out == "1 message of departures released\n"
     assert Run("ledger", "set", "sink", "4", env=env).code == 0
-    assert "Missing argument 'URL'" in Run("ledger", "list").err
+    assert "the URL of the store is missing" in Run("ledger", "list").err
 
 
 def test_a_release_asks(file, monkeypatch):
     monkeypatch.setattr(show, "asked", lambda: True)
     no = Run("release", file, "departures", "etl", input="n\n")
-    assert no.code == 1 and "Give back 1 message of departures held under etl?" in no.err
+    assert no.code == 1 and "Release 1 message of departures held under tag etl?" in no.err
     assert len(Run("reservations", file).rows) == 1
     assert Run("release", file, "departures", "etl", input="y\n").code == 0
     assert Run("reservations", file).out == ""
@@ -262,7 +262,7 @@ def test_a_redrive_that_is_stopped_tells_how_far_it_came(file, monkeypatch):
     monkeypatch.setattr(deadletter.Redriving, "step", step)
     stopped = Run("deadletter", "redrive", file, "departures")
     assert (stopped.code, stopped.out) == (130, "")
-    assert "2 of 3 dead letters were moved; the same call moves the rest" in stopped.err
+    assert "moved 2 of 3 dead letters; to move the rest, repeat the call" in stopped.err
     monkeypatch.setattr(deadletter.Redriving, "step", real)
     assert Run("deadletter", "redrive", file, "departures").out.startswith("1 message moved")
 
@@ -328,7 +328,7 @@ def test_a_graph_is_drawn(file, tmp_path):
         "    → here/departures (1 reserved) ↻ cycle",
     ]
     assert f"namespace 'gone': there is no file '{tmp_path}/none.db'" in drawn.err
-    assert "a cycle, which messages leave after 17 hops: " in drawn.err
+    assert "a message leaves it after 17 hops" in drawn.err
     told = Run("graph", conf, "--json").json
     assert told["queues"][0] == {"queue": "here/departures", "ready": 0, "scheduled": 0, "reserved": 1}
     assert [to["cycle"] for to in told["exchanges"][0]["dst"]] == [True, False]

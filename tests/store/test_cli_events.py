@@ -31,7 +31,7 @@ def test_from_created_to_cleared(event):
     ids = [*urgent, *first, *more.out.split()]
     assert (
         len(ids) == 4
-        and event("create", S, "landed", "--uris", "-", input="").err == "no URIs, so no event was made\n"
+        and event("create", S, "landed", "--uris", "-", input="").err == "no URIs: no event was created\n"
     )
     taken = event("take", "--count", "3", "--json").json
     assert [one["id"] for one in taken] == ids[:3]
@@ -47,7 +47,7 @@ def test_from_created_to_cleared(event):
         [ids[1], "counted"], [ids[2], "counted"], [ids[3], "new"], [ids[0], "failed"],
     ]  # fmt: skip
     assert event("list", "--status", "new", "--json").json[0]["uris"] == ["/c"]
-    assert event("list", "--status", "new", "--older-than", "PT1H").err == "no such events in hub\n"
+    assert event("list", "--status", "new", "--older-than", "PT1H").err == "hub has no events of this kind\n"
     assert event("summary", "--json").json["counted"] == 2
     assert event("reset", ids[0]).out == "1 event reset\n"
     assert event("fail", ids[3], "--reason", "no time").out == "1 event failed\n"
@@ -72,11 +72,11 @@ def test_a_heartbeat(event):
     [
         (["create", "a b", "t"], "source 'a b' cannot name one"),
         (["create", S, "t", "--payload", "{"], "--payload is not JSON"),
-        (["create", S, "t", "--payload", "1", "--text", "x"], "exclude each other"),
-        (["create", S, "t", "--conf", "nowhere.yaml"], "nowhere.yaml: No such file"),
-        (["list", "--older-than", "1h"], "--older-than goes with --status"),
-        (["list", "--status", "new", "--older-than", "soon"], "must be a duration such as"),
-        (["heartbeat", "OneMinute"], "name the file that declares the heartbeat"),
+        (["create", S, "t", "--payload", "1", "--text", "x"], "give either --payload or --text"),
+        (["create", S, "t", "--conf", "nowhere.yaml"], "nowhere.yaml: no such file"),
+        (["list", "--older-than", "1h"], "--older-than needs --status"),
+        (["list", "--status", "new", "--older-than", "soon"], "is not a duration such as"),
+        (["heartbeat", "OneMinute"], "--conf is missing: name the file"),
         (["heartbeat", "TenMinute", "--conf", CONF / "heartbeats.yaml"], "no heartbeat 'TenMinute'; did you mean"),
     ],
 )

@@ -54,7 +54,7 @@ def test_what_is_pushed_is_popped_as_it_was(url, name):
     assert [one["payload"] for one in whole] == values[4:]
     assert whole[0].keys() == {"id", "queue", "payload", "headers", "mature", "tries"}
     none = Run("pop", url, name)
-    assert (none.code, none.out, none.err) == (1, "", f"no message of {name} is ready\n")
+    assert (none.code, none.out, none.err) == (1, "", f"no message of {name} is ready (it is empty)\n")
 
 
 def test_more_than_a_step_goes_through(url, store, name):
@@ -126,7 +126,7 @@ def test_a_file_is_checked_before_and_a_pipe_as_it_comes(url, store, name, tmp_p
     text = (tmp_path / "x.jsonl").read_text()
     done = subprocess.run(call, input=text, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 1 and f"line {len(good) + 1}: its delay is negative" in done.stderr
-    pushed = int(done.stderr.partition("; the ")[2].partition(" ")[0].replace(",", ""))
+    pushed = int(done.stderr.partition("; ")[2].partition(" ")[0].replace(",", ""))
     assert store.sizes(name).total == pushed > 0
 
 
@@ -167,7 +167,7 @@ def test_a_tag_is_settled_by_other_calls(url, store, name):
     assert shown.code == 0 and shown.err == ""
     *_, last = shown.out.splitlines()
     tag = last.rpartition(" ")[2]
-    assert last == f"2 messages of {name} held under {tag}" and tag.startswith("me/")
+    assert last == f"2 messages of {name} reserved under tag {tag}" and tag.startswith("me/")
     assert [row[-1] for row in shown.rows[:2]] == ["0}", "1}"]
     told = Run("reserve", url, name, "--limit", 3, "--json", "--lease", "never").json
     assert [one["payload"] for one in told["messages"]] == [{"n": 2}, {"n": 3}, {"n": 4}]
@@ -177,14 +177,14 @@ def test_a_tag_is_settled_by_other_calls(url, store, name):
     assert (done.code, done.out) == (0, f"2 messages of {name} committed\n")
     late = Run("commit", url, name, tag)
     assert (late.code, late.out) == (1, f"0 messages of {name} committed\n")
-    assert f"nothing is held under {tag}" in late.err
+    assert f"tag {tag} holds no messages of {name}" in late.err
 
     first, second, third = (one["id"] for one in told["messages"])
     one = Run("commit", url, name, told["tag"], first, "--json")
     assert one.json == {"queue": name, "tag": told["tag"], "committed": 1}
     partly = Run("rollback", url, name, told["tag"], second, first, "--delay", "10m")
-    assert (partly.code, partly.out) == (1, f"1 message of {name} given back\n")
-    assert "1 of these are not held" in partly.err
+    assert (partly.code, partly.out) == (1, f"1 message of {name} rolled back\n")
+    assert "1 of 2 ids not held under tag" in partly.err
     assert store.sizes(name).scheduled == 1
     dead = Run("rollback", url, name, told["tag"], "--max-tries", 1, "--json")
     assert dead.json == {"queue": name, "tag": told["tag"], "rolled_back": 0, "dead": 1}
@@ -247,10 +247,14 @@ def test_sizes_and_peek(url, store, name):
     assert len(ids) == 4
     assert Run("peek", url, name, "-m", ids[1]).out == '{"n": 1}\n'
     gone = Run("peek", url, name, "-m", "6b01b3b5957fe46c72000000")
-    assert (gone.code, gone.out, gone.err) == (1, "", "")
+    assert (gone.code, gone.out) == (1, "")
+    assert gone.err == f"{name} holds no message with id '6b01b3b5957fe46c72000000'\n"
     nothing = Run("peek", url, f"{name}.other")
-    assert (nothing.code, nothing.out) == (0, "")
-    assert nothing.err.startswith(f"{name}.other holds no messages; did you mean '{name}")
+    assert (nothing.code, nothing.out) == (2, "")
+    assert f"queue '{name}.other' does not exist" in nothing.err and f"did you mean '{name}" in nothing.err
+    Run("pop", url, f"{name}.dead")
+    drained = Run("peek", url, f"{name}.dead")
+    assert (drained.code, drained.out, drained.err) == (0, "", f"{name}.dead is empty\n")
 
 
 def test_messages_are_moved(url, store, name, monkeypatch):
@@ -276,9 +280,26 @@ def test_pause_and_resume(url, store, name):
     store.push(name, pushes([1]))
     assert Run("pause", url, name).out == f"{name} is paused\n"
     assert Run("size", url, name, "--json").json[0]["paused"] is True
-    assert Run("pop", url, name).code == 1
+    for command in ("pop", "reserve", "consume"):
+        paused = Run(command, url, name, *(["--timeout", "0s"] if command == "consume" else []))
+        assert (paused.code, paused.out) == (1, "")
+        assert paused.err == (
+            f"{name} is paused: no message can be reserved. To resume it: spark-queue resume URL {name}\n"
+        )
+    waited = Run("pop", url, name, "--timeout", "100ms").err
+    assert waited.startswith(f"{name} is paused; waiting until it is resumed: spark-queue resume URL {name}\n")
     assert Run("resume", url, name, "--json").json == {"queue": name, "paused": False}
     assert Run("pop", url, name).out == "1\n"
+
+
+def test_why_no_message_is_ready_is_said(url, store, name):
+    store.push(name, pushes([1, 2, 3]))
+    store.push(name, pushes([4], delay=600_000))
+    store.reserve(name, "etl/3fa9c1/7", 3)
+    assert Run("pop", url, name).err == f"no message of {name} is ready (1 scheduled, 3 reserved)\n"
+    missing = Run("reserve", url, f"{name}x")
+    assert missing.code == 1
+    assert missing.err == f"no message of {name}x is ready: there is no such queue; did you mean '{name}'?\n"
 
 
 def test_statistics(url, store, name):
@@ -307,9 +328,9 @@ def test_history_and_replay(url, store, name):
     ]
     shown = Run("history", url, name, "--limit", 2)
     assert [row[0] for row in shown.rows] == [one["id"] for one in told[1:]]
-    assert "more than these 2 messages" in shown.err
+    assert "only 2 messages shown" in shown.err
     none = Run("history", url, name, "--consumer", "you")
-    assert (none.code, none.out, none.err) == (0, "", f"the history of {name} tells of none\n")
+    assert (none.code, none.out, none.err) == (0, "", f"the history of {name} has no messages of this kind\n")
     dry = Run("replay", url, name, "again", "--since", "1h", "--dry-run")
     assert (dry.code, dry.out) == (0, f"3 messages of {name} would be pushed to {name}\n")
     wrong = Run("replay", url, name, "again", "--to", f"{name}.other")

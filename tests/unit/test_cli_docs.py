@@ -30,6 +30,7 @@ def same(text: str) -> str:
 
 def test_the_page_runs_as_it_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(parse.URL_VARIABLE, raising=False)
     start = f'spark-queue() {{ {" ".join(arguments())} "$@"; }}\n'
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     ran = 0
@@ -54,16 +55,16 @@ def test_the_page_runs_as_it_is_written(tmp_path, monkeypatch):
     assert ran > 15
 
 
-def test_the_page_tells_of_every_command_and_code():
+def test_the_page_names_every_command_and_code():
     pages = PAGE + (ROOT / "docs" / "operations.md").read_text() + (ROOT / "docs" / "exchanges.md").read_text()
-    for names in parse.SECTIONS.values():
+    for names in (*parse.SECTIONS.values(), parse.RFQ):
         for name in names:
             assert re.search(rf"spark-queue {name}\b|`{name}\b", pages), name
     for code in re.findall(r"\b(\d+):", parse.CODES):
         assert f"| {code} |" in PAGE
 
 
-def test_the_page_tells_all_that_the_doctor_looks_at(sqlite_url, url_of, tmp_path):
+def test_the_page_names_all_that_the_doctor_checks(sqlite_url, url_of, tmp_path):
     Run("push", sqlite_url, "q", input="1")
     for url in (sqlite_url, url_of("mongodb"), url_of("redis")):
         for one in doctor.examine(url):
