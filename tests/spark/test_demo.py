@@ -10,10 +10,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+SVG = "{http://www.w3.org/2000/svg}"
 
 #: Flights in a sample, the first of the year; and in all.
 SAMPLE, ALL = 3_000, 336_776
@@ -36,13 +38,66 @@ def run(folder, *command):
 
 
 def demo(folder, flights, *args):
-    """Run the demo, and return what it says."""
-    told = run(folder, sys.executable, "jobs/demo.py", *args).stdout
-    assert f"{flights:,} rows pushed to departures" in told
+    """Run the demo, and return what it prints."""
+    done = run(folder, sys.executable, "jobs/demo.py", *args)
+    told = done.stdout
+    written = rf"^3\. {flights:,} flights written to the queue departures in .* flights written per second\)$"
+    assert re.search(written, told, re.M)
+    assert re.search(r"messages read and [\d,]+ written by 7 exchanges.* messages read per second\)$", told, re.M)
+    assert not re.search(r"\d/s", told), "each rate says what it measures"
     assert "Every flight is where it belongs, once" in told
-    assert told.count("ok │") == 11 and "FAILED" not in told
+    assert told.count("ok │") == 12 and "FAILED" not in told
+    assert re.search(rf"all flights, each once +│ +{flights:,} │ +{flights:,} │ +0 │ ok", told)
     assert re.search(r"airport/__too_many_hops__ +│ +[1-9]", told), "some flights have no plane"
+    a_process_was_killed_and_its_query_runs_again(done)
+    the_picture_has_the_counts(folder, flights, told)
     return told
+
+
+def a_process_was_killed_and_its_query_runs_again(done):
+    announced, killed, survived = (
+        re.search(rf"^   {text}", done.stdout, re.M)
+        for text in (
+            r"Now one process is killed.*: [\d,]+ of [\d,]+ flights have passed, [\d,]+ are reserved$",
+            r"kill -9 \d+  \(the Python process that reserves and commits the messages of exchange by_delay\)$",
+            r"The query failed, and runs again from its checkpoint [\d.]+ s after the kill$",
+        )
+    )
+    assert announced and killed and survived
+    assert announced.start() < killed.start() < survived.start()
+    assert "query by_delay has failed and starts again" in done.stderr, "Spark has lost the process"
+
+
+def the_picture_has_the_counts(folder, flights, told):
+    (path,) = re.findall(r"^Its picture, with the messages that went along each edge: (.*)$", told, re.M)
+    drawn = ElementTree.parse(folder / path).getroot()
+    texts = {
+        one.findtext(f"{SVG}title"): re.sub(r"\s", "", "".join(text.text or "" for text in one.iter(f"{SVG}text")))
+        for one in drawn.iter(f"{SVG}g")
+        if one.get("class") in ("node", "edge")
+    }
+    assert texts["q airport/departures->x by_delay"] == f"{flights:,}", "a batch that came again is counted once"
+    found = dict(re.findall(r"^│ (\S+/\S+) +│ +[\d,]+ │ +([\d,]+) │", told, re.M))
+    assert len(found) == 10
+    for queue, number in found.items():
+        assert texts[f"q {queue}"] == f"{queue}{number}ready"
+        assert any(text.startswith(number) for edge, text in texts.items() if edge.endswith(f"->q {queue}"))
+        assert f"{queue} ({number} ready)" in told, "so has the graph as text"
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="no make here")
+@pytest.mark.parametrize(("words", "quick"), [([], False), (["QUICK=1"], True), (["QUICK=0"], False)])
+def test_quick_is_what_the_demo_gets(words, quick):
+    done = subprocess.run(["make", "-n", "demo", *words], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ("jobs/demo.py --quick" in done.stdout) is quick and "jobs/demo.py" in done.stdout
+
+
+@pytest.mark.parametrize(("words", "flights"), [(["--quick"], "33677"), (["--flights", "5"], "5"), ([], "None")])
+def test_quick_is_a_tenth_of_the_flights(words, flights):
+    asked = "import demo, sys; demo.demo = lambda watch, flights: print(flights); sys.exit(demo.main())"
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "jobs"), str(ROOT)])}
+    done = subprocess.run([sys.executable, "-c", asked, *words], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == flights
 
 
 @pytest.mark.timeout(900)
