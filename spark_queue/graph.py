@@ -225,7 +225,7 @@ def _system(value: Any) -> Any:
         return value
     with suppress(ValueError):
         return function_of(value)
-    raise ValueError("a mapping, or a function (module:function) that makes one")
+    raise ValueError("a mapping, or a function (module:function) that returns one")
 
 
 #: What takes messages from queues.
@@ -243,7 +243,7 @@ class Graph:
 
     __pydantic_config__ = FORBID
 
-    namespaces: dict[Name, OfStore]
+    namespaces: dict[Name, OfStore] = field(repr=False)  # until it is checked, it may hold bare URLs
     exchanges: dict[NameOfStep, Exchange] = field(default_factory=dict)
     max_hops: Annotated[int, Field(ge=1)] = MAX_HOPS
     links: dict[NameOfStep, Link] = field(default_factory=dict)

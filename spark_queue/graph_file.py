@@ -1,4 +1,4 @@
-"""Graphs in files of YAML or JSON, read so that every mistake has its line."""
+"""Graphs in YAML or JSON files: every mistake is reported with its line."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ import yaml
 
 from spark_queue.errors import near
 from spark_queue.errors import unreadable as unreadable
+from spark_queue.file_mistakes import Mistake, refusal, undecoded, unparsed
 from spark_queue.graph import Graph
-from spark_queue.graph_mistakes import Mistake, keys_at, read, refusal
+from spark_queue.graph_mistakes import keys_at, read
 from spark_queue.graph_parts import Origin, Path
 
-#: Gives the value of a secret by scope and key, as `dbutils.secrets.get` does.
+#: Returns the value of a secret by scope and key, as `dbutils.secrets.get` does.
 Secrets = Callable[[str, str], str]
 
-#: What stands for `${name}` and the like in a file. Raises `KeyError` with what is wrong where there is nothing.
+#: Returns the value of `${name}` in a file. Raises `KeyError` with what is wrong if there is none.
 Fill = Callable[[str], str]
 
 _VARIABLE = re.compile(r"\$\$\{|\$\{([^{}]*?)(?::-([^{}]*))?\}")
 
-#: Keys below which nothing is filled in: `${` may be the user's own there.
+#: Keys below which no variables are filled in: `${` may be part of an expression there.
 _AS_IT_IS = ("selector", "set")
 
 _MERGE = "tag:yaml.org,2002:merge"
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML with just the plain scalars of JSON: a queue may be called `no`, or `2013-01-01`."""
+    """YAML with the plain scalars of JSON only: a queue may be called `no` or `2013-01-01`."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -47,23 +48,30 @@ for _kind, _pattern, _first in (
 
 
 def graph_in(file: str | os.PathLike[str], secrets: Secrets | None = None) -> Graph:
-    """The graph in a YAML or JSON file.
+    """Return the graph in a YAML or JSON file.
 
-    `${NAME}` stands for a variable of the environment, `${NAME:-default}` has a default, `${file:PATH}` stands for
-    the first line of a file, and `${secret:SCOPE/KEY}` for what `secrets` gives. Raises `GraphError` with every
-    mistake of the file, by line, and `OSError` where it cannot be read.
+    `${NAME}` is a variable of the environment, `${NAME:-default}` one with a default, `${file:PATH}` the first line
+    of a file, and `${secret:SCOPE/KEY}` the value that `secrets` returns. Raises `GraphError` with every mistake of
+    the file, by line, and `OSError` if it cannot be read.
     """
-    text = File(file).read_text(encoding="utf-8")
-    return parse(text, str(file), variables(secrets))
+    return parse(text_of(file), str(file), variables(secrets))
+
+
+def text_of(file: str | os.PathLike[str]) -> str:
+    """Return the text of a file. Raises `GraphError` if it is not UTF-8, and `OSError` if it cannot be read."""
+    try:
+        return File(file).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise refusal([undecoded(error)], Origin(str(file))) from None
 
 
 def variables(secrets: Secrets | None = None) -> Fill:
-    """What stands for `${NAME}`, `${file:PATH}` and `${secret:SCOPE/KEY}`."""
+    """Return the function that fills in `${NAME}`, `${file:PATH}` and `${secret:SCOPE/KEY}`."""
     return lambda name: _value(name, secrets)
 
 
 def parse(text: str, file: str, fill: Fill) -> Graph:
-    """The graph in a file of this text. Raises `GraphError` with every mistake, by line.
+    """Return the graph in this text. Raises `GraphError` with every mistake, by line.
 
     `${name}` and `${name:-default}` are filled in, but not in selectors and `set`; `$${` is a plain `${`.
     """
@@ -71,32 +79,31 @@ def parse(text: str, file: str, fill: Fill) -> Graph:
 
 
 def loaded(text: str, file: str, fill: Fill, keys: Sequence[str]) -> tuple[Any, Origin, list[Mistake]]:
-    """What a file of this text declares, with its variables filled in; where each part stands; mistakes so far.
+    """Return what a text declares, with its variables filled in, the lines of its parts, and mistakes so far.
 
-    `keys`: those that it may have. Raises `GraphError` where it is no YAML, or no mapping.
+    `keys`: those that are allowed. Raises `GraphError` if it is neither YAML nor JSON, or not a mapping.
     """
     lines: dict[Path, int] = {}
     try:
         node = yaml.compose(text.expandtabs(), _Loader)  # JSON may be indented with tabs, YAML must not
         if not isinstance(node, yaml.MappingNode):
-            raise yaml.YAMLError(f"it must be a mapping with the keys {', '.join(keys)}")
+            what = f"the file must be a mapping with the keys {', '.join(keys)}"
+            raise refusal([Mistake((), what)], Origin(file))
         mistakes = list(_survey(node, (), lines, []))
-        if any(one.text == _ENDLESS for one in mistakes):
+        if any(one.text in (_ENDLESS, _NO_KEY) for one in mistakes):
             raise refusal(mistakes, Origin(file, lines))
         raw = _Loader("").construct_document(node)
-    except yaml.YAMLError as error:
-        where = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-        said = [getattr(error, "context", None), getattr(error, "problem", None)]
-        what = ", ".join(filter(None, said)) or str(error)
-        raise refusal([Mistake((), what, where.line + 1 if where else 0)], Origin(file)) from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: of a tag such as !!int
+        raise refusal([unparsed(error)], Origin(file)) from None
     return _filled(raw, (), fill, mistakes), Origin(file, lines), mistakes
 
 
-_ENDLESS = "this anchor contains itself"
+#: Mistakes after which a file is read no further.
+_ENDLESS, _NO_KEY = "this anchor contains itself", "a key must be text, not a list or a mapping"
 
 
 def _survey(node: yaml.Node, path: Path, lines: dict[Path, int], around: Sequence[yaml.Node]) -> Iterator[Mistake]:
-    """Note the line of everything, and find keys that stand twice and anchors that contain themselves."""
+    """Note the line of each part, and find keys that are declared twice and anchors that contain themselves."""
     lines.setdefault(path, node.start_mark.line + 1)
     if any(node is one for one in around):
         yield Mistake(path, _ENDLESS)
@@ -109,15 +116,19 @@ def _survey(node: yaml.Node, path: Path, lines: dict[Path, int], around: Sequenc
             if key.tag == _MERGE:
                 yield from _survey(value, path, lines, [*around, node])
                 continue
-            below, line = (*path, str(key.value)), key.start_mark.line + 1
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                yield Mistake(path, _NO_KEY, line)
+                continue
+            below = (*path, str(key.value))
             lines[below] = line
             if first.setdefault(key.value, line) != line:
-                yield Mistake(below, f"it is there twice; the first is in line {first[key.value]}", line)
+                yield Mistake(below, f"this key is declared twice, first in line {first[key.value]}", line)
             yield from _survey(value, below, lines, [*around, node])
 
 
 def _filled(raw: Any, path: Path, fill: Fill, mistakes: list[Mistake]) -> Any:
-    """What a file says, with its variables filled in."""
+    """Return a part of a file with its variables filled in."""
     if isinstance(raw, dict):
         return {
             str(key): value if key in _AS_IT_IS else _filled(value, (*path, str(key)), fill, mistakes)
@@ -143,20 +154,19 @@ def _filled(raw: Any, path: Path, fill: Fill, mistakes: list[Mistake]) -> Any:
 
 
 def _value(name: str, secrets: Secrets | None) -> str:
-    """What `${name}` stands for in a file. Raises `KeyError` with what is wrong where that is nothing."""
+    """Return the value of `${name}` in a file. Raises `KeyError` with what is wrong if there is none."""
     kind, colon, rest = name.partition(":")
     if colon and kind == "file":
         try:
             return File(rest).read_text(encoding="utf-8").partition("\n")[0].strip()
         except OSError as error:
-            raise KeyError(f"{error.strerror or error}") from error
+            raise KeyError((error.strerror or str(error)).lower()) from error
     if colon and kind == "secret":
         scope, slash, key = rest.partition("/")
         if secrets is None or not slash:
-            raise KeyError(
-                "give `secrets`, a function of scope and key" if slash else "it must be ${secret:SCOPE/KEY}"
-            )
+            remedy = "this program reads no secrets: pass `secrets`, a function of scope and key"
+            raise KeyError(remedy if slash else "write ${secret:SCOPE/KEY}")
         return secrets(scope, key)
     if name not in os.environ:
-        raise KeyError(f"there is no such variable in the environment{near(name, os.environ)}")
+        raise KeyError(f"this environment variable is not set{near(name, os.environ)}")
     return os.environ[name]

@@ -1,18 +1,22 @@
-"""What is wrong with a graph: every mistake with its place, all at once.
+"""Mistakes of a graph: all at once, each with its place.
 
-Facts are checked by their types first, then for namespaces that are not there, then for what contradicts itself.
+Types are checked first, then missing namespaces, then contradictions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from spark_queue.address import quoted, shown_as
-from spark_queue.errors import GraphError, near
+from spark_queue.errors import near
+from spark_queue.file_mistakes import KINDS as KINDS
+from spark_queue.file_mistakes import Mistake as Mistake
+from spark_queue.file_mistakes import mistake_of
+from spark_queue.file_mistakes import refusal as refusal
 from spark_queue.graph import (
     TOO_MANY_HOPS,
     Changes,
@@ -32,51 +36,20 @@ _P = TypeVar("_P", bound=Place)
 #: The keys of a processor below which queues are bound to names.
 _BOUND = ("in", "alts", "out", "tailers", "appenders")
 
-#: What the steps of a graph are called, by where they are declared.
-KINDS = {"exchanges": "exchange", "links": "link", "processors": "processor"}
-
-
-@dataclass(frozen=True)
-class Mistake:
-    """One mistake: where it is, and what is wrong. `line`: from 1; 0 where there is no file."""
-
-    path: Path
-    text: str
-    line: int = 0
-
-    def __str__(self) -> str:
-        where = ", ".join(filter(None, [f"line {self.line}" if self.line else "", _words(self.path)]))
-        return f"{where}: {self.text}" if where else self.text
-
-
-def _words(path: Path) -> str:
-    """A path as people say it."""
-    match path:
-        case ("namespaces", name, *rest):
-            words = [f"namespace {quoted(str(name))}"]
-        case ("exchanges" | "links" as kind, name, "dst", int(number), *rest):
-            words = [f"{KINDS[kind]} {quoted(str(name))}", f"destination {number + 1}"]
-        case ("exchanges" | "links" | "processors" as kind, name, *rest):
-            words = [f"{KINDS[kind]} {quoted(str(name))}"]
-        case _:
-            words, rest = [], list(path)
-    told = ".".join("in" if part == "in_" else shown_as(str(part)) for part in rest)
-    return ", ".join([*words, told] if rest else words)
-
 
 def checked(graph: Graph) -> Graph:
-    """The graph with its defaults filled in. Raises `GraphError` with all that is wrong with it."""
+    """Return the graph with its defaults filled in. Raises `GraphError` with all its mistakes."""
     return read(graph, graph.origin)
 
 
 def with_step(graph: Graph, name: str, step: Exchange | Link | Processor) -> Graph:
-    """The graph with one step more. Raises `GraphError`."""
+    """Return the graph with one more step. Raises `GraphError`."""
     kind = next(kind for kind, one in _STEPS.items() if isinstance(step, one))
     return _replaced(graph, kind, {**getattr(graph, kind), name: step})
 
 
 def without_step(graph: Graph, name: str) -> Graph:
-    """The graph with one step less."""
+    """Return the graph without a step."""
     kind = next(kind for kind in _STEPS if name in getattr(graph, kind))
     return _replaced(graph, kind, {other: one for other, one in getattr(graph, kind).items() if other != name})
 
@@ -92,13 +65,13 @@ def _replaced(graph: Graph, kind: str, steps: Mapping[str, Any]) -> Graph:
 
 
 def read(raw: Any, origin: Origin | None = None, found: Iterable[Mistake] = ()) -> Graph:
-    """The graph that these facts describe, of whose mistakes some are known already. Raises `GraphError`."""
+    """Return the graph that these facts describe. `found`: mistakes known so far. Raises `GraphError` with all."""
     origin = origin or Origin()
     mistakes = list(found)
     try:
         graph = _GRAPH.validate_python(raw)
     except ValidationError as error:
-        mistakes += [mistake_of(one) for one in error.errors(include_url=False)]
+        mistakes += [mistake_of(one, keys_at) for one in error.errors(include_url=False)]
         graph = None
     mistakes += _strangers(raw if graph is None else graph)
     if graph is not None:
@@ -110,39 +83,8 @@ def read(raw: Any, origin: Origin | None = None, found: Iterable[Mistake] = ()) 
     return graph
 
 
-def refusal(mistakes: Iterable[Mistake], origin: Origin) -> GraphError:
-    """The error that tells all mistakes, by line."""
-    found = [replace(one, line=one.line or _line(origin.lines, one.path)) for one in mistakes]
-    found.sort(key=lambda one: (one.line, [str(part) for part in one.path]))
-    head = f"{origin.file or 'the graph'} has {'a mistake' if len(found) == 1 else f'{len(found)} mistakes'}:"
-    told = [str(one) for one in found]
-    return GraphError("\n  ".join([head, *told]), mistakes=told, file=origin.file)
-
-
-def _line(lines: Mapping[Path, int], path: Path) -> int:
-    """The line of what stands at the path, or around it."""
-    return next((lines[path[:end]] for end in range(len(path), -1, -1) if path[:end] in lines), 0)
-
-
-def mistake_of(error: Any, keys: Callable[[Path], list[str]] | None = None) -> Mistake:
-    """A validation error, as people say it. `keys`: those that may stand at a path; of a graph, unless told."""
-    path = tuple(part for part in error["loc"] if part != "[key]")
-    kind, facts = error["type"], error.get("ctx", {})
-    if kind in ("unexpected_keyword_argument", "extra_forbidden"):
-        known = (keys or keys_at)(path[:-1])
-        hint = near(str(path[-1]), known) or f"; known are {', '.join(known)}"
-        return Mistake(path, f"unknown key{hint}")
-    if kind in ("missing", "missing_argument"):
-        return Mistake(path[:-1], f"{path[-1]!r} is missing")
-    if kind == "value_error":
-        return Mistake(path, f"it must be {facts['error']}")
-    if kind in ("dataclass_type", "dict_type"):
-        return Mistake(path, "it should be a mapping")
-    return Mistake(path, "it" + str(error["msg"]).removeprefix("Input").removeprefix("String"))
-
-
 def keys_at(path: Path) -> list[str]:
-    """The keys that may stand at a path."""
+    """Return the keys that are allowed at a path."""
     kinds: dict[str, Any] = {"namespaces": Namespace, "dst": Destination, "src": Place, "consumer": Consumer}
     kinds |= {"exchanges": Exchange, "set": Changes, "links": Link, "retry": Retry, "processors": Processor}
     if path[:1] == ("links",):
@@ -155,7 +97,7 @@ def keys_at(path: Path) -> list[str]:
 
 
 def _with_namespaces(graph: Graph) -> Graph:
-    """Fill in what goes without saying: the only namespace, and for a destination that of its source."""
+    """Fill in defaults: the only namespace, and for a destination that of its source."""
     only = next(iter(graph.namespaces)) if len(graph.namespaces) == 1 else ""
     exchanges = {}
     for name, one in graph.exchanges.items():
@@ -172,7 +114,7 @@ def _with_namespaces(graph: Graph) -> Graph:
 
 
 def _filled(name: str, one: Processor, only: str, errors: Place | None) -> Processor:
-    """A processor with its namespaces, the queue of a source that names none, and the error queue of the graph."""
+    """Return a processor with its namespaces, the default queue of a source, and the error queue of the graph."""
     in_, alts = ({key: _in(only, place) for key, place in places.items()} for places in (one.in_, one.alts))
     home = next((first.ns for first in [*in_.values(), *alts.values()]), only)
     out, tailers, appenders = (
@@ -190,22 +132,24 @@ def _in(ns: str, place: _P) -> _P:
 
 
 def _by_row(one: Processor) -> bool:
-    """Whether its function is called for each row of messages."""
+    """Return whether its function is called for each row of messages."""
     return one.kind == "imperative" or (one.rows and one.kind != "source")
 
 
 def _strangers(raw: Any) -> Iterator[Mistake]:
-    """Namespaces that are named and not there. Of what is not as it should be nothing is said here."""
+    """Yield namespaces that do not exist. Values of a wrong type are reported elsewhere."""
     known = _inside(raw, "namespaces")
     names = list(map(str, known)) if isinstance(known, dict) else []
-    hint = f"; there are {', '.join(map(quoted, names))}" if names else "; there are none"
+    hint = f"; the graph has {', '.join(map(quoted, names))}" if names else "; the graph has none"
     for path, place, needed in _places(raw):
         ns = _inside(place_of(place), "ns")
         if ns and ns not in names:
-            text = f"unknown namespace {quoted(str(ns))}{near(str(ns), names) or hint}"
+            whole = place if isinstance(place, str) else f"{ns}/{_inside(place, 'queue')}"
+            shown = quoted(str(ns)) if shown_as(whole) == whole else f"in {quoted(whole)}"  # a URL in the wrong place
+            text = f"unknown namespace {shown}{near(str(ns), names) or hint}"
             yield Mistake(path, text)
         elif not ns and needed and place and len(names) != 1:
-            yield Mistake(path, f"it does not tell its namespace{hint}")
+            yield Mistake(path, f"the namespace is missing: write namespace/queue{hint}")
 
 
 def _inside(what: Any, key: str) -> Any:
@@ -213,7 +157,7 @@ def _inside(what: Any, key: str) -> Any:
 
 
 def _places(raw: Any) -> Iterator[tuple[Path, Any, bool]]:
-    """Where the steps of a graph name queues, how, and whether a namespace belongs to that."""
+    """Yield where the steps of a graph name queues, how, and whether they need a namespace."""
     for kind in KINDS:
         steps = _inside(raw, kind)
         for name, step in steps.items() if isinstance(steps, dict) else ():
@@ -237,7 +181,7 @@ def _places_of_processor(name: str, step: Any) -> Iterator[tuple[Path, Any, bool
         try:
             places = bound(value or {})
         except ValueError:
-            continue  # which is said elsewhere
+            continue  # reported elsewhere
         for binding, place in places.items():
             yield (key, binding), place, key in ("in", "alts") or not reads
     if not any(given.values()):
@@ -246,20 +190,20 @@ def _places_of_processor(name: str, step: Any) -> Iterator[tuple[Path, Any, bool
         yield ("errors",), errors, not reads
 
 
-#: Options of `format("queue")` that a step sets itself, and what they are told by.
+#: Options of `format("queue")` that a step sets itself, and where.
 _OWN = {
-    "url": "its namespace",
-    "queue": "src",
-    "consumer": "the name of the exchange",
-    "delivery": "delivery",
-    "maxRecordsPerTrigger": "consumer.wsize",
-    "numPartitions": "consumer.parallel",
-    "payloadFormat": "what selectors see, which is JSON",
-    "layout": "the URL of its namespace",
-    "inputs": "in or alts of a processor",
-    "combine": "in or alts of a processor",
-    "urls": "the namespaces",
-    "mode": "the inputs of a processor",
+    "url": "set the URL of the namespace instead",
+    "queue": "set `src` instead",
+    "consumer": "the name of the step is the consumer",
+    "delivery": "set `delivery` of the step instead",
+    "maxRecordsPerTrigger": "set `consumer: {wsize: …}` instead",
+    "numPartitions": "set `consumer: {parallel: …}` instead",
+    "payloadFormat": "selectors and functions on rows read JSON",
+    "layout": "set ?layout= in the URL of the namespace instead",
+    "inputs": "set `in` or `alts` of a processor instead",
+    "combine": "set `in` or `alts` of a processor instead",
+    "urls": "set `namespaces` instead",
+    "mode": "set `mode` of an input of a processor instead",
 }
 
 
@@ -275,52 +219,55 @@ def _contradictions(graph: Graph) -> Iterator[Mistake]:
         for key in given:
             for own, by in told.items():
                 if key.lower() == own.lower():
-                    yield Mistake((*path, key), f"not here: this is told by {by}")
+                    yield Mistake((*path, key), f"this option is not allowed here: {by}")
     for name, one in graph.exchanges.items():
         if one.src.queue == TOO_MANY_HOPS:
             yield Mistake(
                 ("exchanges", name, "src"),
-                f"what is in {TOO_MANY_HOPS} has no hops left, so it would come back for ever: push it anew instead, "
-                "without the header x-hop-count",
+                f"messages of {TOO_MANY_HOPS} have no hops left and would come back forever: push them again without "
+                "the header x-hop-count instead",
             )
         if not one.consumer.reserve and one.guarantee != AT_MOST_ONCE:
             yield Mistake(
                 ("exchanges", name, "consumer", "reserve"),
-                f"delivery={one.delivery} needs a reservation: leave this out, or set delivery={AT_MOST_ONCE}",
+                f"delivery {one.delivery} needs reservations: leave this out, or set delivery: {AT_MOST_ONCE}",
             )
     for name, link in graph.links.items():
         for path, text in _misuses(link):
             yield Mistake(("links", name, *path), text)
         if name in graph.exchanges:
-            yield Mistake(("links", name), "an exchange has this name, which is that of a consumer, too")
+            yield Mistake(("links", name), "an exchange has the same name: rename one")
     yield from _of_processors(graph)
 
 
 def _misuses(link: Link) -> Iterator[tuple[Path, str]]:
-    """What parts of a link have nothing to do with each other."""
+    """Yield settings of a link that contradict each other."""
     told = {"to": link.to, "drop": link.drop, "set": None if link.set == Moves() else link.set}
     for key, value in told.items():
         if value is not None and link.process is not None:
-            yield (key,), "the function of `process` tells this, so leave one of the two out"
+            yield (key,), "give either this or `process`: its function decides this"
     if len(link.dst) < 2 and link.to is not None:
-        yield ("to",), "it chooses among several destinations: there are fewer than two"
+        yield ("to",), "it chooses a destination, and the link has fewer than two: leave it out"
     if len(link.dst) > 1 and link.to is None and link.process is None:
-        yield ("to",), "it is missing: it chooses among the destinations"
+        yield (), "'to' is missing: it chooses among several destinations"
     if not link.dst and link.set != Moves():
-        yield ("set",), "nothing goes on from here: there is no destination"
+        yield ("set",), "the link has no destination, so it changes nothing: leave this out"
     if link.set.mature is not None and link.set.delay is not None:
-        yield ("set", "delay"), "mature and delay exclude each other"
+        yield ("set", "delay"), "give either mature or delay, not both"
     for number, to in enumerate(link.dst):
         if to.ns and link.src.ns and to.ns != link.src.ns:
-            yield ("dst", number), "a link moves messages within one namespace: an exchange copies them to another"
+            yield (
+                ("dst", number),
+                "a link stays within one namespace: use an exchange to copy messages to another",
+            )
         if to.queue == link.src.queue:
-            yield ("dst", number), "it is the source of the link"
+            yield ("dst", number), "this is the source of the link: name another queue"
     if not link.consumer.reserve:
-        yield ("consumer", "reserve"), "a link moves what it has reserved: leave this out"
+        yield ("consumer", "reserve"), "a link needs reservations: leave this out"
 
 
 def _of_frames(own: Mapping[str, str]) -> dict[str, str]:
-    """What a processor on DataFrames may set itself: the form of payloads."""
+    """Leave out what a processor on DataFrames may set itself: the form of payloads."""
     return {key: by for key, by in own.items() if key != "payloadFormat"}
 
 
@@ -330,50 +277,53 @@ def _of_processors(graph: Graph) -> Iterator[Mistake]:
             yield Mistake(("processors", name, *path), text)
         for kind, steps in (("an exchange", graph.exchanges), ("a link", graph.links)):
             if name in steps:
-                yield Mistake(("processors", name), f"{kind} has this name, which is that of a consumer, too")
+                yield Mistake(("processors", name), f"{kind} has the same name: rename one")
     yield from _rivals(graph)
 
 
 def _misshapen(one: Processor) -> Iterator[tuple[Path, str]]:
-    """What is wrong with a processor alone."""
+    """Yield mistakes of one processor."""
     if one.in_ and one.alts:
-        yield ("alts",), "`in` takes a message of every input, `alts` of one of them: leave one of the two out"
+        yield ("alts",), "give either `in` (a message of every input) or `alts` (of one input), not both"
     if len(one.alts) == 1:
-        yield ("alts",), "it chooses among at least two queues: of one, say `in`"
+        yield ("alts",), "needs at least two queues: for one, use `in`"
     for key in _BOUND:
         bound_to: dict[Place, str] = {}
         for binding, place in getattr(one, "in_" if key == "in" else key).items():
             if (other := bound_to.setdefault(place.place, binding)) != binding:
-                yield (key, binding), f"it is the queue of {other!r}, too"
+                yield (key, binding), f"this is also the queue of {other!r}: name another"
     if one.kind == "source":
         yield from _misused_source(one)
         return
     if one.fn is None:
-        yield (), "'fn' is missing: its function, as module:function"
+        yield (), "'fn' is missing: the function, as module:function"
     if one.kind == "imperative" and len(one.out) > 1:
-        yield ("out",), "a processor that writes by itself has one output at most: name the others in `appenders`"
+        yield (
+            ("out",),
+            "with `tailers` or `appenders` there is at most one output: move the others to `appenders`",
+        )
     if one.errors is not None and not _by_row(one):
-        yield ("errors",), "only a function on rows fails for one of them alone: say `rows: true`, or leave this out"
+        yield ("errors",), "only functions on rows have an error queue: set `rows: true`, or leave this out"
     if not one.consumer.reserve:
-        yield ("consumer", "reserve"), f"say delivery={AT_MOST_ONCE} instead"
+        yield ("consumer", "reserve"), f"set delivery: {AT_MOST_ONCE} instead"
     if not one.inputs and (one.types or one.topics):
-        yield ("types" if one.types else "topics",), "there is no input that it could hold for"
+        yield ("types" if one.types else "topics",), "the processor has no input to filter: leave this out"
 
 
 def _misused_source(one: Processor) -> Iterator[tuple[Path, str]]:
     if one.fn is not None:
-        yield ("fn",), "it has no input to work on: give `in`, `alts`, or `tailers` that it reads by itself"
+        yield ("fn",), "the processor has no input: add `in`, `alts` or `tailers`"
     elif len(one.out) > 1:
-        yield ("out",), "a source is one queue: without an input there is nothing to fork"
+        yield ("out",), "a source has one queue: keep one, or add an input"
     else:
         plain = Processor(out=one.out)
         for field in fields(one):
             if getattr(one, field.name) != getattr(plain, field.name):
-                yield (field.name,), "a source has nothing but its queue, as `out`"
+                yield (field.name,), "a source has only `out`: leave this out, or add `fn` and an input"
 
 
 def _rivals(graph: Graph) -> Iterator[Mistake]:
-    """Queues that a processor reads, and something else too: each message would go to one of them."""
+    """Yield queues that a processor and another step read: each message would go to only one of them."""
     only = next(iter(graph.namespaces)) if len(graph.namespaces) == 1 else ""
     readers: dict[Place, list[tuple[str, Path, str]]] = {}
     for kind, steps in (("exchange", graph.exchanges), ("link", graph.links)):
@@ -395,9 +345,8 @@ def _rivals(graph: Graph) -> Iterator[Mistake]:
             if path and others:
                 yield Mistake(
                     path,
-                    f"{' and '.join(others)} {'reads' if len(others) == 1 else 'read'} this queue, too, and each "
-                    "message would go to one of them: for each to get all, every one must be a processor with "
-                    "{queue: …, mode: log} here",
+                    f"{' and '.join(others)} {'reads' if len(others) == 1 else 'read'} the same queue, and each "
+                    "message would go to only one of them: to share it, use processors with {queue: …, mode: log}",
                 )
 
 

@@ -39,7 +39,7 @@ def _expression(value: Any) -> Any:
         raise ValueError("not empty")
     if isinstance(value, str) or type(value).__name__ == "Column" or callable(value):
         return value
-    raise ValueError("SQL text, a Column, or a callable that makes a Column")
+    raise ValueError("SQL text, a Column, or a callable that returns a Column")
 
 
 def _entry(value: Any) -> Any:
@@ -67,7 +67,7 @@ def _folder(text: str) -> str:
     with suppress(ValueError):
         if ":" not in text and text.strip("."):
             return name_of_consumer(text)
-    raise ValueError("1 to 100 letters, digits and _ . @ -, for it names a folder, too")
+    raise ValueError("1 to 100 letters, digits and _ . @ -, since it also names a folder")
 
 
 Expression = Annotated[Any, BeforeValidator(_expression)]

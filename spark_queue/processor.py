@@ -65,7 +65,7 @@ def bound(value: Any) -> Any:
         if name is None:
             raise ValueError("a queue, a list of queues, or a mapping of names to queues")
         if name in made:
-            raise ValueError(f"a mapping of names to queues, for two of these are called {name!r}")
+            raise ValueError(f"a mapping of names to queues, since two of these are called {name!r}")
         made[str(name)] = one
     return made
 

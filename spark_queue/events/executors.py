@@ -34,7 +34,7 @@ def check_declared(value: Any) -> str:
     try:
         return check_name(value, "it")
     except OptionError:
-        raise ValueError("a text, mostly a URI, without blanks") from None
+        raise ValueError("text without spaces, usually a URI") from None
 
 
 def _function(value: Any) -> Any:

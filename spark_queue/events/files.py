@@ -1,4 +1,4 @@
-"""Executors, heartbeats and settings, as files declare them.
+"""Executors, heartbeats and settings in files.
 
     executors:
       - source: http://example.org/flights
@@ -15,8 +15,8 @@
     settings:
       pendingTimeout: PT30M
 
-A file may declare any of the three. hub-queue's own XML is read, too: elements `executor` and `heartbeat-config`,
-wherever they stand, in any namespace; the module of an executor is `module:function` of Python there.
+A file may declare any of the three. hub-queue's XML is read, too: elements `executor` and `heartbeat-config` at any
+depth and in any namespace; `module` of an executor must be `module:function` of Python.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from spark_queue.errors import near
 from spark_queue.events.executors import DECLARED, Executor, Executors
 from spark_queue.events.heartbeats import Heartbeat
 from spark_queue.events.settings import Settings
-from spark_queue.graph_file import Fill, Secrets, loaded, variables
-from spark_queue.graph_mistakes import Mistake, mistake_of, refusal
+from spark_queue.file_mistakes import Mistake, mistake_of, refusal
+from spark_queue.graph_file import Fill, Secrets, loaded, text_of, variables
 from spark_queue.graph_parts import Origin, Path
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Declared:
-    """What files declare."""
+    """The declarations of files."""
 
     __pydantic_config__ = DECLARED
 
@@ -58,7 +58,7 @@ _DECLARED: TypeAdapter[Declared] = TypeAdapter(Declared)
 
 
 def executors_in(*files: str | os.PathLike[str]) -> Executors:
-    """The executors of these files, in this order; see `declared_in`. The log tells which are doubled."""
+    """Return the executors of these files, in order; see `declared_in`. Doubled ones are logged."""
     executors = Executors(declared_in(*files).executors)
     for one in executors.doubled():
         log.warning("%s", one)
@@ -66,15 +66,15 @@ def executors_in(*files: str | os.PathLike[str]) -> Executors:
 
 
 def heartbeats_in(*files: str | os.PathLike[str]) -> list[Heartbeat]:
-    """The heartbeats of these files; see `declared_in`."""
+    """Return the heartbeats of these files; see `declared_in`."""
     return declared_in(*files).heartbeats
 
 
 def declared_in(*files: str | os.PathLike[str], secrets: Secrets | None = None) -> Declared:
-    """What YAML, JSON and XML files declare, together; settings may stand in one of them.
+    """Return what YAML, JSON and XML files declare, together; only one of them may have settings.
 
-    `${NAME}` and the like are filled in as in a graph. A heartbeat without a type is skipped, which the log tells.
-    Raises `GraphError` with every mistake of a file, by line, and `OSError` where it cannot be read.
+    Variables such as `${NAME}` are filled in as in a graph. A heartbeat without a type is skipped and logged. Raises
+    `GraphError` with every mistake of a file, by line, and `OSError` if it cannot be read.
     """
     executors: list[Executor] = []
     heartbeats: list[Heartbeat] = []
@@ -85,13 +85,15 @@ def declared_in(*files: str | os.PathLike[str], secrets: Secrets | None = None) 
         heartbeats += one.heartbeats
         if told:
             if told_by:
-                raise refusal([Mistake(("settings",), f"{told_by} tells settings already")], Origin(str(file)))
+                raise refusal(
+                    [Mistake(("settings",), f"{told_by} has settings, too: keep them in one file")], Origin(str(file))
+                )
             settings, told_by = one.settings, str(file)
     return Declared(executors, heartbeats, settings)
 
 
 def _of_file(file: File, fill: Fill) -> tuple[Declared, bool]:
-    text = file.read_text(encoding="utf-8")
+    text = text_of(file)
     if text.lstrip("\ufeff \t\r\n").startswith("<"):
         raw, origin, mistakes = _of_xml(text, str(file))
     else:
@@ -115,25 +117,25 @@ def _once(mistakes: list[Mistake]) -> list[Mistake]:
 
 
 def _keys_at(path: Path) -> list[str]:
-    """The keys that may stand at a path."""
+    """Return the keys that are allowed at a path."""
     kind = next((_KINDS[str(part)] for part in path if part in _KINDS), Declared)
     return [to_camel(one.name) for one in fields(kind) if one.name != "place"]
 
 
 def _skip_without_type(raw: Any, origin: Origin) -> None:
-    """A heartbeat without a type is none, as hub-queue has it."""
+    """Leave out heartbeats without a type, as hub-queue does."""
     found = raw.get("heartbeats") if isinstance(raw, dict) else None
     if not isinstance(found, list):
         return
     for number, one in enumerate(found):
         if isinstance(one, dict) and not one.get("type") and not _near_type(one):
             line = origin.lines.get(("heartbeats", number), 0)
-            log.warning("%s, line %d: heartbeat %r has no type, so it is skipped", origin.file, line, one.get("id"))
+            log.warning("%s, line %d: heartbeat %r is skipped: it has no type", origin.file, line, one.get("id"))
     raw["heartbeats"] = [one for one in found if not isinstance(one, dict) or one.get("type") or _near_type(one)]
 
 
 def _near_type(heartbeat: dict[str, Any]) -> bool:
-    """Whether a key of a heartbeat looks like a misspelt `type`: that is a mistake, and nothing to skip."""
+    """Return whether a key of a heartbeat looks like a misspelt `type`: that is a mistake."""
     known = [one.name for one in fields(Heartbeat)]
     return any(key not in known and near(key, ["type"]) for key in heartbeat)
 
@@ -142,7 +144,7 @@ def _near_type(heartbeat: dict[str, Any]) -> bool:
 
 
 def _of_xml(text: str, file: str) -> tuple[Any, Origin, list[Mistake]]:
-    """What an XML file declares, as if it were YAML. Entities and the like are refused: nothing is read for them."""
+    """Return what an XML file declares, as if it were YAML. Entities and external references are refused."""
     import defusedxml.ElementTree as Safe
     from defusedxml import DefusedXmlException
 
@@ -155,7 +157,7 @@ def _of_xml(text: str, file: str) -> tuple[Any, Origin, list[Mistake]]:
         root: Element = parser.close()
     except (Safe.ParseError, DefusedXmlException) as error:
         line = getattr(error, "position", (0, 0))[0]
-        raise refusal([Mistake((), f"it is no XML that can be read: {error!r}", line)], Origin(file)) from None
+        raise refusal([Mistake((), f"not valid XML: {_said_by(error)}", line)], Origin(file)) from None
     mistakes: list[Mistake] = []
     executors: list[dict[str, Any]] = []
     heartbeats: list[dict[str, Any]] = []
@@ -170,9 +172,9 @@ def _of_xml(text: str, file: str) -> tuple[Any, Origin, list[Mistake]]:
                 heartbeats.append(found)
             else:
                 line = seen.lines[element]
-                log.warning("%s, line %d: heartbeat %r has no type, so it is skipped", file, line, found.get("id"))
+                log.warning("%s, line %d: heartbeat %r is skipped: it has no type", file, line, found.get("id"))
     if not executors and not heartbeats:
-        mistakes.append(Mistake((), "it declares neither an executor nor a heartbeat-config"))
+        mistakes.append(Mistake((), "the file has neither an executor nor a heartbeat-config element"))
     return {"executors": executors, "heartbeats": heartbeats}, Origin(file, lines), mistakes
 
 
@@ -195,7 +197,7 @@ class _Lines(TreeBuilder):
 def _executor(element: Element, path: Path, mistakes: list[Mistake]) -> dict[str, Any]:
     module, language = _text(element, "module"), (_text(element, "language") or "python").lower()
     if language != "python" or ":" not in (module or ""):
-        what = f"the module is {module!r} in {language}: it must be module:function of Python"
+        what = f"must be module:function of Python, not {module!r} in {language}"
         mistakes.append(Mistake((*path, "module"), what))
     config = next((one for one in element if _local(one) == "config"), None)
     made: dict[str, Any] = {
@@ -222,11 +224,18 @@ def _heartbeat(element: Element) -> dict[str, Any]:
 
 
 def _content(element: Element) -> str | None:
-    """What stands in an element: its only child as XML text, else its text."""
+    """Return the content of an element: its children as XML text, else its text."""
     children = list(element)
     if children:
         return "".join(tostring(one, encoding="unicode").strip() for one in children)
     return _said(element) or None
+
+
+def _said_by(error: Exception) -> str:
+    """Return what is wrong with XML."""
+    if hasattr(error, "position"):
+        return str(error).partition(":")[0]
+    return f"{type(error).__name__} (entities and DTDs are not read)"
 
 
 def _text(element: Element, name: str) -> str | None:

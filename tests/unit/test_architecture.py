@@ -21,6 +21,7 @@ FLOORS = [
         "event",
         "inputs",
         "failure",
+        "file_mistakes",
         "message",
         "options",
         "outcome",

@@ -383,7 +383,7 @@ def test_a_file_declares_executors_heartbeats_and_settings(file, caplog):
         (HEARTBEAT, "ping", {"a": 1}), ("mine", "pong", None),
     ]  # fmt: skip
     assert declared.settings == Settings(pending_timeout=300_000, detailed_log=True)
-    assert "line 13: heartbeat 'OneMinute' has no type, so it is skipped" in caplog.text
+    assert "line 13: heartbeat 'OneMinute' is skipped: it has no type" in caplog.text
 
 
 def test_the_xml_of_hub_queue_is_read_with_both_spellings_of_heartbeat_id(file, caplog):
@@ -394,7 +394,7 @@ def test_the_xml_of_hub_queue_is_read_with_both_spellings_of_heartbeat_id(file, 
     assert [(beat.id, beat.source, beat.payload) for beat in heartbeats_in(path)] == [
         ("OneMinute", "s", None), ("FiveMinute", HEARTBEAT, "text"),
     ]  # fmt: skip
-    assert "line 24: heartbeat 'FifteenMinute' has no type, so it is skipped" in caplog.text
+    assert "line 24: heartbeat 'FifteenMinute' is skipped: it has no type" in caplog.text
 
 
 def test_doubled_executors_are_told_with_their_places(file, caplog):
@@ -410,18 +410,18 @@ def test_doubled_executors_are_told_with_their_places(file, caplog):
     [
         ("executors:\n  - {source: s, type: t}\n", ["line 2", "'function' is missing"]),
         ("executors:\n  - source: s\n    type: t\n    function: a:b\n    timelimit: 3\n", ["line 5", "'timeLimit'?"]),
-        ("executors:\n  - {source: s, type: t, function: a:b, where: here}\n", ["'driver' or 'executors'"]),
-        ("executors:\n  - {source: [], type: 'a b', function: a}\n", ["3 mistakes", "module:function", "blanks"]),
+        ("executors:\n  - {source: s, type: t, function: a:b, where: here}\n", ["must be one of driver, executors"]),
+        ("executors:\n  - {source: [], type: 'a b', function: a}\n", ["3 mistakes", "not be empty", "without"]),
         ("heartbeats:\n  - {id: x, typ: t}\n", ["unknown key; did you mean 'type'?"]),
         ("settings:\n  pendingTimeout: soon\n", ["line 2", "a duration such as"]),
-        ("settings:\n  maxUris: 0\n", ["greater than or equal to 1"]),
+        ("settings:\n  maxUris: 0\n", ["settings.maxUris: must be 1 or more, not 0"]),
         ("executers: []\n", ["unknown key; did you mean 'executors'?"]),
-        ("- a\n", ["it must be a mapping with the keys executors, heartbeats, settings"]),
+        ("- a\n", ["the file must be a mapping with the keys executors, heartbeats, settings"]),
         ("executors: [\n", ["line"]),
         ("<q><executor><source>s</source><type>t</type><module>/a/b.sjs</module></executor></q>", ["/a/b.sjs"]),
-        ("<a/>", ["declares neither an executor nor a heartbeat-config"]),
-        ("<a>\n<b></a>", ["line 2", "no XML that can be read"]),
-        ("<!DOCTYPE a [<!ENTITY x 'y'>]>\n<a>&x;</a>", ["no XML that can be read", "EntitiesForbidden"]),
+        ("<a/>", ["neither an executor nor a heartbeat-config"]),
+        ("<a>\n<b></a>", ["line 2: not valid XML: mismatched tag"]),
+        ("<!DOCTYPE a [<!ENTITY x 'y'>]>\n<a>&x;</a>", ["not valid XML: EntitiesForbidden"]),
     ],
 )  # fmt: skip
 def test_mistakes_of_a_file_are_told_by_line(file, text, mistakes):
@@ -434,7 +434,7 @@ def test_mistakes_of_a_file_are_told_by_line(file, text, mistakes):
 
 def test_settings_stand_in_one_file(file):
     body = "settings: {maxUris: 3}\n"
-    with pytest.raises(GraphError, match="tells settings already"):
+    with pytest.raises(GraphError, match="has settings, too: keep them in one file"):
         declared_in(file(body), file(body, "more.yaml"))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from spark_queue import GraphError
 from spark_queue.graph import Changes, Consumer, Destination, Exchange, Graph, Namespace, Place
-from spark_queue.graph_file import parse
+from spark_queue.graph_file import graph_in, parse
 from spark_queue.graph_mistakes import checked, with_step
 
 FILE = """\
@@ -92,7 +92,7 @@ def test_json_is_read_too_with_tabs():
 
 def test_plain_words_stay_words():
     text = "namespaces: {l: sqlite:///q.db}\nexchanges: {x: {src: no, dst: [on, 2013-01-01, 12:30, 017, 1]}}"
-    with pytest.raises(GraphError, match=r"destination 5: it"):
+    with pytest.raises(GraphError, match=r"destination 5: must be a mapping"):
         parse(text, "", fill)
     graph = parse(text.replace(", 1]", "]"), "", fill)
     assert [one.queue for one in graph.queues()] == ["no", "on", "2013-01-01", "12:30", "017"]
@@ -109,7 +109,7 @@ exchanges:
   c: {src: third, dst: *to, wsise: 1}
 """
     assert mistakes(text) == [
-        "line 7, exchange 'c', wsise: unknown key; known are src, dst, consumer, delivery, every, options"
+        "line 7, exchange 'c', wsise: unknown key; allowed are src, dst, consumer, delivery, every, options"
     ]
     graph = parse(text.replace(", wsise: 1", ""), "", fill)
     assert [(one.src.queue, one.dst[0].queue) for one in graph.exchanges.values()] == [
@@ -139,21 +139,23 @@ hops: 1
     assert mistakes(text) == [
         "line 2, namespace 'local': 'url' is missing",
         "line 2, namespace 'local', ulr: unknown key; did you mean 'url'?",
-        "line 3, namespace 'a b': it must be 1 to 100 letters, digits and _ . : @ -",
+        "line 3, namespace 'a b': must be 1 to 100 letters, digits and _ . : @ -",
         "line 4, namespace 'air': ${NOBODY}: it is not set",
         "line 6, exchange 'one', src: unknown namespace 'lokal'; did you mean 'local'?",
-        "line 8, exchange 'two', src: it does not tell its namespace; there are 'local', 'a b', 'air'",
-        "line 9, exchange 'two', destination 1, queue: it should have at least 1 character",
+        "line 8, exchange 'two', src: the namespace is missing: write namespace/queue; the graph has 'local', 'a b', "
+        "'air'",
+        "line 9, exchange 'two', destination 1, queue: must not be empty",
         "line 9, exchange 'two', destination 1, selektor: unknown key; did you mean 'selector'?",
         "line 9, exchange 'two', destination 2, selector: "
-        "it must be SQL text, a Column, or a callable that makes a Column",
+        "must be SQL text, a Column, or a callable that returns a Column",
         "line 9, exchange 'two', destination 2, set.header: unknown key; did you mean 'headers'?",
         "line 9, exchange 'two', destination 3: unknown namespace 'ail'; did you mean 'air'?",
-        "line 10, exchange 'two', consumer.parallel: it should be greater than or equal to 1",
-        "line 10, exchange 'two', consumer.wsize: it should be a valid integer, unable to parse string as an integer",
-        "line 11, exchange 'two', delivery: it should be 'exactly-once', 'at-least-once' or 'at-most-once'",
-        "line 12, exchange '3': it should be a mapping",
-        "line 13, max_hops: it should be greater than or equal to 1",
+        "line 10, exchange 'two', consumer.parallel: must be 1 or more, not 0",
+        "line 10, exchange 'two', consumer.wsize: must be a whole number, not 'many'",
+        "line 11, exchange 'two', delivery: must be one of exactly-once, at-least-once, at-most-once, "
+        "not 'exactly-onc'; did you mean 'exactly-once'?",
+        "line 12, exchange '3': must be a mapping, such as {key: value}, not 'x'",
+        "line 13, max_hops: must be 1 or more, not 0",
         "line 14, hops: unknown key; did you mean 'max_hops'?",
     ]
 
@@ -161,12 +163,12 @@ hops: 1
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("a: [", "line 1: while parsing a flow node, expected the node content, but found '<stream end>'"),
-        ("- x", "it must be a mapping with the keys namespaces, exchanges, max_hops, links"),
-        ("", "it must be a mapping with the keys namespaces, exchanges, max_hops, links"),
+        ("a: [", "line 1: the list that begins in line 1 is not closed"),
+        ("- x", "the file must be a mapping with the keys namespaces, exchanges, max_hops, links"),
+        ("", "the file must be a mapping with the keys namespaces, exchanges, max_hops, links"),
         ("exchanges: &a {x: *a}", "line 1, exchange 'x': this anchor contains itself"),
-        ("namespaces: !!python/none {}", "line 1: could not determine a constructor"),
-        ("namespaces: {l: *nobody}", "line 1: found undefined alias 'nobody'"),
+        ("namespaces: !!python/none {}", "line 1: the tag python/none is not allowed here: leave it out"),
+        ("namespaces: {l: *nobody}", "line 1: *nobody refers to an anchor that does not exist"),
     ],
 )
 def test_what_is_no_yaml_is_told_with_its_line(text, told):
@@ -177,8 +179,8 @@ def test_keys_that_stand_twice_are_told_with_both_lines():
     text = "namespaces: {l: sqlite:///q}\nexchanges:\n  x: {src: a, dst: []}\n"
     text += "  y: {src: a, dst: []}\n  x: {src: a, dst: [m/b]}"
     assert mistakes(text) == [
-        "line 5, exchange 'x': it is there twice; the first is in line 3",
-        "line 5, exchange 'x', destination 1: unknown namespace 'm'; there are 'l'",
+        "line 5, exchange 'x': this key is declared twice, first in line 3",
+        "line 5, exchange 'x', destination 1: unknown namespace 'm'; the graph has 'l'",
     ]
 
 
@@ -186,20 +188,20 @@ def test_keys_that_stand_twice_are_told_with_both_lines():
 def test_the_name_of_an_exchange_names_a_folder(name):
     text = f"namespaces: {{l: sqlite:///q}}\nexchanges: {{{name!r}: {{src: a, dst: []}}}}"
     (told,) = mistakes(text)
-    assert told.startswith(f"line 2, exchange {name!r}: it must be 1 to 100 letters, digits and _ . @ -")
+    assert told.startswith(f"line 2, exchange {name!r}: must be 1 to 100 letters, digits and _ . @ -")
 
 
 def test_what_has_no_hops_left_is_not_routed_again():
     (told,) = mistakes("namespaces: {l: sqlite:///q}\nexchanges: {x: {src: l/__too_many_hops__, dst: [b]}}")
-    assert told.startswith("line 2, exchange 'x', src: what is in __too_many_hops__ has no hops left")
+    assert told.startswith("line 2, exchange 'x', src: messages of __too_many_hops__ have no hops left")
 
 
 def test_no_reservation_is_at_most_once():
     text = "namespaces: {l: sqlite:///q}\nexchanges: {x: {src: a, dst: [], consumer: {reserve: false}}}"
     assert parse(text, "", fill).exchanges["x"].guarantee == "at-most-once"
     assert mistakes(text.replace("false}}", "false}, delivery: exactly-once}")) == [
-        "line 2, exchange 'x', consumer.reserve: delivery=exactly-once needs a reservation: leave this out, or set "
-        "delivery=at-most-once"
+        "line 2, exchange 'x', consumer.reserve: delivery exactly-once needs reservations: leave this out, or set "
+        "delivery: at-most-once"
     ]
 
 
@@ -212,9 +214,9 @@ def test_a_graph_of_python_is_told_its_mistakes_without_lines():
         checked(graph)
     assert str(caught.value) == (
         "the graph has 3 mistakes:\n"
-        "  exchange 'x', destination 1: unknown namespace 'n'; there are 'l', 'm'\n"
-        "  exchange 'x', destination 2, selector: it must be SQL text, a Column, or a callable that makes a Column\n"
-        "  exchange 'x', src: it does not tell its namespace; there are 'l', 'm'"
+        "  exchange 'x', destination 1: unknown namespace 'n'; the graph has 'l', 'm'\n"
+        "  exchange 'x', destination 2, selector: must be SQL text, a Column, or a callable that returns a Column\n"
+        "  exchange 'x', src: the namespace is missing: write namespace/queue; the graph has 'l', 'm'"
     )
 
 
@@ -223,7 +225,10 @@ def test_what_an_exchange_tells_itself_is_no_option_of_its_reader():
         "namespaces: {a: {url: 'sqlite:///x.db'}}\n"
         "exchanges:\n  x:\n    src: in\n    dst: [out]\n    options: {maxTries: 3, NumPartitions: 4}\n"
     )
-    assert told == "line 6, exchange 'x', options.NumPartitions: not here: this is told by consumer.parallel"
+    assert told == (
+        "line 6, exchange 'x', options.NumPartitions: this option is not allowed here: set `consumer: {parallel: …}` "
+        "instead"
+    )
 
 
 def test_a_graph_that_changes_keeps_its_lines():
@@ -282,3 +287,63 @@ def test_the_example_in_the_module_holds():
 
     text = re.search(r"(    namespaces:.*?)\n\n", graph.__doc__, re.S)[1]
     assert list(parse(text, "", lambda name: name).exchanges) == ["by_delay"]
+
+
+UNREADABLE = {
+    "an open list": ("a: [", "line 1: the list that begins in line 1 is not closed"),
+    "an open quote": ("a: 'open\nb: 1", "line 2: the quote that begins in line 1 is not closed"),
+    "a missing comma": ('{"a": 1 "b": 2}', "line 1: the mapping that begins in line 1 is not closed: '}' or a comma"),
+    "a colon too many": ("a: b: c", "line 1: unexpected ':': check the indentation"),
+    "a wrong indentation": ("a:\n  b: 1\n c: 2", "line 3: wrong indentation: it must be that of line 1"),
+    "a text after a value": ("a: 'it's'", "line 1: unexpected text: check the indentation and the quotes"),
+    "a sign": ("a: @x", "line 1: a value cannot begin with @: put quotes around it"),
+    "two documents": ("a: 1\n---\nb: 2", "line 2: the file has a second document after '---': keep one"),
+    "a tag": ("a: !foo x", "line 1: the tag !foo is not allowed here: leave it out"),
+    "a tag that does not fit": ("a: !!int x", "a value does not fit its tag"),
+    "an alias": ("a: *no", "line 1: *no refers to an anchor that does not exist: declare it before as &no"),
+    "an anchor": ("a: &x 1\nb: &x 2", "line 2: the anchor &x is declared twice: rename one"),
+    "a bell": ("a: \x07", "the file has a character that is not text (#x0007): remove it"),
+    "a backslash": ('a: "\\q"', "line 1: \\q is no escape in double quotes: write \\\\q, or use single quotes"),
+    "a key that is a list": ("a: 1\n[a]: 1", "line 2: a key must be text, not a list or a mapping"),
+    "a merge": ("<<: 3", "line 1: << must be a mapping, or a list of mappings"),
+    "a list in the line of its key": ("a: - b", "line 1: unexpected '- ': begin the list in a line of its own"),
+    "no mapping": ("a", "the file must be a mapping with the keys namespaces"),
+}
+
+
+@pytest.mark.parametrize(("text", "told"), UNREADABLE.values(), ids=UNREADABLE)
+def test_a_file_that_cannot_be_read_is_refused_in_plain_words(text, told):
+    found = mistakes(text)[0]
+    assert found.startswith(told)
+    for word in ("while", "scanning", "block end", "token", "stream", "scalar", "yaml.org"):
+        assert word not in found
+
+
+def test_a_file_that_is_not_utf_8_is_refused_with_its_line(tmp_path):
+    file = tmp_path / "graph.yaml"
+    file.write_bytes("a: 1\nb: é".encode("latin-1"))
+    with pytest.raises(GraphError, match="line 2: byte 0xe9 is not UTF-8: save the file as UTF-8"):
+        graph_in(file)
+
+
+def test_values_of_a_wrong_type_are_refused_in_plain_words():
+    text = """\
+namespaces: {l: {url: [a], options: x}}
+exchanges:
+  x: {src: 3, dst: q, consumer: {reserve: often, wsize: 0.5}, options: {maxTries: {}}}
+links:
+  y: {src: a, dst: b, retry: {base: soon, factor: -1}}
+provenance: perhaps
+"""
+    assert mistakes(text) == [
+        "line 1, namespace 'l', options: must be a mapping, such as {key: value}, not 'x'",
+        "line 1, namespace 'l', url: must be text",
+        "line 3, exchange 'x', consumer.reserve: must be true or false, not 'often'",
+        "line 3, exchange 'x', consumer.wsize: must be a whole number, not 0.5",
+        "line 3, exchange 'x', dst: must be a list, such as [a, b], not 'q'",
+        "line 3, exchange 'x', options.maxTries: must be text",
+        "line 3, exchange 'x', src: must be a mapping, such as {key: value}, not 3",
+        "line 5, link 'y', retry.base: must be a number, not 'soon'",
+        "line 5, link 'y', retry.factor: must be 0 or more, not -1",
+        "line 6, provenance: must be true or false, not 'perhaps'",
+    ]

@@ -114,14 +114,11 @@ def test_one_queue_and_lists_are_bound_to_their_names():
     assert made.out == {"c": Place("c", "l")}
     text = "namespaces: {l: sqlite:///q.db, m: sqlite:///r.db}\nprocessors: {p: {in: [l/a, m/a], fn: m:f}}"
     assert mistakes(text) == [
-        "line 2, processor 'p', in: it must be a mapping of names to queues, for two of these are called 'a'"
+        "line 2, processor 'p', in: must be a mapping of names to queues, since two of these are called 'a'"
     ]
 
 
-RIVAL = (
-    ", too, and each message would go to one of them: for each to get all, every one must be a processor with "
-    "{queue: …, mode: log} here"
-)
+RIVAL = ", and each message would go to only one of them: to share it, use processors with {queue: …, mode: log}"
 
 
 def test_all_mistakes_are_told_at_once():
@@ -148,35 +145,34 @@ processors:
   payloads2: {in: p, fn: m:f, rows: true, options: {payloadFormat: variant}}
 """
     assert mistakes(text) == [
-        "line 16, processor 'odd', delivery: it should be 'exactly-once', 'at-least-once' or 'at-most-once'",
+        "line 16, processor 'odd', delivery: must be one of exactly-once, at-least-once, at-most-once, not 'once'",
         "line 16, processor 'odd', fun: unknown key; did you mean 'fn'?",
-        "line 18, processor 'away', fn: it must be a function, or module:function",
+        "line 18, processor 'away', fn: must be a function, or module:function",
         "line 18, processor 'away', in.m: unknown namespace 'locale'; did you mean 'local'?",
-        "line 18, processor 'away', out.o.modus: unknown key; known are queue, ns",
+        "line 18, processor 'away', out.o.modus: unknown key; allowed are queue, ns",
     ]
     text = "\n".join(one for one in text.splitlines() if not one.startswith(("  odd", "  away")))
     assert mistakes(text) == [
-        "line 6, processor 'both', alts: `in` takes a message of every input, `alts` of one of them: leave one of "
-        "the two out",
-        "line 7, processor 'one_alt', alts: it chooses among at least two queues: of one, say `in`",
-        "line 8, processor 'no_fn': 'fn' is missing: its function, as module:function",
-        "line 9, processor 'same', in.b: it is the queue of 'a', too",
-        "line 9, processor 'same', out.d: it is the queue of 'c', too",
-        "line 10, processor 'x': an exchange has this name, which is that of a consumer, too",
-        "line 10, processor 'x', in.shared: exchange 'x' reads this queue" + RIVAL,
-        "line 11, processor 'r1', in.twice: processor 'r2' reads this queue" + RIVAL,
-        "line 12, processor 'r2', in.a: processor 'r1' reads this queue" + RIVAL,
-        "line 13, processor 'lonely', fn: it has no input to work on: give `in`, `alts`, or `tailers` that it reads "
-        "by itself",
-        "line 14, processor 'wide', out: a source is one queue: without an input there is nothing to fork",
-        "line 15, processor 'frame', consumer.reserve: say delivery=at-most-once instead",
-        "line 15, processor 'frame', errors: only a function on rows fails for one of them alone: say `rows: true`, "
-        "or leave this out",
-        "line 16, processor 'hands', out: a processor that writes by itself has one output at most: name the others "
-        "in `appenders`",
-        "line 16, processor 'hands', types: there is no input that it could hold for",
-        "line 18, processor 'payloads2', options.payloadFormat: not here: this is told by what selectors see, which "
-        "is JSON",
+        "line 6, processor 'both', alts: give either `in` (a message of every input) or `alts` (of one input), "
+        "not both",
+        "line 7, processor 'one_alt', alts: needs at least two queues: for one, use `in`",
+        "line 8, processor 'no_fn': 'fn' is missing: the function, as module:function",
+        "line 9, processor 'same', in.b: this is also the queue of 'a': name another",
+        "line 9, processor 'same', out.d: this is also the queue of 'c': name another",
+        "line 10, processor 'x': an exchange has the same name: rename one",
+        "line 10, processor 'x', in.shared: exchange 'x' reads the same queue" + RIVAL,
+        "line 11, processor 'r1', in.twice: processor 'r2' reads the same queue" + RIVAL,
+        "line 12, processor 'r2', in.a: processor 'r1' reads the same queue" + RIVAL,
+        "line 13, processor 'lonely', fn: the processor has no input: add `in`, `alts` or `tailers`",
+        "line 14, processor 'wide', out: a source has one queue: keep one, or add an input",
+        "line 15, processor 'frame', consumer.reserve: set delivery: at-most-once instead",
+        "line 15, processor 'frame', errors: only functions on rows have an error queue: set `rows: true`, or leave "
+        "this out",
+        "line 16, processor 'hands', out: with `tailers` or `appenders` there is at most one output: move the "
+        "others to `appenders`",
+        "line 16, processor 'hands', types: the processor has no input to filter: leave this out",
+        "line 18, processor 'payloads2', options.payloadFormat: this option is not allowed here: selectors and "
+        "functions on rows read JSON",
     ]
 
 
@@ -192,7 +188,7 @@ def test_a_source_without_a_queue_has_one_of_its_name():
     assert graph.entries == {"orders": Place("orders", "l")}
     assert list(graph.steps) == []
     two = {"l": Namespace("sqlite:///q.db"), "m": Namespace("sqlite:///r.db")}
-    with pytest.raises(GraphError, match="'orders': it does not tell its namespace; there are 'l', 'm'"):
+    with pytest.raises(GraphError, match="'orders': the namespace is missing: write namespace/queue; the graph"):
         checked(Graph(two, processors={"orders": Processor()}))
 
 
@@ -201,7 +197,7 @@ def test_processors_come_and_go():
     wider = with_step(graph, "more", Processor("m:f", in_={"a": Input("copies", "air")}))
     assert list(wider.processors) == [*graph.processors, "more"]
     assert without_step(wider, "more") == graph
-    with pytest.raises(GraphError, match=r"line 8, processor 'add', in\.left: processor 'more' reads this"):
+    with pytest.raises(GraphError, match=r"line 8, processor 'add', in\.left: processor 'more' reads the same"):
         with_step(graph, "more", Processor("m:f", in_={"a": Input("s1", "local")}))
 
 
