@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     )
     from spark_queue.operations.logs import logs, trim
     from spark_queue.process import Output, Process, wrap_error
-    from spark_queue.spark import delivery_hash, drain, register, supervise
+    from spark_queue.spark import delivery_hash, drain, register, session, supervise
     from spark_queue.store import open_store
     from spark_queue.store.counters import Statistics
 
@@ -88,6 +88,7 @@ _HOME = {
     "delivery_hash": "spark",
     "drain": "spark",
     "register": "spark",
+    "session": "spark",
     "supervise": "spark",
     "open_store": "store",
     "Statistics": "store.counters",
@@ -128,6 +129,7 @@ __all__ = [
     "release",
     "replay",
     "reservations",
+    "session",
     "set_layout",
     "set_ledger",
     "supervise",

@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_queue.options import QueueOptions
+from spark_queue.spark.carried import Carried
 from spark_queue.spark.consumer import cores
 from spark_queue.spark.log import LogReader, log_of, shared
 from spark_queue.spark.reader import is_there
@@ -50,7 +51,7 @@ class LogStream(QueueStream):
 
 
 @sentence_first
-class LogSnapshot(DataSourceReader):
+class LogSnapshot(Carried, DataSourceReader):
     """Reads all messages that are retained, changing nothing; what nobody has sealed yet is not among them."""
 
     def __init__(self, options: QueueOptions, schema: StructType) -> None:

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from spark_queue.message import TOLD
 from spark_queue.options import QueueOptions
+from spark_queue.spark.carried import Carried
 from spark_queue.spark.schema import shaper
 from spark_queue.spark.sentence import sentence_first
 from spark_queue.store import open_store
@@ -59,7 +60,7 @@ def is_there(options: QueueOptions) -> bool:
 
 
 @sentence_first
-class SnapshotReader(DataSourceReader):
+class SnapshotReader(Carried, DataSourceReader):
     """Reads all messages of a queue as they are at one moment, reserved ones included."""
 
     def __init__(self, options: QueueOptions, schema: StructType) -> None:

@@ -8,6 +8,7 @@ from pyspark.sql.types import StructType
 from spark_queue.errors import OptionError
 from spark_queue.inputs import LOG
 from spark_queue.options import EXACTLY_ONCE, READERS, QueueOptions, Role, role_of_write
+from spark_queue.spark.carried import Carried
 from spark_queue.spark.log_stream import LogSnapshot, LogStream
 from spark_queue.spark.reader import snapshot_reader
 from spark_queue.spark.schema import check_read_schema, read_schema
@@ -18,7 +19,7 @@ from spark_queue.store import usable
 
 
 @sentence_first
-class QueueDataSource(DataSource):
+class QueueDataSource(Carried, DataSource):
     """A queue as a source and a sink, for batches and streams.
 
     Name: `queue`. Options: see `spark_queue.options`. They are checked when the DataFrame is made.

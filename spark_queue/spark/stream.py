@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from spark_queue.options import QueueOptions
 from spark_queue.spark.ahead import GRACE
+from spark_queue.spark.carried import Carried
 from spark_queue.spark.consumer import Consumer
 from spark_queue.spark.inputs import Inputs
 from spark_queue.spark.limits import SupportsTriggerAvailableNow, most_of
@@ -58,7 +59,7 @@ class SharePartition(InputPartition):
 
 
 @sentence_first
-class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class QueueStream(Carried, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A consumer of a queue, or of several.
 
     Spark makes it anew in the driver's reader process, in planners, and pickles it to executors: it holds facts

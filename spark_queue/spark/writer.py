@@ -18,6 +18,7 @@ from pyspark.sql.types import Row, StructType
 from spark_queue import message
 from spark_queue.errors import FencedError, MessageError, QueueError, SchemaError, near
 from spark_queue.options import QueueOptions
+from spark_queue.spark.carried import Carried
 from spark_queue.spark.rows import NewIds, batches_of, changes, delays, named, obituary, pushes, together
 from spark_queue.spark.schema import PUSH, SETTLE, check_write_schema
 from spark_queue.spark.sentence import sentence_first
@@ -383,7 +384,7 @@ class Settle(_Work):
 
 
 @sentence_first
-class BatchWriter(DataSourceArrowWriter):
+class BatchWriter(Carried, DataSourceArrowWriter):
     """`df.write`."""
 
     def __init__(self, work: _Work) -> None:
@@ -400,7 +401,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 @sentence_first
-class RowWriter(DataSourceStreamWriter):
+class RowWriter(Carried, DataSourceStreamWriter):
     """`df.writeStream` on Spark 4.0, which gives rows."""
 
     def __init__(self, work: _Work) -> None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
-from pyspark import TaskContext
+from pyspark import TaskContext, cloudpickle
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import Row, StructType
@@ -55,7 +55,7 @@ def source(options: dict[str, str]) -> QueueDataSource:
 
 def carried(thing: Any) -> Any:
     """Return what arrives of it in another process."""
-    return pickle.loads(pickle.dumps(thing))
+    return pickle.loads(cloudpickle.dumps(thing))
 
 
 # --- the sink -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,71 @@
+"""How our objects travel to Spark's workers: one that cannot import this package says so, and what to do about it.
+
+Spark pickles the data source, its readers and its writers. A class that can be imported is pickled as its name, so a
+worker without the package would fail with a bare `ModuleNotFoundError` among lines of Java. A function within a
+function is pickled with its code: `loaded` travels along, needs nothing but Python, and unpickles the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pyspark import cloudpickle
+from pyspark.sql.datasource import DataSource
+
+
+def _loader() -> Callable[[bytes], Any]:
+    def loaded(data: bytes) -> Any:
+        """Return the pickled object. Raises `ModuleNotFoundError` that names the interpreter and the remedy."""
+        import os
+        import pickle
+        import sys
+
+        try:
+            import spark_queue  # noqa: F401
+        except ModuleNotFoundError as error:
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+            raise ModuleNotFoundError(
+                f"Spark's Python workers run {sys.executable}, which has no package {error.name!r}: make the session "
+                "with spark_queue.session(), or, before Spark starts, set PYSPARK_PYTHON to an interpreter that has "
+                "spark-queue installed (on a cluster, on each of its machines)",
+                name=error.name,
+            ) from None
+        kind, state = pickle.loads(data)
+        if state is None:
+            return kind
+        made = object.__new__(kind)
+        made.__dict__.update(state)
+        return made
+
+    return loaded
+
+
+_loaded = _loader()
+
+
+def _dumped(thing: object) -> bytes:
+    data: bytes = cloudpickle.dumps(thing)  # type: ignore[no-untyped-call]
+    return data
+
+
+class Carried:
+    """An object that travels so."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _loaded, (_dumped((type(self), self.__getstate__())),)
+
+
+def portable(source: type[DataSource]) -> type[DataSource]:
+    """Return a data source to register instead of this one. To make it returns this one, where it can be imported."""
+    load, data, named = _loaded, _dumped((source, None)), source.name()
+
+    class Portable(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return named
+
+        def __new__(cls, options: dict[str, str]) -> Any:
+            return load(data)(options)
+
+    return Portable

@@ -1,0 +1,108 @@
+"""A SparkSession that has `format("queue")`, and whose workers can import this package."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from spark_queue.errors import UsageError
+from spark_queue.spark.carried import portable
+from spark_queue.spark.source import QueueDataSource
+
+#: The variable that names the interpreter of Spark's Python workers, and the conf that does.
+_PYTHON, _PYTHON_CONF = "PYSPARK_PYTHON", "spark.pyspark.python"
+
+#: Seconds that an interpreter may take to import this package.
+_PATIENCE = 60
+
+
+def session(**conf: object) -> SparkSession:
+    """Return a SparkSession with `format("queue")`: the one that there is, or a new one with this `conf`.
+
+    `spark_queue.session(**{"spark.master": "local[4]"})`. With a local master the workers of a new session run the
+    interpreter of this program, unless PYSPARK_PYTHON or the conf `spark.pyspark.python` names another. Under
+    spark-submit, with Spark Connect and on Databricks the interpreter stays as it is. Raises `UsageError` if the
+    workers of a local master cannot import this package.
+    """
+    given = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in conf.items()}
+    if _starts_locally(given):
+        os.environ.setdefault(_PYTHON, given.get(_PYTHON_CONF, sys.executable))
+    builder = SparkSession.builder
+    for key, value in given.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("queue")` known to a session, and to this thread.
+
+    `session` does it; else it is only needed if Spark does not find it. Raises `UsageError` if the workers of a local
+    master cannot import this package.
+    """
+    _check_interpreter(spark)
+    activate(spark)
+    try:
+        spark.dataSource.register(portable(QueueDataSource))
+    except AnalysisException as error:
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):  # Spark 4.0 says so if it has found it
+            raise
+
+
+def activate(spark: SparkSession) -> None:
+    """Make the session that of this thread, where Spark looks for the data sources of writes.
+
+    It is so in the thread that made the session. Spark has no public way to say it but to make a DataFrame.
+    """
+    spark.createDataFrame([], "id INT")
+
+
+def _starts_locally(conf: Mapping[str, str]) -> bool:
+    """Return whether a new session would start Spark in processes of this machine."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ or "spark.remote" in conf or "SPARK_REMOTE" in os.environ:
+        return False
+    submit = re.search(r"--master[ =](\S+)", os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    master = conf.get("spark.master") or (submit[1] if submit else "") or _default_master() or "local"
+    return master.startswith("local") and not master.startswith("local-cluster")
+
+
+def _default_master() -> str:
+    """Return the master that Spark's file of defaults names; an empty text if there is none."""
+    home = os.environ.get("SPARK_HOME")
+    folder = os.environ.get("SPARK_CONF_DIR") or (home and f"{home}/conf")
+    path = Path(folder or "", "spark-defaults.conf")
+    found = re.search(r"^\s*spark\.master[\s=:]+(\S+)", path.read_text(), re.M) if folder and path.exists() else None
+    return found[1] if found else ""
+
+
+def _check_interpreter(spark: SparkSession) -> None:
+    """Raise `UsageError` if the workers of a local master run an interpreter without this package."""
+    context = getattr(spark, "_sc", None)  # none with Spark Connect
+    if context is None or not str(context.master).startswith("local"):
+        return
+    named = context.pythonExec
+    found = shutil.which(named)
+    if found is not None and Path(found).parent == Path(sys.executable).parent:
+        return
+    told = "it does not exist" if found is None else _missing_in(found)
+    if told:
+        raise UsageError(
+            f"Spark's Python workers run {found or named!r}: {told}. Make the session with spark_queue.session(), or "
+            f"set {_PYTHON} before Spark starts, to {sys.executable} for example"
+        )
+
+
+def _missing_in(interpreter: str) -> str:
+    """Return what an interpreter lacks to run our code; an empty text if it lacks nothing."""
+    imports = "import pyspark, spark_queue.spark"
+    ran = subprocess.run([interpreter, "-c", imports], capture_output=True, text=True, timeout=_PATIENCE, check=False)
+    return "" if ran.returncode == 0 else (ran.stderr.strip().splitlines() or ["it fails without a word"])[-1]
