@@ -106,12 +106,10 @@ def mistake_of(error: Any, keys: Callable[[Path], list[str]]) -> Mistake:
 
 
 def _but(value: Any) -> str:
-    """Return what a value is instead, if that is short."""
+    """Return what a value is instead, if it is a number: text may be a secret that a variable filled in."""
     if isinstance(value, bool):
         return f", not {str(value).lower()}"
-    if isinstance(value, int | float):
-        return f", not {value}"
-    return f", not {quoted(value)}" if isinstance(value, str) and 0 < len(value) <= 60 else ""
+    return f", not {value}" if isinstance(value, int | float) else ""
 
 
 # --- text that cannot be read ---------------------------------------------------------------------------------------

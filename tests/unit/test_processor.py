@@ -145,7 +145,7 @@ processors:
   payloads2: {in: p, fn: m:f, rows: true, options: {payloadFormat: variant}}
 """
     assert mistakes(text) == [
-        "line 16, processor 'odd', delivery: must be one of exactly-once, at-least-once, at-most-once, not 'once'",
+        "line 16, processor 'odd', delivery: must be one of exactly-once, at-least-once, at-most-once",
         "line 16, processor 'odd', fun: unknown key; did you mean 'fn'?",
         "line 18, processor 'away', fn: must be a function, or module:function",
         "line 18, processor 'away', in.m: unknown namespace 'locale'; did you mean 'local'?",
