@@ -34,9 +34,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from charts import draw_all
 from common import STORES, arguments, databases, keep, say, setup_of
 from curves import CALLS, CURVES
-from report import Table, aligned, drawing, piped, renew, save
+from report import Table, aligned, piped, renew
 
 #: Of one store, what each round took: by size and operation, seconds of a call or of a message.
 Rounds = list[dict[int, dict[str, float]]]
@@ -118,26 +119,6 @@ def as_markdown(found: Grown, facts: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def chart(found: Grown) -> None:
-    """A panel for each store: by size, how many times as long each operation took as at the smallest."""
-    figure, axes = drawing().subplots(1, len(found.rounds), figsize=(11, 3.4), sharey=True, squeeze=False)
-    for ax, store in zip(axes[0], found.rounds, strict=True):
-        sizes = found.sizes(store)
-        for operation in found.operations(store):
-            ratios = [found.ratio(store, size, operation) for size in sizes]
-            ax.plot(range(len(sizes)), ratios, marker="o", markersize=3, label=operation)
-        ax.set_xticks(range(len(sizes)), [f"{size:,}" for size in sizes])
-        ax.set_yscale("log")
-        for labels in (ax.yaxis.set_major_formatter, ax.yaxis.set_minor_formatter):
-            labels(lambda value, _: f"{value:g}")
-        ax.set_title(store)
-        ax.set_xlabel(found.axis)
-        ax.spines[["top", "right"]].set_visible(False)
-    axes[0][0].set_ylabel("times as long")
-    axes[0][-1].legend(frameon=False, fontsize="small")
-    save(figure, f"growth_{found.name}")
-
-
 def measure(
     name: str, urls: dict[str, str], folder: Path, sizes: dict[str, list[int]], batch: int, rounds: int
 ) -> Grown:
@@ -179,7 +160,7 @@ def main() -> int:
             keep(args.json, results)  # after each curve: all of them take their time
             if args.docs:
                 renew(f"growth {name}", as_markdown(found, facts))
-                chart(found)
+                draw_all()
     return 0
 
 

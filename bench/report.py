@@ -13,9 +13,6 @@ from ways import BESIDE_PEERS, CEILING, LARGE_CEILING, RAW, WHO, ceiling_of
 PAGE = ROOT / "docs" / "benchmarks.md"
 PICTURES = ROOT / "docs" / "pictures"
 
-#: What is ours in charts, and what is not.
-OURS, THEIRS = "#c2410c", "#94a3b8"
-
 HEAD = ("messages/s", "of the bare driver", "of Spark's ceiling", "client CPU", "server CPU", "peak memory")
 PEERS_HEAD = (
     "jobs", "pushed/s", "client CPU", "server CPU", "drained/s", "client CPU", "server CPU", "peak memory",
@@ -165,55 +162,22 @@ def piped(table: Table) -> list[str]:
     return [head, "|---" * len(table[0]) + "|", *rest]
 
 
-def renew(part: str, text: str, page: Path = PAGE) -> None:
-    """Write a generated part of the page: what stands between the marks of its name."""
-    begin, end = f"<!-- {part}: begin -->", f"<!-- {part}: end -->"
+def part(name: str, page: Path = PAGE) -> str:
+    """Return a generated part of the page: the text between the marks of its name."""
+    return _parts(name, page)[1].strip()
+
+
+def renew(name: str, text: str, page: Path = PAGE) -> None:
+    """Write a generated part of the page: the text between the marks of its name."""
+    before, _, after = _parts(name, page)
+    page.write_text(f"{before}\n{text}\n{after}")
+
+
+def _parts(name: str, page: Path) -> tuple[str, str, str]:
+    """Return the page up to a part, the part, and what comes after it, each with its mark."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     before, found, rest = page.read_text().partition(begin)
-    _, ended, after = rest.partition(end)
+    text, ended, after = rest.partition(end)
     if not found or not ended:
         raise SystemExit(f"{page} has no place for this part: {begin} and {end}")
-    page.write_text(f"{before}{begin}\n{text}\n{end}{after}")
-
-
-def drawing() -> Any:
-    """The module that draws charts, set up so that the same chart is the same file."""
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    mpl.rcParams["svg.hashsalt"] = "spark_queue"
-    from matplotlib import pyplot as plt
-
-    return plt
-
-
-def save(figure: Any, name: str) -> None:
-    """Write a chart beside the page, and forget it."""
-    figure.tight_layout()
-    figure.savefig(PICTURES / f"{name}.svg", metadata={"Date": None})
-    drawing().close(figure)
-
-
-def charts(found: Results) -> None:
-    """Bars of messages per second: what each store pushes and drains, and what its peers drain."""
-    for store in found.rounds:
-        figure, axes = drawing().subplots(1, 2, figsize=(11, 3.2), sharey=True)
-        for ax, what in zip(axes, ("push", "drain"), strict=True):
-            _bars(ax, found, store, what, found.who(store))
-            ax.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.0f}k")
-        save(figure, f"bench_{store}")
-        if peers := list(found.peers.get(store, ())):
-            who = [RAW, *BESIDE_PEERS.values(), *peers]
-            figure, ax = drawing().subplots(figsize=(11, 0.6 + 0.28 * len(who)))
-            _bars(ax, found, store, "drain", who)
-            ax.set_xscale("log")
-            ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-            save(figure, f"bench_{store}_peers")
-
-
-def _bars(ax: Any, found: Results, store: str, what: str, who: list[str]) -> None:
-    upwards = who[::-1]
-    theirs = {RAW, CEILING, LARGE_CEILING, *found.peers.get(store, ())}
-    rates = [found.median(store, f"{one}, {what}", "rate") for one in upwards]
-    ax.barh(upwards, rates, color=[THEIRS if one in theirs else OURS for one in upwards])
-    ax.set_xlabel(f"{what}: messages per second")
-    ax.spines[["top", "right"]].set_visible(False)
+    return before + begin, text, end + after

@@ -33,9 +33,10 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).parent))
 
 import peers
+from charts import draw_all
 from common import STORES, arguments, databases, keep, say, session, setup, turns
 from measured import Measured
-from report import Results, as_markdown, as_text, charts, renew
+from report import Results, as_markdown, as_text, renew
 from ways import Way, Ways
 
 from tests.services import service_urls
@@ -132,7 +133,7 @@ def main() -> int:
     keep(args.json, found.as_json())
     if args.docs:
         renew("measured", as_markdown(found))
-        charts(found)
+        draw_all()
     return 1 if found.failed else 0
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import importlib
 import sys
+from itertools import pairwise
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+charts = importlib.import_module("charts")
 report = importlib.import_module("report")
 ways = importlib.import_module("ways")
 
@@ -76,3 +80,86 @@ def test_only_the_part_of_its_name_is_renewed(tmp_path):
     assert "kept" in page.read_text()
     with pytest.raises(SystemExit, match="three"):
         report.renew("three", "new", page)
+
+
+# --- charts: drawn from the page -----------------------------------------------------------------------------------
+
+
+def drawn():
+    """Return all charts of the page, by name."""
+    for store, (push, drain, *peers) in charts.stores().items():
+        yield f"bench_{store}", charts.draw_bars(charts.panels(store, push, drain))
+        for one in peers:
+            note = charts.conditions(store, one)
+            yield f"bench_{store}_peers", charts.draw_bars([charts.beside_peers(store, drain, one)], note)
+    for name, of in charts.curves():
+        yield f"growth_{name}", charts.draw_curves(of)
+
+
+def test_what_is_drawn_are_the_numbers_of_the_page(found, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"<!-- measured: begin -->\n{report.as_markdown(found)}\n<!-- measured: end -->\n")
+    ((store, (push, drain, peers)),) = charts.stores(page).items()
+    assert store == "redis"
+    assert charts.rates(push, "messages/s")[WHO] == round(found.median("redis", f"{WHO}, push", "rate"))
+    bars = charts.beside_peers(store, drain, peers)
+    ours = {"spark_queue, buckets", f"spark_queue, {LAYOUT}"}
+    assert bars.rates == {
+        "spark_queue, buckets": 2200, "bare Redis driver": 550, f"spark_queue, {LAYOUT}": 275, "rq": 11,
+    }  # fmt: skip
+    assert list(bars.rates.values()) == sorted(bars.rates.values(), reverse=True)
+    assert bars.ours == ours
+    told = charts.conditions(store, peers, page)
+    for fact in ("2 cores", "5,000 jobs", "250,000 messages", "default options have 10,000"):
+        assert fact in told
+
+
+def test_a_curve_is_what_stands_in_brackets():
+    rows = [("10", "9/s (1.0)", "0.1 ms (1.0)"), ("1,000", "3/s (3.1)", "2.00 ms (20.5)")]
+    assert charts.ratios([("redis: messages", "push", "sizes"), *rows]) == {"push": [1.0, 3.1], "sizes": [1.0, 20.5]}
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(97, "97"), (442.4, "442"), (9_456, "9,456"), (95_554, "96k"), (999_700, "1M"), (1_898_730, "1.9M")],
+)
+def test_a_number_is_short(number, text):
+    assert charts.short(number) == text
+
+
+def test_no_words_of_a_chart_collide_and_bars_have_their_numbers():
+    for name, figure in drawn():
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        pen, whole = canvas.get_renderer(), figure.bbox
+
+        def apart(words, name=name, pen=pen):
+            boxes = [one.get_window_extent(pen) for one in words]
+            assert not any(one.overlaps(other) for one, other in pairwise(boxes)), name
+
+        for ax in figure.axes:
+            assert ax.get_xscale() == "linear", name
+            for axis, (low, high) in ((ax.xaxis, ax.get_xlim()), (ax.yaxis, ax.get_ylim())):
+                seen = [one for one in axis.get_major_ticks() if low <= one.get_loc() <= high]
+                assert len(seen) > 1 and not any(one.label1.get_text() for one in axis.get_minor_ticks()), name
+                apart(one.label1 for one in seen if one.label1.get_visible())
+            for word in (*ax.texts, ax.title, ax._left_title, ax.xaxis.label):
+                box = word.get_window_extent(pen)
+                assert not word.get_text() or (whole.x0 <= box.x0 and box.x1 <= whole.x1), (name, word.get_text())
+            assert len(ax.texts) == len(ax.patches), f"{name}: each bar has its number"
+        titles = [ax._left_title for ax in figure.axes if ax._left_title.get_text()]
+        assert figure.get_suptitle() or titles, f"{name} has a title"
+        apart(titles)
+        charts.drawing().close(figure)
+
+
+def test_the_pictures_have_the_numbers_of_the_page(tmp_path):
+    charts.draw_all(folder=tmp_path)
+    purl = "{http://purl.org/dc/elements/1.1/}"
+    made = sorted(one.name for one in tmp_path.glob("*.svg"))
+    assert made == sorted(one.name for kind in ("bench_*", "growth_*") for one in report.PICTURES.glob(kind))
+    for name in made:
+        new, old = (ElementTree.parse(folder / name).getroot() for folder in (tmp_path, report.PICTURES))
+        for fact in ("title", "description"):
+            facts = [one.findtext(f".//{purl}{fact}") for one in (new, old)]
+            assert facts[0] and facts[0] == facts[1], f"{name} is old; type: python bench/charts.py"
