@@ -45,7 +45,7 @@ MEMORY := $(shell grep -s ' /dev/shm ' /proc/mounts | grep -qv noexec && df -Pk 
 $(TESTS): export PYTEST_DEBUG_TEMPROOT = $(MEMORY)
 $(TESTS): export SPARK_QUEUE_SERVICES_DATA = $(MEMORY:%=%/spark_queue$(subst /,-,$(CURDIR)))
 
-.PHONY: help setup java demo $(TESTS) shard chaos lint format types notebooks services services-stop compat bench bench-peers clean
+.PHONY: help setup java demo $(TESTS) shard chaos lint format types notebooks dist services services-stop compat bench bench-peers clean
 
 help:  ## Show this help; times are those of 2 cores, without what a first run installs
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -134,6 +134,14 @@ notebooks: java $(VENV)/.installed-notebooks $(VENV)/spark.jsa  ## Make the note
 	$(call say,notebooks: running them)
 	@$(VENV)/bin/python notebooks/build.py
 
+dist: $(VENV)/.installed-dist  ## Build the wheel and the sdist into dist/ and check them (15 seconds)
+	$(call say,dist: building the wheel and the sdist)
+	@rm -rf dist
+	@$(VENV)/bin/python -m build --outdir dist .
+	$(call say,dist: checking their metadata and description)
+	@$(VENV)/bin/python -m twine check --strict dist/*
+	$(call say,dist: $$(ls dist | tr '\n' ' ')are in dist/)
+
 services: $(VENV)/bin/python  ## Start MongoDB and Redis for tests, on 127.0.0.1, and leave them running (seconds)
 	$(call say,services: starting what does not run yet)
 	@$(VENV)/bin/python tests/services.py start
@@ -181,8 +189,8 @@ endef
 # What a target needs is an extra of pyproject.toml, or some, and has a stamp of its own in the one environment. An
 # extra with others in it puts their stamps too.
 EXTRAS_demo := cli,demo,graph,spark
-WITHIN_test := demo notebooks
-WITHIN_dev := demo notebooks test bench tools
+WITHIN_test := demo dist notebooks
+WITHIN_dev := demo dist notebooks test bench tools
 
 $(VENV)/.installed-%: pyproject.toml | $(VENV)/bin/python
 	$(call say,setup: installing packages for $* into $(VENV))
