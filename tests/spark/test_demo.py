@@ -112,8 +112,9 @@ def test_the_demo_of_all_flights_and_what_it_says_is_next(checkout):
     graph, push, exchange = (shlex.split(line) for line in told.split("let them flow:\n")[1].strip().splitlines())
     assert "airport/__no_route__ (" in run(checkout, *graph).stdout
     assert f"{ALL:,} rows pushed" in run(checkout, *push).stderr
-    written = re.findall(r"^\$ python (jobs/exchange.py .*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
-    assert [" ".join(exchange[1:4])] == written, "the README has the same, with checkpoints of its own"
+    page = (ROOT / "docs" / "exchanges.md").read_text()
+    written = re.findall(r"^\$ python (jobs/exchange.py .*)$", page, re.MULTILINE)
+    assert " ".join(exchange[1:4]) in written, "the docs have the same, with checkpoints of its own"
     facts = json.loads(run(checkout, *exchange, "--json").stdout)
     assert facts["exchanges"]["by_delay"]["received"] == ALL
     assert {one["state"] for one in facts["exchanges"].values()} == {"finished"}

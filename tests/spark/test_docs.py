@@ -1,4 +1,4 @@
-"""README and docs run as they are written: each page is one program, in a folder of its own."""
+"""Docs run as they are written: each page is one program, in a folder of its own. README: see test_session.py."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ import pytest
 from pymongo import MongoClient
 
 ROOT = Path(__file__).parents[2]
-PAGES = [
-    path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if "```python" in path.read_text()
-]
+PAGES = [path for path in sorted((ROOT / "docs").glob("*.md")) if "```python" in path.read_text()]
 
 START = """
 from pyspark.sql import SparkSession
@@ -56,7 +54,7 @@ def served(request):
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(one, marks=() if one.name == "README.md" else pytest.mark.full, id=one.name) for one in PAGES],
+    [pytest.param(one, marks=() if one.name == "tutorial.md" else pytest.mark.full, id=one.name) for one in PAGES],
 )
 def test_the_snippets_of_a_page_run(page, tmp_path, served):
     script = tmp_path / "page.py"
@@ -66,8 +64,10 @@ def test_the_snippets_of_a_page_run(page, tmp_path, served):
         [sys.executable, str(script)], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    if page.name == "README.md":
-        assert "UA" in done.stdout and "{'carrier': 'UA', 'flight': 1545} 0" in done.stdout
+    if page.name == "tutorial.md":
+        assert "UA" in done.stdout and (tmp_path / "out" / "departures").is_dir()
+    if page.name == "client.md":
+        assert "{'carrier': 'UA', 'flight': 1545} 0" in done.stdout
         assert "dead=0" in done.stdout
     if page.name == "history.md":
         told = [line.split(" ", 1) for line in done.stdout.splitlines() if line[:2] in ("5 ", "0 ", "1 ")]
@@ -76,9 +76,10 @@ def test_the_snippets_of_a_page_run(page, tmp_path, served):
 
 
 @pytest.mark.full
-def test_the_jobs_of_the_readme_run_as_written(tmp_path):
+def test_the_jobs_of_the_docs_run_as_written(tmp_path):
     """But for that of the graph, which test_demo.py runs."""
-    commands = re.findall(r"^\$ python (jobs/(?:push|drain)\.py.*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    page = (ROOT / "docs" / "jobs.md").read_text()
+    commands = re.findall(r"^\$ python (jobs/(?:push|drain)\.py.*)$", page, re.MULTILINE)
     assert len(commands) == 2
     (tmp_path / "flights.csv").write_text("carrier,flight,dep_delay\nUA,1545,2\nAA,1141,33\n")
     env = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -89,14 +90,3 @@ def test_the_jobs_of_the_readme_run_as_written(tmp_path):
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-3000:]
     assert pq.read_table(tmp_path / "out").num_rows == 2
-
-
-def test_commands_of_the_readme_exist():
-    makefile = (ROOT / "Makefile").read_text()
-    readme = (ROOT / "README.md").read_text()
-    for target in re.findall(r"^\$ make (\w+)", readme, re.MULTILINE):
-        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-    for job in re.findall(r"^\$ python (jobs/\w+\.py)", readme, re.MULTILINE):
-        assert (ROOT / job).exists(), job
-    for link in re.findall(r"\]\((?!http)([^)#]+)\)", readme):
-        assert (ROOT / link).exists(), link
