@@ -14,6 +14,7 @@ unescaped `@`, `/`, `?` or `#` looks like another part of the URL. It hides all 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
@@ -41,7 +42,7 @@ _HARMLESS = {
     "zlibcompressionlevel",
 }  # fmt: skip
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?=://)")
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,15}(?=://)")  # what is longer, or has capitals, may be a password
 _HOST = r"(?:\[[0-9A-Fa-f:.]+(?:%25[\w.-]+)?\]|[\w.-]+|(?:%2[Ff][\w.-]+)+\.sock)(?::\d{0,5})?"
 _SERVER = re.compile(rf"(?:(?P<login>[^/?#]*)@)?(?P<place>{_HOST}(?:,{_HOST})*(?:/[\w.~$+-]*)?)")
 _PATH = re.compile(r"/(?![^/]*[:@])(?!.*:.*@)[^\x00-\x1f\x7f]*")
@@ -57,7 +58,8 @@ class Address(NamedTuple):
     ours: Mapping[str, str]
 
     def __repr__(self) -> str:
-        return f"Address(url={mask(self.url)!r}, ours={dict(self.ours)!r})"
+        url = mask(self.url) if self._is_sure() else HIDDEN
+        return f"Address(url={url!r}, ours={ {name: self.shown(name) for name in self.ours}!r})"
 
     @classmethod
     def of(cls, url: str) -> Address:
@@ -82,10 +84,21 @@ class Address(NamedTuple):
                 raise OptionError(f"option 'url': its parameter {name!r} is given twice", option="url")
         return cls(f"{head}?{'&'.join(rest)}" if any(rest) else head, ours)
 
+    def shown(self, name: str) -> str:
+        """Return the value of a parameter of ours for a message; of one that may be a part of a password, nothing."""
+        return self.ours[name] if self._is_sure() else HIDDEN
+
+    def _is_sure(self) -> bool:
+        """Return whether no parameter can be a part of a password, with which the rest of the URL would be odd."""
+        head, _, query = mask(self.url).partition("?")
+        odd = "…" in head or head == HIDDEN or re.search(r"…|\*\*\*", query)
+        return not odd and not any("@" in one for one in self.ours.values())
+
     def in_layout(self, layout: str) -> str:
         """The URL with this layout. Raises `OptionError` where it says another."""
-        if (own := self.ours.get("layout", layout)) != layout:
-            raise OptionError(f"option 'layout' is {layout!r}, and the URL says layout={plain(own)}", option="layout")
+        if self.ours.get("layout", layout) != layout:
+            own = self.shown("layout")
+            raise OptionError(f"option 'layout' is {layout!r}, and the URL says layout={own}", option="layout")
         ours = {"layout": layout, **self.ours}
         return f"{self.url}{'&' if '?' in self.url else '?'}{urlencode(ours)}"
 
@@ -125,8 +138,8 @@ def mask(url: str) -> str:
 
 def _masked_login(login: str) -> str:
     user, colon, password = login.partition(":")
-    # Without a user or without a password, the text may be the password in the wrong place.
-    sure = bool(colon) and (not user or bool(password)) and _USER.fullmatch(user)
+    # Without a user, without a password, or with a second colon the text may be the password in the wrong place.
+    sure = not user or (password and ":" not in password and _USER.fullmatch(user))
     return f"{user if sure else '***'}{colon}{'***' if colon else ''}"
 
 
@@ -178,7 +191,7 @@ def _secrets(url: str) -> Iterator[str]:
 
 def _forms(secret: str) -> Iterator[str]:
     for one in (secret, unquote(secret), unquote_plus(secret)):
-        yield from (one, quote(one), quote(one, safe=""), quote_plus(one), repr(one)[1:-1])
+        yield from (one, quote(one), quote(one, safe=""), quote_plus(one), repr(one)[1:-1], json.dumps(one)[1:-1])
 
 
 def harmless_cause(error: BaseException, url: str) -> BaseException | None:
@@ -189,11 +202,6 @@ def harmless_cause(error: BaseException, url: str) -> BaseException | None:
             return None
         one = one.__cause__ or one.__context__
     return error
-
-
-def plain(value: str) -> str:
-    """Return the value of a parameter of ours for a message; if it may be a part of a password, nothing of it."""
-    return value if re.fullmatch(r"[\w.,+-]*", value) else HIDDEN
 
 
 def shown_as(text: str) -> str:

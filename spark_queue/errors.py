@@ -17,6 +17,7 @@ Every error survives the pickle from a Spark worker to the driver, facts include
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
@@ -102,5 +103,7 @@ def near(name: str, known: Iterable[str]) -> str:
 def unreadable(error: OSError, file: object = "") -> UsageError:
     """Return the error for a file that cannot be read: its name, the reason, and similar names beside it."""
     name = str(file or error.filename)
+    if re.search(":.*@", name, re.DOTALL):  # it may be a URL with a password
+        name = "(hidden)"
     beside = [str(one) for one in Path(name).parent.glob("*")]
     return UsageError(f"{name}: {(error.strerror or str(error)).lower()}{near(name, beside)}", file=name)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from spark_queue.address import quoted
 from spark_queue.errors import near
 
 #: How the messages of several inputs become rows: each row has one of every input, or a batch has those of one input.
@@ -59,8 +60,8 @@ def parse_inputs(text: str) -> dict[str, Input]:
     columns: dict[str, str] = {DELIVERY_HASH: ""}
     for binding in found:
         if (other := columns.setdefault(binding.lower(), binding)) != binding:
-            why = f"is {other!r} again, for a column" if other else "is a column beside the inputs"
-            raise ValueError(f"{_FORM}: the binding {binding!r} {why}")
+            why = f"is {quoted(other)} again, for a column" if other else "is a column beside the inputs"
+            raise ValueError(f"{_FORM}: the binding {quoted(binding)} {why}")
     return found
 
 
@@ -70,14 +71,16 @@ def check_apart(inputs: Mapping[str, Input], urls: Mapping[str, str]) -> None:
     for binding, one in inputs.items():
         other = seen.setdefault((urls.get(one.ns or "", ""), one.queue), binding)
         if other != binding:
-            raise ValueError(f"{_FORM}: the bindings {other!r} and {binding!r} are both the queue {str(one)!r}")
+            raise ValueError(
+                f"{_FORM}: the bindings {quoted(other)} and {quoted(binding)} are both the queue {quoted(str(one))}"
+            )
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"{max(names, key=names.count)!r} is there twice")
+        raise ValueError(f"{quoted(max(names, key=names.count))} is there twice")
     return found
 
 
@@ -87,19 +90,25 @@ def _input(binding: str, said: Any) -> Input:
     if isinstance(said, str):
         said = {"queue": said}
     if not isinstance(said, dict):
-        raise ValueError(f"{_FORM}: {binding!r} is {json.dumps(said)}")
+        raise ValueError(f"{_FORM}: {quoted(binding)} is {_shown(said)}")
     known = [one.name for one in fields(Input)]
     for name, value in said.items():
         if name not in known:
             raise ValueError(
-                f"{_FORM}: {binding!r} has {name!r}{near(name, known) or '; known are ' + ', '.join(known)}"
+                f"{_FORM}: {quoted(binding)} has {quoted(name)}"
+                f"{near(name, known) or '; known are ' + ', '.join(known)}"
             )
         if not isinstance(value, str) or not value.strip():
-            raise ValueError(f"{_FORM}: {name!r} of {binding!r} is {json.dumps(value)} and no name")
+            raise ValueError(f"{_FORM}: {name!r} of {quoted(binding)} is {_shown(value)} and no name")
     if "queue" not in said:
-        raise ValueError(f"{_FORM}: {binding!r} has no 'queue'")
+        raise ValueError(f"{_FORM}: {quoted(binding)} has no 'queue'")
     if said.get("mode", QUEUE) not in (QUEUE, LOG):
         mode = said["mode"]
         hint = near(mode, (QUEUE, LOG)) or f"; it is {QUEUE} or {LOG}"
-        raise ValueError(f"{_FORM}: 'mode' of {binding!r} is {mode!r}{hint}")
+        raise ValueError(f"{_FORM}: 'mode' of {quoted(binding)} is {quoted(str(mode))}{hint}")
     return Input(**said)
+
+
+def _shown(value: Any) -> str:
+    """Return a JSON value for a message: nothing of what a list or an object holds, which may be a URL."""
+    return "a list" if isinstance(value, list) else "an object" if isinstance(value, dict) else json.dumps(value)

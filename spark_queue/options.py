@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
-from spark_queue.address import HIDDEN, Address, mask, masked_in, quoted, shown_as
+from spark_queue.address import HIDDEN, Address, mask, quoted, shown_as
 from spark_queue.buckets import LARGEST, Buckets, Layout
 from spark_queue.errors import OptionError, near
 from spark_queue.inputs import ALTS, LOG, QUEUE, ZIP, Input, check_apart, parse_inputs
@@ -350,8 +350,7 @@ class QueueOptions:
                 chosen[option.name] = option.metadata["parse"](str(text))
             except ValueError as error:
                 shown = HIDDEN if name in ("url", "urls") else quoted(str(text))
-                why = masked_in(str(error), str(text).split('"'))  # it may quote parts of JSON
-                raise OptionError(f"option {name!r} is {shown} but must be {why}", option=name) from None
+                raise OptionError(f"option {name!r} is {shown} but must be {error}", option=name) from None
         if "urls" in chosen:
             if "url" in chosen:
                 raise OptionError("options 'url' and 'urls' exclude each other: give one of them", option="urls")

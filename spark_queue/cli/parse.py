@@ -60,7 +60,7 @@ class Plain(TyperCommand):
             if not ctx.resilient_parsing:
                 given = self._given(ctx, args)
                 url = self._usual(ctx, given, args)
-            return super().parse_args(ctx, args if url is None else [url, *args])
+            return super().parse_args(ctx, [*args] if url is None else [url, *args])  # which empties its list
         except Wrong as error:
             raise mistakes.explained(error, self, ctx, args, given, url) from None
 
@@ -134,7 +134,7 @@ class Commands(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse what stands before the command."""
         try:
-            return super().parse_args(ctx, args)
+            return super().parse_args(ctx, [*args])
         except Wrong as error:
             raise mistakes.explained(error, self, ctx, args) from None
 

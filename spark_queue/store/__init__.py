@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from importlib import import_module
 
-from spark_queue.address import Address, plain, scheme_of
+from spark_queue.address import Address, scheme_of
 from spark_queue.errors import DriverMissing, OptionError, near
 from spark_queue.inputs import LOG
 from spark_queue.options import BUCKET, SINGLE, QueueOptions
@@ -61,13 +61,14 @@ def store_class(url: str) -> type[Store]:
         raise OptionError(f"option 'url': no store for {scheme}://{hint}", option="url")
     registered = STORES[scheme]
     usual = _imported(registered.path, scheme, registered.extra)
-    layout = Address.of(url).ours.get("layout")
+    address = Address.of(url)
+    layout = address.ours.get("layout")
     if layout is None:
         return usual
     if layout not in usual.layouts:
         known = f"; it has {', '.join(usual.layouts) or 'none to choose from'}, and in a write {SINGLE} and {BUCKET}"
         hint = near(layout, [*usual.layouts, SINGLE, BUCKET]) or known
-        raise OptionError(f"{scheme}:// has no layout {plain(layout)!r}{hint}", option="layout")
+        raise OptionError(f"{scheme}:// has no layout {address.shown('layout')!r}{hint}", option="layout")
     return _imported(usual.layouts[layout], scheme, registered.extra)
 
 

@@ -27,7 +27,6 @@ from pymongo.cursor import Cursor
 from pymongo.results import DeleteResult, UpdateResult
 
 from spark_queue import message
-from spark_queue.address import plain
 from spark_queue.errors import OptionError
 from spark_queue.store.facts import Death, Lacking, Which
 from spark_queue.store.mongodb import CHUNK, MongoStore, parts_of
@@ -56,7 +55,7 @@ class HistoryStore(MongoStore):
         super().__init__(url, patience=patience)
         text = self._address.ours.get("ttl", "3600")
         if not text.isdecimal() or not int(text):
-            raise OptionError(f"option 'url': ttl={plain(text)} is no number of seconds", option="url")
+            raise OptionError(f"option 'url': ttl={self._address.shown('ttl')} is no number of seconds", option="url")
         self._ttl = int(text) * 1000
 
     def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int, outcome: str) -> int:

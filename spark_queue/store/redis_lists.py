@@ -40,7 +40,7 @@ import pyarrow as pa
 import redis
 
 from spark_queue import message
-from spark_queue.address import Address, plain
+from spark_queue.address import Address
 from spark_queue.errors import OptionError
 from spark_queue.store.base import PAGE_ROWS, refused
 from spark_queue.store.facts import Condition, Death, Lacking, View, Which, meeting
@@ -184,9 +184,10 @@ class RfqStore(ListStore):
     @classmethod
     def resolve(cls, url: str) -> str:
         url = super().resolve(url)
-        front = Address.of(url).ours.get("front", "false")
+        address = Address.of(url)
+        front = address.ours.get("front", "false")
         if front not in ("true", "false"):
-            raise OptionError(f"option 'url': front={plain(front)} must be true or false", option="url")
+            raise OptionError(f"option 'url': front={address.shown('front')} must be true or false", option="url")
         return url
 
     def __init__(self, url: str, *, patience: float = 5.0) -> None:
