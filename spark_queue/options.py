@@ -161,27 +161,27 @@ class QueueOptions:
     )
     urls: Mapping[str, str] | None = _option(
         _urls, ("stream", "push"),
-        "Instead of `url`, several databases: a JSON object of URLs by name. The column `ns` of a row names its own, "
-        "or `ns` of one of the `inputs`.",
+        "Instead of `url`, several databases: a JSON object of URLs by name. A row names its database in the column "
+        "`ns`, one of the `inputs` in its `ns`.",
         None, "none",
     )  # fmt: skip
     queue: str | None = _option(
         _text,
         EVERYONE,
-        "Name of the queue. Needed to read; in a write it overrides the column `queue`.",
+        "Name of the queue. Required to read. In a write it overrides the column `queue`.",
         None,
         "none",
     )
     inputs: Mapping[str, Input] | None = _option(
         parse_inputs, ("stream",),
-        "Instead of `queue`, [several queues read at once](inputs.md): a JSON object by column, such as "
+        "Instead of `queue`, [several queues read together](inputs.md): a JSON object by column, such as "
         '`{"order": {"queue": "orders"}, "price": {"queue": "prices", "ns": "market"}}`.',
         None, "none",
     )  # fmt: skip
     combine: str = _option(
         _one_of(ZIP, ALTS), ("stream",),
-        "How `inputs` become rows. `zip`: each row has one message of every input, the n-th of each; `alts`: each "
-        "micro-batch has messages of one input, the first in order that has some.",
+        "How `inputs` become rows. `zip`: each row has one message of every input, the n-th of each. `alts`: each "
+        "micro-batch has messages of one input, the first in order that is not empty.",
         ZIP,
     )  # fmt: skip
     fail_if_missing: bool | None = _option(
@@ -192,55 +192,55 @@ class QueueOptions:
     )  # fmt: skip
     mode: str = _option(
         _one_of(QUEUE, LOG), READERS,
-        "`queue`: each message goes to one reader, who removes it. `log`: messages are kept, and each query gets all "
-        "of them, from a place of its own in its checkpoint. A batch read shows what is kept.",
+        "`queue`: each message goes to one reader and is then removed. `log`: messages are kept, and each query "
+        "reads all of them; its checkpoint has its position. A batch read returns the retained messages.",
         QUEUE,
     )  # fmt: skip
     starting_offsets: str = _option(
         _one_of(EARLIEST, LATEST), ("stream",),
-        "With `mode=log`, where a query with a new checkpoint begins: at the first message that is kept, or after "
-        "all that are there.",
+        "With `mode=log`, where a query with a new checkpoint starts: at the first retained message, or after the "
+        "last one.",
         EARLIEST,
     )  # fmt: skip
     retention: int | None = _option(
         duration, ("stream",),
-        "With `mode=log`: what has been in the log for longer is removed, whoever has not read it yet.",
-        None, "until removed by word",
+        "With `mode=log`: older messages are removed, also if a query has not read them yet.",
+        None, "unlimited (remove with `spark-queue log trim`)",
     )  # fmt: skip
     fail_on_data_loss: bool = _option(
         _flag, READERS,
-        "With `mode=log`: whether a query fails whose next message was removed, or goes on at the first that is "
-        "there.",
+        "With `mode=log`: whether a query fails if its next message was removed, or goes on at the first retained "
+        "message.",
         True, "`true`",
     )  # fmt: skip
     consumer: str | None = _option(
         name_of_holder, ("stream", "settle"),
-        "Who holds the reservations; give it to know it in the tools, and to `settle`.",
-        None, "made, and kept in the checkpoint",
+        "Name of the consumer, which the tools show and which `settle` needs.",
+        None, "generated, and kept in the checkpoint",
     )  # fmt: skip
-    max_records_per_trigger: int = _option(_count, ("stream",), "Most messages per micro-batch.", 10_000)
+    max_records_per_trigger: int = _option(_count, ("stream",), "Maximum number of messages per micro-batch.", 10_000)
     num_partitions: int | None = _option(
         _count,
         ("stream",),
-        "Partitions per micro-batch; fewer when there are few messages.",
+        "Maximum number of partitions per micro-batch. There are fewer if there are few messages.",
         None,
         "cores of the driver",
     )
     min_partitions: int | None = _option(
         _count, ("stream",),
-        "Partitions per micro-batch at least, where there are as many messages: for work that takes long.",
-        None, "none: a partition has 500 messages or more, unless it is the only one",
+        "Minimum number of partitions per micro-batch, if there are as many messages: for slow work.",
+        None, "none: a partition has at least 500 messages, unless it is the only one",
     )  # fmt: skip
     reserve_ahead: bool = _option(
         _flag, ("stream",),
-        "Whether, while there is a backlog, the next micro-batch is reserved while Spark works on the last one.",
+        "Whether a query reserves the next micro-batch while Spark processes the last one, if there is a backlog.",
         True, "`true`",
     )  # fmt: skip
     reserve_timeout: int | None = _option(
         _lease, ("stream",),
-        "How long a reservation lasts unless renewed, which it is while the query lives. "
+        "The lease: how long a reservation lasts after the query died. A running query renews it. "
         "`never`: until commit, rollback or release.",
-        120_000, "120s; `never` with any `delivery` but `at-least-once`",
+        120_000, "120s with `delivery=at-least-once`, else `never`",
     )  # fmt: skip
     delivery: str = _option(
         _one_of(AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE), ("stream", "push"), "Delivery guarantee.",
@@ -248,80 +248,88 @@ class QueueOptions:
     )  # fmt: skip
     txn_app_id: str | None = _option(
         name_of_consumer, ("push",),
-        "In a batch write: who writes. With `txnVersion`, a write that comes again (in `foreachBatch`, say) is "
-        "skipped.",
+        "In a batch write: name of the writer. With `txnVersion`, a repeated write (in `foreachBatch`, for example) "
+        "is skipped.",
         None, "none",
     )  # fmt: skip
     txn_version: int | None = _option(
         _batch,
         ("push",),
-        "In a batch write: its number, which grows with each write of this `txnAppId`.",
+        "In a batch write: its number. It grows with each write of this `txnAppId`.",
         None,
         "none",
     )
     max_tries: int | None = _option(
         _count,
         ("stream", "settle"),
-        "After so many failed tries a message moves to the dead-letter queue.",
+        "Number of failed tries after which a message moves to the dead-letter queue.",
         None,
         "none",
     )
     isolate_failures: bool | None = _option(
         _flag, ("stream",),
-        "Whether a batch that fails again and again is split until the message that fails is alone, which goes back "
-        "with a delay, or to the dead-letter queue after `maxTries`.",
+        "Whether a batch that fails repeatedly is split until the failing message is isolated. That one is tried "
+        "again after a delay, or goes to the dead-letter queue after `maxTries`.",
         None, "`true` with `delivery=at-least-once`",
     )  # fmt: skip
     retry_delay: int = _option(
         duration, ("stream",),
-        "How long a message that was isolated waits for its next try; twice as long after each.", 1_000, "1s",
+        "Delay before the next try of an isolated message. It doubles after each try.", 1_000, "1s",
     )  # fmt: skip
     dead_letter_queue: str | None = _option(
-        _text, ("stream", "push", "settle"), "Where messages go that failed for good.", None, "`<queue>.dead`"
+        _text,
+        ("stream", "push", "settle"),
+        "Queue for messages that failed `maxTries` times, or that were declared dead.",
+        None,
+        "`<queue>.dead`",
     )
     wait_timeout: int = _option(
-        duration, ("stream",), "How long an idle trigger waits for a message before it answers that there is none.",
+        duration, ("stream",), "How long an idle trigger waits for a message before it ends without a batch.",
         1_000, "1s",
     )  # fmt: skip
     retry_timeout: int = _option(
         duration,
         EVERYONE,
-        "How long a database that cannot be reached is tried again before the query fails, losing nothing.",
+        "How long to retry while the database cannot be reached. Then the query fails, and loses nothing.",
         30_000,
         "30s",
     )
     history: int | None = _option(
         duration, ("stream", "settle"),
-        "How long messages that were committed or dead-lettered are kept, readable with `view=history`.",
-        None, "`0s`; to `settle`, as long as the stream of this `consumer` does",
+        "How long committed and dead-lettered messages are kept. Read them with `view=history`.",
+        None, "`0s`; in `settle`, that of the stream of this `consumer`",
     )  # fmt: skip
     payload_format: str | None = _option(
         _one_of("json", "text", "binary", "variant"), EVERYONE,
-        "What the column `payload` holds: JSON text, plain text, bytes, or a VARIANT.",
+        "Content of the column `payload`: JSON text, plain text, bytes, or a VARIANT.",
         None, "`json`; in a write, by the column's type",
     )  # fmt: skip
     view: str = _option(
         _one_of("messages", "history"), ("snapshot",),
-        "What a batch read shows: the queue, or what it has processed.",
+        "What a batch read returns: the messages in the queue, or the processed ones.",
         "messages",
     )  # fmt: skip
     layout: str | None = _option(
         _word, EVERYONE,
-        "In a write, `single`: one record of the database for each message; `bucket`: one for thousands of them, "
-        "many times as fast. A queue may hold both. Or the layout of keuss or rfq that the queue has, as in the URL.",
+        "In a write: `single` puts each message in its own record of the database, `bucket` thousands of messages "
+        "in one record, which is many times as fast. A queue may hold both. Or the layout of keuss or rfq, as in the "
+        "URL.",
         None, "the queue's own setting, else `single`",
     )  # fmt: skip
-    bucket_size: int | None = _option(_bucket_size, ("push",), "Most messages in one bucket.", None, "4096")
-    compression: str | None = _option(_one_of("lz4", "zstd"), ("push",), "How buckets are compressed.", None, "`lz4`")
+    bucket_size: int | None = _option(
+        _bucket_size, ("push",), "Maximum number of messages in one bucket.", None, "4096"
+    )
+    compression: str | None = _option(_one_of("lz4", "zstd"), ("push",), "Compression of buckets.", None, "`lz4`")
     on_bad_row: str = _option(
         _one_of("fail", "deadLetter"), ("push", "settle"),
-        "A row that cannot become a message fails the write, or goes to the dead-letter queue with the reason in "
-        "header `x-error`.",
+        "What happens to a row that cannot become a message: `fail` the write, or move the row to the dead-letter "
+        "queue, with the reason in header `x-error`.",
         "fail",
     )  # fmt: skip
     operation: str = _option(
         _one_of("push", "settle"), ("push", "settle"),
-        "What a write does: push messages, or settle those that a query has reserved, one by one.", "push",
+        "What a write does: push messages, or decide the outcome of single messages that a query has reserved.",
+        "push",
     )  # fmt: skip
 
     @classmethod
