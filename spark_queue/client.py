@@ -1,4 +1,4 @@
-"""A queue for programs without Spark: push, reserve, commit, message by message or many at once.
+"""The client of a queue for programs without Spark: push, reserve, commit.
 
     with Queue("sqlite:///queues.db", "flights") as queue:
         queue.push({"carrier": "UA", "flight": 1545}, delay=5)
@@ -6,15 +6,17 @@
             work_on(message.payload)
             queue.commit(message)
 
-Durations are seconds here, as everywhere in Python; moments are `datetime` with a time zone.
+Durations are seconds; moments are `datetime` with a time zone. All methods raise `StoreUnavailable` if the database
+cannot be reached for 5 seconds, and `StoreError` if it refuses: the call may be repeated.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
@@ -22,7 +24,8 @@ from typing import Self
 import pyarrow as pa
 
 from spark_queue.buckets import Buckets, Layout
-from spark_queue.errors import OptionError
+from spark_queue.call_mistakes import check_count, check_seconds, keywords_checked, refused, unfit
+from spark_queue.errors import MessageError, OptionError
 from spark_queue.message import Json, Message, messages, new_id_array, pushes
 from spark_queue.options import name_of_holder
 from spark_queue.store import open_store
@@ -38,19 +41,20 @@ PREFETCH = 100
 
 @dataclass(frozen=True, slots=True)
 class QueueSizes(Sizes):
-    """The sizes of a queue and, as `dead`, that of its dead-letter queue."""
+    """The numbers of messages of a queue by state, and `dead`: those of its dead-letter queue."""
 
     dead: int = 0
 
 
 class Queue:
-    """One queue and one consumer of it.
+    """A client of one queue: a producer, a consumer, or both.
 
-    Many clients, keuss and Spark queries may use a queue at the same time: nobody gets what another holds. What
-    this client has reserved and not settled when it is closed goes back at once, without counting as a failed try.
-    A client is used by one thread at a time.
+    Many clients, keuss programs and Spark queries can use a queue at the same time: each message is reserved by one
+    of them. `close` puts messages that are reserved and not settled back into the queue; their tries do not change.
+    Use a client in one thread at a time.
     """
 
+    @keywords_checked
     def __init__(
         self,
         url: str | Store,
@@ -63,14 +67,22 @@ class Queue:
         history: float = 0.0,
         layout: Layout = None,
     ) -> None:
-        """Connect to nothing yet.
+        """Prepare a client; it connects at its first call.
 
-        `lease`: seconds that a reservation lasts, `None` for ever. After `max_tries` failures a message moves to
-        `dead_letter_queue` (default `<queue>.dead`). `history`: seconds that messages are kept for looking at once
-        they are committed or dead-lettered. `layout`: whether messages that are pushed together go into buckets
-        (`Buckets()`) or not (`"single"`), whatever is set for the queue. Raises `OptionError` for a URL or a name
-        that cannot be meant, `DriverMissing`.
+        `consumer`: the name of this consumer in reservations and history (default: a new one). `lease`: seconds until
+        others can reserve a message again (`None`: never). `max_tries`: failures after which a message moves to
+        `dead_letter_queue` (default: `<queue>.dead`); `None`: it is tried forever. `history`: seconds for which
+        committed and dead-lettered messages are kept. `layout`: `Buckets()` or `"single"` for messages that are
+        pushed, instead of the setting of the queue. Raises `OptionError` for a wrong argument, URL or name, and
+        `DriverMissing`.
         """
+        if isinstance(url, str) and "://" in queue and "://" not in url:  # not shown: it may be a password
+            raise OptionError("the URL comes before the queue: Queue(url, queue)", option="url")
+        if lease is not None:
+            check_seconds("lease", lease, least=0.001)
+        check_seconds("history", history)
+        if max_tries is not None:
+            check_count("max_tries", max_tries)
         self._owned = isinstance(url, str)
         self.store = open_store(url) if isinstance(url, str) else url
         if layout is not None:
@@ -94,6 +106,7 @@ class Queue:
 
     # --- messages in --------------------------------------------------------------------------------------------
 
+    @keywords_checked
     def push(
         self,
         payload: Json | bytes,
@@ -102,45 +115,81 @@ class Queue:
         headers: Mapping[str, str] | None = None,
         mature: datetime | None = None,
         delay: float | None = None,
+        tries: int = 0,
     ) -> str:
-        """Push one message and give its id.
+        """Push one message and return its id.
 
-        See `push_many`.
+        The arguments are those of `push_many`, for one message.
         """
-        return self.push_many(
-            [payload], ids=None if id is None else [id], headers=headers, mature=mature, delay=delay
-        )[0]
+        ids = None if id is None else [id]
+        try:
+            return self._push([payload], ids, headers, mature, delay, tries)[0]
+        except MessageError as error:
+            if not error.rows:
+                raise
+            named = {row: f"message {id!r}: {rule}" if id is not None else rule for row, rule in error.rows.items()}
+            raise refused(self.name, named, 1) from error.__cause__
 
+    @keywords_checked
     def push_many(
         self,
-        payloads: Sequence[Json | bytes],
+        payloads: Collection[Json | bytes],
         *,
         ids: Sequence[str] | None = None,
         headers: Sequence[Mapping[str, str]] | Mapping[str, str] | None = None,
         mature: Sequence[datetime | None] | datetime | None = None,
         delay: float | None = None,
+        tries: Sequence[int] | int = 0,
     ) -> list[str]:
-        """Push messages in one batch and give their ids, in order.
+        """Push messages in one batch and return their ids, in order.
 
-        `bytes` stay bytes, `str` stays text, everything else becomes JSON. They can be reserved from the moment
-        `mature`, or `delay` seconds from the database's now, else at once. An id that the queue holds already is
-        left as it is. Raises `MessageError`, and `TypeError` for what JSON cannot hold, before anything is pushed.
+        A payload that is `bytes` stays bytes, `str` stays text, all else becomes JSON. `headers`, `mature` and
+        `tries` are one for all, or a sequence with one for each. `mature`: the moment from which a message can be
+        reserved (without a time zone: UTC). `delay`: seconds until then, by the database's clock; by default at once.
+        `tries`: failed tries that a message has already.
+
+        Raises `MessageError` for values that cannot become messages; nothing is pushed then. A push is atomic on
+        SQLite, for some 5,000 messages on Redis, and for each message on MongoDB: if it raises `StoreError`, a part
+        may be pushed. A message whose id the queue holds is skipped, so you can repeat a push with the same `ids`.
         """
+        if isinstance(payloads, str | bytes | Mapping):
+            raise OptionError("push_many takes a list of payloads; for one payload use push", option="payloads")
+        payloads = payloads if isinstance(payloads, Sequence) else list(payloads)
+        return self._push(payloads, ids, headers, mature, delay, tries)
+
+    def _push(
+        self,
+        payloads: Sequence[Json | bytes],
+        ids: Sequence[str] | None,
+        headers: Sequence[Mapping[str, str]] | Mapping[str, str] | None,
+        mature: Sequence[datetime | None] | datetime | None,
+        delay: float | None,
+        tries: Sequence[int] | int,
+    ) -> list[str]:
+        if delay is not None:
+            check_seconds("delay", delay, least=-math.inf)  # the store refuses negative ones
         ms = None if delay is None else round(delay * 1000)
-        if ids is None:
-            ids = self.store.own_ids(new_id_array(len(payloads))).to_pylist()
-        batch = pushes(payloads, ids=ids, headers=headers, mature=mature, delay=ms)
+        try:
+            made = self.store.own_ids(new_id_array(len(payloads))).to_pylist() if ids is None else ids
+            batch = pushes(payloads, ids=made, headers=headers, mature=mature, delay=ms, tries=tries)
+        except (TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+            columns = {"ids": ids, "headers": headers, "mature": mature, "tries": tries}
+            raise unfit(self.name, payloads, columns, error) from error
         self.store.push(self.name, batch)
         pushed: list[str] = batch.column("id").to_pylist()
         return pushed
 
     # --- messages out -------------------------------------------------------------------------------------------
 
+    @keywords_checked
     def reserve(self, limit: int = 1, *, timeout: float = 0.0) -> list[Message]:
-        """Take up to `limit` messages, waiting up to `timeout` seconds for the first; empty if none came.
+        """Reserve up to `limit` messages, in order; wait up to `timeout` seconds for the first.
 
-        They are this client's until it commits, rolls back or dead-letters them, or until the lease ends.
+        No other consumer gets them until this client commits, rolls back or dead-letters them, or until the lease
+        ends. Returns an empty list if no message came. Messages that have failed `max_tries` times move to the
+        dead-letter queue and are not returned.
         """
+        check_seconds("timeout", timeout)
         end = time.monotonic() + timeout
         while True:
             tag = f"{self.consumer}/{self._run}/{next(self._sequence)}"
@@ -165,10 +214,12 @@ class Queue:
             self._whole[tag] = rows
         return taken
 
+    @keywords_checked
     def pop(self, *, timeout: float = 0.0) -> Message | None:
-        """Take one message out of the queue for good, waiting up to `timeout` seconds; `None` if none came.
+        """Remove the first message and return it; wait up to `timeout` seconds. Returns `None` if none came.
 
-        At most once: a message that its taker does not live to work on is gone. Use `reserve` and `commit` otherwise.
+        At most once: if the program dies before it has processed the message, the message is lost. To process it at
+        least once, use `reserve` and `commit`.
         """
         taken = self.reserve(1, timeout=timeout)
         if not taken or not self.commit(taken[0]):
@@ -176,11 +227,12 @@ class Queue:
         self.store.count(self.name, reserve=-1, commit=-1, get=1)  # as keuss counts what is taken in one act
         return taken[0]
 
+    @keywords_checked
     def messages(self, *, timeout: float | None = None, prefetch: int = PREFETCH) -> Iterator[Message]:
-        """Reserve message after message; end where none comes for `timeout` seconds (`None`: never).
+        """Yield message after message; end if none comes for `timeout` seconds (`None`: never).
 
-        Settle each with `commit`, `rollback` or `dead_letter`. `prefetch` messages are reserved at once, and
-        renewed while earlier ones are worked on.
+        Settle each with `commit`, `rollback` or `dead_letter`. `prefetch` messages are reserved together; their
+        leases are renewed between two messages.
         """
         while True:
             batch = self.reserve(prefetch, timeout=3600.0 if timeout is None else timeout)
@@ -199,17 +251,21 @@ class Queue:
     # --- outcomes -----------------------------------------------------------------------------------------------
 
     def commit(self, *done: Message) -> int:
-        """Remove these messages; give how many were still held by this client.
+        """Remove these messages: they are processed. Return how many this client still held.
 
-        The others belong to somebody else now.
+        The lease of the others has ended: another consumer may process them again. Atomic for each message, and for
+        all together on SQLite.
         """
         return sum(self.store.commit(self.name, tag, ids, history=self._history) for tag, ids in self._settling(done))
 
+    @keywords_checked
     def rollback(self, *failed: Message, delay: float = 0.0) -> int:
-        """Give these messages back as failed, mature in `delay` seconds; give how many were still held.
+        """Put these messages back into the queue, with one more failed try. Return how many this client still held.
 
-        Where that makes `max_tries` failures, a message moves to the dead-letter queue instead.
+        They can be reserved after `delay` seconds. A message that has failed `max_tries` times moves to the
+        dead-letter queue instead. Atomic for each message.
         """
+        check_seconds("delay", delay)
         given = 0
         for tag, ids in self._settling(failed):
             given += sum(
@@ -226,10 +282,11 @@ class Queue:
             )
         return given
 
+    @keywords_checked
     def dead_letter(self, *hopeless: Message, reason: str | None = None) -> int:
-        """Move these messages to the dead-letter queue; give how many were still held.
+        """Move these messages to the dead-letter queue. Return how many this client still held.
 
-        `reason` goes into the header `x-error`.
+        `reason` becomes the header `x-error`. Atomic for each message.
         """
         death = Death(reason, failed=1, history=self._history)
         return sum(
@@ -238,15 +295,15 @@ class Queue:
         )
 
     def renew(self, *held: Message) -> int:
-        """Let the lease of these messages begin anew; give how many are held.
+        """Restart the lease of these messages. Return how many messages were renewed.
 
-        What was reserved together with them is renewed, too.
+        Messages that were reserved in the same call are renewed, too.
         """
         tags = dict.fromkeys(self._held[one.id] for one in held if one.id in self._held)
         return sum(self.store.renew(self.name, tag, self._lease) for tag in tags)
 
     def _settling(self, settled: Sequence[Message]) -> Iterator[tuple[str, list[str] | None]]:
-        """The ids under each tag, `None` where that is all that the tag holds; forgotten when they are settled."""
+        """Yield the ids under each tag, `None` for all that the tag holds; forget them when they are settled."""
         by_tag: dict[str, list[str]] = {}
         for id in dict.fromkeys(one.id for one in settled):
             if id in self._held:
@@ -261,55 +318,60 @@ class Queue:
                 if left == len(ids):
                     del self._whole[tag]
 
-    # --- looking and keeping house ------------------------------------------------------------------------------
+    # --- sizes, pauses, cleaning up ------------------------------------------------------------------------------
 
     def sizes(self) -> QueueSizes:
-        """How many messages are ready, scheduled, reserved, and dead."""
+        """Return the numbers of messages that are ready, scheduled, reserved and dead.
+
+        `oldest_ready_age` is the age of the first ready message in ms.
+        """
         own = self.store.sizes(self.name)
         dead = self.store.sizes(self.dead_name).total
         return QueueSizes(own.ready, own.scheduled, own.reserved, own.oldest_ready_age, dead)
 
     def statistics(self) -> Statistics:
-        """What was done to the messages of the queue, by all its clients: `put`, `get`, `reserve`, `commit`, ….
+        """Return what all clients did to the messages of the queue: `put`, `get`, `reserve`, `commit`, ….
 
-        What others did in the last tenth of a second may not be in it yet.
+        Calls of other clients in the last 0.1 seconds may be missing.
         """
         return self.store.statistics(self.name)
 
     def pause(self) -> None:
-        """Let nobody take messages of the queue until it is resumed: no client, no query, no keuss.
+        """Pause the queue: no client, Spark query or keuss program can reserve messages until `resume`.
 
-        It holds across restarts. Messages can be pushed, and what is reserved can be settled.
+        Messages can be pushed, and reserved messages can be settled. A pause survives restarts.
         """
         self.store.pause(self.name)
 
     def resume(self) -> None:
-        """Let messages be taken again; who waits for one is woken."""
+        """Resume the queue; clients that wait for a message continue."""
         self.store.resume(self.name)
 
     def paused(self) -> bool:
-        """Whether the queue is paused."""
+        """Return whether the queue is paused."""
         return self.store.paused(self.name)
 
+    @keywords_checked
     def peek(self, limit: int = 10) -> list[Message]:
-        """The first messages in order, reserved ones included, changing nothing."""
+        """Return the first messages in order without reserving them; reserved and scheduled ones are included."""
         found: Iterator[pa.RecordBatch] = self.store.peek(self.name, limit=limit)
         return [one for batch in found for one in messages(batch)]
 
     def compact(self) -> int:
-        """Put ready messages that lie alone or in small buckets together; give the records that are fewer now.
+        """Merge single ready messages and small buckets into large buckets. Return by how many records fewer.
 
-        For queues whose layout is `bucket`, and producers that push little at a time; safe while others use them.
+        For queues with the layout `bucket` whose producers push few messages at a time. Others can use the queue
+        meanwhile.
         """
         how = self.store.layout if isinstance(self.store.layout, Buckets) else layout_of(self.store, self.name)
         return compact(self.store, self.name, how or Buckets())
 
     def purge(self) -> int:
-        """Remove the messages that nobody holds and give their number."""
+        """Remove all messages that are not reserved. Return their number. They cannot be restored."""
         return self.store.purge(self.name)
 
     def close(self) -> None:
-        """Give back what is still held, and the connections."""
+        """Put messages that are still reserved back into the queue, and close the connections."""
         if self._held:
             self._held.clear()
             self._whole.clear()

@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Literal, get_args
@@ -118,12 +118,12 @@ def pushes(
     headers: Sequence[Mapping[str, str]] | Mapping[str, str] | None = None,
     mature: Sequence[datetime | None] | datetime | None = None,
     delay: Sequence[int | None] | int | None = None,
-    tries: int = 0,
+    tries: Sequence[int] | int = 0,
 ) -> pa.RecordBatch:
     """A PUSHES batch of Python values.
 
-    `headers`, `mature` and `delay` (ms) are one for all, or a sequence with one for each. Ids are made where not
-    given. Raises `TypeError` for a payload that JSON cannot hold.
+    `headers`, `mature`, `delay` (ms) and `tries` are one for all, or a sequence with one for each. Ids are made where
+    not given. Raises `TypeError` for a payload that JSON cannot hold.
     """
     n = len(payloads)
 
@@ -139,7 +139,7 @@ def pushes(
             headers_array(spread(headers, Mapping)),
             pa.array(spread(mature, datetime), pa.timestamp("us", tz="UTC")),
             pa.array(spread(delay, int), pa.int64()),
-            pa.array([tries] * n, pa.int32()),
+            pa.array(spread(tries, int), pa.int32()),
         ],
         schema=PUSHES,
     )
@@ -292,10 +292,19 @@ def dump_json(value: object) -> bytes:
         text = b"null"
     if b"null" in text:  # orjson writes NaN as null and refuses long integers; the standard library tells them apart
         try:
-            text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+            text = json.dumps(
+                value, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_plain
+            ).encode()
         except ValueError as error:
             raise TypeError(str(error)) from error
     return text
+
+
+def _plain(value: Any) -> Any:
+    """What orjson writes of a value that the standard library does not know. Raises `TypeError` as it does."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {one.name: getattr(value, one.name) for one in fields(value) if not one.name.startswith("_")}
+    return orjson.loads(orjson.dumps(value))
 
 
 def load_json(text: bytes) -> Json:

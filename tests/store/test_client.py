@@ -68,8 +68,19 @@ def test_push_many(queue):
     assert queue.sizes().ready == 3
 
 
+def test_tries_may_be_given(url, name):
+    with Queue(url, name, max_tries=3) as queue:
+        queue.push("a", tries=2)
+        queue.push_many(["b", "c", "d"], tries=[0, 1, 3])
+        queue.push_many(["e", "f"], tries=1)
+        found = {one.payload: one.tries for one in queue.peek()}
+        assert found == {"a": 2, "b": 0, "c": 1, "d": 3, "e": 1, "f": 1}
+        assert len(queue.reserve(10)) == 5
+        assert queue.sizes().dead == 1, "d has failed as often as it may"
+
+
 def test_what_cannot_be_pushed_is_told_before_anything_is(queue):
-    with pytest.raises(TypeError):
+    with pytest.raises(MessageError, match=r"message 2 of 2: payload: set has no form in JSON; use a list"):
         queue.push_many([1, {1, 2}])
     with pytest.raises(MessageError, match="'x': its delay is negative"):
         queue.push(1, id="x", delay=-1)

@@ -17,6 +17,7 @@ FLOORS = [
         "address",
         "groups",
         "buckets",
+        "call_mistakes",
         "errors",
         "event",
         "inputs",

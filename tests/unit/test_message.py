@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from enum import Enum
+from uuid import UUID
 
 import orjson
 import pyarrow as pa
@@ -82,6 +85,25 @@ def test_encode_and_decode_are_inverse(value):
 def test_what_json_cannot_hold_is_refused(value):
     with pytest.raises(TypeError):
         dump_json(value)
+
+
+class Gate(Enum):
+    first = "B12"
+
+
+@dataclass
+class Flight:
+    number: int
+    gate: Gate = Gate.first
+
+
+@pytest.mark.parametrize(
+    "value",
+    [datetime(2026, 1, 31, tzinfo=UTC), date(2026, 1, 31), UUID(int=1), Gate.first, Flight(1545), [Flight(1)]],
+)
+def test_a_null_or_a_long_integer_beside_it_does_not_change_what_json_can_hold(value):
+    alone = json.loads(dump_json({"a": value}))["a"]
+    assert json.loads(dump_json({"a": value, "b": None, "c": 2**100})) == {"a": alone, "b": None, "c": 2**100}
 
 
 def test_long_integers_stay_exact():
