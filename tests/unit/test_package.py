@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import email
+import json
 import os
 import re
 import subprocess
@@ -147,12 +148,13 @@ def quickstart() -> str:
     return next(text for kind, text in blocks(rest.partition("\n## ")[0]) if kind == "python")
 
 
-def rows_of(program: str) -> list[str]:
-    """The texts in the rows that a program writes."""
+def shown(program: str) -> list[str]:
+    """What must be shown of the rows that a program writes as JSON: the first field of each, as payloads begin."""
     for node in ast.walk(ast.parse(program)):
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "createDataFrame":
-            found = [one.value for one in ast.walk(node.args[0]) if isinstance(one, ast.Constant)]
-            return [one for one in found if isinstance(one, str)]
+            rows, schema = (ast.literal_eval(one) for one in node.args)
+            name = schema.split()[0]
+            return [json.dumps({name: row[0]}, separators=(",", ":"))[:-1] for row in rows]
     raise AssertionError("the quickstart writes no rows")
 
 
@@ -178,7 +180,7 @@ def test_the_quickstart_runs_from_the_wheel_in_an_empty_environment_that_is_not_
     program.write_text(quickstart())
     assert len(program.read_text().splitlines()) <= 15
     said = run(python, program.name, cwd=program.parent, env=env)
-    rows = rows_of(program.read_text())
+    rows = shown(program.read_text())
     assert rows
-    for text in rows:
-        assert text in said, said
+    for begin in rows:
+        assert begin in said, said
