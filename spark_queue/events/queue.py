@@ -324,7 +324,7 @@ class Events:
         """Give events the status `new` or `failed`, as `reset` and `fail` do."""
         status = short(status, self.settings.status_prefix)
         if status not in (NEW, FAILED):
-            raise OptionError(f"events can be made {NEW} or {FAILED} by word, not {status!r}", option="status")
+            raise OptionError(f"status must be {NEW!r} or {FAILED!r}, not {status!r}", option="status")
         return self.reset(ids) if status == NEW else self.fail(ids)
 
     def _holders(self) -> list[str]:

@@ -96,10 +96,10 @@ def _status(said: object, settings: Settings) -> str:
     if said is None or said == "":
         return FINISHED
     if not isinstance(said, str):
-        raise TypeError(f"an executor gives the new status as a text, or nothing, not {said!r}")
+        raise TypeError(f"an executor must return the new status as a text, or None, not {said!r}")
     status = short(said, settings.status_prefix)
     if status in (PENDING, EXECUTING):
-        raise ValueError(f"an executor cannot give the status {status!r}: an event that was executed is not that")
+        raise ValueError(f"an executor cannot return the status {status!r}: it is not one of an executed event")
     check_outcome(status)
     return status
 

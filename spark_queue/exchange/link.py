@@ -226,7 +226,7 @@ class _Work:
         if said is None:
             said = Forward()
         if not isinstance(said, Forward):
-            raise TypeError(f"a function of a link gives None, DROP or Forward(...), not {said!r}")
+            raise TypeError(f"the function of a link must return None, DROP or Forward(...), not {said!r}")
         made: dict[str, Any] = {"outcome": "move", "to": self._queue(said.to), "tries": said.tries}
         if not isinstance(said.payload, Kept):
             made["payload"] = dump_json(said.payload).decode()
@@ -242,7 +242,7 @@ class _Work:
             return self._queues[to]
         if to in self._queues:
             return str(to)
-        raise ValueError(f"to={to!r} is none of the destinations {', '.join(self._queues)}")
+        raise ValueError(f"to={to!r} is not one of the destinations {', '.join(self._queues)}")
 
 
 def _messages(batch: pa.RecordBatch) -> Iterator[Message]:

@@ -228,12 +228,14 @@ class ProcessorRoute:
         if isinstance(made, Mapping):
             made = self._with_columns(seen, made)
         if not isinstance(made, DataFrame):
-            raise GraphError(f"{self._function} gives {made!r}, which is neither a DataFrame nor Columns by output")
+            raise GraphError(
+                f"{self._function} returns {made!r}, which is neither a DataFrame nor a dict of Columns by output"
+            )
         copies = []
         for name, place in self.processor.out.items():
             if name not in made.columns:
                 hint = near(name, made.columns) or f"; it has {', '.join(made.columns)}"
-                raise GraphError(f"{self._function} gives no column {name!r}, which is an output{hint}")
+                raise GraphError(f"{self._function} returns no column {name!r}, which is an output{hint}")
             copies.append(self._copy(made, name, place))
         return made.select(F.inline(F.array(*copies))).where("queue IS NOT NULL")
 
@@ -242,7 +244,7 @@ class ProcessorRoute:
         for name, one in made.items():
             if name not in self.processor.out:
                 hint = near(name, self.processor.out) or f"; they are {', '.join(self.processor.out)}"
-                raise GraphError(f"{self._function} gives {name!r}, which is none of the outputs{hint}")
+                raise GraphError(f"{self._function} returns {name!r}, which is not one of the outputs{hint}")
             columns[name] = one if isinstance(one, Column) else F.lit(one)
         missing = {name: F.lit(None).cast("string") for name in self.processor.out if name not in columns}
         try:
@@ -292,7 +294,7 @@ def _as_json(payload: Column, kind: DataType, name: str) -> Column:
     if isinstance(kind, NumericType | BooleanType | NullType):
         return payload.cast("string")
     raise GraphError(
-        f"its output {name!r} is {kind.simpleString()}, which JSON has no form for: give JSON text, a struct, a map, "
+        f"its output {name!r} is {kind.simpleString()}, which is no JSON type: return JSON text, a struct, a map, "
         "an array, a VARIANT, bytes, a number or a truth value"
     )
 
@@ -441,12 +443,14 @@ class _Rows:
         if not self._out or given is None:  # what a sink gives does not matter
             return {}
         if not isinstance(given, Mapping):
-            raise TypeError(f"{self._function} gives {given!r}, which is neither None nor messages by output")
+            raise TypeError(
+                f"{self._function} returns {given!r}, which is neither None nor a dict of messages by output"
+            )
         made: dict[str, Output] = {}
         for name, one in given.items():
             if name not in self._out:
                 hint = near(str(name), self._out) or f"; they are {', '.join(self._out)}"
-                raise ValueError(f"{self._function} gives {name!r}, which is none of the outputs{hint}")
+                raise ValueError(f"{self._function} returns {name!r}, which is not one of the outputs{hint}")
             if one is not None:
                 if isinstance(one, Message):
                     one = Output(one.payload, one.headers)

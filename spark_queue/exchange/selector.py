@@ -120,7 +120,7 @@ def _called(function: Callable[[Env], Any], name: str) -> Column:
         return made
     if made is None or isinstance(made, bool):
         return F.lit(made)
-    raise GraphError(f"{name} gives {made!r}, which is no Column")
+    raise GraphError(f"{name} returns {made!r}, which is no Column")
 
 
 def in_spark(text: str) -> tuple[str, list[tuple[int, int]]]:

@@ -106,8 +106,8 @@ def check_free(store: Store, queue: str, tag: str = "", otherwise: str = "") -> 
     _check_no_log(store, queue, tag)
     for consumer, owner in _living(store, queue, tag):
         raise UsageError(
-            f"consumer {consumer} of queue {queue!r} is run by {owner}: stop that query, and it goes on with what it "
-            f"holds when it is started again; or give the tag of another run{otherwise}",
+            f"consumer {consumer} of queue {queue!r} is run by {owner}: stop that query (started again, it goes on "
+            f"with the messages that it holds), or name the tag of another run{otherwise}",
             queue=queue,
             tag=tag,
         )

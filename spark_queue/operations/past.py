@@ -71,8 +71,8 @@ class PastFilters(TypedDict, total=False):
 def history(url: str, queue: str, **filters: Unpack[PastFilters]) -> list[Past]:
     """What a queue has processed and still tells of (see `PastFilters`), the latest last."""
     with opened(url) as store:
-        check_exists(store, queue)
         search = _PastSearch.of(store, queue, **filters)
+        check_exists(store, queue)
         found = [one for batch in search.batches(store) for one in _pasts(batch)]
         return sorted(found, key=lambda one: (one.processed, one.mature, one.id))
 

@@ -94,12 +94,12 @@ class Ahead:
             # Until LIFE has passed nobody takes over, so what is given back is not a successor's.
             self._ownership.on(self._store).renew()
             given = self._store.rollback(self._options.queue or "", found.tag, failed=False)
-            log.debug("%d messages of %s, reserved under %s, were given back", given, self._options.queue, found.tag)
+            log.debug("%d messages of %s, reserved under %s, were released", given, self._options.queue, found.tag)
         except FencedError:
             pass  # it is for the new owner to use
         except (StoreError, TimeoutError) as error:
             log.warning(
-                "what was reserved under %s could not be given back to %s: %s",
+                "messages reserved under %s could not be released to %s: %s",
                 found.tag,
                 mask(self._options.url),
                 error,

@@ -330,7 +330,12 @@ class Consumer:
             number = one.tag.removeprefix(f"{consumer}/").partition("/")[0]
             if number.isdigit() and int(number) < seq:
                 given = self._store.rollback(self._queue, one.tag, failed=False)
-                log.warning("%d messages of %s were left behind under %s: given back", given, self._queue, one.tag)
+                log.warning(
+                    "%d messages of %s were left reserved under %s by an earlier process: released",
+                    given,
+                    self._queue,
+                    one.tag,
+                )
 
     def _account(self, end: Offset, done: int) -> None:
         """Raise `FencedError` where messages of a batch of ours were lost to others while we worked on it."""
@@ -429,8 +434,8 @@ class Consumer:
             )
         if "segment" in offset:
             raise CheckpointError(
-                f"the checkpoint is that of a query on queue {self._queue!r} with mode=log: give that, or start with "
-                "a new checkpoint",
+                f"the checkpoint is that of a query on queue {self._queue!r} with mode=log: set mode=log, or start "
+                "with a new checkpoint",
                 queue=self._queue,
             )
         if offset.get("queue") != self._queue:
@@ -443,7 +448,7 @@ class Consumer:
         if self._options.consumer not in (None, name):
             raise CheckpointError(
                 f"the checkpoint is that of consumer {name!r}, but option 'consumer' is {self._options.consumer!r}: "
-                "give the same, or start with a new checkpoint",
+                "set the same, or start with a new checkpoint",
                 consumer=name,
             )
 
@@ -456,7 +461,7 @@ class Consumer:
         del held[consumer]
         for other, rows in held.items():
             log.warning(
-                "consumer %s with another checkpoint still holds %d messages of %s; to give them back: "
+                "consumer %s with another checkpoint still holds %d messages of %s; to release them: "
                 "spark-queue release URL %s %s",
                 other, rows, self._queue, self._queue, other,
             )  # fmt: skip

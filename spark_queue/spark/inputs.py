@@ -226,16 +226,17 @@ class Inputs:
         told = ", ".join(f"{rows - gone[binding]} of {rows} of {until[binding]['queue']}" for binding in chosen)
         if self._options.delivery == EXACTLY_ONCE:
             raise FencedError(
-                f"of the batch {tag} just {told} messages are still held: somebody released the others, so "
-                "nobody can tell which belong together. To let all of them come again, in other company, release the "
-                "rest: " + "; ".join(f"spark-queue release URL {until[b]['queue']} {tag}" for b in left),
+                f"batch {tag}: only {told} messages are still reserved, the others were released. Messages of "
+                "several inputs belong together, so the batch cannot be repeated. To let all of them come again, "
+                "in other batches, release the rest: "
+                + "; ".join(f"spark-queue release URL {until[b]['queue']} {tag}" for b in left),
                 tag=tag,
             )
         for binding in left:
             self._members[binding].release(until[binding])
         log.warning(
-            "of the batch %s just %s messages are still held, so nobody can tell which belong together: they are "
-            "given back, and come again",
+            "batch %s: only %s messages are still reserved, so the batch cannot be repeated: they are released, and "
+            "come again in other batches",
             tag, told,
         )  # fmt: skip
         return False

@@ -78,7 +78,9 @@ class Keeper:
                     self._fenced = error
                 except StoreError as error:
                     # The next round may succeed, and the batch itself fails if the database stays away.
-                    log.warning("no sign of life was given on %s: %s", mask(self._options.url), error)
+                    log.warning(
+                        "the heartbeat of this query could not be written to %s: %s", mask(self._options.url), error
+                    )
                 self._wake.wait(pause)
                 self._wake.clear()
 

@@ -168,8 +168,8 @@ class LogReader:
         queue = self._queue
         if "segment" not in offset or offset["v"] != OFFSET_VERSION:
             raise CheckpointError(
-                f"the checkpoint of the query on queue {queue!r} is none of mode=log, or of another version of "
-                f"spark_queue (version {offset.get('v')!r}, this one reads {OFFSET_VERSION}): give the mode that it "
+                f"the checkpoint of the query on queue {queue!r} is not one of mode=log, or of another version of "
+                f"spark_queue (version {offset.get('v')!r}, this one reads {OFFSET_VERSION}): set the mode that it "
                 "had, or start with a new checkpoint",
                 queue=queue,
             )
@@ -183,7 +183,7 @@ class LogReader:
         if self._options.consumer not in (None, name):
             raise CheckpointError(
                 f"the checkpoint is that of consumer {name!r}, but option 'consumer' is {self._options.consumer!r}: "
-                "give the same, or start with a new checkpoint",
+                "set the same, or start with a new checkpoint",
                 consumer=name,
             )
         return Place(offset["log"], offset["segment"], offset["row"], offset["position"])

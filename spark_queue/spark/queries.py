@@ -96,7 +96,7 @@ def delivery_hash(df: DataFrame, batch_id: int) -> str:
     """
     if "delivery_hash" not in df.columns:
         raise SchemaError(
-            f"the DataFrame has no column 'delivery_hash' (it has {', '.join(df.columns)}): give the one that "
+            f"the DataFrame has no column 'delivery_hash' (it has {', '.join(df.columns)}): pass the one that "
             "foreachBatch got, before columns were dropped",
             column="delivery_hash",
         )
@@ -166,7 +166,7 @@ def _tell(url: str, what: Callable[..., None], *facts: str) -> None:
         with open_store(url) as store:
             what(store, *facts)
     except StoreError as error:
-        log.warning("the store was not told: %s", error)
+        log.warning("the failure could not be noted in the store: %s", error)
 
 
 def drain(query: StreamingQuery, url: str | Mapping[str, str], *, history: int = 0) -> int:

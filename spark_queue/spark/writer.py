@@ -361,7 +361,7 @@ class Settle(_Work):
         """Let messages go on to the queues in column `to`, with what other columns say of them that is not NULL."""
         queue, consumer = self.options.queue or "", self.options.consumer or ""
         if "to" not in batch.schema.names or batch.column("to").null_count:
-            raise MessageError(f"queue {queue!r}: the outcome 'move' needs the column 'to', which tells the queue")
+            raise MessageError(f"queue {queue!r}: the outcome 'move' needs the column 'to', which names the queue")
         rows = changes(batch, self.schema, self.options.payload_format)
         for to in batch.column("to").unique().to_pylist():
             part = rows.filter(pc.equal(batch.column("to"), to))

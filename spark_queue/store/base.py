@@ -197,8 +197,8 @@ class Store(ABC):
         """Raise `OptionError` where nothing of the layout can be retained."""
         if "holds" in self.lacks:
             raise OptionError(
-                f"a queue of layout {self.kind} cannot be read with mode=log: other programs of that layout give "
-                "back what is retained, whoever holds it",
+                f"a queue of layout {self.kind} cannot be read with mode=log: other programs of that layout release "
+                "retained messages",
                 option="mode",
                 queue=queue,
             )
@@ -714,7 +714,7 @@ class Store(ABC):
         """
         schema = MESSAGES if view == "messages" else HISTORY
         if odd := [one.column for one in where if one.column in TOLD.names and view != "history"]:
-            raise OptionError(f"column {odd[0]!r} is told by the history only: view=history", option="view")
+            raise OptionError(f"only the history has a column {odd[0]!r}: set view=history", option="view")
         buckets = 0
 
         def opened(limit: int | None) -> Iterator[pa.RecordBatch]:

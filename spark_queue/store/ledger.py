@@ -95,7 +95,7 @@ def decided(ledger: Ledger | None, sink: str, batch: int, *, strict: bool) -> bo
     if batch > last + 1 and strict:
         known = "there is no ledger" if last == NOTHING else f"the ledger ends with batch {last}"
         raise CheckpointError(
-            f"batch {batch} of sink {sink!r}: {known}, so nobody knows whether batch {batch - 1} was written. The "
+            f"batch {batch} of sink {sink!r}: {known}, so it is unknown whether batch {batch - 1} was written. The "
             "query wrote with another delivery or to another place before, or the ledger was removed or restored "
             f"from a backup. If batch {batch - 1} was written, say so: spark-queue ledger set URL {sink} {batch - 1}",
             sink=sink,
@@ -143,7 +143,7 @@ def publish(
             if ledger_of(store, sink) != found:
                 continue  # somebody else has just published it
             raise StoreError(
-                f"batch {batch} of sink {sink!r}: {rows} rows were staged and {there} are there, so somebody has "
+                f"batch {batch} of sink {sink!r}: {rows} rows were staged and {there} are left: another process "
                 "discarded some; nothing was published, and the batch can be written again",
                 sink=sink,
                 batch=batch,
@@ -179,7 +179,7 @@ def apart(stores: Mapping[str, Store], sink: str) -> dict[str, Ledger | None]:
             found = ledger_of(store, sink)
         if found and found.id and (other := names.setdefault(found.id, name)) != name:
             raise OptionError(
-                f"{other!r} and {name!r} are the same database under two URLs: give both the same URL",
+                f"{other!r} and {name!r} are the same database under two URLs: use the same URL for both",
                 option="urls",
             )
     return ledgers

@@ -341,7 +341,8 @@ class Log:
         told = f"log of queue {self._queue!r}: {what}"
         if not self._lossy:
             raise CheckpointError(
-                f"{told}. Start with a new checkpoint, or go on with what is there: failOnDataLoss=false",
+                f"{told}. Start with a new checkpoint, or set failOnDataLoss=false to go on at the first retained "
+                "message",
                 queue=self._queue,
             )
         if told != self._told:
@@ -522,7 +523,7 @@ class Log:
         if given:
             log.warning(
                 "log of queue %s: this process stood still while it sealed, and another went on; %d messages were "
-                "given back",
+                "released",
                 self._queue, given,
             )  # fmt: skip
         return 0

@@ -234,7 +234,9 @@ class Stages:
                 return published
             except OperationFailure as error:
                 if error.code == INTERRUPTED:
-                    raise StoreUnavailable("somebody else publishes this stage, and took us for dead") from error
+                    raise StoreUnavailable(
+                        "another process is publishing this stage, and took this one for dead"
+                    ) from error
                 if error.code != WRITE_CONFLICT or time.monotonic() < end:
                     raise
                 self._end_publishers({"_id": {"$in": [key["stage"] for key in keys]}}, session)
@@ -276,7 +278,9 @@ class Stages:
         if "shown" not in found:
             if chunk is not None:  # somebody took us for dead: it has as long now
                 self._busy *= 2
-            raise StoreUnavailable(f"somebody else publishes stage {key['stage']!r} just now", stage=key["stage"])
+            raise StoreUnavailable(
+                f"another process is publishing stage {key['stage']!r} just now", stage=key["stage"]
+            )
         shown = queue.update_many(
             {**_hidden(found["ids"], key["part"]), "_hidden.generation": found["generation"]},
             [{"$set": {"mature": "$_mature"}}, {"$unset": ["processed", "_mature", "_hidden"]}],

@@ -143,8 +143,8 @@ class Ownership:
             if seen is not None and note != seen and not owner.leaves:  # it has given a sign of life meanwhile
                 raise FencedError(
                     f"consumer {self._consumer} of queue {self._queue!r} is run by {owner}: a second query on a copy "
-                    "of its checkpoint would take the same messages. Stop one of them, or give this one a new "
-                    "checkpoint",
+                    "of its checkpoint would take the same messages. Stop one of them, or start this one with "
+                    "a new checkpoint",
                     queue=self._queue,
                     consumer=self._consumer,
                 )
@@ -165,7 +165,7 @@ class Ownership:
     def _check(self, note: Note | None) -> None:
         if note is not None and note.value.get("token") == self._token:
             return
-        taker = "it was released by word" if note is None else f"{Owner.read(note)} has taken over"
+        taker = "it was released manually" if note is None else f"{Owner.read(note)} has taken over"
         raise FencedError(
             f"this query no longer runs consumer {self._consumer} of queue {self._queue!r}: {taker}. What it had "
             "reserved is not committed; started again, the query goes on with what its checkpoint still holds",

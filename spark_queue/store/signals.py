@@ -209,7 +209,7 @@ class SignallingStore(Store):
             self._send(queue, signal)
         except StoreError as error:
             self._mute_until = time.monotonic() + LONGEST_PAUSE
-            log.warning("signals of %r are not sent, so that who waits has to look for himself: %s", queue, error)
+            log.warning("signals of %r are not sent, so waiting clients poll: %s", queue, error)
 
     def _rung(self, queue: str) -> int:
         return self._ear(queue).rung()

@@ -257,7 +257,7 @@ def test_a_dead_owner_is_taken_over_at_once_and_a_silent_one_after_a_while(sqlit
         with pytest.raises(FencedError):
             mine.check()
         revoke(store, name, "c/1")
-        with pytest.raises(FencedError, match="released by word"):
+        with pytest.raises(FencedError, match="released manually"):
             next_one.check()
 
 

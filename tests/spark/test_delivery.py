@@ -229,7 +229,7 @@ def test_a_query_whose_consumer_was_released_by_force_fails(q):
         assert owner is not None and owner == owner_of(store, q.name, consumer)
         revoke(store, q.name, consumer)
     q.push([{"n": 1}])
-    with pytest.raises(StreamingQueryException, match=r"no longer runs consumer .* released by word"):
+    with pytest.raises(StreamingQueryException, match=r"no longer runs consumer .* released manually"):
         query.awaitTermination(200)
 
 

@@ -334,7 +334,7 @@ def test_a_batch_of_which_messages_are_gone_comes_again_in_other_company(small, 
     old.close()
     small.gone(end)
     assert new.plan(old.initial, end) == []
-    assert "12 of 12 of" in caplog.text and "nobody can tell which belong together" in caplog.text
+    assert "12 of 12 of" in caplog.text and "the batch cannot be repeated" in caplog.text
     assert small.sizes() == {"a": (20, 0), "b": (20, 0)}
     after = new.next(end, 100)
     assert sorted(row["a"] for row in small.rows(new, new.plan(end, after))) == list(range(20))

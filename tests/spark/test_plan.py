@@ -227,7 +227,7 @@ def test_a_query_whose_consumer_was_released_by_force_fails(any_url, name):
             revoke(store, name, consumer)
 
     query = Query(work, url=any_url, queue=name, delivery="exactly-once", maxRecordsPerTrigger="1")
-    with pytest.raises(FencedError, match=r"no longer runs consumer .* released by word"):
+    with pytest.raises(FencedError, match=r"no longer runs consumer .* released manually"):
         query.run()
     assert seen == [0]
     assert sizes(any_url, name).total == 2, "it has committed nothing"

@@ -225,9 +225,9 @@ def test_frames_may_become_other_frames(spark):
     ("function", "wrong"),
     [
         (lambda p, df: 3, "gives 3, which is neither a DataFrame nor Columns by output"),
-        (lambda p, df: df, r"gives no column 'out', which is an output; it has in, delivery_hash, provenance"),
-        (lambda p, df: {"outt": F.lit(1)}, r"gives 'outt', which is none of the outputs; did you mean 'out'\?"),
-        (lambda p, df: {"out": F.current_date()}, "its output 'out' is date, which JSON has no form for"),
+        (lambda p, df: df, r"returns no column 'out', which is an output; it has in, delivery_hash, provenance"),
+        (lambda p, df: {"outt": F.lit(1)}, r"returns 'outt', which is not one of the outputs; did you mean 'out'\?"),
+        (lambda p, df: {"out": F.current_date()}, "its output 'out' is date, which is no JSON type"),
         (lambda p, df: {"out": F.col("nobody")}, "UNRESOLVED_COLUMN"),
         (lambda p, df: df.select("nobody"), "UNRESOLVED_COLUMN"),
     ],
@@ -289,7 +289,7 @@ def test_a_row_that_fails_goes_to_the_error_queue(spark):
     assert odd["messages"] == {"l/q": {"id": "1", "payload": {"n": 1}, "headers": {}}}
     assert odd["config"]["errors"] == "l/errors"
     assert (unwritten["type"], unwritten["messages"]["l/o"]["payload"]) == ("processor", {"n": "nan"})
-    assert "gives 'outt', which is none of the outputs; did you mean 'out'?" in unknown["cause"]["cause"]
+    assert "returns 'outt', which is not one of the outputs; did you mean 'out'?" in unknown["cause"]["cause"]
     assert "l/q" in json.loads(found[0][2]["x-provenance"])
 
 

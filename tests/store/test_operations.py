@@ -146,7 +146,7 @@ def test_what_a_living_process_runs_is_released_only_with_force(url, store, name
     assert sum(held(store, name).values()) == 4, "nothing has changed"
     assert release(url, name, "etl/b") == 2, "another run of the consumer is not refused"
     assert release(url, name, tag, force=True) == 2
-    with pytest.raises(FencedError, match="released by word"):
+    with pytest.raises(FencedError, match="released manually"):
         mine.check()
 
 

@@ -281,7 +281,7 @@ def test_a_user_who_may_not_signal_still_pushes_and_waits(redis_url, waiting, mo
     told = sorted(one.getMessage().partition(":")[0] for one in caplog.records)
     assert told == [
         f"signals of '{queue}' are not heard, so they are looked for instead",
-        f"signals of '{queue}' are not sent, so that who waits has to look for himself",
+        f"signals of '{queue}' are not sent, so waiting clients poll",
     ]
     assert "sesame" not in caplog.text
 

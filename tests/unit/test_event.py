@@ -224,7 +224,7 @@ def test_what_a_function_gives_is_the_status(said, status):
 
 @pytest.mark.parametrize(
     ("said", "message"),
-    [(3, "as a text"), ("pending", "cannot give the status"), ("two words", "cannot be an outcome")],
+    [(3, "as a text"), ("pending", "cannot return the status"), ("two words", "cannot be an outcome")],
 )
 def test_what_no_status_can_be_fails_the_event(said, message):
     result = become(lambda event, config: said)
