@@ -16,7 +16,6 @@
 
 import importlib.util
 import os
-import sys
 import tempfile
 import zipfile
 from pathlib import Path
@@ -25,7 +24,6 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import spark_queue
@@ -35,9 +33,9 @@ from spark_queue.events import Executor, Heartbeat, Settings, tick
 from spark_queue.events.frames import as_messages, view
 from spark_queue.events.query import ExecutorQuery
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers need the same packages
-spark = SparkSession.builder.getOrCreate()
-spark_queue.register(spark)
+# COMMAND ----------
+
+spark = spark_queue.session()  # its workers run the same Python
 
 folder = tempfile.mkdtemp(prefix="events-", dir=os.environ.get("NOTEBOOK_FOLDER"))
 url = os.environ.get("NOTEBOOK_URL", f"sqlite:///{tempfile.mkdtemp()}/queues.db")
@@ -99,11 +97,7 @@ events = Events(url, "events", executors=executors, settings=Settings(max_uris=2
 
 ids = events.create_batch(FLIGHTS, f"{FLIGHTS}/landed", {"dest": "ATL"}, [f"/flights/{n}" for n in range(1_001)])
 sizes = [len(events.get([id])[id].event.uris) for id in ids]
-print(sizes)
-
-# COMMAND ----------
-
-assert sizes == [200, 200, 200, 200, 200, 1]
+print(f"1,001 URIs in {len(ids)} events, of", ", ".join(map(str, sizes)))
 
 # COMMAND ----------
 
@@ -130,24 +124,27 @@ for frame in (made, planes):
 
 events.create(FLIGHTS, f"{FLIGHTS}/unheard-of")  # nobody works on these
 urgent = events.create(FLIGHTS, f"{FLIGHTS}/inspected", {"tailnum": "N14228"}, priority=True)
-events.summary()
+
+
+def summary():
+    """Return how many events have which status, as a table."""
+    return pd.DataFrame([events.summary()], index=["events"])
+
+
+summary()
 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## Taken and executed by hand
+# MAGIC ## Taken and executed one by one
 # MAGIC
-# MAGIC What is taken is *pending*, and nobody else gets it. Events with priority come first.
+# MAGIC An event that is taken is *pending*, and no other program gets it. Events with priority come first.
 
 # COMMAND ----------
 
 taken = events.take(3)
-print([event.type.rpartition("/")[2] for event in taken])
-events.execute([event.id for event in taken])
-
-# COMMAND ----------
-
-assert taken[0].id == urgent
+outcomes = events.execute([event.id for event in taken])
+pd.DataFrame({"type": [one.type for one in taken], "status": [outcomes[one.id] for one in taken]})
 
 # COMMAND ----------
 
@@ -170,7 +167,7 @@ def execute_all():
 
 
 execute_all()
-events.summary()
+summary()
 
 # COMMAND ----------
 
@@ -186,18 +183,14 @@ ax.bar_label(bars, padding=4)
 ax.set(title="What became of the events", xlabel="events")
 ax.spines[["top", "right"]].set_visible(False)
 plt.show()
-
-# COMMAND ----------
-
-assert set(by_status["status"]) == {"finished", "failed", "busy"}
-assert sum(by_status["count"]) == view(spark, url, "events", "queue").count()
+in_queue = view(spark, url, "events", "queue").count()
 
 # COMMAND ----------
 
 # MAGIC %md
 # MAGIC ## The log
 # MAGIC
-# MAGIC Every change of a status is told in the log, by batches, with what went wrong.
+# MAGIC The log has every change of a status, by batches, with the errors.
 
 # COMMAND ----------
 
@@ -213,7 +206,7 @@ wrong.groupBy(last.alias("error")).count().orderBy(F.desc("count"), "error").lim
 # MAGIC
 # MAGIC A heartbeat makes events again and again: `jobs/heartbeat.py OneMinute` from a scheduler, or `--every 1m` as
 # MAGIC a query. Internal events look after all others. This one finds what is finished or failed, and has all of
-# MAGIC that cleared; what has a status of an executor's own stays until somebody clears it by word.
+# MAGIC that cleared; an event with a status of an executor's own stays until it is cleared manually.
 
 # COMMAND ----------
 
@@ -223,10 +216,21 @@ tick(events, heartbeats, "FifteenMinute")
 execute_all()
 after = events.summary()
 
-pd.DataFrame({"before": before, "after": after}).fillna(0).astype(int)
+pd.DataFrame([before, after], index=["before", "after"]).fillna(0).astype(int)
 
 # COMMAND ----------
 
+# MAGIC %md
+# MAGIC ## Checks
+# MAGIC
+# MAGIC This cell fails if a number above is wrong. It is for tests: nothing in it is needed to use events.
+
+# COMMAND ----------
+
+assert sizes == [200, 200, 200, 200, 200, 1]
+assert taken[0].id == urgent
+assert set(by_status["status"]) == {"finished", "failed", "busy"}
+assert sum(by_status["count"]) == in_queue
 assert before["failed"] > 10 and after["failed"] == 0
 assert after["busy"] == before["busy"]
 events.close()

@@ -20,7 +20,6 @@
 import importlib.util
 import os
 import sqlite3
-import sys
 import tempfile
 import zipfile
 from contextlib import closing
@@ -31,15 +30,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import spark_queue
 from spark_queue import Queue, delivery_hash, drain, open_store
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers need the same packages
-spark = SparkSession.builder.getOrCreate()
-spark_queue.register(spark)
+# COMMAND ----------
+
+spark = spark_queue.session()  # its workers run the same Python
 
 folder = tempfile.mkdtemp(prefix="effects-", dir=os.environ.get("NOTEBOOK_FOLDER"))
 url = os.environ.get("NOTEBOOK_URL", f"sqlite:///{tempfile.mkdtemp()}/queues.db")
@@ -148,14 +146,9 @@ def book_blindly(df, batch_id):
         db.execute("COMMIT")
 
 
-deaths = run("landed.again", book_blindly)
+deaths_of_blind = run("landed.again", book_blindly)
 blind = points("blind")
-print(f"died {deaths} times: {sum(blind.values()):,} points instead of {sum(true.values()):,}")
-
-# COMMAND ----------
-
-assert deaths == 2
-assert sum(blind.values()) > sum(true.values()), "batches 1 and 3 are booked twice"
+print(f"died {deaths_of_blind} times: {sum(blind.values()):,} points instead of {sum(true.values()):,}")
 
 # COMMAND ----------
 
@@ -178,14 +171,9 @@ def book_once(df, batch_id):
         db.execute("COMMIT")
 
 
-deaths = run("landed", book_once)
+deaths_of_once = run("landed", book_once)
 once = points("once")
-print(f"died {deaths} times: {sum(once.values()):,} points")
-
-# COMMAND ----------
-
-assert deaths == 2
-assert once == true
+print(f"died {deaths_of_once} times: {sum(once.values()):,} points")
 
 # COMMAND ----------
 
@@ -216,21 +204,20 @@ print(f"died {deaths} times, {hashes} batches: {sum(batches.values()):,} points"
 
 # COMMAND ----------
 
-assert batches == true
-
-# COMMAND ----------
-
 # MAGIC %md
 # MAGIC ## Side by side
 
 # COMMAND ----------
 
-found = pd.DataFrame({"true": true, "booked blindly": blind, "with delivery_hash": once}).fillna(0)
-found = found.sort_values("true", ascending=False).head(8)
+found = pd.DataFrame({"true": true, "booked without a hash": blind, "booked with delivery_hash": once}).fillna(0)
+found = found.sort_values("true", ascending=False).head(5)
 
-fig, ax = plt.subplots(figsize=(8, 3.5))
+fig, ax = plt.subplots(figsize=(9, 4))
 found.plot.bar(ax=ax, color=["#bbbbbb", "#cc3311", "#0077bb"], width=0.8, rot=0)
-ax.set(title="Points of each airline, after two crashes", xlabel="", ylabel="points")
+for bars in ax.containers:
+    ax.bar_label(bars, [f"{bar.get_height() / 1000:.1f}k" for bar in bars], fontsize=8, padding=2)
+ax.yaxis.set_major_formatter("{x:,.0f}")
+ax.set(title="Points of the five airlines with most of them, after two crashes", xlabel="airline", ylabel="points")
 ax.legend(frameon=False)
 ax.spines[["top", "right"]].set_visible(False)
 plt.show()
@@ -244,3 +231,16 @@ plt.show()
 # MAGIC   idempotency key, as payment services want one anyway.
 # MAGIC * A new checkpoint is a new consumer with new hashes. A query that goes on from its checkpoint keeps its
 # MAGIC   own.
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## Checks
+# MAGIC
+# MAGIC This cell fails if a number above is wrong. It is for tests: nothing in it is needed to book effects once.
+
+# COMMAND ----------
+
+assert deaths_of_blind == deaths_of_once == deaths == 2
+assert sum(blind.values()) > sum(true.values()), "batches 1 and 3 are booked twice"
+assert once == batches == true
