@@ -67,6 +67,29 @@ def test_a_shard_is_what_pytest_gets(shard, split):
     assert ("--splits" in command) == split
 
 
+@needs_make
+def test_dist_builds_and_checks_and_the_help_says_how_long_it_takes():
+    [line] = [line for line in make("help").stdout.splitlines() if line.startswith("make dist ")]
+    assert "dist/" in line and "seconds)" in line
+    dry = make("--dry-run", "dist")
+    assert dry.returncode == 0, dry.stderr
+    build, check = (dry.stdout.index(one) for one in ("-m build --outdir dist", "-m twine check --strict dist/"))
+    assert build < check
+
+
+@needs_make
+def test_each_target_of_the_help_exists_and_is_no_file():
+    listed = [line.split()[1] for line in make("help").stdout.splitlines()]
+    assert {"demo", "test", "dist"} <= set(listed)
+    phony = {
+        word
+        for line in (ROOT / "Makefile").read_text().splitlines()
+        if line.startswith(".PHONY:")
+        for word in line.split()
+    }
+    assert set(listed) <= phony | {"test", "test-all", "durations"}  # these are in a variable
+
+
 def test_tests_of_a_group_run_in_one_worker(tmp_path):
     """Where xdist does not know how to group with this pytest, it says nothing."""
     for name in ("test_a.py", "test_b.py"):
