@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkImportError
 from pyspark.sql import SparkSession
 
 from spark_queue.errors import UsageError
@@ -30,7 +30,7 @@ def session(**conf: object) -> SparkSession:
     `spark_queue.session(**{"spark.master": "local[4]"})`. With a local master the workers of a new session run the
     interpreter of this program, unless PYSPARK_PYTHON or the conf `spark.pyspark.python` names another. Under
     spark-submit, with Spark Connect and on Databricks the interpreter stays as it is. Raises `UsageError` if the
-    workers of a local master cannot import this package.
+    workers of a local master cannot import this package, or packages of Spark Connect are missing.
     """
     given = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in conf.items()}
     if _starts_locally(given):
@@ -38,7 +38,11 @@ def session(**conf: object) -> SparkSession:
     builder = SparkSession.builder
     for key, value in given.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    try:
+        spark = builder.getOrCreate()
+    except PySparkImportError as error:  # of Spark Connect, whose packages pyspark does not install
+        lacks = re.sub(r"^\[\w+\] ", "", str(error))
+        raise UsageError(f"{lacks} Install it with: pip install 'spark-queue[connect]'") from None
     register(spark)
     return spark
 

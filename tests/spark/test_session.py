@@ -63,6 +63,15 @@ def test_the_quickstart_runs_as_written_in_an_environment_that_is_not_activated(
     assert (tmp_path / "shop.db").exists()
 
 
+def test_spark_connect_without_its_packages_names_the_extra(tmp_path):
+    program = "import sys\nsys.modules['grpc'] = None\nimport spark_queue\nspark_queue.session(**{'spark.remote': 'sc://h'})"
+    done = run(tmp_path, program)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("spark_queue.errors.UsageError: grpcio"), done.stderr
+    assert last.endswith("Install it with: pip install 'spark-queue[connect]'") and "[PACKAGE" not in last
+
+
 def test_the_quickstart_is_short():
     assert len(quickstart().strip().splitlines()) <= 15
 
