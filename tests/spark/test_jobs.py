@@ -185,7 +185,7 @@ def test_a_queue_goes_into_every_target_and_its_history_too(jobs, capsys):
     assert again.drain(*back)["messages"] == 20 and again.sizes().total == 0
     assert jobs.messages() == sent
     assert again.drain("--to", "noop", "--available-now")["messages"] == 0
-    assert f"queue '{again.name}' holds nothing; did you mean '{jobs.name}'?" in capsys.readouterr().err
+    assert f"queue '{again.name}' holds no messages; did you mean '{jobs.name}'?" in capsys.readouterr().err
 
 
 def test_a_schema_makes_columns_of_the_payload(jobs):
@@ -304,7 +304,7 @@ def test_a_graph_is_run_until_all_is_routed(jobs, graph):
     assert (split["no_route"], split["too_many_hops"]) == (4, 0)
     assert (back["received"], back["pushed"], back["too_many_hops"]) == (10, {f"here/{jobs.name}": 5}, 5)
     assert (done.code, done.facts["stopped"]) == (0, None)
-    assert done.text.startswith("25 messages routed by 2 exchanges in ")
+    assert done.text.startswith("25 messages routed by 2 steps in ")
     assert [line.split() for line in done.text.splitlines()[-3:]] == [
         ["back", "from", odd, "10"],
         ["to", f"here/{jobs.name}", "5"],
@@ -316,8 +316,8 @@ def test_a_graph_is_run_until_all_is_routed(jobs, graph):
 
 def test_what_is_wrong_with_a_graph_is_told_before_spark_starts(jobs, graph):
     for args, told in (
-        (["nope.yaml"], "nope.yaml: No such file"),
-        ([graph, "--only", "splitt"], "has no exchange 'splitt'; did you mean 'split'?"),
+        (["nope.yaml"], "nope.yaml: no such file"),
+        ([graph, "--only", "splitt"], "has no step 'splitt'; did you mean 'split'?"),
     ):
         with pytest.raises(UsageError, match=re.escape(told)):
             exchange.prepare(exchange.parser().parse([str(one) for one in args]))
@@ -336,4 +336,4 @@ def test_a_graph_that_is_stopped_ends_well(jobs, graph):
     facts = json.loads(said)
     assert facts["stopped"] == "SIGTERM"
     assert facts["exchanges"]["split"]["state"] == "stopped"
-    assert "a cycle, which messages leave after 3 hops" in told
+    assert "a message leaves it after 3 hops" in told

@@ -224,7 +224,7 @@ def test_frames_may_become_other_frames(spark):
 @pytest.mark.parametrize(
     ("function", "wrong"),
     [
-        (lambda p, df: 3, "gives 3, which is neither a DataFrame nor Columns by output"),
+        (lambda p, df: 3, "returns 3, which is neither a DataFrame nor a dict of Columns by output"),
         (lambda p, df: df, r"returns no column 'out', which is an output; it has in, delivery_hash, provenance"),
         (lambda p, df: {"outt": F.lit(1)}, r"returns 'outt', which is not one of the outputs; did you mean 'out'\?"),
         (lambda p, df: {"out": F.current_date()}, "its output 'out' is date, which is no JSON type"),

@@ -98,7 +98,8 @@ def test_a_history_that_cannot_be_meant_is_refused(url, name):
                 call(**wrong)
     with pytest.raises(TypeError, match="unknown filter resaon"):
         history(url, name, resaon="x")  # type: ignore[call-arg]
-    assert history(url, f"{name}.none") == []
+    with pytest.raises(OptionError, match=f"queue '{name}.none' does not exist"):
+        history(url, f"{name}.none")
 
 
 def test_a_history_knows_outcomes_of_ones_own(url, store, name):
@@ -158,7 +159,7 @@ def test_a_replay_that_is_cut_short_is_completed_by_another(url, store, name, pa
     opened = open_store(url)
     with monkeypatch.context() as planted:
         planted.setattr(opened, at, die)
-        planted.setattr("spark_queue.operations.common.open_store", lambda _: opened)
+        planted.setattr("spark_queue.operations.common.open_store", lambda url, create: opened)
         with pytest.raises(Killed):
             replay(url, name, "fix")
     opened.close()
@@ -175,14 +176,14 @@ def test_a_replay_that_is_cut_short_is_completed_by_another(url, store, name, pa
 
 def test_a_replay_of_dead_letters_and_to_another_queue(url, store, name, past):
     other = f"{name}.other"
-    with pytest.raises(OptionError, match=r"no queue .*--create"):
+    with pytest.raises(OptionError, match=r"does not exist .*--create"):
         replay(url, name, "fix", to=other)
     assert replay(url, name, "fix", to=other, create=True, outcome="dead") == 1
     (one,) = all_of(store, other)
     assert one.headers["x-error"] == "no such flight" and one.payload == {"n": 2}
     assert replay(url, name, "again", to=other, limit=2) == 2
     assert {one.payload["n"] for one in all_of(store, other)} == {2, 4, 5}
-    with pytest.raises(OptionError, match=f"no queue '{name}x'.*did you mean"):
+    with pytest.raises(OptionError, match=f"queue '{name}x' does not exist.*did you mean"):
         replay(url, f"{name}x", "fix")
     assert replay(url, name, "slow", reason="nothing of that kind") == 0
     assert replay(url, name, "slow") == 5, "what found nothing has decided nothing"

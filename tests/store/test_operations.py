@@ -593,4 +593,4 @@ def test_strays_of_a_log_are_seen_and_may_be_released(url, store, name):
     assert release(url, name, "log/1/abc/0") == 1
     assert logs(url, name)[0].strays == []
     (found,) = [one for one in doctor.examine(url) if one.what == "log" and name in one.told]
-    assert found.state == "good" and "6 messages in 1 segments" in found.told
+    assert found.state == "good" and "6 messages in 1 segment," in found.told

@@ -37,13 +37,13 @@ def folder(tmp_path):
     ("args", "code", "message"),
     [
         (["fligts.csv", *Q], 2, "no file or folder 'fligts.csv'; did you mean 'flights.csv' or 'flights.xls'?"),
-        (["flights.xls", *Q], 2, "'flights.xls': the suffix does not tell what it is; give --format csv|"),
+        (["flights.xls", *Q], 2, "'flights.xls': unknown suffix; set --format csv|"),
         (["flights.csv", *Q, "--format", "cvs"], 2, "argument --format: invalid choice: 'cvs'"),
         (["flights.csv", *Q, "--heders", "id"], 2, "unknown argument '--heders'; did you mean '--headers'?"),
         (["flights.csv", "--url", "sqlite:///q.db"], 2, "the following arguments are required: --queue"),
-        (["flights.csv", *Q, "--delay", "soon"], 2, "'soon' must be a duration such as 500ms, 30s, 2m, 1h or 7d"),
-        (["flights.csv", *Q, "--limit", "0"], 2, "'0' must be a whole number, at least 1"),
-        (["flights.csv", *Q, "--option", "x"], 2, "'x' is not of the form key=value"),
+        (["flights.csv", *Q, "--delay", "soon"], 2, "'soon' is not a duration such as 500ms, 30s, 2m, 1h or 7d"),
+        (["flights.csv", *Q, "--limit", "0"], 2, "'0' must be a whole number, 1 or more"),
+        (["flights.csv", *Q, "--option", "x"], 2, "'x' must be key=value"),
         (["flights.csv", *Q, "--option", "onBadRw=fail"], 2, "unknown option 'onBadRw'; did you mean 'onBadRow'?"),
         (["flights.csv", *Q, "--option", "maxTries=1"], 2, "option 'maxTries' does not go with a write that pushes"),
         (["flights.csv", "--queue", "q", "--url", "sqlit:///q.db"], 2, "no store for sqlit://; did you mean"),
@@ -68,9 +68,9 @@ def test_push_tells_a_mistake_before_spark_starts(folder, args, code, message):
         (["--to", "excel"], "argument --to: invalid choice: 'excel'"),
         (["--to", "queue"], "--to queue needs --to-queue"),
         (["--to", "noop", "--to-queue", "r"], "--to-queue needs --to queue"),
-        (["--to", "queue", "--to-queue", "r"], "--to queue needs --checkpoint DIR, where the run remembers"),
+        (["--to", "queue", "--to-queue", "r"], "--to queue needs --checkpoint DIR, which records"),
         (["--to", "queue", "--to-queue", "q", "--checkpoint", "c"], "queue 'q' would be drained into itself"),
-        (["--to", "queue", "--to-queue", "r", "--checkpoint", "c", "--schema", "a INT"], "leave --schema away"),
+        (["--to", "queue", "--to-queue", "r", "--checkpoint", "c", "--schema", "a INT"], "leave --schema out"),
         (["--to", "queue", "--to-queue", "r", "--to-url", "s3://x"], "no store for s3://"),
         (["--to", "noop", "--available-now", "--trigger", "5s"], "not allowed with argument"),
         (["--to", "noop", "--history", "--checkpoint", "c"], "--checkpoint does not go with --history"),
@@ -109,8 +109,8 @@ def test_an_error_that_spark_hands_on_is_told_in_one_line(text, answer):
 @pytest.mark.parametrize(
     ("name", "args", "message"),
     [
-        ("executor.py", ["nowhere.yaml", *Q], "nowhere.yaml: No such file or directory"),
-        ("executor.py", ["bad.yaml", *Q], "line 2, executors.0: 'function' is missing"),
+        ("executor.py", ["nowhere.yaml", *Q], "nowhere.yaml: no such file or directory"),
+        ("executor.py", ["bad.yaml", *Q], "line 2, executor 1: 'function' is missing"),
         ("executor.py", ["lost.yaml", *Q], "lost.yaml:2: nowhere:f: No module named 'nowhere'"),
         (
             "executor.py",
@@ -135,4 +135,4 @@ def test_a_heartbeat_ticks_without_spark(folder):
     (folder / "beat.yaml").write_text("heartbeats:\n  - {id: OneMinute, type: t}\n")
     done = run(folder, "heartbeat.py", "OneMinute", *Q, "--conf", "beat.yaml", "--json")
     assert done.returncode == 0 and '"events": 1' in done.stdout
-    assert "1 event of heartbeat OneMinute made in q" in done.stderr
+    assert "1 event of heartbeat OneMinute created in q" in done.stderr
