@@ -1,4 +1,4 @@
-"""Reservations: who holds which messages, and giving them back by word."""
+"""Reservations: which consumer holds which messages, and how to release them manually."""
 
 from __future__ import annotations
 

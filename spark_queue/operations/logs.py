@@ -1,4 +1,4 @@
-"""Queues that are read as logs (`mode=log`): what they retain, and how it is removed by word."""
+"""Queues that are read as logs (`mode=log`): what they retain, and how it is removed manually."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def recover(url: str, sink: str) -> Recovered:
 
 
 def set_ledger(url: str, sink: str, batch: int) -> int | None:
-    """Say by word that a sink has written everything up to `batch`; give what its ledger said before.
+    """Set the last batch that a sink has written; return what its ledger said before.
 
     For a query that does not start since its ledger is missing or too old. What is said wrong makes it lose or double
     that batch. Raises `UsageError` where the last batch is not wholly published (see `recover`), and `FencedError`

@@ -196,7 +196,7 @@ def forget(store: Store, sink: str) -> int:
 
 
 def set_ledger(store: Store, sink: str, batch: int) -> None:
-    """Say by word that the sink has written everything up to this batch, whatever version wrote its ledger.
+    """Set the last batch that the sink has written, whatever version wrote its ledger.
 
     What it has staged is kept.
     """
