@@ -1,6 +1,6 @@
-"""What the jobs share: their command line, their Spark session, clean stops, progress and exit codes.
+"""Shared parts of the jobs: command line, Spark session, clean stops, progress and exit codes.
 
-It lies beside the jobs. Where they travel, it goes with them: `spark-submit --py-files jobs/_job.py jobs/push.py …`.
+With spark-submit, pass it along: `spark-submit --py-files jobs/_job.py jobs/push.py …`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-#: Whether spark-submit runs the job: then master, logging and interpreters are its business.
+#: Whether spark-submit runs the job: then it decides on master, logging and interpreters.
 SUBMITTED = "PYSPARK_GATEWAY_PORT" in os.environ
 
 if importlib.util.find_spec("spark_queue") is None and not SUBMITTED:  # not installed: this may be a checkout
@@ -38,6 +38,7 @@ try:
     from spark_queue.options import QueueOptions, Role, duration
     from spark_queue.store import open_store, usable
     from spark_queue.store.facts import Sizes
+    from spark_queue.words import plural as plural
 except ModuleNotFoundError as missing:
     _hint = ", or set PYTHONPATH to its checkout for spark-submit" if SUBMITTED else ""
     print(
@@ -72,9 +73,9 @@ MISTAKES = {"PATH_NOT_FOUND", "PATH_ALREADY_EXISTS", "UNABLE_TO_INFER_SCHEMA"}
 
 
 class Parser(argparse.ArgumentParser):
-    """Arguments that every job takes; each adds its own. A mistake ends the program with exit code 2.
+    """Arguments of every job; each adds its own. A mistake ends the program with exit code 2.
 
-    `queue`: whether it works on one queue, which is then told by arguments.
+    `queue`: whether the job works on one queue, with the arguments --url and --queue.
     """
 
     def __init__(self, prog: str, description: str, epilog: str, *, queue: bool = True) -> None:
@@ -87,8 +88,8 @@ class Parser(argparse.ArgumentParser):
         )
         self._words: list[str] = []
         if queue:
-            self._add_queue(self.add_argument_group("the queue"))
-        run = self.add_argument_group("the run")
+            self._add_queue(self.add_argument_group("queue"))
+        run = self.add_argument_group("run")
         run.add_argument("--json", action="store_true", help="print the summary as one JSON object on stdout")
         run.add_argument("--debug", action="store_true", help="show tracebacks and Spark's log")
         run.add_argument("--master", help="Spark's master, without spark-submit (default: local[*])")
@@ -96,20 +97,20 @@ class Parser(argparse.ArgumentParser):
     @staticmethod
     def _add_queue(group: argparse._ArgumentGroup) -> None:
         group.add_argument(
-            "--url", required=True, help="its store: sqlite:///queues.db, mongodb://host/database, redis://host/0"
+            "--url", required=True, help="the store: sqlite:///queues.db, mongodb://host/database or redis://host/0"
         )
-        group.add_argument("--queue", required=True, metavar="Q", help="its name")
+        group.add_argument("--queue", required=True, metavar="Q", help="the name of the queue")
         group.add_argument(
             "--option",
             type=pair,
             action="append",
             default=[],
             metavar="K=V",
-            help='any option of format("queue"); repeatable',
+            help='an option of format("queue"); repeatable',
         )
 
     def parse(self, argv: Sequence[str] | None = None) -> argparse.Namespace:
-        """The arguments, or the end of the program with a message."""
+        """Parse the arguments, or end the program with a message."""
         self._words = sys.argv[1:] if argv is None else list(argv)
         args, odd = self.parse_known_args(self._words)
         if odd:
@@ -125,7 +126,7 @@ def pair(text: str) -> tuple[str, str]:
     """`key=value`."""
     key, sign, value = text.partition("=")
     if not key or not sign:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form key=value")
+        raise argparse.ArgumentTypeError(f"{text!r} must be key=value")
     return key, value
 
 
@@ -135,33 +136,35 @@ def names(text: str) -> list[str]:
 
 
 def lasting(text: str) -> int:
-    """A duration, in ms."""
+    """Return a duration in ms."""
     try:
         return duration(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} must be {error}") from None
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not {error}" + (f"; did you mean {text}s?" if text.isdecimal() else "")
+        ) from None
 
 
 def count(text: str) -> int:
-    """A whole number that is not 0."""
+    """Return a whole number from 1 on."""
     if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, at least 1")
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, 1 or more")
     return int(text)
 
 
-# --- the queue, seen before Spark starts ----------------------------------------------------------------------------
+# --- the queue, before Spark starts ----------------------------------------------------------------------------
 
 
 def checked(raw: Mapping[str, str], role: Role) -> tuple[dict[str, str], QueueOptions]:
-    """Options of `format("queue")`, as texts and parsed; the URL holds wherever it is opened. Raises `UsageError`."""
+    """Return options of `format("queue")`, as text and parsed, with an absolute URL. Raises `UsageError`."""
     options = usable(QueueOptions.parse(raw, role))
     return {**raw, "url": options.url}, options
 
 
 class Gauge:
-    """The sizes of a queue, looked at as often as is cheap. To make one fails where the store is down.
+    """The sizes of a queue, read as often as is cheap. Raises `StoreUnavailable` if the store is down.
 
-    `staging`: look at what exactly-once writes have staged for it, too.
+    `staging`: also read what exactly-once writes have staged.
     """
 
     def __init__(self, url: str, queue: str, *, staging: bool = False) -> None:
@@ -179,7 +182,7 @@ class Gauge:
         self.store.close()
 
     def sizes(self, *, now: bool = False) -> Sizes:
-        """The sizes, perhaps of a moment ago; `now`: of this one. While the store is away they stay as they were."""
+        """Return the sizes, perhaps of a moment ago; `now`: the current ones. They stay while the store is away."""
         began = time.monotonic()
         if now or began > self._next:
             with suppress(StoreError):
@@ -192,25 +195,20 @@ class Gauge:
 
 
 def states(sizes: Sizes) -> dict[str, int]:
-    """The sizes by name."""
+    """Return the sizes by state."""
     return {"ready": sizes.ready, "scheduled": sizes.scheduled, "reserved": sizes.reserved}
 
 
 def told(sizes: Sizes) -> str:
-    """`1,200 ready, 3 reserved`, or `nothing`."""
-    return ", ".join(f"{number:,} {state}" for state, number in states(sizes).items() if number) or "nothing"
-
-
-def plural(number: int, one: str, more: str | None = None) -> str:
-    """`1 row`, `2,000 rows`."""
-    return f"{number:,} {one if number == 1 else more or one + 's'}"
+    """Return `1,200 ready, 3 reserved`, or `no messages`."""
+    return ", ".join(f"{number:,} {state}" for state, number in states(sizes).items() if number) or "no messages"
 
 
 # --- progress and stops ---------------------------------------------------------------------------------------------
 
 
 class Watch:
-    """What the user sees of a run, one live line on a terminal; and what a run hears of the user: SIGINT, SIGTERM."""
+    """Shows a run to the user, as one live line on a terminal, and takes SIGINT and SIGTERM from the user."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -221,17 +219,17 @@ class Watch:
 
     @property
     def stopped(self) -> bool:
-        """Whether the user wants the run to end."""
+        """Return whether the user stopped the run."""
         return self.signal is not None
 
     @property
     def name_of_signal(self) -> str | None:
-        """What the user stopped the run with."""
+        """Return the signal that stopped the run."""
         return None if self.signal is None else signal.Signals(self.signal).name
 
     @property
     def code(self) -> int:
-        """The exit code of a run that was cut short."""
+        """Return the exit code of a run that was stopped."""
         return 0 if self.signal is None else 128 + self.signal
 
     def __enter__(self) -> Watch:
@@ -249,7 +247,7 @@ class Watch:
             self._status.stop()
 
     def listen(self) -> None:
-        """Take SIGINT and SIGTERM as the wish to stop. Spark's own start takes SIGINT away, so do it again then."""
+        """Stop at SIGINT and SIGTERM. Spark's start replaces the handler of SIGINT, so call it again afterwards."""
         signal.signal(signal.SIGINT, self._hear)
         signal.signal(signal.SIGTERM, self._hear)
 
@@ -259,7 +257,7 @@ class Watch:
         self.signal = number
 
     def show(self, text: str) -> None:
-        """The state of the run, in place of what was shown before."""
+        """Show the state of the run, instead of the one before."""
         if self._status is not None:
             from rich.markup import escape
 
@@ -269,7 +267,7 @@ class Watch:
             self.say(text)
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line."""
         self._said = time.monotonic()
         if self._console is not None:
             self._console.print(f"{self.name}: {text}", markup=False, soft_wrap=True)
@@ -277,7 +275,7 @@ class Watch:
             print(f"{self.name}: {text}", file=sys.stderr, flush=True)
 
     def tell(self, text: str) -> None:
-        """A result, on stdout."""
+        """Print a result to stdout."""
         if self._status is not None:
             self._status.stop()
         print(text, flush=True)
@@ -285,7 +283,7 @@ class Watch:
 
 @dataclass
 class Summary:
-    """What a run did: a sentence for people, facts for programs, and the exit code."""
+    """The result of a run: a sentence for people, facts for programs, and the exit code."""
 
     text: str
     facts: dict[str, Any]
@@ -293,7 +291,7 @@ class Summary:
 
 
 def run_batch(spark: SparkSession, action: Callable[[], None], watch: Watch, state: Callable[[], str]) -> bool:
-    """Do a batch query and show its `state` meanwhile; give whether it came to its end, for the user may stop it."""
+    """Run a batch query and show its `state`. Return whether it ended by itself: the user may stop it."""
     done = threading.Event()
 
     def look() -> None:
@@ -320,7 +318,7 @@ def run_batch(spark: SparkSession, action: Callable[[], None], watch: Watch, sta
 
 
 def session(name: str, master: str | None = None, *, debug: bool = False) -> SparkSession:
-    """The Spark session: that of spark-submit or of the caller, else a quiet one of the job's own on this machine."""
+    """Return the Spark session of spark-submit or the caller, else a new quiet one on this machine."""
     try:
         from pyspark import SparkConf, SparkContext
         from pyspark.java_gateway import launch_gateway
@@ -356,7 +354,7 @@ def run(
     work: Callable[[SparkSession, Plan, Watch], Summary],
     argv: Sequence[str] | None = None,
 ) -> int:
-    """The life of a job: `prepare` finds the user's mistakes before Spark starts, `work` does what is asked for."""
+    """Run a job: `prepare` finds mistakes of the call before Spark starts, `work` does the work."""
     args = parser.parse(argv)
     with Watch(parser.prog) as watch:
         try:
@@ -371,7 +369,7 @@ def run(
             ):  # all is done; where spark-submit was stopped too, nobody is there to be stopped
                 spark.stop()
         except KeyboardInterrupt:
-            watch.say("stopped before anything was done")
+            watch.say("stopped; nothing was done")
             return 128 + signal.SIGINT
         except Exception as error:  # noqa: BLE001  the last gate: an exit code and a message of all that can happen
             text, code = diagnosis(error)
@@ -388,7 +386,7 @@ def run(
 
 
 def diagnosis(error: Exception) -> tuple[str, int]:
-    """What to tell of an error, and the exit code: 2 for the user's mistake, 1 for a failure."""
+    """Return the message for an error, and the exit code: 2 for a wrong call, 1 for a failure."""
     failure = failure_of(error)
     if failure.kind is None and "DATA_SOURCE_NOT_FOUND" in str(error):  # the job itself has imported it
         return "Spark's workers run a Python without spark_queue: set PYSPARK_PYTHON to one that has it", 2

@@ -1,4 +1,4 @@
-"""A queue into files, the console or another queue."""
+"""Drain a queue into files, the console or another queue."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from spark_queue.store.facts import Sizes
 
 EPILOG = """\
-Messages are committed once their batch is written. The checkpoint is where a run remembers what it has taken: the
-next run with the same one first finishes a batch that was cut short, whose messages stay reserved for it. With files
-it is PATH/_checkpoint unless given; another queue needs one; console and noop need none: they give back the rest.
+Messages are committed after their batch is written. The checkpoint records which messages a run has reserved: the
+next run with the same checkpoint first finishes a batch that was interrupted. For files it is PATH/_checkpoint by
+default; --to queue needs one; console and noop need none, and return unfinished messages to the queue.
 
-A field of --schema that is named like a column of the message becomes payload_<field>; a payload that does not fit
-the schema is in _corrupt_payload. To another queue go id, payload and headers.
+A field of --schema with the name of a message column becomes payload_<field>. A payload that does not fit the schema
+is in _corrupt_payload. --to queue copies id, payload and headers.
 
 Examples:
   python jobs/drain.py --url sqlite:///queues.db --queue departures --to parquet --path out --available-now
@@ -43,8 +43,8 @@ Examples:
   python jobs/drain.py --url sqlite:///queues.db --queue departures --to json --path done --history
   spark-submit --master yarn --py-files jobs/_job.py jobs/drain.py --url … --queue orders --to parquet --path hdfs:///orders
 
-Exit code: 0 done, or stopped by Ctrl-C or SIGTERM where there is no other end; 1 a failure; 2 a mistake in the call;
-130 or 143 with --available-now or --history stopped by Ctrl-C or SIGTERM before its end.
+Exit code: 0 done (a run without --available-now and --history ends by Ctrl-C or SIGTERM), 1 a failure, 2 the call is
+wrong, 130 or 143 stopped by Ctrl-C or SIGTERM before the end.
 """
 
 FILES = ("parquet", "json", "csv")
@@ -57,47 +57,50 @@ CSV = {"header": "true", "escape": '"'}
 def parser() -> job.Parser:
     """The command line."""
     made = job.Parser("drain.py", "Drain a queue into files, the console or another queue, with Spark.", EPILOG)
-    source = made.add_argument_group("what is drained")
+    source = made.add_argument_group("source")
     source.add_argument(
         "--schema", metavar="DDL", help='fields of the payload that become columns: "dep_delay INT, carrier STRING"'
     )
     source.add_argument(
-        "--max-records", type=job.count, metavar="N", help="most messages per micro-batch (default: 10000)"
+        "--max-records",
+        type=job.count,
+        metavar="N",
+        help="maximum messages per micro-batch (default: 10000)",
     )
-    source.add_argument("--consumer", metavar="NAME", help="who holds the reservations, for the tools to show")
-    target = made.add_argument_group("where it goes")
-    target.add_argument("--to", required=True, choices=TARGETS, help="what it is drained into")
-    target.add_argument("--path", help="the folder of parquet, json or csv")
-    target.add_argument("--to-url", metavar="URL", help="the store of the other queue (default: that of --url)")
-    target.add_argument("--to-queue", metavar="Q", help="the other queue")
+    source.add_argument("--consumer", metavar="NAME", help="the name of the consumer of the reservations")
+    target = made.add_argument_group("target")
+    target.add_argument("--to", required=True, choices=TARGETS, help="the target")
+    target.add_argument("--path", help="the folder for parquet, json or csv")
+    target.add_argument("--to-url", metavar="URL", help="the store of the target queue (default: that of --url)")
+    target.add_argument("--to-queue", metavar="Q", help="the name of the target queue")
     target.add_argument(
         "--to-option",
         type=job.pair,
         action="append",
         default=[],
         metavar="K=V",
-        help="any option of Spark's writer; repeatable",
+        help="an option of Spark's writer; repeatable",
     )
-    when = made.add_argument_group("when")
+    when = made.add_argument_group("trigger and checkpoint")
     end = when.add_mutually_exclusive_group()
     end.add_argument(
-        "--available-now", action="store_true", help="end when what is ready now is drained (else: run on)"
+        "--available-now",
+        action="store_true",
+        help="end when the messages that are ready now are drained",
     )
-    end.add_argument(
-        "--trigger", type=job.lasting, metavar="5s", help="start a micro-batch so often (default: as soon as may be)"
-    )
+    end.add_argument("--trigger", type=job.lasting, metavar="5s", help="interval of micro-batches (default: none)")
     end.add_argument(
         "--history",
         action="store_true",
-        help="take the messages that were committed and are kept, and leave the queue alone",
+        help="copy the committed messages that the history keeps; the queue does not change",
     )
-    when.add_argument("--checkpoint", metavar="DIR", help="where the run remembers what it has taken; see below")
+    when.add_argument("--checkpoint", metavar="DIR", help="the folder of the checkpoint; see below")
     return made
 
 
 @dataclass(frozen=True)
 class Drain:
-    """What to drain, checked as far as it can be without Spark."""
+    """A drain, checked as far as possible without Spark."""
 
     args: argparse.Namespace
     source: Mapping[str, str]
@@ -109,12 +112,12 @@ class Drain:
 
     @property
     def where(self) -> str:
-        """The target in words."""
+        """Return the target in words."""
         return self.args.path or (f"queue {self.args.to_queue}" if self.args.to == "queue" else self.args.to)
 
 
 def prepare(args: argparse.Namespace) -> Drain:
-    """Check a call. Raises `UsageError` for mistakes and `StoreError` where the queue cannot be reached."""
+    """Check a call. Raises `UsageError` for mistakes and `StoreError` if the queue cannot be reached."""
     source = dict(args.option) | {"url": args.url, "queue": args.queue}
     source |= {"view": "history"} if args.history else {}
     source |= {"consumer": args.consumer} if args.consumer else {}
@@ -129,22 +132,20 @@ def prepare(args: argparse.Namespace) -> Drain:
     if (args.to == "queue") != (args.to_queue is not None):
         raise UsageError("--to queue needs --to-queue" if args.to == "queue" else "--to-queue needs --to queue")
     if args.history and checkpoint:
-        raise UsageError("--checkpoint does not go with --history, which takes nothing from the queue")
+        raise UsageError("--checkpoint does not go with --history, which does not change the queue: leave it out")
     if args.to in FILES:
         target = (CSV if args.to == "csv" else {}) | target | {"path": args.path}
         if not args.history:
             checkpoint = checkpoint or f"{args.path.rstrip('/')}/_checkpoint"
     elif args.to == "queue":
         if args.schema:
-            raise UsageError("--schema makes columns of the payload, but a queue takes it whole: leave --schema away")
+            raise UsageError("--to queue copies whole payloads: leave --schema out")
         form = {"payloadFormat": options.payload_format} if options.payload_format else {}
         target, _ = job.checked(form | target | {"url": args.to_url or args.url, "queue": args.to_queue}, "push")
         if not args.history and (target["url"], args.to_queue) == (source["url"], args.queue):
-            raise UsageError(
-                f"queue {args.queue!r} would be drained into itself: give another --to-queue or --to-url"
-            )
+            raise UsageError(f"queue {args.queue!r} would be drained into itself: set another --to-queue or --to-url")
         if not args.history and not checkpoint:
-            raise UsageError("--to queue needs --checkpoint DIR, where the run remembers what it has moved already")
+            raise UsageError("--to queue needs --checkpoint DIR, which records the messages that were moved")
     mine = None
     if not (args.history or checkpoint or options.consumer):
         mine = source["consumer"] = f"drain-{uuid.uuid4().hex[:12]}"
@@ -155,7 +156,7 @@ def prepare(args: argparse.Namespace) -> Drain:
 
 
 def messages(spark: SparkSession, drain: Drain) -> DataFrame:
-    """The queue, with the columns that the target takes. Raises `UsageError` for a schema that cannot be meant."""
+    """Return the queue with the columns of the target. Raises `UsageError` for a wrong schema."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType, VariantType
 
@@ -181,7 +182,7 @@ def messages(spark: SparkSession, drain: Drain) -> DataFrame:
 
 
 def typed(ddl: str, options: QueueOptions) -> tuple[StructType, list[str]]:
-    """The columns of a queue whose payload has the fields of `ddl`, and the names of these fields."""
+    """Return the columns of a queue whose payload has the fields of `ddl`, and the names of these fields."""
     from pyspark.errors import ParseException
     from pyspark.sql.types import StringType, StructField, StructType
 
@@ -192,7 +193,7 @@ def typed(ddl: str, options: QueueOptions) -> tuple[StructType, list[str]]:
     except ParseException as error:
         raise UsageError(f"--schema {ddl!r}: {str(error).strip().splitlines()[0]}") from error
     if not isinstance(payload, StructType) or not payload.fields:
-        raise UsageError(f'--schema {ddl!r} names no fields; write it like "dep_delay INT, carrier STRING"')
+        raise UsageError(f'--schema {ddl!r} has no fields; write it like "dep_delay INT, carrier STRING"')
     whole = read_schema(options)
     fields = [StructField(one.name, payload if one.name == "payload" else one.dataType) for one in whole.fields]
     schema = StructType([*fields, StructField(CORRUPT, StringType())])
@@ -205,7 +206,7 @@ def typed(ddl: str, options: QueueOptions) -> tuple[StructType, list[str]]:
 
 @dataclass
 class Tally:
-    """What a run has done so far."""
+    """Counts of a run."""
 
     messages: int = 0
     batches: int = 0
@@ -213,7 +214,7 @@ class Tally:
     _batch: int = -1
 
     def add(self, query: StreamingQuery) -> Mapping[str, Any]:
-        """Count the batches that the query finished since it was last asked, and give its last progress."""
+        """Count the batches that the query finished since the last call, and return its last progress."""
         progress = query.recentProgress
         for one in progress:
             if one["batchId"] > self._batch and one["numInputRows"]:
@@ -224,17 +225,17 @@ class Tally:
 
     @property
     def seconds(self) -> float:
-        """How long the run has lasted."""
+        """Return the duration of the run."""
         return time.monotonic() - self.began
 
     @property
     def rate(self) -> float:
-        """Messages per second."""
+        """Return messages per second."""
         return self.messages / self.seconds
 
 
 def work(spark: SparkSession, drain: Drain, watch: job.Watch) -> job.Summary:
-    """Drain, and tell what was drained."""
+    """Drain, and return what was drained."""
     rows = messages(spark, drain)
     tally = Tally()
     take = snapshot if drain.args.history else consume
@@ -249,14 +250,14 @@ def work(spark: SparkSession, drain: Drain, watch: job.Watch) -> job.Summary:
 def summary(
     drain: Drain, watch: job.Watch, tally: Tally, seconds: float, sizes: Sizes, *, whole: bool
 ) -> job.Summary:
-    """What was drained, in words and as facts."""
+    """Return what was drained, as a sentence and as facts."""
     args = drain.args
     batches = f"in {job.plural(tally.batches, 'batch', 'batches')} " if tally.batches else ""
     text = f"{job.plural(tally.messages, 'message')} of {args.queue} {batches}to {drain.where} in {seconds:.1f} s"
     text += f" ({tally.messages / seconds:,.0f}/s); the queue holds {job.told(sizes)}"
     if watch.stopped:
         text = f"stopped: {text}"
-        text += f"; a run with checkpoint {drain.checkpoint} goes on from here" if drain.checkpoint else ""
+        text += f"; to go on, run it again with --checkpoint {drain.checkpoint}" if drain.checkpoint else ""
     facts = {
         "job": "drain", "url": mask(drain.source["url"]), "queue": args.queue, "to": args.to, "path": args.path,
         "to_queue": args.to_queue, "checkpoint": drain.checkpoint, "messages": tally.messages,
@@ -268,14 +269,14 @@ def summary(
 
 
 def hint(drain: Drain, watch: job.Watch) -> None:
-    """Say so where a queue holds nothing and its name may be a typing error."""
+    """Say so if a queue is empty, with the nearest name: it may be misspelt."""
     if not drain.gauge.first.total:
         alike = near(drain.args.queue, [name for name in drain.gauge.store.queues() if name != drain.args.queue])
-        watch.say(f"queue {drain.args.queue!r} holds nothing{alike}")
+        watch.say(f"queue {drain.args.queue!r} holds no messages{alike}")
 
 
 def snapshot(spark: SparkSession, drain: Drain, rows: DataFrame, watch: job.Watch, tally: Tally) -> bool:
-    """Write the history as it is at one moment; give whether that came to its end."""
+    """Write the history as it is now. Return whether it ended by itself."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
@@ -289,7 +290,7 @@ def snapshot(spark: SparkSession, drain: Drain, rows: DataFrame, watch: job.Watc
 
 
 def consume(spark: SparkSession, drain: Drain, rows: DataFrame, watch: job.Watch, tally: Tally) -> bool:
-    """Take messages until there are no more or the user stops it; give whether there were no more."""
+    """Drain until there are no more messages or the user stops it. Return whether there were no more."""
     from spark_queue.spark import drain as settle
     from spark_queue.spark import had_batch, version
 
@@ -299,7 +300,7 @@ def consume(spark: SparkSession, drain: Drain, rows: DataFrame, watch: job.Watch
             writer = writer.trigger(availableNow=True)
         elif drain.args.trigger is not None:
             writer = writer.trigger(processingTime=f"{drain.args.trigger} milliseconds")
-        # Before Spark 4.2 AvailableNow is one batch: so often, then, until what the queue held at first is done.
+        # Before Spark 4.2 AvailableNow is one batch: repeat it until all messages of the beginning are done.
         once = not drain.args.available_now or version(spark) >= (4, 2)
         while not watch.stopped:
             query = writer.start()
@@ -311,7 +312,7 @@ def consume(spark: SparkSession, drain: Drain, rows: DataFrame, watch: job.Watch
 
 
 def follow(query: StreamingQuery, drain: Drain, watch: job.Watch, tally: Tally) -> None:
-    """Show what a query does until it ends, or end it where the user wants so. Raises what made it fail."""
+    """Show a query until it ends, or stop it if the user wants so. Raises the error of the query."""
     while not query.awaitTermination(job.TICK):
         left = backlog(tally.add(query)) or job.states(drain.gauge.sizes())
         states = ", ".join(f"{left[state]:,} {state}" for state in ("ready", "scheduled", "reserved"))
@@ -322,7 +323,7 @@ def follow(query: StreamingQuery, drain: Drain, watch: job.Watch, tally: Tally) 
 
 
 def backlog(progress: Mapping[str, Any]) -> dict[str, int] | None:
-    """The sizes of the queue, which the progress of a query tells on Spark 4.2 and later."""
+    """Return the sizes of the queue from the progress of a query (Spark 4.2 and later)."""
     for source in progress.get("sources", ()):
         with suppress(TypeError, ValueError):  # nothing, or not JSON
             told = json.loads(source["latestOffset"])
@@ -332,7 +333,7 @@ def backlog(progress: Mapping[str, Any]) -> dict[str, int] | None:
 
 @contextmanager
 def checkpoint(drain: Drain) -> Iterator[str]:
-    """The folder of the checkpoint. Where it ends with the run, so do the reservations."""
+    """Yield the folder of the checkpoint. A temporary one is removed, and its reservations are released."""
     if drain.checkpoint is not None:
         yield drain.checkpoint
         return

@@ -1,4 +1,4 @@
-"""A graph of exchanges: messages flow from queue to queue, by selectors."""
+"""Run a graph of exchanges, links and processors: messages go from queue to queue."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ if TYPE_CHECKING:
     from spark_queue.exchange.runner import ExchangeGraph, Status
 
 EPILOG = """\
-CONF is YAML or JSON: namespaces (databases by name), exchanges (from one queue to others, by selectors) and links
-(from one queue to one, in one step) and processors (functions between queues); see docs/exchanges.md, docs/links.md
-and docs/processors.md. ${NAME} in it stands for a variable of
-the environment.
+CONF is a YAML or JSON file with namespaces (databases by name), exchanges (from one queue to others, by selectors),
+links (from queue to queue in one step) and processors (functions between queues); see docs/exchanges.md,
+docs/links.md and docs/processors.md. ${NAME} in it is an environment variable.
 
-Each exchange is a streaming query with a checkpoint of its own. One that fails starts again, after a pause that
-grows; the others go on. A run that was stopped goes on where it was, when it is given the same checkpoints.
+Each step is a streaming query with its own checkpoint. If one fails, it starts again after a growing pause; the
+others go on. A run with the same checkpoints continues where the last one was stopped.
 
 Examples:
   python jobs/exchange.py conf/flights.yaml
@@ -37,41 +36,41 @@ Examples:
   python jobs/exchange.py conf/flights.yaml --only by_carrier,by_delay --json
   spark-submit --master yarn --py-files jobs/_job.py jobs/exchange.py conf/flights.yaml --checkpoint-root hdfs:///x
 
-Exit code: 0 done, or stopped by Ctrl-C or SIGTERM where there is no other end; 1 a failure; 2 a mistake in the call
-or in CONF; 130 or 143 with --available-now stopped by Ctrl-C or SIGTERM before its end.
+Exit code: 0 done (a run without --available-now ends by Ctrl-C or SIGTERM), 1 a failure, 2 the call or CONF is wrong,
+130 or 143 stopped by Ctrl-C or SIGTERM before the end.
 """
 
 
 def parser() -> job.Parser:
     """The command line."""
     made = job.Parser("exchange.py", "Run a graph of exchanges, with Spark.", EPILOG, queue=False)
-    made.add_argument("conf", metavar="CONF", help="the file that declares the graph")
+    made.add_argument("conf", metavar="CONF", help="the YAML or JSON file of the graph")
     made.add_argument(
-        "--only", type=job.names, default=[], metavar="X1,X2", help="run these exchanges (default: all)"
+        "--only", type=job.names, default=[], metavar="X1,X2", help="run these steps only (default: all)"
     )
     made.add_argument(
         "--available-now",
         action="store_true",
-        help="end when all that was mature, and all that came of it, is routed",
+        help="end when all messages that are ready now, and those made from them, are routed",
     )
     made.add_argument(
         "--restarts",
         type=job.count,
         metavar="N",
-        help="let an exchange stop that has failed more than N times in a row "
+        help="stop a step after more than N failures in a row "
         f"(default: {RESTARTS} with --available-now, else never)",
     )
     made.add_argument(
         "--checkpoint-root",
         metavar="PATH",
-        help="the folder of the checkpoints, one for each exchange (default: checkpoints/ and the name of CONF)",
+        help="the folder of the checkpoints, one per step (default: checkpoints/ and the name of CONF)",
     )
     return made
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run."""
+    """A run, checked."""
 
     args: argparse.Namespace
     graph: Graph
@@ -80,7 +79,7 @@ class Plan:
 
 
 def prepare(args: argparse.Namespace) -> Plan:
-    """Check a call and its file, as far as that goes without Spark. Raises `UsageError`."""
+    """Check a call and its file, as far as possible without Spark. Raises `UsageError`."""
     try:
         graph = graph_in(args.conf)
     except OSError as error:
@@ -89,20 +88,21 @@ def prepare(args: argparse.Namespace) -> Plan:
         raise UsageError(f"{args.conf} has no exchanges, links or processors")
     for name in args.only:
         if name not in graph.steps:
-            hint = near(name, graph.steps) or f"; there are {', '.join(graph.steps)}"
-            raise UsageError(f"--only: {args.conf} has no exchange {name!r}{hint}")
+            hint = near(name, graph.steps) or f"; the steps are {', '.join(graph.steps)}"
+            raise UsageError(f"--only: {args.conf} has no step {name!r}{hint}")
     root = args.checkpoint_root or str(Path("checkpoints", Path(args.conf).stem))
     return Plan(args, graph, root, args.only or list(graph.steps))
 
 
 def work(spark: SparkSession, plan: Plan, watch: job.Watch) -> job.Summary:
-    """Run the graph, and tell what it moved."""
+    """Run the graph, and return what it moved."""
     from spark_queue.exchange.runner import ExchangeGraph
 
     began = time.monotonic()
     graph = ExchangeGraph(plan.graph, plan.root)
     for cycle in plan.graph.cycles():
-        watch.say(f"a cycle, which messages leave after {plan.graph.max_hops} hops: {' → '.join([*cycle, cycle[0]])}")
+        hops = job.plural(plan.graph.max_hops, "hop")
+        watch.say(f"cycle {' → '.join([*cycle, cycle[0]])}: a message leaves it after {hops}")
 
     def run() -> None:
         if plan.args.available_now:
@@ -121,7 +121,7 @@ def work(spark: SparkSession, plan: Plan, watch: job.Watch) -> job.Summary:
 
 
 def watched(run: Callable[[], None], graph: ExchangeGraph, watch: job.Watch) -> None:
-    """Do that, show meanwhile how the exchanges are, and stop them when the user wants that."""
+    """Run, show the state of the steps meanwhile, and stop them if the user wants so."""
     done = threading.Event()
 
     def look() -> None:
@@ -140,11 +140,11 @@ def watched(run: Callable[[], None], graph: ExchangeGraph, watch: job.Watch) -> 
 
 
 def state(told: list[Status]) -> str:
-    """How the exchanges are, in one line."""
+    """Return the state of the steps in one line."""
     received, pushed = (sum(number(one) for one in told) for number in (_received, _pushed))
     line = f"{received:,} received, {pushed:,} pushed"
     starting = sum(one.state == "starting" and not one.error for one in told)
-    begun = [f"{starting} of {job.plural(len(told), 'exchange')} starting"] if starting else []
+    begun = [f"{starting} of {job.plural(len(told), 'step')} starting"] if starting else []
     trouble = {"waiting": "waits to start again", "starting": "starts again", "stopped": "has stopped"}
     troubled = [
         f"{one.name} {trouble[one.state]} ({one.error})" for one in told if one.error and one.state in trouble
@@ -161,9 +161,9 @@ def _pushed(one: Status) -> int:
 
 
 def summary(plan: Plan, watch: job.Watch, told: list[Status], seconds: float) -> job.Summary:
-    """What went where, in words and as facts."""
+    """Return what went where, as text and as facts."""
     received = sum(_received(one) for one in told)
-    head = f"{job.plural(received, 'message')} routed by {job.plural(len(told), 'exchange')} in {seconds:.1f} s"
+    head = f"{job.plural(received, 'message')} routed by {job.plural(len(told), 'step')} in {seconds:.1f} s"
     rows = [row for one in told for row in _rows(one)]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = [f"  {a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}{d}" for a, b, c, d in rows]

@@ -1,4 +1,4 @@
-"""Executors at work: the events of a queue are executed by the functions that files declare."""
+"""Execute the events of a queue with the functions that files declare."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 EPILOG = """\
-CONF is YAML, JSON or hub-queue's XML: executors (which function works on which events) and settings; see
-docs/events.md. Internal events need none. Functions are imported here and in Spark's workers, so their modules must
-be on the path of both.
+CONF is a file in YAML, JSON or hub-queue's XML with executors (which function processes which events) and settings;
+see docs/events.md. Internal events need none. Functions are imported here and in Spark's workers, so their modules
+must be on the path of both.
 
-Several runs may execute the events of one queue, and each event is executed by one. A run that was stopped, or killed
-goes on where it was when it is given the same checkpoint.
+Several runs can execute the events of one queue; each event is executed by one of them. A run with the same
+checkpoint continues where the last one was stopped or killed.
 
 Examples:
   python jobs/executor.py conf/executors.yaml --url sqlite:///queues.db --queue events
@@ -34,42 +34,44 @@ Examples:
   python jobs/executor.py conf/executors.yaml --url redis://host/0 --queue events --parallel 8 --batch 100
   spark-submit --py-files jobs/_job.py jobs/executor.py conf/executors.yaml --url mongodb://h/db --queue events
 
-Exit code: 0 done, or stopped by Ctrl-C or SIGTERM where there is no other end; 1 a failure; 2 a mistake in the call
-or in CONF; 130 or 143 with --available-now stopped by Ctrl-C or SIGTERM before its end.
+Exit code: 0 done (a run without --available-now ends by Ctrl-C or SIGTERM), 1 a failure, 2 the call or CONF is wrong,
+130 or 143 stopped by Ctrl-C or SIGTERM before the end.
 """
 
 
 def parser() -> job.Parser:
     """The command line."""
     made = job.Parser("executor.py", "Execute the events of a queue, with Spark.", EPILOG)
-    made.add_argument("conf", nargs="*", metavar="CONF", help="the files that declare executors and settings")
-    made.add_argument("--name", default="events", help="what the log and the history call this run (default: events)")
+    made.add_argument("conf", nargs="*", metavar="CONF", help="files with executors and settings")
+    made.add_argument("--name", default="events", help="the name of this run in log and history (default: events)")
     made.add_argument(
-        "--batch", type=job.count, default=1_000, metavar="N", help="events taken at a time (default: 1000)"
+        "--batch",
+        type=job.count,
+        default=1_000,
+        metavar="N",
+        help="maximum events per micro-batch (default: 1000)",
     )
     made.add_argument(
-        "--parallel", type=job.count, metavar="N", help="events executed at a time (default: as Spark has cores)"
+        "--parallel", type=job.count, metavar="N", help="number of events executed at a time (default: Spark's cores)"
     )
     end = made.add_mutually_exclusive_group()
-    end.add_argument("--available-now", action="store_true", help="end when what is new now is executed")
+    end.add_argument("--available-now", action="store_true", help="end when the events that are new now are executed")
     end.add_argument(
-        "--trigger", type=job.lasting, default=0, metavar="5s", help="take events so often (default: as they come)"
+        "--trigger", type=job.lasting, default=0, metavar="5s", help="interval of micro-batches (default: none)"
     )
     made.add_argument(
         "--restarts",
         type=job.count,
         metavar="N",
-        help="give up after more than N failures of the query in a row (default: never)",
+        help="end after more than N failures of the query in a row (default: never)",
     )
-    made.add_argument(
-        "--checkpoint", metavar="DIR", help="where the run remembers what it has taken (default: checkpoints/Q)"
-    )
+    made.add_argument("--checkpoint", metavar="DIR", help="the folder of the checkpoint (default: checkpoints/Q)")
     return made
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run."""
+    """A run, checked."""
 
     args: argparse.Namespace
     events: Events
@@ -78,7 +80,7 @@ class Plan:
 
 
 def prepare(args: argparse.Namespace) -> Plan:
-    """Check a call and its files. Raises `UsageError`, and `StoreError` where the queue cannot be reached."""
+    """Check a call and its files. Raises `UsageError`, and `StoreError` if the queue cannot be reached."""
     source, _ = job.checked(dict(args.option) | {"url": args.url, "queue": args.queue}, "stream")
     try:
         declared = declared_in(*args.conf)
@@ -91,7 +93,7 @@ def prepare(args: argparse.Namespace) -> Plan:
 
 
 def work(spark: SparkSession, plan: Plan, watch: job.Watch) -> job.Summary:
-    """Execute events, and tell what became of them."""
+    """Execute events, and return the result."""
     from spark_queue.events.query import ExecutorQuery
 
     args, events, began = plan.args, plan.events, time.monotonic()
@@ -131,12 +133,12 @@ def work(spark: SparkSession, plan: Plan, watch: job.Watch) -> job.Summary:
 
 
 def summary(plan: Plan, watch: job.Watch, executed: int, seconds: float) -> job.Summary:
-    """What was executed, in words and as facts."""
+    """Return what was executed, as a sentence and as facts."""
     args, now = plan.args, plan.events.summary()
-    states = ", ".join(f"{number:,} {name}" for name, number in now.items() if number) or "nothing"
+    states = ", ".join(f"{number:,} {name}" for name, number in now.items() if number) or "no events"
     text = f"{job.plural(executed, 'event')} of {args.queue} executed in {seconds:.1f} s; the queue has {states}"
     if watch.stopped:
-        text = f"stopped: {text}; a run with checkpoint {plan.checkpoint} goes on from here"
+        text = f"stopped: {text}; to go on, run it again with --checkpoint {plan.checkpoint}"
     facts: dict[str, Any] = {
         "job": "executor", "url": mask(args.url), "queue": args.queue, "checkpoint": plan.checkpoint,
         "executed": executed, "seconds": round(seconds, 3), "before": plan.before, "status": now,

@@ -1,4 +1,4 @@
-"""Heartbeats: the events of an id are made, once or again and again."""
+"""Create the events of a heartbeat, once or at intervals."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 EPILOG = """\
-CONF is YAML, JSON or hub-queue's XML that declares heartbeats; see docs/events.md. A tick makes one event of each
-heartbeat with the ID. Without --every that is done once, without Spark, as an outside scheduler wants it; with it, a
-streaming query ticks for as long as it runs, and a tick that comes late is not made up for.
+A --conf file declares heartbeats in YAML, JSON or hub-queue's XML; see docs/events.md. A tick creates one event for
+each heartbeat with the ID. Without --every there is one tick, without Spark: call it from cron or another scheduler.
+With --every a streaming query ticks until it is stopped; missed ticks are not repeated.
 
 Examples:
   python jobs/heartbeat.py OneMinute --conf conf/heartbeats.yaml --url sqlite:///queues.db --queue events
   python jobs/heartbeat.py FifteenMinute --conf conf/heartbeats.yaml --url redis://host/0 --queue events --every 15m
 
-Exit code: 0 done, or stopped by Ctrl-C or SIGTERM; 1 a failure; 2 a mistake in the call or in CONF.
+Exit code: 0 done, or stopped by Ctrl-C or SIGTERM; 1 a failure; 2 the call or the file is wrong.
 """
 
 
 def parser() -> job.Parser:
     """The command line."""
-    made = job.Parser("heartbeat.py", "Make the events of a heartbeat.", EPILOG)
+    made = job.Parser("heartbeat.py", "Create the events of a heartbeat.", EPILOG)
     made.add_argument("id", metavar="ID", help="the id of the heartbeat")
     made.add_argument(
-        "--conf", action="append", required=True, metavar="FILE", help="a file that declares it; repeatable"
+        "--conf", action="append", required=True, metavar="FILE", help="a file with heartbeats; repeatable"
     )
-    made.add_argument("--every", type=job.lasting, metavar="1m", help="tick so often (default: once)")
-    made.add_argument("--checkpoint", metavar="DIR", help="of the query (default: checkpoints/Q.ID)")
+    made.add_argument("--every", type=job.lasting, metavar="1m", help="time between two ticks (default: tick once)")
+    made.add_argument("--checkpoint", metavar="DIR", help="the folder of the checkpoint (default: checkpoints/Q.ID)")
     return made
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to make."""
+    """A heartbeat, checked."""
 
     args: argparse.Namespace
     events: Events
@@ -67,14 +67,14 @@ def prepare(args: argparse.Namespace) -> Plan:
 
 
 def once(plan: Plan) -> job.Summary:
-    """Tick, and tell what was made."""
+    """Tick, and return what was created."""
     with plan.events:
         ids = tick(plan.events, plan.heartbeats, plan.args.id)
     return summary(plan, ids, None)
 
 
 def work(spark: SparkSession, plan: Plan, watch: job.Watch) -> job.Summary:
-    """Tick again and again."""
+    """Tick until the user stops it."""
     args = plan.args
     made: list[str] = []
 
@@ -93,16 +93,16 @@ def work(spark: SparkSession, plan: Plan, watch: job.Watch) -> job.Summary:
     began = time.monotonic()
     with plan.events:
         while not query.awaitTermination(job.TICK):
-            watch.show("stopping" if watch.stopped else f"{job.plural(len(made), 'event')} made")
+            watch.show("stopping" if watch.stopped else f"{job.plural(len(made), 'event')} created")
             if watch.stopped:
                 query.stop()
     return summary(plan, made, watch.name_of_signal, round(time.monotonic() - began, 3))
 
 
 def summary(plan: Plan, ids: list[str], stopped: str | None, seconds: float = 0.0) -> job.Summary:
-    """What was made, in words and as facts."""
+    """Return what was created, as a sentence and as facts."""
     args = plan.args
-    text = f"{job.plural(len(ids), 'event')} of heartbeat {args.id} made in {args.queue}"
+    text = f"{job.plural(len(ids), 'event')} of heartbeat {args.id} created in {args.queue}"
     facts: dict[str, Any] = {
         "job": "heartbeat", "id": args.id, "url": mask(args.url), "queue": args.queue, "events": len(ids),
         "ids": ids if args.every is None else ids[-10:], "seconds": seconds, "stopped": stopped,
@@ -111,7 +111,7 @@ def summary(plan: Plan, ids: list[str], stopped: str | None, seconds: float = 0.
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run it: with Spark where it goes on, without where it ticks once."""
+    """Run it: with Spark at intervals, without Spark once."""
     made = parser()
     args = made.parse(argv)
     if args.every is not None:

@@ -1,4 +1,4 @@
-"""Files into a queue: each row becomes a message."""
+"""Push files into a queue: each row becomes a message."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 EPILOG = """\
 What a row becomes:
-  csv, parquet  a JSON object, one field per column; fields that are NULL are left out
-  json          one JSON value a line: the line as it is
-  text          each line a payload of plain text
-Columns used by --id and --headers stay in the payload too. The rows of each format appear in the queue together, or
-not at all; with --option delivery=at-least-once they appear as they are pushed. A message whose id the queue holds
-already is left as it is, so a push with --id may be repeated.
+  csv, parquet  a JSON object with one field per column; NULL fields are left out
+  json          one JSON value per line, as it is
+  text          each line is a payload of plain text
+Columns of --id and --headers also stay in the payload. All rows of a format become visible together, or none of them;
+with --option delivery=at-least-once each becomes visible as it is pushed. A message whose id the queue holds is
+skipped, so you can repeat a push with --id.
 
 Examples:
   python jobs/push.py flights.csv --url sqlite:///queues.db --queue departures
@@ -41,7 +41,7 @@ Examples:
   python jobs/push.py orders.parquet --payload body --option payloadFormat=text --url sqlite:///queues.db --queue q
   spark-submit --master yarn --py-files jobs/_job.py jobs/push.py hdfs:///orders --format json --url … --queue orders
 
-Exit code: 0 done, 1 a failure, 2 a mistake in the call, 130 or 143 stopped by Ctrl-C or SIGTERM.
+Exit code: 0 done, 1 a failure, 2 the call is wrong, 130 or 143 stopped by Ctrl-C or SIGTERM.
 """
 
 FORMATS = ("csv", "json", "parquet", "text")
@@ -59,28 +59,26 @@ def parser() -> job.Parser:
     """The command line."""
     made = job.Parser("push.py", "Push rows of files into a queue, with Spark.", EPILOG)
     made.add_argument("files", nargs="+", metavar="FILE", help="files or folders of csv, json, parquet or text")
-    made.add_argument("--format", choices=FORMATS, help="what the files are (default: by their suffix)")
+    made.add_argument("--format", choices=FORMATS, help="the format of the files (default: by their suffix)")
     made.add_argument(
         "--read-option",
         type=job.pair,
         action="append",
         default=[],
         metavar="K=V",
-        help="any option of Spark's reader; repeatable",
+        help="an option of Spark's reader; repeatable",
     )
-    made.add_argument("--payload", metavar="COL", help="take this column as payload, not the whole row")
-    made.add_argument("--id", metavar="COL", help="the column that is the message's id (default: new ids)")
-    made.add_argument(
-        "--headers", type=job.names, default=[], metavar="COL,COL", help="columns that become headers, as text"
-    )
-    made.add_argument("--delay", type=job.lasting, metavar="30s", help="messages may be taken after so long")
-    made.add_argument("--limit", type=job.count, metavar="N", help="push N rows only")
+    made.add_argument("--payload", metavar="COL", help="the column that becomes the payload (default: the whole row)")
+    made.add_argument("--id", metavar="COL", help="the column that becomes the id (default: new ids)")
+    made.add_argument("--headers", type=job.names, default=[], metavar="COL,COL", help="columns that become headers")
+    made.add_argument("--delay", type=job.lasting, metavar="30s", help="time until the messages can be reserved")
+    made.add_argument("--limit", type=job.count, metavar="N", help="maximum number of rows")
     return made
 
 
 @dataclass(frozen=True)
 class Push:
-    """What to push, checked as far as it can be without Spark."""
+    """A push, checked as far as possible without Spark."""
 
     args: argparse.Namespace
     files: dict[str, list[str]]  # by format
@@ -90,7 +88,7 @@ class Push:
 
 
 def prepare(args: argparse.Namespace) -> Push:
-    """Check a call. Raises `UsageError` for mistakes and `StoreError` where the queue cannot be reached."""
+    """Check a call. Raises `UsageError` for mistakes and `StoreError` if the queue cannot be reached."""
     sink, options = job.checked(dict(args.option) | {"url": args.url, "queue": args.queue}, "push")
     files: dict[str, list[str]] = {}
     for file in args.files:
@@ -102,27 +100,27 @@ def prepare(args: argparse.Namespace) -> Push:
 
 
 def check_file(file: str) -> None:
-    """Raise `UsageError` where a local file is missing. Under spark-submit only Spark knows where files are."""
+    """Raise `UsageError` if a local file is missing. Under spark-submit only Spark knows where files are."""
     if not (job.SUBMITTED or re.match(r"\w[\w+.-]+:", file) or glob(file)):
         beside = [str(one) for one in Path(file).parent.glob("*")]
         raise UsageError(f"no file or folder {file!r}{near(file, beside)}")
 
 
 def format_of(file: str) -> str:
-    """What a file, or the first file of a folder, is by its suffix. Raises `UsageError`."""
+    """Return the format of a file, or of the first file of a folder, by its suffix. Raises `UsageError`."""
     inside = (one for one in sorted(Path(file).rglob("*")) if one.is_file() and not one.name.startswith(("_", ".")))
     for one in (Path(file), *islice(inside, 1)):
         suffixes = [suffix.lower() for suffix in one.suffixes if suffix not in PACKED]
         if suffixes and suffixes[-1] in SUFFIXES:
             return SUFFIXES[suffixes[-1]]
-    raise UsageError(f"{file!r}: the suffix does not tell what it is; give --format {'|'.join(FORMATS)}")
+    raise UsageError(f"{file!r}: unknown suffix; set --format {'|'.join(FORMATS)}")
 
 
 # --- rows into messages ---------------------------------------------------------------------------------------------
 
 
 def work(spark: SparkSession, push: Push, watch: job.Watch) -> job.Summary:
-    """Push, and tell what was pushed."""
+    """Push, and return what was pushed."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
@@ -156,21 +154,17 @@ def work(spark: SparkSession, push: Push, watch: job.Watch) -> job.Summary:
 
 
 def summary(push: Push, watch: job.Watch, rows: int, seconds: float, sizes: Sizes, *, whole: bool) -> job.Summary:
-    """What was pushed, in words and as facts."""
+    """Return what was pushed, as a sentence and as facts."""
     args, dead = push.args, 0
     text = f"{job.plural(rows, 'row')} pushed to {args.queue} in {seconds:.1f} s ({rows / seconds:,.0f}/s)"
     if push.dead is not None:
         with push.dead as grave:
             dead = grave.sizes(now=True).total - grave.first.total
-        text += f", of them {dead:,} bad ones to {push.dead.queue}" if dead else ""
+        text += f"; {job.plural(dead, 'bad row')} of them to {push.dead.queue}" if dead else ""
     text += f"; the queue holds {job.told(sizes)}"
     if not whole:
-        again = "and the same --id" if args.id else "which doubles these, as there is no --id"
-        text = (
-            f"stopped: about {text}; to go on, push with the same files {again}"
-            if rows
-            else "stopped: nothing pushed"
-        )
+        again = "the same call" if args.id else "the other rows: without --id, the same call would push these twice"
+        text = f"stopped: about {text}; to go on, push {again}" if rows else "stopped: nothing pushed"
     facts = {
         "job": "push", "url": mask(push.sink["url"]), "queue": args.queue, "files": args.files, "rows": rows,
         "dead": dead, "seconds": round(seconds, 3), "rate": round(rows / seconds, 1), "holds": job.states(sizes),
@@ -180,7 +174,7 @@ def summary(push: Push, watch: job.Watch, rows: int, seconds: float, sizes: Size
 
 
 def messages(spark: SparkSession, push: Push) -> dict[str, DataFrame]:
-    """The messages of each format's files, as the sink takes them. Raises `UsageError` for missing columns."""
+    """Return the messages of the files by format. Raises `UsageError` for missing columns."""
     from pyspark.sql import functions as F
 
     from spark_queue.spark.schema import PUSH, check_write_schema
@@ -194,9 +188,8 @@ def messages(spark: SparkSession, push: Push) -> dict[str, DataFrame]:
         row = rows.select("row.*").schema
         for flag, name in wanted:
             if name not in row.names:
-                raise UsageError(
-                    f"{flag}: no column {name!r}{near(name, row.names) or '; there are ' + ', '.join(row.names)}"
-                )
+                hint = near(name, row.names) or f"; the columns are {', '.join(row.names)}"
+                raise UsageError(f"{flag}: no column {name!r}{hint}")
         columns = {
             "payload": payload(F.col("row")[args.payload], row[args.payload]) if args.payload else F.col("whole")
         }
@@ -214,7 +207,7 @@ def messages(spark: SparkSession, push: Push) -> dict[str, DataFrame]:
 
 
 def read(spark: SparkSession, form: str, files: list[str], options: dict[str, str], *, fields: bool) -> DataFrame:
-    """Rows in two columns: `whole`, the payload that a row makes, and `row`, its fields one by one (if asked for)."""
+    """Return rows in two columns: `whole`, the payload of a row, and `row`, its fields one by one (if wanted)."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
 
@@ -230,7 +223,7 @@ def read(spark: SparkSession, form: str, files: list[str], options: dict[str, st
 
 
 def payload(column: Column, field: StructField) -> Column:
-    """One column as payload: numbers and what is nested as JSON, texts and bytes as they are."""
+    """Return a column as payload: numbers and nested values as JSON, text and bytes as they are."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import ArrayType, BooleanType, MapType, NumericType, StructType
 
