@@ -67,6 +67,8 @@ def _described(app: FastAPI, settings: Settings) -> dict[str, Any]:
         for path in made["paths"].values():
             for operation in path.values():
                 operation["responses"].pop("422", None)
+                if not settings.credentials:
+                    operation.pop("security", None)  # nobody needs any, nowhere
                 for one in operation.get("parameters", ()):
                     if one["name"] in most:
                         _bound(one["schema"], most[one["name"]])

@@ -122,6 +122,10 @@ def test_the_stores_of_the_tests_are_ready(http):
     assert http.get("/ready").json() == {"status": "ready"}
 
 
+def test_the_description_of_a_server_without_credentials_speaks_of_none(http):
+    assert '"security":' not in http.get("/openapi.json").text
+
+
 def test_the_description_says_that_they_need_no_credentials(app):
     described = app.openapi()
     assert described["security"] == [{"bearer": []}]
