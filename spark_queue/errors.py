@@ -103,7 +103,7 @@ def near(name: str, known: Iterable[str]) -> str:
 def unreadable(error: OSError, file: object = "") -> UsageError:
     """Return the error for a file that cannot be read: its name, the reason, and similar names beside it."""
     name = str(file or error.filename)
-    if re.search(":.*@", name, re.DOTALL):  # it may be a URL with a password
-        name = "(hidden)"
+    if re.search(r":.*@|^[a-z][a-z0-9+.-]*:/", name, re.DOTALL):  # there may be a password in it
+        name = "(a URL, which is not shown)"
     beside = [str(one) for one in Path(name).parent.glob("*")]
     return UsageError(f"{name}: {(error.strerror or str(error)).lower()}{near(name, beside)}", file=name)
