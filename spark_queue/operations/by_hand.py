@@ -90,12 +90,12 @@ def push(
     if common.mature is not None and common.delay is not None:
         raise OptionError("give either mature or delay, not both", option="mature")
     if common.delay is not None and not 0 <= common.delay <= LATEST / 2000:
-        raise OptionError(f"delay must be 0 or more seconds, and end before the year 5000: {common.delay}")
+        raise OptionError(f"delay must be 0 or more seconds and end before the year 5000, not {common.delay}")
     with open_store(url) as store:
         store.check_queue(queue)
         if front:
             if not hasattr(store, "front"):
-                raise UsageError("only the layout rfq has a front; elsewhere messages come in the order of mature")
+                raise UsageError("only the layout rfq can push to the front: leave --front out, or use --layout rfq")
             store.front = True
         pushed = number = 0
         for batch in lines:
@@ -219,29 +219,31 @@ def whole_messages(values: Sequence[Json], common: Common | None = None, made: M
 def _told(value: Json, common: Common) -> dict[str, Any]:
     """What a line says that is a whole message. Raises `ValueError` with the rule that it breaks."""
     if not isinstance(value, dict) or "payload" not in value:
-        raise ValueError('it is no message: {"payload": …}, and perhaps ' + ", ".join(_FIELDS[:1] + _FIELDS[2:]))
+        raise ValueError(
+            'it is not a message: write {"payload": …}, and optionally ' + ", ".join(_FIELDS[:1] + _FIELDS[2:])
+        )
     if odd := value.keys() - {*_FIELDS, *_READ}:
         raise ValueError(f"a message has no field {min(odd)!r}{near(min(odd), _FIELDS)}")
     id, headers, tries = value.get("id"), value.get("headers"), value.get("tries", 0)
     if id is not None and not isinstance(id, str):
-        raise ValueError("its id is no text")
+        raise ValueError("its id must be text")
     if headers is not None and not (
         isinstance(headers, dict) and all(isinstance(one, str) for one in headers.values())
     ):
-        raise ValueError("its headers are no object of texts")
+        raise ValueError("its headers must be an object of text values")
     if not isinstance(tries, int) or isinstance(tries, bool) or not 0 <= tries < 1 << 31:
-        raise ValueError("its tries is no whole number from 0")
+        raise ValueError("its tries must be a whole number, 0 or more")
     mature, delay = value.get("mature"), value.get("delay")
     if mature is None and delay is None:
         mature, delay = common.mature, common.delay
     if mature is not None and not isinstance(mature, datetime):
         mature = datetime.fromisoformat(str(mature))
         if mature.tzinfo is None:
-            raise ValueError("its mature has no time zone: 2026-01-31T12:00Z")
+            raise ValueError("its mature has no time zone: write 2026-01-31T12:00Z")
     if delay is not None and (
         isinstance(delay, bool) or not isinstance(delay, int | float) or not abs(delay) <= LATEST / 2000
     ):
-        raise ValueError("its delay is no number of seconds that ends before the year 5000")
+        raise ValueError("its delay must be a number of seconds that ends before the year 5000")
     for text in (id or "", *(headers or {}), *(headers or {}).values()):
         text.encode()  # half a surrogate pair is no text
     return {
@@ -281,7 +283,7 @@ def reserve(
     """
     check_tag(consumer)
     if lease is not None and not 0.1 <= lease <= LATEST / 2000:
-        raise OptionError(f"a lease lasts 0.1 seconds or longer, and ends before the year 5000: {lease}")
+        raise OptionError(f"lease must be 0.1 seconds or more and end before the year 5000, not {lease}")
     with opened(url) as store:
         store.check_queue(queue)
         tag = f"{consumer}/{uuid.uuid4().hex[:6]}/1"
@@ -404,7 +406,7 @@ def harvest(url: str, queue: str, older_than: float | None = None) -> list[str]:
             given: list[str] = own(queue, None if older_than is None else round(older_than * 1000))
             return given
         if older_than is not None:
-            raise UsageError("only a harvest of the layout rfq looks at the age of messages: leave --older-than out")
+            raise UsageError("--older-than needs the layout rfq: leave it out, or use --layout rfq")
         check_free(store, queue)
         held: list[str] = []
         for one in store.reservations(queue):

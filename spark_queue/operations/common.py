@@ -35,9 +35,11 @@ def absolute(store: Store, name: str, moment: Moment | None) -> datetime | None:
         try:
             return moment_of(store.now()) - moment
         except OverflowError:
-            raise OptionError(f"{name}: {moment.days:,} days ago is before all time", option=name) from None
+            raise OptionError(
+                f"{name}: {moment.days:,} days ago is before the year 1; give a shorter time", option=name
+            ) from None
     if moment is not None and moment.tzinfo is None:
-        raise OptionError(f"{name}={moment.isoformat()} has no time zone", option=name)
+        raise OptionError(f"{name}={moment.isoformat()} has no time zone: add one, such as +00:00", option=name)
     return moment
 
 

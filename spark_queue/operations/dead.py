@@ -110,10 +110,10 @@ def redrive(
         for target in dict.fromkeys(target for _, target in plan):
             if target in ("", search.dead):
                 id = next(id for id, its in plan if its == target)
-                why = "would be moved to the queue it is in" if target else f"has no header {FROM}"
+                why = "would be moved to its own queue" if target else f"has no header {FROM}: its queue is unknown"
                 raise UsageError(
-                    f"dead letter {id!r} of queue {search.dead!r} {why}; nothing was moved; give another queue with "
-                    "--to (to=…), or filters that leave it out",
+                    f"dead letter {id!r} of queue {search.dead!r} {why}; nothing was moved. Name a queue with "
+                    "--to (to=…), or leave the letter out by filters",
                     queue=search.dead,
                     id=id,
                 )
@@ -165,7 +165,7 @@ class _Search:
         if unknown := filters.keys() - Filters.__annotations__.keys():
             raise TypeError(f"unknown filter {', '.join(sorted(unknown))}")
         if dead is None and queue is None:
-            raise OptionError("name a queue, or the queue of its dead letters with --dead (dead=…)", option="queue")
+            raise OptionError("QUEUE is missing; or name the dead-letter queue: --dead (dead=…)", option="queue")
         for name in (queue, dead):
             if name is not None:
                 store.check_queue(name)

@@ -83,9 +83,7 @@ def _python() -> Finding:
 def _spark() -> Finding:
     found = _installed("pyspark")
     if found is None:
-        return Finding(
-            "spark", "worry", "not installed here: queues work without it", "pip install 'spark-queue[spark]'"
-        )
+        return Finding("spark", "worry", "not installed; queues work without it", "pip install 'spark-queue[spark]'")
     numbers = tuple(int(one) for one in re.findall(r"\d+", found)[:2])
     if not SPARK[0] <= numbers < SPARK[1]:
         known = f"{_dotted(SPARK[0])} to {SPARK[1][0]}.{SPARK[1][1] - 1}"
@@ -110,7 +108,7 @@ def _java() -> Finding:
         return Finding("java", state, f"{path}: {done}", todo)
     number = re.search(r'version "(\d+)[^"]*"', done.stderr + done.stdout)
     if number is None:
-        return Finding("java", state, f"{path} does not tell its version", todo)
+        return Finding("java", state, f"{path} prints no version", todo)
     if int(number[1]) < JAVA:
         return Finding("java", state, f"{number[0]}, {path}", todo)
     return Finding("java", "good", f"{number[0].split()[1].strip(chr(34))}, {path}")
@@ -124,19 +122,19 @@ def _workers() -> Finding:
     state: State = "worry" if _installed("pyspark") is None else "bad"
     path = shutil.which(told)
     if path is None:
-        return Finding("workers", state, f"{source}: there is no {told}", todo)
+        return Finding("workers", state, f"{source}: {told} does not exist", todo)
     done = _run([path, "-c", _ASK])
     if isinstance(done, str):
         return Finding("workers", state, f"{source}: {path}: {done}", todo)
     try:
         numbers, ours, spark = json.loads(done.stdout)
     except ValueError:
-        return Finding("workers", state, f"{source}: {path} is no Python that works", todo)
+        return Finding("workers", state, f"{source}: {path} is not a working Python", todo)
     here = f"{_dotted(tuple(numbers))}, {path} ({source})"
     if tuple(numbers[:2]) != sys.version_info[:2]:
-        return Finding("workers", state, f"{here}: another Python than this one, which Spark refuses", todo)
+        return Finding("workers", state, f"{here}: Spark needs the same version as this Python", todo)
     if not ours:
-        return Finding("workers", state, f"{here}: it has no spark_queue", todo)
+        return Finding("workers", state, f"{here}: spark_queue is not installed there", todo)
     if spark != _installed("pyspark"):
         return Finding("workers", state, f"{here}: it has {f'pyspark {spark}' if spark else 'no pyspark'}", todo)
     return Finding("workers", "good", here)
@@ -179,9 +177,7 @@ def _database(url: str) -> Iterator[Finding]:
             yield from store.examine()
             yield from _logs(store)
     except QueueError as error:
-        yield Finding(
-            "database", "bad", str(error), "check the URL, whether the server runs, and whether it may be reached"
-        )
+        yield Finding("database", "bad", str(error), "check the URL, and that the server runs and can be reached")
 
 
 def _clock(store: Store) -> Iterator[Finding]:
@@ -194,8 +190,8 @@ def _clock(store: Store) -> Iterator[Finding]:
         yield Finding("clocks", "good", f"{apart:+.3f} s apart")
     else:
         yield Finding(
-            "clocks", "worry", f"the server's is {apart:+.1f} s from ours, and it is the server's that counts",
-            "set the clocks by NTP; until then give delays, not moments",
+            "clocks", "worry", f"the server's clock is {apart:+.1f} s from this machine's; the server's counts",
+            "set the clocks with NTP; until then use delays, not moments",
         )  # fmt: skip
 
 
@@ -204,10 +200,10 @@ def _logs(store: Store) -> Iterator[Finding]:
     for one in (one for queue in store.queues() for one in kept(store, queue)):
         told = f"{one.queue} retains {plural(one.messages, 'message')} in {plural(one.segments, 'segment')}"
         if one.oldest is not None:
-            told += f", the oldest since {one.oldest:%Y-%m-%d %H:%M:%S}"
+            told += f", the oldest from {one.oldest:%Y-%m-%d %H:%M:%S} UTC"
         if one.strays:
-            todo = f"give it back: spark-queue release URL {one.queue} {one.strays[0]}"
-            yield Finding("log", "worry", f"{told}; what {', '.join(one.strays)} hold belongs to none", todo)
+            todo = f"release it: spark-queue release URL {one.queue} {one.strays[0]}"
+            yield Finding("log", "worry", f"{told}; messages of {', '.join(one.strays)} belong to no segment", todo)
         else:
             yield Finding("log", "good", told)
 

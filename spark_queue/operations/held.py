@@ -76,7 +76,7 @@ def release(url: str, queue: str, tag: str, *, force: bool = False, failed: bool
         check_tag(tag)
         if not 0 <= delay <= LATEST / 2000:
             raise OptionError(
-                f"delay must be 0 or more seconds, and end before the year 5000: {delay}", option="delay"
+                f"delay must be 0 or more seconds and end before the year 5000, not {delay}", option="delay"
             )
         check_exists(store, queue)
         _check_no_log(store, queue, tag)
@@ -85,7 +85,7 @@ def release(url: str, queue: str, tag: str, *, force: bool = False, failed: bool
                 store,
                 queue,
                 tag,
-                "; or take it away from the living query, which then fails, with --force (force=True)",
+                "; or use --force (force=True), and the running query fails",
             )
         for consumer, _ in _living(store, queue, tag):
             revoke(store, queue, consumer)
@@ -118,8 +118,8 @@ def _check_no_log(store: Store, queue: str, tag: str = "") -> None:
     kept = None if tag and not _same_branch(LOG, tag) else retained(store, queue)
     if kept is not None and any(not tag or _same_branch(one, tag) for one in kept.tags):
         raise UsageError(
-            f"queue {queue!r} is read as a log, and what is held under {tag or LOG} belongs to it: its readers would "
-            f"miss these messages. To remove the oldest: spark-queue log trim URL {queue} --older-than 7d",
+            f"queue {queue!r} is read as a log, and tag {tag or LOG} belongs to it: its readers would miss these "
+            f"messages. To remove the oldest: spark-queue log trim URL {queue} --older-than 7d",
             queue=queue,
             tag=tag,
         )

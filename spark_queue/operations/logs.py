@@ -53,8 +53,10 @@ def trim(url: str, queue: str, older_than: timedelta) -> int:
     It goes by segments, each when its last message is old enough. Raises `UsageError` for a queue that is no log.
     """
     if older_than < timedelta():
-        raise OptionError(f"older_than cannot be negative: {older_than}", option="older_than")
+        raise OptionError(f"older_than must be 0 or more, not {older_than}", option="older_than")
     with opened(url) as store:
         if retained(store, queue) is None:
-            raise UsageError(f"queue {queue!r} is not read as a log{near(queue, known_queues(store))}", queue=queue)
+            raise UsageError(
+                f"queue {queue!r} is not read as a log (mode=log){near(queue, known_queues(store))}", queue=queue
+            )
         return Log(store, queue).trim(round(older_than.total_seconds() * 1000))

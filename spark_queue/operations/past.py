@@ -153,7 +153,7 @@ class _PastSearch:
             one = [Condition("outcome", "=", outcome)]
             if (hint := near(outcome, known)) and not any(store.peek(queue, one, limit=1, view="history")):
                 raise OptionError(
-                    f"nothing in the history of {queue} has the outcome {outcome!r}{hint}", option="outcome"
+                    f"the history of {queue} has no messages with outcome {outcome!r}{hint}", option="outcome"
                 )
         return cls(
             queue,

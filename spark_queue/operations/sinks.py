@@ -72,11 +72,11 @@ def recover(url: str, sink: str) -> Recovered:
         ledger = _ledger(store, sink)
         if ledger is None and not store.staged(sink):
             known = [one.sink for one in _sinks(store)]
-            raise OptionError(f"there is no sink {sink!r} in {mask(store.url)}{near(sink, known)}", sink=sink)
+            raise OptionError(f"sink {sink!r} does not exist in {mask(store.url)}{near(sink, known)}", sink=sink)
         published = store.publish(ledger.stages) if ledger else 0
         if ledger_of(store, sink) != ledger:
             raise FencedError(
-                f"sink {sink!r} is at work: its ledger changed just now; stop its query first; nothing was dropped",
+                f"the query of sink {sink!r} is running: its ledger changed. Stop it first; nothing was dropped",
                 sink=sink,
             )
         dropped = forget(store, sink) if sink.startswith(ONE_WRITE) else store.unstage(sink)
@@ -97,8 +97,8 @@ def set_ledger(url: str, sink: str, batch: int) -> int | None:
         waiting = {one.stage for one in store.staged(sink)} & set(ledger.stages if ledger else ())
         if waiting:
             raise UsageError(
-                f"sink {sink!r} has not wholly published batch {batch_of(min(waiting))}: finish that first with "
-                f"spark-queue ledger recover URL {sink} (or recover)",
+                f"sink {sink!r} has published a part of batch {batch_of(min(waiting))}. Publish the rest first: "
+                f"spark-queue ledger recover URL {sink} (or recover())",
                 sink=sink,
             )
         write_ledger(store, sink, batch)
@@ -114,7 +114,7 @@ def _ledger(store: Store, sink: str) -> Ledger | None:
     """The ledger of a sink, whose name is checked."""
     check_tag(sink)
     if "/" in sink:
-        raise OptionError(f"{sink!r} cannot be a sink: its name has no /", sink=sink)
+        raise OptionError(f"{sink!r} cannot be a sink: names of sinks have no /", sink=sink)
     return ledger_of(store, sink)
 
 

@@ -216,7 +216,7 @@ def test_a_batch_is_popped(http, q):
 def test_a_bad_message_keeps_the_whole_batch_out(http, q):
     for bad, rule in (
         ({"payload": 1, "dealy": 5}, "did you mean 'delay'"),
-        ({"id": "x"}, "it is no message"),
+        ({"id": "x"}, "it is not a message"),
         ({"payload": 1, "delay": -1}, "delay is negative"),
         ({"payload": 1, "headers": {"a": 1}}, "headers"),
         ({"payload": 1, "mature": "2026-01-01T00:00"}, "time zone"),

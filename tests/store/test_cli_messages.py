@@ -93,15 +93,15 @@ def test_lines_of_text_and_delays(url, name):
 
 WRONG = {
     "no json": ("json", "{n: 1}", "line 2: its payload is not JSON"),
-    "no message": ("message", '{"n": 1}', "line 2: it is no message"),
+    "no message": ("message", '{"n": 1}', "line 2: it is not a message"),
     "an unknown field": ("message", '{"payload": 1, "heders": {}}', "no field 'heders'; did you mean 'headers'"),
-    "a header that is no text": ("message", '{"payload": 1, "headers": {"a": 1}}', "no object of texts"),
+    "a header that is no text": ("message", '{"payload": 1, "headers": {"a": 1}}', "an object of text"),
     "a wrong moment": ("message", '{"payload": 1, "mature": "soon"}', "line 2: Invalid isoformat string: 'soon'"),
     "no time zone": ("message", '{"payload": 1, "mature": "2026-01-01"}', "no time zone"),
-    "a wrong delay": ("message", '{"payload": 1, "delay": "1s"}', "its delay is no number"),
+    "a wrong delay": ("message", '{"payload": 1, "delay": "1s"}', "its delay must be a number"),
     "a negative delay": ("message", '{"payload": 1, "delay": -1}', "line 2: its delay is negative"),
     "a wrong id": ("message", '{"payload": 1, "id": ""}', "line 2: its id"),
-    "an id that is a number": ("message", '{"payload": 1, "id": 1}', "its id is no text"),
+    "an id that is a number": ("message", '{"payload": 1, "id": 1}', "its id must be text"),
     "wrong tries": ("message", '{"payload": 1, "tries": -1}', "its tries"),
 }
 
@@ -380,7 +380,7 @@ def test_rfqs_words_on_every_store(url, store, name):
 def test_rfqs_words_are_refused_where_they_mean_nothing(sqlite_url, store, name):
     Run("push", sqlite_url, "q", input="1")
     front = Run("publish", sqlite_url, "-t", "q", "-m", "2", "--front")
-    assert front.code == 2 and "only the layout rfq has a front" in front.err
+    assert front.code == 2 and "only the layout rfq can push to the front" in front.err
     old = Run("harvest", sqlite_url, "-t", "q", "--older-than", "1m")
     assert old.code == 2 and "layout rfq" in old.err
     assert Run("size", sqlite_url, "q", "--json").json[0]["ready"] == 1

@@ -110,7 +110,7 @@ def test_a_history_knows_outcomes_of_ones_own(url, store, name):
         assert [one.id for one in history(url, name, outcome=outcome)] == [id], "even if it is nearly a known one"
     assert history(url, name, outcome="failed") == history(url, name, outcome="pop") == []
     assert history(url, name, outcome="http://your/status") == []
-    with pytest.raises(OptionError, match="has the outcome 'fialed'; did you mean 'failed'"):
+    with pytest.raises(OptionError, match="no messages with outcome 'fialed'; did you mean 'failed'"):
         history(url, name, outcome="fialed")
     with pytest.raises(OptionError, match="cannot be an outcome"):
         history(url, name, outcome="two words")

@@ -268,7 +268,7 @@ def test_filters_of_dead_letters(url, store, name):
     assert found(limit=1) == [d]
     with pytest.raises(OptionError, match="no time zone"):
         ids(since=datetime(2026, 1, 1))
-    with pytest.raises(OptionError, match="before all time"):
+    with pytest.raises(OptionError, match="before the year 1"):
         ids(since=timedelta(days=900_000_000))
     with pytest.raises(OptionError, match="limit"):
         ids(limit=0)
@@ -284,7 +284,7 @@ def test_a_shared_queue_of_dead_letters(url, store, name):
     assert redrive(url, name, dead=f"{name}.other") == {name: 1}
     assert [one.id for one in all_of(store, f"{name}.other")] == [others]
     for call in (dead_letters, redrive):
-        with pytest.raises(OptionError, match="name a queue"):
+        with pytest.raises(OptionError, match="QUEUE is missing"):
             call(url)
 
 
@@ -321,7 +321,7 @@ def test_a_redrive_to_a_queue_that_does_not_exist_needs_create(url, store, name)
     bury(store, name, 1)
     with pytest.raises(OptionError, match=f"queue '{name}x' does not exist.*did you mean .*'{name}'.* use --create"):
         redrive(url, name, to=f"{name}x")
-    with pytest.raises(OptionError, match="does not exist.*To create it, use --create"):
+    with pytest.raises(OptionError, match=r"does not exist.*To create it, use --create"):
         redrive(url, name, to=f"{name}.other", dry_run=True)
     assert store.sizes(f"{name}.dead").total == 1
     assert redrive(url, name, to=f"{name}.other", create=True) == {f"{name}.other": 1}
@@ -334,7 +334,7 @@ def test_a_redrive_that_cannot_be_meant_moves_nothing(url, store, name):
     homeless = bury(store, name, 2, **{"x-dl-from-queue": None})
     with pytest.raises(UsageError, match=f"'{homeless}' of queue .* has no header x-dl-from-queue.*--to"):
         redrive(url, name)
-    with pytest.raises(UsageError, match="would be moved to the queue it is in"):
+    with pytest.raises(UsageError, match="would be moved to its own queue"):
         redrive(url, name, to=dead)
     for wrong in ({"rate": 0}, {"rate": -1}, {"rate": float("nan")}, {"to": "a\0b"}, {"limit": -1}):
         with pytest.raises(OptionError):
@@ -441,13 +441,13 @@ def test_what_was_merely_staged_is_dropped(url, store, name, sink):
     stage(store, name, sink, 0, 5)
     assert recover(url, sink) == Recovered(published=0, dropped=5)
     assert store.sizes(name).total == 0
-    with pytest.raises(OptionError, match="there is no sink"):
+    with pytest.raises(OptionError, match=r"sink .* does not exist"):
         recover(url, sink)
 
 
 def test_a_sink_that_does_not_exist(url, store, name, sink):
     stage(store, name, sink, 0, 5)
-    with pytest.raises(OptionError, match=f"there is no sink '{sink}x'.*did you mean .*'{sink}'"):
+    with pytest.raises(OptionError, match=f"sink '{sink}x' does not exist.*did you mean .*'{sink}'"):
         recover(url, f"{sink}x")
     for wrong in ("", "a/b", "a b"):
         with pytest.raises(OptionError):
@@ -468,7 +468,7 @@ def test_a_sink_that_is_at_work_is_left_alone(sqlite_url, monkeypatch):
             return real(self, stages)
 
         monkeypatch.setattr(SqliteStore, "_publish", publish)
-        with pytest.raises(FencedError, match="at work"):
+        with pytest.raises(FencedError, match="is running: its ledger changed"):
             recover(sqlite_url, "s")
         assert [one.stage for one in store.staged("s")] == [second]
 
@@ -482,7 +482,7 @@ def test_a_ledger_is_set_by_word(url, store, name, sink):
     stage(store, name, sink, 10, 2)
     assert set_ledger(url, sink, 9) == 9, "what is merely staged is no hindrance"
     decide(store, sink, 10, stage_of(sink, 10, "a"))
-    with pytest.raises(UsageError, match=rf"not wholly published batch 10.*recover URL {sink}"):
+    with pytest.raises(UsageError, match=rf"published a part of batch 10.*recover URL {sink}"):
         set_ledger(url, sink, 11)
     assert recover(url, sink) == Recovered(2, 0)
     assert set_ledger(url, sink, 11) == 10

@@ -51,8 +51,8 @@ def test_other_pythons_of_workers_are_refused(tmp_path, monkeypatch):
     old = json.dumps([[3, 8, 1], True, doctor._installed("pyspark")])
     bare, other = (json.dumps([list(sys.version_info[:3]), *rest]) for rest in ((False, None), (True, "1.2")))
     cases = {
-        executable(tmp_path / "old", f"echo '{old}'"): "another Python",
-        executable(tmp_path / "bare", f"echo '{bare}'"): "no spark_queue",
+        executable(tmp_path / "old", f"echo '{old}'"): "needs the same version",
+        executable(tmp_path / "bare", f"echo '{bare}'"): "spark_queue is not installed",
         executable(tmp_path / "other", f"echo '{other}'"): "pyspark 1.2",
         executable(tmp_path / "broken", "exit 1"): "no Python that works",
         "no-such-python": "there is no no-such-python",
@@ -74,7 +74,7 @@ def test_java_is_looked_at(tmp_path, monkeypatch):
     executable(tmp_path / "bin" / "java", "echo 'openjdk version \"21-ea\" 2023-09-19' >&2")
     assert finding("java")[1:3] == ("good", f"21-ea, {tmp_path}/bin/java")
     executable(tmp_path / "bin" / "java", "echo gibberish")
-    assert "does not tell its version" in finding("java")[2]
+    assert "prints no version" in finding("java")[2]
 
 
 def test_versions_of_spark(monkeypatch):
@@ -98,7 +98,7 @@ def test_clocks_that_are_apart(sqlite_url, monkeypatch):
         store.push("q", pushes([1]))
         monkeypatch.setattr(store, "now", lambda: real() + 60_000)
         clock = {one.what: one for one in doctor._clock(store)}["clocks"]
-    assert clock.state == "worry" and clock.told.startswith("the server's is +60.0 s from ours")
+    assert clock.state == "worry" and clock.told.startswith("the server's clock is +60.0 s from this")
 
 
 def test_a_journal_that_is_none_of_ours(sqlite_url):
