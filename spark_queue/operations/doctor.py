@@ -136,7 +136,8 @@ def _workers() -> Finding:
     if not ours:
         return Finding("workers", state, f"{here}: spark_queue is not installed there", todo)
     if spark != _installed("pyspark"):
-        return Finding("workers", state, f"{here}: it has {f'pyspark {spark}' if spark else 'no pyspark'}", todo)
+        found = f"pyspark {spark} is" if spark else "pyspark is not"
+        return Finding("workers", state, f"{here}: {found} installed there", todo)
     return Finding("workers", "good", here)
 
 

@@ -54,8 +54,8 @@ def test_other_pythons_of_workers_are_refused(tmp_path, monkeypatch):
         executable(tmp_path / "old", f"echo '{old}'"): "needs the same version",
         executable(tmp_path / "bare", f"echo '{bare}'"): "spark_queue is not installed",
         executable(tmp_path / "other", f"echo '{other}'"): "pyspark 1.2",
-        executable(tmp_path / "broken", "exit 1"): "no Python that works",
-        "no-such-python": "there is no no-such-python",
+        executable(tmp_path / "broken", "exit 1"): "not a working Python",
+        "no-such-python": "no-such-python does not exist",
     }  # fmt: skip
     for python, told in cases.items():
         monkeypatch.setenv("PYSPARK_PYTHON", python)
