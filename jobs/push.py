@@ -135,7 +135,7 @@ def work(spark: SparkSession, push: Push, watch: job.Watch) -> job.Summary:
             stages = [one for id in tracker.getActiveStageIds() if (one := tracker.getStageInfo(id))]
             left = job.plural(sum(one.numTasks - one.numCompletedTasks for one in stages), "part")
             word = "staged" if gauge.staged else "pushed"
-            pushed = f"{grown:,} {word}, {grown / (time.monotonic() - began):,.0f}/s" if grown else "pushing"
+            pushed = f"{grown:,} {word}, {grown / (time.monotonic() - began):,.0f} per second" if grown else "pushing"
             return f"{pushed}; {left} of the files left"
 
         for form, frame in made.items():
@@ -156,7 +156,7 @@ def work(spark: SparkSession, push: Push, watch: job.Watch) -> job.Summary:
 def summary(push: Push, watch: job.Watch, rows: int, seconds: float, sizes: Sizes, *, whole: bool) -> job.Summary:
     """Return what was pushed, as a sentence and as facts."""
     args, dead = push.args, 0
-    text = f"{job.plural(rows, 'row')} pushed to {args.queue} in {seconds:.1f} s ({rows / seconds:,.0f}/s)"
+    text = f"{job.plural(rows, 'row')} pushed to {args.queue} in {seconds:.1f} s ({rows / seconds:,.0f} rows pushed per second)"
     if push.dead is not None:
         with push.dead as grave:
             dead = grave.sizes(now=True).total - grave.first.total

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -13,6 +14,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+
+from spark_queue.store.conformance_waiting import until
 
 ROOT = Path(__file__).parents[2]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -98,6 +101,28 @@ def test_quick_is_a_tenth_of_the_flights(words, flights):
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "jobs"), str(ROOT)])}
     done = subprocess.run([sys.executable, "-c", asked, *words], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == flights
+
+
+def test_progress_is_shown_again_while_nothing_new_comes_and_ends_with_the_result(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(ROOT / "jobs"))
+    demo, job = importlib.import_module("demo"), importlib.import_module("_job")
+    monkeypatch.setattr(job, "TICK", 0.01)
+    monkeypatch.setattr(job, "LINE", 0.0)
+    said = []
+
+    def repeated(line):
+        said.extend(capsys.readouterr().err.splitlines())
+        return sum(line in one for one in said) > 1
+
+    with demo.Watch("demo.py") as watch:
+        watch.show("counting")
+        until(lambda: repeated("demo.py: counting, 0 s"), 30)
+        watch.tell("3 flights")
+        watch.show("comparing")
+        capsys.readouterr()
+        said.clear()
+        until(lambda: repeated("demo.py: comparing, 0 s"), 30)
+        assert not repeated("counting")
 
 
 @pytest.mark.timeout(900)

@@ -167,7 +167,7 @@ def test_operators_of_a_column_stand_between_their_operands(printed, text):
     assert selector_text(Column()) == text
 
 
-@pytest.mark.parametrize("name", ["flights"])
+@pytest.mark.parametrize("name", ["flights", "demo"])
 def test_a_picture_of_the_readme_is_that_of_the_demo(name):
     demo = graph_in(ROOT / "conf" / "flights.yaml")
     texts = edges((ROOT / "docs" / "pictures" / f"{name}.svg").read_text())
