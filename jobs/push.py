@@ -156,7 +156,8 @@ def work(spark: SparkSession, push: Push, watch: job.Watch) -> job.Summary:
 def summary(push: Push, watch: job.Watch, rows: int, seconds: float, sizes: Sizes, *, whole: bool) -> job.Summary:
     """Return what was pushed, as a sentence and as facts."""
     args, dead = push.args, 0
-    text = f"{job.plural(rows, 'row')} pushed to {args.queue} in {seconds:.1f} s ({rows / seconds:,.0f} rows pushed per second)"
+    rate = f"{rows / seconds:,.0f} rows pushed per second"
+    text = f"{job.plural(rows, 'row')} pushed to {args.queue} in {seconds:.1f} s ({rate})"
     if push.dead is not None:
         with push.dead as grave:
             dead = grave.sizes(now=True).total - grave.first.total
