@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from spark_queue.operations import DeadLetter
 
 
-deadletter = group("List and redrive dead letters: messages that failed too often.")
+deadletter = group("List and redrive dead letters.")
 app.add_typer(deadletter, name="deadletter")
 
 # Which dead letters.
@@ -79,7 +79,10 @@ def deadletter_redrive(
     limit: Annotated[int | None, option("--limit", "N", "Maximum number: the oldest.", min=1)] = None,
     json: Json = False,
 ) -> None:
-    """Move dead letters back to their queues; their tries start at 0."""
+    """Move dead letters back to their queues.
+
+    Their tries start at 0.
+    """
     filters = operations.Filters(dead=dead, ids=id, reason=reason, since=since, until=until, limit=limit)
     name = dead or f"{queue}.dead"
     with Redriving() as seen:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from spark_queue.event import Event
     from spark_queue.events import Events, Known, Record
 
-event = group("Create, execute and inspect events: messages that executors process.")
+event = group("Create, execute and inspect events.")
 app.add_typer(event, name="event")
 
 Conf = Annotated[
@@ -74,7 +74,7 @@ def event_take(
     conf: Conf = None,
     json: Json = False,
 ) -> None:
-    """Take new events: their status becomes pending.
+    """Take new events; they become pending.
 
     Events with priority come first, then the oldest. Exit code 1 if no event is new.
     """
@@ -92,7 +92,7 @@ def event_take(
 
 @event.command("execute", cls=Command)
 def event_execute(url: Url, queue: Queue, ids: EventIds, conf: Conf = None, json: Json = False) -> None:
-    """Execute pending events in this process, one after the other."""
+    """Execute pending events in this process."""
     with _opened(url, queue, conf) as found:
         told = found.execute(ids)
     _tell_statuses(told, json)
@@ -100,7 +100,10 @@ def event_execute(url: Url, queue: Queue, ids: EventIds, conf: Conf = None, json
 
 @event.command("status", cls=Command)
 def event_status(url: Url, queue: Queue, ids: EventIds, json: Json = False) -> None:
-    """Show the status of events. Exit code 1 if one is unknown."""
+    """Show the status of events.
+
+    Exit code 1 if one is unknown.
+    """
     with _opened(url, queue, None) as found:
         told = found.status(ids)
     _tell_statuses(told, json)
@@ -181,7 +184,7 @@ def event_fail(
     reason: Annotated[str, option("--reason", "TEXT", "The reason, for the log.")] = "",
     json: Json = False,
 ) -> None:
-    """Set the status of events that have not ended to failed."""
+    """Set the status of events to failed, unless they have ended."""
     with _opened(url, queue, None) as found:
         done = found.fail(ids, reason)
     _tell_done(done, "failed", json)
@@ -239,7 +242,10 @@ def event_heartbeat(
     conf: Conf = None,
     json: Json = False,
 ) -> None:
-    """Create the events of a heartbeat once, for a scheduler such as cron."""
+    """Create the events of a heartbeat once.
+
+    Call it from a scheduler such as cron.
+    """
     if not conf:
         raise UsageError("--conf is missing: name the file that declares the heartbeat")
     declared = _declared(conf)

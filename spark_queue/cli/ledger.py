@@ -14,7 +14,7 @@ from spark_queue.words import plural
 if TYPE_CHECKING:
     from spark_queue.operations import Sink
 
-ledger = group("Show and repair ledgers: which batches exactly-once sinks have published.")
+ledger = group("Show and repair the ledgers of exactly-once sinks.")
 app.add_typer(ledger, name="ledger")
 
 SinkName = Annotated[str, argument("SINK", "The id of the streaming query, or the txnAppId of a batch write.")]
@@ -22,7 +22,7 @@ SinkName = Annotated[str, argument("SINK", "The id of the streaming query, or th
 
 @ledger.command("list", cls=Command)
 def ledger_list(url: Url, json: Json = False) -> None:
-    """Show the last batch that each sink has published, and staged rows."""
+    """Show the last batch of each sink, and staged rows."""
     sinks = operations.ledgers(url)
     if json:
         tell(sinks)
@@ -43,9 +43,9 @@ def _sink(one: Sink) -> Sequence[object]:
 
 @ledger.command("recover", cls=Command)
 def ledger_recover(url: Url, sink: SinkName, json: Json = False) -> None:
-    """Publish the rest of the last batch, and drop other staged rows.
+    """Publish the rest of the last batch.
 
-    Stop the query first.
+    Other staged rows are dropped. Stop the query first.
     """
     done = operations.recover(url, sink)
     if json:

@@ -292,9 +292,9 @@ def rollback(
     dead: Annotated[str | None, option("--dead", "Q", "The queue for dead letters (default: <queue>.dead).")] = None,
     json: Json = False,
 ) -> None:
-    """Return reserved messages to the queue, with one more failed try.
+    """Return reserved messages to the queue, as failed.
 
-    Exit code 1 if the tag no longer holds them.
+    Their tries grow by one. Exit code 1 if the tag no longer holds them.
     """
     given, buried = by_hand.rollback(url, queue, tag, ids, delay=delay, max_tries=max_tries, dead=dead)
     if json:
@@ -330,7 +330,10 @@ def move(
     create: Annotated[bool, flag("--create", help="Create that queue if it does not exist.")] = False,
     json: Json = False,
 ) -> None:
-    """Move messages that are not reserved to another queue of the store."""
+    """Move messages to another queue of the store.
+
+    Reserved messages stay.
+    """
     with Progressing("moving") as bar:
         moved = by_hand.move(url, queue, to, ids=id, limit=limit, create=create, progress=bar.step)
     if json:

@@ -50,9 +50,9 @@ def picture(one: Level) -> Text:
 
 @app.command(cls=Command)
 def stats(url: Url, queues: Queues = None, json: Json = False) -> None:
-    """Show statistics: messages pushed, popped, reserved, committed, ….
+    """Show statistics of queues.
 
-    All programs that use the queue are counted, from its beginning on.
+    The numbers of messages pushed, popped, reserved, committed, … by all programs, since the queue exists.
     """
     found = levels.statistics(url, queues or ())
     if json:
@@ -72,9 +72,9 @@ def stats(url: Url, queues: Queues = None, json: Json = False) -> None:
 
 @app.command(cls=Command)
 def pause(url: Url, queue: Queue, json: Json = False) -> None:
-    """Pause a queue: no client can reserve messages until `resume`.
+    """Pause a queue: no client can reserve messages.
 
-    Reserved messages can be settled, and pushes go on.
+    It lasts until `resume`. Reserved messages can be settled, and pushes go on.
     """
     by_hand.pause(url, queue)
     if json:

@@ -160,9 +160,9 @@ def harvest(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Return all reserved messages to the queue, and print their ids.
+    """Return all reserved messages to the queue.
 
-    They are ready at once, and their tries do not change. `release` does it for one tag.
+    It prints their ids. They are ready at once, and their tries do not change. `release` does it for one tag.
     """
     names(by_hand.harvest(url, one_queue(name, topic), older_than), json)
 

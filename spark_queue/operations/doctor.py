@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 
 from spark_queue.address import mask
-from spark_queue.errors import QueueError
+from spark_queue.errors import QueueError, UsageError
 from spark_queue.operations.common import opened
 from spark_queue.operations.logs import kept
 from spark_queue.store import STORES
@@ -177,6 +177,8 @@ def _database(url: str) -> Iterator[Finding]:
             yield from _clock(store)
             yield from store.examine()
             yield from _logs(store)
+    except UsageError as error:
+        yield Finding("database", "bad", str(error), "correct the URL; the first push creates a SQLite file")
     except QueueError as error:
         yield Finding("database", "bad", str(error), "check the URL, and that the server runs and can be reached")
 

@@ -57,6 +57,7 @@ def trim(url: str, queue: str, older_than: timedelta) -> int:
     with opened(url) as store:
         if retained(store, queue) is None:
             raise UsageError(
-                f"queue {queue!r} is not read as a log (mode=log){near(queue, known_queues(store))}", queue=queue
+                f"queue {queue!r} is not read as a log (mode=log){near(queue, known_queues(store) - {queue})}",
+                queue=queue,
             )
         return Log(store, queue).trim(round(older_than.total_seconds() * 1000))
