@@ -36,6 +36,7 @@ from spark_queue.errors import MessageError
 
 if TYPE_CHECKING:
     from spark_queue.message import Message
+    from spark_queue.operations.levels import Level
 
 
 class Log(StrEnum):
@@ -57,7 +58,7 @@ def info(url: Url, queues: Queues = None, json: Json = False) -> None:
     if json or not is_rfq(url):
         size(url, queues, json)
         return
-    for one in levels.sizes(url, queues or ()):
+    for one in levels.sizes(url, queues) if queues else holding(url):
         backlog, nextlog = one.ready + one.scheduled, one.reserved
         print(f"topic\t\t{printable(one.queue)}")
         print(f"backlog\t\t{backlog}\t\t{int(10 * math.log(backlog + 1)) * '#'}")
@@ -68,7 +69,12 @@ def info(url: Url, queues: Queues = None, json: Json = False) -> None:
 @app.command("list-topics", cls=Command)
 def list_topics(url: Url, json: Json = False) -> None:
     """Show the names of the queues."""
-    names(by_hand.queues(url), json)
+    names([one.queue for one in holding(url)] if is_rfq(url) else by_hand.queues(url), json)
+
+
+def holding(url: str) -> list[Level]:
+    """Return the topics that hold messages: rfq knows no others."""
+    return [one for one in levels.sizes(url) if one.total]
 
 
 @app.command("list-queue", cls=Command)
