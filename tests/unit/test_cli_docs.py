@@ -23,7 +23,8 @@ PAGE = (ROOT / "docs" / "cli.md").read_text()
 
 
 def same(text: str) -> str:
-    """A text without what is made anew in each run: ids, tags, moments."""
+    """A text without what is made anew in each run: ids, tags, moments; and without the usage, which Typer words."""
+    text = re.sub(r"^(Usage:|Try ).*\n", "", text, flags=re.MULTILINE)
     text = re.sub(r"\b(\w+/)[0-9a-f]{6}/1\b", r"\1RUN/1", text)
     return plain(re.sub(r"\b[0-9a-f]{24}\b", "ID", text))
 
