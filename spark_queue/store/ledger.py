@@ -22,6 +22,7 @@ from typing import Any
 from spark_queue.errors import CheckpointError, FencedError, OptionError, StoreError
 from spark_queue.store.base import Store
 from spark_queue.store.facts import Note
+from spark_queue.words import plural
 
 VERSION = 1
 PREFIX = "ledger/"
@@ -143,7 +144,7 @@ def publish(
             if ledger_of(store, sink) != found:
                 continue  # somebody else has just published it
             raise StoreError(
-                f"batch {batch} of sink {sink!r}: {rows} rows were staged and {there} are left: another process "
+                f"batch {batch} of sink {sink!r}: {plural(rows, 'row')} staged, {there:,} left: another process "
                 "discarded some; nothing was published, and the batch can be written again",
                 sink=sink,
                 batch=batch,

@@ -110,6 +110,7 @@ from spark_queue.store.mongodb_documents import (
 )
 from spark_queue.store.mongodb_stages import INTERRUPTED, OWN, STAGED, Stages
 from spark_queue.store.signals import SignallingStore
+from spark_queue.words import plural
 
 T = TypeVar("T")
 
@@ -390,7 +391,7 @@ class MongoStore(SignallingStore):
                 )
             )  # fmt: skip
         else:
-            found.append(Finding("indexes", "good", f"there are, of all {len(queues)} queues"))
+            found.append(Finding("indexes", "good", f"all are there, of {plural(len(queues), 'queue')}"))
         return found
 
     # --- signals ------------------------------------------------------------------------------------------------

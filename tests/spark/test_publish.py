@@ -298,7 +298,7 @@ def test_rows_that_somebody_discarded_are_missed_before_anything_is_visible(any_
     first, second = write.task([attempt(["x"])], 0), write.task([attempt(["y"])], 1)
     with open_store(any_url) as store:
         store.unstage(first.stage)
-    with pytest.raises(StoreError, match="2 rows were staged and 1 are there"):
+    with pytest.raises(StoreError, match="2 rows staged, 1 left"):
         write.commit(first, second)
     assert payloads(any_url, out) == []
     assert batch_in_ledger(any_url, write.query) is None

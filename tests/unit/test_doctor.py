@@ -116,7 +116,7 @@ def test_indexes_that_somebody_dropped(empty_mongodb_url):
 
     with open_store(empty_mongodb_url) as store, MongoClient(empty_mongodb_url) as client:
         store.push("bare", pushes([1]))
-        assert finding("indexes", empty_mongodb_url)[1:3] == ("good", "there are, of all 1 queues")
+        assert finding("indexes", empty_mongodb_url)[1:3] == ("good", "all are there, of 1 queue")
         client.get_default_database()["bare"].drop_indexes()
         state, told = finding("indexes", empty_mongodb_url)[1:3]
         assert state == "worry" and told.startswith("missing for bare: ")
