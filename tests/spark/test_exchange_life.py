@@ -107,7 +107,7 @@ def test_names_that_are_taken_and_names_that_are_not_there(life):
         graph.add("by_delay", life.exchange("ns1/other", life.to("ns1/out")))
     with pytest.raises(GraphError, match="exchange 'new', src: unknown namespace 'ns3'; did you mean 'ns"):
         graph.add("new", Exchange(Place("in", "ns3"), []))
-    with pytest.raises(GraphError, match="it must be 1 to 100 letters, digits"):
+    with pytest.raises(GraphError, match="must be 1 to 100 letters, digits"):
         graph.add("a name", life.exchange("ns1/other"))
     for call in (
         lambda *names: graph.start(life.spark, *names),
