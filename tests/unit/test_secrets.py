@@ -163,7 +163,7 @@ def opens(url):
 def no_secret_in_the_log(caplog):
     caplog.set_level(logging.DEBUG)
     yield
-    check(*caplog.messages)
+    check(*(one.getMessage() for one in caplog.get_records("call")))
 
 
 # --- URLs -----------------------------------------------------------------------------------------------------------

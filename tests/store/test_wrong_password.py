@@ -1,0 +1,55 @@
+"""A server refuses a password, and nothing that is shown has it: errors, tracebacks, logs, the command line."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import traceback
+from urllib.parse import quote, unquote
+
+import pytest
+
+from spark_queue import Queue
+from spark_queue.errors import StoreError
+from spark_queue.events.queue import Events
+from spark_queue.operations import doctor
+from spark_queue.operations.levels import sizes
+from tests.command_line import Run
+
+MARK = "Zqx7Kd"
+PASSWORD = f"{MARK}@:/?#[] %\n'\"é&w=1%40{MARK}"
+
+
+def check(*texts):
+    for text in map(str, texts):
+        assert MARK.lower() not in unquote(text).lower(), text
+
+
+def push(url):
+    with Queue(url, "q") as queue:
+        queue.push(1)
+
+
+def summary(url):
+    with Events(url, "q") as events:
+        events.summary()
+
+
+@pytest.mark.stores(server=True)
+@pytest.mark.every_store
+def test_a_wrong_password_shows_nowhere(url_of, scheme, caplog):
+    caplog.set_level(logging.DEBUG)
+    url = url_of(scheme).replace("://", f"://me:{quote(PASSWORD, safe='')}@")
+    for call in (sizes, push, summary):
+        with pytest.raises(StoreError) as caught:
+            call(url)
+        error = caught.value
+        again = pickle.loads(pickle.dumps(error))
+        check(error, error.facts, again, again.facts, "".join(traceback.format_exception(error)))
+        assert str(error.facts["url"]).startswith(f"{scheme}://me:***@")
+    check(*doctor._database(url))
+    for words in (["size", url, "--json"], ["peek", url, "q"]):
+        done = Run(*words)
+        assert done.code == 1 and "***" in done.err
+        check(done.out, done.err)
+    check(caplog.text, *(vars(one) for one in caplog.records))
