@@ -186,7 +186,7 @@ def _secrets(url: str) -> Iterator[str]:
             yield value
             for part in unquote_plus(value).split(","):  # authMechanismProperties=NAME:secret,…
                 name, colon, secret = part.partition(":")
-                yield secret if colon and re.fullmatch("[A-Z]+(_[A-Z]+)*", name) else part
+                yield from [secret] if colon and re.fullmatch("[A-Z]+(_[A-Z]+)*", name) else [name, secret]
 
 
 def _forms(secret: str) -> Iterator[str]:

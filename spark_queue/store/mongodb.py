@@ -27,6 +27,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,7 +35,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, ClassVar, TypeVar
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote_plus
 
 import pyarrow as pa
 from bson import DatetimeMS, ObjectId
@@ -151,21 +152,19 @@ BAD_VALUE, MAJORITY_NOT_KNOWN_YET, QUERY_PLAN_KILLED, NAMESPACE_EXISTS = 2, 134,
 _inherited: list[MongoClient[Document]] = []
 
 
-#: What is said of options of a URL that may hold a secret.
-REFUSED = "MongoDB's driver does not know one of its options, or not with this value"
-
-
-def _refused(options: Sequence[str], text: str) -> str:
-    """Say which option of a URL the driver refuses, and why: `text` is the driver's, which may not name it."""
+def _refused(options: Sequence[str]) -> str:
+    """Say which option of a URL the driver refuses, and why; an empty text if it is none of them."""
     for number, one in enumerate(options):
         try:
             parse_uri(f"mongodb://host/database?{one}")
-        except (OSError, ValueError, PyMongoError):
+        except (OSError, ValueError, PyMongoError) as error:
             # A raw & in a secret before it makes the rest of that secret look like an option.
             if (name := named(one)) and all(map(is_harmless, options[:number])):
-                return f"its option {name!r}: {text}"
-            return REFUSED
-    return text
+                words = re.findall(r"\w{3,}", unquote_plus(one.partition("=")[2]))
+                quotes = any(word in str(error) for word in words)
+                return f"its option {name!r}: {'its value is malformed' if quotes else error}"
+            return "MongoDB's driver refuses one of its options: check their names and values"
+    return ""
 
 
 class MongoStore(SignallingStore):
@@ -216,16 +215,17 @@ class MongoStore(SignallingStore):
         try:
             database = parse_uri(plain)["database"]
         except (OSError, ValueError, PyMongoError) as error:
-            if isinstance(error, OSError | ConfigurationError) and not isinstance(error, InvalidURI):
-                # With an @ in the query, what looks like an option may be a part of the password.
-                text = REFUSED if "@" in options else _refused(kept, scrub(str(error), address.url))
-                raise OptionError(f"option 'url': {text}", option="url") from None
+            text = ""
+            if "@" not in options:  # else what looks like an option may be a part of the password
+                text = _refused(kept)
+                if not text and isinstance(error, ConfigurationError) and not isinstance(error, InvalidURI):
+                    text = scrub(str(error), address.url)
             # The text of the others may quote a part of the password.
-            raise OptionError(
-                "option 'url': this is no MongoDB URL; write mongodb://user:password@host:port/database?options, "
-                "with special characters of user and password as %40 (@), %3A (:), %2F (/)",
-                option="url",
-            ) from None
+            text = text or (
+                "this is no MongoDB URL; write mongodb://user:password@host:port/database?options, with special "
+                "characters of user and password as %40 (@), %3A (:), %2F (/), %3F (?), %23 (#)"
+            )
+            raise OptionError(f"option 'url': {text}", option="url") from None
         if not database:
             raise OptionError(
                 "option 'url': it names no database; write mongodb://host/database (and ?authSource=admin, if the "
