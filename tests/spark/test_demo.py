@@ -75,7 +75,9 @@ def the_picture_has_the_counts(folder, flights, told):
     (path,) = re.findall(r"^Its picture, with the messages that went along each edge: (.*)$", told, re.M)
     drawn = ElementTree.parse(folder / path).getroot()
     texts = {
-        one.findtext(f"{SVG}title"): re.sub(r"\s", "", "".join(text.text or "" for text in one.iter(f"{SVG}text")))
+        str(one.findtext(f"{SVG}title")): re.sub(
+            r"\s", "", "".join(text.text or "" for text in one.iter(f"{SVG}text"))
+        )
         for one in drawn.iter(f"{SVG}g")
         if one.get("class") in ("node", "edge")
     }
