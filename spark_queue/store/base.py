@@ -71,6 +71,7 @@ from spark_queue.store.facts import (
     meeting,
 )
 from spark_queue.store.pauses import KNOWN, Pauses
+from spark_queue.words import plural
 
 T = TypeVar("T")
 
@@ -911,7 +912,7 @@ def set_layout(store: Store, queue: str, layout: Buckets | None) -> None:
 def refused(queue: str, batch: pa.RecordBatch, wrong: Mapping[int, str]) -> MessageError:
     """The error for rows of a batch that cannot become messages: it names the first by id, and counts the rest."""
     row, rule = next(iter(wrong.items()))
-    rest = f" (and {len(wrong) - 1} more rows)" if len(wrong) > 1 else ""
+    rest = f" (and {plural(len(wrong) - 1, 'more row')})" if len(wrong) > 1 else ""
     id = batch.column("id")[row].as_py()
     return MessageError(
         f"queue {queue!r}, row with id {id!r}: {rule}{rest}; nothing of this batch was pushed",
