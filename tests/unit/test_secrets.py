@@ -260,7 +260,9 @@ def test_a_url_in_the_wrong_option_does_not_show(urls, role):
 
 
 @settings(max_examples=200)
-@example(urls=[f"mongodb://user:12?{ONE}=x@host/db", f"mongodb://h/db?authMechanismProperties=SERVICE_NAME:b,{ONE}:x"])
+@example(
+    urls=[f"mongodb://user:12?{ONE}=x@host/db", f"mongodb://h/db?authMechanismProperties=SERVICE_NAME:b,{ONE}:x"]
+)
 @example(urls=[f"mongodb://h/db?authMechanismProperties=SERVICE_NAME:b&{ONE}=x"])
 @given(urls=urls(*ANYWHERE, step=20))
 def test_stores_show_no_secret(urls):
