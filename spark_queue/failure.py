@@ -1,7 +1,7 @@
 """What made a job or a query of Spark's fail, out of all that Spark says about it.
 
-Spark hands on an exception of a Python process as the text of its traceback, somewhere among its own: in the message,
-behind `Caused by`, or in the exception that is the cause of another.
+Spark hands on an exception of a Python process as text, somewhere among its own: as a traceback or as its last line
+alone (see `spark/sentence.py`), in the message, behind `Caused by`, or in the exception that is the cause of another.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from spark_queue import errors
 from spark_queue.errors import CheckpointError, QueueError, UsageError
 
-_OURS = re.compile(r"^(?:\w+: )?spark_queue\.errors\.(\w+): (.*)", re.MULTILINE)
+_OURS = re.compile(r"(?:^(?:\w+: )?|: )spark_queue\.errors\.(\w+): (.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 _PYTHON = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)", re.MULTILINE)
 _JAVA = re.compile(r"^Caused by: [\w.$]+: (.*)", re.MULTILINE)
 

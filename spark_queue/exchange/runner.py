@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Any, Literal, Self
 
 import networkx as nx
@@ -107,6 +108,7 @@ class ExchangeGraph:
         with self._lock:
             chosen = [one for one in self._chosen(names) if not one.alive]
             queries = self._queries(spark, chosen, available_now=available_now)
+            self._make_known(chosen)
             for one in chosen:
                 one.begin()
                 one.start(queries[one.name], self._pause, self._longest, restarts)
@@ -126,6 +128,7 @@ class ExchangeGraph:
                 if one.alive:
                     raise GraphError(f"exchange {one.name!r} runs: stop it before it is drained", exchange=one.name)
             queries = self._queries(spark, chosen, available_now=True)
+            self._make_known(chosen)
             for one in chosen:
                 one.begin()
         going = chosen
@@ -144,6 +147,17 @@ class ExchangeGraph:
             going = [one for one in chosen if fed.intersection(map(str, one.step.sources))]
         for one in chosen:
             one.finish()
+
+    def _make_known(self, chosen: Iterable[_Running]) -> None:
+        """Let the queues that these steps write exist, so that no reader of one warns that it is missing."""
+        written = {place for one in chosen for place in _written(one.step)}
+        for url, places in groupby(sorted(written, key=self._url_of), key=self._url_of):
+            with open_store(url) as store:
+                for place in places:
+                    store.count(place.queue)
+
+    def _url_of(self, place: Place) -> str:
+        return self.graph.namespaces[place.ns].url
 
     def _pushed(self, one: Status) -> Counter[str]:
         """What an exchange has pushed, by queue: what it could not route, too."""

@@ -12,6 +12,7 @@ from spark_queue import GraphError
 from spark_queue.exchange.runner import ExchangeGraph
 from spark_queue.graph import NO_ROUTE, TOO_MANY_HOPS, Consumer, Exchange, Graph, Namespace, Place
 from spark_queue.statistics import counted
+from spark_queue.store import open_store
 from spark_queue.store.conformance_waiting import until
 from tests.chaos.servers import PASSWORD, Server
 from tests.services import ServiceError
@@ -184,6 +185,19 @@ def test_a_drain_takes_up_what_was_held_when_its_exchange_was_stopped(life):
     assert life.payloads("ns1/out") == [*range(5)]
 
 
+def test_queues_that_a_graph_writes_exist_before_its_readers_look_for_them(life):
+    graph = life.graph(
+        {
+            "a": life.exchange("ns1/in_a", life.to("ns1/between")),
+            "b": life.exchange("ns1/between", life.to("ns2/out_b")),
+        }
+    )
+    graph.drain(life.spark)
+    for ns, queue, there in (("ns1", "between", True), ("ns2", "out_b", True), ("ns1", "in_a", False)):
+        with open_store(life.urls[ns], create=False) as store:
+            assert store.exists(life.place(f"{ns}/{queue}").queue) is there, queue
+
+
 def test_what_runs_cannot_be_drained_and_others_that_run_do_not_keep_a_drain_waiting(life):
     graph = life.graph(
         {"a": life.exchange("ns1/in_a", life.to("ns1/out_a")), "b": life.exchange("ns1/in_b", life.to("ns1/out_b"))}
@@ -333,7 +347,7 @@ def test_all_that_its_databases_forbid_is_told_before_anything_starts(life):
         ("exchange 'bad', destination 1, set.headers.n: it must be computed from one message alone", "count(1)"),
         ("exchange 'bad', destination 2: ", "cannot name a queue: the name of a MongoDB collection has no $"),
         ("exchange 'bad', src: 'qqq", "cannot name a queue: 1 to 200 bytes"),
-        ("exchange 'odd', src: option 'url': 'redis://h:port/0' has a malformed host or port", "redis://"),
+        ("exchange 'odd', src: option 'url': 'redis://…' has a malformed host or port", "redis://"),
         ("exchange 'worse', destination 1: option 'url': no store for nosql://", "known are sqlite://"),
         ("exchange 'worse', src: unknown option 'maxTrys'", "did you mean 'maxTries'?"),
     ]

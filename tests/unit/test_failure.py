@@ -20,6 +20,14 @@ STREAM = (
             "…\nTraceback …\nspark_queue.errors.SchemaError: no column 'x'\n\n\tat org.apache…",
             Failure("no column 'x'", SchemaError),
         ),
+        (
+            STREAM.format("[PYTHON_X] Failed when it did: spark_queue.errors.CheckpointError: of another queue\n"),
+            Failure("of another queue", CheckpointError),
+        ),
+        (
+            "[PYTHON_X] Failed to do it: spark_queue.errors.SchemaError: no column 'x' SQLSTATE: 38000",
+            Failure("no column 'x'", SchemaError),
+        ),
         ("job aborted\nspark_queue.errors.MessageError: row 'a': bad", Failure("row 'a': bad", MessageError)),
         ("\n[FAILED] it did\n\tat x\nCaused by: a.B: first\nCaused by: a.C$D: c", Failure("[FAILED] it did: c")),
         ("An error occurred while calling o7.save.\n: org.x.Y: [A] why\n\tat x", Failure("[A] why")),
