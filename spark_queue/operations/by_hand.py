@@ -294,14 +294,14 @@ def _reserve(
     store: Store, queue: str, tag: str, limit: int, lease: float | None, timeout: float | None
 ) -> list[Message]:
     end = float("inf") if timeout is None else time.monotonic() + timeout
-    looked = False
+    looked = timeout == 0  # whoever does not wait is not told that a message is waited for
     while not store.reserve(queue, tag, limit, lease=None if lease is None else round(lease * 1000)):
-        left = end - time.monotonic()
-        if left <= 0:
-            return []
         if not looked:
             expect(store, queue, fail=False)
             looked = True
+        left = end - time.monotonic()
+        if left <= 0:
+            return []
         store.wait(queue, round(min(left, 60) * 1000))
     return list(_held(store, queue, tag))
 

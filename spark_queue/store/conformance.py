@@ -1138,7 +1138,7 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
             assert sorted(ids_of(store.peek(queue, [condition], view="history"))) == wanted, condition
         both = [Condition("consumer", "=", "b"), Condition("id", "in", tuple(ids[3:]))]
         assert sorted(ids_of(store.peek(queue, both, view="history", limit=9))) == ids[3:5]
-        with pytest.raises(OptionError, match="'consumer' is told by the history only"):
+        with pytest.raises(OptionError, match="only the history has a column 'consumer'"):
             list(store.peek(queue, both))
 
     # --- housekeeping -------------------------------------------------------------------------------------------

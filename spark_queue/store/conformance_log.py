@@ -173,7 +173,7 @@ class LogContract:
             assert one.trim(0) == 0
         assert store.sizes(queue).total == 5
         assert read(one, one.first())[0] == late
-        with pytest.raises(CheckpointError, match=r"40 messages from position 0 on were removed.*failOnDataLoss"):
+        with pytest.raises(CheckpointError, match=r"40 messages removed from position 0 on.*failOnDataLoss"):
             one.ahead(start, 10)
         lossy = Log(peer, queue, lossy=True)
         assert read(lossy, start)[0] == late

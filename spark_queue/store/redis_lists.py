@@ -233,8 +233,8 @@ class RfqStore(ListStore):
     # --- what rfq's own tools do --------------------------------------------------------------------------------
 
     def topics(self) -> list[str]:
-        """The same as `queues`."""
-        return self.queues()
+        """Return the topics that hold messages, sorted: rfq knows no others."""
+        return sorted(self._attempt(self._queues))
 
     def listq(self, queue: str, which: Literal["backlog", "nextlog"]) -> list[str]:
         """The ids of what waits or of what was taken, the newest first."""

@@ -325,12 +325,12 @@ def test_an_exchange_with_one_destination_in_the_same_collection_moves(shared, s
 @pytest.mark.parametrize(
     ("facts", "told"),
     [
-        ({"to": "1"}, "there are fewer than two"),
-        ({"dst": [Place("b", "air"), Place("c", "air")]}, "it chooses among the destinations"),
-        ({"process": len, "drop": "true"}, "`process` tells this"),
+        ({"to": "1"}, "the link has fewer than two"),
+        ({"dst": [Place("b", "air"), Place("c", "air")]}, "it chooses among several destinations"),
+        ({"process": len, "drop": "true"}, "give either this or `process`"),
         ({"process": "no.such:module"}, "No module named 'no'"),
-        ({"dst": [], "set": {"payload": "1"}}, "nothing goes on from here"),
-        ({"dst": [Place("a", "air")]}, "it is the source"),
+        ({"dst": [], "set": {"payload": "1"}}, "the link has no destination"),
+        ({"dst": [Place("a", "air")]}, "this is the source of the link"),
         ({"dst": [Place("b", "other")]}, "within one namespace"),
         ({"drop": "1"}, "must be BOOLEAN"),
         ({"drop": "payload:a::int +"}, "drop"),

@@ -53,13 +53,14 @@ def test_a_queue_that_does_not_exist_is_an_error_with_the_nearest_name(url, stor
 
 
 @pytest.mark.parametrize("take", [by_hand.pop, by_hand.reserve])
-def test_who_takes_from_a_queue_that_does_not_exist_is_warned(url, store, name, caplog, take):
+def test_who_waits_for_a_queue_that_does_not_exist_is_warned(url, store, name, caplog, take):
     store.count(name)
     store.write_counts()
     args = (lambda found: None,) if take is by_hand.pop else ()
-    take(url, name, *args)
+    take(url, name, *args, timeout=0.01)
+    take(url, name[:-1], *args, timeout=0)
     assert not caplog.messages
-    take(url, name[:-1], *args)
+    take(url, name[:-1], *args, timeout=0.01)
     (warning,) = caplog.messages
     assert f"queue '{name[:-1]}' does not exist" in warning and f"did you mean '{name}'" in warning
 
