@@ -13,6 +13,7 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 from nbformat import NotebookNode, v4
+from traitlets.config import Config
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -54,8 +55,12 @@ def run(made: NotebookNode, folder: Path) -> None:
     path = os.pathsep.join(filter(None, [str(FOLDER.parent), env.get("PYTHONPATH")]))
     env |= {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": path, "NOTEBOOK_FOLDER": str(folder)}
     env |= {"TMPDIR": str(folder), "IPYTHONDIR": str(folder / "ipython")}  # leave nothing, and use nobody's settings
-    client = NotebookClient(made, timeout=TIMEOUT, resources={"metadata": {"path": str(folder)}}, record_timing=False)
-    client.execute(env=env)
+    resources = {"metadata": {"path": str(folder)}}
+    # With TCP, another program may take a port that was chosen. The path of a socket must be short.
+    with tempfile.TemporaryDirectory(prefix="kernel-") as sockets:
+        config = Config(KernelManager={"transport": "ipc", "ip": f"{sockets}/ipc"})
+        client = NotebookClient(made, config=config, timeout=TIMEOUT, resources=resources, record_timing=False)
+        client.execute(env=env)
 
 
 def tidy(made: NotebookNode) -> None:
