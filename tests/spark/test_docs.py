@@ -16,6 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from pymongo import MongoClient
 
+from spark_queue import Queue
+
 ROOT = Path(__file__).parents[2]
 #: Pages with programs, but for one that needs no Spark: see unit/test_client_docs.py.
 PAGES = [
@@ -71,7 +73,8 @@ def test_the_snippets_of_a_page_run(page, tmp_path, served):
     assert done.returncode == 0, done.stderr[-3000:]
     if page.name == "tutorial.md":
         assert "UA" in done.stdout and (tmp_path / "out" / "departures").is_dir()
-        assert "dead=0" in done.stdout
+        with Queue(f"sqlite:///{tmp_path}/queues.db", "departures") as queue:
+            assert (queue.sizes().scheduled, queue.sizes().total) == (1, 1), "the late flight is tried again later"
     if page.name == "history.md":
         told = [line.split(" ", 1) for line in done.stdout.splitlines() if line[:2] in ("5 ", "0 ", "1 ")]
         assert [number for number, _ in told] == ["5", "5", "0", "1"], done.stdout
