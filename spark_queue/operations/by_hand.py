@@ -294,7 +294,7 @@ def _reserve(
     store: Store, queue: str, tag: str, limit: int, lease: float | None, timeout: float | None
 ) -> list[Message]:
     end = float("inf") if timeout is None else time.monotonic() + timeout
-    looked = timeout == 0  # whoever does not wait is not told that a message is waited for
+    looked = timeout == 0  # a call that does not wait must not say that it waits
     while not store.reserve(queue, tag, limit, lease=None if lease is None else round(lease * 1000)):
         if not looked:
             expect(store, queue, fail=False)

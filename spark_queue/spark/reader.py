@@ -16,6 +16,7 @@ from spark_queue.options import QueueOptions
 from spark_queue.spark.carried import Carried
 from spark_queue.spark.schema import shaper
 from spark_queue.spark.sentence import sentence_first
+from spark_queue.spark.worker import program
 from spark_queue.store import open_store
 from spark_queue.store.existence import check_exists, exists
 from spark_queue.store.facts import Condition, View
@@ -45,8 +46,7 @@ def snapshot_reader(options: QueueOptions, schema: StructType) -> SnapshotReader
     Spark refuses a reader that takes filters unless its configuration lets it hand them over (which is not the
     default), so only the worker that does so gets one.
     """
-    main = getattr(sys.modules["__main__"], "__spec__", None)
-    pushed = _PUSHDOWN_WORKER in sys.modules or (main is not None and main.name == _PUSHDOWN_WORKER)
+    pushed = _PUSHDOWN_WORKER in sys.modules or program() == _PUSHDOWN_WORKER
     return FilteringReader(options, schema) if pushed else SnapshotReader(options, schema)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import GeneratorType
 from typing import Any, TypeVar
 
 from spark_queue.errors import QueueError
+from spark_queue.spark.worker import program
 
 T = TypeVar("T")
 
@@ -58,8 +58,7 @@ def _brief() -> Iterator[None]:
     try:
         yield
     except QueueError:
-        main = getattr(sys.modules["__main__"], "__spec__", None)
-        if main is not None and main.name.startswith("pyspark."):  # a worker, which ends with this error
+        if program().startswith("pyspark."):  # a worker, which ends with this error
             log.debug("the traceback that is not shown:", exc_info=True)
             os.environ[_HIDE] = "1"
         raise

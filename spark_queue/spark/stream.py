@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -25,6 +24,7 @@ from spark_queue.spark.limits import SupportsTriggerAvailableNow, most_of
 from spark_queue.spark.schema import joiner, shaper
 from spark_queue.spark.sentence import sentence_first
 from spark_queue.spark.share import Rows, Share, fetched, side_by_side
+from spark_queue.spark.worker import program
 
 
 class Planner(Protocol):
@@ -83,8 +83,7 @@ class QueueStream(Carried, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _consumer(self) -> Planner:
         if self._running is None:
             self._running = self._made()
-            spec = getattr(sys.modules["__main__"], "__spec__", None)
-            if spec is not None and spec.name == _READER_PROCESS:
+            if program() == _READER_PROCESS:
                 signal.signal(signal.SIGTERM, self._on_signal)
         return self._running
 

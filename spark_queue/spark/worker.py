@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import cache
 from types import TracebackType
+
+
+def program() -> str:
+    """Return the module that this process runs (`python -m`), such as one of Spark's workers; empty for a script."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return "" if spec is None else str(spec.name)
 
 
 @cache

@@ -897,6 +897,8 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         assert queue in store.queues()
         listed = store.queues()
         assert listed == sorted(listed)
+        store.drop(queue)
+        assert queue not in store.queues()
 
     def test_a_queue_exists_from_its_first_message_until_it_is_dropped(
         self, store: Store, peer: Store, queue: str

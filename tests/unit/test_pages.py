@@ -30,7 +30,7 @@ def test_links_lead_somewhere(page):
 def test_commands_exist(page):
     makefile, text = (ROOT / "Makefile").read_text(), page.read_text()
     for target in re.findall(r"^(?:\$ |    )make ([\w-]+)", text, re.MULTILINE):
-        assert re.search(rf"^{target}:|: {target}\b|\b{target} .*:", makefile, re.MULTILINE), target
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
     for job in re.findall(r"\b(jobs/\w+\.py)", text):
         assert (ROOT / job).exists(), job
 
