@@ -32,9 +32,9 @@ if importlib.util.find_spec("spark_queue") is None and not SUBMITTED:  # not ins
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), _root]))  # for workers
 
 try:
-    from spark_queue.address import masked_in
     from spark_queue.errors import StoreError, UsageError, near
     from spark_queue.failure import failure_of
+    from spark_queue.masking import masked_in
     from spark_queue.options import QueueOptions, Role, duration
     from spark_queue.store import open_store, usable
     from spark_queue.store.facts import Sizes

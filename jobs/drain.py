@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import _job as job
 
-from spark_queue.address import mask
 from spark_queue.errors import UsageError, near
+from spark_queue.masking import mask
 from spark_queue.options import QueueOptions
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import _job as job
 
-from spark_queue.address import mask
 from spark_queue.events import Events
 from spark_queue.events.files import declared_in
 from spark_queue.graph_file import unreadable
+from spark_queue.masking import mask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import _job as job
 
-from spark_queue.address import mask
 from spark_queue.errors import UsageError, near
+from spark_queue.masking import mask
 from spark_queue.options import EXACTLY_ONCE
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from spark_queue.buckets import Buckets
     from spark_queue.client import Queue, QueueSizes
     from spark_queue.errors import (
+        AccessDenied,
         CheckpointError,
         DriverMissing,
         FencedError,
@@ -55,6 +56,7 @@ _HOME = {
     "Buckets": "buckets",
     "Queue": "client",
     "QueueSizes": "client",
+    "AccessDenied": "errors",
     "CheckpointError": "errors",
     "DriverMissing": "errors",
     "FencedError": "errors",
@@ -95,6 +97,7 @@ _HOME = {
 }
 
 __all__ = [
+    "AccessDenied",
     "Buckets",
     "CheckpointError",
     "DriverMissing",

@@ -11,8 +11,8 @@ from functools import wraps
 from inspect import signature
 from typing import Any, ParamSpec, TypeVar
 
-from spark_queue.address import quoted
 from spark_queue.errors import MessageError, OptionError, near
+from spark_queue.masking import quoted
 from spark_queue.message import dump_json
 from spark_queue.words import plural
 

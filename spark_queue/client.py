@@ -28,6 +28,7 @@ from spark_queue.call_mistakes import check_count, check_seconds, keywords_check
 from spark_queue.errors import MessageError, OptionError
 from spark_queue.message import Json, Message, messages, new_id_array, pushes
 from spark_queue.options import name_of_holder
+from spark_queue.queue_names import dead_letter_queue as usual
 from spark_queue.store import open_store
 from spark_queue.store.apart import compact
 from spark_queue.store.base import Store, layout_of
@@ -88,7 +89,7 @@ class Queue:
         if layout is not None:
             self.store.layout = layout
         self.name = queue
-        self.dead_name = dead_letter_queue or f"{queue}.dead"
+        self.dead_name = dead_letter_queue or usual(queue)
         self.store.check_queue(queue)
         self.store.check_queue(self.dead_name)
         self.consumer = consumer or f"py-{uuid.uuid4().hex[:12]}"

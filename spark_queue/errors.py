@@ -78,6 +78,10 @@ class StoreError(QueueError):
     """The database refused the operation."""
 
 
+class AccessDenied(StoreError):
+    """The database knows the user of the URL, who may not do this."""
+
+
 class StoreUnavailable(StoreError):
     """The database cannot be reached."""
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
-from spark_queue.address import quoted, shown_as
 from spark_queue.errors import GraphError, near
 from spark_queue.graph_parts import Origin, Path
+from spark_queue.masking import quoted, shown_as
 from spark_queue.words import plural
 
 #: What the steps of a graph are called, by where they are declared.

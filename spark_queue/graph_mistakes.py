@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from spark_queue.address import quoted, shown_as
 from spark_queue.errors import near
 from spark_queue.file_mistakes import KINDS as KINDS
 from spark_queue.file_mistakes import Mistake as Mistake
@@ -28,6 +27,7 @@ from spark_queue.graph import (
     Retry,
 )
 from spark_queue.graph_parts import Consumer, Namespace, Origin, Path, Place, place_of
+from spark_queue.masking import quoted, shown_as
 from spark_queue.options import AT_MOST_ONCE
 from spark_queue.processor import Input, Processor, bound
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from spark_queue.address import quoted
 from spark_queue.errors import near
+from spark_queue.masking import quoted
 
 #: How the messages of several inputs become rows: each row has one of every input, or a batch has those of one input.
 ZIP, ALTS = "zip", "alts"

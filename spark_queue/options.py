@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
-from spark_queue.address import HIDDEN, Address, mask, quoted, shown_as
+from spark_queue.address import Address
 from spark_queue.buckets import LARGEST, Buckets, Layout
 from spark_queue.errors import OptionError, near
 from spark_queue.inputs import ALTS, LOG, QUEUE, ZIP, Input, check_apart, parse_inputs
+from spark_queue.masking import HIDDEN, mask, quoted, shown_as
+from spark_queue.queue_names import dead_letter_queue
 
 #: What a DataFrame made with `format("queue")` does.
 Role = Literal["stream", "snapshot", "push", "settle"]
@@ -423,7 +425,7 @@ class QueueOptions:
 
     def dead(self, queue: str) -> str:
         """The dead-letter queue of `queue`."""
-        return self.dead_letter_queue or f"{queue}.dead"
+        return self.dead_letter_queue or dead_letter_queue(queue)
 
 
 def _resolve_inputs(chosen: dict[str, Any], roles: tuple[Role, ...]) -> None:

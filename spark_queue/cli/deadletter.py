@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from spark_queue.cli.late import operations
 from spark_queue.cli.parse import Command, Ids, Json, Url, app, argument, flag, group, moment, option
 from spark_queue.cli.show import LONG, Progressing, cut, dumped, listed, say, show, tell
+from spark_queue.queue_names import dead_letter_queue
 from spark_queue.words import plural
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def _letter(one: DeadLetter) -> Sequence[object]:
 
 
 def _no_letters(url: str, queue: str | None, dead: str | None) -> None:
-    name = dead or f"{queue}.dead"
+    name = dead or dead_letter_queue(str(queue))
     say(f"no dead letters of this kind in {name}{operations.suggest(url, dead or queue or '')}")
 
 
@@ -84,7 +85,7 @@ def deadletter_redrive(
     Their tries start at 0.
     """
     filters = operations.Filters(dead=dead, ids=id, reason=reason, since=since, until=until, limit=limit)
-    name = dead or f"{queue}.dead"
+    name = dead or dead_letter_queue(str(queue))
     with Redriving() as seen:
         moved = operations.redrive(
             url, queue, to=to, create=create, rate=rate, dry_run=dry_run, progress=seen.step, **filters

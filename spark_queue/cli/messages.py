@@ -33,6 +33,7 @@ from spark_queue.cli.parse import (
 )
 from spark_queue.cli.show import Progressing, cut, dumped, line, say, show, table, tell
 from spark_queue.errors import UsageError, unreadable
+from spark_queue.queue_names import dead_letter_queue
 from spark_queue.words import plural
 
 if TYPE_CHECKING:
@@ -300,7 +301,7 @@ def rollback(
     if json:
         tell({"queue": queue, "tag": tag, "rolled_back": given, "dead": buried})
     else:
-        grave = f", {plural(buried, 'dead letter')} to {dead or f'{queue}.dead'}" if buried else ""
+        grave = f", {plural(buried, 'dead letter')} to {dead or dead_letter_queue(queue)}" if buried else ""
         show(f"{plural(given, 'message')} of {queue} rolled back{grave}")
     complain(given + buried, queue, tag, ids)
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from spark_queue.errors import MessageError, OptionError, UsageError, near
+from spark_queue.errors import MessageError, OptionError, StoreError, UsageError, near
 from spark_queue.message import (
     LATEST,
     PUSHES,
@@ -33,6 +33,7 @@ from spark_queue.message import (
 )
 from spark_queue.operations.common import opened
 from spark_queue.operations.held import check_free
+from spark_queue.queue_names import dead_letter_queue
 from spark_queue.store import open_store
 from spark_queue.store.base import PAGE_ROWS, Store
 from spark_queue.store.existence import check_exists, expect
@@ -334,13 +335,15 @@ def pop(
         for sequence in itertools.count(1):
             step = STEP if limit is None else min(STEP, limit - done)
             tag = f"{run}/{sequence}"
+            found: list[Message] = []
             try:
                 found = _reserve(store, queue, tag, step, 120.0, timeout) if step else []
                 if found:
                     take(found)
                     done += store.commit(queue, tag)
-            except BaseException:
-                store.rollback(queue, tag, failed=False)
+            except BaseException as error:
+                if found or not isinstance(error, StoreError):  # one that was refused holds none
+                    store.rollback(queue, tag, failed=False)
                 raise
             if not found:
                 break
@@ -379,7 +382,7 @@ def rollback(
         _check_settled(store, queue, tag)
         if max_tries is not None and max_tries < 1:
             raise OptionError(f"max_tries must be 1 or more, not {max_tries}", option="maxTries")
-        grave = dead or f"{queue}.dead"
+        grave = dead or dead_letter_queue(queue)
         store.check_queue(grave)
         which = None if ids is None else list(ids)
         return give_back(store, queue, tag, which, delay=round(delay * 1000), max_tries=max_tries, dead=grave)

@@ -20,6 +20,7 @@ from spark_queue.message import (
     header_dicts,
 )
 from spark_queue.operations.common import ERROR, Moment, absolute, checked_limit, opened
+from spark_queue.queue_names import dead_letter_queue
 from spark_queue.store.base import Store
 from spark_queue.store.existence import check_exists
 from spark_queue.store.facts import Condition
@@ -170,7 +171,7 @@ class _Search:
             if name is not None:
                 store.check_queue(name)
         return cls(
-            dead or f"{queue}.dead",
+            dead or dead_letter_queue(str(queue)),
             queue if dead else None,
             None if ids is None else tuple([ids] if isinstance(ids, str) else ids),
             (filters.get("reason") or "").lower() or None,

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 
-from spark_queue.address import mask
 from spark_queue.errors import QueueError, UsageError
+from spark_queue.masking import mask
 from spark_queue.operations.common import opened
 from spark_queue.operations.logs import kept
 from spark_queue.store import STORES

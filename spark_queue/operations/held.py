@@ -10,6 +10,7 @@ from spark_queue.message import (
     LATEST,
 )
 from spark_queue.operations.common import moment_of, opened
+from spark_queue.queue_names import source_queue
 from spark_queue.store.base import Store
 from spark_queue.store.existence import check_exists, known_queues
 from spark_queue.store.facts import Reservation, check_tag
@@ -147,6 +148,6 @@ def suggest(url: str, queue: str, tag: str | None = None) -> str:
     with opened(url) as store:
         if tag is None:
             known = known_queues(store)
-            return "" if queue in known else near(queue, known | {name.removesuffix(".dead") for name in known})
+            return "" if queue in known else near(queue, known | {source_queue(name) for name in known})
         paths = [one.tag.split("/") for one in store.reservations(queue)]
         return near(tag, {"/".join(path[:depth]) for path in paths for depth in range(1, len(path) + 1)})

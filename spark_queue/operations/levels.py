@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_queue.errors import OptionError, QueueError
 from spark_queue.operations.common import moment_of, opened
+from spark_queue.queue_names import dead_letter_queue, is_dead_letter_queue
 from spark_queue.store.base import Store
 from spark_queue.store.existence import check_exists
 from spark_queue.store.facts import Sizes
@@ -78,7 +79,7 @@ def _levels(store: Store, queues: Sequence[str]) -> list[Level]:
 
 def _level(store: Store, queue: str) -> Level:
     own = store.sizes(queue)
-    dead = 0 if queue.endswith(".dead") else store.sizes(f"{queue}.dead").total
+    dead = 0 if is_dead_letter_queue(queue) else store.sizes(dead_letter_queue(queue)).total
     oldest = None if own.oldest_ready_age is None else own.oldest_ready_age / 1000
     paused = getattr(store, "paused", lambda _: False)
     log = retained(store, queue)

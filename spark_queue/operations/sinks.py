@@ -6,8 +6,8 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-from spark_queue.address import mask
 from spark_queue.errors import FencedError, OptionError, UsageError, near
+from spark_queue.masking import mask
 from spark_queue.operations.common import (
     opened,
 )

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 from fastapi import Query, Request
 from starlette.responses import Response
 
-from spark_queue.address import mask
 from spark_queue.errors import OptionError
+from spark_queue.masking import mask
 from spark_queue.rest.bodies import alone, answer, body_of, headers_of, moment, payload_of, pushed
 from spark_queue.rest.handles import held_by, new_tag
 from spark_queue.rest.metrics import facts_of, queues_of

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from spark_queue.address import mask
 from spark_queue.errors import FencedError, StoreError
+from spark_queue.masking import mask
 from spark_queue.options import QueueOptions
 from spark_queue.store import open_store
 from spark_queue.store.base import Store

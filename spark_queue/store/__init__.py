@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from importlib import import_module
 
-from spark_queue.address import Address, scheme_of
+from spark_queue.address import Address
 from spark_queue.errors import DriverMissing, OptionError, near
 from spark_queue.inputs import LOG
+from spark_queue.masking import scheme_of
 from spark_queue.options import BUCKET, SINGLE, QueueOptions
 from spark_queue.store.base import Store
 

@@ -39,7 +39,7 @@ import pyarrow as pa
 import tenacity
 
 from spark_queue.buckets import Buckets, Layout, Record, expanded, packed
-from spark_queue.errors import MessageError, OptionError, StoreError, StoreUnavailable
+from spark_queue.errors import AccessDenied, MessageError, OptionError, StoreUnavailable
 from spark_queue.message import (
     HISTORY,
     LATEST,
@@ -823,9 +823,7 @@ class Store(ABC):
         self._pauses.forget(queue)
         try:
             self._attempt(self._forget, queue)
-        except StoreUnavailable:
-            raise
-        except StoreError as error:  # who may not touch statistics may drop queues all the same
+        except AccessDenied as error:  # who may not touch statistics may drop queues all the same
             log.warning("the statistics of %r stay: %s", queue, error)
 
     @abstractmethod

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 
-from spark_queue.address import mask
 from spark_queue.errors import OptionError, near
+from spark_queue.masking import mask, quoted
+from spark_queue.queue_names import is_dead_letter_queue, source_queue
 from spark_queue.store.base import Store
 from spark_queue.store.owner import consumers
 
 log = logging.getLogger(__name__)
-
-#: What the name of the usual dead-letter queue of a queue ends with.
-DEAD = ".dead"
 
 
 def known_queues(store: Store) -> set[str]:
@@ -29,7 +27,7 @@ def exists(store: Store, queue: str) -> bool:
     return (
         store.exists(queue)
         or any(consumers(store, queue))
-        or (queue.endswith(DEAD) and exists(store, queue.removesuffix(DEAD)))
+        or (is_dead_letter_queue(queue) and exists(store, source_queue(queue)))
     )
 
 
@@ -50,5 +48,5 @@ def expect(store: Store, queue: str, *, fail: bool) -> None:
 def _missing(store: Store, queue: str, more: str) -> str:
     """Return what is said about a queue that does not exist, with names like it."""
     hint = near(queue, known_queues(store))
-    sentence = store.missing_database() or f"queue {queue!r} does not exist in {mask(store.url)}{hint}"
+    sentence = store.missing_database() or f"queue {quoted(queue)} does not exist in {mask(store.url)}{hint}"
     return f"{sentence}{'' if sentence.endswith('?') else '.'} {more}" if more else sentence

@@ -57,9 +57,10 @@ from pymongo.read_concern import ReadConcern
 from pymongo.uri_parser import parse_uri
 
 from spark_queue import message
-from spark_queue.address import Address, harmless_cause, is_harmless, mask, named, scrub
+from spark_queue.address import Address
 from spark_queue.buckets import Record, fitting, is_bucket
-from spark_queue.errors import OptionError, StoreError, StoreUnavailable
+from spark_queue.errors import AccessDenied, OptionError, StoreError, StoreUnavailable
+from spark_queue.masking import harmless_cause, is_harmless, mask, named, scrub
 from spark_queue.store.base import PAGE_ROWS, refused
 from spark_queue.store.bson_json import CODEC
 from spark_queue.store.counters import Counts, Statistics
@@ -347,12 +348,13 @@ class MongoStore(SignallingStore):
             or code == QUERY_PLAN_KILLED  # somebody dropped the queue while we looked
         ):
             return StoreUnavailable(f"{shown}: {text}", url=shown)
+        if code == UNAUTHORIZED:
+            return AccessDenied(f"{shown}: {text}: the user needs the role readWrite on this database", url=shown)
         hint = {
             AUTHENTICATION_FAILED: ": check user, password, and authSource, the database in which the user was made",
             ATLAS_ERROR: ": check user and password",
-            UNAUTHORIZED: ": the user needs the role readWrite on this database",
         }.get(code or 0, "")
-        return StoreError(f"{shown}: {text}{hint}", url=shown)
+        return StoreError(f"{shown}: {text.rstrip('.')}{hint}", url=shown)
 
     def _hello(self) -> tuple[int, bool]:
         """The server's time, and whether there are transactions."""

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from spark_queue.errors import StoreError, StoreUnavailable
+from spark_queue.errors import AccessDenied
 
 #: Seconds for which the flag is believed; and for which a queue is taken for running whose flag cannot be read.
 KNOWN, UNREADABLE = 0.25, 60.0
@@ -37,7 +37,7 @@ class Pauses:
     def paused(self, queue: str, known: float = KNOWN) -> bool:
         """Whether the queue is paused, as known so many seconds ago at most.
 
-        One whose flag may not be read is not, and the log says so. Raises `StoreUnavailable`.
+        One whose flag this user may not read is not, and the log says so. Raises `StoreError`.
         """
         found = self._known.get(queue)
         now = time.monotonic()
@@ -45,9 +45,7 @@ class Pauses:
             return found[0]
         try:
             told = self._ask(queue), now
-        except StoreUnavailable:
-            raise
-        except StoreError as error:
+        except AccessDenied as error:
             log.warning("whether %r is paused cannot be read, so it is taken for running: %s", queue, error)
             told = False, now + UNREADABLE
         if self._known.get(queue) is found:  # else a signal has told something newer

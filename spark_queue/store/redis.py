@@ -42,10 +42,11 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from spark_queue import message
-from spark_queue.address import Address, harmless_cause, mask, named, scrub
+from spark_queue.address import Address
 from spark_queue.buckets import Record, is_bucket
-from spark_queue.errors import OptionError, StoreError, StoreUnavailable, near
+from spark_queue.errors import AccessDenied, OptionError, StoreError, StoreUnavailable, near
 from spark_queue.groups import grouped
+from spark_queue.masking import harmless_cause, mask, named, scrub
 from spark_queue.store.base import PAGE_BYTES, PAGE_ROWS
 from spark_queue.store.counters import Counts, Statistics
 from spark_queue.store.facts import (
@@ -197,10 +198,10 @@ class RedisStore(SignallingStore):
 
     def _told(self, error: Exception) -> StoreError:
         shown, text = mask(self.url), scrub(str(error), self.url)
-        denied = (redis.AuthenticationError, redis.exceptions.AuthorizationError, redis.exceptions.NoPermissionError)
-        if isinstance(error, denied) or "ACL failure" in text:
-            hint = "check the user and the password of the URL, and what the user's ACL allows"
-            return StoreError(f"{shown}: {text}: {hint}", url=shown)
+        if isinstance(error, redis.exceptions.NoPermissionError) or "ACL failure" in text:
+            return AccessDenied(f"{shown}: {text}: check what the user's ACL allows", url=shown)
+        if isinstance(error, redis.AuthenticationError | redis.exceptions.AuthorizationError):
+            return StoreError(f"{shown}: {text}: check the user and the password of the URL", url=shown)
         passing = (
             redis.ConnectionError,
             redis.TimeoutError,

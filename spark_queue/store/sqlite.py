@@ -28,9 +28,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_queue import message
-from spark_queue.address import mask
 from spark_queue.buckets import Record, are_buckets, fitting, rows_of, weigh
 from spark_queue.errors import OptionError, StoreError, StoreUnavailable, near
+from spark_queue.masking import mask
 from spark_queue.store.base import PAGE_BYTES, PAGE_ROWS, Store
 from spark_queue.store.counters import ACTS, Counts, Statistics
 from spark_queue.store.facts import (

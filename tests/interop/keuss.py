@@ -141,6 +141,10 @@ class Keuss(Driver):
         """Run a link on this queue: `work` is the text of a function (elem, done) of JavaScript."""
         self.do("link", kind=kind, dst=dst, work=work, opts=opts)
 
+    def link_errors(self) -> list[str]:
+        """Return where the link met errors so far."""
+        return list(self.do("linkErrors")["result"])
+
     def unlink(self) -> list[str]:
         """End it, and tell where it met errors."""
         return list(self.do("unlink")["result"])

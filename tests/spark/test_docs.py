@@ -17,6 +17,7 @@ import pytest
 from pymongo import MongoClient
 
 from spark_queue import Queue
+from tests.spark.conftest import SPARK
 
 ROOT = Path(__file__).parents[2]
 #: Pages with programs, but for one that needs no Spark: see unit/test_client_docs.py.
@@ -74,7 +75,9 @@ def test_the_snippets_of_a_page_run(page, tmp_path, served):
     if page.name == "tutorial.md":
         assert "UA" in done.stdout and (tmp_path / "out" / "departures").is_dir()
         with Queue(f"sqlite:///{tmp_path}/queues.db", "departures") as queue:
-            assert (queue.sizes().scheduled, queue.sizes().total) == (1, 1), "the late flight is tried again later"
+            held = 0 if SPARK >= (4, 2) else 2  # by the first query, until it starts again
+            found = queue.sizes()
+        assert (found.scheduled, found.total) == (1, 1 + held), "the late flight is tried again later"
     if page.name == "history.md":
         told = [line.split(" ", 1) for line in done.stdout.splitlines() if line[:2] in ("5 ", "0 ", "1 ")]
         assert [number for number, _ in told] == ["5", "5", "0", "1"], done.stdout

@@ -21,8 +21,8 @@ import redis
 from redis.connection import AbstractConnection
 from redis.crc import key_slot
 
-from spark_queue.address import mask
-from spark_queue.errors import MessageError, OptionError, StoreError, StoreUnavailable
+from spark_queue.errors import AccessDenied, MessageError, OptionError, StoreError, StoreUnavailable
+from spark_queue.masking import mask
 from spark_queue.message import PUSHES, messages, pushes
 from spark_queue.store import open_store, redis_documents
 from spark_queue.store import redis as redis_store
@@ -1093,11 +1093,14 @@ def user(raw, queue):
     raw.acl_deluser(name)
 
 
-@pytest.mark.parametrize("password", ["mistaken", "sesame"])
-def test_who_may_not_is_told_at_once_and_without_the_password(redis_url, queue, user, password):
-    with open_store(address(redis_url, user, password)) as store, pytest.raises(StoreError, match="ACL") as caught:
+@pytest.mark.parametrize(
+    ("password", "error", "remedy"),
+    [("mistaken", StoreError, "the password of the URL"), ("sesame", AccessDenied, "ACL")],
+)
+def test_who_may_not_is_told_at_once_and_without_the_password(redis_url, queue, user, password, error, remedy):
+    with open_store(address(redis_url, user, password)) as store, pytest.raises(error, match=remedy) as caught:
         store.push(queue, pushes(["a"]))
-    assert not isinstance(caught.value, StoreUnavailable)
+    assert type(caught.value) is error
     assert store.retries == 0
     assert password not in str(caught.value)
     assert mask(store.url) in str(caught.value)

@@ -48,8 +48,8 @@ def test_a_wrong_password_shows_nowhere(url_of, scheme, caplog):
         check(error, error.facts, again, again.facts, "".join(traceback.format_exception(error)))
         assert str(error.facts["url"]).startswith(f"{scheme}://me:***@")
     check(*doctor._database(url))
-    for words in (["size", url, "--json"], ["peek", url, "q"]):
+    for words in (["size", url, "--json"], ["peek", url, "q"], ["pop", url, "q"]):
         done = Run(*words)
-        assert done.code == 1 and "***" in done.err
+        assert done.code == 1 and "***" in done.err and "password" in done.err
         check(done.out, done.err)
     check(caplog.text, *(vars(one) for one in caplog.records))

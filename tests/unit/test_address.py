@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_queue.address import PARAMETERS, Address
+from spark_queue.address import Address
 from spark_queue.errors import OptionError
+from spark_queue.masking import PARAMETERS
 from spark_queue.options import QueueOptions
 from spark_queue.store import store_class
 

@@ -13,7 +13,7 @@ import weakref
 
 import pytest
 
-from spark_queue.errors import StoreError, StoreUnavailable
+from spark_queue.errors import AccessDenied, StoreError, StoreUnavailable
 from spark_queue.store import counters, pauses
 from spark_queue.store.conformance_waiting import until
 from spark_queue.store.counters import Counters, Statistics
@@ -209,7 +209,7 @@ def test_a_signal_that_comes_while_the_flag_is_read_is_believed():
 
 def test_a_queue_whose_flag_may_not_be_read_is_not_paused_and_the_log_says_so_once(caplog):
     def refused(queue):
-        raise StoreError("not authorized")
+        raise AccessDenied("not authorized")
 
     mine = Pauses(refused)
     with caplog.at_level(logging.WARNING):
@@ -218,8 +218,11 @@ def test_a_queue_whose_flag_may_not_be_read_is_not_paused_and_the_log_says_so_on
         "whether 'q' is paused cannot be read, so it is taken for running: not authorized"
     ]
 
-    def unreachable(queue):
-        raise StoreUnavailable("no server there")
 
-    with pytest.raises(StoreUnavailable):
-        Pauses(unreachable).paused("q")
+@pytest.mark.parametrize("error", [StoreUnavailable("no server there"), StoreError("wrong password")])
+def test_a_flag_that_cannot_be_read_for_another_reason_is_an_error(error):
+    def failing(queue):
+        raise error
+
+    with pytest.raises(type(error)):
+        Pauses(failing).paused("q")

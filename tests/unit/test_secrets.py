@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from spark_queue import Queue
-from spark_queue.address import HIDDEN, Address, mask, masked_in, quoted, scrub
+from spark_queue.address import Address
 from spark_queue.cli import app
 from spark_queue.cli.parse import URL_VARIABLE
 from spark_queue.errors import QueueError
@@ -41,6 +41,7 @@ from spark_queue.graph import Destination, Exchange, Graph, Namespace, Place
 from spark_queue.graph_file import parse
 from spark_queue.graph_mistakes import checked
 from spark_queue.graph_picture import dot, facts, mermaid
+from spark_queue.masking import HIDDEN, mask, masked_in, quoted, scrub
 from spark_queue.operations import doctor
 from spark_queue.options import QueueOptions
 from spark_queue.processor import Processor

@@ -6,7 +6,8 @@
 //   {"do": "get"}   message: null when nothing can be taken just now
 //   {"do": "ok", "id"}   {"do": "ko", "id", "next_t": unix ms}
 //   {"do": "link", "kind": "DirectLink" | "ChoiceLink" | "Sink", "dst": [queues], "work": text of (elem, done) => …, "opts"}
-//   {"do": "unlink"}   ends the link, and tells where it met errors: ["next-queue", …]
+//   {"do": "linkErrors"}   where the link met errors so far: ["next-queue", …]
+//   {"do": "unlink"}   ends the link, and tells the same
 //   {"do": "stats"}   {"do": "pause", "value": true}   {"do": "paused"}   {"do": "list", "full": true}
 //   {"do": "heard"}   what signals have told this process of a pause: true, false, or null
 //   {"do": "size" | "totalSize" | "schedSize" | "resvSize" | "next_t" | "close"}
@@ -157,6 +158,7 @@ const commands = {
   ko: async ({ id, next_t }) => ({ result: await call('ko', id, next_t) }),
   link,
   unlink,
+  linkErrors: async () => ({ result: errors }),
   remove: async ({ id }) => ({ result: await call('remove', id) }),
   stats: async () => ({ result: await call('stats') }),
   pause,
