@@ -80,7 +80,7 @@ class Event:
         if not (isinstance(source, str) and isinstance(type, str)):
             raise ValueError(_NO_EVENT)
         if uris and not (isinstance(uris, list) and all(isinstance(one, str) for one in uris)):
-            raise ValueError("its uris are no list of texts")
+            raise ValueError("its uris must be a list of text")
         payload: Any = told.get("payload")
         kind: Any = told.get("kind")
         if kind not in KINDS:

@@ -108,8 +108,10 @@ def _secrets(url: str) -> Iterator[str]:
     head, _, query = url.partition("://")[2].partition("?")
     login = re.split("[/#]", head, maxsplit=1)[0].rpartition("@")[0]
     yield login.partition(":")[2] or login
+    after = False
     for one in query.split("&"):
-        if not is_harmless(one):
+        after = after or not is_harmless(one)
+        if after:  # a raw `&` in a secret looks like the end of it
             value = one.partition("=")[2]
             yield value
             for part in unquote_plus(value).split(","):  # authMechanismProperties=NAME:secret,…

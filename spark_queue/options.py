@@ -350,12 +350,12 @@ class QueueOptions:
             if name is None:
                 hint = near(key, known) or f"; known are {', '.join(sorted(known))}"
                 if key.lower() == "path":
-                    hint = "; a queue has no path: give the options 'url' and 'queue'"
+                    hint = "; a queue has no path: set the options 'url' and 'queue'"
                 raise OptionError(f"unknown option {quoted(key)}{hint}", option=shown_as(key))
             option = known[name]
             if not set(roles) & set(option.metadata["roles"]):
                 doing = " or ".join(_DOING[role] for role in roles)
-                raise OptionError(f"option {name!r} does not go with {doing}", option=name)
+                raise OptionError(f"option {name!r} is not for {doing}: leave it out", option=name)
             try:
                 chosen[option.name] = option.metadata["parse"](str(text))
             except ValueError as error:
@@ -363,20 +363,20 @@ class QueueOptions:
                 raise OptionError(f"option {name!r} is {shown} but must be {error}", option=name) from None
         if "urls" in chosen:
             if "url" in chosen:
-                raise OptionError("options 'url' and 'urls' exclude each other: give one of them", option="urls")
+                raise OptionError("options 'url' and 'urls' exclude each other: set one of them", option="urls")
             chosen["url"] = ""
         if "url" not in chosen:
-            raise OptionError("option 'url' is missing: give the database, e.g. sqlite:///queues.db", option="url")
+            raise OptionError("option 'url' is missing: set it, to sqlite:///queues.db for example", option="url")
         if "push" not in roles and "queue" not in chosen and "inputs" not in chosen:
-            raise OptionError("option 'queue' is missing: give the name of the queue", option="queue")
+            raise OptionError("option 'queue' is missing: set it to the name of the queue", option="queue")
         if "settle" in roles and "consumer" not in chosen:
             raise OptionError(
                 "option 'consumer' is missing: settle needs the consumer whose messages it settles", option="consumer"
             )
         if chosen.get("min_partitions", 0) > chosen.get("num_partitions", LARGEST_COUNT):
             raise OptionError(
-                f"option 'minPartitions' is {chosen['min_partitions']}, and 'numPartitions' allows "
-                f"{chosen['num_partitions']}: give it as many, or fewer here",
+                f"option 'minPartitions' is {chosen['min_partitions']} but must not exceed 'numPartitions', which is "
+                f"{chosen['num_partitions']}",
                 option="minPartitions",
             )
         _check_mode(cls, chosen)
@@ -388,7 +388,7 @@ class QueueOptions:
             for name in ("bucket_size", "compression"):
                 if name in chosen:
                     shown = spelled(next(one for one in fields(cls) if one.name == name))
-                    raise OptionError(f"option {shown!r} goes with layout={BUCKET}: give that too", option=shown)
+                    raise OptionError(f"option {shown!r} needs layout={BUCKET}: set that too", option=shown)
         return cls(**chosen)
 
     def partitions(self, cores: int) -> tuple[int, int]:
@@ -433,14 +433,14 @@ def _resolve_inputs(chosen: dict[str, Any], roles: tuple[Role, ...]) -> None:
     inputs: dict[str, Input] | None = chosen.get("inputs")
     if inputs is None:
         if "combine" in chosen:
-            raise OptionError("option 'combine' goes with several queues: give 'inputs' too", option="combine")
+            raise OptionError("option 'combine' is for several queues: set 'inputs' too", option="combine")
         if "urls" in chosen and "push" not in roles:
-            raise OptionError("option 'urls' goes with several queues: give 'inputs', or just 'url'", option="urls")
+            raise OptionError("option 'urls' is for several queues: set 'inputs' too, or 'url'", option="urls")
         return
     if "queue" in chosen:
-        raise OptionError("options 'queue' and 'inputs' exclude each other: give one of them", option="inputs")
+        raise OptionError("options 'queue' and 'inputs' exclude each other: set one of them", option="inputs")
     if "mode" in chosen:
-        raise OptionError("option 'mode' is for one queue: give each of the 'inputs' its own", option="mode")
+        raise OptionError("option 'mode' is for one queue: set it in each of the 'inputs'", option="mode")
     urls: Mapping[str, str] = chosen.get("urls", {})
     for binding, one in inputs.items():
         if one.ns is None and urls:
@@ -448,7 +448,7 @@ def _resolve_inputs(chosen: dict[str, Any], roles: tuple[Role, ...]) -> None:
                 f"option 'inputs': {binding!r} has no 'ns', which names its database in 'urls'", option="inputs"
             )
         if one.ns is not None and one.ns not in urls:
-            hint = near(one.ns, urls) or (f"; it has {', '.join(urls)}" if urls else ": give it")
+            hint = near(one.ns, urls) or (f"; it has {', '.join(urls)}" if urls else "; set it")
             raise OptionError(
                 f"option 'inputs': {binding!r} has the ns {one.ns!r}, which option 'urls' does not name{hint}",
                 option="inputs",
@@ -485,10 +485,10 @@ def _check_mode(cls: type[QueueOptions], chosen: Mapping[str, Any]) -> None:
     for option in fields(cls):
         shown = spelled(option)
         if option.name in chosen and option.name in _OF_QUEUES and QUEUE not in modes:
-            why = f"does not go with mode={LOG}: nothing is reserved there, and nothing fails for good"
+            why = f"cannot be used with mode={LOG}, where nothing is reserved: leave it out"
             raise OptionError(f"option {shown!r} {why}", option=shown)
         if option.name in chosen and option.name in _OF_LOGS and LOG not in modes:
-            raise OptionError(f"option {shown!r} goes with mode={LOG}: give that too", option=shown)
+            raise OptionError(f"option {shown!r} needs mode={LOG}: set that too", option=shown)
 
 
 def _resolve_delivery(chosen: dict[str, Any], roles: tuple[Role, ...]) -> None:
@@ -508,7 +508,7 @@ def _resolve_delivery(chosen: dict[str, Any], roles: tuple[Role, ...]) -> None:
         )
     given = [name for name in ("txn_app_id", "txn_version") if name in chosen]
     if len(given) == 1:
-        raise OptionError("options 'txnAppId' and 'txnVersion' go together: give both or none", option="txnAppId")
+        raise OptionError("options 'txnAppId' and 'txnVersion' go together: set both or neither", option="txnAppId")
     if given and delivery != EXACTLY_ONCE:
         raise OptionError(f"option 'txnAppId' needs delivery={EXACTLY_ONCE}, not {delivery}", option="txnAppId")
 
@@ -518,7 +518,7 @@ def _resolve_layout(chosen: dict[str, Any], roles: tuple[Role, ...]) -> None:
     layout = chosen.get("layout")
     if layout in (SINGLE, BUCKET) and "push" not in roles:
         doing = " or ".join(_DOING[role] for role in roles)
-        raise OptionError(f"option 'layout' is {layout!r}, which does not go with {doing}", option="layout")
+        raise OptionError(f"option 'layout' is {layout!r}, which is not for {doing}", option="layout")
     if layout in (None, SINGLE, BUCKET):
         return
     if "urls" in chosen:

@@ -18,4 +18,4 @@ def count_uris(event: Event, config: Any) -> str | None:
 
 def fail(event: Event, config: Any) -> None:
     """Fails always."""
-    raise RuntimeError(f"no function works on {event.type}: this one just fails")
+    raise RuntimeError(f"no function works on {event.type}: it fails")

@@ -294,8 +294,8 @@ def _as_json(payload: Column, kind: DataType, name: str) -> Column:
     if isinstance(kind, NumericType | BooleanType | NullType):
         return payload.cast("string")
     raise GraphError(
-        f"its output {name!r} is {kind.simpleString()}, which is no JSON type: return JSON text, a struct, a map, "
-        "an array, a VARIANT, bytes, a number or a truth value"
+        f"its output {name!r} is {kind.simpleString()}, which has no form in JSON: return JSON text, a struct, "
+        "a map, an array, a VARIANT, bytes, a number or a truth value"
     )
 
 

@@ -126,7 +126,7 @@ class ExchangeGraph:
             chosen = self._chosen(names)
             for one in chosen:
                 if one.alive:
-                    raise GraphError(f"exchange {one.name!r} runs: stop it before it is drained", exchange=one.name)
+                    raise GraphError(f"exchange {one.name!r} is running: stop it, then drain it", exchange=one.name)
             queries = self._queries(spark, chosen, available_now=True)
             self._make_known(chosen)
             for one in chosen:
@@ -230,7 +230,7 @@ class ExchangeGraph:
         entries = self.graph.entries
         if to is None:
             if len(entries) != 1:
-                raise GraphError(f"say to which source: the graph has {', '.join(entries) or 'none'}")
+                raise GraphError(f"name the source: the graph has {', '.join(entries) or 'none'}")
             (to,) = entries
         if to not in entries:
             hint = near(to, entries) or f"; there are {', '.join(entries) or 'none'}"

@@ -201,7 +201,7 @@ def check_selector(kind: DataType) -> None:
     for field in kind.fields:
         if field.name not in TELLS:
             hint = near(field.name, TELLS) or f"; it may have {', '.join(TELLS)}"
-            raise GraphError(f"its field {field.name!r} says nothing{hint}")
+            raise GraphError(f"its field {field.name!r} is unknown{hint}")
         allowed = {
             "mature": (TimestampType, NumericType),
             "delay": (DayTimeIntervalType, NumericType),

@@ -60,7 +60,7 @@ class QueueDataSource(Carried, DataSource):
             return Settle(options, schema)
         if streaming and options.txn_app_id is not None:
             raise OptionError(
-                "option 'txnAppId' is for batch writes: a streaming query is its own, by its id and its batches",
+                "option 'txnAppId' is for batch writes: leave it out, a streaming query needs none",
                 option="txnAppId",
             )
         return (

@@ -132,7 +132,7 @@ class Push(_Work):
         needed = ["payload", *(["ns"] if options.urls else []), *([] if options.queue else ["queue"])]
         check_write_schema(schema, PUSH, needed)
         if "ns" in schema.names and not options.urls:
-            raise SchemaError("column 'ns' names one of several databases: give them in option 'urls'", column="ns")
+            raise SchemaError("column 'ns' names one of several databases: set them in option 'urls'", column="ns")
 
     def write(self, stores: _Stores, batch: pa.RecordBatch, done: Written) -> None:
         self._put(
@@ -222,7 +222,8 @@ class Publish(Push):
         query, batch = task.getLocalProperty("sql.streaming.queryId"), task.getLocalProperty("streaming.sql.batchId")
         if query is None or batch is None:
             raise QueueError(
-                "Spark does not tell this task its query and batch, so it cannot be written exactly once"
+                "exactly-once writes need the ids of the query and the batch, which this version of Spark does not "
+                "pass to its tasks: set delivery=at-least-once"
             )
         return query, int(batch)
 

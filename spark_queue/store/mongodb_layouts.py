@@ -55,7 +55,8 @@ class HistoryStore(MongoStore):
         super().__init__(url, patience=patience)
         text = self._address.ours.get("ttl", "3600")
         if not text.isdecimal() or not int(text):
-            raise OptionError(f"option 'url': ttl={self._address.shown('ttl')} is no number of seconds", option="url")
+            shown = self._address.shown("ttl")
+            raise OptionError(f"option 'url': ttl={shown} must be a number of seconds", option="url")
         self._ttl = int(text) * 1000
 
     def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int, outcome: str) -> int:

@@ -235,7 +235,7 @@ class Stages:
             except OperationFailure as error:
                 if error.code == INTERRUPTED:
                     raise StoreUnavailable(
-                        "another process is publishing this stage, and took this one for dead"
+                        "another process publishes this stage now: it assumed that this process had died"
                     ) from error
                 if error.code != WRITE_CONFLICT or time.monotonic() < end:
                     raise

@@ -236,7 +236,7 @@ def _parsed(queue: str, id: bytes, document: bytes) -> _Parts:
     except (ValueError, IndexError, RecursionError) as error:
         shown = id.decode(errors="replace")
         raise StoreError(
-            f"queue {queue!r}: message {shown!r} is no document ({error})", queue=queue, id=shown
+            f"queue {queue!r}: message {shown!r} is not a valid document ({error})", queue=queue, id=shown
         ) from error
 
 
@@ -291,6 +291,6 @@ def read_entry(queue: str, entry: bytes) -> tuple[int, int, str | None, str, byt
     """An entry of the history: when it was processed and due, who had it, the outcome, and the document."""
     found = ENTRY.fullmatch(entry)
     if not found:
-        raise StoreError(f"queue {queue!r}: its history holds what is no entry: {entry[:80]!r}", queue=queue)
+        raise StoreError(f"queue {queue!r}: its history has an invalid entry: {entry[:80]!r}", queue=queue)
     consumer, outcome = ((found[at] or b"").decode() for at in (3, 4))
     return int(found[1]), int(found[2]), consumer or None, outcome or "commit", found[5]

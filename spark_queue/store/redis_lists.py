@@ -256,7 +256,7 @@ class RfqStore(ListStore):
         """
         self.check_queue(queue)
         if older_than is not None and older_than < 0:
-            raise OptionError(f"a message cannot be older than {older_than} ms", older_than=older_than)
+            raise OptionError(f"older_than cannot be {older_than} ms", older_than=older_than)
         found: list[bytes] = []
         if older_than is not None:
             found = self._attempt(self._run, "harvest", queue, "aged", older_than)
@@ -354,7 +354,7 @@ def _flat(payload: bytes, kind: str) -> bytes:
     """The payload with strings for all values. Raises `ValueError` with the rule that it breaks."""
     value = message.load_json(payload) if kind == "json" else None
     if not isinstance(value, dict) or not value:
-        raise ValueError("its payload is no object with fields, as a message of rfq is")
+        raise ValueError("its payload must be an object with fields, as in messages of rfq")
     for name, one in value.items():
         if isinstance(one, bool) or not isinstance(one, str | int | float):
             raise ValueError(f"its field {name!r} is neither a string nor a number, as those of rfq's messages are")

@@ -65,7 +65,7 @@ class Replay:
         ledger = ledger_of(store, self.sink)
         if ledger and not all(one.startswith(self._asked) for one in ledger.stages):
             raise UsageError(
-                f"replay {self.name!r} of queue {self.queue!r} was asked for something else before: choose "
+                f"replay {self.name!r} of queue {self.queue!r} was started with other filters before: choose "
                 "another name",
                 queue=self.queue,
             )

@@ -119,7 +119,7 @@ def test_messages_of_one_bucket_are_settled_one_by_one_by_several_tasks(any_url,
     ("options", "message"),
     [
         ({"layout": "buckets"}, "did you mean 'bucket'"),
-        ({"bucketSize": "10"}, "option 'bucketSize' goes with layout=bucket"),
+        ({"bucketSize": "10"}, "option 'bucketSize' needs layout=bucket"),
         ({"layout": "bucket", "bucketSize": "0"}, "a whole number from 1"),
         ({"layout": "bucket", "bucketSize": "100001"}, "at most 100000"),
         ({"layout": "bucket", "compression": "gzip"}, "one of lz4, zstd"),

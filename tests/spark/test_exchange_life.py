@@ -204,7 +204,7 @@ def test_what_runs_cannot_be_drained_and_others_that_run_do_not_keep_a_drain_wai
     )
     life.push("ns1/in_b", 1)
     with life.running(graph, "a"):
-        with pytest.raises(GraphError, match="exchange 'a' runs: stop it before it is drained"):
+        with pytest.raises(GraphError, match="exchange 'a' is running: stop it, then drain it"):
             graph.drain(life.spark)
         graph.drain(life.spark, "b")
         assert life.payloads("ns1/out_b") == [1]

@@ -152,7 +152,7 @@ def test_a_batch_read_changes_nothing(q):
     q.push([{"n": 1}])
     assert q.read(mode="log").collect() == [], "nobody has sealed it"
     assert q.sizes().ready == 1
-    with pytest.raises(PySparkException, match="'retention' does not go with a batch read"):
+    with pytest.raises(PySparkException, match="'retention' is not for a batch read"):
         q.read(mode="log", retention="1h").collect()
 
 

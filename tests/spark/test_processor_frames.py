@@ -227,7 +227,7 @@ def test_frames_may_become_other_frames(spark):
         (lambda p, df: 3, "returns 3, which is neither a DataFrame nor a dict of Columns by output"),
         (lambda p, df: df, r"returns no column 'out', which is an output; it has in, delivery_hash, provenance"),
         (lambda p, df: {"outt": F.lit(1)}, r"returns 'outt', which is not one of the outputs; did you mean 'out'\?"),
-        (lambda p, df: {"out": F.current_date()}, "its output 'out' is date, which is no JSON type"),
+        (lambda p, df: {"out": F.current_date()}, "its output 'out' is date, which has no form in JSON"),
         (lambda p, df: {"out": F.col("nobody")}, "UNRESOLVED_COLUMN"),
         (lambda p, df: df.select("nobody"), "UNRESOLVED_COLUMN"),
     ],

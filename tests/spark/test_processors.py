@@ -224,7 +224,7 @@ def test_what_a_graph_has_and_has_not(worked):
     graph = worked.graph
     with pytest.raises(GraphError, match="there is no source 's_pip'; did you mean 's_pipe'"):
         graph.send(1, to="s_pip")
-    with pytest.raises(GraphError, match="say to which source: the graph has s_sink, s_pipe"):
+    with pytest.raises(GraphError, match="name the source: the graph has s_sink, s_pipe"):
         graph.send(1)
     with pytest.raises(GraphError, match="the graph has no queue 'l/s_pip'; did you mean 'l/s_pipe'"):
         graph.messages("l/s_pip")

@@ -398,7 +398,7 @@ def test_a_queue_is_never_overwritten(sqlite_url, name, query):
         ({"payloadFormat": "xml"}, "option 'payloadFormat' is 'xml' but must be one of json, text, binary, variant"),
         ({"url": "mysql://localhost/db"}, "no store for mysql://"),
         ({"url": "sqlit:///q.db"}, "no store for sqlit://; did you mean 'sqlite'"),
-        ({"onBadRow": "fail"}, "option 'onBadRow' does not go with a streaming read or a batch read"),
+        ({"onBadRow": "fail"}, "option 'onBadRow' is not for a streaming read or a batch read"),
         ({"queue": "x" * 201}, "cannot name a queue"),
         ({"maxRecordsPerTrigger": "many"}, "option 'maxRecordsPerTrigger' is 'many' but must be a whole number"),
         ({"reserveTimeout": "soon"}, "option 'reserveTimeout' is 'soon' but must be a duration such as"),

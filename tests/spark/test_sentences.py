@@ -81,7 +81,7 @@ def test_mistakes_of_a_write(write):
     assert said(write, "number", "item").endswith("put your columns into one, as to_json(struct(*)) AS payload")
     assert 'name the queue in option("queue", …)' in said(write, JSON, queue=None)
     assert said(write, JSON, "number AS mature") == "SchemaError: column 'mature' is int but must be timestamp"
-    assert said(write, JSON, url=None).startswith("OptionError: option 'url' is missing: give the database")
+    assert said(write, JSON, url=None).startswith("OptionError: option 'url' is missing: set it, to sqlite")
     assert "write with mode('append')" in said(write, JSON, mode="overwrite")
     assert "cannot be reached" in said(write, JSON, **UNREACHABLE)
 

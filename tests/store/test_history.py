@@ -141,9 +141,9 @@ def test_a_replay_is_done_once_whatever_was_consumed_since(url, store, name, pas
     assert replay(url, name, "fix", consumer="checks", dry_run=True) == 0
     assert replay(url, name, "fix", consumer="checks") == 0
     assert store.sizes(name).total == 0
-    with pytest.raises(UsageError, match=r"'fix'.* was asked for something else before"):
+    with pytest.raises(UsageError, match=r"'fix'.* was started with other filters before"):
         replay(url, name, "fix", consumer="etl")
-    with pytest.raises(UsageError, match="something else"):
+    with pytest.raises(UsageError, match="other filters"):
         replay(url, name, "fix", consumer="checks", to=f"{name}.other", create=True)
     assert replay(url, name, "again", ids=past[:1]) == 1
 

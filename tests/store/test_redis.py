@@ -251,7 +251,7 @@ def test_a_document_is_read_and_given_back_whatever_the_order_of_its_fields(stor
 def test_a_damaged_document_is_told_by_name(store, raw, queue):
     put(raw, queue, "bad one", '{"_id":"bad one","payload":')
     store.reserve(queue, "c/1", 1)
-    with pytest.raises(StoreError, match="'bad one' is no document"):
+    with pytest.raises(StoreError, match="'bad one' is not a valid document"):
         list(store.fetch(queue, "c/1/0"))
     assert store.rollback(queue, "c/1") == 1
     assert store.purge(queue) == 1

@@ -64,8 +64,8 @@ def test_a_layout_that_a_database_lacks_is_refused(url, said):
         ("mongodb://host/db?layout=mongo&pipeline=p", "no parameter 'pipeline'"),
         ("mongodb://host/db?layout=pl-mongo&ttl=5", "no parameter 'ttl'"),
         ("redis://host/0?pipeline=p", "no parameter 'pipeline'"),
-        ("mongodb://host/db?layout=ps-mongo&ttl=1h", "no number of seconds"),
-        ("mongodb://host/db?layout=ps-mongo&ttl=0", "no number of seconds"),
+        ("mongodb://host/db?layout=ps-mongo&ttl=1h", "must be a number of seconds"),
+        ("mongodb://host/db?layout=ps-mongo&ttl=0", "must be a number of seconds"),
     ],
 )
 def test_a_parameter_that_means_nothing_is_refused(url, said):
@@ -83,7 +83,7 @@ def test_the_option_layout_goes_into_the_url():
 @pytest.mark.parametrize(
     ("role", "given", "said"),
     [
-        ("stream", {"url": "redis://h/0", "layout": "bucket"}, "does not go with a streaming read"),
+        ("stream", {"url": "redis://h/0", "layout": "bucket"}, "is not for a streaming read"),
         ("push", {"urls": '{"a": "redis://h/0"}', "layout": "rfq"}, "each of 'urls'"),
         ("push", {"url": "redis://h/0?layout=rfq", "layout": "redis-oq"}, "says layout=rfq"),
     ],

@@ -68,11 +68,11 @@ def test_messages_of_several_inputs_are_not_tried_apart():
         ({"inputs": '{"a": {}}'}, "'a' has no 'queue'"),
         ({"inputs": '{"a": "x", "b": "x"}'}, "the bindings 'a' and 'b' are both the queue 'x'"),
         ({"queue": "x"}, "options 'queue' and 'inputs' exclude each other"),
-        ({"inputs": None, "queue": "x", "combine": "zip"}, "option 'combine' goes with several queues"),
+        ({"inputs": None, "queue": "x", "combine": "zip"}, "option 'combine' is for several queues"),
         ({"url": None, "urls": '{"a": "sqlite:///a.db"}'}, "'order' has no 'ns'"),
         ({"url": None, "urls": '{"ship": "x"}', "inputs": '{"a": {"queue": "x", "ns": "shop"}}'}, "mean 'ship'?"),
-        ({"inputs": '{"a": {"queue": "x", "ns": "shop"}}'}, "which option 'urls' does not name: give it"),
-        ({"url": None, "urls": '{"a": "x"}', "inputs": None, "queue": "q"}, "option 'urls' goes with several queues"),
+        ({"inputs": '{"a": {"queue": "x", "ns": "shop"}}'}, "which option 'urls' does not name; set it"),
+        ({"url": None, "urls": '{"a": "x"}', "inputs": None, "queue": "q"}, "option 'urls' is for several queues"),
         ({"isolateFailures": "true"}, "option 'isolateFailures' is for one queue"),
         ({"reserveAhead": "true"}, "option 'reserveAhead' is for one queue"),
         ({"combine": "zipp"}, "did you mean 'zip'"),
@@ -93,7 +93,7 @@ def test_two_names_of_one_database_are_seen_through():
 
 @pytest.mark.parametrize("role", ["snapshot", "push", "settle"])
 def test_inputs_are_for_streams(role):
-    with pytest.raises(OptionError, match="'inputs' does not go with"):
+    with pytest.raises(OptionError, match="'inputs' is not for"):
         parse(role)
 
 

@@ -69,9 +69,9 @@ def test_any_values_parse_or_raise_an_option_error(raw):
         ("stream", {"queu": "x"}, "unknown option 'queu'; did you mean 'queue'?"),
         ("stream", {"maxRecords": "x"}, "or 'maxRecordsPerTrigger'"),
         ("stream", {"zzz": "x"}, "unknown option 'zzz'; known are bucketSize, combine, compression"),
-        ("stream", {"path": "/x"}, "a queue has no path: give the options 'url' and 'queue'"),
-        ("stream", {"onBadRow": "fail"}, "'onBadRow' does not go with a streaming read"),
-        ("push", {"maxTries": "3"}, "'maxTries' does not go with a write that pushes"),
+        ("stream", {"path": "/x"}, "a queue has no path: set the options 'url' and 'queue'"),
+        ("stream", {"onBadRow": "fail"}, "'onBadRow' is not for a streaming read"),
+        ("push", {"maxTries": "3"}, "'maxTries' is not for a write that pushes"),
         ("stream", {"maxTries": "0"}, "'maxTries' is '0' but must be a whole number from 1"),
         ("stream", {"numPartitions": "1e3"}, "'numPartitions' is '1e3'"),
         ("stream", {"reserveTimeout": "forever"}, "7d, or 'never'"),
@@ -79,7 +79,7 @@ def test_any_values_parse_or_raise_an_option_error(raw):
         (
             "stream",
             {"numPartitions": "2", "minPartitions": "3"},
-            "'minPartitions' is 3, and 'numPartitions' allows 2",
+            "'minPartitions' is 3 but must not exceed 'numPartitions', which is 2",
         ),
         ("stream", {"consumer": "a/b"}, "'consumer' is 'a/b' but must be 1 to 100 letters"),
         ("stream", {"queue": " "}, "'queue' is ' ' but must be not empty"),
@@ -165,17 +165,17 @@ def test_modes_do_not_mix():
     assert (options.mode, options.starting_offsets, options.retention) == ("log", "latest", 604_800_000)
     assert (options.fail_on_data_loss, parse().mode, parse().retention) == (False, "queue", None)
     for raw, told in [
-        ({"mode": "log", "maxTries": "3"}, "'maxTries' does not go with mode=log"),
-        ({"mode": "log", "reserveTimeout": "never"}, "'reserveTimeout' does not go with mode=log"),
-        ({"mode": "log", "history": "1h"}, "'history' does not go with mode=log"),
-        ({"retention": "1h"}, "'retention' goes with mode=log"),
-        ({"startingOffsets": "latest"}, "'startingOffsets' goes with mode=log"),
-        ({"failOnDataLoss": "false"}, "'failOnDataLoss' goes with mode=log"),
+        ({"mode": "log", "maxTries": "3"}, "'maxTries' cannot be used with mode=log"),
+        ({"mode": "log", "reserveTimeout": "never"}, "'reserveTimeout' cannot be used with mode=log"),
+        ({"mode": "log", "history": "1h"}, "'history' cannot be used with mode=log"),
+        ({"retention": "1h"}, "'retention' needs mode=log"),
+        ({"startingOffsets": "latest"}, "'startingOffsets' needs mode=log"),
+        ({"failOnDataLoss": "false"}, "'failOnDataLoss' needs mode=log"),
         ({"mode": "log", "startingOffsets": "latests"}, "did you mean 'latest'"),
         ({"mode": "logs"}, "did you mean 'log'"),
         ({"consumer": "log"}, "another name than 'log'"),
     ]:
         with pytest.raises(OptionError, match=told):
             parse(**raw)
-    with pytest.raises(OptionError, match="'retention' does not go with a batch read"):
+    with pytest.raises(OptionError, match="'retention' is not for a batch read"):
         parse("snapshot", mode="log", retention="1h")

@@ -285,6 +285,7 @@ def test_a_doctor_shows_no_secret(urls):
 
 
 @settings(max_examples=50)
+@example(urls=[f"mongodb://host/db?authMechanismProperties=AWS_SESSION_TOKEN:{ONE}&w={ONE}"], form=str)
 @given(
     urls=urls(*LOGINS[:5], *QUERIES[:6], step=10), form=st.sampled_from([str, repr, json.dumps, unquote_plus, quote])
 )
