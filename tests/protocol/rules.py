@@ -1,0 +1,28 @@
+"""The rules of the protocol, each of which a search can leave out; and faults, planted in the same way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Which rules are kept."""
+
+    floor: bool = True  # an offset older than the batch that was started last is refused
+    by: bool = True  # the tag of a reservation names the process that made it
+    owner: bool = True  # only the owner of a consumer starts a batch
+    absent: bool = True  # the note of a consumer that is absent is an error, unless the checkpoint is new
+    bound: bool = True  # a query reads one epoch
+    short: bool = True  # until its batch is started, a reservation has a lease that ends
+    complete: bool = True  # what was decided before is published before something new is decided
+    keep: bool = True  # what the ledger names is not discarded
+    rows: bool = True  # a batch that comes again may only have rows that were written
+    subset: bool = True  # … and may lack some of them
+    strays: bool = True  # reservations of other processes are left to their lease
+    # Left out, these are planted faults.
+    late: bool = True  # messages are removed when their batch is finished, not when it is read
+    decide: bool = True  # a batch is decided before it is published
+    leave: bool = True  # what is published leaves its stage in the same step
+    tagged: bool = True  # a commit is fenced by the tag
+    leased: bool = True  # a claim leaves alone what another process holds

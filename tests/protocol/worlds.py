@@ -1,0 +1,88 @@
+"""Worlds of the protocol that are searched, and what becomes of them without one of its rules."""
+
+from __future__ import annotations
+
+from tests.protocol.rules import Rules
+from tests.protocol.state import World
+
+#: Nothing happens that may not happen: no step refuses, nothing is lost, all arrives.
+LEGITIMATE = {
+    "crashes": World(crashes=2, ends=1, takers=1),
+    "batches of two": World(most=2, crashes=2, ends=1, takers=1),
+    "at least once": World(endless=False, most=2, crashes=2, ends=1, takers=1),
+    "files": World(sink="files", most=2, crashes=2, ends=1, takers=1),
+    "a claim is cut off": World(cut=True, most=2, crashes=2, ends=1, takers=1),
+    "reserves ahead": World(ahead=True, crashes=2, ends=1),
+    "reserves ahead, at least once": World(ahead=True, endless=False, crashes=1, ends=1, takers=1),
+    "a new checkpoint": World(crashes=2, ends=1, fresh=1),
+    "a publish is lost": World(crashes=2, failovers=1),
+    "three messages": World(messages=3, most=2, crashes=1, ends=1, takers=1),
+    "a takeover": World(drivers=2, takeovers=1, ends=1),
+    "a takeover, at least once": World(drivers=2, endless=False, takeovers=1, ends=1),
+    "a takeover, batches of two": World(drivers=2, most=2, takeovers=1, ends=1),
+    "a takeover, files": World(drivers=2, sink="files", takeovers=1, ends=1),
+    "a source of others": World(foreign=True, most=2, crashes=2),
+    "a source of others, files": World(foreign=True, sink="files", most=2, crashes=2),
+}
+
+#: A checkpoint goes back, or a note goes: a step may refuse, and nothing is lost or doubled.
+DAMAGED = {
+    "a copy": World(crashes=1, copies=1, ends=1),
+    "a copy, batches of two": World(most=2, crashes=1, copies=1, ends=1, takers=1),
+    "a copy, at least once": World(endless=False, crashes=1, copies=1, ends=1, takers=1),
+    "a copy, files": World(sink="files", crashes=1, copies=1, ends=1, takers=1),
+    "three messages, a copy, files": World(messages=3, sink="files", copies=1),
+    "a lost end": World(crashes=1, cuts=2, ends=1),
+    "a lost end, at least once": World(endless=False, crashes=1, cuts=2, ends=1, takers=1),
+    "a lost end, files": World(sink="files", crashes=1, cuts=2, ends=1, takers=1),
+    "an aged note": World(sink="files", copies=1, aged=1, crashes=1),
+    "a new checkpoint and a copy": World(crashes=1, fresh=1, copies=1),
+    "a lost publish and a copy": World(crashes=1, failovers=1, copies=1),
+    "a takeover and a copy": World(messages=1, drivers=2, takeovers=1, copies=1),
+    "a source of others, a copy": World(foreign=True, most=2, crashes=1, copies=1),
+    "a source of others, a lost end": World(foreign=True, most=2, crashes=1, cuts=2),
+}
+
+#: Searched by `make test-all` only.
+LARGE = {
+    "a takeover, ended leases, another consumer": World(drivers=2, takeovers=1, ends=1, takers=1),
+    "a takeover, a crash": World(drivers=2, takeovers=1, crashes=1),
+    "a takeover while a claim is made": World(drivers=2, most=2, cut=True, takeovers=1),
+    "a takeover and a copy, two messages": World(drivers=2, takeovers=1, copies=1),
+    "a takeover and a lost end, files": World(drivers=2, sink="files", takeovers=1, cuts=1, crashes=1),
+    "three messages, batches of two": World(messages=3, most=2, crashes=2, ends=2, takers=1),
+    "four messages, a copy, files": World(messages=4, most=2, sink="files", crashes=1, copies=1, ends=1),
+    "reserves ahead, batches of two": World(messages=3, most=2, ahead=True, crashes=1, ends=1),
+}
+
+#: Searched from where one batch is finished.
+AFTER_ONE_BATCH = {"three processes": World(messages=2, drivers=3, takeovers=2)}
+
+#: By rule: a world in which something goes wrong without it, and what does. `traces/` has the shortest way to it.
+WITHOUT = {
+    "floor": (World(messages=3, sink="files", copies=1), "LOST"),
+    "by": (World(messages=3, drivers=2, crashes=1, takeovers=1), "LOST"),
+    "owner": (World(drivers=2, takeovers=1), "STUCK"),
+    "absent": (World(messages=3, sink="files", copies=1, aged=1), "LOST"),
+    "bound": (World(sink="files", crashes=1, cuts=1), "LOST"),
+    "short": (World(crashes=1), "STUCK"),
+    "complete": (World(crashes=1, failovers=1), "LOST"),
+    "keep": (World(crashes=1, failovers=1), "LOST"),
+    "rows": (World(foreign=True, most=2, crashes=1, cuts=1), "LOST"),
+    "subset": (World(most=2, crashes=1, ends=1, takers=1, endless=False), "FALSE ALARM"),
+    "strays": (World(messages=2, drivers=3, takeovers=2), "DOUBLED"),
+    "late": (World(crashes=1), "LOST"),
+    "decide": (World(crashes=1), "DOUBLED"),
+    "leave": (World(crashes=1), "DOUBLED"),
+    "tagged": (World(most=2, crashes=1, takers=1, endless=False), "LOST"),
+    "leased": (World(crashes=1, fresh=1), "DOUBLED"),
+}
+
+
+#: Rules for which that is searched from where one batch is finished.
+LATER = ("by", "strays")
+
+
+def without(rule: str) -> Rules:
+    """Return all rules but this one."""
+    return Rules(**{rule: False})
