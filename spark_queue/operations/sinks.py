@@ -79,7 +79,8 @@ def recover(url: str, sink: str) -> Recovered:
                 f"the query of sink {sink!r} is running: its ledger changed. Stop it first; nothing was dropped",
                 sink=sink,
             )
-        dropped = forget(store, sink) if sink.startswith(ONE_WRITE) else store.unstage(sink)
+        kept = ledger.stages if ledger else ()
+        dropped = forget(store, sink) if sink.startswith(ONE_WRITE) else store.unstage(sink, keep=kept)
         return Recovered(published, dropped)
 
 

@@ -7,6 +7,7 @@ that the ledger names already is not staged again, and whatever of its stages is
 
     killed before the ledger is set     nothing is visible; the batch comes again, and what was staged is swept
     killed after it                     the batch comes again, and what is missing becomes visible
+    the server loses the publish        the next batch publishes it first, or `recover` does
 
 The decision is a compare-and-set: of two programs that write the same batch, the first decides for both.
 """
@@ -127,10 +128,12 @@ def publish(
 ) -> int:
     """Publish a batch that is staged, `rows` in all, and give the number of messages that became visible just now.
 
-    May be repeated at any time, also with other stages: those count with which it was decided first. What else was
-    staged for this batch and those before is swept. Raises as `decided` does, and `StoreError` where a part of what
+    What was decided before is published first, if the server has lost that it was. May be repeated at any time, also
+    with other stages: those count with which it was decided first. What else was staged for this batch and those
+    before is discarded, except what the ledger names. Raises as `decided` does, and `StoreError` if a part of what
     was staged is gone (nothing is visible then).
     """
+    before = 0
     while True:
         note = store.note(PREFIX + sink)
         found = Ledger.read(sink, note)
@@ -138,8 +141,10 @@ def publish(
             winners: Sequence[str] = found.stages if found and found.batch == batch else ()
             break
         staged = Counter(dict.fromkeys(stages, 0))
-        for one in store.staged(f"{sink}/{batch}"):
+        for one in store.staged(sink):
             staged[one.stage] += one.rows
+        if found and not staged.keys().isdisjoint(found.stages):
+            before += store.publish(found.stages)  # it was decided, and the server has lost that it was published
         if (there := sum(staged[one] for one in stages)) != rows:
             if ledger_of(store, sink) != found:
                 continue  # somebody else has just published it
@@ -156,8 +161,8 @@ def publish(
     published = store.publish(winners)
     for number in {batch_of(one.stage) for one in store.staged(sink)}:
         if number <= batch:
-            store.unstage(f"{sink}/{number}")
-    return published
+            store.unstage(f"{sink}/{number}", keep=winners)
+    return before + published
 
 
 def begin(store: Store, sink: str) -> None:

@@ -19,6 +19,7 @@ from spark_queue import (
     StoreError,
     open_store,
 )
+from spark_queue.operations.sinks import Recovered, recover
 from spark_queue.spark import rows as spark_rows
 from spark_queue.store.base import Store
 from spark_queue.store.conformance_waiting import until
@@ -167,6 +168,46 @@ def test_a_driver_that_died_after_its_decision_is_finished_by_the_next(any_url, 
         assert (written.rows, written.staged) == (0, {}), "it has seen the ledger"
         again.commit(written)
         assert sorted(payloads(any_url, out)) == ["a", "b", "c"]
+    assert left_behind(any_url, name) == []
+
+
+@contextmanager
+def a_lost_publish(url):
+    """Let a server lose the first publish, as a failover does that loses what was written last."""
+    with open_store(url) as store:
+        kind = type(store)
+    usual, lost = kind.publish, []
+
+    def publish(store, stages):
+        if lost or not stages:
+            return usual(store, stages)
+        lost.append(stages)
+        return 0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kind, "publish", publish)
+        yield
+    assert lost
+
+
+def test_a_lost_publish_is_made_up_for_before_the_next_batch(any_url, name, out, driver):
+    with a_lost_publish(any_url):
+        driver(0).run(attempt(["a", "b"]))
+    assert payloads(any_url, out) == []
+    with killed_before("set_note", any_url):
+        driver(1).run(attempt(["c"]))
+    assert sorted(payloads(any_url, out)) == ["a", "b"], "it comes first"
+    driver(1).run(attempt(["c"]))
+    assert sorted(payloads(any_url, out)) == ["a", "b", "c"]
+    assert left_behind(any_url, name) == []
+
+
+def test_a_lost_publish_is_made_up_for_by_an_operator(any_url, name, out, driver):
+    write = driver(0)
+    with a_lost_publish(any_url):
+        write.run(attempt(["a", "b"]))
+    assert recover(any_url, write.query) == Recovered(published=2, dropped=0)
+    assert sorted(payloads(any_url, out)) == ["a", "b"]
     assert left_behind(any_url, name) == []
 
 
