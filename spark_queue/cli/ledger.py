@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ledger = group("Show and repair the ledgers of exactly-once sinks.")
 app.add_typer(ledger, name="ledger")
 
-SinkName = Annotated[str, argument("SINK", "The id of the streaming query, or the txnAppId of a batch write.")]
+SinkName = Annotated[str, argument("SINK", "The id of the query, or the txnAppId of the write (see: ledger list).")]
 
 
 @ledger.command("list", cls=Command)

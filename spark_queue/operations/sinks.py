@@ -30,7 +30,9 @@ _STAGE = re.compile(r"([^/]+)/(\d+)/[^/]+")
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """How far an exactly-once sink is: a streaming query by its id, a batch write by `txnAppId` or a made up name.
+    """How far an exactly-once sink is: a streaming query by its id, a batch write by a made up name or by `txnAppId`.
+
+    In `foreachBatch` that is `txnAppId:id`, with the id of the query.
 
     `batch` is the last one that it has decided to publish, `None` where there is none. `staged`: the rows that
     are staged, by batch. `unpublished`: those of them that `batch` still has to publish; where that is not 0 for

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -30,16 +31,21 @@ from spark_queue.store.ledger import (
     NOTHING,
     ONE_WRITE,
     Ledger,
+    Writer,
     apart,
     begin,
     decided,
     forget,
+    inherit,
     ledger_of,
     members,
     publish,
+    sink_of,
     stage_of,
 )
 from spark_queue.store.policy import give_back, history_of, note_settled
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -200,8 +206,9 @@ class Publish(Push):
     """Rows become messages exactly once, those of a whole batch together.
 
     Tasks stage them, each attempt under a stage of its own; on the driver `commit` publishes the stages of the
-    attempts that won, by the ledger of the sink. The sink of a streaming query is the query (its id outlives
-    restarts), that of a batch write is `txnAppId`, or made for this write. Spark may abort a write while some of its
+    attempts that won, by the ledger of the sink. The sink of a streaming query is the query, whose id is the same
+    after a restart. That of a batch write is `txnAppId`, in `foreachBatch` with the id of the query, or made for this
+    write. Spark may abort a write while some of its
     tasks still run: what they stage then for a sink that is no more, they drop themselves.
     """
 
@@ -217,9 +224,11 @@ class Publish(Push):
 
     def _place(self, task: TaskContext) -> tuple[str, int]:
         """The sink and the number of the batch."""
-        if not self._streaming:
-            return self._sink, self.options.txn_version or 0
         query, batch = task.getLocalProperty("sql.streaming.queryId"), task.getLocalProperty("streaming.sql.batchId")
+        if self._once:
+            return self._sink, 0
+        if not self._streaming:
+            return sink_of(self._sink, query), self.options.txn_version or 0
         if query is None or batch is None:
             raise QueueError(
                 "exactly-once writes need the ids of the query and the batch, which this version of Spark does not "
@@ -227,13 +236,33 @@ class Publish(Push):
             )
         return query, int(batch)
 
+    def _ledger(self, store: Store, sink: str) -> Ledger | None:
+        found = ledger_of(store, sink)
+        if found is None and not self._streaming and sink != self._sink:
+            inherit(store, self._sink, sink)
+            found = ledger_of(store, sink)
+        return found
+
+    def _warn_if_skipped(self, store: Store, sink: str, number: int, writer: Writer) -> None:
+        """Warn of a batch write that changes nothing, since its number is an older one."""
+        if self._once or self._streaming or writer is not Writer.JOB:
+            return
+        known = ledger_of(store, sink)
+        if known is not None and number < known.batch:
+            log.warning(
+                "txnVersion %d of txnAppId %s is below %d, the last one that was written: nothing was written",
+                number, sink, known.batch,
+            )  # fmt: skip
+
     def _members(self, ledgers: Mapping[str, Ledger | None], number: int) -> dict[str, int]:
         """Since which batch each database takes part, where there are several."""
         return members(ledgers.values(), ledgers, number) if self.options.urls else {}
 
-    def _strict(self, since: int | None, number: int) -> bool:
-        """Whether a database must know the batch before this one: not where it takes part for the first time."""
-        return self._streaming and since != number
+    def _writer(self, sink: str, since: int | None, number: int) -> Writer:
+        """Return what a number means: in a database that takes part for the first time there is a gap."""
+        if self._streaming and since != number:
+            return Writer.STREAM
+        return Writer.JOB if self._streaming or sink == self._sink else Writer.FOREACH_BATCH
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Written:
         task = TaskContext.get()
@@ -245,10 +274,10 @@ class Publish(Push):
         stage = stage_of(sink, number, f"{task.partitionId():06}-{uuid.uuid4().hex[:12]}")
         done = Written(sink=sink, batch=number, stage=stage)
         with _Stores(self.options) as stores:
-            ledgers = {ns: ledger_of(stores[ns], sink) for ns in stores}
+            ledgers = {ns: self._ledger(stores[ns], sink) for ns in stores}
             since = self._members(ledgers, number)
             written = {
-                ns: decided(ledger, sink, number, strict=self._strict(since.get(ns), number))
+                ns: decided(ledger, sink, number, self._writer(sink, since.get(ns), number))
                 for ns, ledger in ledgers.items()
             }
             if all(written.values()):
@@ -279,8 +308,9 @@ class Publish(Push):
             since = self._members(ledgers, number)
             for ns in stores:
                 stages = {one.stage: one.staged[ns] for one in told if ns in one.staged}
-                rows, strict = sum(stages.values()), self._strict(since.get(ns), number)
-                publish(stores[ns], sink, number, list(stages), rows, strict=strict, members=since)
+                rows, writer = sum(stages.values()), self._writer(sink, since.get(ns), number)
+                self._warn_if_skipped(stores[ns], sink, number, writer)
+                publish(stores[ns], sink, number, list(stages), rows, writer, members=since)
             if self._once:
                 for ns in stores:
                     forget(stores[ns], sink)

@@ -18,6 +18,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from spark_queue.errors import CheckpointError, FencedError, OptionError, StoreError
@@ -77,16 +78,53 @@ def stage_of(sink: str, batch: int, attempt: str) -> str:
     return f"{sink}/{batch}/{attempt}"
 
 
-def decided(ledger: Ledger | None, sink: str, batch: int, *, strict: bool) -> bool:
-    """Whether the sink has decided on this batch, so that nothing of it is to be staged.
+class Writer(Enum):
+    """Who writes the batches of a sink, which says what a number means that is not the next one."""
 
-    `strict`: batches have no gaps, and only the last one may come again, as those of a streaming query; else every
-    batch up to the last one counts as written. Raises `CheckpointError` where the ledger does not fit to the batch,
-    `FencedError` where it is ahead of it.
+    #: A streaming write. Batches have no gaps, and only the last one may come again.
+    STREAM = "stream"
+    #: A batch write with `txnAppId` in `foreachBatch`. There may be gaps, and only the last one may come again.
+    FOREACH_BATCH = "foreachBatch"
+    #: A batch write outside of a query. Each number up to the last one counts as written.
+    JOB = "job"
+
+
+def sink_of(application: str, query: str | None) -> str:
+    """Return the sink of an application (`txnAppId`): one for each query that reads for it, and one for jobs."""
+    return f"{application}:{query}" if query else application
+
+
+def inherit(store: Store, application: str, sink: str) -> None:
+    """Let the first query of an application go on with the ledger that older versions kept for the application.
+
+    One compare-and-set decides which query that is. May be repeated.
+    """
+    note = store.note(PREFIX + application)
+    if note is None or note.value.get("heir", sink) != sink or Ledger.read(application, note) is None:
+        return
+    inherited = {**note.value, "heir": sink}
+    if note.value == inherited or store.set_note(PREFIX + application, inherited, note.version):
+        store.set_note(PREFIX + sink, {key: one for key, one in inherited.items() if key != "heir"}, 0)
+    else:
+        inherit(store, application, sink)
+
+
+def decided(ledger: Ledger | None, sink: str, batch: int, writer: Writer) -> bool:
+    """Return whether the sink has decided on this batch, so that nothing of it is to be staged.
+
+    Raises `CheckpointError` if the ledger does not fit the batch, `FencedError` if it is ahead of it.
     """
     last = NOTHING if ledger is None else ledger.batch
-    if batch == last or (batch < last and not strict):
+    if batch == last or (batch < last and writer is Writer.JOB):
         return True
+    if batch < last and writer is Writer.FOREACH_BATCH:
+        raise CheckpointError(
+            f"txnVersion {batch} of sink {sink!r} is below {last}, the last one that was written: whether these rows "
+            "were written then is unknown. Nothing was written now. If the query has an older checkpoint, set a new "
+            "txnAppId. Within a query txnVersion must grow: pass the batch id",
+            sink=sink,
+            batch=batch,
+        )
     if batch < last:
         raise FencedError(
             f"sink {sink!r} is at batch {last} already, and this is batch {batch}: another query runs on a copy of "
@@ -94,7 +132,7 @@ def decided(ledger: Ledger | None, sink: str, batch: int, *, strict: bool) -> bo
             sink=sink,
             batch=batch,
         )
-    if batch > last + 1 and strict:
+    if batch > last + 1 and writer is Writer.STREAM:
         known = "there is no ledger" if last == NOTHING else f"the ledger ends with batch {last}"
         raise CheckpointError(
             f"batch {batch} of sink {sink!r}: {known}, so it is unknown whether batch {batch - 1} was written. The "
@@ -122,8 +160,8 @@ def publish(
     batch: int,
     stages: Sequence[str],
     rows: int,
+    writer: Writer,
     *,
-    strict: bool,
     members: Mapping[str, int] | None = None,
 ) -> int:
     """Publish a batch that is staged, `rows` in all, and give the number of messages that became visible just now.
@@ -137,7 +175,7 @@ def publish(
     while True:
         note = store.note(PREFIX + sink)
         found = Ledger.read(sink, note)
-        if decided(found, sink, batch, strict=strict):
+        if decided(found, sink, batch, writer):
             winners: Sequence[str] = found.stages if found and found.batch == batch else ()
             break
         staged = Counter(dict.fromkeys(stages, 0))

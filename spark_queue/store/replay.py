@@ -18,7 +18,7 @@ import pyarrow as pa
 from spark_queue.errors import OptionError, UsageError
 from spark_queue.message import OBJECT_ID, PUSHES, header_dicts, headers_array
 from spark_queue.store.base import Store
-from spark_queue.store.ledger import ledger_of, publish, stage_of
+from spark_queue.store.ledger import Writer, ledger_of, publish, stage_of
 
 #: What the headers of a replayed message tell: the name of the replay, and the id that the message had.
 REPLAY, REPLAYED = "x-replay", "x-replay-of"
@@ -83,7 +83,7 @@ class Replay:
             staged += store.stage(self.to, stage, self._again(batch, staged))
         if not staged and not self.decided(store):
             return 0  # perhaps there will be some
-        return publish(store, self.sink, 0, [stage], staged, strict=False)
+        return publish(store, self.sink, 0, [stage], staged, Writer.JOB)
 
     def _again(self, batch: pa.RecordBatch, before: int) -> pa.RecordBatch:
         """The messages of a HISTORY batch as a PUSHES batch; so many come `before` them."""

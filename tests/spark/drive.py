@@ -89,7 +89,8 @@ ATTEMPT = pa.schema({"payload": pa.string(), "id": pa.string()})
 class Write:
     """A write of rows with these columns by one driver: `df.write`, or a batch of a streaming query.
 
-    Each `task` is one attempt: it may be run twice for a partition, and never be committed.
+    `within`: the query in whose `foreachBatch` it is a `df.write`. Each `task` is one attempt: it may be run twice
+    for a partition, and never be committed.
     """
 
     def __init__(
@@ -98,11 +99,12 @@ class Write:
         *,
         query: str | None = None,
         batch: int = 0,
+        within: str | None = None,
         overwrite: bool = False,
         **options: str,
     ) -> None:
         self.schema = columns if isinstance(columns, StructType) else from_arrow_schema(columns)
-        self.query, self.batch = query, batch
+        self.query, self.batch, self.within = query, batch, within
         data_source = source(options)
         self.writer: Any = (
             data_source.writer(self.schema, overwrite)
@@ -114,7 +116,7 @@ class Write:
         """Run a task on these rows, and return its message to the driver."""
         writer, expected = carried(self.writer), arrow_schema(self.schema)
         given = (pa.RecordBatch.from_arrays(one.columns, schema=expected) for one in batches)
-        with task(partition, self.query, self.batch):
+        with task(partition, self.query or self.within, self.batch):
             # Spark 4.0 gives a streaming writer rows.
             return carried(writer.write(given if self.query is None or SPARK >= (4, 1) else _as_rows(given)))
 

@@ -61,6 +61,19 @@ def test_a_streaming_write_is_exactly_once_by_default(q_any, out_any):
     assert batch_in_ledger(q_any.url, str(query.id)) == 2
 
 
+def test_a_write_in_foreach_batch_goes_on_with_a_new_checkpoint(q, out, tmp_path):
+    """Its `txnAppId` is the same, and its batches count from 0 again."""
+
+    def write(batch, batch_id):
+        given = {"url": q.url, "queue": out, "txnAppId": q.name, "txnVersion": batch_id}
+        batch.select("payload").write.format("queue").mode("append").options(**given).save()
+
+    for run in range(2):
+        q.push([{"n": 10 * run + n} for n in range(10)])
+        q.drain(write, checkpoint=str(tmp_path / f"checkpoint{run}"), delivery="exactly-once")
+    assert sorted(one["n"] for one in payloads(q.url, out)) == list(range(20))
+
+
 def forget_the_last_commit(q):
     """As if the query had died after its sink had committed, before Spark noted that the batch was done."""
     commits = Path(q.checkpoint, "commits")

@@ -23,7 +23,7 @@ from spark_queue.operations.sinks import Recovered, recover
 from spark_queue.spark import rows as spark_rows
 from spark_queue.store.base import Store
 from spark_queue.store.conformance_waiting import until
-from spark_queue.store.ledger import forget, ledger_of, set_ledger
+from spark_queue.store.ledger import Ledger, forget, inherit, ledger_of, set_ledger
 from tests.spark.drive import (
     ATTEMPT,
     Query,
@@ -465,6 +465,68 @@ def test_a_numbered_batch_write_is_written_once(any_url, out, sink):
     for number, value in ((0, 10), (0, 11), (3, 12), (2, 13), (3, 14)):
         save(attempt([value]), url=any_url, queue=out, txnAppId=sink, txnVersion=str(number))
     assert sorted(payloads(any_url, out)) == [10, 12]
+
+
+@pytest.fixture
+def in_query(any_url, out, sink):
+    """Write these values in `foreachBatch` of a query, with `txnAppId`, as this version."""
+    queries = set()
+
+    def write(query, version, *values):
+        queries.add(f"{sink}:{query}")
+        given = {"url": any_url, "queue": out, "txnAppId": sink, "txnVersion": str(version)}
+        save(attempt(values), within=query, batch=version, **given)
+
+    yield write
+    for one in queries:
+        forget_ledger(any_url, one)
+
+
+def test_a_query_with_a_new_checkpoint_writes_with_the_same_application(any_url, out, in_query):
+    """Or what it reads would be removed from the source, and written nowhere."""
+    for version in range(3):
+        in_query("q1", version, version)
+    for version in (0, 1, 1):
+        in_query("q2", version, 10 + version)
+    assert sorted(payloads(any_url, out)) == [0, 1, 2, 10, 11]
+
+
+def test_a_lower_version_in_a_query_is_an_error(any_url, out, sink, in_query):
+    in_query("q", 4, "a")
+    with pytest.raises(CheckpointError, match=f"txnVersion 3 of sink '{sink}:q' is below 4.* set a new txnAppId"):
+        in_query("q", 3, "b")
+    in_query("q", 6, "c")
+    assert sorted(payloads(any_url, out)) == ["a", "c"]
+
+
+def test_a_lower_version_in_a_job_is_skipped_with_a_warning(any_url, out, sink, caplog):
+    for version in ("4", "3", "4"):
+        save(attempt([version]), url=any_url, queue=out, txnAppId=sink, txnVersion=version)
+    assert payloads(any_url, out) == ["4"]
+    told = [one.getMessage() for one in caplog.records]
+    assert told == [f"txnVersion 3 of txnAppId {sink} is below 4, the last one that was written: nothing was written"]
+
+
+def test_the_first_query_goes_on_with_the_ledger_of_an_older_version(any_url, out, sink, in_query):
+    """That was the ledger of the application, whatever query wrote."""
+    save(attempt(["a"]), url=any_url, queue=out, txnAppId=sink, txnVersion="7")
+    in_query("q1", 7, "a")
+    in_query("q1", 8, "b")
+    in_query("q2", 0, "c")
+    with pytest.raises(CheckpointError, match="txnVersion 5"):
+        in_query("q1", 5, "d")
+    assert sorted(payloads(any_url, out)) == ["a", "b", "c"]
+
+
+def test_of_two_queries_one_goes_on_with_the_ledger_of_an_older_version(any_url, sink, out):
+    save(attempt(["a"]), url=any_url, queue=out, txnAppId=sink, txnVersion="7")
+    with open_store(any_url) as store:
+        inherit(store, sink, f"{sink}:q1")
+        for query in ("q1", "q2"):
+            inherit(store, sink, f"{sink}:{query}")
+        assert ledger_of(store, f"{sink}:q1") == Ledger(f"{sink}:q1", 7, ledger_of(store, sink).stages)
+        assert ledger_of(store, f"{sink}:q2") is None
+        forget(store, f"{sink}:q1")
 
 
 def test_ids_are_the_same_whenever_a_batch_is_written(any_url, out, sink):

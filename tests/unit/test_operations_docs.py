@@ -16,7 +16,7 @@ from spark_queue import CheckpointError, FencedError, Queue, open_store
 from spark_queue.message import pushes
 from spark_queue.store import owner
 from spark_queue.store.isolation import PATIENCE, Isolation, Rules
-from spark_queue.store.ledger import PREFIX, decided, stage_of
+from spark_queue.store.ledger import PREFIX, Writer, decided, stage_of
 from spark_queue.store.log import Log
 from spark_queue.store.owner import Ownership
 
@@ -121,7 +121,7 @@ def test_what_a_query_says_is_on_the_page(living, monkeypatch, caplog):
     with pytest.raises(FencedError) as revoked:
         living.check()
     with pytest.raises(CheckpointError) as lost:
-        decided(None, OTHER, 43, strict=True)
+        decided(None, OTHER, 43, Writer.STREAM)
     for error in (refused, revoked, lost):
         assert plain(f"{error.typename}: {error.value}") in page
 
