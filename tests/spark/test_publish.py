@@ -524,7 +524,8 @@ def test_of_two_queries_one_goes_on_with_the_ledger_of_an_older_version(any_url,
         inherit(store, sink, f"{sink}:q1")
         for query in ("q1", "q2"):
             inherit(store, sink, f"{sink}:{query}")
-        assert ledger_of(store, f"{sink}:q1") == Ledger(f"{sink}:q1", 7, ledger_of(store, sink).stages)
+        old = ledger_of(store, sink)
+        assert old is not None and ledger_of(store, f"{sink}:q1") == Ledger(f"{sink}:q1", 7, old.stages)
         assert ledger_of(store, f"{sink}:q2") is None
         forget(store, f"{sink}:q1")
 
