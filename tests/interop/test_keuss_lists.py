@@ -99,7 +99,7 @@ def test_an_element_that_is_no_message_is_told_and_not_lost(shared, raw):
     ours.push("good")
     assert shared.store.reserve(shared.name, "c/1", 3) == [3]
     assert shared.store.reserve(shared.name, "c/2", 9) == [1]
-    with pytest.raises(Exception, match="no document"):
+    with pytest.raises(Exception, match="not a valid document"):
         list(shared.store.fetch(shared.name, "c/1/0"))
     assert shared.store.rollback(shared.name, "c/1") == 3
     assert raw()[:2] == [b"oops", b"[1]"]

@@ -260,7 +260,7 @@ def test_changes_that_fail_keep_the_message_away(world):
         ("nosuch > 1", "`nosuch` cannot be resolved"),
         ("count(1) > 1", "must be computed from one message alone"),
         ("'text'", "it is string, but must be BOOLEAN, or a STRUCT of mature, delay, tries"),
-        ("struct(1 as maturee)", "its field 'maturee' says nothing; did you mean 'mature'?"),
+        ("struct(1 as maturee)", "its field 'maturee' is unknown; did you mean 'mature'?"),
         ("json:nothing", "module 'json' has no function 'nothing'"),
         ("nomodule:nothing", "No module named 'nomodule'"),
         (lambda env: 3, "returns 3, which is no Column"),
