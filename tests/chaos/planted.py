@@ -66,13 +66,31 @@ BUGS: dict[str, Bug] = {
     ),
     "all attempts win": Bug(
         "spark/writer.py",
-        "                rows, strict = sum(stages.values())",
+        "                rows, writer = sum(stages.values())",
         "                there = stores[ns].staged(f'{sink}/{number}')\n"
         "                stages = {name: sum(one.rows for one in there if one.stage == name)\n"
         "                          for name in {one.stage for one in there}}\n"
-        "                rows, strict = sum(stages.values())",
+        "                rows, writer = sum(stages.values())",
         "tests/spark/test_publish.py::test_of_the_attempts_of_a_task_the_one_that_won_counts",
         worlds=True,
+    ),
+    "what was decided is not completed": Bug(
+        "store/ledger.py",
+        "            before += store.publish(found.stages)",
+        "            before += 0",
+        "tests/spark/test_publish.py::test_a_lost_publish_is_made_up_for_before_the_next_batch",
+    ),
+    "what the ledger names is discarded": Bug(
+        "store/ledger.py",
+        ", keep=winners)",
+        ")",
+        "tests/spark/test_publish.py::test_a_lost_publish_is_made_up_for_before_the_next_batch",
+    ),
+    "all queries of an application share its ledger": Bug(
+        "store/ledger.py",
+        'return f"{application}:{query}" if query else application',
+        "return application",
+        "tests/spark/test_publish.py::test_a_query_with_a_new_checkpoint_writes_with_the_same_application",
     ),
     "losing attempts are not swept": Bug(
         "store/ledger.py",
