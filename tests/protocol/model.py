@@ -120,7 +120,7 @@ def _outside(state: State, world: World) -> Iterator[tuple[Step, State]]:
 
 
 def _recovered(state: State, epoch: int) -> Iterator[tuple[Step, State]]:
-    """An epoch that is given up: what its query has written is removed, the rest is given back."""
+    """Recover an abandoned epoch: commit the messages that its query has written, release the others."""
     held = {n for n, one in enumerate(state.messages) if isinstance(one, Held) and one.tag.epoch == epoch}
     note = state.notes[epoch]
     if not held or any(one and one.end.tag.epoch == epoch for one in state.drivers) or note is None:
@@ -199,7 +199,7 @@ def _ask(state: State, place: int, driver: Driver, world: World, rules: Rules) -
 def _commit(state: State, place: int, driver: Driver, world: World, rules: Rules) -> Moves:
     tag = driver.start.tag
     gone = dict.fromkeys(state.held(tag), GONE)
-    if not rules.tagged:  # by ids, whoever holds them
+    if not rules.tagged:  # by id, even if another process holds the message
         gone |= {n: GONE for n in driver.start.rows if state.messages[n] != ELSEWHERE}
     yield f"commits {tag}", state.put(gone).with_driver(place, driver._replace(step="claim"))
 

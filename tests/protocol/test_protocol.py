@@ -44,8 +44,8 @@ def test_each_rule_is_left_out_once():
 def test_it_goes_wrong_without_a_rule(rule):
     """By the shortest trace, as it is stored."""
     world, fault = WITHOUT[rule]
-    told, steps = trace_of(rule)
-    assert told == fault
+    stored, steps = trace_of(rule)
+    assert stored == fault
     end = follow(world, without(rule), steps)
     if fault in ("LOST", "DOUBLED"):
         assert breach(end, world) == fault
