@@ -14,7 +14,7 @@ from spark_queue.masking import mask
 from spark_queue.options import QueueOptions
 from spark_queue.store import open_store
 from spark_queue.store.base import Store
-from spark_queue.store.owner import Ownership
+from spark_queue.store.ownership import Ownership
 
 log = logging.getLogger(__name__)
 

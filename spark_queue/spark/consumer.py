@@ -1,9 +1,12 @@
 """A consumer of a queue: what plans micro-batches, in the driver's reader process.
 
-It reserves a batch before it answers Spark's `latestOffset`, under the tags `consumer/sequence/partition` that the
-offset names. When Spark asks for the next offset, all up to its `start` is durable in Spark's own log; that is when a
-batch is committed, so the offset log and the queue can never disagree by more than the batch in flight, and a
-restarted query finds its batch under the same tags.
+It reserves a batch before it answers Spark's `latestOffset`, under the tags `consumer/sequence.by/partition` that the
+offset names; `by` is the number of this process, so that no other one ever reserves under them. Until Spark has
+written that offset to its log, and asks for the partitions, the reservation has a lease that ends: then the batch is
+started, in the note of the consumer (see `Ownership`), and is held as the options say. When Spark asks for the next
+offset, all up to its `start` is durable in Spark's own log; that is when a batch is committed, if it is the one that
+was started last. So the offset log and the queue can never disagree by more than the batch in flight, and a restarted
+query finds its batch under the same tags.
 """
 
 from __future__ import annotations
@@ -14,48 +17,34 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any
 
-from spark_queue.errors import CheckpointError
 from spark_queue.options import QueueOptions
 from spark_queue.spark.ahead import Ahead
 from spark_queue.spark.backlog import Backlog
 from spark_queue.spark.delivery import GIVEN_UP, given_up, planned_as
 from spark_queue.spark.keeper import Keeper
+from spark_queue.spark.offsets import VERSION, Offset, batch_of, check_offset, commit_named, tag_of
 from spark_queue.spark.share import Share, lost
 from spark_queue.store import open_store
 from spark_queue.store.base import Store
 from spark_queue.store.existence import expect
 from spark_queue.store.isolation import Isolation, Rules
-from spark_queue.store.owner import Ownership
+from spark_queue.store.owner import Batch
+from spark_queue.store.ownership import Ownership
 from spark_queue.store.policy import bury_exhausted, set_history, settled
 
 log = logging.getLogger(__name__)
-
-OFFSET_VERSION = 1
 
 #: ms for which it is believed, of a queue in which nothing is ready, whether it is paused: signals tell sooner, and
 #: whoever finds something that is ready asks.
 PAUSE_KNOWN = 10_000
 
-
-class Offset(TypedDict, total=False):
-    """A place in the life of one consumer: `seq` batches were reserved, the last one of `rows` by partition.
-
-    `delivery`: what the last batch was planned as, where that is at most once. `places`: of a log beside other
-    inputs, see `LogInput`.
-    """
-
-    v: int
-    queue: str
-    consumer: str
-    seq: int
-    rows: list[int]
-    delivery: str
-    places: list[dict[str, Any]]
+#: ms: the lease of a batch that is held without an end once it is started. Spark writes a file in between.
+UNSTARTED = 120_000
 
 
 def opened(options: QueueOptions) -> Store:
@@ -81,7 +70,7 @@ class Consumer:
         name = options.consumer or uuid.uuid4().hex[:12]
         # A fresh checkpoint is a fresh epoch: what an older one still holds must not be mistaken for its own.
         self.initial: Offset = {
-            "v": OFFSET_VERSION,
+            "v": VERSION,
             "queue": self._queue,
             "consumer": f"{name}/{uuid.uuid4().hex[:6]}",
             "seq": 0,
@@ -98,8 +87,8 @@ class Consumer:
         self._full: int | None = None  # the rows of a batch after which the next one is reserved ahead
         self._replayed = 0  # the batch that comes again since an earlier process has planned it
         self._settled_before = self._missed = 0
-        self._first: int | None = None  # the batch that an earlier process may have been reserving
-        self._strays_at = math.inf  # when to look for what one that stood still has reserved since
+        self._started: Batch | None = None  # the batch that this very process has started last
+        self._tidied = False  # whether what earlier processes have left was looked at
         self._busy = self._paused = False
         self._backlog = Backlog(self._sizes)
 
@@ -109,6 +98,7 @@ class Consumer:
         `ahead`: where the batch turns out to be full, the one after it is reserved as soon as this one is planned.
         """
         self.commit(start)
+        self.tidy(start)
         self._full = most if ahead else None
         rows = self.take(start, most, wait=self._options.wait_timeout)
         return self.reserved(start, rows) if rows else start
@@ -116,20 +106,16 @@ class Consumer:
     def take(self, start: Offset, most: int, *, wait: int | None = None) -> list[int]:
         """Reserve the batch after `start`, and give its rows by partition; none where nothing is ready.
 
-        What is held for that batch already, it is, and no more. `wait`: for so many ms, if need be.
+        `wait`: for so many ms, if need be.
         """
-        seq = start["seq"] + 1
-        looked = self._first is not None  # else an earlier process may hold the batch, though nothing is ready
-        if self._first is None:
-            self._first = seq
-        tag = f"{start['consumer']}/{seq}"
+        tag = self._following(start)
         self._reserved_at = time.monotonic()
-        rows = self._next_parked(seq)
+        rows = self._next_parked(tag)
         if not rows:
             rows = self._taken_ahead(tag)
         if not rows:
-            if wait is not None and looked and not self.wait(wait):
-                self.idle(start)
+            if wait is not None and not self.wait(wait):
+                self.idle()
                 return []
             self._reserved_at = time.monotonic()
             rows = self._reserve(self._store, tag, most, self._before)
@@ -139,7 +125,7 @@ class Consumer:
 
     def reserved(self, start: Offset, rows: list[int]) -> Offset:
         """The offset of the batch after `start`, which this process has reserved just now."""
-        end: Offset = {**start, "seq": start["seq"] + 1, "rows": rows}
+        end: Offset = {**start, "v": VERSION, "seq": start["seq"] + 1, "by": self.number, "rows": rows}
         self._reserved = planned_as(end, self._options)
         return self._reserved
 
@@ -149,7 +135,7 @@ class Consumer:
         They go back to their place, and not as failed.
         """
         assert self._keeper is not None
-        tag, kept = f"{start['consumer']}/{start['seq'] + 1}", []
+        tag, kept = self._following(start), []
         if sum(rows) > most:
             self._keeper.check()
         for part, held in enumerate(rows):
@@ -178,14 +164,9 @@ class Consumer:
         """How many messages may be taken, counted up to `most`."""
         return self._store.ready(self._queue, most, **({} if self._before is None else {"before": self._before}))
 
-    def idle(self, start: Offset) -> None:
+    def idle(self) -> None:
         """Look after what one looks after while there is nothing to take."""
-        self._look_for_strays(start["seq"] + 1)
         self._look_whether_paused()
-
-    def holds_next(self, start: Offset) -> bool:
-        """Whether messages are held for the batch after `start`."""
-        return bool(self._store.reservations(self._queue, f"{start['consumer']}/{start['seq'] + 1}"))
 
     def missing(self, end: Offset) -> int:
         """How many messages of the batch that `end` ended are not held any more."""
@@ -209,8 +190,23 @@ class Consumer:
         self._keeper.check()
         return self._store.rollback(self._queue, tag_of(end), delay=None, failed=False)
 
-    def _next_parked(self, seq: int) -> list[int]:
-        rows = self._isolation.next_parked(seq) if self._isolation else 0
+    @property
+    def number(self) -> int:
+        """Which process of its consumer this is: a part of each of its tags."""
+        assert self._ownership is not None
+        return self._ownership.number
+
+    def _following(self, offset: Offset) -> str:
+        """The tag under which this process reserves the batch after `offset`."""
+        return f"{offset['consumer']}/{Batch(offset['seq'] + 1, self.number)}"
+
+    @property
+    def _lease(self) -> int:
+        """The lease (ms) of what is reserved, until it is started."""
+        return self._options.reserve_timeout or UNSTARTED
+
+    def _next_parked(self, tag: str) -> list[int]:
+        rows = self._isolation.next_parked(tag, self._lease) if self._isolation else 0
         return [rows] if rows else []
 
     def _reserve(self, store: Store, tag: str, most: int, before: int | None) -> list[int]:
@@ -224,7 +220,7 @@ class Consumer:
                 most,
                 partitions=partitions,
                 least=least,
-                lease=options.reserve_timeout,
+                lease=self._lease,
                 **({} if before is None else {"before": before}),
             )
             if not rows or options.max_tries is None:
@@ -239,16 +235,18 @@ class Consumer:
                 return [held.get(f"{tag}/{partition}", 0) for partition in range(len(rows))]
 
     def plan(self, start: Offset, end: Offset) -> list[Share]:
-        """What the tasks of a batch fetch; from now on its lease is renewed.
+        """What the tasks of a batch fetch; from now on it is held, or its lease renewed, as the options say.
 
-        A batch that this process has reserved needs no store for that. One that comes again after a restart is run
-        again as it was, dropped (`given_up`), or split, if it fails again and again.
+        A batch that comes again after a restart is run again as it was, dropped (`given_up`), or split, if it fails
+        again and again.
         """
-        self._check(start)
+        check_offset(start, self._options)
         self._own(end)  # `start` of batch 0 is what `initialOffset` says now: after a restart, another epoch
         self.planned = end
         if end["seq"] == start["seq"]:
             return []
+        self.start(end)  # before it is held: who was taken over holds nothing for ever
+        assert self._keeper is not None
         tag, parts = tag_of(end), end.get("rows", [])
         fresh = self._reserved == end
         runs = 1
@@ -257,17 +255,24 @@ class Consumer:
                 self._drop(end)
                 return []
             if self._isolation and self._replayed != end["seq"]:
-                runs = self._isolation.run_again(end["seq"])
+                runs = self._isolation.run_again(tag)
             self._replayed = end["seq"]
-        assert self._keeper is not None
-        self._keeper.watch(tag, self._reserved_at if fresh else -math.inf)
+        if self._options.reserve_timeout is None:
+            self._store.renew(self._queue, tag, None)
+        else:
+            self._keeper.watch(tag, self._reserved_at if fresh else -math.inf)
         self._busy = True
-        following = f"{end['consumer']}/{end['seq'] + 1}"
-        if not fresh:
-            self._keeper.watch(following)  # an earlier process may have reserved it ahead
-        elif self._full is not None and sum(parts) >= self._full:
-            self._reserve_ahead(following, self._full)
+        if fresh and self._full is not None and sum(parts) >= self._full:
+            self._reserve_ahead(self._following(end), self._full)
         return [Share(f"{tag}/{part}", rows if fresh else None, runs > 1) for part, rows in enumerate(parts) if rows]
+
+    def start(self, end: Offset) -> None:
+        """Note that the batch that `end` ended is started, unless that is noted: see `Ownership.start`."""
+        self._own(end)
+        assert self._ownership is not None
+        if self._started != (batch := batch_of(end)):
+            self._ownership.start(batch)
+            self._started = batch
 
     def commit(self, end: Offset) -> None:
         """Remove the messages of the batch that `end` ended; those before it are removed already."""
@@ -276,10 +281,13 @@ class Consumer:
 
     def _commit(self, end: Offset) -> None:
         seq = end["seq"]
-        if seq <= self._committed or not end.get("rows"):  # of several inputs, not each is in every batch
+        if seq <= self._committed:
             return
         assert self._keeper is not None
-        self._keeper.check()
+        self._keeper.check_newest(batch_of(end))
+        if not end.get("rows"):  # of several inputs, not each is in every batch
+            self._committed = seq
+            return
         retries = self._store.retries
         done = self._remove(end)
         self._keeper.forget(tag_of(end))
@@ -293,7 +301,7 @@ class Consumer:
     def _remove(self, end: Offset) -> int:
         """Commit a batch, and give the number of messages removed."""
         tag, history = tag_of(end), self._options.history_ms
-        if self._first is not None and end["seq"] > self._first:
+        if end.get("by"):
             return self._store.commit(self._queue, tag, history=history)
         done = commit_named(self._store, end, history)
         self._store.rollback(self._queue, tag, failed=False)
@@ -314,28 +322,36 @@ class Consumer:
         """What was reserved under this tag while the last batch was worked on, by partition."""
         assert self._keeper is not None and self._ahead is not None
         rows, began = self._ahead.take(tag)
+        self._keeper.forget(tag)  # from now on the batch may be held without an end: its lease is renewed no more
         if rows:
             self._reserved_at = began
-        else:
-            self._keeper.forget(tag)
         return rows
 
-    def _look_for_strays(self, seq: int) -> None:
-        """Give back what a process that stood still has reserved for batches that were finished meanwhile."""
-        if time.monotonic() < self._strays_at:
+    def tidy(self, start: Offset) -> None:
+        """Give back what earlier processes have reserved beyond `start`, and Spark has not in its log.
+
+        Only under a lease that ends: what another process has started, meanwhile, is held without an end, or may
+        come again. So nothing happens that the end of these leases would not do, but for a try that is not counted.
+        """
+        if self._tidied:
             return
-        self._strays_at = math.inf
-        consumer = self.planned["consumer"]
+        self._tidied = True
+        consumer = start["consumer"]
         for one in self._store.reservations(self._queue, consumer):
-            number = one.tag.removeprefix(f"{consumer}/").partition("/")[0]
-            if number.isdigit() and int(number) < seq:
-                given = self._store.rollback(self._queue, one.tag, failed=False)
+            if one.tag.startswith((f"{consumer}/parked/", f"{tag_of(start)}/")):
+                continue
+            if one.until is None:
                 log.warning(
-                    "%d messages of %s were left reserved under %s by an earlier process: released",
-                    given,
-                    self._queue,
-                    one.tag,
-                )
+                    "%d messages of %s were left reserved under %s, for ever; to release them: "
+                    "spark-queue release URL %s %s",
+                    one.rows, self._queue, one.tag, self._queue, one.tag,
+                )  # fmt: skip
+            elif given := self._store.rollback(self._queue, one.tag, delay=None, failed=False, endless=False):
+                log.info(
+                    "%d messages of %s that an earlier process of this query had reserved under %s, and not begun to "
+                    "work on, were released",
+                    given, self._queue, one.tag,
+                )  # fmt: skip
 
     def _account(self, end: Offset, done: int) -> None:
         """Raise `FencedError` where messages of a batch of ours were lost to others while we worked on it."""
@@ -403,12 +419,12 @@ class Consumer:
 
     def _own(self, offset: Offset) -> None:
         """Check an offset of Spark's, and become the owner of the consumer it names, unless we are."""
-        self._check(offset)
+        check_offset(offset, self._options)
         if self._ownership is not None:
             return
         options, consumer = self._options, offset["consumer"]
         ownership = Ownership(self._store, self._queue, consumer)
-        ownership.take()
+        ownership.take(batch_of(offset))
         self._store.count(self._queue)  # what had a consumer exists
         set_history(self._store, self._queue, consumer.partition("/")[0], options.history_ms)
         if options.isolate_failures:
@@ -416,41 +432,12 @@ class Consumer:
             rules = Rules(options.retry_delay, options.reserve_timeout, options.max_tries, dead, options.history_ms)
             self._isolation = Isolation(self._store, self._queue, consumer, rules)
         parked = self._isolation.parked_tag if self._isolation else None
-        self._keeper = Keeper(options, ownership, parked)
+        self._keeper = Keeper(options, ownership, self._lease, parked if options.reserve_timeout else None)
         self._ahead = Ahead(options, ownership, self._reserve)
         self._ownership = ownership
         self.planned = offset
-        self._strays_at = time.monotonic() + options.retry_timeout / 1000
         self._settled_before = settled(self._store, self._queue, consumer.partition("/")[0])
         self._tell_of_others(consumer)
-
-    def _check(self, offset: Offset) -> None:
-        if offset.get("v") != OFFSET_VERSION:
-            raise CheckpointError(
-                f"the checkpoint of the query on queue {self._queue!r} holds an offset of version "
-                f"{offset.get('v')!r}, this version of spark_queue reads {OFFSET_VERSION}: run it with the version "
-                "that wrote it, or start with a new checkpoint",
-                queue=self._queue,
-            )
-        if "segment" in offset:
-            raise CheckpointError(
-                f"the checkpoint is that of a query on queue {self._queue!r} with mode=log: set mode=log, or start "
-                "with a new checkpoint",
-                queue=self._queue,
-            )
-        if offset.get("queue") != self._queue:
-            raise CheckpointError(
-                f"the checkpoint is that of a query on queue {offset.get('queue')!r}, but option 'queue' is "
-                f"{self._queue!r}: a query keeps its queue, another queue needs a new checkpoint",
-                queue=self._queue,
-            )
-        name = offset["consumer"].partition("/")[0]
-        if self._options.consumer not in (None, name):
-            raise CheckpointError(
-                f"the checkpoint is that of consumer {name!r}, but option 'consumer' is {self._options.consumer!r}: "
-                "set the same, or start with a new checkpoint",
-                consumer=name,
-            )
 
     def _tell_of_others(self, consumer: str) -> None:
         """Say what earlier epochs of this consumer hold: nobody works on it, and nobody gives it back unasked."""
@@ -467,21 +454,6 @@ class Consumer:
             )  # fmt: skip
 
 
-def commit_named(store: Store, end: Offset, history: int) -> int:
-    """Commit just what an offset names, and give the number of messages removed.
-
-    A process that stood still may have gone on reserving this batch after its successor had planned it: what the
-    offset does not name was never worked on.
-    """
-    parts = [part for part, rows in enumerate(end.get("rows", [])) if rows]
-    return sum(store.commit(end["queue"], f"{tag_of(end)}/{part}", history=history) for part in parts)
-
-
 def cores() -> int:
     """The cores that this process may use; macOS does not tell."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def tag_of(offset: Mapping[str, Any]) -> str:
-    """The tag under which the batch that this offset ended was reserved, with those below it."""
-    return f"{offset['consumer']}/{offset['seq']}"

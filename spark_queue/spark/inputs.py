@@ -1,7 +1,7 @@
 """Several queues, in one or several stores, read as one source: each is held by a `Consumer`, and these go in step.
 
-A batch has one number in all queues, and is reserved under `consumer/sequence` in each. With `zip` every input gives
-as many messages, as many as the shortest has; what was reserved beyond that goes back to its place before Spark
+A batch has one number in all queues, and is reserved under `consumer/sequence.by` in each. With `zip` every input
+gives as many messages, as many as the shortest has; what was reserved beyond that goes back to its place before Spark
 learns of the batch. With `alts` one input gives all. Which messages of which input a batch has is said by its offset
 alone, so a restarted query reads the same rows, whatever has come to the queues meanwhile.
 """
@@ -17,9 +17,10 @@ from typing import Any, TypedDict
 from spark_queue.errors import CheckpointError, FencedError
 from spark_queue.inputs import ALTS, LOG
 from spark_queue.options import EXACTLY_ONCE, QueueOptions
-from spark_queue.spark.consumer import OFFSET_VERSION, Consumer, Offset, tag_of
+from spark_queue.spark.consumer import Consumer
 from spark_queue.spark.delivery import planned_as
 from spark_queue.spark.log_input import LogInput
+from spark_queue.spark.offsets import READ, VERSION, Offset, delivery_of, tag_of
 from spark_queue.spark.share import Rows, Share
 from spark_queue.spark.waiting import Waiting
 from spark_queue.store.base import spread
@@ -30,13 +31,15 @@ log = logging.getLogger(__name__)
 class Offsets(TypedDict, total=False):
     """A place in the life of a consumer of several queues: as `Offset`, with the inputs and their rows by binding.
 
-    `places`: of each log, the one before the rows of the last batch, and the one after them.
+    `by`: by binding, too, for each queue has a note of its own about who runs the consumer. `places`: of each log,
+    the one before the rows of the last batch, and the one after them.
     """
 
     v: int
     inputs: dict[str, dict[str, str]]
     consumer: str
     seq: int
+    by: dict[str, int]
     rows: dict[str, list[int]]
     delivery: str
     places: dict[str, list[dict[str, Any]]]
@@ -44,7 +47,7 @@ class Offsets(TypedDict, total=False):
 
 def views(offset: Offsets) -> dict[str, Offset]:
     """The offset as that of each of its inputs alone."""
-    rows, places = offset.get("rows", {}), offset.get("places", {})
+    rows, places, by = offset.get("rows", {}), offset.get("places", {}), offset.get("by", {})
     found: dict[str, Offset] = {}
     for binding, one in offset["inputs"].items():
         found[binding] = {
@@ -52,6 +55,7 @@ def views(offset: Offsets) -> dict[str, Offset]:
             "queue": one["queue"],
             "consumer": offset["consumer"],
             "seq": offset["seq"],
+            "by": by.get(binding, 0),
             "rows": rows.get(binding, []),
         }
         if "delivery" in offset:
@@ -101,7 +105,6 @@ class Inputs:
         self._initial: Offsets | None = None
         self._planned: Offsets | None = None
         self._reserved: Offsets | None = None  # the batch that this very process has reserved
-        self._looked = False  # else an earlier process may hold messages of the batch, though nothing is ready
         self._waiting = Waiting(member.watching for member in self._members.values())
         self._bounded = False
 
@@ -111,7 +114,7 @@ class Inputs:
         if self._initial is None:
             name = self._options.consumer or uuid.uuid4().hex[:12]
             self._initial = {
-                "v": OFFSET_VERSION,
+                "v": VERSION,
                 "inputs": self._facts,
                 "consumer": f"{name}/{uuid.uuid4().hex[:6]}",
                 "seq": 0,
@@ -146,49 +149,44 @@ class Inputs:
         else:
             for binding, member in self._members.items():
                 member.commit(of[binding])
-            looked, self._looked = self._looked, True
+                member.tidy(of[binding])
             take = self._of_one if self._options.combine == ALTS else self._of_each
-            rows = take(of, most, looked)
+            rows = take(of, most)
             for binding in rows:
                 self._members[binding].reserved(of[binding], rows[binding])
         if not rows:
             return start
-        found: Offsets = {**start, "seq": start["seq"] + 1, "rows": rows}
+        by = {binding: one.number for binding, one in self._members.items() if isinstance(one, Consumer)}
+        found: Offsets = {**start, "v": VERSION, "seq": start["seq"] + 1, "by": by, "rows": rows}
         if places := {binding: log.passed(sum(rows.get(binding, []))) for binding, log in self._logs.items()}:
             found["places"] = places
         self._reserved = planned_as(found, self._options)
         return self._reserved
 
-    def _of_each(self, of: Mapping[str, Offset], most: int, looked: bool) -> dict[str, list[int]]:
+    def _of_each(self, of: Mapping[str, Offset], most: int) -> dict[str, list[int]]:
         """As many messages of every input; none where one of them has none."""
-        if looked:
-            end = time.monotonic() + self._options.wait_timeout / 1000
-            if not all(one.wait(_left(end)) for one in self._members.values()):
-                self._idle(of)
-                return {}
-            for member in self._members.values():
-                most = member.ready(most)
+        end = time.monotonic() + self._options.wait_timeout / 1000
+        if not all(one.wait(_left(end)) for one in self._members.values()):
+            self._idle()
+            return {}
+        for member in self._members.values():
+            most = member.ready(most)
         rows: dict[str, list[int]] = {}
         for binding, member in self._members.items():
-            if most or not looked:  # what is held already is so, however little is asked for
+            if most:
                 rows[binding] = member.take(of[binding], max(most, 1))
                 most = min(most, sum(rows[binding]))
         kept = {binding: self._members[binding].keep(of[binding], held, most) for binding, held in rows.items()}
         return kept if most else {}
 
-    def _of_one(self, of: Mapping[str, Offset], most: int, looked: bool) -> dict[str, list[int]]:
-        """Messages of the first input that has some. What an earlier process has begun to take is gone on with."""
-        held: list[str] = []
-        if not looked:
-            held = [binding for binding, member in self._members.items() if member.holds_next(of[binding])]
-        elif not (self._bounded or self._waiting.any(self._options.wait_timeout)):
-            self._idle(of)
+    def _of_one(self, of: Mapping[str, Offset], most: int) -> dict[str, list[int]]:
+        """Messages of the first input that has some."""
+        if not (self._bounded or self._waiting.any(self._options.wait_timeout)):
+            self._idle()
             return {}
-        for binding in [*held, *(one for one in self._members if one not in held)]:
-            rows = self._members[binding].take(of[binding], most)
+        for binding, member in self._members.items():
+            rows = member.take(of[binding], most)
             if rows:
-                for other in set(held) - {binding}:
-                    self._members[other].keep(of[other], self._members[other].take(of[other], 1), 0)
                 return {binding: rows}
         return {}
 
@@ -201,13 +199,15 @@ class Inputs:
             return []
         begin, until = views(start), views(end)
         chosen = [binding for binding, parts in end.get("rows", {}).items() if sum(parts)]
+        for binding, member in self._members.items():
+            member.start(until[binding])  # of all, so that an older checkpoint fits none of the queues
         shares = {binding: self._members[binding].plan(begin[binding], until[binding]) for binding in chosen}
         if self._only:
-            return [Rows(tag_of(end), {binding: [one]}) for binding in chosen for one in shares[binding]]
+            return [Rows(delivery_of(end), {binding: [one]}) for binding in chosen for one in shares[binding]]
         if not all(shares.values()) or (self._reserved != end and not self._whole(until, chosen)):
             return []
         lies = {binding: self._members[binding].lies(until[binding]) for binding in chosen}
-        return cut(tag_of(end), lies, self._options.min_partitions or 1)
+        return cut(delivery_of(end), lies, self._options.min_partitions or 1)
 
     def _whole(self, until: Mapping[str, Offset], chosen: Sequence[str]) -> bool:
         """Whether a batch that comes again holds all that it held.
@@ -276,14 +276,14 @@ class Inputs:
         for member in self._members.values():
             member.close()
 
-    def _idle(self, of: Mapping[str, Offset]) -> None:
-        for binding, member in self._members.items():
-            member.idle(of[binding])
+    def _idle(self) -> None:
+        for member in self._members.values():
+            member.idle()
 
     def _check(self, offset: Offsets) -> None:
         """Raise `CheckpointError` where an offset of Spark's is of other inputs."""
         inputs = self._facts
-        if offset.get("v") != OFFSET_VERSION or offset.get("inputs") == inputs:  # a version is told by a member
+        if offset.get("v") not in READ or offset.get("inputs") == inputs:  # a version is told by a member
             return
         was: Mapping[str, Mapping[str, Any]] = offset.get("inputs") or {"queue": {"queue": offset.get("queue")}}
         raise CheckpointError(

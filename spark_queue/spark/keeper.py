@@ -13,7 +13,8 @@ from spark_queue.masking import mask
 from spark_queue.options import QueueOptions
 from spark_queue.store import open_store
 from spark_queue.store.base import Store
-from spark_queue.store.owner import BEAT, Ownership
+from spark_queue.store.owner import BEAT, Batch
+from spark_queue.store.ownership import Ownership
 
 log = logging.getLogger(__name__)
 
@@ -21,14 +22,16 @@ log = logging.getLogger(__name__)
 class Keeper:
     """A thread that gives signs of life while the query lives: of the consumer, and of what it has reserved."""
 
-    def __init__(self, options: QueueOptions, ownership: Ownership, parked: str | None) -> None:
+    def __init__(self, options: QueueOptions, ownership: Ownership, lease: int, parked: str | None) -> None:
+        """Start the thread. `lease` (ms): that of the batches to renew. `parked`: the tag of what waits apart."""
         self._options = options
         self._ownership = ownership
         self._parked = parked
-        lease = options.reserve_timeout
-        self._pause = math.inf if lease is None else lease / 3000  # seconds between two renewals
+        self._lease = lease
+        self._pause = lease / 3000  # seconds between two renewals
         self._due: dict[str, float] = {}  # when to renew what is reserved, by its tag (monotonic s)
         self._lock = threading.Lock()
+        self._renewing = threading.Lock()
         self._fenced: FencedError | None = None
         self._parent = os.getppid()
         self._wake = threading.Event()
@@ -44,15 +47,23 @@ class Keeper:
             self._wake.set()
 
     def forget(self, tag: str) -> None:
-        """Renew the lease of this batch no longer."""
+        """Renew the lease of this batch no longer, from the moment on at which this returns."""
         with self._lock:
             self._due.pop(tag, None)
+        with self._renewing:
+            pass
 
     def check(self) -> None:
         """Raise `FencedError` where the consumer is no longer ours."""
         if self._fenced is not None:
             raise self._fenced
         self._ownership.check()
+
+    def check_newest(self, batch: Batch) -> None:
+        """The same, and raise `CheckpointError` unless this batch was started last."""
+        if self._fenced is not None:
+            raise self._fenced
+        self._ownership.check_newest(batch)
 
     def stop(self) -> None:
         """End the thread."""
@@ -85,12 +96,14 @@ class Keeper:
                 self._wake.clear()
 
     def _renew(self, store: Store) -> None:
-        lease, queue, now = self._options.reserve_timeout, self._options.queue or "", time.monotonic()
+        queue, now = self._options.queue or "", time.monotonic()
         with self._lock:
             due = [tag for tag, moment in self._due.items() if moment <= now]
-        if lease is None or not due:
-            return
-        for tag in due if self._parked is None else (*due, self._parked):
-            store.renew(queue, tag, lease)
+        for tag in due:
+            with self._renewing:
+                if tag in self._due:
+                    store.renew(queue, tag, self._lease)
+        if due and self._parked is not None:
+            store.renew(queue, self._parked, self._lease)
         with self._lock:
             self._due |= {tag: time.monotonic() + self._pause for tag in due if tag in self._due}

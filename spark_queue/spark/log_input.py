@@ -8,10 +8,10 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from spark_queue.options import QueueOptions
-from spark_queue.spark.consumer import Offset
 from spark_queue.spark.delivery import given_up
 from spark_queue.spark.limits import ALL
 from spark_queue.spark.log import LogReader
+from spark_queue.spark.offsets import Offset
 from spark_queue.spark.share import Share
 from spark_queue.store import open_store
 from spark_queue.store.log import Log, Piece, Place
@@ -95,8 +95,11 @@ class LogInput(LogReader):
     def leave(self) -> None:
         pass
 
-    def holds_next(self, start: Offset) -> bool:
-        return False
+    def start(self, end: Offset) -> None:
+        pass
 
-    def idle(self, start: Offset) -> None:
+    def tidy(self, start: Offset) -> None:
+        pass
+
+    def idle(self) -> None:
         self._busy = False

@@ -17,8 +17,8 @@ from pyspark.sql import functions as F
 
 from spark_queue.errors import SchemaError, StoreError
 from spark_queue.failure import failure_of
-from spark_queue.spark.consumer import OFFSET_VERSION, Offset, commit_named
 from spark_queue.spark.inputs import Offsets, views
+from spark_queue.spark.offsets import READ, Offset, commit_named
 from spark_queue.store import open_store
 from spark_queue.store.isolation import forget_failure, tell_failure
 
@@ -183,7 +183,7 @@ def drain(query: StreamingQuery, url: str | Mapping[str, str], *, history: int =
     done = 0
     for source in progress["sources"] if progress else ():
         offset = _offset(source["endOffset"])
-        if offset.get("v") != OFFSET_VERSION or "consumer" not in offset:
+        if offset.get("v") not in READ or "consumer" not in offset:
             continue
         for binding, view in views(cast("Offsets", offset)).items() if "inputs" in offset else [("", offset)]:
             ns = offset["inputs"][binding].get("ns") if binding else None

@@ -37,6 +37,7 @@ from spark_queue.inputs import DELIVERY_HASH
 from spark_queue.inputs import LOG as MODE_LOG
 from spark_queue.message import as_json, as_text
 from spark_queue.options import QueueOptions
+from spark_queue.spark.offsets import delivery_named
 from spark_queue.spark.typed import parser, typed, writer_of
 
 CORRUPT = "_corrupt_payload"
@@ -324,7 +325,7 @@ def _delivery_hashes(batch: pa.RecordBatch, tag: str | None) -> pa.Array:
     """The hash of each message by itself; NULL where nothing was delivered."""
     if tag is None:
         return pa.nulls(batch.num_rows, pa.string())
-    return _hashes(tag.rpartition("/")[0], [batch.column("id").to_pylist()])  # the partition may change
+    return _hashes(delivery_named(tag), [batch.column("id").to_pylist()])
 
 
 def _hashes(delivery: str, ids: Sequence[Sequence[str]]) -> pa.Array:

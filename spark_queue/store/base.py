@@ -387,23 +387,33 @@ class Store(ABC):
     def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int, outcome: str) -> int: ...
 
     def rollback(
-        self, queue: str, tag: str, ids: Sequence[str] | None = None, *, delay: int | None = 0, failed: bool = True
+        self,
+        queue: str,
+        tag: str,
+        ids: Sequence[str] | None = None,
+        *,
+        delay: int | None = 0,
+        failed: bool = True,
+        endless: bool = True,
     ) -> int:
         """Give back what the tag holds (of `ids`, where given), mature in `delay` ms; give the number given back.
 
         Without a delay (`None`) they are due when they were due before, and so have their old place in the queue.
-        `failed` adds one to their tries. Atomic as `commit`.
+        `failed` adds one to their tries. Without `endless`, what is held without an end stays held: so this does to
+        a message what the end of its lease would do, in one step. Atomic as `commit`.
         """
         check_tag(tag)
         if delay is not None and delay < 0:
             raise OptionError(f"a rollback cannot be delayed by {delay} ms", delay=delay)
-        given = self._each(queue, tag, ids, lambda some: self._rollback(queue, tag, some, delay, failed))
+        given = self._each(queue, tag, ids, lambda some: self._rollback(queue, tag, some, delay, failed, endless))
         self._counters.add(queue, rollback=given)
         self._tell(queue, round(time.time() * 1000) + delay if delay else 0)
         return given
 
     @abstractmethod
-    def _rollback(self, queue: str, tag: str, ids: Sequence[str] | None, delay: int | None, failed: bool) -> int: ...
+    def _rollback(
+        self, queue: str, tag: str, ids: Sequence[str] | None, delay: int | None, failed: bool, endless: bool
+    ) -> int: ...
 
     def retag(self, queue: str, tag: str, to: str, ids: Sequence[str] | None = None, *, lease: int | None) -> int:
         """Let `to` hold what `tag` holds (of `ids`, where given), for `lease` ms from now; give the number.

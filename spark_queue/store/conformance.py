@@ -681,6 +681,18 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
             store.reserve(queue, "c/2", 1)
             assert [named(one) for one in all_of(store.fetch(queue, "c/2/0"))] == ["old"]
 
+    def test_a_rollback_may_leave_alone_what_is_held_without_an_end(self, store: Store, queue: str) -> None:
+        store.push(queue, pushes(list(range(1_200))))
+        store.reserve(queue, "c/1", 700, partitions=2, lease=None)
+        store.reserve(queue, "c/2", 500, lease=MINUTE)
+        assert store.rollback(queue, "c", delay=None, failed=False, endless=False) == 500
+        assert store.rollback(queue, "c", delay=None, failed=False, endless=False) == 0
+        assert {one.tag: one.rows for one in store.reservations(queue)} == {"c/1/0": 350, "c/1/1": 350}
+        assert store.reserve(queue, "d/1", 1_200) == [500]
+        assert {one.tries for one in all_of(store.fetch(queue, "d/1/0"))} == {0}
+        store.renew(queue, "c/1/1", MINUTE)
+        assert store.rollback(queue, "c", delay=None, failed=False, endless=False) == 350
+
     def test_a_delayed_rollback_waits(self, store: Store, queue: str) -> None:
         store.push(queue, pushes(["a"]))
         store.reserve(queue, "c/1", 1)

@@ -54,29 +54,22 @@ class Isolation:
         self.parked_tag = f"{consumer}/parked"
         self.parking = store.note(self._key) is not None  #: whether groups may be parked
 
-    def run_again(self, seq: int) -> int:
+    def run_again(self, tag: str) -> int:
         """Count one more run of a batch that did not succeed, act on it, and give the number of its runs."""
-        runs = self._count(seq)
+        runs = self._count(tag)
         if runs <= PATIENCE:
             return runs
-        tag = f"{self._consumer}/{seq}"
         ids, tries = self._held(tag)
         if len(ids) > 1:
-            self._split(tag, seq, ids)
+            self._split(tag, ids)
         elif ids:
             self._failed_alone(tag, tries[0])
         return runs
 
-    def next_parked(self, seq: int) -> int:
-        """Let batch `seq` hold a group that was parked, and give its size; 0 where none is left."""
+    def next_parked(self, tag: str, lease: int) -> int:
+        """Let a batch hold a group that was parked, for `lease` ms, and give its size; 0 where none is left."""
         if not self.parking:
             return 0
-        tag = f"{self._consumer}/{seq}"
-        note = self._store.note(self._key)
-        if note and note.value.get("seq") == seq:
-            held = sum(one.rows for one in self._store.reservations(self._queue, f"{tag}/0"))
-            if held:
-                return held  # a crash came between this and the offset
         group = next(iter(self._store.reservations(self._queue, self.parked_tag)), None)
         if group is None:
             self._forget()
@@ -84,10 +77,17 @@ class Isolation:
         # What was reserved ahead for this batch comes after the groups: their names are numbers.
         self._store.retag(self._queue, tag, f"{self.parked_tag}/ahead", lease=self._rules.lease)
         # It has failed in company: it is split as soon as it fails again.
-        self._update(lambda _: {"seq": seq, "runs": PATIENCE, "alone": 0})
-        return self._store.retag(self._queue, group.tag, f"{tag}/0", lease=self._rules.lease)
+        self._update(lambda _: {"seq": self._number(tag), "runs": PATIENCE, "alone": 0})
+        return self._store.retag(self._queue, group.tag, f"{tag}/0", lease=lease)
 
-    def _count(self, seq: int) -> int:
+    def _number(self, tag: str) -> int | str:
+        """The batch of a tag, as the note names it: a number where the tag is one of version 1."""
+        batch = tag.removeprefix(f"{self._consumer}/")
+        return int(batch) if batch.isdigit() else batch
+
+    def _count(self, tag: str) -> int:
+        seq = self._number(tag)
+
         def once_more(value: dict[str, Any]) -> dict[str, Any]:
             return {"runs": value["runs"] + 1} if value.get("seq") == seq else {"seq": seq, "runs": 2, "alone": 0}
 
@@ -117,10 +117,11 @@ class Isolation:
                 tries += batch.column("tries").to_pylist()
         return ids, tries
 
-    def _split(self, tag: str, seq: int, ids: list[str]) -> None:
+    def _split(self, tag: str, ids: list[str]) -> None:
         size = -(-len(ids) // PARTS)
+        seq, _, by = str(self._number(tag)).partition(".")
         for number, start in enumerate(range(size, len(ids), size)):
-            group = f"{self.parked_tag}/{seq:012}-{number:03}"
+            group = f"{self.parked_tag}/{int(seq):012}{by and '.' + by}-{number:03}"
             self._store.retag(self._queue, tag, group, ids[start : start + size], lease=self._rules.lease)
         log.warning(
             "batch %s of %s fails again and again: %d of its %d messages are tried now, the others after them",

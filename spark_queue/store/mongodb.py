@@ -603,9 +603,12 @@ class MongoStore(SignallingStore):
         keep = {"$set": fields, "$unset": dict.fromkeys(forgotten, ""), "$inc": {"tries": -1}}
         return self._counted(found, ids, held, lambda which, by: found.update_many(which, keep, **by).modified_count)
 
-    def _rollback(self, queue: str, tag: str, ids: Sequence[str] | None, delay: int | None, failed: bool) -> int:
+    def _rollback(
+        self, queue: str, tag: str, ids: Sequence[str] | None, delay: int | None, failed: bool, endless: bool
+    ) -> int:
         found = self._queue(queue)
-        held = self._among(found, OURS._replace(which=held_by(tag)), ids)
+        which = held_by(tag) if endless else {"$and": [held_by(tag), {"mature": {"$lt": NEVER}}]}
+        held = self._among(found, OURS._replace(which=which), ids)
         due = DUE if delay is None else moment_of(self._now() + delay)
         tries = "$tries" if failed else {"$subtract": ["$tries", 1]}  # the claim has counted one
         give: list[Document] = [{"$set": {"mature": due, "tries": tries}}, {"$unset": list(FORGET)}]

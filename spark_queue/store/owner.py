@@ -1,36 +1,48 @@
-"""Who runs a consumer: one process at a time.
+"""Who runs a consumer, and how far it is: the note of an epoch, and the process that it names.
 
-A consumer is a name and the epoch of its checkpoint, `name/epoch`. The process that runs it says so in a note, and
-says it again every few seconds. Another one takes over at once where that process is gone from the same machine, else
-as soon as it has been silent for LIFE; while it lives, the other is refused. One that is about to end says so, and is
-waited for. Whoever is taken over learns it at its next look at the note.
+A consumer is a name and the epoch of its checkpoint, `name/epoch`. Its note says which process runs it, how many
+processes have run it so far, and which batch was started last. The note is read by whoever looks; only the process
+itself changes it, see `ownership.py`.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-import threading
-import time
-import uuid
 from collections.abc import Iterator
-from copy import copy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from spark_queue.errors import FencedError, StoreError
+from spark_queue.errors import StoreError
 from spark_queue.store.base import Store
 from spark_queue.store.facts import Note, about
 
 #: ms that an owner counts as living after it was last heard of, and seconds between two signs of life.
 LIFE, BEAT = 10_000, 2.5
 
-VERSION = 1
+VERSION = 2
 OWNER = "consumer"  #: the kind of note
 
-#: Seconds between two looks of a process that waits to take over.
-LOOK = 0.1
+
+class Batch(NamedTuple):
+    """A batch of one consumer: its number, and the number of the process that reserved it.
+
+    That is what a tag names: `NAME/EPOCH/SEQ.BY`. `by` is 0 in offsets of version 1, which had no such number, and
+    at the place where a consumer begins.
+    """
+
+    seq: int
+    by: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.seq}.{self.by}" if self.by else str(self.seq)
+
+    @property
+    def initial(self) -> bool:
+        """Whether it is the place where a consumer begins."""
+        return not self.seq
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +59,6 @@ class Owner:
     started: int
     until: int
     leaves: bool = False
-
-    @classmethod
-    def read(cls, note: Note | None) -> Owner | None:
-        """The owner in a note. Raises `StoreError` for one that a newer version wrote."""
-        if note is None:
-            return None
-        facts = dict(note.value)
-        version = facts.pop("v", None)
-        if version != VERSION:
-            raise StoreError(
-                f"the owner of a consumer was noted by version {version!r}, this version of spark_queue reads "
-                f"{VERSION}: upgrade spark_queue"
-            )
-        return cls(**facts)
 
     @classmethod
     def here(cls, token: str, now: int, leaves: bool = False) -> Owner:
@@ -82,9 +80,54 @@ class Owner:
         return f"process {self.pid} on {self.host}"
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the note of a consumer says.
+
+    `number`: how many processes have run it. `started`: the batch that was started last, `None` for none yet.
+    `owner`: the process that runs it, or ran it last; `None` once it was released manually.
+    """
+
+    number: int = 0
+    started: Batch | None = None
+    owner: Owner | None = None
+
+    @classmethod
+    def read(cls, note: Note) -> Standing:
+        """What a note says. Raises `StoreError` for one that a newer version wrote."""
+        facts = dict(note.value)
+        version = facts.pop("v", None)
+        if version == 1:  # an owner and nothing else
+            return cls(owner=Owner(**facts))
+        if version != VERSION:
+            raise StoreError(
+                f"the owner of a consumer was noted by version {version!r}, this version of spark_queue reads "
+                f"{VERSION}: upgrade spark_queue"
+            )
+        started, owner = facts["started"], facts["owner"]
+        return cls(facts["number"], started and Batch(*started), owner and Owner(**owner))
+
+    @property
+    def value(self) -> dict[str, Any]:
+        """The note that says this."""
+        owner = self.owner and asdict(self.owner)
+        return {"v": VERSION, "number": self.number, "started": self.started and list(self.started), "owner": owner}
+
+    def living(self, now: int) -> Owner | None:
+        """The owner, if it counts as living at this moment (ms)."""
+        return self.owner if self.owner is not None and self.owner.lives(now) else None
+
+
+def standing_of(store: Store, queue: str, consumer: str) -> Standing | None:
+    """What is noted of a consumer, `None` where nothing is."""
+    note = store.note(about(queue, OWNER, consumer))
+    return None if note is None else Standing.read(note)
+
+
 def owner_of(store: Store, queue: str, consumer: str) -> Owner | None:
     """The process that runs a consumer just now, as far as anybody knows."""
-    return _living(store.note(about(queue, OWNER, consumer)), store.now())
+    standing = standing_of(store, queue, consumer)
+    return None if standing is None else standing.living(store.now())
 
 
 def consumers(store: Store, queue: str | None = None) -> Iterator[tuple[str, str, Owner | None]]:
@@ -93,94 +136,15 @@ def consumers(store: Store, queue: str | None = None) -> Iterator[tuple[str, str
     for key, note in store.notes("queue/" if queue is None else about(queue, OWNER, "")).items():
         _, name, kind, *consumer = key.split("/", 3)
         if kind == OWNER:
-            yield unquote(name), consumer[0], _living(note, now)
+            yield unquote(name), consumer[0], Standing.read(note).living(now)
 
 
 def revoke(store: Store, queue: str, consumer: str) -> None:
-    """Let nobody run the consumer: a process that does learns it at its next look."""
-    while (note := store.note(about(queue, OWNER, consumer))) is not None:
-        if store.set_note(about(queue, OWNER, consumer), None, note.version):
+    """Let nobody run the consumer: a process that does learns it at its next look. How far it is stays known."""
+    key = about(queue, OWNER, consumer)
+    while (note := store.note(key)) is not None:
+        if store.set_note(key, replace(Standing.read(note), owner=None).value, note.version):
             return
-
-
-class Ownership:
-    """The claim of this process to a consumer.
-
-    Used by one thread at a time; another thread takes a copy with a store of its own (`on`).
-    """
-
-    def __init__(self, store: Store, queue: str, consumer: str) -> None:
-        self._store = store
-        self._queue = queue
-        self._consumer = consumer
-        self._key = about(queue, OWNER, consumer)
-        self._token = uuid.uuid4().hex
-        self._leaves = threading.Event()
-
-    def on(self, store: Store) -> Ownership:
-        """The same claim, for another thread."""
-        same = copy(self)
-        same._store = store
-        return same
-
-    def leave(self) -> None:
-        """Say with each sign of life from now on that this process is about to end."""
-        self._leaves.set()
-
-    def take(self) -> None:
-        """Become the owner, once one that is about to end has ended.
-
-        Raises `FencedError` where another process runs the consumer.
-        """
-        seen: Note | None = None
-        while True:
-            note = self._store.note(self._key)
-            owner = _living(note, self._store.now())
-            if owner is None or owner.gone or owner.token == self._token:
-                if self._write(note):
-                    return
-                continue
-            if seen is not None and note != seen and not owner.leaves:  # it has given a sign of life meanwhile
-                raise FencedError(
-                    f"consumer {self._consumer} of queue {self._queue!r} is run by {owner}: a second query on a copy "
-                    "of its checkpoint would take the same messages. Stop one of them, or start this one with "
-                    "a new checkpoint",
-                    queue=self._queue,
-                    consumer=self._consumer,
-                )
-            seen = note
-            time.sleep(LOOK)
-
-    def renew(self) -> None:
-        """Give a sign of life. Raises `FencedError` where the consumer is no longer this process's."""
-        note = self._store.note(self._key)
-        self._check(note)
-        if not self._write(note):
-            self._check(self._store.note(self._key))
-
-    def check(self) -> None:
-        """Raise `FencedError` where the consumer is no longer this process's."""
-        self._check(self._store.note(self._key))
-
-    def _check(self, note: Note | None) -> None:
-        if note is not None and note.value.get("token") == self._token:
-            return
-        taker = "it was released manually" if note is None else f"{Owner.read(note)} has taken over"
-        raise FencedError(
-            f"this query no longer runs consumer {self._consumer} of queue {self._queue!r}: {taker}. What it had "
-            "reserved is not committed; started again, the query goes on with what its checkpoint still holds",
-            queue=self._queue,
-            consumer=self._consumer,
-        )
-
-    def _write(self, note: Note | None) -> bool:
-        me = Owner.here(self._token, self._store.now(), self._leaves.is_set())
-        return self._store.set_note(self._key, {"v": VERSION, **asdict(me)}, note.version if note else 0)
-
-
-def _living(note: Note | None, now: int) -> Owner | None:
-    owner = Owner.read(note)
-    return owner if owner is not None and owner.lives(now) else None
 
 
 def _machine() -> tuple[str, str]:

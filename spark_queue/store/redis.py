@@ -414,10 +414,14 @@ class RedisStore(SignallingStore):
         how = (tag, history, holder(tag) or "", outcome)
         return self._settle_of(queue, tag, ids, "commit", how)
 
-    def _rollback(self, queue: str, tag: str, ids: Sequence[str] | None, delay: int | None, failed: bool) -> int:
+    def _rollback(
+        self, queue: str, tag: str, ids: Sequence[str] | None, delay: int | None, failed: bool, endless: bool
+    ) -> int:
         # One moment for all calls, so that the ids make the order.
         due = "" if delay is None else min(self._now() + delay, message.LATEST)
-        return self._settle_of(queue, tag, ids, "rollback", (tag, due, int(failed)))
+        tags = [tag] if endless else [one for one, until in self._tags(queue, tag) if until != NEVER]
+        how = due, int(failed), int(endless)
+        return sum(self._settle_of(queue, one, ids, "rollback", (one, *how)) for one in tags)
 
     def _settle_of(self, queue: str, tag: str, ids: Sequence[str] | None, script: str, how: tuple[Any, ...]) -> int:
         """Run a script over what the tag holds (of `ids`, where given), and give the number of messages.

@@ -413,9 +413,11 @@ class SqliteStore(Store):
             _forget_empty(db, leases)
             return removed
 
-    def _rollback(self, queue: str, tag: str, ids: Sequence[str] | None, delay: int | None, failed: bool) -> int:
+    def _rollback(
+        self, queue: str, tag: str, ids: Sequence[str] | None, delay: int | None, failed: bool, endless: bool
+    ) -> int:
         with self._transaction() as db:
-            leases = _leases(db, queue, tag)
+            leases = _leases(db, queue, tag, endless=endless)
             held, values = _among(leases, ids)
             give = "UPDATE message SET lease = NULL, mature = coalesce(?, mature), tries = tries + ?"
             due = None if delay is None else _now(db) + delay
@@ -831,9 +833,10 @@ def _filesystem(path: str) -> str:
     return max(((len(place), kind) for place, kind in found if place in above), default=(0, ""))[1]
 
 
-def _leases(db: sqlite3.Connection, queue: str, tag: str) -> list[int]:
-    """The leases of a tag and of those below it."""
+def _leases(db: sqlite3.Connection, queue: str, tag: str, *, endless: bool = True) -> list[int]:
+    """The leases of a tag and of those below it; without `endless` those that end."""
     which, values = _tree("tag", tag)
+    which += "" if endless else " AND until IS NOT NULL"
     found = db.execute(f"SELECT id FROM lease WHERE queue = ? AND {which}", (_number(db, queue), *values))
     return [id for (id,) in found]
 

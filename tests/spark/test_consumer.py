@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,17 +13,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from spark_queue import FencedError, Queue, StoreError, open_store
+from spark_queue import CheckpointError, FencedError, Queue, StoreError, open_store
 from spark_queue.message import messages
 from spark_queue.options import QueueOptions
 from spark_queue.spark import ahead, backlog, keeper
 from spark_queue.spark import consumer as consumer_module
 from spark_queue.spark.ahead import Ahead
-from spark_queue.spark.consumer import Consumer, Offset, commit_named
-from spark_queue.store import owner
-from spark_queue.store.conformance_waiting import until
+from spark_queue.spark.consumer import Consumer
+from spark_queue.spark.offsets import Offset, commit_named
+from spark_queue.store import owner, ownership
+from spark_queue.store.conformance_waiting import end_lease, until
 from spark_queue.store.facts import about
-from spark_queue.store.owner import Ownership, owner_of, revoke
+from spark_queue.store.owner import owner_of, revoke
+from spark_queue.store.ownership import Ownership
 from spark_queue.store.policy import note_settled
 
 MOST, LEAST, EXACTLY = "at-most-once", "at-least-once", "exactly-once"
@@ -68,7 +69,7 @@ class Clock:
         self.meanwhile: Callable[[], object] = lambda: None  #: what happens between two looks of the one that waits
         for store in stores:
             monkeypatch.setattr(store, "now", lambda: self.now)
-        monkeypatch.setattr(owner, "time", SimpleNamespace(sleep=self.sleep))
+        monkeypatch.setattr(ownership, "time", SimpleNamespace(sleep=self.sleep))
 
     def sleep(self, seconds):
         self.now += round(seconds * 1000)
@@ -94,7 +95,7 @@ def renewing(monkeypatch):
 
     def make(options, *rest):
         made = keeper.Keeper(options, *rest)
-        assert made._pause == options.reserve_timeout / 3000
+        assert made._pause == (options.reserve_timeout or consumer_module.UNSTARTED) / 3000
         made._pause = 0.05
         return made
 
@@ -102,8 +103,8 @@ def renewing(monkeypatch):
     return {"reserveTimeout": "1h"}
 
 
-def renewed(url, queue, tags):
-    """Wait until the leases of just these tags have been renewed twice."""
+def renewed(url, queue, tags, endless=()):
+    """Wait until the leases of just these tags have been renewed twice; those that never end are held all the same."""
     with open_store(url) as store:
 
         def ends():
@@ -112,24 +113,20 @@ def renewed(url, queue, tags):
         for _ in range(2):
             before = ends()
             assert set(before) == set(tags)
-            until(lambda: all(end > before[tag] for tag, end in ends().items()))  # noqa: B023
+            assert {tag for tag, end in before.items() if end is None} == set(endless)
+            until(lambda: all(end is None or end > before[tag] for tag, end in ends().items()))  # noqa: B023
         assert store.reserve(queue, "rival", 100) == []
 
 
 def all_come(url, name, consumer, start, seen, ids):
-    """Beside what was seen, all else comes, each once: what was reserved late is given back after a while."""
-    assert consumer._strays_at <= time.monotonic() + consumer._options.retry_timeout / 1000
-    consumer._strays_at = 0.0  # that while is over
-
-    def come():
-        nonlocal start
-        offset = consumer.next(start, 5_000)
+    """Beside what was seen, all else comes, each once, when the leases of what was reserved late have ended."""
+    with open_store(url) as store:
+        for one in store.reservations(name):
+            assert one.until is not None, "only what is started is held without an end"
+            end_lease(store, name, one.tag)
+    while (offset := consumer.next(start, 5_000)) != start:
         seen.extend(fetched(url, name, consumer.plan(start, offset)))
         start = offset
-        return len(seen) >= len(ids)
-
-    until(come)
-    consumer.next(start, 1)
     assert sorted(seen) == sorted(ids)
     with open_store(url) as store:
         assert store.sizes(name).total == 0
@@ -144,7 +141,7 @@ def test_what_a_predecessor_reserves_late_is_neither_lost_nor_kept(any_url, name
     claim = old._store._claim
 
     def stand_still(queue, tag, *rest):
-        if tag.endswith("/1"):
+        if tag.endswith("/1.1/1"):
             waits.set()
             go.wait()
         return claim(queue, tag, *rest)
@@ -155,7 +152,7 @@ def test_what_a_predecessor_reserves_late_is_neither_lost_nor_kept(any_url, name
     assert waits.wait(60)
     taken_over(any_url, name, start)
     offset = new.next(start, 1_200)
-    assert offset["rows"] == [600]
+    assert offset["rows"] == [600, 600], "what its predecessor had reserved is given back"
     if late == "before the batch is planned":
         go.set()
         thread.join()
@@ -223,7 +220,7 @@ def test_an_owner_that_is_about_to_end_is_waited_for(any_url, name, monkeypatch)
         first.leave()
         clock.meanwhile = lambda: clock.looks > 2 or first.renew()
         second.take()
-        assert clock.looks == 2 + owner.LIFE / 1000 / owner.LOOK, "until it has been silent for LIFE"
+        assert clock.looks == 2 + owner.LIFE / 1000 / ownership.LOOK, "until it has been silent for LIFE"
         with pytest.raises(FencedError, match="has taken over"):
             first.renew()
         store.drop(name)
@@ -231,9 +228,9 @@ def test_an_owner_that_is_about_to_end_is_waited_for(any_url, name, monkeypatch)
 
 def test_a_dead_owner_is_taken_over_at_once_and_a_silent_one_after_a_while(sqlite_url, name, monkeypatch):
     program = (
-        "import sys; from spark_queue import open_store; from spark_queue.store import owner\n"
+        "import sys; from spark_queue import open_store; from spark_queue.store import owner, ownership\n"
         "owner.LIFE = 3_600_000\n"
-        "with open_store(sys.argv[1]) as store: owner.Ownership(store, sys.argv[2], 'c/1').take()"
+        "with open_store(sys.argv[1]) as store: ownership.Ownership(store, sys.argv[2], 'c/1').take()"
     )
     subprocess.run(
         [sys.executable, "-c", program, sqlite_url, name], check=True, env=os.environ | {"PYTHONPATH": "."}
@@ -248,7 +245,8 @@ def test_a_dead_owner_is_taken_over_at_once_and_a_silent_one_after_a_while(sqlit
         key = about(name, "consumer", "c/1")
         note = store.note(key)
         assert note is not None
-        store.set_note(key, note.value | {"host": "elsewhere", "until": store.now() + 700}, note.version)
+        elsewhere = note.value["owner"] | {"host": "elsewhere", "until": store.now() + 700}
+        store.set_note(key, note.value | {"owner": elsewhere}, note.version)
         next_one = Ownership(store, name, "c/1")
         next_one.take()
         assert clock.looks == 7
@@ -272,14 +270,15 @@ def test_a_zombie_and_another_process_of_the_same_number_are_dead(sqlite_url, na
         until(lambda: not owner._started(child.pid))  # it has ended, and nobody has asked for its exit code yet
         assert owner._started(child.pid) == 0
         child.wait()
-        store.set_note(key, note.value | {"started": note.value["started"] + 1}, note.version)
+        other = note.value["owner"] | {"started": note.value["owner"]["started"] + 1}
+        store.set_note(key, note.value | {"owner": other}, note.version)
         assert owner_of(store, name, "c/1") is None
 
 
 def test_an_owner_of_a_newer_version_is_told(sqlite_url, name):
     with open_store(sqlite_url) as store:
-        store.set_note(about(name, "consumer", "c/1"), {"v": 2}, 0)
-        with pytest.raises(StoreError, match=r"version 2.*upgrade"):
+        store.set_note(about(name, "consumer", "c/1"), {"v": 3}, 0)
+        with pytest.raises(StoreError, match=r"version 3.*upgrade"):
             Ownership(store, name, "c/1").take()
 
 
@@ -340,7 +339,7 @@ def reserved(url, queue):
     with open_store(url) as store:
         found = Counter()
         for one in store.reservations(queue):
-            found[int(one.tag.split("/")[2])] += one.rows
+            found[int(one.tag.split("/")[2].partition(".")[0])] += one.rows
         return dict(found)
 
 
@@ -457,18 +456,6 @@ def test_a_run_to_the_end_that_is_killed_and_started_again_leaves_nothing(any_ur
     assert seen == ids
     with open_store(any_url) as store:
         assert store.sizes(name).total == 1
-
-
-def test_the_lease_of_what_a_killed_process_had_reserved_ahead_is_renewed(sqlite_url, name, consumers, renewing):
-    with Queue(sqlite_url, name) as queue:
-        queue.push_many(list(range(20)))
-    old, new = (consumers(sqlite_url, name, **renewing) for _ in range(2))
-    offset = old.next(old.initial, 10, ahead=True)
-    old.plan(old.initial, offset)
-    killed(old)
-    new.plan(old.initial, offset)
-    renewed(sqlite_url, name, ["1/0", "2/0"])
-    assert sum(new.next(offset, 10)["rows"]) == 10
 
 
 def test_a_process_that_ends_gives_back_what_it_has_reserved_ahead(any_url, name, consumers):
@@ -607,7 +594,7 @@ def test_one_that_stands_still_while_it_reserves_ahead_takes_nothing_from_its_su
     waits, go, claim = threading.Event(), threading.Event(), type(old._store)._claim
 
     def stand_still(store, queue, tag, *rest):
-        if tag.endswith("/2/1") and store is not new._store and not waits.is_set():
+        if tag.endswith("/2.1/1") and not waits.is_set():
             waits.set()
             go.wait()
         return claim(store, queue, tag, *rest)
@@ -621,9 +608,9 @@ def test_one_that_stands_still_while_it_reserves_ahead_takes_nothing_from_its_su
         taken_over(any_url, name, offset)
         seen = fetched(any_url, name, new.plan(start, offset))
         start, offset = offset, new.next(offset, 1_000)
-        assert offset["rows"] == [500], "what is held, and no more"
+        assert offset["rows"] == [500, 500], "what was reserved ahead is given back"
         go.set()
-        eventually(lambda: reserved(any_url, name), {2: 1_000})
+        eventually(lambda: reserved(any_url, name), {2: 1_500})
         while offset != start:
             seen += fetched(any_url, name, new.plan(start, offset))
             start, offset = offset, new.next(offset, 1_000)
@@ -648,13 +635,248 @@ def test_a_failure_to_reserve_ahead_is_that_of_the_next_batch(sqlite_url, name, 
     assert (following["seq"], sum(following["rows"])) == (2, 10)
 
 
-def test_the_lease_of_what_is_reserved_ahead_is_renewed(sqlite_url, name, consumers, renewing):
+@pytest.mark.parametrize("delivery", [LEAST, EXACTLY])
+def test_the_lease_of_what_is_reserved_ahead_is_renewed(sqlite_url, name, consumers, renewing, monkeypatch, delivery):
+    monkeypatch.setattr(consumer_module, "UNSTARTED", 3_600_000)
     with Queue(sqlite_url, name) as queue:
         queue.push_many(list(range(20)))
-    consumer = consumers(sqlite_url, name, **renewing)
+    options = renewing if delivery == LEAST else {"delivery": delivery}
+    consumer = consumers(sqlite_url, name, **options)
     offset = consumer.next(consumer.initial, 10, ahead=True)
     consumer.plan(consumer.initial, offset)
     eventually(lambda: reserved(sqlite_url, name), {1: 10, 2: 10})
-    renewed(sqlite_url, name, ["1/0", "2/0"])
+    renewed(sqlite_url, name, ["1.1/0", "2.1/0"], endless=["1.1/0"] if delivery == EXACTLY else [])
     following = consumer.next(offset, 10, ahead=True)
     assert (following["seq"], sum(following["rows"])) == (2, 10)
+    assert consumer._keeper._due == {}, "from now on it may be held without an end"
+
+
+# --- what is reserved, and what is started --------------------------------------------------------------------------
+
+
+def held_until(url, queue):
+    """The end of each lease by batch, `None` for never."""
+    with open_store(url) as store:
+        return {one.tag.split("/")[2]: one.until for one in store.reservations(queue)}
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["alone", "ahead"])
+def test_until_it_is_started_a_batch_has_a_lease_that_ends(any_url, name, consumers, ahead):
+    with Queue(any_url, name) as queue:
+        queue.push_many(list(range(20)))
+    consumer = consumers(any_url, name, delivery="exactly-once", numPartitions="1")
+    start = consumer.initial
+    for _ in range(2):
+        end = consumer.next(start, 10, ahead=ahead)
+        (until,) = held_until(any_url, name).values()
+        with open_store(any_url) as store:
+            assert until is not None and 0 < until - store.now() <= consumer_module.UNSTARTED
+        consumer.plan(start, end)
+        assert held_until(any_url, name)[f"{end['seq']}.1"] is None
+        start = end
+
+
+def test_what_was_reserved_and_never_started_comes_again_without_its_checkpoint(any_url, name, consumers):
+    with Queue(any_url, name) as queue:
+        ids = queue.push_many(list(range(20)))
+    old, new = (consumers(any_url, name, delivery="exactly-once") for _ in range(2))
+    old.next(old.initial, 100)  # and then it is killed, before Spark has written the offset
+    start = new.initial
+    assert new.next(start, 100) == start
+    all_come(any_url, name, new, start, [], ids)
+
+
+def test_what_a_predecessor_reserved_and_did_not_start_is_not_blamed(any_url, name, consumers):
+    with Queue(any_url, name) as queue:
+        ids = queue.push_many(list(range(20)))
+    old, new = (consumers(any_url, name, delivery="exactly-once", numPartitions="1") for _ in range(2))
+    first = old.next(old.initial, 10)
+    old.plan(old.initial, first)
+    old.next(first, 10)
+    taken_over(any_url, name, first)
+    second = new.next(first, 10)
+    with open_store(any_url) as store:
+        shares = new.plan(first, second)
+        found = [one for share in shares for rows in store.fetch(name, share.tag) for one in messages(rows)]
+    assert [(one.id, one.tries) for one in found] == [(id, 0) for id in ids[10:]]
+
+
+def test_one_that_gives_back_late_leaves_alone_what_another_has_started(any_url, name, consumers):
+    """Three processes: what the first has reserved, the third has started when the second gives it back."""
+    with Queue(any_url, name) as queue:
+        ids = queue.push_many(list(range(20)))
+    first, second, third = (consumers(any_url, name, delivery="exactly-once") for _ in range(3))
+    start = first.initial
+    one = first.next(start, 10)
+    first.plan(start, one)
+    two = first.next(one, 10)  # Spark writes it to its log, but late
+    taken_over(any_url, name, one)
+    second.commit(one)
+    taken_over(any_url, name, one)
+    shares = third.plan(one, two)
+    second.tidy(one)
+    assert fetched(any_url, name, shares) == ids[10:]
+    assert third.next(two, 10) == two
+    assert reserved(any_url, name) == {}
+
+
+# --- older checkpoints ----------------------------------------------------------------------------------------------
+
+
+def worked(url, name, consumer, start, most, seen):
+    """Let a batch be planned, read, and finished; return the offset that Spark has then."""
+    end = consumer.next(start, most)
+    seen += fetched(url, name, consumer.plan(start, end))
+    return end
+
+
+@pytest.mark.parametrize("delivery", [LEAST, EXACTLY])
+@pytest.mark.parametrize("how", ["a copy", "the end is lost", "the end is lost, and a batch was under way"])
+def test_an_older_checkpoint_is_refused_before_anything_changes(any_url, name, consumers, delivery, how):
+    with Queue(any_url, name) as queue:
+        queue.push_many(list(range(40)))
+    old, new = (consumers(any_url, name, delivery=delivery, numPartitions="1") for _ in range(2))
+    seen: list[str] = []
+    begin = old.initial
+    one = worked(any_url, name, old, begin, 10, seen)
+    two = worked(any_url, name, old, one, 10, seen)
+    old.next(two, 10)
+    taken_over(any_url, name, one)
+    before = held_until(any_url, name)
+    with open_store(any_url) as store:
+        noted = store.notes(about(name))
+    start = {  # as Spark does; 4.0 and 4.1 ask for the partitions of nothing first
+        "a copy": lambda: new.next(one, 10),
+        "the end is lost": lambda: new.plan(one, one),
+        "the end is lost, and a batch was under way": lambda: new.plan(begin, one),
+    }[how]
+    with pytest.raises(CheckpointError, match=r"ends with batch 1\.1, but batch 2\.1 was started since") as caught:
+        start()
+    assert f"spark-queue recover URL {name} {one['consumer']} --sink URL" in str(caught.value)
+    assert held_until(any_url, name) == before and set(before) == {"3.1"}
+    with open_store(any_url) as store:
+        assert store.notes(about(name)) == noted
+
+
+def test_a_batch_of_the_same_number_by_another_process_is_refused(any_url, name, consumers):
+    with Queue(any_url, name) as queue:
+        queue.push_many(list(range(40)))
+    old, new, newest = (consumers(any_url, name, numPartitions="1") for _ in range(3))
+    one = worked(any_url, name, old, old.initial, 10, [])
+    mine = old.next(one, 10)
+    taken_over(any_url, name, one)
+    worked(any_url, name, new, one, 10, [])
+    with pytest.raises(FencedError):
+        old.plan(one, mine)
+    taken_over(any_url, name, one)
+    with pytest.raises(CheckpointError, match=r"ends with batch 2\.1, but batch 2\.2 was started since"):
+        newest.plan(one, mine)
+
+
+def test_a_database_that_is_older_than_the_checkpoint_is_told(any_url, name, consumers):
+    with Queue(any_url, name) as queue:
+        queue.push_many(list(range(40)))
+    old, new = consumers(any_url, name), consumers(any_url, name)
+    one = worked(any_url, name, old, old.initial, 10, [])
+    with open_store(any_url) as store:
+        (key,) = store.notes(about(name, "consumer", ""))
+        backup = store.note(key)
+        assert backup is not None
+        old.next(one, 10)
+        two: Offset = {**one, "seq": 2}
+        store.set_note(key, backup.value | {"owner": None}, store.note(key).version)
+    with pytest.raises(CheckpointError, match=r"ends with batch 2\.1, but the database knows of batch 1\.1 at most"):
+        new.next(two, 10)
+
+
+def test_after_a_drop_the_checkpoint_is_refused(any_url, name, consumers):
+    with Queue(any_url, name) as queue:
+        queue.push_many(list(range(40)))
+        old, new = consumers(any_url, name), consumers(any_url, name)
+        one = worked(any_url, name, old, old.initial, 10, [])
+        old.next(one, 10)
+        queue.store.drop(name)
+        with pytest.raises(FencedError, match="its queue was dropped"):
+            old.next({**one, "seq": 2}, 10)
+        queue.push_many(list(range(40)))
+    with pytest.raises(CheckpointError, match="nothing is known of this consumer: the queue was dropped"):
+        new.next(one, 10)
+
+
+def test_a_driver_that_stands_still_loses_nothing(any_url, name, consumers):
+    """It idles, another one works on a batch and ends; it goes on, and reserves what nobody will hear of."""
+    idle, busy, last = (consumers(any_url, name, numPartitions="1") for _ in range(3))
+    with Queue(any_url, name) as queue:
+        ids = queue.push_many([1])
+        seen: list[str] = []
+        one = worked(any_url, name, idle, idle.initial, 10, seen)
+        assert idle.next(one, 10) == one
+        taken_over(any_url, name, one)
+        ids += queue.push_many([2])
+        two = worked(any_url, name, busy, one, 10, seen)
+        assert busy.next(two, 10) == two
+        taken_over(any_url, name, one)
+        ids += queue.push_many([3])
+        assert idle.next(one, 10)["seq"] == 2, "Spark's log has this offset already, and the query fails"
+    assert last.next(two, 10)["seq"] == 3, "it has given back what the idle one had reserved"
+    assert reserved(any_url, name) == {3: 1}
+
+
+# --- checkpoints and notes of version 1 -----------------------------------------------------------------------------
+
+
+def of_version_1(url, queue, consumer, rows, seq=1):
+    """Make what earlier versions left of a batch under way, and return its offset."""
+    with open_store(url) as store:
+        assert store.reserve(queue, f"{consumer}/{seq}", rows, lease=None) == [rows]
+        gone = {"token": "t", "host": "elsewhere", "boot": "", "pid": 1, "started": 1, "until": 1, "leaves": False}
+        store.set_note(about(queue, "consumer", consumer), {"v": 1, **gone}, 0)
+    return Offset(v=1, queue=queue, consumer=consumer, seq=seq, rows=[rows])
+
+
+@pytest.mark.parametrize("batch", ["has ended", "comes again"])
+@pytest.mark.parametrize("note", ["is there", "was removed by release --force"])
+def test_a_checkpoint_of_version_1_goes_on(any_url, name, consumers, batch, note):
+    with Queue(any_url, name) as queue:
+        ids = queue.push_many(list(range(20)))
+    old = of_version_1(any_url, name, "etl/3fa9c1", 10)
+    if note != "is there":
+        with open_store(any_url) as store:
+            store.set_note(about(name, "consumer", "etl/3fa9c1"), None, 1)
+    consumer, other = consumers(any_url, name), consumers(any_url, name)
+    seen: list[str] = []
+    if batch == "comes again":
+        seen += fetched(any_url, name, consumer.plan(consumer.initial, old))
+    else:
+        seen += ids[:10]
+    end = consumer.next(old, 10)
+    assert (end["v"], end["seq"], end["by"]) == (2, 2, 1)
+    seen += fetched(any_url, name, consumer.plan(old, end))
+    assert seen == ids
+    assert consumer.next(end, 10) == end
+    taken_over(any_url, name, end)
+    with pytest.raises(CheckpointError, match=r"ends with batch 1, but batch 2\.1 was started since"):
+        other.next(old, 10)
+
+
+def test_an_idle_checkpoint_of_version_1_is_older_than_no_other(any_url, name, consumers):
+    with Queue(any_url, name) as queue:
+        queue.push_many(list(range(20)))
+    newest = of_version_1(any_url, name, "etl/3fa9c1", 20, seq=2)
+    older: Offset = {**newest, "seq": 1}
+    consumer, other = consumers(any_url, name), consumers(any_url, name)
+    assert consumer.next(newest, 10) == newest
+    taken_over(any_url, name, newest)
+    with pytest.raises(CheckpointError, match="ends with batch 1, but batch 2 was started since"):
+        other.next(older, 10)
+
+
+def test_what_version_1_left_reserved_for_ever_is_told(any_url, name, consumers, caplog):
+    with Queue(any_url, name) as queue:
+        queue.push_many(list(range(20)))
+    old = of_version_1(any_url, name, "etl/3fa9c1", 10)
+    with open_store(any_url) as store:
+        store.reserve(name, "etl/3fa9c1/2", 10, lease=None)
+    consumer = consumers(any_url, name)
+    assert consumer.next(old, 10) == old
+    assert f"to release them: spark-queue release URL {name} etl/3fa9c1/2/0" in caplog.text

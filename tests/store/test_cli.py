@@ -14,7 +14,7 @@ from spark_queue.cli import deadletter, parse, show
 from spark_queue.message import pushes
 from spark_queue.store import owner
 from spark_queue.store.ledger import PREFIX, begin, forget, stage_of
-from spark_queue.store.owner import Ownership
+from spark_queue.store.ownership import Ownership
 from tests.command_line import Run, program
 
 

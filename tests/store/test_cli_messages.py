@@ -18,7 +18,7 @@ from spark_queue.message import pushes
 from spark_queue.operations import by_hand, levels
 from spark_queue.store import owner
 from spark_queue.store.conformance_waiting import until
-from spark_queue.store.owner import Ownership
+from spark_queue.store.ownership import Ownership
 from tests.command_line import Run, arguments, telling
 
 

@@ -10,7 +10,7 @@ from spark_queue import OptionError, Queue, history, open_store, set_layout
 from spark_queue.buckets import Buckets
 from spark_queue.operations import by_hand, levels
 from spark_queue.store.existence import check_exists, exists, expect, known_queues
-from spark_queue.store.owner import Ownership
+from spark_queue.store.ownership import Ownership
 
 
 @pytest.mark.every_store

@@ -35,7 +35,8 @@ from spark_queue.store.existence import check_exists
 from spark_queue.store.facts import Note, about
 from spark_queue.store.ledger import PREFIX, Ledger, forget, ledger_of, stage_of
 from spark_queue.store.log import Log
-from spark_queue.store.owner import OWNER, Ownership, revoke
+from spark_queue.store.owner import OWNER, revoke
+from spark_queue.store.ownership import Ownership
 from spark_queue.store.sqlite import SqliteStore
 
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
@@ -101,7 +102,7 @@ def test_the_owner_that_died_is_none(url, store, name):
     fill(store, name, 1)
     store.reserve(name, "etl/3fa9c1/1", 1, lease=None)
     code = (
-        "import sys; from spark_queue import open_store; from spark_queue.store.owner import Ownership\n"
+        "import sys; from spark_queue import open_store; from spark_queue.store.ownership import Ownership\n"
         "Ownership(open_store(sys.argv[1]), sys.argv[2], 'etl/3fa9c1').take()"
     )
     subprocess.run([sys.executable, "-c", code, url, name], check=True)

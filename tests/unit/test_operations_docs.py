@@ -18,7 +18,7 @@ from spark_queue.store import owner
 from spark_queue.store.isolation import PATIENCE, Isolation, Rules
 from spark_queue.store.ledger import PREFIX, Writer, decided, stage_of
 from spark_queue.store.log import Log
-from spark_queue.store.owner import Ownership
+from spark_queue.store.ownership import Ownership
 
 pytest.importorskip("typer")
 

@@ -1,0 +1,200 @@
+"""The right of one process to run a consumer, and to start its batches.
+
+The process says so in the note of the consumer, and says it again every few seconds. Another one takes over at once
+where that process is gone from the same machine, else as soon as it has been silent for LIFE; while it lives, the
+other is refused. One that is about to end says so, and is waited for. Whoever is taken over learns it at its next
+look at the note.
+
+A database cannot change a note and messages in one step, so no step depends on that. Each process has a number, which
+is part of the tags under which it reserves: a tag names one reservation by one process, ever, and it does not matter
+how late something is done by a tag. The note says which batch was started last. So a process whose checkpoint is
+older than that, or has another batch of the same number, is refused before it removes anything.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from copy import copy
+from dataclasses import replace
+
+from spark_queue.errors import CheckpointError, FencedError
+from spark_queue.store.base import Store
+from spark_queue.store.facts import Note, about
+from spark_queue.store.owner import OWNER, Batch, Owner, Standing
+
+START = Batch(0)  #: where a consumer begins
+
+#: Seconds between two looks of a process that waits to take over.
+LOOK = 0.1
+
+
+class Ownership:
+    """The claim of this process to a consumer (`name/epoch`) of a queue.
+
+    Used by one thread at a time; another thread takes a copy with a store of its own (`on`).
+    """
+
+    def __init__(self, store: Store, queue: str, consumer: str) -> None:
+        self._store = store
+        self._queue = queue
+        self._consumer = consumer
+        self._key = about(queue, OWNER, consumer)
+        self._token = uuid.uuid4().hex
+        self._leaves = threading.Event()
+        self._seen: Note | None = None  # the note as this thread saw it last
+        self.number = 0  #: which process of the consumer this is: 1, 2, 3, …; 0 before `take`
+
+    def on(self, store: Store) -> Ownership:
+        """The same claim, for another thread."""
+        same = copy(self)
+        same._store = store
+        return same
+
+    def leave(self) -> None:
+        """Say with each sign of life from now on that this process is about to end."""
+        self._leaves.set()
+
+    def take(self, batch: Batch = START) -> None:
+        """Become the owner, once one that is about to end has ended. `batch`: the last one that the checkpoint has.
+
+        Raises `CheckpointError` where the checkpoint is older than what was started last, or nothing is known of the
+        consumer; then the note is as before. Raises `FencedError` where another process runs the consumer.
+        """
+        seen: Note | None = None
+        while True:
+            note = self._store.note(self._key)
+            standing = self._standing(note, batch)
+            owner = standing.living(self._store.now())
+            if owner is None or owner.gone or owner.token == self._token:
+                self.number = standing.number + 1
+                if self._write(note, replace(standing, number=self.number)):
+                    return
+                continue
+            if seen is not None and note != seen and not owner.leaves:  # it has given a sign of life meanwhile
+                raise FencedError(
+                    f"consumer {self._consumer} of queue {self._queue!r} is run by {owner}: a second query on a copy "
+                    "of its checkpoint would take the same messages. Stop one of them, or start this one with "
+                    "a new checkpoint",
+                    queue=self._queue,
+                    consumer=self._consumer,
+                )
+            seen = note
+            time.sleep(LOOK)
+
+    def _standing(self, note: Note | None, batch: Batch) -> Standing:
+        """What a note says, if that fits the checkpoint."""
+        if note is not None:
+            standing = Standing.read(note)
+            self._check_age(batch, standing.started)
+            return standing
+        if batch.by:
+            raise self._refused(
+                batch,
+                "nothing is known of this consumer: the queue was dropped, or this is another database",
+                "Start with a new checkpoint",
+            )
+        return Standing()
+
+    def _check_age(self, batch: Batch, started: Batch | None) -> None:
+        """Raise `CheckpointError` where a later batch was started, or another one of that number."""
+        if started is not None and (batch.seq < started.seq or (batch.seq == started.seq and batch != started)):
+            raise self._refused(
+                batch,
+                f"batch {started} was started since: the checkpoint is an older copy, or has lost its newest files",
+                "Go on with the newest checkpoint. If the query was started while its predecessor ended, start it "
+                f"again. If the newest checkpoint is lost: {self._recover}",
+            )
+
+    def _refused(self, batch: Batch, why: str, way: str) -> CheckpointError:
+        return CheckpointError(
+            f"the checkpoint of consumer {self._consumer} of queue {self._queue!r} ends with batch {batch}, but "
+            f"{why}. Nothing was changed. {way}",
+            queue=self._queue,
+            consumer=self._consumer,
+        )
+
+    @property
+    def _recover(self) -> str:
+        command = f"spark-queue recover URL {self._queue} {self._consumer} --sink URL"
+        return f"{command}, then start with a new checkpoint"
+
+    def check_newest(self, batch: Batch) -> None:
+        """Raise unless this is the batch that was started last: nothing else may be removed.
+
+        `FencedError` where the consumer is no longer this process's; `CheckpointError` where another batch was
+        started last. Of a checkpoint with offsets of version 1, the first
+        batch seen counts as started.
+        """
+        started = self._look().started
+        if started is None and not batch.by:
+            self.start(batch)
+            return
+        self._check_age(batch, started)
+        if started != batch:
+            raise self._refused(
+                batch,
+                f"the database knows of batch {started} at most: it was restored from a backup, or has lost its last "
+                "moments"
+                if started
+                else "the database knows of no batch: it was restored from a backup",
+                f"What it has again comes again: {self._recover}",
+            )
+
+    def start(self, batch: Batch) -> None:
+        """Note that this batch is started: Spark has it in its log, and is going to run it. Changes once.
+
+        One compare-and-set. Raises `FencedError` where the consumer is no longer this process's, `CheckpointError`
+        where a later batch was started, or another one of that number.
+        """
+        note = self._seen  # most often it is still the one that there is
+        while True:
+            if note is None:
+                self._look()
+                note = self._seen
+            assert note is not None
+            standing = Standing.read(note)
+            self._check_age(batch, standing.started)
+            if standing.started == batch:
+                self.check()
+                return
+            if self._write(note, replace(standing, started=batch)):
+                return
+            note = None
+
+    def renew(self) -> None:
+        """Give a sign of life. Raises `FencedError` where the consumer is no longer this process's."""
+        standing = self._look()
+        if not self._write(self._seen, standing):
+            self._look()
+
+    def check(self) -> None:
+        """Raise `FencedError` where the consumer is no longer this process's."""
+        self._look()
+
+    def _look(self) -> Standing:
+        """What the note says, while the consumer is this process's."""
+        note = self._seen = self._store.note(self._key)
+        standing = None if note is None else Standing.read(note)
+        owner = None if standing is None else standing.owner
+        if standing is not None and owner is not None and owner.token == self._token:
+            return standing
+        taker = "it was released manually" if standing else "its queue was dropped"
+        if owner is not None:
+            taker = f"{owner} has taken over"
+        raise FencedError(
+            f"this query no longer runs consumer {self._consumer} of queue {self._queue!r}: {taker}. What it had "
+            "reserved is not committed; started again, the query goes on with what its checkpoint still holds",
+            queue=self._queue,
+            consumer=self._consumer,
+        )
+
+    def _write(self, note: Note | None, standing: Standing) -> bool:
+        me = Owner.here(self._token, self._store.now(), self._leaves.is_set())
+        value = replace(standing, owner=me).value
+        version = note.version if note else 0
+        if not self._store.set_note(self._key, value, version):
+            return False
+        self._seen = Note(value, version + 1)
+        return True
