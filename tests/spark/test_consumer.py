@@ -104,7 +104,7 @@ def renewing(monkeypatch):
 
 
 def renewed(url, queue, tags, endless=()):
-    """Wait until the leases of just these tags have been renewed twice; those that never end are held all the same."""
+    """Wait until the leases of just these tags have been renewed twice; those that never end are held."""
     with open_store(url) as store:
 
         def ends():
