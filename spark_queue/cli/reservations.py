@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from spark_queue.cli.late import operations
@@ -51,7 +52,7 @@ def release(
         str,
         argument(
             "TAG",
-            "A consumer (etl), one run of it (etl/3fa9c1), a batch (etl/3fa9c1/7) or a partition (etl/3fa9c1/7/0).",
+            "A consumer (etl), one run of it (etl/3fa9c1), a batch (etl/3fa9c1/7.2), a partition (etl/3fa9c1/7.2/0).",
         ),
     ],
     force: Annotated[
@@ -64,7 +65,7 @@ def release(
 ) -> None:
     """Return reserved messages to the queue, by tag.
 
-    A tag stands for all tags below it: `etl` for `etl/3fa9c1/7/0`.
+    A tag stands for all tags below it: `etl` for `etl/3fa9c1/7.2/0`.
     """
     if not yes:
         held = operations.reservations(url, queue, tag)
@@ -78,3 +79,33 @@ def release(
         show(f"{plural(released, 'message')} of {queue} released")
     if not released:
         say(f"tag {tag} holds no messages of {queue}{operations.suggest(url, queue, tag)}")
+
+
+@app.command(cls=Command)
+def recover(
+    url: Url,
+    queue: Queue,
+    consumer: Annotated[str, argument("CONSUMER", "One run of a consumer, as `reservations` shows it: etl/3fa9c1.")],
+    sink: Annotated[
+        str | None, option("--sink", "URL", "The database to which its query wrote, exactly once: its ledger tells.")
+    ] = None,
+    written: Annotated[
+        bool | None,
+        flag("--written/--not-written", help="Whether another sink has written the batch: look, and say so."),
+    ] = None,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Settle what a query holds that never comes back.
+
+    Commits the batch that was started last if its sink has written it; releases all else.
+    """
+    if not yes:
+        held = operations.reservations(url, queue, consumer)
+        if held and not any(one.owner for one in held):
+            confirm(f"Settle {plural(sum(one.rows for one in held), 'message')} of {queue} held by {consumer}?")
+    done = operations.recover_consumer(url, queue, consumer, sink=sink, written=written)
+    if json:
+        tell({"queue": queue, "consumer": consumer, **asdict(done)})
+    else:
+        show(f"{plural(done.committed, 'message')} committed, {done.released:,} released")

@@ -12,6 +12,7 @@ from spark_queue.operations.held import Held, release, reservations, suggest
 from spark_queue.operations.layouts import compact, layout, set_layout
 from spark_queue.operations.levels import graph_sizes
 from spark_queue.operations.past import Past, PastFilters, history, replay
+from spark_queue.operations.recovery import Settled, recover_consumer
 from spark_queue.operations.sinks import Recovered, Sink, ledgers, recover, set_ledger
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Past",
     "PastFilters",
     "Recovered",
+    "Settled",
     "Sink",
     "compact",
     "dead_letters",
@@ -30,6 +32,7 @@ __all__ = [
     "layout",
     "ledgers",
     "recover",
+    "recover_consumer",
     "redrive",
     "release",
     "replay",

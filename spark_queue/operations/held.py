@@ -15,7 +15,8 @@ from spark_queue.store.base import Store
 from spark_queue.store.existence import check_exists, known_queues
 from spark_queue.store.facts import Reservation, check_tag
 from spark_queue.store.log import LOG, Retained, retained
-from spark_queue.store.owner import Owner, consumers, revoke
+from spark_queue.store.owner import Owner, consumers, revoke, standing_of
+from spark_queue.words import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +69,10 @@ def release(url: str, queue: str, tag: str, *, force: bool = False, failed: bool
 
     `tag` is a consumer, one epoch of it, a batch, or a partition's tag. `failed` adds one to the tries of the
     messages. A consumer that a living process runs is refused with `UsageError`; with `force` it is taken away from
-    that process first, whose query then fails with `FencedError`. Atomic for each message, and for all together
-    where the database has transactions. 0 where nothing is held. What the queue's log retains is refused: `trim`
-    removes it.
+    that process first, whose query then fails with `FencedError`. A batch that was started, and is held without an
+    end, may have been written already: without `force` it is refused, too, unless it is this batch that is named.
+    Atomic for each message, and for all together where the database has transactions. 0 where nothing is held. What
+    the queue's log retains is refused: `trim` removes it.
     """
     with opened(url) as store:
         store.check_queue(queue)
@@ -88,6 +90,7 @@ def release(url: str, queue: str, tag: str, *, force: bool = False, failed: bool
                 tag,
                 "; or use --force (force=True), and the running query fails",
             )
+            _check_not_started(store, queue, tag)
         for consumer, _ in _living(store, queue, tag):
             revoke(store, queue, consumer)
         return store.rollback(queue, tag, delay=round(delay * 1000), failed=failed)
@@ -112,6 +115,26 @@ def check_free(store: Store, queue: str, tag: str = "", otherwise: str = "") -> 
             queue=queue,
             tag=tag,
         )
+
+
+def _check_not_started(store: Store, queue: str, tag: str) -> None:
+    """Raise `UsageError` where the branch of a tag holds, for ever, a batch that was started."""
+    for _, consumer, _ in consumers(store, queue):
+        standing = standing_of(store, queue, consumer)
+        if standing is None or standing.started is None:
+            continue
+        batch = f"{consumer}/{standing.started}"
+        if not f"{batch}/".startswith(f"{tag}/") or tag == batch:
+            continue
+        rows = sum(one.rows for one in store.reservations(queue, batch) if one.until is None)
+        if rows:
+            raise UsageError(
+                f"batch {batch} of queue {queue!r} was started, exactly once: its {plural(rows, 'message')} may have "
+                f"been written already. To find out, and settle them: spark-queue recover URL {queue} {consumer} "
+                f"--sink URL. To release them all the same, name the batch: spark-queue release URL {queue} {batch}",
+                queue=queue,
+                tag=tag,
+            )
 
 
 def _check_no_log(store: Store, queue: str, tag: str = "") -> None:

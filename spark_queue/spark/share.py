@@ -10,9 +10,10 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from spark_queue.errors import FencedError
-from spark_queue.options import AT_LEAST_ONCE, QueueOptions
+from spark_queue.options import AT_LEAST_ONCE, EXACTLY_ONCE, QueueOptions
 from spark_queue.store import open_store
 from spark_queue.store.base import Store
+from spark_queue.store.bound import Reading, bind
 from spark_queue.store.isolation import note_query
 from spark_queue.store.policy import settled
 from spark_queue.words import plural
@@ -53,8 +54,7 @@ def fetched(options: QueueOptions, share: Share) -> Iterator[pa.RecordBatch]:
     position = share.position
     left = first + (share.rows or 0)
     with open_store(options.url, patience=options.retry_timeout / 1000) as store:
-        if share.again:
-            _tell_query(store, queue, share)
+        _tell_query(store, options, share)
         for batch in store.fetch(queue, share.tag):
             if share.first is None:
                 yield batch
@@ -118,9 +118,19 @@ def _check_fetched(store: Store, options: QueueOptions, share: Share, rows: int)
         raise lost(options, share.rows - rows, share.rows, share.tag)
 
 
-def _tell_query(store: Store, queue: str, share: Share) -> None:
-    """Only tasks know which query they belong to; what fails again and again is told with its query's error."""
+def _tell_query(store: Store, options: QueueOptions, share: Share) -> None:
+    """Note which query reads this: only tasks know. Raises `CheckpointError` where it has read another epoch.
+
+    What fails again and again is told with its query's error.
+    """
     task = TaskContext.get()
     query = task.getLocalProperty("sql.streaming.queryId") if task else None
-    if query is not None:
-        note_query(store, queue, share.tag.rsplit("/", 2)[0], query)
+    if task is None or query is None or share.position is not None:  # nothing of a log is held for a query
+        return
+    queue, (consumer, batch, _) = options.queue or "", share.tag.rsplit("/", 2)
+    reading = Reading(query, consumer)
+    if options.delivery == EXACTLY_ONCE and (number := task.getLocalProperty("streaming.sql.batchId")) is not None:
+        reading = replace(reading, number=int(number), batch=batch)
+    bind(store, queue, options.consumer, reading)
+    if share.again:
+        note_query(store, queue, consumer, query)

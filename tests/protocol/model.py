@@ -215,8 +215,8 @@ def _claim(state: State, place: int, driver: Driver, world: World, rules: Rules)
         return
     tag = Tag(start.tag.epoch, start.tag.seq + 1, driver.by if rules.by else 0)
     held = state.held(tag)
-    if not rules.strays:
-        state = state.put({n: FREE for n, one in enumerate(state.messages) if _stray(one, driver)})
+    if given := [n for n, one in enumerate(state.messages) if _left(one, driver, rules)]:
+        yield "gives back what was not started", state.put(dict.fromkeys(given, FREE))
     free = [] if held and not driver.fresh else state.claimable(everything=not rules.leased)
     room = world.most - len(held) if world.cut or not held else 0
     took = free[: min(room, 1) if world.cut else room]
@@ -231,11 +231,11 @@ def _claim(state: State, place: int, driver: Driver, world: World, rules: Rules)
         yield f"claims {tag}", after.with_driver(place, claimed)
 
 
-def _stray(where: Where, driver: Driver) -> bool:
-    """Whether a process that is gone, as it seems, has reserved this message for a batch of which we know nothing."""
-    if not isinstance(where, Held) or where.tag == driver.start.tag:
+def _left(where: Where, driver: Driver, rules: Rules) -> bool:
+    """Whether an earlier process has reserved this message and not started it: its lease ends, but for this rule."""
+    if not isinstance(where, Held) or where.tag == driver.start.tag or where.tag.epoch != driver.start.tag.epoch:
         return False
-    return where.tag.epoch == driver.start.tag.epoch and where.tag.by < driver.by
+    return where.tag.by != driver.by and (where.lease != "never" or not rules.strays)
 
 
 def _log(state: State, place: int, driver: Driver, world: World, rules: Rules) -> Moves:
@@ -388,8 +388,8 @@ def _finish(state: State, place: int, driver: Driver, world: World, rules: Rules
 
 STEPS: dict[str, Callable[[State, int, Driver, World, Rules], Moves]] = {
     "own": _own, "ask": _ask, "commit": _commit, "claim": _claim, "log": _log, "plan": _plan, "hold": _hold,
-    "bind": _bind, "read": _read, "write": _write, "stage": _stage, "complete": _complete, "decide": _decide,
-    "publish": _publish, "sweep": _sweep, "finish": _finish,
+    "bind": _bind, "read": _read, "write": _write, "stage": _stage, "complete": _complete,
+    "decide": _decide, "publish": _publish, "sweep": _sweep, "finish": _finish,
 }  # fmt: skip
 
 

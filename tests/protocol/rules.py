@@ -19,7 +19,7 @@ class Rules:
     keep: bool = True  # what the ledger names is not discarded
     rows: bool = True  # a batch that comes again may only have rows that were written
     subset: bool = True  # … and may lack some of them
-    strays: bool = True  # reservations of other processes are left to their lease
+    strays: bool = True  # what other processes have reserved is given back only while its lease may end
     # Left out, these are planted faults.
     late: bool = True  # messages are removed when their batch is finished, not when it is read
     decide: bool = True  # a batch is decided before it is published

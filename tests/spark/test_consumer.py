@@ -723,6 +723,12 @@ def test_one_that_gives_back_late_leaves_alone_what_another_has_started(any_url,
 # --- older checkpoints ----------------------------------------------------------------------------------------------
 
 
+def numbered(offset: Offset, seq: int) -> Offset:
+    other = offset.copy()
+    other["seq"] = seq
+    return other
+
+
 def worked(url, name, consumer, start, most, seen):
     """Let a batch be planned, read, and finished; return the offset that Spark has then."""
     end = consumer.next(start, most)
@@ -783,10 +789,11 @@ def test_a_database_that_is_older_than_the_checkpoint_is_told(any_url, name, con
         backup = store.note(key)
         assert backup is not None
         old.next(one, 10)
-        two: Offset = {**one, "seq": 2}
-        store.set_note(key, backup.value | {"owner": None}, store.note(key).version)
+        newer = store.note(key)
+        assert newer is not None
+        store.set_note(key, backup.value | {"owner": None}, newer.version)
     with pytest.raises(CheckpointError, match=r"ends with batch 2\.1, but the database knows of batch 1\.1 at most"):
-        new.next(two, 10)
+        new.next(numbered(one, 2), 10)
 
 
 def test_after_a_drop_the_checkpoint_is_refused(any_url, name, consumers):
@@ -797,7 +804,7 @@ def test_after_a_drop_the_checkpoint_is_refused(any_url, name, consumers):
         old.next(one, 10)
         queue.store.drop(name)
         with pytest.raises(FencedError, match="its queue was dropped"):
-            old.next({**one, "seq": 2}, 10)
+            old.next(numbered(one, 2), 10)
         queue.push_many(list(range(40)))
     with pytest.raises(CheckpointError, match="nothing is known of this consumer: the queue was dropped"):
         new.next(one, 10)
@@ -863,12 +870,11 @@ def test_an_idle_checkpoint_of_version_1_is_older_than_no_other(any_url, name, c
     with Queue(any_url, name) as queue:
         queue.push_many(list(range(20)))
     newest = of_version_1(any_url, name, "etl/3fa9c1", 20, seq=2)
-    older: Offset = {**newest, "seq": 1}
     consumer, other = consumers(any_url, name), consumers(any_url, name)
     assert consumer.next(newest, 10) == newest
     taken_over(any_url, name, newest)
     with pytest.raises(CheckpointError, match="ends with batch 1, but batch 2 was started since"):
-        other.next(older, 10)
+        other.next(numbered(newest, 1), 10)
 
 
 def test_what_version_1_left_reserved_for_ever_is_told(any_url, name, consumers, caplog):

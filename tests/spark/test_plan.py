@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from spark_queue import FencedError, Queue, open_store
+from spark_queue import CheckpointError, FencedError, Queue, open_store
 from spark_queue.message import messages
 from spark_queue.spark import keeper
 from spark_queue.store.conformance_waiting import until
@@ -94,6 +94,69 @@ def test_a_batch_that_fails_comes_again_with_the_same_rows_and_tries(any_url, na
     assert sorted(row["id"] for number in (0, 3, 5) for row in runs[number][1]) == sorted(ids)
     assert {row["tries"] for _, rows in runs for row in rows} == {0}, "a query that dies blames no message"
     assert sizes(any_url, name).total == 0
+
+
+@pytest.mark.every_store
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_a_checkpoint_that_has_lost_its_first_offset_is_refused(any_url, name, delivery):
+    """A sink of files, which goes by the number of a batch, would take the new batch 0 for written."""
+    fill(any_url, name, 20)
+    seen = []
+    work = lambda batch: seen.extend(numbers(batch))  # noqa: E731
+    query = Query(work, url=any_url, queue=name, delivery=delivery, maxRecordsPerTrigger="10")
+    query.run()
+    lost = query.offsets[-1]["consumer"]
+    query.offsets, query.finished = [], 0
+    fill(any_url, name, 10)
+    with pytest.raises(CheckpointError, match=f"has read queue '{name}' as consumer {lost}, and now begins again"):
+        query.run()
+    assert seen == list(range(20)) and sizes(any_url, name).reserved == 10
+    fresh = Query(work, url=any_url, queue=name, delivery=delivery)
+    with open_store(any_url) as store:
+        store.rollback(name, query.offsets[-1]["consumer"], failed=False)
+    fresh.run()
+    assert sorted(seen) == sorted([*range(20), *range(10)])
+
+
+@pytest.mark.every_store
+def test_a_query_may_read_a_queue_twice_as_two_consumers(any_url, name):
+    fill(any_url, name, 20)
+    seen = []
+    work = lambda batch: seen.extend(numbers(batch))  # noqa: E731
+    queries = [Query(work, url=any_url, queue=name, consumer=one) for one in ("first", "second")]
+    queries[1].id = queries[0].id  # one query, two sources
+    for query in queries:
+        query.run()
+        fill(any_url, name, 10)
+    assert sorted(seen) == sorted([*range(20), *range(10)])
+    again = Query(work, url=any_url, queue=name, consumer="second")
+    again.id = queries[0].id
+    with pytest.raises(CheckpointError, match="set a different option 'consumer' for each load"):
+        again.run()
+
+
+@pytest.mark.every_store
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize("damage", ["an older copy", "its newest files are lost"])
+def test_no_sink_sees_rows_of_an_older_checkpoint(any_url, name, delivery, damage):
+    """By its number alone, the batch would count as written, and its messages would be removed."""
+    seen = []
+    query = Query(
+        lambda batch: seen.extend(numbers(batch)), url=any_url, queue=name, delivery=delivery, numPartitions="1"
+    )
+    for rows in (3, 4, 5):
+        fill(any_url, name, rows)
+        query.run()
+        if rows == 3:
+            copy = list(query.offsets), query.finished
+    if damage == "an older copy":
+        query.offsets, query.finished = copy
+    else:
+        query.offsets, query.finished = query.offsets[:-1], query.finished - 1
+    fill(any_url, name, 6)
+    with pytest.raises(CheckpointError, match="was started since: the checkpoint is an older copy, or has lost"):
+        query.run()
+    assert len(seen) == 12 and sizes(any_url, name).ready == 6
 
 
 @pytest.mark.every_store
