@@ -110,7 +110,7 @@ def _published(url: str, reading: Reading) -> bool:
         }
         if not ledgers and reading.number > 0:
             raise UsageError(
-                f"query {reading.query} has no ledger in {mask(store.url)}: it wrote to another place, or not exactly "
+                f"query {reading.query} has no ledger in {mask(store.url)}: it wrote elsewhere, or not exactly "
                 f"once. Name the database of its sink, or say whether batch {reading.number} was written, with "
                 "--written or --not-written",
                 sink=reading.query,
@@ -118,7 +118,7 @@ def _published(url: str, reading: Reading) -> bool:
         decided = {one.batch >= reading.number for one in ledgers.values() if one is not None}
         if len(decided) > 1:
             raise UsageError(
-                f"query {reading.query} writes to several sinks ({', '.join(sorted(ledgers))}), and only some of them "
+                f"query {reading.query} writes to several sinks ({', '.join(sorted(ledgers))}), and only some "
                 f"have batch {reading.number}: say whether it was written, with --written or --not-written",
                 sink=reading.query,
             )

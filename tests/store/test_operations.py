@@ -35,7 +35,7 @@ from spark_queue.store.existence import check_exists
 from spark_queue.store.facts import Note, about
 from spark_queue.store.ledger import PREFIX, Ledger, forget, ledger_of, stage_of
 from spark_queue.store.log import Log
-from spark_queue.store.owner import OWNER, revoke
+from spark_queue.store.owner import OWNER
 from spark_queue.store.ownership import Ownership
 from spark_queue.store.sqlite import SqliteStore
 
@@ -189,14 +189,14 @@ def test_a_release_that_cannot_be_meant(url, store, name, living, tag, delay):
 
 def test_a_consumer_noted_by_a_newer_version(store, name, url):
     fill(store, name, 1)
-    store.set_note(about(name, OWNER, "etl/a"), {"v": 2}, 0)
+    store.set_note(about(name, OWNER, "etl/a"), {"v": 3}, 0)
     try:
         with pytest.raises(StoreError, match="upgrade spark_queue"):
             release(url, name, "etl")
         with pytest.raises(StoreError, match="upgrade spark_queue"):
             reservations(url, name)
     finally:
-        revoke(store, name, "etl/a")
+        store.set_note(about(name, OWNER, "etl/a"), None, 1)
 
 
 # --- dead letters ---------------------------------------------------------------------------------------------------

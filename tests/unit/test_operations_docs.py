@@ -15,9 +15,11 @@ import pytest
 from spark_queue import CheckpointError, FencedError, Queue, open_store
 from spark_queue.message import pushes
 from spark_queue.store import owner
+from spark_queue.store.bound import Reading, bind
 from spark_queue.store.isolation import PATIENCE, Isolation, Rules
 from spark_queue.store.ledger import PREFIX, Writer, decided, stage_of
 from spark_queue.store.log import Log
+from spark_queue.store.owner import Batch
 from spark_queue.store.ownership import Ownership
 
 pytest.importorskip("typer")
@@ -31,6 +33,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
 URL = "sqlite:///queues.db"
 
 QUERY, OTHER = "8b0f4c52-6d1e-4a53-9f27-0c9b8a7d6e51", "c3d2a1b0-91f4-4f0e-8a5d-5e6f7a8b9c0d"
+LOST = "f07c6b2d-52e1-4d0f-9a3b-6c8d1e2f3a4b"
 
 
 @pytest.fixture
@@ -42,12 +45,12 @@ def living(tmp_path, monkeypatch):
     died = datetime(2026, 11, 20, 9, tzinfo=UTC)
     with open_store(URL) as store:
         store.push("departures", pushes([{"flight": n} for n in range(5_000)]))
-        store.reserve("departures", "etl/0b51d2/31", 1_000, partitions=2, lease=None)
-        store.reserve("departures", "etl/3fa9c1/12", 1_000, partitions=2, lease=None)
-        store.reserve("departures", "rechecks/77d0aa/4", 3)
+        store.reserve("departures", "etl/0b51d2/31.1", 1_000, partitions=2, lease=None)
+        store.reserve("departures", "etl/3fa9c1/12.1", 1_000, partitions=2, lease=None)
+        store.reserve("departures", "rechecks/77d0aa/4.1", 3)
         isolation = Isolation(store, "departures", "rechecks/77d0aa", Rules(1_000, 120_000, 5, "departures.dead"))
         for _ in range(PATIENCE):
-            isolation.run_again(4)
+            isolation.run_again("rechecks/77d0aa/4.1")
         with Queue(store, "departures", consumer="checker") as queue:
             queue._run = "5b0e9c"
             queue.reserve(1)
@@ -71,8 +74,15 @@ def living(tmp_path, monkeypatch):
         store.set_note(PREFIX + QUERY, {"v": 1, "batch": 41, "stages": stages}, 0)
         store.publish(stages[:1])  # then its driver died
         store.set_note(f"{PREFIX}nightly-load", {"v": 1, "batch": 7, "stages": []}, 0)
+        store.set_note(PREFIX + LOST, {"v": 1, "batch": 30, "stages": []}, 0)
+        bind(store, "departures", "etl", Reading(LOST, "etl/0b51d2", 30, "31.1"))
+        dead = Ownership(store, "departures", "etl/0b51d2")
+        dead.take()
+        dead.start(Batch(31, 1))
+        owner.revoke(store, "departures", "etl/0b51d2")
         ownership = Ownership(store, "departures", "etl/3fa9c1")
         ownership.take()
+        ownership.start(Batch(12, 1))
         yield ownership
 
 
@@ -116,17 +126,26 @@ def test_what_a_query_says_is_on_the_page(living, monkeypatch, caplog):
 
         monkeypatch.setattr(store, "now", now)
         with pytest.raises(FencedError) as refused:
-            Ownership(store, "departures", "etl/3fa9c1").take()
+            Ownership(store, "departures", "etl/3fa9c1").take(Batch(12, 1))
+        with pytest.raises(CheckpointError) as older:
+            Ownership(store, "departures", "etl/3fa9c1").take(Batch(11, 1))
+        with pytest.raises(CheckpointError) as newer:
+            living.check_newest(Batch(13, 1))
+        with pytest.raises(CheckpointError) as dropped:
+            Ownership(store, "departures", "etl/77d0aa").take(Batch(4, 1))
+        bind(store, "departures", None, Reading(QUERY, "etl/0b51d2"))
+        with pytest.raises(CheckpointError) as first:
+            bind(store, "departures", None, Reading(QUERY, "etl/3fa9c1"))
         owner.revoke(store, "departures", "etl/3fa9c1")
     with pytest.raises(FencedError) as revoked:
         living.check()
     with pytest.raises(CheckpointError) as lost:
         decided(None, OTHER, 43, Writer.STREAM)
-    for error in (refused, revoked, lost):
+    for error in (refused, older, newer, dropped, first, revoked, lost):
         assert plain(f"{error.typename}: {error.value}") in page
 
 
 def test_every_command_is_on_the_page():
-    for command in ("reservations", "release", "deadletter list", "deadletter redrive", "ledger list",
+    for command in ("reservations", "release", "deadletter list", "deadletter redrive", "ledger list", "recover",
                     "ledger recover", "ledger set", "layout", "compact", "log list", "log trim"):  # fmt: skip
         assert f"$ spark-queue {command}" in PAGE

@@ -1,0 +1,179 @@
+"""`recover` settles what a query holds that never comes back; `release` does not give back what may be written."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from spark_queue import OptionError, UsageError
+from spark_queue.message import pushes
+from spark_queue.operations import Settled, recover_consumer, release
+from spark_queue.store import owner
+from spark_queue.store.bound import Reading, bind
+from spark_queue.store.facts import about
+from spark_queue.store.ledger import PREFIX, forget, stage_of
+from spark_queue.store.owner import Batch, standing_of
+from spark_queue.store.ownership import Ownership
+from spark_queue.store.policy import set_history
+from tests.command_line import Run
+
+CONSUMER = "etl/3fa9c1"
+
+
+class Lost:
+    """A query that holds its batch 7, reserved by its second process, and one more; it wrote batch 6 of its sink."""
+
+    def __init__(self, store, queue):
+        self.store, self.queue, self.query = store, queue, str(uuid.uuid4())
+        store.push(queue, pushes(list(range(15))))
+        store.reserve(queue, f"{CONSUMER}/7.2", 10, partitions=2, least=2, lease=None)
+        store.reserve(queue, f"{CONSUMER}/8.2", 5)
+        ownership = Ownership(store, queue, CONSUMER)
+        ownership.take()
+        ownership.start(Batch(7, 2))
+        owner.revoke(store, queue, CONSUMER)
+
+    def reads(self, number=6, batch="7.2"):
+        bind(self.store, self.queue, None, Reading(self.query, CONSUMER, number, batch))
+
+    def has_written(self, batch, stages=(), sink=None):
+        self.store.set_note(PREFIX + (sink or self.query), {"v": 1, "batch": batch, "stages": stages}, 0)
+
+    @property
+    def left(self):
+        sizes = self.store.sizes(self.queue)
+        return sizes.ready, sizes.reserved
+
+
+@pytest.fixture
+def lost(store, name):
+    made = Lost(store, name)
+    yield made
+    for sink in (made.query, f"app:{made.query}", f"other:{made.query}"):
+        forget(store, sink)
+
+
+WRITTEN, OPEN = Settled("7.2", committed=10, released=5), Settled("7.2", committed=0, released=15)
+
+
+@pytest.mark.parametrize("sink", ["{query}", "app:{query}"])
+@pytest.mark.parametrize(("last", "settled"), [(6, WRITTEN), (7, WRITTEN), (5, OPEN)])
+def test_the_ledger_tells_whether_the_last_batch_was_written(url, name, lost, sink, last, settled):
+    lost.reads()
+    lost.has_written(last, sink=sink.format(query=lost.query))
+    assert recover_consumer(url, name, CONSUMER, sink=url) == settled
+    assert lost.left == (settled.released, 0)
+    assert recover_consumer(url, name, CONSUMER, sink=url) == Settled("7.2", 0, 0), "it may be repeated"
+
+
+def test_what_the_ledger_has_decided_is_published_first(url, store, name, lost):
+    lost.reads()
+    stage = stage_of(lost.query, 6, "000000-a")
+    store.stage(f"{name}.out", stage, pushes(list(range(10))))
+    lost.has_written(6, [stage])
+    assert recover_consumer(url, name, CONSUMER, sink=url) == WRITTEN
+    assert store.sizes(f"{name}.out").ready == 10
+    store.drop(f"{name}.out")
+
+
+def test_what_was_written_becomes_history(url, store, name, lost):
+    set_history(store, name, "etl", 3_600_000)
+    recover_consumer(url, name, CONSUMER, written=True)
+    told = [one for batch in store.peek(name, view="history") for one in batch.column("id").to_pylist()]
+    assert len(told) >= 10
+
+
+@pytest.mark.parametrize("how", ["no task has read it", "the first batch, without a ledger", "at least once"])
+def test_what_no_sink_has_is_released(url, name, lost, how):
+    if how == "no task has read it":
+        lost.reads(5, "6.1")
+        lost.has_written(5)
+    elif how == "at least once":
+        lost.reads(None, None)
+    else:
+        lost.reads(0)
+    sink = None if how == "at least once" else url
+    assert recover_consumer(url, name, CONSUMER, sink=sink) == OPEN
+    assert lost.left == (15, 0)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("no sink is named", "name its database with --sink URL"),
+        ("no task has told its query", "which query reads it is not known"),
+        ("the sink is another", r"has no ledger in .* wrote elsewhere"),
+        ("of two sinks one has it", r"several sinks .* only some have batch 6"),
+    ],
+)
+def test_what_nobody_can_know_is_asked_for_before_anything_changes(url, name, lost, how, said):
+    if how != "no task has told its query":
+        lost.reads()
+    if how == "of two sinks one has it":
+        lost.has_written(6, sink=f"app:{lost.query}")
+        lost.has_written(5, sink=f"other:{lost.query}")
+    sink = None if how == "no sink is named" else url
+    with pytest.raises(UsageError, match=said) as asked:
+        recover_consumer(url, name, CONSUMER, sink=sink)
+    assert "--written" in str(asked.value)
+    assert lost.left == (0, 15)
+    assert recover_consumer(url, name, CONSUMER, written=True) == WRITTEN
+
+
+def test_one_that_says_so_is_believed(url, name, lost):
+    lost.reads()
+    lost.has_written(6)
+    assert recover_consumer(url, name, CONSUMER, written=False) == OPEN
+
+
+def test_a_living_query_and_an_unknown_one_are_refused(url, store, name, lost, monkeypatch):
+    monkeypatch.setattr(owner, "LIFE", 600_000)
+    with pytest.raises(OptionError, match=rf"no consumer 'etl/3fa9c2'; did you mean '?{CONSUMER}"):
+        recover_consumer(url, name, "etl/3fa9c2", written=True)
+    Ownership(store, name, CONSUMER).take(Batch(7, 2))
+    with pytest.raises(UsageError, match="is run by process"):
+        recover_consumer(url, name, CONSUMER, written=True)
+    assert lost.left == (0, 15)
+
+
+@pytest.mark.parametrize(("written", "settled"), [(True, Settled("7", 10, 5)), (False, Settled("7", 0, 15))])
+def test_a_consumer_of_version_1(url, store, name, written, settled):
+    store.push(name, pushes(list(range(15))))
+    store.reserve(name, f"{CONSUMER}/7", 10, lease=None)
+    store.reserve(name, f"{CONSUMER}/8", 5, lease=None)
+    gone = {"token": "t", "host": "elsewhere", "boot": "", "pid": 1, "started": 1, "until": 1, "leaves": False}
+    store.set_note(about(name, "consumer", CONSUMER), {"v": 1, **gone}, 0)
+    with pytest.raises(UsageError, match="which query reads it is not known"):
+        recover_consumer(url, name, CONSUMER, sink=url)
+    assert recover_consumer(url, name, CONSUMER, written=written) == settled
+
+
+@pytest.mark.parametrize("tag", ["etl", CONSUMER])
+def test_a_release_refuses_what_may_be_written(url, store, name, lost, tag):
+    with pytest.raises(UsageError, match=rf"batch {CONSUMER}/7\.2 .* was started, exactly once: its 10 messages may"):
+        release(url, name, tag)
+    assert lost.left == (0, 15)
+    assert release(url, name, f"{CONSUMER}/8.2") == 5
+    if tag == "etl":
+        assert release(url, name, tag, force=True) == 10
+    else:
+        assert release(url, name, f"{CONSUMER}/7.2/0") == 5, "what is named is meant"
+        assert release(url, name, f"{CONSUMER}/7.2") == 5
+    standing = standing_of(store, name, CONSUMER)
+    assert standing is not None and standing.started == Batch(7, 2), "how far it was is known all the same"
+
+
+def test_a_release_gives_back_what_is_held_under_a_lease(url, store, name, lost):
+    store.renew(name, f"{CONSUMER}/7.2", 120_000)
+    assert release(url, name, "etl") == 15
+
+
+def test_from_a_shell(url, name, lost):
+    lost.reads()
+    refused = Run("recover", url, name, CONSUMER, "--yes")
+    assert refused.code == 2 and refused.out == "" and "name its database with --sink URL" in refused.err
+    lost.has_written(6)
+    done = Run("recover", url, name, CONSUMER, "--sink", url, "--yes", "--json")
+    assert done.json == {"queue": name, "consumer": CONSUMER, "batch": "7.2", "committed": 10, "released": 5}
+    assert Run("recover", url, name, CONSUMER, "--not-written", "-y").out == "0 messages committed, 0 released\n"
