@@ -222,14 +222,14 @@ class Inputs:
         left = [binding for binding in chosen if gone[binding] < rows]
         if not left:
             return False
-        tag = tag_of(until[chosen[0]])
+        tag = delivery_of(until[chosen[0]])
         told = ", ".join(f"{rows - gone[binding]} of {rows} of {until[binding]['queue']}" for binding in chosen)
         if self._options.delivery == EXACTLY_ONCE:
             raise FencedError(
                 f"batch {tag}: only {told} messages are still reserved, the others were released. Messages of "
                 "several inputs belong together, so the batch cannot be repeated. To let all of them come again, "
                 "in other batches, release the rest: "
-                + "; ".join(f"spark-queue release URL {until[b]['queue']} {tag}" for b in left),
+                + "; ".join(f"spark-queue release URL {until[b]['queue']} {tag_of(until[b])}" for b in left),
                 tag=tag,
             )
         for binding in left:

@@ -117,8 +117,8 @@ class Killer:
             world.until(lambda: seen() > before, f"a batch {moment}", pause=0.003)
 
     def _reserved(self):
-        held = self._world.store_a.reservations("a")
-        return max((int(one.tag.split("/")[2]) - 1 for one in held), default=self._world.last("commits"))
+        held = [one.tag.split("/")[2].partition(".")[0] for one in self._world.store_a.reservations("a")]
+        return max((int(seq) - 1 for seq in held), default=self._world.last("commits"))
 
     def _staged(self):
         sink = self._world.sink

@@ -88,8 +88,8 @@ class Supervised:
 
 
 def sequence(tag):
-    """Batch 0 of a query is reserved under consumer/epoch/1/partition."""
-    return int(tag.split("/")[2])
+    """Batch 0 of a query is reserved under consumer/epoch/1.process/partition."""
+    return int(tag.split("/")[2].partition(".")[0])
 
 
 def test_a_killed_query_that_is_started_again_writes_every_message_once(scheme, any_url, name, rng, tmp_path):

@@ -8,7 +8,7 @@ import threading
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from spark_queue import Buckets, FencedError, Queue, StoreError, open_store
+from spark_queue import Buckets, CheckpointError, FencedError, Queue, StoreError, open_store
 from spark_queue.message import messages, pushes
 from spark_queue.options import QueueOptions
 from spark_queue.spark.consumer import Consumer
@@ -313,7 +313,7 @@ def test_a_commit_that_a_crash_has_cut_short_is_completed(world, monkeypatch):
 def release_some(world, binding, end):
     ns, queue = world.queues[binding]
     with open_store(world.urls[ns]) as store:
-        store.rollback(queue, f"{end['consumer']}/{end['seq']}/0", failed=False)
+        store.rollback(queue, f"{end['consumer']}/{end['seq']}.1/0", failed=False)
 
 
 def begun(world, **options):
@@ -345,7 +345,7 @@ def test_with_exactly_once_a_person_decides_what_becomes_of_the_rest(small):
     release_some(small, "b", end)
     old.close()
     small.gone(end)
-    with pytest.raises(FencedError, match=rf"spark-queue release URL {small.queues['a'][1]} {end['consumer']}/1"):
+    with pytest.raises(FencedError, match=rf"spark-queue release URL {small.queues['a'][1]} {end['consumer']}/1\.1"):
         new.plan(old.initial, end)
     assert small.sizes()["a"] == (8, 12)
     release_some(small, "a", end)
@@ -373,7 +373,7 @@ def test_leases_of_all_inputs_are_renewed(small, renewing):  # noqa: F811
         with open_store(small.urls[ns]) as store:
             assert sum(store.reserve(queue, "rival", 100)) == 8
             assert store.commit(queue, "rival") == 8
-        renewed(small.urls[ns], queue, ["1/0"])
+        renewed(small.urls[ns], queue, ["1.1/0"])
     assert small.rows(old, shares) == same(range(12))
 
 
@@ -425,7 +425,7 @@ def test_the_choice_of_alts_is_durable_before_anything_is_read(world):
     assert new.next(end, 10)["rows"] == {"a": [1]}
 
 
-def test_what_a_process_took_before_spark_knew_is_gone_on_with(world):
+def test_what_a_process_took_before_spark_knew_is_given_back(world):
     world.push("b", ["first"])
     old, new = (world.reader(combine="alts", delivery="exactly-once") for _ in range(2))
     old.next(old.initial, 10)
@@ -433,15 +433,35 @@ def test_what_a_process_took_before_spark_knew_is_gone_on_with(world):
     world.push("a", ["second"])
     world.gone(old.initial)
     end = new.next(old.initial, 10)
-    assert end["rows"] == {"b": [1]}
-    assert world.rows(new, new.plan(old.initial, end)) == [{"b": "first"}]
+    assert end["rows"] == {"a": [1]}
+    assert world.rows(new, new.plan(old.initial, end)) == [{"a": "second"}]
+    after = new.next(end, 10)
+    assert world.rows(new, new.plan(end, after)) == [{"b": "first"}]
+
+
+@pytest.mark.parametrize("combine", ["zip", "alts"])
+def test_an_older_checkpoint_is_refused_by_whichever_queue_went_on(world, combine):
+    old, new = (world.reader(combine=combine, delivery="exactly-once") for _ in range(2))
+    offsets = [old.initial]
+    for binding in ("a", "b", "a"):
+        for one in "ab" if combine == "zip" else binding:
+            world.push(one, [1])
+        offsets.append(old.next(offsets[-1], 10))
+        old.plan(*offsets[-2:])
+    before = world.sizes()
+    world.gone(old.initial)
+    with pytest.raises(CheckpointError, match=r"ends with batch 2\.1, but batch 3\.1 was started since"):
+        new.next(offsets[2], 10)
+    with pytest.raises(CheckpointError, match=r"ends with batch 1\.1, but batch 3\.1 was started since"):
+        new.plan(offsets[0], offsets[1])
+    assert world.sizes() == before
+    assert new.next(offsets[3], 10) == offsets[3]
 
 
 @pytest.mark.parametrize("late", ["a", "b"])
 @pytest.mark.parametrize("combine", ["zip", "alts"])
 def test_an_idle_reader_wakes_when_it_gets_what_it_lacks(world, combine, late, by_signals, listening):  # noqa: F811
     reader = world.reader(combine=combine, waitTimeout="2m")
-    assert reader.next(reader.initial, 10) == reader.initial
     if combine == "zip":
         world.push("b" if late == "a" else "a", [0])
     woken = []
@@ -459,7 +479,6 @@ def test_a_store_that_cannot_be_reached_is_told_while_alts_waits(small, tmp_path
     small.urls["gone"] = f"sqlite:///{tmp_path}/no/such/folder/q.db"
     small.queues["b"] = ("gone", small.queues["b"][1])
     reader = small.reader(combine="alts", retryTimeout="100ms")
-    reader._looked = True
     with pytest.raises(StoreError, match="no/such/folder"):
         reader._waiting.any(1_000)
     small.queues.pop("b")

@@ -152,7 +152,7 @@ def _offsets(checkpoint):
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        ({"v": 2}, {}, "offset of version 2"),
+        ({"v": 3}, {}, "offset of version 3"),
         ({"queue": "another"}, {}, "query on queue 'another'"),
         ({}, {"consumer": "other"}, "that of consumer 'etl', but option 'consumer' is 'other'"),
     ],
@@ -356,7 +356,7 @@ def test_a_reader_process_that_is_killed_leaves_the_next_batch_to_its_successor(
                 held.extend(
                     one.payload["n"]
                     for tag in store.reservations(q_any.name)
-                    if tag.tag.split("/")[2] == "2"
+                    if tag.tag.split("/")[2] == "2.1"
                     for rows in store.fetch(q_any.name, tag.tag)
                     for one in messages(rows)
                 )

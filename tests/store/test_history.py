@@ -252,7 +252,7 @@ def test_a_message_that_fails_alone_is_history(url, store, name):
     store.reserve(name, "etl/e/1", 1, lease=None)
     isolation = Isolation(store, name, "etl/e", Rules(1_000, None, 1, f"{name}.dead", MINUTE))
     for _ in range(PATIENCE + 1):
-        isolation.run_again(1)
+        isolation.run_again("etl/e/1")
     (one,) = history(url, name)
     assert (one.payload, one.outcome, one.consumer, one.tries) == ("alone", "dead", "etl", 1)
     assert one.error and store.sizes(f"{name}.dead").total == 1

@@ -193,14 +193,16 @@ def test_a_read_tells_the_tag_where_it_is_asked_for():
 
 def offset(**rows):
     inputs = {binding: {"queue": binding.upper()} for binding in rows}
-    return {"v": 1, "inputs": inputs, "consumer": "c/1", "seq": 4, "rows": rows}
+    return {"v": 2, "inputs": inputs, "consumer": "c/1", "seq": 4, "by": dict.fromkeys(rows, 3), "rows": rows}
 
 
 def test_an_offset_is_one_of_each_input():
     end = offset(a=[3, 2], b=[5])
-    assert views(end)["b"] == {"v": 1, "queue": "B", "consumer": "c/1", "seq": 4, "rows": [5]}
+    assert views(end)["b"] == {"v": 2, "queue": "B", "consumer": "c/1", "seq": 4, "by": 3, "rows": [5]}
     del end["rows"]["b"]
     assert views(end)["b"]["rows"] == []
+    del end["by"]
+    assert views(end)["b"]["by"] == 0, "version 1"
 
 
 def lies(rows):
