@@ -52,8 +52,8 @@ BUGS: dict[str, Bug] = {
     ),
     "a consumer that was taken over goes on": Bug(
         "spark/consumer.py",
-        "        self._keeper.check()\n        retries = self._store.retries\n",
-        "        retries = self._store.retries\n",
+        "        self._keeper.check_newest(batch_of(end))\n",
+        "",
         "tests/spark/test_consumer.py::test_a_consumer_that_was_taken_over_commits_nothing",
     ),
     "ledger, and never published again": Bug(
@@ -108,8 +108,8 @@ BUGS: dict[str, Bug] = {
     ),
     "committed when it is planned": Bug(
         "spark/consumer.py",
-        "        self._committed = seq\n",
-        "        self._committed = seq\n        self._store.commit(self._queue, f\"{end['consumer']}/{seq + 1}\")\n",
+        "        self._keeper.forget(tag_of(end))\n",
+        "        self._keeper.forget(tag_of(end))\n        self._store.commit(self._queue, self._following(end))\n",
         "tests/spark/test_consumer.py::test_after_a_full_batch_the_next_one_is_reserved_ahead",
         worlds=True,
     ),
@@ -118,6 +118,44 @@ BUGS: dict[str, Bug] = {
         "        self.commit(start)\n",
         "        start = {**start, 'consumer': self.initial['consumer']}\n        self.commit(start)\n",
         "tests/spark/test_consumer.py::test_what_a_killed_process_had_reserved_ahead_is_the_next_batch",
+        worlds=True,
+    ),
+    "an older checkpoint goes on": Bug(
+        "store/ownership.py",
+        "        if started is not None and (batch.seq",
+        "        if started is None and (batch.seq",
+        "tests/spark/test_consumer.py::test_an_older_checkpoint_is_refused_before_anything_changes",
+    ),
+    "a batch that nobody started counts": Bug(
+        "store/ownership.py",
+        "        if started != batch:\n",
+        "        if started is not None and started.seq > batch.seq:\n",
+        "tests/spark/test_consumer.py::test_a_database_that_is_older_than_the_checkpoint_is_told",
+    ),
+    "all processes have one number": Bug(
+        "store/ownership.py",
+        "                self.number = standing.number + 1\n",
+        "                self.number = 1\n",
+        "tests/spark/test_consumer.py::test_a_driver_that_stands_still_loses_nothing",
+        worlds=True,
+    ),
+    "a query reads any epoch": Bug(
+        "store/bound.py",
+        '        if known["consumer"] != reading.consumer:\n',
+        "        if False:\n",
+        "tests/spark/test_plan.py::test_a_checkpoint_that_has_lost_its_first_offset_is_refused",
+    ),
+    "held without an end before it is started": Bug(
+        "spark/consumer.py",
+        "        return self._options.reserve_timeout or UNSTARTED\n",
+        "        return self._options.reserve_timeout\n",
+        "tests/spark/test_consumer.py::test_until_it_is_started_a_batch_has_a_lease_that_ends",
+    ),
+    "what another process has started is given back": Bug(
+        "spark/consumer.py",
+        "failed=False, endless=False):\n",
+        "failed=False):\n",
+        "tests/spark/test_consumer.py::test_one_that_gives_back_late_leaves_alone_what_another_has_started",
         worlds=True,
     ),
     "commit without a fence": Bug(
