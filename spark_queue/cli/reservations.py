@@ -87,18 +87,18 @@ def recover(
     queue: Queue,
     consumer: Annotated[str, argument("CONSUMER", "One run of a consumer, as `reservations` shows it: etl/3fa9c1.")],
     sink: Annotated[
-        str | None, option("--sink", "URL", "The database to which its query wrote, exactly once: its ledger tells.")
+        str | None, option("--sink", "URL", "The database that the query wrote to; its ledger names the last batch.")
     ] = None,
     written: Annotated[
         bool | None,
-        flag("--written/--not-written", help="Whether another sink has written the batch: look, and say so."),
+        flag("--written/--not-written", help="Whether the sink has the last batch, if it is no queue."),
     ] = None,
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Settle what a query holds that never comes back.
+    """Settle the messages of a query that cannot be started again.
 
-    Commits the batch that was started last if its sink has written it; releases all else.
+    Commits the last batch if its sink has it, and releases the rest.
     """
     if not yes:
         held = operations.reservations(url, queue, consumer)

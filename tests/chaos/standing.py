@@ -74,7 +74,8 @@ def drive(folder: str, step: int, query: str, out: dict[str, str], raw: dict[str
 
     `out`: the options of the sink, `raw`: those of the source.
     """
-    owner.LIFE, owner.BEAT, keeper.BEAT = LIFE, BEAT, BEAT
+    owner.LIFE = LIFE
+    vars(keeper)["BEAT"] = BEAT
     said = "done"
     stop_at(step)
     options = QueueOptions.parse({"waitTimeout": "0s"} | raw, "stream", "snapshot")

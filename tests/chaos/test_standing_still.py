@@ -49,7 +49,7 @@ class Drivers:
     @property
     def written(self) -> Counter[str]:
         with open_store(self.url) as store:
-            return Counter(one.payload for batch in store.peek(f"{self.name}.other") for one in messages(batch))
+            return Counter(str(one.payload) for batch in store.peek(f"{self.name}.other") for one in messages(batch))
 
 
 def stands(process) -> bool:
