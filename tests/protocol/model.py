@@ -215,19 +215,20 @@ def _claim(state: State, place: int, driver: Driver, world: World, rules: Rules)
         return
     tag = Tag(start.tag.epoch, start.tag.seq + 1, driver.by if rules.by else 0)
     held = state.held(tag)
-    if given := [n for n, one in enumerate(state.messages) if _left(one, driver, rules)]:
-        yield "gives back what was not started", state.put(dict.fromkeys(given, FREE))
+    if not driver.tidied and (given := [n for n, one in enumerate(state.messages) if _left(one, driver, rules)]):
+        tidied = state.put(dict.fromkeys(given, FREE)).with_driver(place, driver._replace(tidied=True))
+        yield "gives back what was not started", tidied
     free = [] if held and not driver.fresh else state.claimable(everything=not rules.leased)
     room = world.most - len(held) if world.cut or not held else 0
     took = free[: min(room, 1) if world.cut else room]
     lease = "ends" if rules.short or not world.endless else "never"
     after = state.put({n: Held(tag, lease) for n in took})
     if took and world.cut and len(held) + len(took) < world.most and len(free) > 1:
-        yield f"claims a part of {tag}", after.with_driver(place, driver._replace(fresh=True))
+        yield f"claims a part of {tag}", after.with_driver(place, driver._replace(fresh=True, tidied=True))
         return
     end = Offset(tag, frozenset((*held, *took)))
     if end.rows:
-        claimed = driver._replace(step="log", end=end, fresh=True)
+        claimed = driver._replace(step="log", end=end, fresh=True, tidied=True)
         yield f"claims {tag}", after.with_driver(place, claimed)
 
 
@@ -382,7 +383,7 @@ def _finish(state: State, place: int, driver: Driver, world: World, rules: Rules
         yield "fails: the checkpoint has changed", state.with_driver(place, None)
         return
     after = state._replace(disk=disk._replace(finished=max(disk.finished, driver.batch)))
-    idle = Driver("ask", driver.query, driver.batch + 1, driver.end, driver.end, driver.by)
+    idle = Driver("ask", driver.query, driver.batch + 1, driver.end, driver.end, driver.by, tidied=driver.tidied)
     yield f"finishes batch {driver.batch}", after.with_driver(place, idle)
 
 

@@ -111,6 +111,7 @@ class Driver(NamedTuple):
     end: Offset
     by: int = 0
     fresh: bool = False  # whether this process has reserved `end`
+    tidied: bool = False  # whether it may no longer give back what earlier ones had reserved
     rows: frozenset[int] = frozenset()
     attempt: int = -1
 

@@ -20,6 +20,7 @@ from spark_queue.spark import drain
 from spark_queue.store.conformance_waiting import until
 from spark_queue.store.ledger import set_ledger
 from spark_queue.store.owner import consumers, owner_of, revoke
+from tests.spark.conftest import SPARK
 from tests.spark.drive import batch_in_ledger, change_ledger, forget_ledger, left_behind, payloads
 from tests.spark.test_stream import numbers, stopped
 
@@ -227,6 +228,51 @@ def test_a_second_query_on_a_copy_of_the_checkpoint_is_refused(q_any, tmp_path):
     stopped(first)
     with pytest.raises(StreamingQueryException, match=r"ends with batch 1\.1, but batch 2\.1 was started since"):
         q_any.run(stream, lambda df, i: None, checkpoint=copy).awaitTermination()
+
+
+@pytest.mark.parametrize("how", ["two queues", "one queue as two consumers"])
+def test_two_sources_in_one_query_go_on_after_a_failure(q, how):
+    one, two = (
+        ({"consumer": "one"}, {"consumer": "two"}) if how != "two queues" else ({}, {"queue": f"{q.name}.other"})
+    )
+    both = q.stream(delivery="exactly-once", **one).union(q.stream(delivery="exactly-once", **two))
+    seen, fails = [], [True]
+
+    def work(df, batch_id):
+        rows = [json.loads(row.payload)["n"] for row in df.collect()]
+        if fails:
+            fails.pop()
+            raise RuntimeError("planned failure")
+        seen.extend(rows)
+
+    for start in (0, 20):
+        q.push([{"n": n} for n in range(start, start + 10)])
+        with Queue(q.url, two.get("queue", q.name)) as other:
+            other.push_many([{"n": n} for n in range(start + 10, start + 20)])
+        if fails:
+            with pytest.raises(StreamingQueryException, match="planned failure"):
+                q.run(both, work).awaitTermination()
+        drain_all(q, both, work)
+    assert sorted(seen) == list(range(40))
+    assert q.sizes().total == q.sizes(two.get("queue")).total == 0
+
+
+def drain_all(q, df, work):
+    """Run until nothing is ready, and settle that, on every Spark."""
+    for _ in range(1 if SPARK >= (4, 2) else 2):
+        query = q.run(df, work)
+        query.awaitTermination()
+        drain(query, q.url)
+
+
+def test_one_queue_twice_in_one_query_needs_two_consumers(q):
+    q.push([{"n": n} for n in range(10)])
+    seen = []
+    half = {"maxRecordsPerTrigger": "5", "numPartitions": "1"}
+    query = q.run(q.stream(**half).union(q.stream(**half)), lambda df, batch_id: seen.extend(df.collect()))
+    with pytest.raises(StreamingQueryException, match="set a different option 'consumer' for each load"):
+        query.awaitTermination()
+    assert seen == [] and q.sizes().total == 10
 
 
 @pytest.mark.full
