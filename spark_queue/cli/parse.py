@@ -29,7 +29,7 @@ from spark_queue.errors import QueueError, UsageError
 SECTIONS = {
     "Messages": ("push", "pop", "reserve", "commit", "rollback", "peek", "move", "history", "replay"),
     "Queues": ("size", "stats", "watch", "pause", "resume", "layout", "compact", "log"),
-    "Operations": ("doctor", "reservations", "release", "deadletter", "ledger", "graph"),
+    "Operations": ("doctor", "reservations", "release", "recover", "deadletter", "ledger", "graph"),
     "Events": ("event",),
     "Other": ("serve", "version", "completions"),
 }

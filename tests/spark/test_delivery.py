@@ -230,6 +230,42 @@ def test_a_second_query_on_a_copy_of_the_checkpoint_is_refused(q_any, tmp_path):
         q_any.run(stream, lambda df, i: None, checkpoint=copy).awaitTermination()
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("damage", ["a copy is restored", "the newest files are lost"])
+@pytest.mark.parametrize("sink", ["queue", "parquet"])
+def test_an_older_checkpoint_loses_nothing(q_any, tmp_path, sink, damage):
+    """By its number alone, batch 1 would count as written, and what comes under that number would be removed."""
+    checkpoint, copy, out = Path(q_any.checkpoint), tmp_path / "copy", f"{q_any.name}.other"
+
+    def run():
+        rows = q_any.stream(delivery="exactly-once").select("payload")
+        writer = rows.writeStream.format(sink).option("checkpointLocation", str(checkpoint))
+        if sink == "queue":
+            writer = writer.options(url=q_any.url, queue=out)
+        else:
+            writer = writer.option("path", str(tmp_path / "out"))
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        drain(query, q_any.url)
+
+    for start in (0, 10):
+        q_any.push([{"n": n} for n in range(start, start + 10)])
+        run()
+        if not start:
+            shutil.copytree(checkpoint, copy)
+    if damage == "a copy is restored":
+        shutil.rmtree(checkpoint)
+        shutil.copytree(copy, checkpoint)
+    else:
+        for file in checkpoint.rglob("*1*"):
+            if file.parent.name in ("offsets", "commits"):
+                file.unlink()
+    q_any.push([{"n": n} for n in range(20, 30)])
+    with pytest.raises(StreamingQueryException, match=r"ends with batch 1\.1, but batch 2\.\d was started since"):
+        run()
+    assert q_any.sizes().ready == 10, "nothing was changed"
+
+
 @pytest.mark.parametrize("how", ["two queues", "one queue as two consumers"])
 def test_two_sources_in_one_query_go_on_after_a_failure(q, how):
     one, two = (
