@@ -106,7 +106,7 @@ class Consumer:
     def take(self, start: Offset, most: int, *, wait: int | None = None) -> list[int]:
         """Reserve the batch after `start`, and give its rows by partition; none where nothing is ready.
 
-        `wait`: for so many ms, if need be.
+        `wait`: how long to wait for a message (ms).
         """
         tag = self._following(start)
         self._reserved_at = time.monotonic()

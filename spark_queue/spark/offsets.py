@@ -46,7 +46,7 @@ def tag_of(offset: Mapping[str, Any]) -> str:
 
 
 def delivery_of(offset: Mapping[str, Any]) -> str:
-    """The name of the batch that this offset ended, which it has whoever reserved it."""
+    """The name of the batch that this offset ended, without the process that reserved it."""
     return f"{offset['consumer']}/{offset['seq']}"
 
 

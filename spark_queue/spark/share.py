@@ -121,7 +121,7 @@ def _check_fetched(store: Store, options: QueueOptions, share: Share, rows: int)
 def _tell_query(store: Store, options: QueueOptions, share: Share) -> None:
     """Note which query reads this: only tasks know. Raises `CheckpointError` where it has read another epoch.
 
-    What fails again and again is told with its query's error.
+    For a batch that fails repeatedly, the query is noted, so that a dead letter can carry its error.
     """
     task = TaskContext.get()
     query = task.getLocalProperty("sql.streaming.queryId") if task else None

@@ -66,9 +66,9 @@ def bind(store: Store, queue: str, option: str | None, reading: Reading) -> None
 def readings(store: Store, queue: str, consumer: str) -> list[Reading]:
     """The queries that read this consumer, as far as they have begun to."""
     start = about(queue, QUERY, "")
-    found = {key.removeprefix(start).partition("/")[0]: note.value for key, note in store.notes(start).items()}
+    found = [(key.removeprefix(start).partition("/")[0], note.value) for key, note in store.notes(start).items()]
     return [
         Reading(query, consumer, one.get("number"), one.get("batch"))
-        for query, one in found.items()
+        for query, one in found
         if one["consumer"] == consumer
     ]

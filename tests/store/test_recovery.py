@@ -121,6 +121,13 @@ def test_what_nobody_can_know_is_asked_for_before_anything_changes(url, name, lo
     assert recover_consumer(url, name, CONSUMER, written=True) == WRITTEN
 
 
+def test_a_query_that_reads_the_queue_as_two_consumers_is_known_for_each(url, store, name, lost):
+    for option, consumer in (("a", "a/1"), ("etl", CONSUMER), ("z", "z/1")):
+        bind(store, name, option, Reading(lost.query, consumer, 6, "7.2"))
+    lost.has_written(6)
+    assert recover_consumer(url, name, CONSUMER, sink=url) == WRITTEN
+
+
 def test_one_that_says_so_is_believed(url, name, lost):
     lost.reads()
     lost.has_written(6)
