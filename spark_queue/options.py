@@ -261,6 +261,13 @@ class QueueOptions:
         None,
         "none",
     )
+    replay_check: str = _option(
+        _one_of("rows", "none"), ("push",),
+        "With `delivery=exactly-once`: what is checked of a batch that is written and comes again, after a restart "
+        "for example. `rows`: each row must be among those written, else the query fails. `none`: nothing, for a "
+        "query that makes other rows each time (random values, the clock).",
+        "rows",
+    )  # fmt: skip
     max_tries: int | None = _option(
         _count,
         ("stream", "settle"),
@@ -509,8 +516,9 @@ def _resolve_delivery(chosen: dict[str, Any], roles: tuple[Role, ...]) -> None:
     given = [name for name in ("txn_app_id", "txn_version") if name in chosen]
     if len(given) == 1:
         raise OptionError("options 'txnAppId' and 'txnVersion' go together: set both or neither", option="txnAppId")
-    if given and delivery != EXACTLY_ONCE:
-        raise OptionError(f"option 'txnAppId' needs delivery={EXACTLY_ONCE}, not {delivery}", option="txnAppId")
+    for name, shown in (("txn_app_id", "txnAppId"), ("replay_check", "replayCheck")):
+        if name in chosen and delivery != EXACTLY_ONCE:
+            raise OptionError(f"option {shown!r} needs delivery={EXACTLY_ONCE}, not {delivery}", option=shown)
 
 
 def _resolve_layout(chosen: dict[str, Any], roles: tuple[Role, ...]) -> None:

@@ -379,6 +379,8 @@ class ExchangeGraph:
             once = isinstance(step, Processor) or step.guarantee == EXACTLY_ONCE
             write["urls"] = self._urls(step.namespaces())
             write["delivery"] = EXACTLY_ONCE if once else AT_LEAST_ONCE
+            if once:  # the source refuses what does not fit, and a processor may say something new each time
+                write["replayCheck"] = "none"
         trigger: dict[str, Any] = {"availableNow": True} if available_now else {}
         if step.every and not available_now:
             trigger = {"processingTime": f"{step.every} milliseconds"}

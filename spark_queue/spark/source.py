@@ -10,11 +10,12 @@ from spark_queue.inputs import LOG
 from spark_queue.options import EXACTLY_ONCE, READERS, QueueOptions, Role, role_of_write
 from spark_queue.spark.carried import Carried
 from spark_queue.spark.log_stream import LogSnapshot, LogStream
+from spark_queue.spark.publish import Publish
 from spark_queue.spark.reader import snapshot_reader
 from spark_queue.spark.schema import check_read_schema, read_schema
 from spark_queue.spark.sentence import sentence_first
 from spark_queue.spark.stream import QueueStream
-from spark_queue.spark.writer import BatchWriter, Publish, Push, Settle, StreamWriter
+from spark_queue.spark.writer import BatchWriter, Push, Settle, StreamWriter
 from spark_queue.store import usable
 
 

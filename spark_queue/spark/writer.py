@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,12 +10,11 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import Row, StructType
 
 from spark_queue import message
-from spark_queue.errors import FencedError, MessageError, QueueError, SchemaError, near
+from spark_queue.errors import MessageError, SchemaError, near
 from spark_queue.options import QueueOptions
 from spark_queue.spark.carried import Carried
 from spark_queue.spark.rows import NewIds, batches_of, changes, delays, named, obituary, pushes, together
@@ -27,25 +24,7 @@ from spark_queue.spark.worker import Behind
 from spark_queue.store import open_store
 from spark_queue.store.base import Store
 from spark_queue.store.facts import Death
-from spark_queue.store.ledger import (
-    NOTHING,
-    ONE_WRITE,
-    Ledger,
-    Writer,
-    apart,
-    begin,
-    decided,
-    forget,
-    inherit,
-    ledger_of,
-    members,
-    publish,
-    sink_of,
-    stage_of,
-)
 from spark_queue.store.policy import give_back, history_of, note_settled
-
-log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -53,6 +32,7 @@ class Written(WriterCommitMessage):
     """What one task did: `rows` as asked, `dead` of bad rows to the dead-letter queue.
 
     Exactly once, they lie in `stage`, for batch `batch` of `sink`: so many in each of these databases (`staged`).
+    `hashes`: those of its rows, by database, where they are to be compared if the batch comes again.
     """
 
     rows: int = 0
@@ -61,9 +41,10 @@ class Written(WriterCommitMessage):
     batch: int = 0
     stage: str = ""
     staged: dict[str, int] = field(default_factory=dict)
+    hashes: dict[str, bytes] = field(default_factory=dict)
 
 
-class _Stores(AbstractContextManager["_Stores"]):
+class Stores(AbstractContextManager["Stores"]):
     """The databases that a write reaches, by name, each opened when it is first needed. A single one has no name.
 
     Of several names with the same URL the first one is that of the database.
@@ -93,14 +74,14 @@ class _Stores(AbstractContextManager["_Stores"]):
             store.close()
 
 
-def _each(batches: Iterable[pa.RecordBatch], write: Callable[[pa.RecordBatch], None]) -> None:
+def each(batches: Iterable[pa.RecordBatch], write: Callable[[pa.RecordBatch], None]) -> None:
     """Write one batch after the other; while one is written the next is received from Spark."""
     with Behind() as behind:
         for batch in together(batches):
             behind.do(partial(write, batch))
 
 
-class _Work:
+class Work:
     """What a write does with a batch, whatever kind of write Spark asked for.
 
     Facts only: it travels to the executors.
@@ -112,11 +93,11 @@ class _Work:
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Written:
         done = Written()
-        with _Stores(self.options) as stores:
-            _each(batches, lambda batch: self.write(stores, batch, done))
+        with Stores(self.options) as stores:
+            each(batches, lambda batch: self.write(stores, batch, done))
         return done
 
-    def write(self, stores: _Stores, batch: pa.RecordBatch, done: Written) -> None:
+    def write(self, stores: Stores, batch: pa.RecordBatch, done: Written) -> None:
         raise NotImplementedError
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -126,11 +107,11 @@ class _Work:
         """Some have not."""
 
 
-#: Puts rows into a queue of a database, by its name: pushes them, or stages them.
-Put = Callable[[str, str, pa.RecordBatch], object]
+#: Puts rows into a queue: pushes them, or stages them.
+Put = Callable[[str, pa.RecordBatch], object]
 
 
-class Push(_Work):
+class Push(Work):
     """Rows become messages, visible as soon as their batch is pushed."""
 
     def __init__(self, options: QueueOptions, schema: StructType) -> None:
@@ -140,46 +121,37 @@ class Push(_Work):
         if "ns" in schema.names and not options.urls:
             raise SchemaError("column 'ns' names one of several databases: set them in option 'urls'", column="ns")
 
-    def write(self, stores: _Stores, batch: pa.RecordBatch, done: Written) -> None:
-        self._put(
-            batch, lambda ns, queue, rows: stores[ns].push(queue, rows), self._ids(stores, message.new_id_array), done
-        )
+    def write(self, stores: Stores, batch: pa.RecordBatch, done: Written) -> None:
+        for ns, queue, rows in self._parts(batch, self._ids(stores, message.new_id_array)):
+            self._put(stores[ns].push, queue, rows, done)
 
-    def _ids(self, stores: _Stores, made: NewIds) -> NewIds:
+    def _ids(self, stores: Stores, made: NewIds) -> NewIds:
         """Makes ids in the form of the database, where there is just one."""
         return made if self.options.urls else lambda n: stores[""].own_ids(made(n))
 
-    def _put(self, batch: pa.RecordBatch, put: Put, new_ids: NewIds, done: Written) -> None:
-        rows = pushes(batch, self.schema, self.options.payload_format, new_ids)
-        for (ns, queue), part in self._by_queue(batch, rows):
-            dead = self._put_sound(put, ns, queue, part)
-            done.rows += part.num_rows - dead
-            done.dead += dead
-
-    def _put_sound(self, put: Put, ns: str, queue: str, rows: pa.RecordBatch) -> int:
-        """Put the rows, and bury those that cannot become messages, if that is wanted; give the number buried."""
-        buried = 0
+    def _put(self, put: Put, queue: str, rows: pa.RecordBatch, done: Written) -> None:
+        """Put the rows, and bury those that cannot become messages, if that is wanted."""
         while True:
             try:
-                put(ns, queue, rows)
+                put(queue, rows)
             except MessageError as error:  # a store may find more once the rules of all stores are kept
                 if self.options.on_bad_row == "fail" or not error.rows:
                     raise _with_remedy(error) from error
                 bad = pa.array(list(error.rows))
                 reasons = list(error.rows.values())
-                put(ns, self.options.dead(queue), obituary(queue, rows.take(bad), reasons))
+                put(self.options.dead(queue), obituary(queue, rows.take(bad), reasons))
                 rows = rows.filter(pc.invert(pc.is_in(pa.array(range(rows.num_rows)), bad)))
-                buried += len(bad)
+                done.dead += len(bad)
             else:
-                return buried
+                done.rows += rows.num_rows
+                return
 
-    def _by_queue(
-        self, batch: pa.RecordBatch, rows: pa.RecordBatch
-    ) -> Iterator[tuple[tuple[str, str], pa.RecordBatch]]:
-        """The rows of each queue, by the name of its database and its own."""
+    def _parts(self, batch: pa.RecordBatch, new_ids: NewIds) -> Iterator[tuple[str, str, pa.RecordBatch]]:
+        """The rows of each queue, as a PUSHES batch, with the names of its database and its own."""
+        rows = pushes(batch, self.schema, self.options.payload_format, new_ids)
         fixed, urls = self.options.queue, self.options.urls
         if fixed is not None and urls is None:
-            yield ("", fixed), rows
+            yield "", fixed, rows
             return
         ns = named(batch, rows, "ns") if urls else pa.scalar("")
         queue = pa.scalar(fixed) if fixed is not None else named(batch, rows, "queue")
@@ -191,7 +163,7 @@ class Push(_Work):
             if urls and name not in urls:
                 id = part.column("id")[0].as_py()
                 raise MessageError(f"row with id {id!r}: option 'urls' has no database {name!r}{near(name, urls)}")
-            yield (name, own), part
+            yield name, own, part
 
 
 def _with_remedy(error: MessageError) -> MessageError:
@@ -202,139 +174,7 @@ def _with_remedy(error: MessageError) -> MessageError:
     return MessageError(f"{error}; {remedy}", **cast("dict[str, Any]", error.facts))
 
 
-class Publish(Push):
-    """Rows become messages exactly once, those of a whole batch together.
-
-    Tasks stage them, each attempt under a stage of its own; on the driver `commit` publishes the stages of the
-    attempts that won, by the ledger of the sink. The sink of a streaming query is the query, whose id is the same
-    after a restart. That of a batch write is `txnAppId`, in `foreachBatch` with the id of the query, or made for this
-    write. Spark may abort a write while some of its
-    tasks still run: what they stage then for a sink that is no more, they drop themselves.
-    """
-
-    def __init__(self, options: QueueOptions, schema: StructType, *, streaming: bool) -> None:
-        super().__init__(options, schema)
-        self._streaming = streaming
-        self._once = not streaming and options.txn_app_id is None
-        self._sink = options.txn_app_id or f"{ONE_WRITE}{uuid.uuid4().hex}"
-        if self._once:
-            with _Stores(options) as stores:
-                for ns in stores:
-                    begin(stores[ns], self._sink)
-
-    def _place(self, task: TaskContext) -> tuple[str, int]:
-        """The sink and the number of the batch."""
-        query, batch = task.getLocalProperty("sql.streaming.queryId"), task.getLocalProperty("streaming.sql.batchId")
-        if self._once:
-            return self._sink, 0
-        if not self._streaming:
-            return sink_of(self._sink, query), self.options.txn_version or 0
-        if query is None or batch is None:
-            raise QueueError(
-                "exactly-once writes need the ids of the query and the batch, which this version of Spark does not "
-                "pass to its tasks: set delivery=at-least-once"
-            )
-        return query, int(batch)
-
-    def _ledger(self, store: Store, sink: str) -> Ledger | None:
-        found = ledger_of(store, sink)
-        if found is None and not self._streaming and sink != self._sink:
-            inherit(store, self._sink, sink)
-            found = ledger_of(store, sink)
-        return found
-
-    def _warn_if_skipped(self, store: Store, sink: str, number: int, writer: Writer) -> None:
-        """Warn of a batch write that changes nothing, since its number is an older one."""
-        if self._once or self._streaming or writer is not Writer.JOB:
-            return
-        known = ledger_of(store, sink)
-        if known is not None and number < known.batch:
-            log.warning(
-                "txnVersion %d of txnAppId %s is below %d, the last one that was written: nothing was written",
-                number, sink, known.batch,
-            )  # fmt: skip
-
-    def _members(self, ledgers: Mapping[str, Ledger | None], number: int) -> dict[str, int]:
-        """Since which batch each database takes part, where there are several."""
-        return members(ledgers.values(), ledgers, number) if self.options.urls else {}
-
-    def _writer(self, sink: str, since: int | None, number: int) -> Writer:
-        """Return what a number means: in a database that takes part for the first time there is a gap."""
-        if self._streaming and since != number:
-            return Writer.STREAM
-        return Writer.JOB if self._streaming or sink == self._sink else Writer.FOREACH_BATCH
-
-    def run(self, batches: Iterable[pa.RecordBatch]) -> Written:
-        task = TaskContext.get()
-        if task is None:
-            raise QueueError("exactly-once writes run in Spark's tasks only")
-        sink, number = self._place(task)
-        part = f"{sink}/{number}/{task.partitionId()}"
-        ids = message.DerivedIds(part)
-        stage = stage_of(sink, number, f"{task.partitionId():06}-{uuid.uuid4().hex[:12]}")
-        done = Written(sink=sink, batch=number, stage=stage)
-        with _Stores(self.options) as stores:
-            ledgers = {ns: self._ledger(stores[ns], sink) for ns in stores}
-            since = self._members(ledgers, number)
-            written = {
-                ns: decided(ledger, sink, number, self._writer(sink, since.get(ns), number))
-                for ns, ledger in ledgers.items()
-            }
-            if all(written.values()):
-                return done
-
-            def put(ns: str, queue: str, rows: pa.RecordBatch) -> None:
-                ns = stores.home(ns)
-                store = stores[ns]
-                if written[ns]:
-                    return
-                store.stage(queue, stage, rows)
-                done.staged[ns] = done.staged.get(ns, 0) + rows.num_rows
-                if self._once and ledger_of(store, sink) is None:
-                    store.unstage(stage)
-                    raise FencedError(f"sink {sink!r}: its write has ended without this task", sink=sink)
-
-            new_ids = self._ids(stores, ids.take)
-            _each(batches, lambda batch: self._put(batch, put, new_ids, done))
-        return done
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        told = [one for one in messages if isinstance(one, Written)]
-        if not told:
-            return
-        sink, number = told[0].sink, told[0].batch
-        with _Stores(self.options) as stores:
-            ledgers = apart({ns: stores[ns] for ns in stores}, sink) if self.options.urls else {}
-            since = self._members(ledgers, number)
-            for ns in stores:
-                stages = {one.stage: one.staged[ns] for one in told if ns in one.staged}
-                rows, writer = sum(stages.values()), self._writer(sink, since.get(ns), number)
-                self._warn_if_skipped(stores[ns], sink, number, writer)
-                publish(stores[ns], sink, number, list(stages), rows, writer, members=since)
-            if self._once:
-                for ns in stores:
-                    forget(stores[ns], sink)
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        told = [one for one in messages if isinstance(one, Written)]
-        sink = told[0].sink if told else self._sink
-        with _Stores(self.options) as stores:
-            for ns in stores:
-                self._abort(stores[ns], sink, [one.stage for one in told if ns in one.staged])
-
-    def _abort(self, store: Store, sink: str, stages: Sequence[str]) -> None:
-        ledger = ledger_of(store, sink)
-        if self._once and (ledger is None or ledger.batch == NOTHING):
-            forget(store, sink)
-            return
-        for stage in stages:
-            # Only what is known as this run's: another run of the query may stage the same batch just now. And what
-            # the ledger names is still to be published.
-            if ledger is None or stage not in ledger.stages:
-                store.unstage(stage)
-
-
-class Settle(_Work):
+class Settle(Work):
     """Rows say what becomes of messages that the consumer holds: `commit`, `rollback`, `dead`, `move`."""
 
     OUTCOMES = ("commit", "rollback", "dead", "move")
@@ -343,7 +183,7 @@ class Settle(_Work):
         super().__init__(options, schema)
         check_write_schema(schema, SETTLE, needed=["id", "outcome"])
 
-    def write(self, stores: _Stores, batch: pa.RecordBatch, done: Written) -> None:
+    def write(self, stores: Stores, batch: pa.RecordBatch, done: Written) -> None:
         store, options = stores[""], self.options
         queue, consumer = options.queue or "", options.consumer or ""
         n = batch.num_rows
@@ -418,7 +258,7 @@ class Settle(_Work):
 class BatchWriter(Carried, DataSourceArrowWriter):
     """`df.write`."""
 
-    def __init__(self, work: _Work) -> None:
+    def __init__(self, work: Work) -> None:
         self.work = work
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -435,7 +275,7 @@ class BatchWriter(Carried, DataSourceArrowWriter):
 class RowWriter(Carried, DataSourceStreamWriter):
     """`df.writeStream` on Spark 4.0, which gives rows."""
 
-    def __init__(self, work: _Work) -> None:
+    def __init__(self, work: Work) -> None:
         self.work = work
 
     def write(self, iterator: Iterator[Row]) -> Written:

@@ -3,7 +3,8 @@
 A sink writes batches that are numbered 0, 1, 2, … and may come again, in other pieces: tasks stage their rows, each
 attempt under a stage of its own, `sink/batch/attempt`. Then the ledger, one note for each sink, is set to the batch
 and to the stages that won: from that moment the batch counts as written. Its stages are published after it; a batch
-that the ledger names already is not staged again, and whatever of its stages is left is published. So
+that the ledger names already is not staged again, but compared with what was written (see `written`), and whatever of
+its stages is left is published. So
 
     killed before the ledger is set     nothing is visible; the batch comes again, and what was staged is swept
     killed after it                     the batch comes again, and what is missing becomes visible
@@ -14,6 +15,7 @@ The decision is a compare-and-set: of two programs that write the same batch, th
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,9 +24,12 @@ from enum import Enum
 from typing import Any
 
 from spark_queue.errors import CheckpointError, FencedError, OptionError, StoreError
+from spark_queue.store import written
 from spark_queue.store.base import Store
 from spark_queue.store.facts import Note
 from spark_queue.words import plural
+
+log = logging.getLogger(__name__)
 
 VERSION = 1
 PREFIX = "ledger/"
@@ -38,7 +43,7 @@ NOTHING = -1
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The last batch that a sink has decided to publish, and the stages that hold it.
+    """The last batch that a sink has decided to publish, the stages that hold it, and what is known of its rows.
 
     A sink for one write begins with the batch `NOTHING`, and its ledger goes when the write has ended, well or not:
     without one, nothing may be staged for it any more.
@@ -52,6 +57,7 @@ class Ledger:
     stages: tuple[str, ...] = ()
     members: Mapping[str, int] = field(default_factory=dict)
     id: str = field(default="", compare=False)
+    rows: written.Rows = None
 
     @classmethod
     def read(cls, sink: str, note: Note | None) -> Ledger | None:
@@ -65,7 +71,8 @@ class Ledger:
                 sink=sink,
             )
         value = note.value
-        return cls(sink, value["batch"], tuple(value["stages"]), value.get("members", {}), value.get("id", ""))
+        rows = written.of_json(value.get("rows"))
+        return cls(sink, value["batch"], tuple(value["stages"]), value.get("members", {}), value.get("id", ""), rows)
 
 
 def ledger_of(store: Store, sink: str) -> Ledger | None:
@@ -83,6 +90,8 @@ class Writer(Enum):
 
     #: A streaming write. Batches have no gaps, and only the last one may come again.
     STREAM = "stream"
+    #: A streaming write to a database that takes part since this batch: its ledger knows none before.
+    JOINING = "joining"
     #: A batch write with `txnAppId` in `foreachBatch`. There may be gaps, and only the last one may come again.
     FOREACH_BATCH = "foreachBatch"
     #: A batch write outside of a query. Each number up to the last one counts as written.
@@ -163,20 +172,32 @@ def publish(
     writer: Writer,
     *,
     members: Mapping[str, int] | None = None,
+    hashes: bytes | None = None,
 ) -> int:
     """Publish a batch that is staged, `rows` in all, and give the number of messages that became visible just now.
 
     What was decided before is published first, if the server has lost that it was. May be repeated at any time, also
     with other stages: those count with which it was decided first. What else was staged for this batch and those
-    before is discarded, except what the ledger names. Raises as `decided` does, and `StoreError` if a part of what
-    was staged is gone (nothing is visible then).
+    before is discarded, except what the ledger names. `hashes`: those of all rows of the batch, staged or not, where
+    they are to be compared if it comes again (see `written`).
+
+    Raises as `decided` does; `CheckpointError` if the batch is written, and had other rows; `StoreError` if a part of
+    what was staged is gone (nothing is visible then).
     """
     before = 0
     while True:
         note = store.note(PREFIX + sink)
         found = Ledger.read(sink, note)
         if decided(found, sink, batch, writer):
-            winners: Sequence[str] = found.stages if found and found.batch == batch else ()
+            winners: Sequence[str] = ()
+            if found and found.batch == batch:
+                _check_rows(store, found, hashes, writer)
+                winners = found.stages
+            elif found:
+                log.warning(
+                    "txnVersion %d of txnAppId %s is below %d, the last one that was written: nothing was written",
+                    batch, sink, found.batch,
+                )  # fmt: skip
             break
         staged = Counter(dict.fromkeys(stages, 0))
         for one in store.staged(sink):
@@ -193,14 +214,39 @@ def publish(
                 batch=batch,
             )
         value = _value(found.id if found else None, batch, stages) | ({"members": dict(members)} if members else {})
+        if hashes is not None:
+            value["rows"] = written.keep(store, sink, batch, hashes)
         if store.set_note(PREFIX + sink, value, note.version if note else 0):
             winners = stages
+            if found:
+                written.drop(store, found.rows)
             break
     published = store.publish(winners)
     for number in {batch_of(one.stage) for one in store.staged(sink)}:
         if number <= batch:
             store.unstage(f"{sink}/{number}", keep=winners)
     return before + published
+
+
+def _check_rows(store: Store, ledger: Ledger, hashes: bytes | None, writer: Writer) -> None:
+    """Raise `CheckpointError` if a batch that is written comes again with other rows; warn of it, in a job."""
+    before = None if hashes is None else written.kept(store, ledger.rows)
+    if hashes is None or before is None or not (other := written.others(hashes, before)):
+        return
+    if writer is Writer.JOB:
+        log.warning(
+            "txnVersion %d of txnAppId %s was written before, without %s that it has now: nothing was written",
+            ledger.batch, ledger.sink, plural(other, "row"),
+        )  # fmt: skip
+        return
+    raise CheckpointError(
+        f"batch {ledger.batch} of sink {ledger.sink!r} is written, and comes again with {plural(other, 'row')} that "
+        "it did not have: they would be lost. Nothing was written now. Start the query with a new checkpoint; in "
+        "foreachBatch set a new txnAppId, and another one for each write of a batch. If the query makes other rows "
+        "each time it runs (random values, the clock), set replayCheck=none: then they are left out",
+        sink=ledger.sink,
+        batch=ledger.batch,
+    )
 
 
 def begin(store: Store, sink: str) -> None:
@@ -236,6 +282,7 @@ def forget(store: Store, sink: str) -> int:
     """
     if note := store.note(PREFIX + sink):
         store.set_note(PREFIX + sink, None, note.version)
+        written.drop(store, written.of_json(note.value.get("rows")))
     return store.unstage(sink)
 
 
@@ -248,6 +295,8 @@ def set_ledger(store: Store, sink: str, batch: int) -> None:
     value = _value(note.value.get("id") if note else None, batch, ())
     if not store.set_note(PREFIX + sink, value, note.version if note else 0):
         raise FencedError(f"sink {sink!r} is at work: its ledger changed just now", sink=sink)
+    if note:
+        written.drop(store, written.of_json(note.value.get("rows")))
 
 
 def batch_of(stage: str) -> int:

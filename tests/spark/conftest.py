@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from spark_queue import Queue, open_store
 from spark_queue.spark import drain
+from spark_queue.store.ledger import forget
 
 SPARK = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 
@@ -57,6 +58,48 @@ def name(request):
                 for one in {*store.queues(), *store.statistics_of_all()}:
                     if one.startswith(name):
                         store.drop(one)
+
+
+# --- sinks without Spark, see drive.py ---
+
+
+@pytest.fixture
+def out(name):
+    return f"{name}.out"
+
+
+@pytest.fixture
+def sink(any_url, name):
+    """A sink's name: the id of a query, or what `txnAppId` says."""
+    yield f"s{name}"
+    with open_store(any_url) as store:
+        forget(store, f"s{name}")
+
+
+@pytest.fixture
+def driver(any_url, out, sink):
+    """Make a driver that writes this batch of a query."""
+    from tests.spark.drive import ATTEMPT, Write
+
+    given = {"url": any_url, "queue": out}
+    return lambda batch, **options: Write(ATTEMPT, query=sink, batch=batch, **given | options)
+
+
+@pytest.fixture
+def in_query(any_url, out, sink):
+    """Write these values in `foreachBatch` of a query, with `txnAppId`, as this version."""
+    from tests.spark.drive import attempt, forget_ledger, save
+
+    queries = set()
+
+    def write(query, version, *values, **options):
+        queries.add(f"{sink}:{query}")
+        given = {"url": any_url, "queue": out, "txnAppId": sink, "txnVersion": str(version)}
+        save(attempt(values), within=query, batch=version, **given | options)
+
+    yield write
+    for one in queries:
+        forget_ledger(any_url, one)
 
 
 class Harness:

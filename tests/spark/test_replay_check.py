@@ -1,0 +1,173 @@
+"""A batch that is written and comes again may lack rows, and has no others: `replayCheck`."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from spark_queue import CheckpointError, OptionError, Queue, open_store
+from spark_queue.operations.sinks import set_ledger
+from spark_queue.options import QueueOptions
+from spark_queue.store import written
+from spark_queue.store.ledger import ledger_of
+from tests.spark.drive import Query, Write, attempt, change_ledger, left_behind, payloads, rows, save
+
+pytestmark = pytest.mark.every_store
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Let the ledger itself have two hashes, and a note three."""
+    monkeypatch.setattr(written, "IN_LEDGER", 2)
+    monkeypatch.setattr(written, "IN_NOTE", 3)
+
+
+@pytest.fixture(params=["in the ledger", "in notes"])
+def size(request):
+    """Where the hashes of a batch of five rows are."""
+    if request.param == "in notes":
+        request.getfixturevalue("few")
+
+
+def notes_of(url, sink):
+    with open_store(url) as store:
+        return sorted(store.notes(f"{written.PREFIX}{sink}/"))
+
+
+def test_a_batch_that_comes_again_with_other_rows_is_refused(any_url, name, out, driver, size):
+    driver(0).run(attempt(range(5)))
+    with pytest.raises(CheckpointError, match=r"batch 0 of sink .* comes again with 2 rows .* set replayCheck=none"):
+        driver(0).run(attempt([0, 1, 7]), attempt([8]))
+    assert left_behind(any_url, name) == []
+    driver(0).run(attempt([4, 3]), attempt([2]))
+    driver(1).run(attempt([7, 8]))
+    assert sorted(payloads(any_url, out)) == [*range(5), 7, 8]
+
+
+def test_a_row_that_was_written_once_does_not_come_twice(any_url, out, driver, size):
+    driver(0).run(attempt(["a", "a", "b", "c", "d"]))
+    with pytest.raises(CheckpointError, match="comes again with 1 row "):
+        driver(0).run(attempt(["a", "a"]), attempt(["a"]))
+    driver(0).run(attempt(["a"]), attempt(["a", "d"]))
+
+
+@pytest.mark.parametrize("other", [{"queue": "another"}, {"delay": 3600}])
+def test_a_row_is_its_queue_and_its_delay_too(any_url, out, sink, other):
+    def write(**columns):
+        given = rows(["a", "b"], **{"queue": out, "delay": 60} | columns)
+        Write(given.schema, query=sink, url=any_url).run(given)
+
+    write()
+    write()
+    with pytest.raises(CheckpointError, match="2 rows"):
+        write(**{key: f"{out}.2" if key == "queue" else one for key, one in other.items()})
+
+
+def test_ids_and_headers_may_be_others(any_url, out, sink):
+    for tries in ("1", "2"):
+        headers = pa.array([[("tries", tries)]], pa.map_(pa.string(), pa.string()))
+        given = rows(["a"], id=tries, headers=headers)
+        Write(given.schema, query=sink, url=any_url, queue=out).run(given)
+    assert payloads(any_url, out) == ["a"]
+
+
+def test_what_is_not_compared_goes_on(any_url, out, driver):
+    driver(0).run(attempt(["a"]))
+    driver(0, replayCheck="none").run(attempt(["b"]))
+    driver(1, replayCheck="none").run(attempt(["c"]))
+    driver(1).run(attempt(["d"]))  # nothing is known of its rows
+    assert sorted(payloads(any_url, out)) == ["a", "c"]
+
+
+def test_a_batch_that_an_older_version_wrote_is_not_compared(any_url, out, sink, driver):
+    driver(0).run(attempt(["a"]))
+    change_ledger(any_url, sink, rows=None)
+    driver(0).run(attempt(["b"]))
+    driver(1).run(attempt(["c"]))
+    with pytest.raises(CheckpointError, match="1 row "):
+        driver(1).run(attempt(["d"]))
+
+
+def test_a_driver_that_decides_late_is_compared_too(any_url, name, out, driver):
+    mine, theirs = driver(0), driver(0)
+    staged = theirs.task([attempt(["a", "b"])])
+    mine.run(attempt(["a"]))
+    with pytest.raises(CheckpointError, match="1 row "):
+        theirs.commit(staged)
+    theirs.abort(staged)
+    assert payloads(any_url, out) == ["a"]
+    assert left_behind(any_url, name) == []
+
+
+def test_the_notes_of_a_batch_go_with_the_next(any_url, sink, out, driver, few):
+    for number in range(3):
+        driver(number).run(attempt(range(7)))
+        assert [one.split("/")[2] for one in notes_of(any_url, sink)] == [str(number)] * 3
+    set_ledger(any_url, sink, 2)
+    assert notes_of(any_url, sink) == []
+
+
+def test_a_batch_without_rows_gets_none(any_url, out, driver):
+    for _ in range(2):
+        driver(0).run(attempt([]))
+    with pytest.raises(CheckpointError, match="1 row "):
+        driver(0).run(attempt(["a"]))
+
+
+def test_more_rows_than_are_compared(any_url, out, driver, monkeypatch, caplog):
+    monkeypatch.setattr(written, "MOST", 3)
+    driver(0).run(attempt(range(4)))
+    assert "has more than 3 rows: they are not compared" in caplog.text
+    driver(0).run(attempt(["other"]))
+
+
+def test_bad_rows_are_compared_as_they_came(any_url, out, sink):
+    for _ in range(2):
+        given = rows(["a", "b"], delay=[0, -1])
+        Write(given.schema, query=sink, url=any_url, queue=out, onBadRow="deadLetter").run(given)
+    assert payloads(any_url, out) == ["a"]
+    assert payloads(any_url, f"{out}.dead") == ["b"]
+
+
+def test_in_a_query_a_second_write_of_a_batch_is_refused(any_url, out, in_query):
+    in_query("q", 0, "a")
+    in_query("q", 0, "a")
+    with pytest.raises(CheckpointError, match="another one for each write of a batch"):
+        in_query("q", 0, "b")
+    in_query("q", 0, "b", replayCheck="none")
+    assert payloads(any_url, out) == ["a"]
+
+
+def test_a_job_warns_of_other_rows(any_url, out, sink, caplog):
+    for value in ("a", "a", "b"):
+        save(attempt([value]), url=any_url, queue=out, txnAppId=sink, txnVersion="4")
+    assert payloads(any_url, out) == ["a"]
+    told = [one.getMessage() for one in caplog.records]
+    assert told == [
+        f"txnVersion 4 of txnAppId {sink} was written before, without 1 row that it has now: nothing was written"
+    ]
+
+
+def test_a_write_that_cannot_come_again_keeps_no_hashes(any_url, out, monkeypatch):
+    monkeypatch.setattr("spark_queue.spark.publish.row_hashes", None)
+    save(attempt(["a"]), url=any_url, queue=out)
+    assert payloads(any_url, out) == ["a"]
+
+
+def test_a_query_of_a_queue_that_comes_again_is_compared_in_other_pieces(any_url, name, out):
+    with Queue(any_url, name) as queue:
+        queue.push_many(range(900))
+    options = {"url": any_url, "queue": name, "numPartitions": "2", "delivery": "exactly-once"}
+    query = Query(lambda batch: batch.write(url=any_url, queue=out), **options)
+    query.run()
+    with open_store(any_url) as store:
+        ledger = ledger_of(store, query.id)
+        assert ledger is not None
+        known = written.kept(store, ledger.rows)
+    assert known is not None and len(known) == 900 * written.HASH
+
+
+def test_the_check_is_for_exactly_once():
+    given = {"url": "sqlite:///x.db", "queue": "q", "delivery": "at-least-once", "replayCheck": "none"}
+    with pytest.raises(OptionError, match="'replayCheck' needs delivery=exactly-once"):
+        QueueOptions.parse(given, "push")
