@@ -490,7 +490,8 @@ def test_of_two_queries_one_goes_on_with_the_ledger_of_an_older_version(any_url,
         for query in ("q1", "q2"):
             inherit(store, sink, f"{sink}:{query}")
         old = ledger_of(store, sink)
-        assert old is not None and ledger_of(store, f"{sink}:q1") == Ledger(f"{sink}:q1", 7, old.stages, rows=old.rows)
+        assert old is not None
+        assert ledger_of(store, f"{sink}:q1") == Ledger(f"{sink}:q1", 7, old.stages, rows=old.rows)
         assert ledger_of(store, f"{sink}:q2") is None
         forget(store, f"{sink}:q1")
 

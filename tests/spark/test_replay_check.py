@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from spark_queue import CheckpointError, OptionError, Queue, open_store
 from spark_queue.operations.sinks import set_ledger
@@ -165,6 +169,32 @@ def test_a_query_of_a_queue_that_comes_again_is_compared_in_other_pieces(any_url
         assert ledger is not None
         known = written.kept(store, ledger.rows)
     assert known is not None and len(known) == 900 * written.HASH
+
+
+@pytest.mark.full
+def test_files_under_an_older_checkpoint_are_not_lost(q_any, tmp_path):
+    """A source of others gives other rows under the number of a batch that is written."""
+    checkpoint, copy, files, out = Path(q_any.checkpoint), tmp_path / "copy", tmp_path / "files", f"{q_any.name}.out"
+    files.mkdir()
+
+    def run(checkpoint=checkpoint, **options):
+        rows = q_any.spark.readStream.schema("n INT").json(str(files)).selectExpr("to_json(struct(*)) AS payload")
+        writer = rows.writeStream.format("queue").options(url=q_any.url, queue=out, **options)
+        query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        query.awaitTermination()
+        return sorted(one["n"] for one in payloads(q_any.url, out))
+
+    for n in range(3):
+        if n == 1:
+            shutil.copytree(checkpoint, copy)
+        (files / f"{n}.json").write_text(f'{{"n": {n}}}')
+        if n < 2:
+            assert run() == [*range(n + 1)]
+    shutil.rmtree(checkpoint)
+    shutil.copytree(copy, checkpoint)
+    with pytest.raises(StreamingQueryException, match=r"comes again with 1 row .* replayCheck=none"):
+        run()
+    assert run(tmp_path / "new") == [0, 0, 1, 1, 2], "which is the way on that the error names"
 
 
 def test_the_check_is_for_exactly_once():
