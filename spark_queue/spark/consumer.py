@@ -235,17 +235,21 @@ class Consumer:
                 return [held.get(f"{tag}/{partition}", 0) for partition in range(len(rows))]
 
     def plan(self, start: Offset, end: Offset) -> list[Share]:
-        """What the tasks of a batch fetch; from now on it is held, or its lease renewed, as the options say.
-
-        A batch that comes again after a restart is run again as it was, dropped (`given_up`), or split, if it fails
-        again and again.
-        """
+        """Start the batch from `start` to `end`, and return what its tasks fetch."""
         check_offset(start, self._options)
         self._own(end)  # `start` of batch 0 is what `initialOffset` says now: after a restart, another epoch
         self.planned = end
         if end["seq"] == start["seq"]:
             return []
-        self.start(end)  # before it is held: who was taken over holds nothing for ever
+        self.start(end)
+        return self.hold(end)
+
+    def hold(self, end: Offset) -> list[Share]:
+        """Hold a batch that is started, or renew its lease, as the options say; return what its tasks fetch.
+
+        Starting comes first: a process that lost its consumer must not hold messages without an end. A batch that
+        comes again after a restart runs as before, is dropped (`given_up`), or is split if it fails repeatedly.
+        """
         assert self._keeper is not None
         tag, parts = tag_of(end), end.get("rows", [])
         fresh = self._reserved == end
@@ -276,35 +280,42 @@ class Consumer:
 
     def commit(self, end: Offset) -> None:
         """Remove the messages of the batch that `end` ended; those before it are removed already."""
-        self._own(end)
-        self._commit(end)
+        if self.check(end):
+            self.remove(end)
 
-    def _commit(self, end: Offset) -> None:
-        seq = end["seq"]
-        if seq <= self._committed:
-            return
+    def check(self, end: Offset) -> bool:
+        """Return whether the batch that `end` ended is still to be committed.
+
+        Raises `CheckpointError` unless it was started last, `FencedError` if this process lost its consumer.
+        """
+        self._own(end)
+        if end["seq"] <= self._committed:
+            return False
         assert self._keeper is not None
         self._keeper.check_newest(batch_of(end))
-        if not end.get("rows"):  # of several inputs, not each is in every batch
-            self._committed = seq
-            return
+        return True
+
+    def remove(self, end: Offset) -> None:
+        """Remove the messages of a batch for which `check` returned true."""
         retries = self._store.retries
-        done = self._remove(end)
-        self._keeper.forget(tag_of(end))
-        self._busy = False
-        self._committed = seq
-        log.debug("committed %d messages of %s under %s", done, self._queue, tag_of(end))
-        self._store.write_counts()  # a run that is over is ended by a signal, which leaves no time for that
+        done = self._remove(end) if end.get("rows") else 0  # of several inputs, not each is in every batch
+        self._committed = end["seq"]
         if self._reserved == end and self._store.retries == retries:
             self._account(end, done)
 
     def _remove(self, end: Offset) -> int:
-        """Commit a batch, and give the number of messages removed."""
+        """Commit a batch, and return the number of messages removed."""
+        assert self._keeper is not None
         tag, history = tag_of(end), self._options.history_ms
         if end.get("by"):
-            return self._store.commit(self._queue, tag, history=history)
-        done = commit_named(self._store, end, history)
-        self._store.rollback(self._queue, tag, failed=False)
+            done = self._store.commit(self._queue, tag, history=history)
+        else:
+            done = commit_named(self._store, end, history)
+            self._store.rollback(self._queue, tag, failed=False)
+        self._keeper.forget(tag_of(end))
+        self._busy = False
+        log.debug("committed %d messages of %s under %s", done, self._queue, tag)
+        self._store.write_counts()  # a signal ends the process of a finished run, and leaves no time for that
         return done
 
     def _reserve_ahead(self, tag: str, most: int) -> None:

@@ -147,8 +147,8 @@ class Inputs:
             end = self._only.next(view, most, ahead=ahead)
             rows = {binding: end["rows"]} if end["seq"] > start["seq"] else {}
         else:
+            self.commit(start)
             for binding, member in self._members.items():
-                member.commit(of[binding])
                 member.tidy(of[binding])
             take = self._of_one if self._options.combine == ALTS else self._of_each
             rows = take(of, most)
@@ -197,11 +197,11 @@ class Inputs:
         self._planned = end
         if end["seq"] == start["seq"]:
             return []
-        begin, until = views(start), views(end)
+        until = views(end)
         chosen = [binding for binding, parts in end.get("rows", {}).items() if sum(parts)]
         for binding, member in self._members.items():
-            member.start(until[binding])  # of all, so that an older checkpoint fits none of the queues
-        shares = {binding: self._members[binding].plan(begin[binding], until[binding]) for binding in chosen}
+            member.start(until[binding])  # in all queues: an older checkpoint then fits none of them
+        shares = {binding: self._members[binding].hold(until[binding]) for binding in chosen}
         if self._only:
             return [Rows(delivery_of(end), {binding: [one]}) for binding in chosen for one in shares[binding]]
         if not all(shares.values()) or (self._reserved != end and not self._whole(until, chosen)):
@@ -242,10 +242,14 @@ class Inputs:
         return False
 
     def commit(self, end: Offsets) -> None:
-        """Remove the messages of the batch that `end` ended; those before it are removed already."""
+        """Remove the messages of the batch that `end` ended; those before it are removed already.
+
+        Every input is checked first: if one refuses the checkpoint, no queue loses a message.
+        """
         self._check(end)
-        for binding, view in views(end).items():
-            self._members[binding].commit(view)
+        of = views(end)
+        for binding in [one for one, member in self._members.items() if member.check(of[one])]:
+            self._members[binding].remove(of[binding])
 
     def stop_at_now(self) -> None:
         """Take nothing from now on that matures later than now."""
