@@ -459,6 +459,33 @@ def test_an_older_checkpoint_is_refused_by_whichever_queue_went_on(world, combin
     assert new.next(offsets[3], 10) == offsets[3]
 
 
+@pytest.mark.parametrize("combine", ["zip", "alts"])
+@pytest.mark.parametrize("batch", ["has ended", "comes again"])
+def test_the_calls_of_older_versions_of_spark(world, combine, batch):
+    """They ask for the partitions of nothing first, and for the next batch without a start; and then back."""
+    for binding in "ab":
+        world.push(binding, range(30))
+    first, second, third = (world.reader(combine=combine, delivery="exactly-once") for _ in range(3))
+    begin = first.initial
+    one = first.next(begin, 10)
+    seen = world.rows(first, first.plan(begin, one))
+    world.gone(one)
+    assert second.plan(one, one) == []
+    if batch == "comes again":
+        assert world.rows(second, second.plan(begin, one)) == seen
+    two = second.next(second.planned, 10)
+    second.commit(one)
+    seen += world.rows(second, second.plan(one, two))
+    world.gone(two)
+    start = two
+    while (end := third.next(start, 10)) != start:
+        seen += world.rows(third, third.plan(start, end))
+        start = end
+    expected = same(range(30)) if combine == "zip" else [{one: n} for one in "ab" for n in range(30)]
+    assert seen == expected
+    assert world.sizes() == {"a": (0, 0), "b": (0, 0)}
+
+
 def test_no_queue_loses_a_message_if_one_refuses_the_checkpoint(world):
     """As if the database of the second queue went on, and that of the first one was restored from a backup."""
     world.push("a", range(20))
