@@ -1,4 +1,4 @@
-"""Settling what a query holds that never comes back: its checkpoint is lost, or was refused."""
+"""Settle what a query holds that never starts again: its checkpoint is lost, or was refused."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from spark_queue.words import plural
 class Settled:
     """What `recover_consumer` did.
 
-    `batch`: the batch that was started last, `SEQ.BY`, `None` where none was. `committed`, `released`: messages. All
-    that were committed are of this batch.
+    `batch`: the batch that was started last, `SEQ.BY`; `None` if none was. `committed`, `released`: numbers of
+    messages. All committed messages are of this batch.
     """
 
     batch: str | None
@@ -34,14 +34,15 @@ class Settled:
 def recover_consumer(
     url: str, queue: str, consumer: str, *, sink: str | None = None, written: bool | None = None
 ) -> Settled:
-    """Commit what the query of a consumer has written, and give back the rest; for a query that never comes back.
+    """Commit what the query of a consumer has written, and release the rest; for a query that never starts again.
 
     `consumer` is `name/epoch`. The batch that was started last may have been written. If its query wrote to queues,
-    exactly once, `sink` is the URL of their database, and the ledger there tells: it is completed first. Of another
-    sink only you can find out: `written`. What `delivery=at-least-once` holds is given back without either.
+    exactly once, `sink` is the URL of their database. The ledger there says whether it was, and is completed first.
+    For another sink, find out yourself and set `written`. Messages held with `delivery=at-least-once` are released
+    without either.
 
-    May be repeated. Raises `UsageError`, before anything is changed, where a living process runs the consumer, or
-    whether the batch was written is not known; `OptionError` where there is no such consumer, or no such sink.
+    May be repeated. Raises `UsageError`, before anything is changed, if a living process runs the consumer, or if it
+    is not known whether the batch was written; `OptionError` if there is no such consumer or sink.
     """
     with opened(url) as store:
         store.check_queue(queue)
@@ -68,15 +69,15 @@ def recover_consumer(
 
 
 def _oldest(store: Store, queue: str, consumer: str) -> Batch | None:
-    """The first batch that a consumer of version 1 holds: what it had reserved ahead comes after it."""
+    """Return the first batch that a consumer of version 1 holds; one reserved ahead comes after it."""
     held = [one.tag.removeprefix(f"{consumer}/").partition("/")[0] for one in store.reservations(queue, consumer)]
     return min((Batch(int(one)) for one in held if one.isdigit()), default=None)
 
 
 def _written(store: Store, queue: str, consumer: str, batch: Batch, sink: str | None) -> bool:
-    """Whether the sink has written this batch; completes what its ledger has decided.
+    """Return whether the sink has written this batch; publish what its ledger has decided.
 
-    Raises `UsageError` where nobody can tell.
+    Raises `UsageError` if that is not known.
     """
     found = readings(store, queue, consumer)
     if len(found) == 1 and found[0].number is None:
@@ -99,7 +100,7 @@ def _written(store: Store, queue: str, consumer: str, batch: Batch, sink: str | 
 
 
 def _published(url: str, reading: Reading) -> bool:
-    """Whether the ledger of a query has decided its last batch, which is published then."""
+    """Return whether the ledger of a query has decided its last batch; then publish it."""
     assert reading.number is not None
     with opened(url) as store:
         notes = {key.removeprefix(PREFIX): note for key, note in store.notes(PREFIX).items()}

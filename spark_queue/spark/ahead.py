@@ -18,7 +18,7 @@ from spark_queue.store.ownership import Ownership
 
 log = logging.getLogger(__name__)
 
-#: Seconds that the end of a process may wait for a batch to be given back: less than an owner counts as living.
+#: Seconds for which a process that ends may wait to release a batch: less than LIFE.
 GRACE = 5
 
 
@@ -34,8 +34,8 @@ class _Reserving:
 class Ahead:
     """Reserves one batch at a time in a thread, with a connection of its own.
 
-    What it has taken is held under the tag of a batch that is not in Spark's log yet, just as between any reserve
-    and the writing of that log: a restarted query finds it under that tag.
+    The messages are held under the tag of a batch that Spark does not have in its log yet, as after any reserve. A
+    process that ends releases them; after a kill the next one does.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class Ahead:
 
     @property
     def holds(self) -> bool:
-        """Whether something is reserved, or being reserved, that nobody has asked for yet."""
+        """Whether a batch is reserved, or being reserved, that `take` has not returned yet."""
         return self._now is not None
 
     def start(self, tag: str, most: int, before: int) -> None:
-        """Begin to reserve up to `most` messages that mature by then under this tag, unless that has begun."""
+        """Begin to reserve, under this tag, up to `most` messages that are mature at `before`; begin only once."""
         if self._now is None:
             self._now = _Reserving(tag, time.monotonic(), Future())
             run = threading.Thread(
@@ -60,9 +60,9 @@ class Ahead:
             run.start()
 
     def take(self, tag: str) -> tuple[list[int], float]:
-        """What was reserved under this tag, by partition, and since when; nothing where that was not begun.
+        """Return the rows reserved under this tag, by partition, and since when; none without a `start` for it.
 
-        Waits until it is done. Raises what made it fail. From now on it is not given back.
+        Waits until it is done, and raises its error. From now on `close` does not release it.
         """
         found, self._now = self._now, None
         if found is None or found.tag != tag:
@@ -71,15 +71,15 @@ class Ahead:
 
     def _run(self, found: _Reserving, most: int, before: int) -> None:
         try:
-            self._ownership.on(self._store).check()  # whoever stood still until now takes nothing
+            self._ownership.on(self._store).check()  # a process that lost its consumer reserves nothing
             found.rows.set_result(self._reserve(self._store, found.tag, most, before))
-        except BaseException as error:  # noqa: BLE001 - it is raised where the batch is taken
+        except BaseException as error:  # noqa: BLE001 - `take` raises it
             found.rows.set_exception(error)
 
     def close(self) -> None:
-        """Give back what nobody has asked for, and close the connection.
+        """Release the batch that `take` has not returned, and close the connection.
 
-        Where that cannot be done soon, it stays reserved, as it does behind a process that is killed.
+        If that fails or takes long, it stays reserved, as after a kill.
         """
         found, self._now = self._now, None
         if found is not None:
@@ -91,12 +91,12 @@ class Ahead:
         try:
             found.rows.exception(GRACE)
             self._store.patience = GRACE / 2
-            # Until LIFE has passed nobody takes over, so what is given back is not a successor's.
+            # No process takes over before LIFE has passed, so these messages are not a successor's.
             self._ownership.on(self._store).renew()
             given = self._store.rollback(self._options.queue or "", found.tag, failed=False)
             log.debug("%d messages of %s, reserved under %s, were released", given, self._options.queue, found.tag)
         except FencedError:
-            pass  # it is for the new owner to use
+            pass  # the new owner uses it
         except (StoreError, TimeoutError) as error:
             log.warning(
                 "messages reserved under %s could not be released to %s: %s",

@@ -1,12 +1,15 @@
-"""A consumer of a queue: what plans micro-batches, in the driver's reader process.
+"""A consumer of a queue: it plans micro-batches, in the driver's reader process.
 
-It reserves a batch before it answers Spark's `latestOffset`, under the tags `consumer/sequence.by/partition` that the
-offset names; `by` is the number of this process, so that no other one ever reserves under them. Until Spark has
-written that offset to its log, and asks for the partitions, the reservation has a lease that ends: then the batch is
-started, in the note of the consumer (see `Ownership`), and is held as the options say. When Spark asks for the next
-offset, all up to its `start` is durable in Spark's own log; that is when a batch is committed, if it is the one that
-was started last. So the offset log and the queue can never disagree by more than the batch in flight, and a restarted
-query finds its batch under the same tags.
+1. Spark calls `latestOffset`. The consumer reserves a batch, and answers with an offset that names its tags,
+   `consumer/sequence.by/partition`. `by` is the number of this process, so no other process reserves under them. The
+   reservation has a lease that ends.
+2. Spark writes the offset to its log, and asks for the partitions. The batch is started, in the note of the consumer
+   (see `Ownership`), and is held as the options say.
+3. Spark asks for the next offset. All up to its `start` is durable in Spark's log now, so the batch is committed, if
+   it is the one that was started last.
+
+So the offset log and the queue differ by the batch in flight at most, and a restarted query finds its batch under
+the same tags.
 """
 
 from __future__ import annotations
@@ -39,11 +42,11 @@ from spark_queue.store.policy import bury_exhausted, set_history, settled
 
 log = logging.getLogger(__name__)
 
-#: ms for which it is believed, of a queue in which nothing is ready, whether it is paused: signals tell sooner, and
-#: whoever finds something that is ready asks.
+#: How long it is cached whether a queue without ready messages is paused (ms). A signal ends that sooner, and with
+#: ready messages it is not used.
 PAUSE_KNOWN = 10_000
 
-#: ms: the lease of a batch that is held without an end once it is started. Spark writes a file in between.
+#: The lease (ms), until it is started, of a batch that is then held without an end. Spark writes a file in between.
 UNSTARTED = 120_000
 
 
@@ -60,7 +63,7 @@ def opened(options: QueueOptions) -> Store:
 
 
 class Consumer:
-    """The store, the place in the queue, and the signs of life of one consumer."""
+    """The store, the place in the queue, and the heartbeat of one consumer."""
 
     def __init__(self, options: QueueOptions) -> None:
         assert options.queue is not None
@@ -68,7 +71,7 @@ class Consumer:
         self._queue = options.queue
         self._store = opened(options)
         name = options.consumer or uuid.uuid4().hex[:12]
-        # A fresh checkpoint is a fresh epoch: what an older one still holds must not be mistaken for its own.
+        # A fresh checkpoint is a fresh epoch: messages that an older one still holds are not its own.
         self.initial: Offset = {
             "v": VERSION,
             "queue": self._queue,
@@ -88,14 +91,14 @@ class Consumer:
         self._replayed = 0  # the batch that comes again since an earlier process has planned it
         self._settled_before = self._missed = 0
         self._started: Batch | None = None  # the batch that this very process has started last
-        self._tidied = False  # whether what earlier processes have left was looked at
+        self._tidied = False  # whether leftovers of earlier processes were released
         self._busy = self._paused = False
         self._backlog = Backlog(self._sizes)
 
     def next(self, start: Offset, most: int, *, ahead: bool = False) -> Offset:
-        """Commit up to `start`, reserve the next batch; give where that leads, or `start` if nothing is ready.
+        """Commit up to `start` and reserve the next batch; return its end, or `start` if nothing is ready.
 
-        `ahead`: where the batch turns out to be full, the one after it is reserved as soon as this one is planned.
+        `ahead`: if the batch is full, the one after it is reserved as soon as this one is planned.
         """
         self.commit(start)
         self.tidy(start)
@@ -104,7 +107,7 @@ class Consumer:
         return self.reserved(start, rows) if rows else start
 
     def take(self, start: Offset, most: int, *, wait: int | None = None) -> list[int]:
-        """Reserve the batch after `start`, and give its rows by partition; none where nothing is ready.
+        """Reserve the batch after `start`, and return its rows by partition; none if nothing is ready.
 
         `wait`: how long to wait for a message (ms).
         """
@@ -124,15 +127,15 @@ class Consumer:
         return rows
 
     def reserved(self, start: Offset, rows: list[int]) -> Offset:
-        """The offset of the batch after `start`, which this process has reserved just now."""
+        """Return the offset of the batch after `start`, which this process has just reserved."""
         end: Offset = {**start, "v": VERSION, "seq": start["seq"] + 1, "by": self.number, "rows": rows}
         self._reserved = planned_as(end, self._options)
         return self._reserved
 
     def keep(self, start: Offset, rows: list[int], most: int) -> list[int]:
-        """Of the batch after `start`, give back what comes after its first `most` messages; give the rows that stay.
+        """Release all but the first `most` messages of the batch after `start`; return the rows that stay.
 
-        They go back to their place, and not as failed.
+        Released messages go back to their place; their tries do not change.
         """
         assert self._keeper is not None
         tag, kept = self._following(start), []
@@ -150,49 +153,49 @@ class Consumer:
         return kept
 
     def _ids(self, tag: str, first: int) -> list[str]:
-        """Those of the messages that a tag holds, from the `first` on."""
+        """Return the ids of the messages that a tag holds, from the `first` on."""
         found: list[str] = []
         for batch in self._store.fetch(self._queue, tag):
             found += batch.column("id").to_pylist()
         return found[first:]
 
     def wait(self, timeout: int) -> bool:
-        """Sleep until a message may be taken, `timeout` ms at most; give whether one may."""
+        """Wait until a message is ready, for `timeout` ms at most; return whether one is."""
         return self._before is not None or self._store.wait(self._queue, timeout)
 
     def ready(self, most: int) -> int:
-        """How many messages may be taken, counted up to `most`."""
+        """Count the messages that are ready, up to `most`."""
         return self._store.ready(self._queue, most, **({} if self._before is None else {"before": self._before}))
 
     def idle(self) -> None:
-        """Look after what one looks after while there is nothing to take."""
+        """Do what is due while no message is ready."""
         self._look_whether_paused()
 
     def missing(self, end: Offset) -> int:
-        """How many messages of the batch that `end` ended are not held any more."""
+        """Count the messages of the batch that `end` ended that it no longer holds."""
         tag = tag_of(end)
         held = {one.tag: one.rows for one in self._store.reservations(self._queue, tag)}
         return sum(max(0, rows - held.get(f"{tag}/{part}", 0)) for part, rows in enumerate(end["rows"]))
 
     def lies(self, end: Offset) -> list[Share]:
-        """Where the messages of the batch that `end` ended lie, in their order."""
+        """Return where the messages of the batch that `end` ended lie, in their order."""
         return [Share(f"{tag_of(end)}/{part}", rows, first=0) for part, rows in enumerate(end["rows"]) if rows]
 
     @contextmanager
     def watching(self) -> Iterator[Callable[[int], bool]]:
-        """What `wait` does, for another thread."""
+        """Return `wait` for another thread."""
         with open_store(self._options.url, patience=self._options.retry_timeout / 1000) as store:
             yield partial(store.wait, self._queue)
 
     def release(self, end: Offset) -> int:
-        """Give the batch that `end` ended back, each message to its place, and not as failed; give their number."""
+        """Release the batch that `end` ended, and return the number of messages; their tries do not change."""
         assert self._keeper is not None
         self._keeper.check()
         return self._store.rollback(self._queue, tag_of(end), delay=None, failed=False)
 
     @property
     def number(self) -> int:
-        """Which process of its consumer this is: a part of each of its tags."""
+        """The number of this process among those of its consumer: a part of each of its tags."""
         assert self._ownership is not None
         return self._ownership.number
 
@@ -202,7 +205,7 @@ class Consumer:
 
     @property
     def _lease(self) -> int:
-        """The lease (ms) of what is reserved, until it is started."""
+        """The lease (ms) of a batch until it is started."""
         return self._options.reserve_timeout or UNSTARTED
 
     def _next_parked(self, tag: str) -> list[int]:
@@ -235,17 +238,21 @@ class Consumer:
                 return [held.get(f"{tag}/{partition}", 0) for partition in range(len(rows))]
 
     def plan(self, start: Offset, end: Offset) -> list[Share]:
-        """What the tasks of a batch fetch; from now on it is held, or its lease renewed, as the options say.
-
-        A batch that comes again after a restart is run again as it was, dropped (`given_up`), or split, if it fails
-        again and again.
-        """
+        """Start the batch from `start` to `end`, and return what its tasks fetch."""
         check_offset(start, self._options)
         self._own(end)  # `start` of batch 0 is what `initialOffset` says now: after a restart, another epoch
         self.planned = end
         if end["seq"] == start["seq"]:
             return []
-        self.start(end)  # before it is held: who was taken over holds nothing for ever
+        self.start(end)
+        return self.hold(end)
+
+    def hold(self, end: Offset) -> list[Share]:
+        """Hold a batch that is started, or renew its lease, as the options say; return what its tasks fetch.
+
+        Starting comes first: a process that lost its consumer must not hold messages without an end. A batch that
+        comes again after a restart runs as before, is dropped (`given_up`), or is split if it fails repeatedly.
+        """
         assert self._keeper is not None
         tag, parts = tag_of(end), end.get("rows", [])
         fresh = self._reserved == end
@@ -276,62 +283,69 @@ class Consumer:
 
     def commit(self, end: Offset) -> None:
         """Remove the messages of the batch that `end` ended; those before it are removed already."""
-        self._own(end)
-        self._commit(end)
+        if self.check(end):
+            self.remove(end)
 
-    def _commit(self, end: Offset) -> None:
-        seq = end["seq"]
-        if seq <= self._committed:
-            return
+    def check(self, end: Offset) -> bool:
+        """Return whether the batch that `end` ended is still to be committed.
+
+        Raises `CheckpointError` unless it was started last, `FencedError` if this process lost its consumer.
+        """
+        self._own(end)
+        if end["seq"] <= self._committed:
+            return False
         assert self._keeper is not None
         self._keeper.check_newest(batch_of(end))
-        if not end.get("rows"):  # of several inputs, not each is in every batch
-            self._committed = seq
-            return
+        return True
+
+    def remove(self, end: Offset) -> None:
+        """Remove the messages of a batch for which `check` returned true."""
         retries = self._store.retries
-        done = self._remove(end)
-        self._keeper.forget(tag_of(end))
-        self._busy = False
-        self._committed = seq
-        log.debug("committed %d messages of %s under %s", done, self._queue, tag_of(end))
-        self._store.write_counts()  # a run that is over is ended by a signal, which leaves no time for that
+        done = self._remove(end) if end.get("rows") else 0  # of several inputs, not each is in every batch
+        self._committed = end["seq"]
         if self._reserved == end and self._store.retries == retries:
             self._account(end, done)
 
     def _remove(self, end: Offset) -> int:
-        """Commit a batch, and give the number of messages removed."""
+        """Commit a batch, and return the number of messages removed."""
+        assert self._keeper is not None
         tag, history = tag_of(end), self._options.history_ms
         if end.get("by"):
-            return self._store.commit(self._queue, tag, history=history)
-        done = commit_named(self._store, end, history)
-        self._store.rollback(self._queue, tag, failed=False)
+            done = self._store.commit(self._queue, tag, history=history)
+        else:
+            done = commit_named(self._store, end, history)
+            self._store.rollback(self._queue, tag, failed=False)
+        self._keeper.forget(tag_of(end))
+        self._busy = False
+        log.debug("committed %d messages of %s under %s", done, self._queue, tag)
+        self._store.write_counts()  # a signal ends the process of a finished run, and leaves no time for that
         return done
 
     def _reserve_ahead(self, tag: str, most: int) -> None:
-        """Take the batch after the one that is planned, unless parts of one that failed come first."""
+        """Reserve the batch after the planned one, unless parts of a failed one come first."""
         assert self._keeper is not None and self._ahead is not None
         if self._isolation is not None and self._isolation.parking:
             return
-        # What this batch gives back itself, message by message, is not taken before it has ended: to give it back
-        # once more, as a task does that is tried again, must change nothing.
+        # Messages that this batch releases one by one are not reserved before it has ended: a task that is tried
+        # again releases them again, which must change nothing.
         now = self._store.now()
         self._keeper.watch(tag, time.monotonic())
         self._ahead.start(tag, most, now if self._before is None else min(now, self._before))
 
     def _taken_ahead(self, tag: str) -> list[int]:
-        """What was reserved under this tag while the last batch was worked on, by partition."""
+        """Return the rows, by partition, that were reserved ahead under this tag."""
         assert self._keeper is not None and self._ahead is not None
         rows, began = self._ahead.take(tag)
-        self._keeper.forget(tag)  # from now on the batch may be held without an end: its lease is renewed no more
+        self._keeper.forget(tag)  # its lease is renewed no more: the batch may be held without an end soon
         if rows:
             self._reserved_at = began
         return rows
 
     def tidy(self, start: Offset) -> None:
-        """Give back what earlier processes have reserved beyond `start`, and Spark has not in its log.
+        """Release what earlier processes reserved beyond `start`, and Spark does not have in its log.
 
-        Only under a lease that ends: what another process has started, meanwhile, is held without an end, or may
-        come again. So nothing happens that the end of these leases would not do, but for a try that is not counted.
+        Only reservations with a lease that ends: another process may have started the others meanwhile. The end of
+        these leases would do the same, but would count a failed try.
         """
         if self._tidied:
             return
@@ -354,7 +368,7 @@ class Consumer:
                 )  # fmt: skip
 
     def _account(self, end: Offset, done: int) -> None:
-        """Raise `FencedError` where messages of a batch of ours were lost to others while we worked on it."""
+        """Raise `FencedError` if other consumers took messages of a batch while this query worked on it."""
         self._missed += sum(end["rows"]) - done
         if self._missed <= 0:
             return
@@ -365,16 +379,16 @@ class Consumer:
             raise lost(self._options, gone, sum(end["rows"]), tag_of(end))
 
     def _drop(self, end: Offset) -> None:
-        """At most once: what was delivered once, perhaps in part, is not delivered again."""
+        """Commit a batch unread: with at-most-once it is not delivered a second time, even if it was in part only."""
         if rows := self._store.commit(self._queue, tag_of(end), history=self._options.history_ms):
             log.warning(GIVEN_UP, rows, self._queue)
 
     def stop_at_now(self) -> None:
-        """Take nothing from now on that matures later than now."""
+        """Reserve only messages that are mature now, from now on."""
         self._before = self._store.now()
 
     def backlog(self) -> dict[str, Any]:
-        """The place of this consumer and the sizes of the queue."""
+        """Return the place of this consumer and the sizes of the queue."""
         place = {key: value for key, value in self.planned.items() if key not in ("rows", "delivery", "places")}
         return place | self._backlog.seen(self._busy) | {"paused": self._look_whether_paused()}
 
@@ -388,7 +402,7 @@ class Consumer:
         }
 
     def _look_whether_paused(self) -> bool:
-        """Whether the queue is paused, as the store knows it; the log tells when that begins."""
+        """Return whether the queue is paused, as far as the store knows; log when that begins."""
         paused = self._store.paused(self._queue, known=PAUSE_KNOWN)
         if paused and not self._paused:
             log.warning("queue %s is paused: nothing is taken from it until it is resumed", self._queue)
@@ -397,18 +411,18 @@ class Consumer:
 
     @property
     def holds_ahead(self) -> bool:
-        """Whether `close` has something to give back."""
+        """Whether `close` has messages to release."""
         return self._ahead is not None and self._ahead.holds
 
     def leave(self) -> None:
-        """Say that this process is about to end: a query that is started again now waits, and is not refused."""
+        """Note that this process is about to end: a query that is started now waits, and is not refused."""
         if self._ownership is not None:
             self._ownership.leave()
 
     def close(self) -> None:
-        """Give back what was reserved ahead, end the signs of life and the connections.
+        """Release what was reserved ahead, end the heartbeat and the connections.
 
-        What Spark was told of stays reserved.
+        The batch whose offset Spark has stays reserved.
         """
         self.leave()
         if self._ahead is not None:
@@ -418,14 +432,14 @@ class Consumer:
         self._store.close()
 
     def _own(self, offset: Offset) -> None:
-        """Check an offset of Spark's, and become the owner of the consumer it names, unless we are."""
+        """Check an offset of Spark's, and become the owner of its consumer, unless this process is."""
         check_offset(offset, self._options)
         if self._ownership is not None:
             return
         options, consumer = self._options, offset["consumer"]
         ownership = Ownership(self._store, self._queue, consumer)
         ownership.take(batch_of(offset))
-        self._store.count(self._queue)  # what had a consumer exists
+        self._store.count(self._queue)  # a queue with a consumer exists
         set_history(self._store, self._queue, consumer.partition("/")[0], options.history_ms)
         if options.isolate_failures:
             dead = options.dead(self._queue)
@@ -437,10 +451,10 @@ class Consumer:
         self._ownership = ownership
         self.planned = offset
         self._settled_before = settled(self._store, self._queue, consumer.partition("/")[0])
-        self._tell_of_others(consumer)
+        self._log_others(consumer)
 
-    def _tell_of_others(self, consumer: str) -> None:
-        """Say what earlier epochs of this consumer hold: nobody works on it, and nobody gives it back unasked."""
+    def _log_others(self, consumer: str) -> None:
+        """Log what earlier epochs of this consumer hold: no query works on it, and only an operator releases it."""
         name = consumer.partition("/")[0]
         held: Counter[str] = Counter()
         for one in self._store.reservations(self._queue, name):
@@ -455,5 +469,5 @@ class Consumer:
 
 
 def cores() -> int:
-    """The cores that this process may use; macOS does not tell."""
+    """Return the number of cores that this process may use; on macOS, of all."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

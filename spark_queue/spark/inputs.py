@@ -1,9 +1,9 @@
-"""Several queues, in one or several stores, read as one source: each is held by a `Consumer`, and these go in step.
+"""Several queues, in one or several stores, read as one source. Each has a `Consumer`, and these go in step.
 
 A batch has one number in all queues, and is reserved under `consumer/sequence.by` in each. With `zip` every input
-gives as many messages, as many as the shortest has; what was reserved beyond that goes back to its place before Spark
-learns of the batch. With `alts` one input gives all. Which messages of which input a batch has is said by its offset
-alone, so a restarted query reads the same rows, whatever has come to the queues meanwhile.
+contributes the same number of messages: as many as the shortest has. Those reserved beyond that go back to their
+place before Spark knows the batch. With `alts` one input contributes all. The offset alone says which messages of
+which input a batch has, so a restarted query reads the same rows, even if messages were pushed meanwhile.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 class Offsets(TypedDict, total=False):
     """A place in the life of a consumer of several queues: as `Offset`, with the inputs and their rows by binding.
 
-    `by`: by binding, too, for each queue has a note of its own about who runs the consumer. `places`: of each log,
-    the one before the rows of the last batch, and the one after them.
+    `by`: by binding too, since each queue has its own note of the consumer. `places`: of each log, the place before
+    the rows of the last batch, and the place after them.
     """
 
     v: int
@@ -92,7 +92,7 @@ def _within(shares: Sequence[Share], first: int, last: int) -> list[Share]:
 
 
 class Inputs:
-    """What a `Consumer` is to one queue: it plans the batches of several."""
+    """Plans the batches of several queues, as a `Consumer` does for one."""
 
     def __init__(self, options: QueueOptions) -> None:
         assert options.inputs is not None
@@ -110,7 +110,7 @@ class Inputs:
 
     @property
     def initial(self) -> Offsets:
-        """Where a query begins that has a new checkpoint."""
+        """The offset at which a query with a new checkpoint begins."""
         if self._initial is None:
             name = self._options.consumer or uuid.uuid4().hex[:12]
             self._initial = {
@@ -125,7 +125,7 @@ class Inputs:
 
     @property
     def planned(self) -> Offsets:
-        """Where the last batch ended that was worked on, or is."""
+        """The end of the batch that was planned last."""
         return self._planned or self.initial
 
     @property
@@ -134,12 +134,12 @@ class Inputs:
 
     @property
     def _only(self) -> Consumer | None:
-        """The consumer, where there is just one queue: there all goes as if it were read alone."""
+        """The consumer, if there is one queue only: it is then read as without `inputs`."""
         ((_, member),) = self._members.items() if len(self._members) == 1 else [("", None)]
         return member if isinstance(member, Consumer) else None
 
     def next(self, start: Offsets, most: int, *, ahead: bool = False) -> Offsets:
-        """Commit up to `start`, reserve the next batch; give where that leads, or `start` if there is none."""
+        """Commit up to `start` and reserve the next batch; return its end, or `start` if there is none."""
         self._check(start)
         of = views(start)
         if self._only:
@@ -147,8 +147,8 @@ class Inputs:
             end = self._only.next(view, most, ahead=ahead)
             rows = {binding: end["rows"]} if end["seq"] > start["seq"] else {}
         else:
+            self.commit(start)
             for binding, member in self._members.items():
-                member.commit(of[binding])
                 member.tidy(of[binding])
             take = self._of_one if self._options.combine == ALTS else self._of_each
             rows = take(of, most)
@@ -164,7 +164,7 @@ class Inputs:
         return self._reserved
 
     def _of_each(self, of: Mapping[str, Offset], most: int) -> dict[str, list[int]]:
-        """As many messages of every input; none where one of them has none."""
+        """Reserve the same number of messages of every input; none if one of them has none."""
         end = time.monotonic() + self._options.wait_timeout / 1000
         if not all(one.wait(_left(end)) for one in self._members.values()):
             self._idle()
@@ -180,7 +180,7 @@ class Inputs:
         return kept if most else {}
 
     def _of_one(self, of: Mapping[str, Offset], most: int) -> dict[str, list[int]]:
-        """Messages of the first input that has some."""
+        """Reserve messages of the first input that has some."""
         if not (self._bounded or self._waiting.any(self._options.wait_timeout)):
             self._idle()
             return {}
@@ -191,17 +191,17 @@ class Inputs:
         return {}
 
     def plan(self, start: Offsets, end: Offsets) -> list[Rows]:
-        """What the tasks of a batch fetch; see `Consumer.plan`."""
+        """Start a batch in all queues, hold it, and return what its tasks fetch; see `Consumer.plan`."""
         self._check(start)
         self._check(end)
         self._planned = end
         if end["seq"] == start["seq"]:
             return []
-        begin, until = views(start), views(end)
+        until = views(end)
         chosen = [binding for binding, parts in end.get("rows", {}).items() if sum(parts)]
         for binding, member in self._members.items():
-            member.start(until[binding])  # of all, so that an older checkpoint fits none of the queues
-        shares = {binding: self._members[binding].plan(begin[binding], until[binding]) for binding in chosen}
+            member.start(until[binding])  # in all queues: an older checkpoint then fits none of them
+        shares = {binding: self._members[binding].hold(until[binding]) for binding in chosen}
         if self._only:
             return [Rows(delivery_of(end), {binding: [one]}) for binding in chosen for one in shares[binding]]
         if not all(shares.values()) or (self._reserved != end and not self._whole(until, chosen)):
@@ -210,10 +210,10 @@ class Inputs:
         return cut(delivery_of(end), lies, self._options.min_partitions or 1)
 
     def _whole(self, until: Mapping[str, Offset], chosen: Sequence[str]) -> bool:
-        """Whether a batch that comes again holds all that it held.
+        """Return whether a batch that comes again still holds all its messages.
 
-        Where messages are missing, nobody can tell which of the others belong together, so these are given back: all
-        of them come again, in other company. With exactly-once that is for a person to decide.
+        If some are missing, it is unknown which of the others belong together. Then all are released, and come again
+        in other batches. With exactly-once a person must decide that.
         """
         gone = {binding: self._members[binding].missing(until[binding]) for binding in chosen}
         if len(chosen) == 1 or not any(gone.values()):
@@ -223,10 +223,10 @@ class Inputs:
         if not left:
             return False
         tag = delivery_of(until[chosen[0]])
-        told = ", ".join(f"{rows - gone[binding]} of {rows} of {until[binding]['queue']}" for binding in chosen)
+        held = ", ".join(f"{rows - gone[binding]} of {rows} of {until[binding]['queue']}" for binding in chosen)
         if self._options.delivery == EXACTLY_ONCE:
             raise FencedError(
-                f"batch {tag}: only {told} messages are still reserved, the others were released. Messages of "
+                f"batch {tag}: only {held} messages are still reserved, the others were released. Messages of "
                 "several inputs belong together, so the batch cannot be repeated. To let all of them come again, "
                 "in other batches, release the rest: "
                 + "; ".join(f"spark-queue release URL {until[b]['queue']} {tag_of(until[b])}" for b in left),
@@ -237,18 +237,22 @@ class Inputs:
         log.warning(
             "batch %s: only %s messages are still reserved, so the batch cannot be repeated: they are released, and "
             "come again in other batches",
-            tag, told,
+            tag, held,
         )  # fmt: skip
         return False
 
     def commit(self, end: Offsets) -> None:
-        """Remove the messages of the batch that `end` ended; those before it are removed already."""
+        """Remove the messages of the batch that `end` ended; those before it are removed already.
+
+        Every input is checked first: if one refuses the checkpoint, no queue loses a message.
+        """
         self._check(end)
-        for binding, view in views(end).items():
-            self._members[binding].commit(view)
+        of = views(end)
+        for binding in [one for one, member in self._members.items() if member.check(of[one])]:
+            self._members[binding].remove(of[binding])
 
     def stop_at_now(self) -> None:
-        """Take nothing from now on that matures later than now."""
+        """Reserve only messages that are mature now, from now on."""
         self._bounded = True
         for member in self._members.values():
             member.stop_at_now()
@@ -265,13 +269,13 @@ class Inputs:
 
     @property
     def holds_ahead(self) -> bool:
-        """Whether `close` has something to give back."""
+        """Whether `close` has messages to release."""
         return any(member.holds_ahead for member in self._members.values())
 
     def close(self) -> None:
         """As `Consumer.close`, of each."""
         for member in self._members.values():
-            member.leave()  # all of them, before one takes its time
+            member.leave()  # all of them first: closing one may take time
         self._waiting.close()
         for member in self._members.values():
             member.close()
@@ -281,19 +285,19 @@ class Inputs:
             member.idle()
 
     def _check(self, offset: Offsets) -> None:
-        """Raise `CheckpointError` where an offset of Spark's is of other inputs."""
+        """Raise `CheckpointError` if an offset of Spark's is of other inputs."""
         inputs = self._facts
-        if offset.get("v") not in READ or offset.get("inputs") == inputs:  # a version is told by a member
+        if offset.get("v") not in READ or offset.get("inputs") == inputs:  # a member refuses an unknown version
             return
         was: Mapping[str, Mapping[str, Any]] = offset.get("inputs") or {"queue": {"queue": offset.get("queue")}}
         raise CheckpointError(
-            f"the checkpoint is that of a query on {_told(was)}, but option 'inputs' has {_told(inputs)}: a query "
+            f"the checkpoint is that of a query on {_named(was)}, but option 'inputs' has {_named(inputs)}: a query "
             "keeps its inputs, by binding and queue, in any order; others need a new checkpoint",
             inputs=inputs,
         )
 
 
-def _told(inputs: Mapping[str, Mapping[str, Any]]) -> str:
+def _named(inputs: Mapping[str, Mapping[str, Any]]) -> str:
     return ", ".join(
         f"{binding}: {'/'.join(str(one[name]) for name in ('ns', 'queue') if name in one)}"
         for binding, one in inputs.items()

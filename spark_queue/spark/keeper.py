@@ -1,4 +1,4 @@
-"""Signs of life of a query, given by a thread of the reader process beside its batches."""
+"""The heartbeat of a query: a thread of the reader process, beside its batches."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ log = logging.getLogger(__name__)
 
 
 class Keeper:
-    """A thread that gives signs of life while the query lives: of the consumer, and of what it has reserved."""
+    """A thread that renews the note of the consumer, and the leases of what it has reserved."""
 
     def __init__(self, options: QueueOptions, ownership: Ownership, lease: int, parked: str | None) -> None:
-        """Start the thread. `lease` (ms): that of the batches to renew. `parked`: the tag of what waits apart."""
+        """Start the thread. `lease` (ms): of the batches to renew. `parked`: the tag of parked messages."""
         self._options = options
         self._ownership = ownership
         self._parked = parked
@@ -40,27 +40,27 @@ class Keeper:
         self._thread.start()
 
     def watch(self, tag: str, since: float = -math.inf) -> None:
-        """Renew the lease of this batch, too, from now on. `since` (monotonic s) it has run already."""
+        """Renew the lease of this batch too, from now on; it began at `since` (monotonic s)."""
         with self._lock:
             self._due[tag] = since + self._pause
         if since + self._pause < time.monotonic():
             self._wake.set()
 
     def forget(self, tag: str) -> None:
-        """Renew the lease of this batch no longer, from the moment on at which this returns."""
+        """Stop renewing the lease of this batch; it is not renewed after this returns."""
         with self._lock:
             self._due.pop(tag, None)
         with self._renewing:
             pass
 
     def check(self) -> None:
-        """Raise `FencedError` where the consumer is no longer ours."""
+        """Raise `FencedError` if this process lost the consumer."""
         if self._fenced is not None:
             raise self._fenced
         self._ownership.check()
 
     def check_newest(self, batch: Batch) -> None:
-        """The same, and raise `CheckpointError` unless this batch was started last."""
+        """Do the same, and raise `CheckpointError` unless this batch was started last."""
         if self._fenced is not None:
             raise self._fenced
         self._ownership.check_newest(batch)

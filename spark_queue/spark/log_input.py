@@ -33,7 +33,10 @@ class LogInput(LogReader):
         """The place at which a query begins that has a new checkpoint."""
         return asdict(self._place(self.initial))
 
-    def commit(self, end: Offset) -> None:  # type: ignore[override]
+    def check(self, end: Offset) -> bool:
+        return True
+
+    def remove(self, end: Offset) -> None:
         self._at = self._log.found(Place(**end["places"][1]))
         self._taken = []
 
@@ -74,7 +77,7 @@ class LogInput(LogReader):
                 rows -= piece.rows
         return [asdict(begin), asdict(end)]
 
-    def plan(self, start: Offset, end: Offset) -> list[Share]:  # type: ignore[override]
+    def hold(self, end: Offset) -> list[Share]:
         self._planned = self._offset(Place(**end["places"][1]), end["consumer"])
         self._busy = True
         if self._reserved != end["seq"] and given_up(end, self._options):

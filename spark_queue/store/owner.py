@@ -1,8 +1,8 @@
-"""Who runs a consumer, and how far it is: the note of an epoch, and the process that it names.
+"""The note of a consumer: the process that runs it, and the batch that was started last.
 
 A consumer is a name and the epoch of its checkpoint, `name/epoch`. Its note says which process runs it, how many
-processes have run it so far, and which batch was started last. The note is read by whoever looks; only the process
-itself changes it, see `ownership.py`.
+processes have run it so far, and which batch was started last. Everyone may read the note; only that process
+changes it (`ownership.py`).
 """
 
 from __future__ import annotations
@@ -125,13 +125,13 @@ def standing_of(store: Store, queue: str, consumer: str) -> Standing | None:
 
 
 def owner_of(store: Store, queue: str, consumer: str) -> Owner | None:
-    """The process that runs a consumer just now, as far as anybody knows."""
+    """Return the process that runs a consumer, `None` if none is known to live."""
     standing = standing_of(store, queue, consumer)
     return None if standing is None else standing.living(store.now())
 
 
 def consumers(store: Store, queue: str | None = None) -> Iterator[tuple[str, str, Owner | None]]:
-    """All consumers that have been run: queue, `name/epoch`, and who runs it just now."""
+    """Yield each known consumer: queue, `name/epoch`, and the process that runs it, if one is known to live."""
     now = store.now()
     for key, note in store.notes("queue/" if queue is None else about(queue, OWNER, "")).items():
         _, name, kind, *consumer = key.split("/", 3)
@@ -140,7 +140,10 @@ def consumers(store: Store, queue: str | None = None) -> Iterator[tuple[str, str
 
 
 def revoke(store: Store, queue: str, consumer: str) -> None:
-    """Let nobody run the consumer: a process that does learns it at its next look. How far it is stays known."""
+    """Take the consumer away from its process, which fails when it reads the note next.
+
+    Its number and the batch started last stay in the note.
+    """
     key = about(queue, OWNER, consumer)
     while (note := store.note(key)) is not None:
         if store.set_note(key, replace(Standing.read(note), owner=None).value, note.version):
@@ -148,13 +151,13 @@ def revoke(store: Store, queue: str, consumer: str) -> None:
 
 
 def _machine() -> tuple[str, str]:
-    """The name of this machine, and what tells this run of it from others."""
+    """Return the name of this machine, and an id of its last start."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return socket.gethostname(), boot.read_text().strip() if boot.exists() else ""
 
 
 def _started(pid: int) -> int:
-    """What tells a process from an earlier one with the same number; 0 where there is none.
+    """Return when a process started; 0 if there is no such process. Processes may have the same number in turn.
 
     In ticks since the machine started; 1 on systems without /proc, which know just whether it lives.
     """

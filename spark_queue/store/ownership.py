@@ -1,14 +1,14 @@
 """The right of one process to run a consumer, and to start its batches.
 
-The process says so in the note of the consumer, and says it again every few seconds. Another one takes over at once
-where that process is gone from the same machine, else as soon as it has been silent for LIFE; while it lives, the
-other is refused. One that is about to end says so, and is waited for. Whoever is taken over learns it at its next
-look at the note.
+The process writes its name into the note of the consumer, and renews it every few seconds. While it lives, another
+process is refused. If it has ended on the same machine, another one takes over at once, else after LIFE without a
+renewal. A process that is about to end says so in the note; a new one then waits for its end. A process that lost the
+consumer fails when it reads the note next.
 
 A database cannot change a note and messages in one step, so no step depends on that. Each process has a number, which
-is part of the tags under which it reserves: a tag names one reservation by one process, ever, and it does not matter
-how late something is done by a tag. The note says which batch was started last. So a process whose checkpoint is
-older than that, or has another batch of the same number, is refused before it removes anything.
+is part of the tags under which it reserves. So a tag names one reservation by one process, and a late commit or
+release by tag does no harm. The note names the batch that was started last. A process with an older checkpoint, or
+with another batch of the same number, is refused before it removes anything.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spark_queue.store.owner import OWNER, Batch, Owner, Standing
 
 START = Batch(0)  #: where a consumer begins
 
-#: Seconds between two looks of a process that waits to take over.
+#: Seconds between two reads of the note by a process that waits to take over.
 LOOK = 0.1
 
 
@@ -43,7 +43,7 @@ class Ownership:
         self._key = about(queue, OWNER, consumer)
         self._token = uuid.uuid4().hex
         self._leaves = threading.Event()
-        self._seen: Note | None = None  # the note as this thread saw it last
+        self._seen: Note | None = None  # the note as this thread read it last
         self.number = 0  #: which process of the consumer this is: 1, 2, 3, …; 0 before `take`
 
     def on(self, store: Store) -> Ownership:
@@ -53,14 +53,14 @@ class Ownership:
         return same
 
     def leave(self) -> None:
-        """Say with each sign of life from now on that this process is about to end."""
+        """Mark this process as about to end in each renewal from now on."""
         self._leaves.set()
 
     def take(self, batch: Batch = START) -> None:
-        """Become the owner, once one that is about to end has ended. `batch`: the last one that the checkpoint has.
+        """Become the owner; wait for an owner that is about to end. `batch`: the last one of the checkpoint.
 
-        Raises `CheckpointError` where the checkpoint is older than what was started last, or nothing is known of the
-        consumer; then the note is as before. Raises `FencedError` where another process runs the consumer.
+        Raises `CheckpointError` if the checkpoint is older than the batch started last, or if the consumer has no
+        note; the note does not change then. Raises `FencedError` if another process runs the consumer.
         """
         seen: Note | None = None
         while True:
@@ -72,7 +72,7 @@ class Ownership:
                 if self._write(note, replace(standing, number=self.number)):
                     return
                 continue
-            if seen is not None and note != seen and not owner.leaves:  # it has given a sign of life meanwhile
+            if seen is not None and note != seen and not owner.leaves:  # it has renewed its note
                 raise FencedError(
                     f"consumer {self._consumer} of queue {self._queue!r} is run by {owner}: a second query on a copy "
                     "of its checkpoint would take the same messages. Stop one of them, or start this one with "
@@ -84,7 +84,7 @@ class Ownership:
             time.sleep(LOOK)
 
     def _standing(self, note: Note | None, batch: Batch) -> Standing:
-        """What a note says, if that fits the checkpoint."""
+        """Read a note. Raises `CheckpointError` if the checkpoint does not fit it."""
         if note is not None:
             standing = Standing.read(note)
             self._check_age(batch, standing.started)
@@ -98,7 +98,7 @@ class Ownership:
         return Standing()
 
     def _check_age(self, batch: Batch, started: Batch | None) -> None:
-        """Raise `CheckpointError` where a later batch was started, or another one of that number."""
+        """Raise `CheckpointError` if a later batch was started, or another one of the same number."""
         if started is not None and (batch.seq < started.seq or (batch.seq == started.seq and batch != started)):
             raise self._refused(
                 batch,
@@ -121,11 +121,10 @@ class Ownership:
         return f"{command}, then start with a new checkpoint"
 
     def check_newest(self, batch: Batch) -> None:
-        """Raise unless this is the batch that was started last: nothing else may be removed.
+        """Raise unless this batch was started last: no other may be committed.
 
-        `FencedError` where the consumer is no longer this process's; `CheckpointError` where another batch was
-        started last. Of a checkpoint with offsets of version 1, the first
-        batch seen counts as started.
+        Raises `FencedError` if this process lost the consumer, `CheckpointError` if another batch was started last.
+        In a checkpoint with offsets of version 1, the first batch seen counts as started.
         """
         started = self._look().started
         if started is None and not batch.by:
@@ -143,12 +142,12 @@ class Ownership:
             )
 
     def start(self, batch: Batch) -> None:
-        """Note that this batch is started: Spark has it in its log, and is going to run it. Changes once.
+        """Write into the note that this batch is started: Spark has it in its log, and is going to run it.
 
-        One compare-and-set. Raises `FencedError` where the consumer is no longer this process's, `CheckpointError`
-        where a later batch was started, or another one of that number.
+        One compare-and-set; repeating it changes nothing. Raises `FencedError` if this process lost the consumer,
+        `CheckpointError` if a later batch was started, or another one of the same number.
         """
-        note = self._seen  # most often it is still the one that there is
+        note = self._seen  # most often the note has not changed since
         while True:
             if note is None:
                 self._look()
@@ -164,17 +163,17 @@ class Ownership:
             note = None
 
     def renew(self) -> None:
-        """Give a sign of life. Raises `FencedError` where the consumer is no longer this process's."""
+        """Renew the note. Raises `FencedError` if this process lost the consumer."""
         standing = self._look()
         if not self._write(self._seen, standing):
             self._look()
 
     def check(self) -> None:
-        """Raise `FencedError` where the consumer is no longer this process's."""
+        """Raise `FencedError` if this process lost the consumer."""
         self._look()
 
     def _look(self) -> Standing:
-        """What the note says, while the consumer is this process's."""
+        """Read the note. Raises `FencedError` if this process lost the consumer."""
         note = self._seen = self._store.note(self._key)
         standing = None if note is None else Standing.read(note)
         owner = None if standing is None else standing.owner

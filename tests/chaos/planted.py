@@ -135,7 +135,7 @@ BUGS: dict[str, Bug] = {
         "store/ownership.py",
         "        if started != batch:\n",
         "        if started is not None and started.seq > batch.seq:\n",
-        "tests/spark/test_consumer.py::test_a_database_that_is_older_than_the_checkpoint_is_told",
+        "tests/spark/test_consumer.py::test_a_database_that_is_older_than_the_checkpoint_is_an_error",
     ),
     "all processes have one number": Bug(
         "store/ownership.py",
@@ -160,7 +160,7 @@ BUGS: dict[str, Bug] = {
         "spark/consumer.py",
         "failed=False, endless=False):\n",
         "failed=False):\n",
-        "tests/spark/test_consumer.py::test_one_that_gives_back_late_leaves_alone_what_another_has_started",
+        "tests/spark/test_consumer.py::test_a_late_release_leaves_what_another_process_has_started",
         worlds=True,
     ),
     "commit without a fence": Bug(

@@ -194,7 +194,8 @@ class Batch:
             [pa.RecordBatch.from_arrays([one.column("payload"), new_ids(len(one))], schema=ATTEMPT) for one in part]
             for part in self.partitions
         ]
-        Write(ATTEMPT, query=self.query.id, batch=self.number, **options).run(*parts)
+        # Without a partition Spark runs a task without rows.
+        Write(ATTEMPT, query=self.query.id, batch=self.number, **options).run(*(parts or [[]]))
 
 
 class Query:
@@ -210,19 +211,24 @@ class Query:
         self.offsets: list[dict[str, Any]] = []  #: Spark's log of what was planned
         self.finished = 0  #: of those so many are done: Spark's log of commits
 
-    def run(self) -> None:
-        """Run until nothing is ready, as `availableNow` does."""
+    def run(self, *, old: bool = False) -> None:
+        """Run until nothing is ready, as `availableNow` does; `old`: with the calls of Spark 4.0 and 4.1."""
         data_source = source(self.options)
         reader: Any = data_source.streamReader(data_source.schema())
         limit = reader.getDefaultReadLimit() if SPARK >= (4, 2) else None
         try:
+            if old and self.offsets:  # they tell a restarted query where it stands
+                assert list(reader.partitions(self.offsets[-1], self.offsets[-1])) == []
             start: dict[str, Any] = self.offsets[self.finished - 1] if self.finished else reader.initialOffset()
-            reader.prepareForTriggerAvailableNow()
+            if not old:
+                reader.prepareForTriggerAvailableNow()
             for end in self.offsets[self.finished :]:
                 self._run(reader, start, end)
                 start = end
-            while (end := reader.latestOffset(start, limit)) != start:
+            while (end := reader.latestOffset() if old else reader.latestOffset(start, limit)) != start:
                 self.offsets.append(end)
+                if old and self.finished:
+                    reader.commit(start)
                 self._run(reader, start, end)
                 start = end
         finally:

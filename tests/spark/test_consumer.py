@@ -275,7 +275,7 @@ def test_a_zombie_and_another_process_of_the_same_number_are_dead(sqlite_url, na
         assert owner_of(store, name, "c/1") is None
 
 
-def test_an_owner_of_a_newer_version_is_told(sqlite_url, name):
+def test_a_note_of_a_newer_version_is_refused(sqlite_url, name):
     with open_store(sqlite_url) as store:
         store.set_note(about(name, "consumer", "c/1"), {"v": 3}, 0)
         with pytest.raises(StoreError, match=r"version 3.*upgrade"):
@@ -498,7 +498,7 @@ def test_a_process_that_ends_while_it_reserves_ahead_waits_for_that(sqlite_url, 
     assert reserved(sqlite_url, name) == {1: 10}
 
 
-def test_what_spark_was_told_of_is_not_given_back_by_a_process_that_ends(any_url, name, consumers):
+def test_a_process_that_ends_keeps_the_batch_that_spark_knows(any_url, name, consumers):
     with Queue(any_url, name) as queue:
         queue.push_many(list(range(30)))
     consumer = consumers(any_url, name, delivery="exactly-once")
@@ -541,7 +541,7 @@ def test_a_process_that_was_taken_over_gives_nothing_back(any_url, name, consume
     assert reserved(any_url, name) == {2: 10}
 
 
-def test_one_that_stood_still_before_it_reserves_ahead_takes_nothing(any_url, name, consumers, monkeypatch):
+def test_a_process_that_stood_still_reserves_nothing_ahead(any_url, name, consumers, monkeypatch):
     with Queue(any_url, name) as queue:
         queue.push_many(list(range(30)))
     old, new = (consumers(any_url, name, delivery="exactly-once") for _ in range(2))
@@ -587,7 +587,7 @@ def test_what_a_batch_gives_back_itself_is_not_in_the_batch_reserved_meanwhile(a
     assert fetched(any_url, name, consumer.plan(first, second)) == ids[10:]
 
 
-def test_one_that_stands_still_while_it_reserves_ahead_takes_nothing_from_its_successor(any_url, name, consumers):
+def test_a_process_that_stands_still_while_it_reserves_ahead_takes_nothing_from_the_next(any_url, name, consumers):
     with Queue(any_url, name) as queue:
         ids = queue.push_many([{"n": n} for n in range(4_000)])
     old, new = (consumers(any_url, name, delivery="exactly-once") for _ in range(2))
@@ -686,7 +686,7 @@ def test_what_was_reserved_and_never_started_comes_again_without_its_checkpoint(
     all_come(any_url, name, new, start, [], ids)
 
 
-def test_what_a_predecessor_reserved_and_did_not_start_is_not_blamed(any_url, name, consumers):
+def test_messages_of_a_batch_that_was_never_started_keep_their_tries(any_url, name, consumers):
     with Queue(any_url, name) as queue:
         ids = queue.push_many(list(range(20)))
     old, new = (consumers(any_url, name, delivery="exactly-once", numPartitions="1") for _ in range(2))
@@ -701,7 +701,7 @@ def test_what_a_predecessor_reserved_and_did_not_start_is_not_blamed(any_url, na
     assert [(one.id, one.tries) for one in found] == [(id, 0) for id in ids[10:]]
 
 
-def test_one_that_gives_back_late_leaves_alone_what_another_has_started(any_url, name, consumers):
+def test_a_late_release_leaves_what_another_process_has_started(any_url, name, consumers):
     """Three processes: what the first has reserved, the third has started when the second gives it back."""
     with Queue(any_url, name) as queue:
         ids = queue.push_many(list(range(20)))
@@ -779,7 +779,7 @@ def test_a_batch_of_the_same_number_by_another_process_is_refused(any_url, name,
         newest.plan(one, mine)
 
 
-def test_a_database_that_is_older_than_the_checkpoint_is_told(any_url, name, consumers):
+def test_a_database_that_is_older_than_the_checkpoint_is_an_error(any_url, name, consumers):
     with Queue(any_url, name) as queue:
         queue.push_many(list(range(40)))
     old, new = consumers(any_url, name), consumers(any_url, name)
@@ -877,7 +877,7 @@ def test_an_idle_checkpoint_of_version_1_is_older_than_no_other(any_url, name, c
         other.next(numbered(newest, 1), 10)
 
 
-def test_what_version_1_left_reserved_for_ever_is_told(any_url, name, consumers, caplog):
+def test_the_log_names_what_version_1_left_reserved(any_url, name, consumers, caplog):
     with Queue(any_url, name) as queue:
         queue.push_many(list(range(20)))
     old = of_version_1(any_url, name, "etl/3fa9c1", 10)

@@ -267,19 +267,28 @@ def test_an_older_checkpoint_loses_nothing(q_any, tmp_path, sink, damage):
 
 
 @pytest.mark.parametrize("how", ["two queues", "one queue as two consumers"])
-def test_two_sources_in_one_query_go_on_after_a_failure(q, how):
+@pytest.mark.parametrize("together", ["union", pytest.param("join", marks=pytest.mark.full)])
+def test_two_sources_in_one_query_go_on_after_a_failure(q, how, together):
     one, two = (
         ({"consumer": "one"}, {"consumer": "two"}) if how != "two queues" else ({}, {"queue": f"{q.name}.other"})
     )
-    both = q.stream(delivery="exactly-once", **one).union(q.stream(delivery="exactly-once", **two))
-    seen, fails = [], [True]
+    streams = [q.stream(delivery="exactly-once", maxRecordsPerTrigger="10", **own) for own in (one, two)]
+    if together == "union":
+        both = streams[0].union(streams[1]).selectExpr("array(payload) payloads")
+    else:  # every message of one with every message of the other
+        left, right = (
+            df.selectExpr("1 always", f"payload {side}") for df, side in zip(streams, ("a", "b"), strict=True)
+        )
+        both = left.join(right, "always").selectExpr("array(a, b) payloads")
+    seen, pairs, fails = set(), [], [True]
 
     def work(df, batch_id):
-        rows = [json.loads(row.payload)["n"] for row in df.collect()]
-        if fails:
+        rows = [tuple(json.loads(one)["n"] for one in row.payloads) for row in df.collect()]
+        if fails and rows:
             fails.pop()
             raise RuntimeError("planned failure")
-        seen.extend(rows)
+        pairs.extend(rows)
+        seen.update(n for row in rows for n in row)
 
     for start in (0, 20):
         q.push([{"n": n} for n in range(start, start + 10)])
@@ -289,8 +298,26 @@ def test_two_sources_in_one_query_go_on_after_a_failure(q, how):
             with pytest.raises(StreamingQueryException, match="planned failure"):
                 q.run(both, work).awaitTermination()
         drain_all(q, both, work)
-    assert sorted(seen) == list(range(40))
+    assert seen == set(range(40)) and len(pairs) == len(set(pairs)), "each once"
     assert q.sizes().total == q.sizes(two.get("queue")).total == 0
+
+
+def test_a_query_that_is_stopped_goes_on_at_once_with_other_options(q, out):
+    """Each start meets the process of the one before, which is about to end."""
+    q.push([{"n": n} for n in range(100)])
+    options = [
+        {"delivery": "exactly-once", "maxRecordsPerTrigger": "10"},
+        {"delivery": "exactly-once", "maxRecordsPerTrigger": "7", "numPartitions": "2"},
+        {"delivery": "at-least-once", "maxRecordsPerTrigger": "10"},
+        {"delivery": "exactly-once", "minPartitions": "3", "maxRecordsPerTrigger": "50"},
+    ]
+    for number, one in enumerate(options):
+        query = to_queue(q, q.stream(**one).select("payload"), out, {"processingTime": "0 seconds"})
+        until(lambda: query.exception() or q.sizes(out).total > 10 * number)  # noqa: B023
+        assert query.exception() is None
+        stopped(query)
+    run_to_queue(q, out, source={"delivery": "exactly-once"})
+    assert sorted(one["n"] for one in payloads(q.url, out)) == list(range(100))
 
 
 def drain_all(q, df, work):

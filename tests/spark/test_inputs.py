@@ -17,6 +17,7 @@ from spark_queue.spark.queries import drain
 from spark_queue.spark.schema import joiner, read_schema
 from spark_queue.spark.share import side_by_side
 from spark_queue.store.conformance_waiting import until
+from spark_queue.store.facts import about
 from spark_queue.store.owner import revoke
 from tests.spark.conftest import SPARK
 from tests.spark.test_consumer import DROPPED, brisk, renewed, renewing  # noqa: F401
@@ -295,7 +296,7 @@ def test_a_commit_that_a_crash_has_cut_short_is_completed(world, monkeypatch):
     old, new = (world.reader(delivery="exactly-once") for _ in range(2))
     end = old.next(old.initial, 20)
     old.plan(old.initial, end)
-    monkeypatch.setattr(old._members["b"], "commit", lambda end: 1 / 0)
+    monkeypatch.setattr(old._members["b"], "remove", lambda end: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         old.next(end, 20)
     old.close()
@@ -456,6 +457,52 @@ def test_an_older_checkpoint_is_refused_by_whichever_queue_went_on(world, combin
         new.plan(offsets[0], offsets[1])
     assert world.sizes() == before
     assert new.next(offsets[3], 10) == offsets[3]
+
+
+@pytest.mark.parametrize("combine", ["zip", "alts"])
+@pytest.mark.parametrize("batch", ["has ended", "comes again"])
+def test_the_calls_of_older_versions_of_spark(world, combine, batch):
+    """They ask for the partitions of nothing first, and for the next batch without a start; and then back."""
+    for binding in "ab":
+        world.push(binding, range(30))
+    first, second, third = (world.reader(combine=combine, delivery="exactly-once") for _ in range(3))
+    begin = first.initial
+    one = first.next(begin, 10)
+    seen = world.rows(first, first.plan(begin, one))
+    world.gone(one)
+    assert second.plan(one, one) == []
+    if batch == "comes again":
+        assert world.rows(second, second.plan(begin, one)) == seen
+    two = second.next(second.planned, 10)
+    second.commit(one)
+    seen += world.rows(second, second.plan(one, two))
+    world.gone(two)
+    start = two
+    while (end := third.next(start, 10)) != start:
+        seen += world.rows(third, third.plan(start, end))
+        start = end
+    expected = same(range(30)) if combine == "zip" else [{one: n} for one in "ab" for n in range(30)]
+    assert seen == expected
+    assert world.sizes() == {"a": (0, 0), "b": (0, 0)}
+
+
+def test_no_queue_loses_a_message_if_one_refuses_the_checkpoint(world):
+    """As if the database of the second queue went on, and that of the first one was restored from a backup."""
+    world.push("a", range(20))
+    world.push("b", range(20))
+    old, new = (world.reader(delivery="exactly-once") for _ in range(2))
+    first = old.next(old.initial, 10)
+    old.plan(old.initial, first)
+    world.gone(first)
+    ns, queue = world.queues["b"]
+    with open_store(world.urls[ns]) as store:
+        key = about(queue, "consumer", first["consumer"])
+        note = store.note(key)
+        assert note is not None
+        store.set_note(key, note.value | {"started": [2, 1]}, note.version)
+    with pytest.raises(CheckpointError, match=r"ends with batch 1\.1, but batch 2\.1 was started since"):
+        new.next(first, 10)
+    assert world.sizes() == {"a": (10, 10), "b": (10, 10)}
 
 
 @pytest.mark.parametrize("late", ["a", "b"])
