@@ -195,8 +195,9 @@ class Inputs:
         self._check(start)
         self._check(end)
         self._planned = end
+        nothing = Rows(delivery_of(end), {})
         if end["seq"] == start["seq"]:
-            return []
+            return [] if end["seq"] else [nothing]  # see `Consumer.plan`
         begin, until = views(start), views(end)
         chosen = [binding for binding, parts in end.get("rows", {}).items() if sum(parts)]
         for binding, member in self._members.items():
@@ -205,7 +206,7 @@ class Inputs:
         if self._only:
             return [Rows(delivery_of(end), {binding: [one]}) for binding in chosen for one in shares[binding]]
         if not all(shares.values()) or (self._reserved != end and not self._whole(until, chosen)):
-            return []
+            return [nothing]
         lies = {binding: self._members[binding].lies(until[binding]) for binding in chosen}
         return cut(delivery_of(end), lies, self._options.min_partitions or 1)
 
