@@ -20,7 +20,7 @@ from spark_queue.options import EXACTLY_ONCE, QueueOptions
 from spark_queue.spark.consumer import Consumer
 from spark_queue.spark.delivery import planned_as
 from spark_queue.spark.log_input import LogInput
-from spark_queue.spark.offsets import READ, VERSION, Offset, delivery_of, tag_of
+from spark_queue.spark.offsets import READ, VERSION, Offset, delivery_of
 from spark_queue.spark.share import Rows, Share
 from spark_queue.spark.waiting import Waiting
 from spark_queue.store.base import spread
@@ -227,10 +227,12 @@ class Inputs:
         told = ", ".join(f"{rows - gone[binding]} of {rows} of {until[binding]['queue']}" for binding in chosen)
         if self._options.delivery == EXACTLY_ONCE:
             raise FencedError(
-                f"batch {tag}: only {told} messages are still reserved, the others were released. Messages of "
-                "several inputs belong together, so the batch cannot be repeated. To let all of them come again, "
-                "in other batches, release the rest: "
-                + "; ".join(f"spark-queue release URL {until[b]['queue']} {tag_of(until[b])}" for b in left),
+                f"batch {tag}: only {told} messages are still reserved, the others were released, or removed since "
+                "the batch was written. Messages of several inputs belong together, so the batch cannot be repeated. "
+                "Settle what is left, then start the query again: "
+                + "; ".join(
+                    f"spark-queue recover URL {until[b]['queue']} {until[b]['consumer']} --sink URL" for b in left
+                ),
                 tag=tag,
             )
         for binding in left:
