@@ -46,7 +46,7 @@ from tests.protocol.state import (
 
 def moves(state: State, world: World, rules: Rules) -> Iterator[tuple[Step, State]]:
     """Yield all steps that can be taken, and the states to which they lead."""
-    yield from outside(state, world)
+    yield from outside(state, world, rules)
     for place, driver in enumerate(state.drivers):
         name = f"driver {place + 1}"
         if driver is None:
@@ -150,7 +150,7 @@ def _ask(state: State, place: int, driver: Driver, world: World, rules: Rules) -
     after = _next(driver, world, "claim" if start.initial or world.foreign else "commit")
     if after.step == "commit":
         after = after._replace(queue=start.queues()[0])
-    fits = f"asks for the newest offset, and the checkpoint fits{of_queue(queue)}"
+    fits = f"asks for the newest offset{of_queue(queue)}, and the checkpoint fits"
     yield fits, state.with_driver(place, after)
 
 

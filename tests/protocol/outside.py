@@ -25,7 +25,7 @@ from tests.protocol.state import (
 )  # fmt: skip
 
 
-def outside(state: State, world: World) -> Iterator[tuple[Step, State]]:
+def outside(state: State, world: World, rules: Rules) -> Iterator[tuple[Step, State]]:
     disk, copy, messages = state.disk, state.copy, state.messages
     later = next((n for n, where in enumerate(messages) if where == LATER), None)
     if later is not None:
@@ -56,8 +56,11 @@ def outside(state: State, world: World) -> Iterator[tuple[Step, State]]:
         if not any(one.epoch == epoch for one in (*disk.offsets, *(copy.offsets if copy else ()))):
             for queue in range(world.queues):
                 yield from _recovered(state, epoch, queue)
-    if world.combine == "zip" and len(disk.offsets) - 1 > disk.finished and not any(state.drivers):
-        yield from _released(state)
+    if world.combine == "zip" and len(disk.offsets) - 1 > disk.finished:
+        end = disk.offsets[-1]
+        if len(state.held(*end.tags)) < len(end.rows):  # they belong together: the query is refused
+            for queue in range(world.queues):
+                yield from _recovered(state, end.epoch, queue, settled=rules.settled)
     for key in {one.key for one in state.stages if state.names(one)}:
         yield Step("operator", f"completes the sink of query {key}"), published(state, key, Rules())
     if state.has("aged"):
@@ -76,8 +79,8 @@ def outside(state: State, world: World) -> Iterator[tuple[Step, State]]:
                 yield Step("server", "loses the last publish", True), after.less("failovers")
 
 
-def _recovered(state: State, epoch: int, queue: int) -> Iterator[tuple[Step, State]]:
-    """Recover an abandoned epoch: commit the messages that its query has written, release the others."""
+def _recovered(state: State, epoch: int, queue: int, *, settled: bool = True) -> Iterator[tuple[Step, State]]:
+    """Recover an epoch that nobody runs: commit the messages that its query has written, release the others."""
     tags = [one.tag for one in state.messages if isinstance(one, Held)]
     held = state.held(*(tag for tag in tags if (tag.epoch, tag.queue) == (epoch, queue)))
     note = state.note(epoch, queue)
@@ -85,20 +88,10 @@ def _recovered(state: State, epoch: int, queue: int) -> Iterator[tuple[Step, Sta
         return
     changed: dict[int, Where] = dict.fromkeys(held, FREE)
     for query, bound in enumerate(state.bound):
-        if bound[queue] == epoch and note.started:
+        if bound[queue] == epoch and note.started and settled:
             started = set(state.held(note.started))
             changed |= dict.fromkeys(started & state.ledgers[query].rows, GONE)
     yield Step("operator", f"recovers epoch {epoch}{of_queue(queue)}"), state.put(changed)
-
-
-def _released(state: State) -> Iterator[tuple[Step, State]]:
-    """Release what is left of a batch of several queues: messages that belong together, some of which are gone."""
-    end = state.disk.offsets[-1]
-    left = {queue: state.held(end.tags[queue]) for queue in end.queues()}
-    if sum(map(len, left.values())) < len(end.rows):
-        for queue, held in left.items():
-            if held:
-                yield Step("operator", f"releases {end.tags[queue]}"), state.put(dict.fromkeys(held, FREE))
 
 
 def _renews(driver: Driver, tag: Tag) -> bool:

@@ -105,6 +105,7 @@ WITHOUT = {
     "every": (World(queues=2, crashes=1), "FALSE ALARM"),
     "all_bound": (World(queues=2, sink="files", crashes=1, cuts=1), "LOST"),
     "empty_bound": (World(empty=True, sink="files", crashes=1, cuts=1), "LOST"),
+    "settled": (World(messages=3, queues=2, combine="zip", crashes=1, copies=1), "DOUBLED"),
     "late": (World(crashes=1), "LOST"),
     "decide": (World(crashes=1), "DOUBLED"),
     "leave": (World(crashes=1), "DOUBLED"),
