@@ -20,7 +20,7 @@ from spark_queue.options import EXACTLY_ONCE, QueueOptions
 from spark_queue.spark.consumer import Consumer
 from spark_queue.spark.delivery import planned_as
 from spark_queue.spark.log_input import LogInput
-from spark_queue.spark.offsets import READ, VERSION, Offset, delivery_of, tag_of
+from spark_queue.spark.offsets import READ, VERSION, Offset, delivery_of
 from spark_queue.spark.share import Rows, Share
 from spark_queue.spark.waiting import Waiting
 from spark_queue.store.base import spread
@@ -195,8 +195,9 @@ class Inputs:
         self._check(start)
         self._check(end)
         self._planned = end
+        nothing = Rows(delivery_of(end), {})
         if end["seq"] == start["seq"]:
-            return []
+            return [] if end["seq"] else [nothing]  # see `Consumer.plan`
         until = views(end)
         chosen = [binding for binding, parts in end.get("rows", {}).items() if sum(parts)]
         for binding, member in self._members.items():
@@ -205,7 +206,7 @@ class Inputs:
         if self._only:
             return [Rows(delivery_of(end), {binding: [one]}) for binding in chosen for one in shares[binding]]
         if not all(shares.values()) or (self._reserved != end and not self._whole(until, chosen)):
-            return []
+            return [nothing]
         lies = {binding: self._members[binding].lies(until[binding]) for binding in chosen}
         return cut(delivery_of(end), lies, self._options.min_partitions or 1)
 
@@ -226,10 +227,12 @@ class Inputs:
         held = ", ".join(f"{rows - gone[binding]} of {rows} of {until[binding]['queue']}" for binding in chosen)
         if self._options.delivery == EXACTLY_ONCE:
             raise FencedError(
-                f"batch {tag}: only {held} messages are still reserved, the others were released. Messages of "
-                "several inputs belong together, so the batch cannot be repeated. To let all of them come again, "
-                "in other batches, release the rest: "
-                + "; ".join(f"spark-queue release URL {until[b]['queue']} {tag_of(until[b])}" for b in left),
+                f"batch {tag}: only {held} messages are still reserved, the others were released, or removed since "
+                "the batch was written. Messages of several inputs belong together, so the batch cannot be repeated. "
+                "Settle what is left, then start the query again: "
+                + "; ".join(
+                    f"spark-queue recover URL {until[b]['queue']} {until[b]['consumer']} --sink URL" for b in left
+                ),
                 tag=tag,
             )
         for binding in left:

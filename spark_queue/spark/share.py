@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from spark_queue.errors import FencedError
+from spark_queue.inputs import QUEUE
 from spark_queue.options import AT_LEAST_ONCE, EXACTLY_ONCE, QueueOptions
 from spark_queue.store import open_store
 from spark_queue.store.base import Store
@@ -42,7 +43,10 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of several inputs: of each, by binding, messages one after the other. `delivery`: consumer and batch."""
+    """Rows of several inputs: of each, by binding, messages one after the other. `delivery`: consumer and batch.
+
+    Of some inputs, or of all, a batch may have none.
+    """
 
     delivery: str
     of: Mapping[str, Sequence[Share]]
@@ -78,7 +82,28 @@ def side_by_side(options: QueueOptions, share: Rows) -> Iterator[dict[str, pa.Re
     def flow(one: QueueOptions, shares: Sequence[Share]) -> Iterator[pa.RecordBatch]:
         return chain.from_iterable(fetched(one, share) for share in shares)
 
+    _bind_others(options, share)
+    if not share.of:
+        return iter(())
     return aligned({binding: flow(options.of(binding), shares) for binding, shares in share.of.items()})
+
+
+def _bind_others(options: QueueOptions, share: Rows) -> None:
+    """Note which query reads the inputs of which this batch has no messages: a later one may have theirs alone."""
+    if (query := _query()) is None:
+        return
+    reading = Reading(query, share.delivery.rpartition("/")[0])
+    for binding, one in (options.inputs or {}).items():
+        if binding not in share.of and one.mode == QUEUE:
+            alone = options.of(binding)
+            with open_store(alone.url, patience=alone.retry_timeout / 1000) as store:
+                bind(store, one.queue, alone.consumer, reading)
+
+
+def _query() -> str | None:
+    """The query of which this is a task, if it is one."""
+    task = TaskContext.get()
+    return task.getLocalProperty("sql.streaming.queryId") if task else None
 
 
 def aligned(flows: Mapping[str, Iterator[pa.RecordBatch]]) -> Iterator[dict[str, pa.RecordBatch]]:

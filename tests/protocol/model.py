@@ -1,242 +1,253 @@
 """The protocol of exactly-once as a transition system: a state, and the steps that lead from it.
 
-One query reads a queue and writes to a sink. It has a checkpoint, and up to three driver processes at a time. A
-process stands still while others take steps. Another consumer takes messages of the queue, too. A step is what a
-database or a file system does at once: a statement, a script, a compare-and-set, a new file.
+One query reads a queue, or several in one `load()`, and writes to a sink. It has a checkpoint, and up to three driver
+processes at a time. A process stands still while others take steps. Another consumer takes messages of the queue,
+too. A step is what a database or a file system does at once: a statement, a script, a compare-and-set, a new file.
+Here is what a process does; `sink` has its steps at the sink, `outside` has what happens around it.
 
 `breach` says what the protocol promises. Each rule that it needs for that is a flag of `Rules`. So a search can leave
 one out, and show what goes wrong then: a check that never fails proves nothing.
+
+The model does not have: `delivery=at-most-once`; batches that fail and are isolated, dead letters and settled
+messages; `mode=log`; a claim of several queues that is cut off in the middle of one, or made ahead; three queues;
+two `load()`s in one query; several sinks or partitions of one batch (a tag is held, renewed and removed as a whole);
+a database that goes back in time; checkpoints and notes of version 1; processes that end in good order, and give back
+what they have reserved ahead; and Spark's own `commit`, which repeats what is committed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
 
+from tests.protocol import sink
+from tests.protocol.outside import outside
 from tests.protocol.rules import Rules
 from tests.protocol.state import (
     ELSEWHERE,
+    FENCED,
     FREE,
     GONE,
     LATER,
-    Disk,
+    REFUSED,
     Driver,
     Held,
-    Ledger,
+    Moves,
     Note,
     Offset,
-    Stage,
     State,
+    Step,
     Tag,
     Where,
     World,
+    beginning,
+    of_queue,
 )  # fmt: skip
-
-
-class Step(NamedTuple):
-    """What happens: who does what. `fault`: it need not happen for messages to arrive."""
-
-    actor: str
-    action: str
-    fault: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.actor}: {self.action}"
-
-
-#: Steps after which a process has refused to go on: with a checkpoint that does not fit, and without its consumer.
-REFUSED, FENCED = "is refused", "is fenced"
 
 
 def moves(state: State, world: World, rules: Rules) -> Iterator[tuple[Step, State]]:
     """Yield all steps that can be taken, and the states to which they lead."""
-    yield from _outside(state, world)
+    yield from outside(state, world, rules)
     for place, driver in enumerate(state.drivers):
         name = f"driver {place + 1}"
         if driver is None:
             if place == state.drivers.index(None):  # they are alike
-                yield Step(name, "starts"), state.with_driver(place, _started(state))
+                yield Step(name, "starts"), state.with_driver(place, _started(state, world))
             continue
         if state.has("crashes"):
             yield Step(name, "crashes", True), state.with_driver(place, None).less("crashes")
-        if not state.owns(driver) and driver.step not in ("own", "start"):
+        if not state.owns(driver) and not driver.ended:
             yield Step(name, "ends, since it was taken over"), state.with_driver(place, None)
         for action, after in STEPS[driver.step](state, place, driver, world, rules):
             yield Step(name, action), after
         if world.ahead and driver.step in BUSY:
-            tag = driver.end.tag._replace(seq=driver.end.tag.seq + 1, by=driver.by)
-            free = [] if state.held(tag) else state.claimable()[: world.most]
+            tag = driver.end.tags[0]._replace(seq=driver.end.seq + 1, by=driver.by[0])
+            free = [] if state.held(tag) else state.claimable(0)[: world.most]
             if free:
                 yield Step(name, f"claims {tag} ahead"), state.put(dict.fromkeys(free, Held(tag, "ends")))
 
 
-# --- what happens around the query ----------------------------------------------------------------------------------
+def _next(driver: Driver, world: World, then: str, among: Sequence[int] = ()) -> Driver:
+    """Return the process before this step in its next queue, or behind the last one, before the step `then`.
+
+    `among`: the queues that have it. A process becomes the owner in a queue when it first comes there.
+    """
+    for queue in among or range(world.queues):
+        if queue > driver.queue:
+            return driver._replace(step=driver.step if queue < len(driver.by) else "own", queue=queue)
+    return driver._replace(step=then, queue=0)
 
 
-def _outside(state: State, world: World) -> Iterator[tuple[Step, State]]:
-    disk, copy, messages = state.disk, state.copy, state.messages
-    later = next((n for n, where in enumerate(messages) if where == LATER), None)
-    if later is not None:
-        yield Step("producer", "pushes"), state.put({later: FREE})
-    if (taken := state.claimable()[:1]) and state.has("takers"):
-        yield Step("other", "takes a message", True), state.put({taken[0]: ELSEWHERE}).less("takers")
-        yield Step("other", "gives a message back", True), state.put({taken[0]: FREE}).less("takers")
-    for tag in sorted({one.tag for one in messages if isinstance(one, Held) and one.lease == "ends"}):
-        ended = state.put({n: Held(tag, "ended") for n in state.held(tag)})
-        if not any(one and _renews(one, tag) for one in state.drivers):
-            yield Step("time", f"ends the lease of {tag}"), ended
-        elif state.has("ends"):
-            yield Step("time", f"ends the lease of {tag}", True), ended.less("ends")
-    if world.copies and copy is None and disk.offsets:
-        yield Step("operator", "copies the checkpoint", True), state._replace(copy=disk)
-    if state.has("copies") and copy not in (None, disk):
-        yield Step("operator", "restores the copy", True), state._replace(disk=copy).less("copies")
-    if state.has("cuts") and disk.offsets and not any(state.drivers):
-        cut = Disk(disk.query, disk.offsets[:-1], min(disk.finished, len(disk.offsets) - 2))
-        yield Step("operator", "loses the end of the checkpoint", True), state._replace(disk=cut).less("cuts")
-    if state.has("fresh") and not any(state.drivers) and disk.offsets:
-        bound, ledgers = (*state.bound, -1), (*state.ledgers, Ledger())
-        new = state._replace(disk=Disk(len(state.bound)), bound=bound, ledgers=ledgers).less("fresh")
-        yield Step("operator", "begins a new checkpoint", True), new
-    for epoch in range(len(state.notes) if disk.query else 0):  # if the operator has given one up
-        if not any(one.tag.epoch == epoch for one in (*disk.offsets, *(copy.offsets if copy else ()))):
-            yield from _recovered(state, epoch)
-    for key in {one.key for one in state.stages if state.names(one)}:
-        yield Step("operator", f"completes the sink of query {key}"), _published(state, key, Rules())
-    if state.has("aged"):
-        for epoch, note in enumerate(state.notes):
-            if note and not any(one and one.end.tag.epoch == epoch for one in state.drivers):
-                aged = state.with_note(epoch, None).less("aged")
-                yield Step("time", f"removes the note of epoch {epoch}", True), aged
-    if state.has("failovers"):
-        for key, ledger in enumerate(state.ledgers):
-            lost = Stage(key, ledger.batch, ledger.attempt, ledger.rows)
-            # Of a server that fails, only what it wrote last is lost.
-            last = not any(one.key == key and one.batch > ledger.batch for one in state.stages)
-            if last and ledger.rows and lost not in state.stages and all(state.visible[row] for row in ledger.rows):
-                visible = tuple(n - (row in ledger.rows) for row, n in enumerate(state.visible))
-                after = state._replace(stages=state.stages | {lost}, visible=visible)
-                yield Step("server", "loses the last publish", True), after.less("failovers")
+# --- becoming the owner ---------------------------------------------------------------------------------------------
 
 
-def _recovered(state: State, epoch: int) -> Iterator[tuple[Step, State]]:
-    """Recover an abandoned epoch: commit the messages that its query has written, release the others."""
-    held = {n for n, one in enumerate(state.messages) if isinstance(one, Held) and one.tag.epoch == epoch}
-    note = state.notes[epoch]
-    if not held or any(one and one.end.tag.epoch == epoch for one in state.drivers) or note is None:
-        return
-    changed: dict[int, Where] = dict.fromkeys(held, FREE)
-    for query, bound in enumerate(state.bound):
-        if bound == epoch and note.started:
-            started = set(state.held(note.started))
-            changed |= dict.fromkeys(started & state.ledgers[query].rows, GONE)
-    yield Step("operator", f"recovers epoch {epoch}"), state.put(changed)
-
-
-def _renews(driver: Driver, tag: Tag) -> bool:
-    """Whether a process renews this lease while it lives."""
-    own = (driver.end.tag.epoch, driver.by) == (tag.epoch, tag.by)
-    return own or (driver.step != "own" and driver.end.tag == tag)
-
-
-# --- the source -----------------------------------------------------------------------------------------------------
-
-Moves = Iterator[tuple[str, State]]
-
-
-def _started(state: State) -> Driver:
+def _started(state: State, world: World) -> Driver:
     """A process that has just read the checkpoint."""
     disk, last = state.disk, len(state.disk.offsets) - 1
-    new = Offset(Tag(len(state.notes), 0, 0))  # a fresh epoch, which counts where the checkpoint has no offset yet
+    # A fresh epoch counts where the checkpoint has no offset yet.
+    new = beginning(len(state.notes), world.queues)
     if last == disk.finished:
         start = disk.offsets[-1] if disk.offsets else new
         return Driver("own", disk.query, last + 1, start, start)
     end = disk.offsets[-1]
-    start = disk.offsets[-2] if last else Offset(Tag(end.tag.epoch, 0, 0))
+    start = disk.offsets[-2] if last else beginning(end.epoch, world.queues)
     return Driver("own", disk.query, last, start, end)
 
 
 def _own(state: State, place: int, driver: Driver, world: World, rules: Rules) -> Moves:
-    epoch = driver.end.tag.epoch
-    again = driver.end != driver.start
-    after = driver._replace(step="plan" if again else "ask")
+    """What names an offset of the checkpoint first: with old calls, `partitions(end, end)`, which does no more."""
+    epoch, queue, end = driver.epoch, driver.queue, driver.end
+    logged = end in state.disk.offsets[driver.batch :]  # a first batch without messages is, and leads nowhere
+    again = end != driver.start or logged
+    after = driver._replace(step="plan" if again else "ask", planned=end if world.old_calls else None)
     if world.foreign:
         yield "reads the checkpoint", state.with_driver(place, after)
         return
-    if epoch == len(state.notes):  # a new checkpoint
-        yield "becomes the first owner", state.with_note(epoch, Note(1)).with_driver(place, after._replace(by=1))
+    note = state.note(epoch, queue)
+    if epoch == len(state.notes) or (queue and note is None and end.initial):  # a new checkpoint
+        owned = state.with_note(epoch, queue, Note(1)).with_driver(place, after._replace(by=(*driver.by, 1)))
+        yield f"becomes the first owner{of_queue(queue)}", owned
         return
     if epoch > len(state.notes):  # somebody else has begun an epoch since: it begins another
         return
-    note = state.notes[epoch]
-    if note is None and rules.absent and not driver.end.initial:
+    if note is None and rules.absent and not end.initial:
         yield REFUSED + ": the consumer is unknown", state.with_driver(place, None)
         return
-    if note is not None and driver.start.initial and driver.end.initial:  # two began at once: each has its own epoch
-        own = Offset(Tag(len(state.notes), 0, 0))
-        yield "begins another epoch", state.with_driver(place, driver._replace(start=own, end=own))
+    if note is not None and end.initial and end not in state.disk.offsets:  # two began at once: each its own
+        new = beginning(len(state.notes), world.queues)
+        yield "begins another epoch", state.with_driver(place, driver._replace(start=new, end=new))
         return
-    living = note and any(one and one.end.tag.epoch == epoch and one.by == note.owner for one in state.drivers)
+    if note is not None and rules.floor and end.tags[queue].before(note.started):
+        yield REFUSED + ": the checkpoint is an older one", state.with_driver(place, None)
+        return
+    living = note and state.runs(epoch, queue, note.owner)
     if living and not state.has("takeovers"):
         return  # it waits
-    by = 1 if note is None else state.unused(epoch)
-    owned = state.with_note(epoch, (note or Note(0))._replace(owner=by)).with_driver(place, after._replace(by=by))
-    yield ("takes over" if living else "becomes the owner"), owned.less("takeovers") if living else owned
+    by = 1 if note is None else state.unused(epoch, queue)
+    owned = state.with_note(epoch, queue, (note or Note(0))._replace(owner=by))
+    owned = owned.with_driver(place, after._replace(by=(*driver.by, by)))
+    done = ("takes over" if living else "becomes the owner") + of_queue(queue)
+    yield done, owned.less("takeovers") if living else owned
+
+
+# --- asking for the newest offset -----------------------------------------------------------------------------------
+
+
+def _begin(driver: Driver) -> Offset:
+    """Where `latestOffset` begins: Spark 4.0 and 4.1 do not say."""
+    return driver.start if driver.planned is None else driver.planned
 
 
 def _ask(state: State, place: int, driver: Driver, world: World, rules: Rules) -> Moves:
-    """`latestOffset(start)`: first, whether the checkpoint is the newest."""
-    start = driver.start
+    """`latestOffset(start)`: first, whether the checkpoint is the newest, in all queues."""
+    start, queue = _begin(driver), driver.queue
     if not world.foreign and rules.floor and not start.initial:
-        note = state.notes[start.tag.epoch]
-        if note is None or note.started != start.tag:
+        note = state.note(start.epoch, queue)
+        if note is None or note.started != start.tags[queue]:
             yield REFUSED + ": the checkpoint is an older one", state.with_driver(place, None)
             return
-    after = driver._replace(step="claim" if start.initial or world.foreign else "commit")
-    yield "asks for the newest offset, and the checkpoint fits", state.with_driver(place, after)
+    if world.old_calls and not start.initial and not queue:
+        yield "ends its run", state.with_driver(place, driver._replace(step="drain"))
+    after = _next(driver, world, "claim" if start.initial or world.foreign else "commit")
+    if after.step == "commit":
+        after = after._replace(queue=start.queues()[0])
+    fits = f"asks for the newest offset{of_queue(queue)}, and the checkpoint fits"
+    yield fits, state.with_driver(place, after)
 
 
 def _commit(state: State, place: int, driver: Driver, world: World, rules: Rules) -> Moves:
-    tag = driver.start.tag
+    start = _begin(driver)
+    tag = start.tags[driver.queue]
     gone = dict.fromkeys(state.held(tag), GONE)
     if not rules.tagged:  # by id, even if another process holds the message
-        gone |= {n: GONE for n in driver.start.rows if state.messages[n] != ELSEWHERE}
-    yield f"commits {tag}", state.put(gone).with_driver(place, driver._replace(step="claim"))
+        gone |= {n: GONE for n in start.rows if state.messages[n] != ELSEWHERE}
+    yield f"commits {tag}", state.put(gone).with_driver(place, _next(driver, world, "claim", start.queues()))
+
+
+def _drain(state: State, place: int, driver: Driver, world: World, rules: Rules) -> Moves:
+    """After a run with old calls: `drain(query)` commits the last batch, or the next start does."""
+    queues = driver.start.queues()
+    tag = driver.start.tags[max(driver.queue, queues[0])]
+    after = _next(driver, world, "", queues)
+    drained = state.put(dict.fromkeys(state.held(tag), GONE)).with_driver(place, after if after.step else None)
+    yield f"drains {tag}", drained
+    yield "is not drained", state.with_driver(place, None)
 
 
 def _claim(state: State, place: int, driver: Driver, world: World, rules: Rules) -> Moves:
-    start = driver.start
+    start, queue = _begin(driver), driver.queue
     if world.foreign:
         there = sum(where != LATER for where in state.messages)
-        end = Offset(Tag(0, min(there, start.tag.seq + world.most), 0))
+        end = Offset((Tag(0, min(there, start.seq + world.most), 0),))
         if end == start:
             return
         yield "finds messages", state.with_driver(place, driver._replace(step="log", end=end, fresh=True))
         return
-    tag = Tag(start.tag.epoch, start.tag.seq + 1, driver.by if rules.by else 0)
-    held = state.held(tag)
-    if not driver.tidied and (given := [n for n, one in enumerate(state.messages) if _left(one, driver, rules)]):
-        tidied = state.put(dict.fromkeys(given, FREE)).with_driver(place, driver._replace(tidied=True))
+    free_of = [state.claimable(one, everything=not rules.leased) for one in range(world.queues)]
+    if world.combine == "alts" and world.queues > 1:  # the first that has some
+        queue = next((one for one, free in enumerate(free_of) if free), 0)
+    tags = tuple(Tag(start.epoch, start.seq + 1, by if rules.by else 0, one) for one, by in enumerate(driver.by))
+    tag, held = tags[queue], state.held(*tags) if world.combine == "alts" else state.held(tags[queue])
+    if not driver.tidied and (left := [n for n, one in enumerate(state.messages) if _left(one, driver, rules)]):
+        given = [n for n in left if n % world.queues == left[0] % world.queues]
+        tidied = state.put(dict.fromkeys(given, FREE)).with_driver(place, driver._replace(tidied=given == left))
         yield "gives back what was not started", tidied
-    free = [] if held and not driver.fresh else state.claimable(everything=not rules.leased)
+    if world.empty and not driver.batch and not any(free_of):
+        yield "finds nothing, and Spark begins", state.with_driver(place, driver._replace(step="log"))
+    if world.combine == "zip":
+        if queue or all(free_of):
+            yield from _claim_of_each(state, place, driver, world, tags, free_of[queue])
+        return
+    free = [] if held and not driver.fresh else free_of[queue]
     room = world.most - len(held) if world.cut or not held else 0
     took = free[: min(room, 1) if world.cut else room]
-    lease = "ends" if rules.short or not world.endless else "never"
-    after = state.put({n: Held(tag, lease) for n in took})
+    after = state.put({n: Held(tag, _lease(world, rules)) for n in took})
     if took and world.cut and len(held) + len(took) < world.most and len(free) > 1:
         yield f"claims a part of {tag}", after.with_driver(place, driver._replace(fresh=True, tidied=True))
         return
-    end = Offset(tag, frozenset((*held, *took)))
+    end = Offset(tags, frozenset((*held, *took)))
     if end.rows:
         claimed = driver._replace(step="log", end=end, fresh=True, tidied=True)
         yield f"claims {tag}", after.with_driver(place, claimed)
 
 
+def _claim_of_each(
+    state: State, place: int, driver: Driver, world: World, tags: tuple[Tag, ...], free: list[int]
+) -> Moves:
+    """As many messages of each queue: what one gives beyond that goes back before Spark learns of the batch."""
+    queue, before = driver.queue, driver.end.rows if driver.queue else frozenset()
+    took = free[: len(before) if queue else world.most]
+    claimed = state.put({n: Held(tags[queue], "ends") for n in took})
+    end = Offset(tags, before | frozenset(took))
+    after = _next(driver._replace(end=end, fresh=True, tidied=True), world, "log")
+    if queue and len(took) < len(before):
+        after = after._replace(step="keep")
+    yield f"claims {tags[queue]}" if took else f"finds nothing{of_queue(queue)}", claimed.with_driver(place, after)
+
+
+def _keep(state: State, place: int, driver: Driver, world: World, rules: Rules) -> Moves:
+    first = sorted(n for n in driver.end.rows if not n % world.queues)
+    beyond = first[len(driver.end.rows) - len(first) :]
+    end = driver.end._replace(rows=driver.end.rows - set(beyond))
+    kept = driver._replace(step="log", end=end)
+    if not end.rows:
+        kept = driver._replace(step="claim", end=_begin(driver), fresh=False)
+    back = set(beyond) & set(state.held(driver.end.tags[0]))
+    yield "gives back what is too much", state.put(dict.fromkeys(back, FREE)).with_driver(place, kept)
+
+
+def _lease(world: World, rules: Rules) -> str:
+    return "ends" if rules.short or not world.endless else "never"
+
+
 def _left(where: Where, driver: Driver, rules: Rules) -> bool:
     """Whether an earlier process has reserved this message and not started it: its lease ends, but for this rule."""
-    if not isinstance(where, Held) or where.tag == driver.start.tag or where.tag.epoch != driver.start.tag.epoch:
+    start = _begin(driver)
+    if not isinstance(where, Held) or where.tag in start.tags or where.tag.epoch != start.epoch:
         return False
-    return where.tag.by != driver.by and (where.lease != "never" or not rules.strays)
+    return where.tag.by != driver.by[where.tag.queue] and (where.lease != "never" or not rules.strays)
+
+
+# --- working on a batch ---------------------------------------------------------------------------------------------
 
 
 def _log(state: State, place: int, driver: Driver, world: World, rules: Rules) -> Moves:
@@ -250,46 +261,70 @@ def _log(state: State, place: int, driver: Driver, world: World, rules: Rules) -
 
 
 def _plan(state: State, place: int, driver: Driver, world: World, rules: Rules) -> Moves:
-    """`partitions(start, end)`: the batch is started, in one compare-and-set."""
-    after = driver._replace(step="hold")
+    """`partitions(start, end)`: the batch is started, in one compare-and-set for each queue."""
     if world.foreign:
         yield f"starts batch {driver.batch}", state.with_driver(place, driver._replace(step="read"))
         return
-    tag = driver.end.tag
-    note = state.notes[tag.epoch]
-    if rules.owner and (note is None or note.owner != driver.by):
+    if driver.end.initial:
+        empty = driver._replace(step="bind" if rules.empty_bound else "read")
+        yield "plans no messages", state.with_driver(place, empty)
+        return
+    queue, tag = driver.queue, driver.end.tags[driver.queue]
+    note = state.note(tag.epoch, queue)
+    if rules.owner and (note is None or note.owner != driver.by[queue]):
         yield FENCED, state.with_driver(place, None)
         return
-    if rules.floor and note is not None:
-        known = note.started
-        if known is not None and (tag.seq < known.seq or (tag.seq == known.seq and tag != known)):
+    if rules.floor and note is not None and (rules.every or queue in driver.end.queues()):
+        if tag.before(note.started):
             yield REFUSED + ": the batch was started before", state.with_driver(place, None)
             return
-        state = state.with_note(tag.epoch, note._replace(started=tag))
+        state = state.with_note(tag.epoch, queue, note._replace(started=tag))
+    after = _next(driver, world, "hold")
+    if after.step == "hold":
+        after = after._replace(queue=driver.end.queues()[0])
+    if world.old_calls and rules.planned:
+        after = after._replace(planned=driver.end)
     yield f"starts {tag}", state.with_driver(place, after)
 
 
 def _hold(state: State, place: int, driver: Driver, world: World, rules: Rules) -> Moves:
-    tag = driver.end.tag
+    tag, queues = driver.end.tags[driver.queue], driver.end.queues()
     lease = "never" if world.endless else "ends"
-    after = state.put({n: Held(tag, lease) for n in state.held(tag)})
-    yield f"holds {tag}", after.with_driver(place, driver._replace(step="bind" if rules.bound else "read"))
+    held = state.put({n: Held(tag, lease) for n in state.held(tag)})
+    whole = "whole" if world.combine == "zip" and not driver.fresh else "bind"
+    after = _next(driver, world, whole if rules.bound else "read", queues)
+    if after.step == "bind":
+        after = after._replace(queue=0 if rules.all_bound else queues[0])
+    yield f"holds {tag}", held.with_driver(place, after)
+
+
+def _whole(state: State, place: int, driver: Driver, world: World, rules: Rules) -> Moves:
+    """Of several queues, messages belong together: where some are gone, the others go back, or wait for a person."""
+    rows = set(state.held(*driver.end.tags))
+    if rows >= driver.end.rows:
+        yield "finds all of the batch", state.with_driver(place, driver._replace(step="bind"))
+    elif rows and world.endless:
+        yield FENCED + ": a part of the batch is missing", state.with_driver(place, None)
+    else:
+        empty = driver._replace(step="bind" if rules.empty_bound else "read")
+        yield "gives back what is left of the batch", state.put(dict.fromkeys(rows, FREE)).with_driver(place, empty)
 
 
 def _bind(state: State, place: int, driver: Driver, world: World, rules: Rules) -> Moves:
-    epoch, known = driver.end.tag.epoch, state.bound[driver.query]
-    if known not in (-1, epoch):
+    epoch, queue = driver.epoch, driver.queue
+    if state.bound[driver.query][queue] not in (-1, epoch):
         yield REFUSED + ": the query reads another epoch", state.with_driver(place, None)
         return
-    bound = (*state.bound[: driver.query], epoch, *state.bound[driver.query + 1 :])
-    yield "binds the query", state._replace(bound=bound).with_driver(place, driver._replace(step="read"))
+    after = _next(driver, world, "read", () if rules.all_bound else driver.end.queues())
+    bound = state.bind(driver.query, queue, epoch).with_driver(place, after)
+    yield f"binds the query{of_queue(queue)}", bound
 
 
 def _read(state: State, place: int, driver: Driver, world: World, rules: Rules) -> Moves:
     if world.foreign:
-        rows = frozenset(range(driver.start.tag.seq, driver.end.tag.seq))
+        rows = frozenset(range(driver.start.seq, driver.end.seq))
     else:
-        rows = frozenset(state.held(driver.end.tag))
+        rows = frozenset(state.held(*driver.end.tags))
         if driver.fresh and rows != driver.end.rows:
             yield FENCED + ": rows are missing", state.with_driver(place, None)
             return
@@ -299,98 +334,23 @@ def _read(state: State, place: int, driver: Driver, world: World, rules: Rules) 
     yield f"reads batch {driver.batch}", state.with_driver(place, after)
 
 
-# --- the sink -------------------------------------------------------------------------------------------------------
-
-
-def _write(state: State, place: int, driver: Driver, world: World, rules: Rules) -> Moves:
-    """Files go by the number of a batch: one that is there is not written again."""
-    ledger = state.ledgers[driver.query]
-    if driver.batch > ledger.batch:
-        state = state.show(driver.rows).decide(driver, 0)
-    yield f"writes batch {driver.batch}", state.with_driver(place, driver._replace(step="finish"))
-
-
-def _stage(state: State, place: int, driver: Driver, world: World, rules: Rules) -> Moves:
-    ledger = state.ledgers[driver.query]
-    if driver.batch < ledger.batch or driver.batch > ledger.batch + 1:
-        yield REFUSED + ": the sink is at another batch", state.with_driver(place, None)
-    elif driver.batch == ledger.batch:
-        fits = driver.rows <= ledger.rows if rules.subset else driver.rows == ledger.rows
-        if rules.rows and not fits:
-            yield REFUSED + ": rows were never written", state.with_driver(place, None)
-        else:
-            yield "skips what is written", state.with_driver(place, driver._replace(step="publish"))
-    else:
-        used = {one.attempt for one in state.stages if (one.key, one.batch) == (driver.query, driver.batch)}
-        used |= {one.attempt for one in state.drivers if one and one.batch == driver.batch}
-        attempt = next(n for n in range(9) if n not in used)
-        stage = Stage(driver.query, driver.batch, attempt, driver.rows)
-        staged = driver._replace(step="complete", attempt=attempt)
-        yield f"stages batch {driver.batch}", state._replace(stages=state.stages | {stage}).with_driver(place, staged)
-
-
-def _published(state: State, key: int, rules: Rules) -> State:
-    """What the ledger names becomes visible, and leaves its stage."""
-    for one in [one for one in state.stages if one.key == key and state.names(one)]:
-        state = (state._replace(stages=state.stages - {one}) if rules.leave else state).show(one.rows)
-    return state
-
-
-def _complete(state: State, place: int, driver: Driver, world: World, rules: Rules) -> Moves:
-    after = _published(state, driver.query, rules) if rules.complete else state
-    step = "decide" if rules.decide else "publish"
-    yield "publishes what was decided before", after.with_driver(place, driver._replace(step=step))
-
-
-def _decide(state: State, place: int, driver: Driver, world: World, rules: Rules) -> Moves:
-    ledger = state.ledgers[driver.query]
-    if driver.batch < ledger.batch:
-        yield REFUSED + ": the sink is at another batch", state.with_driver(place, None)
-        return
-    if driver.batch > ledger.batch:
-        stage = Stage(driver.query, driver.batch, driver.attempt, driver.rows)
-        if stage not in state.stages and rules.decide:
-            yield "fails: another process has discarded its rows", state.with_driver(place, None)
-            return
-        state = state.decide(driver, driver.attempt)
-    step = "publish" if rules.decide else "sweep"
-    yield f"decides batch {driver.batch}", state.with_driver(place, driver._replace(step=step))
-
-
-def _publish(state: State, place: int, driver: Driver, world: World, rules: Rules) -> Moves:
-    if rules.decide:
-        after = _published(state, driver.query, rules)
-    else:
-        mine = Stage(driver.query, driver.batch, driver.attempt, driver.rows)
-        there = mine in state.stages
-        after = state._replace(stages=state.stages - {mine}).show(driver.rows) if there else state
-    step = "sweep" if rules.decide else "decide"
-    yield f"publishes batch {driver.batch}", after.with_driver(place, driver._replace(step=step))
-
-
-def _sweep(state: State, place: int, driver: Driver, world: World, rules: Rules) -> Moves:
-    kept = frozenset(
-        one
-        for one in state.stages
-        if one.key != driver.query or one.batch > driver.batch or (rules.keep and state.names(one))
-    )
-    yield "discards what is left", state._replace(stages=kept).with_driver(place, driver._replace(step="finish"))
-
-
 def _finish(state: State, place: int, driver: Driver, world: World, rules: Rules) -> Moves:
-    disk = state.disk
+    disk, end = state.disk, driver.end
     if disk.query != driver.query or len(disk.offsets) <= driver.batch:
         yield "fails: the checkpoint has changed", state.with_driver(place, None)
         return
     after = state._replace(disk=disk._replace(finished=max(disk.finished, driver.batch)))
-    idle = Driver("ask", driver.query, driver.batch + 1, driver.end, driver.end, driver.by, tidied=driver.tidied)
+    idle = Driver(
+        "ask", driver.query, driver.batch + 1, end, end, driver.by, planned=driver.planned, tidied=driver.tidied
+    )
     yield f"finishes batch {driver.batch}", after.with_driver(place, idle)
 
 
 STEPS: dict[str, Callable[[State, int, Driver, World, Rules], Moves]] = {
-    "own": _own, "ask": _ask, "commit": _commit, "claim": _claim, "log": _log, "plan": _plan, "hold": _hold,
-    "bind": _bind, "read": _read, "write": _write, "stage": _stage, "complete": _complete,
-    "decide": _decide, "publish": _publish, "sweep": _sweep, "finish": _finish,
+    "own": _own, "ask": _ask, "commit": _commit, "drain": _drain, "claim": _claim, "keep": _keep, "log": _log,
+    "plan": _plan, "hold": _hold, "whole": _whole, "bind": _bind, "read": _read, "write": sink.write,
+    "stage": sink.stage, "complete": sink.complete, "decide": sink.decide, "publish": sink.publish,
+    "sweep": sink.sweep, "finish": _finish,
 }  # fmt: skip
 
 

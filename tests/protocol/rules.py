@@ -20,9 +20,14 @@ class Rules:
     rows: bool = True  # a batch that comes again may only have rows that were written
     subset: bool = True  # … and may lack some of them
     strays: bool = True  # what other processes have reserved is given back only while its lease may end
+    every: bool = True  # a batch of several queues is started in each, also where it has no messages
+    all_bound: bool = True  # … and the query reads one epoch in each
+    empty_bound: bool = True  # a batch without messages binds the query, too
+    settled: bool = True  # what is left of a batch of several queues is not released, if its sink has it
     # Left out, these are planted faults.
     late: bool = True  # messages are removed when their batch is finished, not when it is read
     decide: bool = True  # a batch is decided before it is published
     leave: bool = True  # what is published leaves its stage in the same step
     tagged: bool = True  # a commit is fenced by the tag
+    planned: bool = True  # with the calls of Spark 4.0 and 4.1, a process knows the end that was planned last
     leased: bool = True  # a claim leaves alone what another process holds

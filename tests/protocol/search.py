@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.protocol.model import REFUSED, moves
+from tests.protocol.model import moves
 from tests.protocol.rules import Rules
-from tests.protocol.state import State, World, breach, drained, initial
+from tests.protocol.state import REFUSED, State, World, breach, drained, initial
 from tests.protocol.worlds import LATER, WITHOUT, without
 
 #: What goes wrong without a rule, and the shortest way to it; one file for each rule.
@@ -59,7 +59,7 @@ def search(world: World, rules: Rules, begin: Sequence[str] = (), *, most: int =
                 waiting.append(there)
             if not step.fault:
                 into[there].append(at)
-    if not world.damaged and not world.foreign and (stuck := _stuck(states, into)) is not None:
+    if not world.damaged and not world.foreign and (stuck := _stuck(states, into, world)) is not None:
         return Found(len(states), "STUCK", [*begin, *_trace(before, stuck)])
     return Found(len(states))
 
@@ -98,9 +98,9 @@ def trace_of(rule: str) -> tuple[str, list[str]]:
     return fault, steps
 
 
-def _stuck(states: list[State], into: list[list[int]]) -> int | None:
+def _stuck(states: list[State], into: list[list[int]], world: World) -> int | None:
     """Return the first state from which no drained one can be reached without another fault."""
-    good = [drained(one) for one in states]
+    good = [drained(one, world) for one in states]
     waiting = deque(at for at, is_good in enumerate(good) if is_good)
     while waiting:
         for at in into[waiting.popleft()]:

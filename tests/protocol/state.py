@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +16,10 @@ class World:
     endless: bool = True  # a started batch is held without end (exactly-once); else under a lease
     sink: str = "queue"  # "queue": stages and a ledger; "files": goes by the number of a batch alone
     foreign: bool = False  # the source is a log of somebody else's, from which nothing is removed
+    queues: int = 1  # inputs of the query; message n lies in queue n % queues
+    combine: str = "alts"  # of several queues: "alts": a batch has messages of one; "zip": as many of each
+    empty: bool = False  # a query that finds nothing at its start has a batch without messages; of one process only
+    old_calls: bool = False  # those of Spark 4.0 and 4.1: no start for `latestOffset`, no question after a run
     drivers: int = 1
     cut: bool = False  # a claim takes one message at a time (several updates), and may be cut off
     ahead: bool = False  # the next batch is reserved while one is worked on
@@ -34,15 +39,40 @@ class World:
         return bool(self.copies or self.cuts or self.aged)
 
 
+class Step(NamedTuple):
+    """What happens: who does what. `fault`: it need not happen for messages to arrive."""
+
+    actor: str
+    action: str
+    fault: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.actor}: {self.action}"
+
+
+#: Steps after which a process has refused to go on: with a checkpoint that does not fit, and without its consumer.
+REFUSED, FENCED = "is refused", "is fenced"
+
+
 class Tag(NamedTuple):
-    """The name of a reservation."""
+    """The name of a reservation; the number of its queue is not a part of the name."""
 
     epoch: int
     seq: int
     by: int
+    queue: int = 0
 
     def __str__(self) -> str:
-        return f"{self.epoch}/{self.seq}.{self.by}"
+        return f"{self.epoch}/{self.seq}.{self.by}{of_queue(self.queue)}"
+
+    def before(self, other: Tag | None) -> bool:
+        """Return whether `other` was started later, or is another batch of that number."""
+        return other is not None and (self.seq < other.seq or (self.seq == other.seq and self != other))
+
+
+def of_queue(queue: int) -> str:
+    """Return which queue is meant, for the name of a step; the first one is not named."""
+    return f" of input {queue + 1}" if queue else ""
 
 
 class Held(NamedTuple):
@@ -59,21 +89,38 @@ Where = str | Held
 
 
 class Note(NamedTuple):
-    """What the database knows of an epoch."""
+    """What a database knows of an epoch: one note for each queue."""
 
     owner: int  # the number of the process that runs it
     started: Tag | None = None  # the batch that was started last
 
 
 class Offset(NamedTuple):
-    """A place in the source: after the batch of this tag; in a foreign source, after `seq` messages."""
+    """A place in the source: after the batch of these tags, one by queue; in a foreign source, `seq` messages."""
 
-    tag: Tag
+    tags: tuple[Tag, ...]
     rows: frozenset[int] = frozenset()
 
     @property
+    def epoch(self) -> int:
+        return self.tags[0].epoch
+
+    @property
+    def seq(self) -> int:
+        return self.tags[0].seq
+
+    @property
     def initial(self) -> bool:
-        return self.tag.seq == 0
+        return self.seq == 0
+
+    def queues(self) -> list[int]:
+        """Return the queues that have messages of the batch."""
+        return sorted({n % len(self.tags) for n in self.rows})
+
+
+def beginning(epoch: int, queues: int) -> Offset:
+    """Return the offset before the first batch of an epoch."""
+    return Offset(tuple(Tag(epoch, 0, 0, queue) for queue in range(queues)))
 
 
 class Disk(NamedTuple):
@@ -102,18 +149,29 @@ class Ledger(NamedTuple):
 
 
 class Driver(NamedTuple):
-    """A process that runs the query; `step` is the one that it takes next."""
+    """A process that runs the query; `step` is the one that it takes next, in the queue of that number."""
 
     step: str
     query: int
     batch: int
     start: Offset
     end: Offset
-    by: int = 0
+    by: tuple[int, ...] = ()  # its number in each queue, as far as it has become the owner there
+    queue: int = 0
+    planned: Offset | None = None  # with old calls: the end that `partitions` was given last
     fresh: bool = False  # whether this process has reserved `end`
     tidied: bool = False  # whether it may no longer give back what earlier ones had reserved
     rows: frozenset[int] = frozenset()
     attempt: int = -1
+
+    @property
+    def epoch(self) -> int:
+        return self.end.epoch
+
+    @property
+    def ended(self) -> bool:
+        """Whether its run is over, and nothing is left but to drain the query."""
+        return self.step == "drain"
 
 
 FAULTS = ("crashes", "ends", "takers", "takeovers", "copies", "cuts", "fresh", "failovers", "aged")
@@ -125,8 +183,8 @@ class State(NamedTuple):
     messages: tuple[Where, ...]
     disk: Disk
     drivers: tuple[Driver | None, ...]
-    notes: tuple[Note | None, ...]  # by epoch
-    bound: tuple[int, ...]  # by query: the epoch that it reads, -1 if none yet
+    notes: tuple[tuple[Note | None, ...], ...]  # by epoch and queue
+    bound: tuple[tuple[int, ...], ...]  # by query and queue: the epoch that it reads, -1 if none yet
     ledgers: tuple[Ledger, ...]  # by query
     stages: frozenset[Stage]
     visible: tuple[int, ...]  # how often each message was written
@@ -135,34 +193,51 @@ class State(NamedTuple):
 
     # --- questions
 
-    def held(self, tag: Tag) -> list[int]:
-        """Return the messages that a tag holds."""
-        return [n for n, one in enumerate(self.messages) if isinstance(one, Held) and one.tag == tag]
+    def held(self, *tags: Tag) -> list[int]:
+        """Return the messages that tags hold."""
+        return [n for n, one in enumerate(self.messages) if isinstance(one, Held) and one.tag in tags]
 
-    def claimable(self, *, everything: bool = False) -> list[int]:
-        """Return the messages that can be claimed; `everything`: those that others hold, too."""
+    def claimable(self, queue: int, *, everything: bool = False) -> list[int]:
+        """Return the messages of a queue that can be claimed; `everything`: those that others hold, too."""
         return [
             n
             for n, one in enumerate(self.messages)
-            if one == FREE or (isinstance(one, Held) and (everything or one.lease == "ended"))
+            if n % self.queues == queue
+            and (one == FREE or (isinstance(one, Held) and (everything or one.lease == "ended")))
         ]
 
-    def owns(self, driver: Driver) -> bool:
-        """Return whether the epoch of a process is still its own."""
-        epoch = driver.end.tag.epoch
-        note = self.notes[epoch] if epoch < len(self.notes) else None
-        return note is None or note.owner == driver.by or not driver.by
+    @property
+    def queues(self) -> int:
+        return len(self.bound[0])
 
-    def unused(self, epoch: int) -> int:
+    def note(self, epoch: int, queue: int) -> Note | None:
+        """Return what is known of an epoch in a queue."""
+        return self.notes[epoch][queue] if epoch < len(self.notes) else None
+
+    def owns(self, driver: Driver) -> bool:
+        """Return whether the epoch of a process is still its own, in all queues where it was."""
+        notes = [self.note(driver.epoch, queue) for queue in range(len(driver.by))]
+        return all(note is None or note.owner == by for note, by in zip(notes, driver.by, strict=True))
+
+    def runs(self, epoch: int, queue: int | None = None, owner: int = 0) -> bool:
+        """Return whether a process runs this epoch; `queue`: as its owner there, of that number."""
+        return any(
+            one.epoch == epoch and (queue is None or one.by[queue : queue + 1] == (owner,))
+            for one in self.drivers
+            if one and not one.ended
+        )
+
+    def unused(self, epoch: int, queue: int) -> int:
         """Return a number that no process of the epoch has, as far as anything says: the real one just counts on."""
         tags = [one.tag for one in self.messages if isinstance(one, Held)]
         for disk in filter(None, (self.disk, self.copy)):
-            tags += [one.tag for one in disk.offsets]
+            tags += [tag for one in disk.offsets for tag in one.tags]
         for driver in filter(None, self.drivers):
-            tags += [driver.start.tag, driver.end.tag, Tag(driver.end.tag.epoch, 0, driver.by)]
-        note = self.notes[epoch]
-        tags += [Tag(epoch, 0, note.owner), *([note.started] if note.started else [])] if note else []
-        used = {one.by for one in tags if one.epoch == epoch}
+            tags += [*driver.start.tags, *driver.end.tags]
+            tags += [Tag(driver.epoch, 0, by, place) for place, by in enumerate(driver.by)]
+        if note := self.note(epoch, queue):
+            tags += [Tag(epoch, 0, note.owner, queue), *([note.started] if note.started else [])]
+        used = {one.by for one in tags if (one.epoch, one.queue) == (epoch, queue)}
         return next(n for n in range(1, 99) if n not in used)
 
     def names(self, stage: Stage) -> bool:
@@ -184,9 +259,17 @@ class State(NamedTuple):
         """Return the state with another process at this place."""
         return self._replace(drivers=(*self.drivers[:place], driver, *self.drivers[place + 1 :]))
 
-    def with_note(self, epoch: int, note: Note | None) -> State:
-        """Return the state with another note of an epoch."""
-        return self._replace(notes=(*self.notes[:epoch], note, *self.notes[epoch + 1 :]))
+    def with_note(self, epoch: int, queue: int, note: Note | None) -> State:
+        """Return the state with another note of an epoch in a queue."""
+        notes = self.notes[epoch] if epoch < len(self.notes) else (None,) * self.queues
+        notes = (*notes[:queue], note, *notes[queue + 1 :])
+        return self._replace(notes=(*self.notes[:epoch], notes, *self.notes[epoch + 1 :]))
+
+    def bind(self, query: int, queue: int, epoch: int) -> State:
+        """Return the state in which a query reads this epoch of a queue."""
+        bound = self.bound[query]
+        bound = (*bound[:queue], epoch, *bound[queue + 1 :])
+        return self._replace(bound=(*self.bound[:query], bound, *self.bound[query + 1 :]))
 
     def decide(self, driver: Driver, attempt: int) -> State:
         """Return the state in which the ledger has the batch of a process."""
@@ -203,6 +286,10 @@ class State(NamedTuple):
         return self._replace(faults=(*self.faults[:place], self.faults[place] - 1, *self.faults[place + 1 :]))
 
 
+#: What a process may do next.
+Moves = Iterator[tuple[str, State]]
+
+
 def initial(world: World) -> State:
     """Return the state in which nothing has happened."""
     return State(
@@ -210,7 +297,7 @@ def initial(world: World) -> State:
         disk=Disk(0),
         drivers=(None,) * world.drivers,
         notes=(),
-        bound=(-1,),
+        bound=((-1,) * world.queues,),
         ledgers=(Ledger(),),
         stages=frozenset(),
         visible=(0,) * world.messages,
@@ -224,7 +311,7 @@ def breach(state: State, world: World) -> str:
     decided = {row for stage in state.stages if state.names(stage) for row in stage.rows}
     passed: set[int] = set()
     if world.foreign and len(state.disk.offsets) - 1 == state.disk.finished >= 0:
-        passed = set(range(state.disk.offsets[-1].tag.seq))
+        passed = set(range(state.disk.offsets[-1].seq))
     for number, where in enumerate(state.messages):
         written = state.visible[number] + (where == ELSEWHERE)
         if written > 1 and world.endless and not world.foreign:
@@ -234,7 +321,15 @@ def breach(state: State, world: World) -> str:
     return ""
 
 
-def drained(state: State) -> bool:
-    """Return whether all messages have arrived, and nothing is held, or decided and not published."""
-    arrived = all(where in (GONE, ELSEWHERE) for where in state.messages)
-    return arrived and not any(map(state.names, state.stages))
+def drained(state: State, world: World) -> bool:
+    """Return whether all messages have arrived, and nothing is held, or decided and not published.
+
+    With `zip`, messages of one queue may be free: the other has none to go with them.
+    """
+    left = {n % world.queues for n, where in enumerate(state.messages) if where not in (GONE, ELSEWHERE)}
+    free = (
+        world.combine == "zip"
+        and len(left) == 1
+        and not any(isinstance(one, Held) and one.lease != "ended" for one in state.messages)
+    )
+    return (not left or free) and not any(map(state.names, state.stages))

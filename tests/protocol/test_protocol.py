@@ -6,10 +6,9 @@ from dataclasses import fields
 
 import pytest
 
-from tests.protocol.model import REFUSED
 from tests.protocol.rules import Rules
 from tests.protocol.search import follow, one_batch, search, steps_to, trace_of
-from tests.protocol.state import breach
+from tests.protocol.state import REFUSED, breach
 from tests.protocol.worlds import AFTER_ONE_BATCH, DAMAGED, LARGE, LEGITIMATE, WITHOUT, without
 
 ALL = Rules()
