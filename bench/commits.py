@@ -67,7 +67,12 @@ def git(*words: str) -> bytes:
 
 def title_of(ref: str) -> str:
     """Return a commit's short name, date and subject."""
-    return git("log", "-1", "--format=%h of %cs: %s", "--end-of-options", f"{ref}^{{commit}}").decode().strip()
+    try:
+        return (
+            git("log", "-1", "--format=%h of %cs: %s", "--end-of-options", f"{ref}^{{commit}}", "--").decode().strip()
+        )
+    except SideError:
+        raise SideError(f"there is no commit {ref!r} in {ROOT}") from None
 
 
 def commit_of(ref: str, folder: Path) -> Version:
@@ -209,7 +214,7 @@ def _round(
     New processes, because a JVM that has compiled its code in a lucky or an unlucky way keeps to it.
     """
     program = versions[NEW].bench / "side.py"
-    found = Round({name: {store: {} for store in plan.urls} for name in versions}, {})
+    found = Round({name: {} for name in versions}, {})
     with tempfile.TemporaryDirectory(dir=folder) as place, ExitStack() as stack:
         sides = []
         for name, version in versions.items():
@@ -226,6 +231,8 @@ def _round(
         for store, url in plan.urls.items():
             urls = [f"sqlite:///{side.folder}/queues.db" if store == "sqlite" else url for side in sides]
             turn = list(zip(sides, urls, strict=True))
+            for name in versions:
+                found.rates[name][store] = dict.fromkeys(ways, 0.0)  # in the order of the plan, not of this round
             for side, own in turn:
                 for way in ways:
                     if way in WARM_UP:
