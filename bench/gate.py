@@ -1,13 +1,24 @@
-"""Is anything slower than it was? Compares the ratios of a run with those in bench/baseline.json.
+"""Is anything slower than it was? Compares this checkout with another commit, or a run with bench/baseline.json.
+
+    python bench/gate.py --against HEAD~1               measure that commit and this checkout in turn, 3 rounds
+    python bench/gate.py --against HEAD~1 --only redis exactly-once drain
+                                                        the ways with one of these words in their names, one store
+    python bench/gate.py --against HEAD~1 --quick       only see that it works
+
+Copies of both are measured on one machine, where nothing else should run, by the benchmarks of this checkout: for
+each store our client, Spark with its deliveries and layouts, and moves from queue to queue through the source and the
+sink. In each round both sides start anew, and do each way one right after the other. Of each way the medians of the
+rounds are compared. On 2 cores, 3 rounds of all stores take about TIME minutes, with --quick MINUTES.
+Exit code 1: the geometric mean of a store's ratios is below 0.97, or a ratio is below 0.90; 2: wrong usage;
+3: it could not be measured.
 
     python bench/run.py --json results.json && python bench/gate.py results.json
-    python bench/gate.py results.json --write        these are the first ratios to be compared with
-    python bench/gate.py results.json --renew        these replace those in the file
+    python bench/gate.py results.json --write           these are the first ratios to be compared with
+    python bench/gate.py results.json --renew           these replace those in the file
 
 A ratio is the rate of one of our ways beside that of the bare driver in the same round, never a time: it holds from
 one machine to another, if they have as many cores. Peers are not compared: that another program has become faster is
 no fault of ours. A run of one store is compared with what was measured on that store.
-
 Exit code 1: some ratio is below 0.8 of what it was, or a way that the store had is missing; 2: there is nothing to
 compare, or a file that must not be written over.
 """
@@ -16,14 +27,33 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import sys
+import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import against
+import commits
+import pyspark
+import side
+from common import STORES, databases, keep, say, setup_of
+from report import aligned
 
 BASELINE = Path(__file__).with_name("baseline.json")
 
 #: The least part of a ratio that must be left.
 LEAST = 0.8
+
+#: With --against: how much is measured, also with --quick; and the load average of a machine that is idle.
+ROUNDS, MESSAGES, QUICK = 3, 40_000, side.STEP
+IDLE = 0.5
 
 Ratios = Mapping[str, Mapping[str, float]]
 
@@ -38,18 +68,40 @@ def compared(now: Ratios, before: Ratios) -> Iterator[tuple[str, str, float | No
 
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", type=Path, help="what bench/run.py --json wrote")
+    parser.add_argument("words", nargs="*", help="what bench/run.py --json wrote; with --against: words of ways")
     writes = parser.add_mutually_exclusive_group()
     writes.add_argument("--write", action="store_true", help="write bench/baseline.json, where there is none yet")
     writes.add_argument("--renew", action="store_true", help="write it in the place of the one that is there")
-    args = parser.parse_args(words)
-    found = json.loads(args.results.read_text())
+    writes.add_argument("--against", metavar="COMMIT", help="compare this checkout with this commit")
+    of = parser.add_argument_group("with --against")
+    of.add_argument("--only", choices=STORES, action="append", help="this store only (repeatable)")
+    of.add_argument("--rounds", type=int, help=f"rounds (default {ROUNDS})")
+    of.add_argument(
+        "--messages", type=int, help=f"messages of a way and round, times its scale (default {MESSAGES:,})"
+    )
+    of.add_argument(
+        "--quick", action="store_const", const=True, help=f"1 round of {QUICK:,} messages: its ratios mean nothing"
+    )
+    of.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
+    args = parser.parse_intermixed_args(words)
+    if args.against is not None:
+        return against_commit(parser, args)
+    if lost := [one for one in ("only", "rounds", "messages", "quick", "json") if getattr(args, one) is not None]:
+        parser.error(f"--{lost[0]} goes with --against")
+    if len(args.words) != 1:
+        parser.error("name the results of one run, or a commit with --against")
+    return against_baseline(parser, Path(args.words[0]), args)
+
+
+def against_baseline(parser: argparse.ArgumentParser, results: Path, args: argparse.Namespace) -> int:
+    """Compare the results of a run with bench/baseline.json, or write that file."""
+    found = json.loads(results.read_text())
     before = json.loads(BASELINE.read_text()) if BASELINE.exists() else None
     if args.write or args.renew:
         if before and args.write:
             parser.error(f"{BASELINE} is there already: --renew writes another in its place")
         if before and (lost := before["ratios"].keys() - found["ratios"].keys()):
-            parser.error(f"{args.results} has nothing of {', '.join(sorted(lost))}, which {BASELINE} has")
+            parser.error(f"{results} has nothing of {', '.join(sorted(lost))}, which {BASELINE} has")
         kept = {key: found[key] for key in ("setup", "when", "messages", "rounds", "ratios")}
         BASELINE.write_text(json.dumps(kept, indent=2) + "\n")
         return 0
@@ -62,9 +114,59 @@ def main(words: Sequence[str] | None = None) -> int:
         now = "missing" if ratio is None else f"{ratio:.2f}"
         print(f"{'SLOWER' if worse else 'ok':6}  {store:8} {way:45} {now:>7}, was {was:6.2f}")
     if not count:
-        parser.error(f"{args.results} and {BASELINE} have no way of a store in common")
+        parser.error(f"{results} and {BASELINE} have no way of a store in common")
     print(f"{slower} slower than {LEAST} of what they were on {before['when']} ({before['setup']})")
     return int(slower > 0)
+
+
+def against_commit(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    """Measure another commit and this checkout in turn, and compare them."""
+    ways = [one for one in side.names() if not args.words or any(word in one for word in args.words)]
+    if strange := [word for word in args.words if not any(word in one for one in side.names())]:
+        parser.error(f"no way has {strange[0]!r} in its name; there are: {'; '.join(side.names())}")
+    rounds = args.rounds if args.rounds is not None else 1 if args.quick else ROUNDS
+    messages = args.messages if args.messages is not None else QUICK if args.quick else MESSAGES
+    if rounds < 1:
+        parser.error("--rounds begins at 1")
+    if messages < side.STEP or messages % side.STEP:
+        parser.error(f"--messages is a multiple of {side.STEP:,}: batches of whole buckets")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends both sides, as Ctrl-C does
+    with tempfile.TemporaryDirectory(prefix="spark-queue-gate-") as name:
+        folder = Path(name)
+        try:
+            urls = databases(name, args.only or list(STORES))
+            parent = commits.commit_of(args.against, folder / commits.PARENT)
+            new = commits.this_checkout(folder / commits.NEW)
+        except (commits.SideError, SystemExit) as exc:
+            parser.error(str(exc))
+        load = os.getloadavg()[0]
+        if load > IDLE:
+            say(f"this machine is busy (load average {load:.1f}): the ratios will be those of other programs, too")
+        plan = commits.Plan(urls, ways, messages, rounds)
+        began = time.monotonic()
+        try:
+            found = commits.measure(parent, new, plan, folder)
+        except commits.SideError as exc:
+            say(exc)
+            return 3
+    facts = {
+        "parent": parent.title, "new": new.title, "setup": setup_of(f"Spark {pyspark.__version__}"),
+        "when": f"{datetime.now(UTC):%Y-%m-%d}", "messages": messages, "load": load,
+        "minutes": round((time.monotonic() - began) / 60, 1), "imported": found[0].imported,
+    }  # fmt: skip
+    return judged(against.compared(*(commits.rates(found, one) for one in commits.SIDES)), facts, args.json)
+
+
+def judged(found: Sequence[against.Compared], facts: Mapping[str, Any], file: Path | None) -> int:
+    """Print the comparison, keep it in the file, and return the exit code."""
+    print(f"parent: {facts['parent']}\nnew:    {facts['new']}")
+    print(f"{facts['setup']}; {facts['messages']:,} messages times the scale; {facts['minutes']} minutes")
+    for store in against.means(found):
+        print("", *aligned(against.rows([one for one in found if one.store == store])), sep="\n")
+    worse = against.slower(found)
+    print("", *worse, f"{len(worse)} too slow" if worse else "nothing is too slow", sep="\n")
+    keep(file, {**facts, **against.as_json(found)})
+    return int(bool(worse))
 
 
 if __name__ == "__main__":
