@@ -10,7 +10,7 @@ one out, and show what goes wrong then: a check that never fails proves nothing.
 
 The model does not have: `delivery=at-most-once`; batches that fail and are isolated, dead letters and settled
 messages; `mode=log`; a claim of several queues that is cut off in the middle of one, or made ahead; three queues;
-two `load()`s in one query; several sinks or partitions of one batch (a tag is held, renewed and removed as a whole);
+two `load()`s in one query; several sinks;
 a database that goes back in time; checkpoints and notes of version 1; processes that end in good order, and give back
 what they have reserved ahead; and Spark's own `commit`, which repeats what is committed.
 """
@@ -157,7 +157,10 @@ def _ask(state: State, place: int, driver: Driver, world: World, rules: Rules) -
 def _commit(state: State, place: int, driver: Driver, world: World, rules: Rules) -> Moves:
     start = _begin(driver)
     tag = start.tags[driver.queue]
-    gone = dict.fromkeys(state.held(tag), GONE)
+    held = state.held(tag)
+    if world.cut and len(held) > 1:
+        yield f"commits a part of {tag}", state.put({held[0]: GONE})
+    gone = dict.fromkeys(held, GONE)
     if not rules.tagged:  # by id, even if another process holds the message
         gone |= {n: GONE for n in start.rows if state.messages[n] != ELSEWHERE}
     yield f"commits {tag}", state.put(gone).with_driver(place, _next(driver, world, "claim", start.queues()))
@@ -290,7 +293,10 @@ def _plan(state: State, place: int, driver: Driver, world: World, rules: Rules) 
 def _hold(state: State, place: int, driver: Driver, world: World, rules: Rules) -> Moves:
     tag, queues = driver.end.tags[driver.queue], driver.end.queues()
     lease = "never" if world.endless else "ends"
-    held = state.put({n: Held(tag, lease) for n in state.held(tag)})
+    changes = [n for n in state.held(tag) if state.messages[n] != Held(tag, lease)]
+    if world.cut and len(changes) > 1:
+        yield f"holds a part of {tag}", state.put({changes[0]: Held(tag, lease)})
+    held = state.put(dict.fromkeys(changes, Held(tag, lease)))
     whole = "whole" if world.combine == "zip" and not driver.fresh else "bind"
     after = _next(driver, world, whole if rules.bound else "read", queues)
     if after.step == "bind":
@@ -324,7 +330,11 @@ def _read(state: State, place: int, driver: Driver, world: World, rules: Rules) 
     if world.foreign:
         rows = frozenset(range(driver.start.seq, driver.end.seq))
     else:
-        rows = frozenset(state.held(*driver.end.tags))
+        held = frozenset(state.held(*driver.end.tags))
+        rows = held | driver.rows
+        if world.cut and len(held - driver.rows) > 1:
+            first = driver._replace(rows=driver.rows | {min(held - driver.rows)})
+            yield f"reads a part of batch {driver.batch}", state.with_driver(place, first)
         if driver.fresh and rows != driver.end.rows:
             yield FENCED + ": rows are missing", state.with_driver(place, None)
             return

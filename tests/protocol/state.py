@@ -21,7 +21,7 @@ class World:
     empty: bool = False  # a query that finds nothing at its start has a batch without messages; of one process only
     old_calls: bool = False  # those of Spark 4.0 and 4.1: no start for `latestOffset`, no question after a run
     drivers: int = 1
-    cut: bool = False  # a claim takes one message at a time (several updates), and may be cut off
+    cut: bool = False  # each message is a partition: claimed, held, read and removed alone; a crash may come between
     ahead: bool = False  # the next batch is reserved while one is worked on
     crashes: int = 0  # of a driver
     ends: int = 0  # leases that end although their holder lives: it stands still

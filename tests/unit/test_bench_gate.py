@@ -1,4 +1,4 @@
-"""The gate that a benchmark's ratios have to pass."""
+"""The gate that a benchmark's ratios have to pass, and that of a commit beside its parent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
-gate = importlib.import_module("gate")
+gate, against, commits = map(importlib.import_module, ("gate", "against", "commits"))
 
 
 @pytest.fixture
@@ -73,3 +73,69 @@ def test_a_baseline_is_written_over_by_word_only_and_never_by_a_run_of_fewer_sto
     assert gate.main([results(push=0.1), "--renew"]) == 0
     assert gate.main([results(push=0.1)]) == 0
     assert "has nothing of redis" in refused(capsys, results("sqlite", push=1.0), "--renew")
+
+
+# --- a commit beside its parent -------------------------------------------------------------------------------------
+
+
+def judged(new, parent=(100.0, 90.0, 120.0), **others):
+    """What does not pass, where a way has these rates in three rounds, and others theirs."""
+    rates = {"push": new, **others}
+    return against.slower(against.compared({"redis": dict.fromkeys(rates, list(parent))}, {"redis": rates}))
+
+
+def test_medians_of_the_rounds_are_compared():
+    assert judged([1.0, 101.0, 100.0]) == []
+    assert judged([100.0, 88.0, 89.0], drain=[120.0] * 3) == ["redis: push: the ratio 0.890 is below 0.90"]
+
+
+def test_many_ways_that_are_a_little_slower_fail_together():
+    assert judged([96.0] * 3, drain=[96.0] * 3) == ["redis: the geometric mean 0.960 is below 0.97"]
+    assert judged([96.0] * 3, drain=[99.0] * 3) == []
+
+
+def test_a_way_that_one_side_lacks_is_not_compared():
+    assert against.compared({"redis": {"push": [1.0], "old": [1.0]}}, {"redis": {"push": [2.0], "new": [1.0]}}) == [
+        against.Compared("redis", "push", [1.0], [2.0])
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--against", "no-such-commit", "--only", "sqlite"], "there is no commit 'no-such-commit'"),
+        (["--against", "HEAD", "--messages", "4500"], "--messages is a multiple of 4,000"),
+        (["--against", "HEAD", "--rounds", "0"], "--rounds begins at 1"),
+        (["--against", "HEAD", "flood"], "no way has 'flood' in its name; there are: client, push;"),
+        (["--quick", "results.json"], "--quick goes with --against"),
+        ([], "name the results of one run, or a commit"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_before_anything_runs(words, says, capsys):
+    assert says in refused(capsys, *words)
+
+
+PAUSE = """
+push = SqliteStore._push
+SqliteStore._push = lambda *args: time.sleep(0.2) or push(*args)
+"""
+
+
+@pytest.mark.full
+def test_a_commit_that_is_slower_is_found(monkeypatch, tmp_path, capfd):
+    """The same code on both sides, but for a pause in each push of the new one."""
+    copied = commits.this_checkout
+
+    def slower(folder):
+        made = copied(folder)
+        with (made.code / "spark_queue" / "store" / "sqlite.py").open("a") as module:
+            module.write(PAUSE)
+        return made
+
+    monkeypatch.setattr(commits, "this_checkout", slower)
+    file = tmp_path / "results.json"
+    code = gate.main(["--against", "HEAD", "--only", "sqlite", "--quick", "--json", str(file), "client, push"])
+    found = json.loads(file.read_text())
+    assert found["stores"]["sqlite"]["ways"]["client, push"]["ratio"] < 0.9, capfd.readouterr().out
+    assert code == 1
+    assert "SLOWER" in capfd.readouterr().out
