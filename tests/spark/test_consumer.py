@@ -702,7 +702,7 @@ def test_messages_of_a_batch_that_was_never_started_keep_their_tries(any_url, na
 
 
 def test_a_late_release_leaves_what_another_process_has_started(any_url, name, consumers, monkeypatch):
-    """Three processes: what the first has reserved, the third starts after the second has listed it as not started."""
+    """Three processes: what the first has reserved, the third starts after the second has listed it."""
     with Queue(any_url, name) as queue:
         ids = queue.push_many(list(range(20)))
     first, second, third = (consumers(any_url, name, delivery="exactly-once") for _ in range(3))

@@ -81,7 +81,7 @@ def test_a_baseline_is_written_over_by_word_only_and_never_by_a_run_of_fewer_sto
 def judged(new, parent=(100.0, 90.0, 120.0), **others):
     """What does not pass, where a way has these rates in three rounds, and others theirs."""
     rates = {"push": new, **others}
-    return against.slower(against.compared({"redis": dict.fromkeys(rates, list(parent))}, {"redis": rates}))
+    return against.slower(against.compared({"redis": dict.fromkeys(rates, parent)}, {"redis": rates}))
 
 
 def test_medians_of_the_rounds_are_compared():
