@@ -58,6 +58,7 @@ class Ledger:
     members: Mapping[str, int] = field(default_factory=dict)
     id: str = field(default="", compare=False)
     rows: written.Rows = None
+    rows_before: written.Rows = None  # those of the batch before; a crash may have left their notes
 
     @classmethod
     def read(cls, sink: str, note: Note | None) -> Ledger | None:
@@ -71,8 +72,9 @@ class Ledger:
                 sink=sink,
             )
         value = note.value
-        rows = written.of_json(value.get("rows"))
-        return cls(sink, value["batch"], tuple(value["stages"]), value.get("members", {}), value.get("id", ""), rows)
+        rows, before = (written.of_json(value.get(key)) for key in ("rows", "rows_before"))
+        members, id = value.get("members", {}), value.get("id", "")
+        return cls(sink, value["batch"], tuple(value["stages"]), members, id, rows, before)
 
 
 def ledger_of(store: Store, sink: str) -> Ledger | None:
@@ -184,14 +186,17 @@ def publish(
     Raises as `decided` does; `CheckpointError` if the batch is written, and had other rows; `StoreError` if a part of
     what was staged is gone (nothing is visible then).
     """
-    before = 0
+    before, mine = 0, None
     while True:
         note = store.note(PREFIX + sink)
         found = Ledger.read(sink, note)
         if decided(found, sink, batch, writer):
             winners: Sequence[str] = ()
             if found and found.batch == batch:
+                if mine != found.rows:
+                    written.drop(store, mine)  # another process has decided first
                 _check_rows(store, found, hashes, writer)
+                written.drop(store, found.rows_before)
                 winners = found.stages
             elif found:
                 log.warning(
@@ -215,7 +220,9 @@ def publish(
             )
         value = _value(found.id if found else None, batch, stages) | ({"members": dict(members)} if members else {})
         if hashes is not None:
-            value["rows"] = written.keep(store, sink, batch, hashes)
+            value["rows"] = mine = written.keep(store, sink, batch, hashes)
+        if found and isinstance(found.rows, tuple):
+            value["rows_before"] = found.rows
         if store.set_note(PREFIX + sink, value, note.version if note else 0):
             winners = stages
             if found:
@@ -282,7 +289,7 @@ def forget(store: Store, sink: str) -> int:
     """
     if note := store.note(PREFIX + sink):
         store.set_note(PREFIX + sink, None, note.version)
-        written.drop(store, written.of_json(note.value.get("rows")))
+        _drop_rows(store, note)
     return store.unstage(sink)
 
 
@@ -296,7 +303,13 @@ def set_ledger(store: Store, sink: str, batch: int) -> None:
     if not store.set_note(PREFIX + sink, value, note.version if note else 0):
         raise FencedError(f"sink {sink!r} is at work: its ledger changed just now", sink=sink)
     if note:
-        written.drop(store, written.of_json(note.value.get("rows")))
+        _drop_rows(store, note)
+
+
+def _drop_rows(store: Store, note: Note) -> None:
+    """Remove the notes about rows that a ledger names."""
+    for key in ("rows", "rows_before"):
+        written.drop(store, written.of_json(note.value.get(key)))
 
 
 def batch_of(stage: str) -> int:

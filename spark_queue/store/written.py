@@ -6,7 +6,8 @@ The rows that come again must be among them. Some may be missing: another consum
 
 A hash is 8 bytes of BLAKE2b, of payload, queue and delay. The ids are left out, since the sink makes new ones, and
 the headers, since they may count tries. Up to IN_LEDGER hashes are a part of the ledger. More lie in notes of their
-own, beside it, and go when the next batch is decided.
+own, beside it, and go when the next batch is decided. A crash in between may leave them, so the next ledger names
+them, and they go when its batch comes again.
 """
 
 from __future__ import annotations

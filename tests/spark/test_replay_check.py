@@ -111,6 +111,36 @@ def test_the_notes_of_a_batch_go_with_the_next(any_url, sink, out, driver, few):
     assert notes_of(any_url, sink) == []
 
 
+def test_notes_that_a_crash_has_left_go_when_the_batch_comes_again(any_url, sink, driver, few, monkeypatch):
+    class Crash(BaseException):
+        pass
+
+    def crash(*_):
+        raise Crash
+
+    driver(0).run(attempt(range(7)))
+    with monkeypatch.context() as patched, pytest.raises(Crash):
+        patched.setattr(written, "drop", crash)
+        driver(1).run(attempt(range(5)))
+    assert [one.split("/")[2] for one in notes_of(any_url, sink)] == ["0"] * 3 + ["1"] * 2
+    driver(1).run(attempt(range(5)))
+    assert [one.split("/")[2] for one in notes_of(any_url, sink)] == ["1"] * 2
+
+
+def test_the_notes_of_a_driver_that_decides_late_go(any_url, sink, driver, few, monkeypatch):
+    mine, theirs, keep = driver(0), driver(0), written.keep
+    staged = theirs.task([attempt(range(3))])
+
+    def kept(*args):
+        monkeypatch.setattr(written, "keep", keep)
+        mine.run(attempt(range(4)))
+        return keep(*args)
+
+    monkeypatch.setattr(written, "keep", kept)
+    theirs.commit(staged)
+    assert len(notes_of(any_url, sink)) == 2
+
+
 def test_a_batch_without_rows_gets_none(any_url, out, driver):
     for _ in range(2):
         driver(0).run(attempt([]))
