@@ -64,15 +64,16 @@ class Publish(Push):
         if task is None:
             raise QueueError("exactly-once writes run in Spark's tasks only")
         sink, number = self._place(task)
+        job = _in_a_job(task)
         part = f"{sink}/{number}/{task.partitionId()}"
         ids = message.DerivedIds(part)
         stage = stage_of(sink, number, f"{task.partitionId():06}-{uuid.uuid4().hex[:12]}")
-        done = Written(sink=sink, batch=number, stage=stage)
+        done = Written(sink=sink, batch=number, stage=stage, job=job)
         with Stores(self.options) as stores:
             ledgers = {ns: self._ledger(stores[ns], sink) for ns in stores}
             since = self._members(ledgers, number)
             finished = {
-                ns: decided(ledger, sink, number, self._writer(sink, since.get(ns), number))
+                ns: decided(ledger, sink, number, self._writer(job, since.get(ns), number))
                 for ns, ledger in ledgers.items()
             }
             hashes: dict[str, list[bytes]] = {ns: [] for ns in ledgers if self._compared}
@@ -103,13 +104,13 @@ class Publish(Push):
         told = [one for one in messages if isinstance(one, Written)]
         if not told:
             return
-        sink, number = told[0].sink, told[0].batch
+        sink, number, job = told[0].sink, told[0].batch, told[0].job
         with Stores(self.options) as stores:
             ledgers = apart({ns: stores[ns] for ns in stores}, sink) if self.options.urls else {}
             since = self._members(ledgers, number)
             for ns in stores:
                 stages = {one.stage: one.staged[ns] for one in told if ns in one.staged}
-                rows, writer = sum(stages.values()), self._writer(sink, since.get(ns), number)
+                rows, writer = sum(stages.values()), self._writer(job, since.get(ns), number)
                 hashes = b"".join(one.hashes[ns] for one in told) if self._compared else None
                 publish(stores[ns], sink, number, list(stages), rows, writer, members=since, hashes=hashes)
             if self._once:
@@ -159,8 +160,14 @@ class Publish(Push):
         """Since which batch each database takes part, where there are several."""
         return members(ledgers.values(), ledgers, number) if self.options.urls else {}
 
-    def _writer(self, sink: str, since: int | None, number: int) -> Writer:
+    def _writer(self, job: bool, since: int | None, number: int) -> Writer:
         """Return what the numbers of the batches mean in a database that takes part `since` this one."""
         if self._streaming:
             return Writer.JOINING if since == number else Writer.STREAM
-        return Writer.JOB if sink == self._sink else Writer.FOREACH_BATCH
+        return Writer.JOB if job else Writer.FOREACH_BATCH
+
+
+def _in_a_job(task: TaskContext) -> bool:
+    """Return whether no query writes. Over Spark Connect, tasks of `foreachBatch` do not know their query."""
+    query, tags = (task.getLocalProperty(key) for key in ("sql.streaming.queryId", "spark.job.tags"))
+    return query is None and "SparkConnect_" not in (tags or "")

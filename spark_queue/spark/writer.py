@@ -33,6 +33,7 @@ class Written(WriterCommitMessage):
 
     Exactly once, they lie in `stage`, for batch `batch` of `sink`: so many in each of these databases (`staged`).
     `hashes`: those of its rows, by database, where they are to be compared if the batch comes again.
+    `job`: whether it is known that no query writes.
     """
 
     rows: int = 0
@@ -42,6 +43,7 @@ class Written(WriterCommitMessage):
     stage: str = ""
     staged: dict[str, int] = field(default_factory=dict)
     hashes: dict[str, bytes] = field(default_factory=dict)
+    job: bool = False
 
 
 class Stores(AbstractContextManager["Stores"]):

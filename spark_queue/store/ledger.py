@@ -94,7 +94,8 @@ class Writer(Enum):
     STREAM = "stream"
     #: A streaming write to a database that takes part since this batch: its ledger knows none before.
     JOINING = "joining"
-    #: A batch write with `txnAppId` in `foreachBatch`. There may be gaps, and only the last one may come again.
+    #: A batch write with `txnAppId` in `foreachBatch`, or one that may be. There may be gaps, and only the last one
+    #: may come again.
     FOREACH_BATCH = "foreachBatch"
     #: A batch write outside of a query. Each number up to the last one counts as written.
     JOB = "job"

@@ -29,16 +29,24 @@ from spark_queue.store.ledger import ledger_of
 from spark_queue.store.owner import revoke
 from tests.spark.conftest import SPARK
 
+#: As Spark Connect marks its jobs.
+CONNECT_TAG = "SparkConnect_OperationTag_User__Session_5a0b_Operation_91c4"
+
 
 @contextmanager
-def task(partition: int = 0, query: str | None = None, batch: int | None = None) -> Iterator[None]:
-    """Run in a task of this partition; of this batch of a streaming query, where they are given."""
+def task(
+    partition: int = 0, query: str | None = None, batch: int | None = None, *, connect: bool = False
+) -> Iterator[None]:
+    """Run in a task of this partition; of this batch of a streaming query, where they are given.
+
+    `connect`: the job came over Spark Connect.
+    """
     outer, inner = TaskContext.get(), object.__new__(TaskContext)
     inner._partitionId = partition
     inner._attemptNumber = 0
-    inner._localProperties = {}
+    inner._localProperties = {"spark.job.tags": f"{CONNECT_TAG},other"} if connect else {}
     if query is not None:
-        inner._localProperties = {"sql.streaming.queryId": query, "streaming.sql.batchId": str(batch)}
+        inner._localProperties |= {"sql.streaming.queryId": query, "streaming.sql.batchId": str(batch)}
     TaskContext._setTaskContext(inner)
     try:
         yield
@@ -89,8 +97,8 @@ ATTEMPT = pa.schema({"payload": pa.string(), "id": pa.string()})
 class Write:
     """A write of rows with these columns by one driver: `df.write`, or a batch of a streaming query.
 
-    `within`: the query in whose `foreachBatch` it is a `df.write`. Each `task` is one attempt: it may be run twice
-    for a partition, and never be committed.
+    `within`: the query in whose `foreachBatch` it is a `df.write`. `connect`: it comes over Spark Connect.
+    Each `task` is one attempt: it may be run twice for a partition, and never be committed.
     """
 
     def __init__(
@@ -100,11 +108,12 @@ class Write:
         query: str | None = None,
         batch: int = 0,
         within: str | None = None,
+        connect: bool = False,
         overwrite: bool = False,
         **options: str,
     ) -> None:
         self.schema = columns if isinstance(columns, StructType) else from_arrow_schema(columns)
-        self.query, self.batch, self.within = query, batch, within
+        self.query, self.batch, self.within, self.connect = query, batch, within, connect
         data_source = source(options)
         self.writer: Any = (
             data_source.writer(self.schema, overwrite)
@@ -116,7 +125,7 @@ class Write:
         """Run a task on these rows, and return its message to the driver."""
         writer, expected = carried(self.writer), arrow_schema(self.schema)
         given = (pa.RecordBatch.from_arrays(one.columns, schema=expected) for one in batches)
-        with task(partition, self.query or self.within, self.batch):
+        with task(partition, self.query or self.within, self.batch, connect=self.connect):
             # Spark 4.0 gives a streaming writer rows.
             return carried(writer.write(given if self.query is None or SPARK >= (4, 1) else _as_rows(given)))
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = """
 import sys
 from pyspark.sql import SparkSession
@@ -36,12 +38,66 @@ print("ok")
 """
 
 
-def test_a_queue_is_written_and_read_over_spark_connect(tmp_path, sqlite_url):
+FOREACH_BATCH = """
+import sys
+from pyspark.sql import SparkSession
+from spark_queue import Queue, drain, register
+
+url, checkpoint, _ = sys.argv[1:]
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
+register(spark)
+
+
+def write(batch, number):
+    out = {"url": url, "queue": "b", "txnAppId": "app", "txnVersion": str(number)}
+    batch.select("payload").write.format("queue").mode("append").options(**out).save()
+
+
+def run(checkpoint):
+    a = {"url": url, "queue": "a", "delivery": "exactly-once", "maxRecordsPerTrigger": "5"}
+    for _ in range(2):
+        query = (
+            spark.readStream.format("queue").options(**a).load().writeStream.foreachBatch(write)
+            .option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        )
+        drain(query, url)
+
+
+with Queue(url, "a") as a, Queue(url, "b") as b:
+    a.push_many(list(range(10)))
+    run(checkpoint)
+    assert (a.sizes().total, b.sizes().total) == (0, 10)
+    a.push_many(list(range(10, 20)))
+    try:
+        run(f"{checkpoint}.2")
+    except Exception as error:
+        assert "set a new txnAppId" in str(error), error
+    else:
+        raise AssertionError("a version that was written under another checkpoint is not refused")
+    assert (a.sizes().total, b.sizes().total) == (10, 10)
+spark.stop()
+print("ok")
+"""
+
+
+def over_connect(program, url, folder):
+    """Run a program with a server of its own."""
     root = Path(__file__).parents[2]
     env = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_CONNECT")}
     env |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(root)}
+    env["SPARK_TESTING"] = "1"  # a free port
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, sqlite_url, str(tmp_path / "checkpoint"), str(tmp_path / "out")],
-        cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900, check=False,
+        [sys.executable, "-c", program, url, str(folder / "checkpoint"), str(folder / "out")],
+        cwd=folder, env=env, capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert done.returncode == 0 and done.stdout.strip().endswith("ok"), done.stderr[-3000:]
+
+
+def test_a_queue_is_written_and_read_over_spark_connect(tmp_path, sqlite_url):
+    over_connect(PROGRAM, sqlite_url, tmp_path)
+
+
+@pytest.mark.full
+def test_foreach_batch_with_a_new_checkpoint_loses_nothing(tmp_path, sqlite_url):
+    """It does not know its query: the version of the application says that it was written before."""
+    over_connect(FOREACH_BATCH, sqlite_url, tmp_path)

@@ -464,6 +464,18 @@ def test_a_lower_version_in_a_query_is_an_error(any_url, out, sink, in_query):
     assert sorted(payloads(any_url, out)) == ["a", "c"]
 
 
+def test_over_spark_connect_a_lower_version_is_an_error(any_url, out, sink):
+    """There, `foreachBatch` does not know its query."""
+    write = {"url": any_url, "queue": out, "txnAppId": sink, "connect": True}
+    for version in (4, 4, 6):
+        save(attempt([version]), txnVersion=str(version), **write)
+    with pytest.raises(CheckpointError, match=f"txnVersion 5 of sink '{sink}' is below 6.* set a new txnAppId"):
+        save(attempt([5]), txnVersion="5", **write)
+    with pytest.raises(CheckpointError, match="comes again with 1 row "):
+        save(attempt([7]), txnVersion="6", **write)
+    assert sorted(payloads(any_url, out)) == [4, 6]
+
+
 def test_a_lower_version_in_a_job_is_skipped_with_a_warning(any_url, out, sink, caplog):
     for version in ("4", "3", "4"):
         save(attempt([version]), url=any_url, queue=out, txnAppId=sink, txnVersion=version)
