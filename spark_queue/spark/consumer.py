@@ -455,7 +455,7 @@ class Consumer:
         self._log_others(consumer)
 
     def _log_others(self, consumer: str) -> None:
-        """Log what earlier epochs of this consumer hold: no query works on it, and only an operator releases it."""
+        """Log what other epochs of this consumer hold: only an operator knows whether their queries start again."""
         name = consumer.partition("/")[0]
         held: Counter[str] = Counter()
         for one in self._store.reservations(self._queue, name):
@@ -463,8 +463,8 @@ class Consumer:
         del held[consumer]
         for other, rows in held.items():
             log.warning(
-                "consumer %s with another checkpoint still holds %d messages of %s; to release them: "
-                "spark-queue release URL %s %s",
+                "consumer %s, of another checkpoint, still holds %d messages of %s; if its query never starts again: "
+                "spark-queue recover URL %s %s --sink URL",
                 other, rows, self._queue, self._queue, other,
             )  # fmt: skip
 

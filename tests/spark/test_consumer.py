@@ -727,6 +727,18 @@ def test_a_late_release_leaves_what_another_process_has_started(any_url, name, c
     assert reserved(any_url, name) == {}
 
 
+def test_the_log_names_what_another_checkpoint_holds_and_the_way_on(any_url, name, consumers, caplog):
+    with Queue(any_url, name) as queue:
+        queue.push_many(list(range(20)))
+    old, new = (consumers(any_url, name, consumer="etl", delivery=EXACTLY) for _ in range(2))
+    end = old.next(old.initial, 10)
+    old.plan(old.initial, end)
+    new.next(new.initial, 10)
+    told = f"consumer {end['consumer']}, of another checkpoint, still holds 10 messages of {name}"
+    way = f"spark-queue recover URL {name} {end['consumer']} --sink URL"
+    assert [one.getMessage() for one in caplog.records] == [f"{told}; if its query never starts again: {way}"]
+
+
 # --- older checkpoints ----------------------------------------------------------------------------------------------
 
 
