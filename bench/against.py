@@ -25,8 +25,8 @@ class Compared:
 
     @property
     def ratio(self) -> float:
-        """The median rate of the new commit beside that of the parent."""
-        return statistics.median(self.new) / statistics.median(self.parent)
+        """The median of the rounds' ratios: within a round both sides had the same machine."""
+        return statistics.median(self.rounds)
 
     @property
     def rounds(self) -> list[float]:

@@ -7,8 +7,8 @@
 
 Copies of both are measured on one machine, where nothing else should run, by the benchmarks of this checkout: for
 each store our client, Spark with its deliveries and layouts, and moves from queue to queue through the source and the
-sink. In each round both sides start anew, and do each way one right after the other. Of each way the medians of the
-rounds are compared. On 2 cores, 3 rounds of all stores take about 25 minutes, with --quick 4.
+sink. In each round both sides start anew, and do each way one right after the other. Of each way
+the ratio is the median of the rounds. On 2 cores, 3 rounds of all stores take about 25 minutes, with --quick 4.
 Exit code 1: the geometric mean of a store's ratios is below 0.97, or a ratio is below 0.90; 2: wrong usage;
 3: it could not be measured.
 
