@@ -1,0 +1,57 @@
+"""What the model lets happen and the code does not, or does in one order only: scenarios leave it out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.protocol.state import FREE, REFUSED, Driver, Held, State, Step, World
+
+
+def possible(state: State, step: Step, others: Sequence[Step], world: World) -> bool:
+    """Return whether real code can take this step. `others`: all that the model has here."""
+    if step.actor.startswith("driver"):
+        driver = state.drivers[int(step.actor.removeprefix("driver ")) - 1]
+        if driver is None or step.action == "crashes" or step.action.startswith("ends, since"):
+            return True
+        return _of_process(state, step, [one.action for one in others if one.actor == step.actor], driver, world)
+    if step.actor == "other":
+        return _in_turn(state, 0, 1)
+    if step.action.startswith("completes the sink"):
+        return _completes(state, int(step.action.split()[-1]))
+    if step.action.startswith("recovers"):
+        return not any(map(state.names, state.stages))  # the command would publish it as well
+    return True
+
+
+def _of_process(state: State, step: Step, own: Sequence[str], driver: Driver, world: World) -> bool:
+    ledger = state.ledgers[driver.query]
+    pending = any(state.names(one) for one in state.stages if one.key == driver.query)
+    if driver.step == "ask" and not driver.start.initial:
+        # The code reads the note for this: a process that was taken over ends here.
+        note = state.note(driver.epoch, driver.queue)
+        return note is not None and note.owner == driver.by[driver.queue]
+    if driver.step == "claim":
+        if step.action.startswith("gives back"):
+            return True
+        if any(one.startswith("gives back") for one in own):
+            return False  # the code gives back first
+        return _in_turn(state, driver.queue, world.most)
+    if driver.step == "complete":
+        # A sink that is ahead refuses the batch before it publishes what was decided.
+        return ledger.batch <= driver.batch or not pending
+    if driver.step == "publish":
+        # The code looks again, where it has skipped a batch; and it publishes its own batch alone.
+        return ledger.batch == driver.batch or (driver.attempt >= 0 and not pending)
+    return True
+
+
+def _in_turn(state: State, queue: int, most: int) -> bool:
+    """Whether it is clear which messages are taken: of those whose lease has ended a store may say when they come."""
+    free = state.claimable(queue)
+    return len(free) <= most or all(state.messages[n] == FREE for n in free)
+
+
+def _completes(state: State, query: int) -> bool:
+    """The command is for a query that has stopped: it discards what is merely staged."""
+    staged = any(one.key == query and not state.names(one) for one in state.stages)
+    return not staged and not any(one and one.query == query for one in state.drivers)

@@ -1,0 +1,341 @@
+"""A scenario on a real store: each step of the model is taken by real code, and then both must be in the same state.
+
+A process of the model is a `Process`. What happens around it is done by a client of the store, or by the commands for
+operators. The checkpoint is an object.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+from spark_queue import CheckpointError, FencedError, Queue, open_store
+from spark_queue.errors import UsageError
+from spark_queue.message import Message, messages, pushes
+from spark_queue.operations import recover, recover_consumer
+from spark_queue.store.base import Store
+from spark_queue.store.conformance_waiting import end_lease
+from spark_queue.store.facts import about
+from spark_queue.store.ledger import PREFIX, ledger_of
+from spark_queue.store.owner import OWNER, Standing
+from tests.protocol.process import RANK, Checkpoint, Process, Refused
+from tests.protocol.scenarios import Scenario, scenario_moves
+from tests.protocol.state import (
+    ELSEWHERE,
+    FENCED,
+    FREE,
+    GONE,
+    LATER,
+    REFUSED,
+    Driver,
+    Held,
+    Ledger,
+    State,
+    Tag,
+    World,
+    initial,
+)  # fmt: skip
+
+#: How often a process may look in vain before it finds what there is.
+LOOKS = 100
+
+
+class Differs(AssertionError):
+    """The code does something else than the model."""
+
+
+class Real:
+    """The queues, the processes and the checkpoint of a scenario."""
+
+    def __init__(self, store: Store, name: str, world: World) -> None:
+        self.store, self.world = store, world
+        self.queue, self.out = name, f"{name}.out"
+        self._source = {
+            "url": store.url, "queue": self.queue, "delivery": "exactly-once", "numPartitions": "1",
+            "waitTimeout": "0s", "maxRecordsPerTrigger": str(world.most), "reserveAhead": "false",
+        }  # fmt: skip
+        self._sink = {"url": store.url, "queue": self.out}
+        self.queries = [uuid.uuid4().hex]  #: by the number of the query in the model
+        self.disk = Checkpoint(self.queries[0])
+        self.copy: Checkpoint | None = None
+        self.epochs: dict[int, str] = {}  #: consumers, by the number of their epoch
+        self.numbers: dict[tuple[int, int], int] = {}  #: of processes, by epoch and their number in the model
+        self.processes: dict[int, Process] = {}
+        self.elsewhere: set[int] = set()
+        self._other: Queue | None = None
+        store.count(self.queue)  # so it exists
+
+    def __enter__(self) -> Real:
+        return self
+
+    def __exit__(
+        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
+    ) -> None:
+        for process in self.processes.values():
+            process.kill()
+        for query in self.queries:
+            if note := self.store.note(PREFIX + query):
+                self.store.set_note(PREFIX + query, None, note.version)
+            self.store.unstage(query)
+        for queue in (self.queue, self.out):
+            self.store.drop(queue)
+
+    # --- steps
+
+    def take(self, step: str, before: State, after: State) -> None:
+        """Take a step."""
+        actor, _, action = step.partition(": ")
+        if actor.startswith("driver"):
+            place = int(actor.removeprefix("driver ")) - 1
+            self._drive(place, action, before, after)
+        elif actor == "producer":
+            number = before.messages.index(LATER)
+            self.store.push(self.queue, pushes([number], ids=[_id(number)]))
+        elif actor == "other":
+            self._others(action, before, after)
+        elif action.startswith("ends the lease of "):
+            self._end_lease(before, after)
+        elif action.startswith("removes the note of epoch "):
+            key = about(self.queue, OWNER, self.epochs[int(action.split()[5])])
+            note = self.store.note(key)
+            assert note is not None and self.store.set_note(key, None, note.version)
+        elif action == "copies the checkpoint":
+            self.copy = self.disk.copy()
+        elif action == "restores the copy":
+            assert self.copy is not None
+            self.disk = self.copy.copy()
+        elif action == "loses the end of the checkpoint":
+            self.disk = self.disk.copy()
+            self.disk.offsets.pop()
+            self.disk.finished = min(self.disk.finished, len(self.disk.offsets) - 1)
+        elif action == "begins a new checkpoint":
+            self.queries.append(uuid.uuid4().hex)
+            self.disk = Checkpoint(self.queries[-1])
+        elif action.startswith("recovers epoch "):
+            self._recover(int(action.split()[2]))
+        elif action.startswith("completes the sink of query "):
+            recover(self.store.url, self.queries[int(action.split()[5])])
+        elif action == "loses the last publish":
+            self._lose_publish(before, after)
+        else:
+            raise NotImplementedError(step)
+
+    def _others(self, action: str, before: State, after: State) -> None:
+        """Another consumer takes the first message, or gives it back."""
+        tag = f"other/{uuid.uuid4().hex[:8]}"
+        if sum(self.store.reserve(self.queue, tag, 1)) != 1:
+            raise Differs("the other consumer finds no message")
+        if action.startswith("takes"):
+            self.store.commit(self.queue, tag)
+            self.elsewhere |= {n for n, where in enumerate(after.messages) if where == ELSEWHERE}
+        else:
+            self.store.rollback(self.queue, tag, delay=None)
+
+    def _end_lease(self, before: State, after: State) -> None:
+        changed = [one for n, one in enumerate(before.messages) if one != after.messages[n]]
+        assert isinstance(changed[0], Held)
+        end_lease(self.store, self.queue, self.tag(changed[0].tag))
+
+    def _recover(self, epoch: int) -> None:
+        consumer = self.epochs[epoch]
+        try:
+            recover_consumer(self.store.url, self.queue, consumer, sink=self.store.url)
+        except UsageError:  # no task has read the batch: so its operator says that it was not written
+            recover_consumer(self.store.url, self.queue, consumer, written=False)
+
+    def _lose_publish(self, before: State, after: State) -> None:
+        """Let the rows of the last batch be staged again, and no longer visible."""
+        (stage,) = after.stages - before.stages
+        ledger = ledger_of(self.store, self.queries[stage.key])
+        assert ledger is not None
+        self.store.reserve(self.out, "server/1", 1_000)
+        found = [one for batch in self.store.fetch(self.out, "server/1/0") for one in messages(batch)]
+        lost = [one for one in found if one.payload in stage.rows]
+        self.store.commit(self.out, "server/1", [one.id for one in lost])
+        self.store.rollback(self.out, "server/1", failed=False)
+        self.store.stage(self.out, ledger.stages[0], pushes([one.payload for one in lost], ids=[one.id for one in lost]))
+
+    # --- steps of a process
+
+    def _drive(self, place: int, action: str, before: State, after: State) -> None:
+        driver = before.drivers[place]
+        if driver is None:
+            self.processes[place] = Process(self._source, self._sink, lambda: self.disk)
+            return
+        process = self.processes[place]
+        if action == "crashes":
+            process.kill()
+        elif action == "ends, since it was taken over":
+            self._ends(process, driver, before)
+        elif action.startswith((REFUSED, FENCED, "fails")):
+            self._refused(process, driver, action)
+        else:
+            if action.startswith("takes over"):
+                self._silence(self.epochs[driver.epoch])
+            self._goes_on(process, driver, after.drivers[place], before)
+            if driver.step == "own":
+                self._owned(process, after.drivers[place])
+        if not process.at:
+            self._ended(place)
+
+    def _ends(self, process: Process, driver: Driver, before: State) -> None:
+        """It ends where it reads the note of its consumer; elsewhere its heartbeat ends it."""
+        if driver.step in ("ask", "plan") and process.at == driver.step:
+            process.go_on()
+            if not isinstance(process.error, FencedError):
+                raise Differs(f"it was taken over, and is not fenced: {_where(process)}")
+        process.kill()
+
+    def _refused(self, process: Process, driver: Driver, action: str) -> None:
+        while process.at and process.place <= (driver.batch, RANK[driver.step]):
+            process.go_on()
+        wanted: Any = FencedError if action.startswith(FENCED) else CheckpointError
+        if action.startswith("fails"):
+            wanted = Refused
+        elif action.endswith("the sink is at another batch"):
+            wanted = FencedError, CheckpointError
+        if process.at or not isinstance(process.error, wanted):
+            raise Differs(f"{action}: {_where(process)}")
+
+    def _goes_on(self, process: Process, driver: Driver, after: Driver | None, before: State) -> None:
+        assert after is not None
+        target = after.batch, RANK[after.step]
+        ledger = before.ledgers[driver.query].batch
+        if driver.step == "complete" and ledger == driver.batch:
+            # Another process has decided the batch meanwhile: the code sees that at once, and publishes it.
+            target = target[0], RANK["sweep"]
+        if driver.step == "complete" and ledger > driver.batch:
+            return  # it is refused before it completes anything; the model refuses it in the next step
+        if process.place == (driver.batch, RANK[driver.step]):
+            process.go_on()
+        for _ in range(LOOKS):
+            if not process.at or process.place >= target:
+                break
+            process.go_on()
+        if not process.at:
+            raise Differs(f"it ends: {process.error!r}") from process.error
+        if process.place != target and not self._passed(process, driver, after, ledger):
+            raise Differs(f"the next step of the model is {after.step!r}: {_where(process)}")
+
+    def _passed(self, process: Process, driver: Driver, after: Driver, ledger: int) -> bool:
+        """Whether the code may be beyond the next step of the model: it has nothing to do there."""
+        if after.step == "ask":
+            return after.start.initial and process.at in ("tidy", "claim")
+        return after.step in ("decide", "publish") and process.at == "sweep" and ledger >= driver.batch
+
+    def _owned(self, process: Process, driver: Driver | None) -> None:
+        assert driver is not None and process.consumer is not None
+        if driver.by:
+            if driver.epoch not in self.epochs or driver.end.initial:
+                self.epochs[driver.epoch] = process.consumer.planned["consumer"]
+            self.numbers[driver.epoch, driver.by[0]] = process.consumer.number
+
+    def _ended(self, place: int) -> None:
+        """Let the note of its consumer say no longer that it lives."""
+        process = self.processes.pop(place)
+        if process.consumer is not None and (ownership := process.consumer._ownership) is not None:
+            self._silence(ownership._consumer, ownership._token)
+
+    def _silence(self, consumer: str, token: str = "") -> None:
+        """Let the owner of a consumer have been silent for too long; if it is this one."""
+        key = about(self.queue, OWNER, consumer)
+        note = self.store.note(key)
+        if note is None:
+            return
+        standing = Standing.read(note)
+        if standing.owner is not None and token in ("", standing.owner.token):
+            old = replace(standing, owner=replace(standing.owner, until=0))
+            assert self.store.set_note(key, old.value, note.version)
+
+    # --- what is there
+
+    def tag(self, tag: Tag) -> str:
+        """Return the tag of the code."""
+        return f"{self.epochs[tag.epoch]}/{tag.seq}.{self.numbers[tag.epoch, tag.by]}"
+
+    def check(self, state: State) -> None:
+        """Compare all that is there with a state of the model. Raises `Differs`."""
+        for what, (here, there) in self._facts(state).items():
+            if here != there:
+                raise Differs(f"{what}: {here} in the model, {there} in the store")
+
+    def _facts(self, state: State) -> dict[str, tuple[Any, Any]]:
+        found: dict[str, tuple[Any, Any]] = {}
+        wanted = [f"held by {self.tag(one.tag)}, {one.lease}" if isinstance(one, Held) else one for one in state.messages]
+        found["messages"] = wanted, self._messages(state)
+        seen = Counter(one.payload for one in _peeked(self.store, self.out))
+        found["visible"] = list(state.visible), [seen[n] for n in range(self.world.messages)]
+        for epoch, (note,) in enumerate(state.notes):
+            facts = self.store.note(about(self.queue, OWNER, self.epochs[epoch]))
+            has = facts and Standing.read(facts)
+            said = note and (self.numbers[epoch, note.owner], note.started and self.tag(note.started))
+            found[f"note of epoch {epoch}"] = (
+                said, has and (has.number, has.started and f"{self.epochs[epoch]}/{has.started}")
+            )
+        for query, ledger in enumerate(state.ledgers):
+            found[f"query {query}"] = self._query(state, query, ledger)
+        found["checkpoint"] = (
+            (self.queries[state.disk.query], len(state.disk.offsets), state.disk.finished),
+            (self.disk.query, len(self.disk.offsets), self.disk.finished),
+        )
+        return found
+
+    def _messages(self, state: State) -> list[str]:
+        """Return where each message is."""
+        there: dict[str, str] = {one.id: FREE for one in _peeked(self.store, self.queue)}
+        now = self.store.now()
+        for held in self.store.reservations(self.queue):
+            lease = "never" if held.until is None else "ended" if held.until <= now else "ends"
+            for batch in self.store.fetch(self.queue, held.tag):
+                for one in messages(batch):
+                    there[one.id] = f"held by {held.tag.rpartition('/')[0]}, {lease}"
+        return [
+            ELSEWHERE if n in self.elsewhere else there.get(_id(n), LATER if where == LATER else GONE)
+            for n, where in enumerate(state.messages)
+        ]
+
+    def _query(self, state: State, query: int, ledger: Ledger) -> tuple[Any, Any]:
+        sink = self.queries[query]
+        there = ledger_of(self.store, sink)
+        staged = Counter((int(one.stage.split("/")[1]), one.rows) for one in self.store.staged(sink))
+        wanted = Counter((one.batch, len(one.rows)) for one in state.stages if one.key == query and one.rows)
+        key = about(self.queue, "query", f"{sink}/")
+        reads = self.store.note(key)
+        (bound,) = state.bound[query]
+        return (
+            (ledger.batch, wanted, self.epochs[bound] if bound >= 0 else None),
+            (there.batch if there else -1, staged, reads.value["consumer"] if reads else None),
+        )
+
+
+def follow(store: Store, name: str, scenario: Scenario, world: World) -> State:
+    """Take all steps of a scenario on a store; return the last state. Raises `Differs`."""
+    state = initial(world)
+    with Real(store, name, world) as real:
+        for number, step in enumerate(scenario.steps):
+            after = next((one for taken, one in scenario_moves(state, world) if str(taken) == step), None)
+            if after is None:
+                raise LookupError(f"the model cannot take step {number + 1}: {step}")
+            try:
+                real.take(step, state, after)
+                real.check(after)
+            except (Differs, LookupError) as error:
+                taken = "\n  ".join(scenario.steps[: number + 1])
+                raise Differs(f"{error}\nafter these steps of {scenario.world!r}:\n  {taken}") from error
+            state = after
+    return state
+
+
+def _id(number: int) -> str:
+    return f"{number:024x}"
+
+
+def _peeked(store: Store, queue: str) -> list[Message]:
+    return [one for batch in store.peek(queue) for one in messages(batch)]
+
+
+def _where(process: Process) -> str:
+    return f"the code stands before {process.at!r}" if process.at else f"the code has ended with {process.error!r}"
