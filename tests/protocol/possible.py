@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.protocol.state import FREE, REFUSED, Driver, Held, State, Step, World
+from tests.protocol.state import FENCED, FREE, Driver, State, Step, World
 
 
 def possible(state: State, step: Step, others: Sequence[Step], world: World) -> bool:
     """Return whether real code can take this step. `others`: all that the model has here."""
     if step.actor.startswith("driver"):
-        driver = state.drivers[int(step.actor.removeprefix("driver ")) - 1]
+        driver = _driver(state, step)
         if driver is None or step.action == "crashes" or step.action.startswith("ends, since"):
             return True
         return _of_process(state, step, [one.action for one in others if one.actor == step.actor], driver, world)
@@ -23,13 +23,33 @@ def possible(state: State, step: Step, others: Sequence[Step], world: World) -> 
     return True
 
 
+def named(state: State, step: Step) -> Step:
+    """Return the step under the name that says where the code notices that a process was taken over.
+
+    Elsewhere its heartbeat does, at any time: then the process just ends.
+    """
+    if not step.action.startswith("ends, since"):
+        return step
+    driver = _driver(state, step)
+    assert driver is not None
+    if driver.step == "ask" and not _asks(state, driver):
+        return step._replace(action=f"{FENCED}: it asks, and was taken over")
+    if driver.step == "commit" and not _commits(state, driver):
+        return step._replace(action=f"{FENCED}: others have committed its batch")
+    return step
+
+
+def _driver(state: State, step: Step) -> Driver | None:
+    return state.drivers[int(step.actor.removeprefix("driver ")) - 1]
+
+
 def _of_process(state: State, step: Step, own: Sequence[str], driver: Driver, world: World) -> bool:
     ledger = state.ledgers[driver.query]
     pending = any(state.names(one) for one in state.stages if one.key == driver.query)
-    if driver.step == "ask" and not driver.start.initial:
-        # The code reads the note for this: a process that was taken over ends here.
-        note = state.note(driver.epoch, driver.queue)
-        return note is not None and note.owner == driver.by[driver.queue]
+    if driver.step == "ask":
+        return _asks(state, driver)
+    if driver.step == "commit":
+        return _commits(state, driver)
     if driver.step == "claim":
         if step.action.startswith("gives back"):
             return True
@@ -43,6 +63,21 @@ def _of_process(state: State, step: Step, own: Sequence[str], driver: Driver, wo
         # The code looks again, where it has skipped a batch; and it publishes its own batch alone.
         return ledger.batch == driver.batch or (driver.attempt >= 0 and not pending)
     return True
+
+
+def _asks(state: State, driver: Driver) -> bool:
+    """Whether a process owns its consumer when it asks, which the code looks up, but for the first batch."""
+    note = state.note(driver.epoch, driver.queue)
+    return driver.start.initial or (note is not None and note.owner == driver.by[driver.queue])
+
+
+def _commits(state: State, driver: Driver) -> bool:
+    """Whether a process that commits what itself has reserved finds all of it: so the code demands.
+
+    Where it was taken over, its successor may have committed the batch.
+    """
+    tag = driver.start.tags[driver.queue]
+    return tag.by != driver.by[driver.queue] or len(state.held(tag)) == len(driver.start.rows)
 
 
 def _in_turn(state: State, queue: int, most: int) -> bool:

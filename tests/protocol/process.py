@@ -1,7 +1,7 @@
 """A process that runs a query, as Spark would, in a thread that stands still before each step of the model.
 
-It runs the real `Consumer`, the code of tasks and the writer. `points` lets the thread stand at the calls with which a
-step begins. So the order of the steps is that of the code, and whoever lets a step be taken sees where the thread
+It runs the real `Consumer`, the code of tasks and the writer. `points` lets the thread stand before the calls with
+which a step begins. So the order of the steps is that of the code. Whoever lets a step be taken sees where the thread
 stands next.
 """
 
@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from spark_queue import CheckpointError, FencedError
+from spark_queue import FencedError
+from spark_queue.operations import common
 from spark_queue.options import QueueOptions
-from spark_queue.spark import keeper, share
+from spark_queue.spark import ahead, keeper, share, writer
+from spark_queue.spark import consumer as consumer_module
 from spark_queue.spark.consumer import Consumer
 from spark_queue.spark.share import fetched
-from spark_queue.store import owner
+from spark_queue.store import open_store, owner
 from spark_queue.store.base import Store
 from spark_queue.store.ledger import PREFIX, batch_of
 from spark_queue.store.ownership import Ownership
@@ -146,7 +148,7 @@ class Process:
         while True:
             end = known.pop() if known else self._next(consumer, start)
             shares = consumer.plan(start, end)
-            self._write([one for one in shares])
+            self._write(shares)
             self.stand("finish")
             self._disk().finish(self.query, self.batch)
             self.batch += 1
@@ -159,7 +161,7 @@ class Process:
         self._disk().log(self.query, self.batch, end)
         return end
 
-    def _write(self, shares: list[Any]) -> None:
+    def _write(self, shares: Sequence[Any]) -> None:
         """Run a task that reads and writes all, and let the driver commit.
 
         What fails is not aborted: as if the process were killed then.
@@ -177,9 +179,30 @@ class Process:
 # --- where it stands ------------------------------------------------------------------------------------------------
 
 
+class _Clients:
+    """Clients of a store that are used one after the other: to connect takes longer than all else."""
+
+    def __init__(self) -> None:
+        self._free: list[Store] = []
+
+    def open(self, url: str, *, patience: float = 5.0, create: bool = True) -> Store:
+        """Return a client that nobody uses; `close` gives it back."""
+        if not self._free:
+            store = open_store(url)
+            store.close = lambda: self._free.append(store)  # type: ignore[method-assign]
+            return store
+        return self._free.pop()
+
+    def end(self) -> None:
+        """Close all."""
+        for store in self._free:
+            type(store).close(store)
+
+
 @contextmanager
 def points() -> Iterator[None]:
     """Let the threads of processes stand before the calls with which the steps of the model begin."""
+    clients = _Clients()
     with pytest.MonkeyPatch.context() as patch:
 
         def before(holder: Any, name: str, at: str, when: Callable[..., bool] = lambda *_: True) -> None:
@@ -204,10 +227,13 @@ def points() -> Iterator[None]:
         before(Store, "fetch", "read")
         before(Store, "set_note", "decide", lambda _, key, *rest: key.startswith(PREFIX))
         patch.setattr(Store, "publish", _publish_of(Store.publish))
+        for module in (ahead, common, consumer_module, keeper, share, writer):
+            patch.setattr(module, "open_store", clients.open)
         # No sign of life in between, and no lease that is renewed: processes stand still for a part of a second.
         patch.setitem(vars(keeper), "BEAT", 3_600)
         patch.setattr(owner, "LIFE", 3_600_000)
         yield
+    clients.end()
 
 
 def _publish_of(real: Callable[..., int]) -> Callable[..., int]:

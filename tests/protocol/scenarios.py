@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.protocol.model import moves
-from tests.protocol.possible import possible
+from tests.protocol.possible import named, possible
 from tests.protocol.rules import Rules
 from tests.protocol.state import State, Step, World, drained, initial
 
@@ -29,6 +29,9 @@ FILE = Path(__file__).with_name("scenarios.txt")
 
 #: How many of the traces `make test` follows: those that come first.
 FEW = 20
+
+#: A trace that has so many steps looks for no further pair; and how many states are looked at for one.
+LONG, NEAR = 30, 1000
 
 ALL = Rules()
 
@@ -91,7 +94,7 @@ def scenario_moves(state: State, world: World) -> Iterator[tuple[Step, State]]:
     found = list(moves(state, world, ALL))
     for step, after in found:
         if possible(state, step, [one for one, _ in found], world):
-            yield step, after
+            yield named(state, step), after
 
 
 class Graph:
@@ -100,38 +103,25 @@ class Graph:
     def __init__(self, world: World) -> None:
         first = initial(world)
         number = {first: 0}
-        self.states = [first]
-        self.out: list[list[tuple[str, int, bool]]] = []
+        states = [first]
+        self.out: list[list[tuple[str, int]]] = []  #: steps from each state, and where they lead
         self._before = [(-1, "")]
-        for state in self.states:
+        into: list[list[tuple[int, str]]] = [[]]  # steps that are no faults
+        for state in states:
             at, out = len(self.out), []
             for step, after in scenario_moves(state, world):
-                there = number.setdefault(after, len(self.states))
-                if there == len(self.states):
-                    self.states.append(after)
+                there = number.setdefault(after, len(states))
+                if there == len(states):
+                    states.append(after)
                     self._before.append((at, str(step)))
-                out.append((str(step), there, step.fault))
+                    into.append([])
+                out.append((str(step), there))
+                if not step.fault:
+                    into[there].append((at, str(step)))
             self.out.append(out)
-        self._onward = self._ways([drained(one, world) for one in self.states])
-        idle = self._ways([not any(one.drivers) for one in self.states])
-        self._onward = [one or other for one, other in zip(self._onward, idle, strict=True)]
-
-    def _ways(self, good: list[bool]) -> list[tuple[str, int] | None]:
-        """Return for each state the first step of a shortest way to a good one, without faults."""
-        into: list[list[tuple[int, str]]] = [[] for _ in self.states]
-        for at, out in enumerate(self.out):
-            for step, there, fault in out:
-                if not fault:
-                    into[there].append((at, step))
-        onward: list[tuple[str, int] | None] = [("", at) if one else None for at, one in enumerate(good)]
-        waiting = deque(at for at, one in enumerate(good) if one)
-        while waiting:
-            there = waiting.popleft()
-            for at, step in into[there]:
-                if onward[at] is None:
-                    onward[at] = (step, there)
-                    waiting.append(at)
-        return onward
+        arrived = _ways([drained(one, world) for one in states], into)
+        given_up = _ways([not any(one.drivers) for one in states], into)
+        self._onward = [one or other for one, other in zip(arrived, given_up, strict=True)]
 
     def way_to(self, at: int) -> list[str]:
         """Return the steps to a state."""
@@ -142,31 +132,114 @@ class Graph:
         return steps[::-1]
 
     def way_from(self, at: int) -> list[str]:
-        """Return the steps from a state to a quiet end."""
+        """Return the steps from a state to a quiet end: all has arrived, or no process is left."""
         steps = []
         while (onward := self._onward[at]) is not None and onward[0]:
-            steps.append(onward[0])
-            at = onward[1]
+            step, at = onward
+            steps.append(step)
         return steps
 
     def pairs(self) -> dict[Pair, tuple[int, str, str, int]]:
         """Return each pair, and where it occurs first: a state, the two steps from there, and where they lead."""
         found: dict[Pair, tuple[int, str, str, int]] = {}
         for at, out in enumerate(self.out):
-            for one, there, _ in out:
-                for other, end, _ in self.out[there]:
+            for one, there in out:
+                for other, end in self.out[there]:
                     found.setdefault(pair(one, other), (at, one, other, end))
         return found
 
+    def further(self, last: str, at: int, covered: set[Pair]) -> tuple[list[str], int] | None:
+        """Return a shortest way to the next pair that is not covered, after the step `last` to a state."""
+        before: dict[int, tuple[str, int]] = {at: (last, -1)}
+        waiting = deque([at])
+        while waiting and len(before) < NEAR:
+            here = waiting.popleft()
+            for step, there in self.out[here]:
+                if pair(before[here][0], step) not in covered:
+                    steps, place = [step], here
+                    while place != at:
+                        steps.append(before[place][0])
+                        place = before[place][1]
+                    return steps[::-1], there
+                if there not in before:
+                    before[there] = step, here
+                    waiting.append(there)
+        return None
 
-def wanted() -> tuple[set[Pair], list[Scenario]]:
-    """Return all pairs, and traces that cover them."""
+
+def _ways(good: list[bool], into: list[list[tuple[int, str]]]) -> list[tuple[str, int] | None]:
+    """Return for each state the first step of a shortest way to a good one, and where it leads."""
+    onward: list[tuple[str, int] | None] = [("", at) if one else None for at, one in enumerate(good)]
+    waiting = deque(at for at, one in enumerate(good) if one)
+    while waiting:
+        there = waiting.popleft()
+        for at, step in into[there]:
+            if onward[at] is None:
+                onward[at] = (step, there)
+                waiting.append(at)
+    return onward
+
+
+def made() -> tuple[set[Pair], list[Scenario]]:
+    """Return all pairs, and scenarios that have them."""
+    wanted: set[Pair] = set()
     covered: set[Pair] = set()
-    made: list[Scenario] = []
+    found: list[Scenario] = []
     for name, world in WORLDS.items():
         graph = Graph(world)
-        for one, (at, first, second, end) in reversed(graph.pairs().items()):  # a long trace covers short ones
-            if one not in covered:
-                made.append(Scenario(name, (*graph.way_to(at), first, second, *graph.way_from(end))))
-                covered |= made[-1].pairs
-    return covered, made
+        pairs = graph.pairs()
+        wanted |= pairs.keys()
+        for one, (at, first, second, end) in reversed(pairs.items()):  # a long way has many pairs
+            if one in covered:
+                continue
+            steps = [*graph.way_to(at), first, second]
+            while (more := graph.further(steps[-1], end, covered | Scenario(name, tuple(steps)).pairs)) is not None:
+                steps += more[0]
+                end = more[1]
+                if len(steps) > LONG:
+                    break
+            found.append(Scenario(name, (*steps, *graph.way_from(end))))
+            covered |= found[-1].pairs
+    return wanted, _first(found)
+
+
+def _first(found: list[Scenario]) -> list[Scenario]:
+    """Put those first that have the most kinds of steps, and then pairs, together."""
+    left, kinds, pairs = list(found), set[str](), set[Pair]()
+    for _ in range(FEW):
+        best = max(left, key=lambda one: (len(one.kinds - kinds), len(one.pairs - pairs) / len(one.steps)))
+        kinds |= best.kinds
+        pairs |= best.pairs
+        left.remove(best)
+    return [one for one in found if one not in left] + left
+
+
+# --- the file -------------------------------------------------------------------------------------------------------
+
+
+def written(scenarios: list[Scenario]) -> str:
+    """Return the text of the file: all steps, a line for each, and then scenarios as numbers of these lines."""
+    steps = sorted({step for one in scenarios for step in one.steps})
+    number = {step: str(place) for place, step in enumerate(steps)}
+    lines = [" ".join([f"{one.world}:", *(number[step] for step in one.steps)]) for one in scenarios]
+    return "\n".join([*steps, "", *lines, ""])
+
+
+def stored() -> list[Scenario]:
+    """Return the scenarios of the file."""
+    head, _, rest = FILE.read_text().partition("\n\n")
+    steps, found = head.splitlines(), []
+    for line in rest.splitlines():
+        world, _, numbers = line.partition(": ")
+        found.append(Scenario(world, tuple(steps[int(one)] for one in numbers.split())))
+    return found
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        for one in map(int, sys.argv[1:]):
+            print("\n  ".join([f"{one}: {stored()[one].world}", *stored()[one].steps]))
+    else:
+        pairs, scenarios = made()
+        FILE.write_text(written(scenarios))
+        print(f"{len(pairs)} pairs, {len(scenarios)} scenarios, {sum(len(one.steps) for one in scenarios)} steps")
