@@ -15,7 +15,7 @@ def possible(state: State, step: Step, others: Sequence[Step], world: World) -> 
             return True
         return _of_process(state, step, [one.action for one in others if one.actor == step.actor], driver, world)
     if step.actor == "other":
-        return _in_turn(state, 0, 1)
+        return _in_turn(state, int(" of input 2" in step.action), 1)
     if step.action.startswith("completes the sink"):
         return _completes(state, int(step.action.split()[-1]))
     if step.action.startswith("recovers"):
@@ -55,7 +55,9 @@ def _of_process(state: State, step: Step, own: Sequence[str], driver: Driver, wo
             return True
         if any(one.startswith("gives back") for one in own):
             return False  # the code gives back first
-        return _in_turn(state, driver.queue, world.most)
+        if world.combine == "zip" and world.queues > 1 and not driver.queue and not _ready(state, world):
+            return False
+        return all(_in_turn(state, queue, world.most) for queue in range(world.queues))
     if driver.step == "complete":
         # A sink that is ahead refuses the batch before it publishes what was decided.
         return ledger.batch <= driver.batch or not pending
@@ -67,8 +69,8 @@ def _of_process(state: State, step: Step, own: Sequence[str], driver: Driver, wo
 
 def _asks(state: State, driver: Driver) -> bool:
     """Whether a process owns its consumer when it asks, which the code looks up, but for the first batch."""
-    note = state.note(driver.epoch, driver.queue)
-    return driver.start.initial or (note is not None and note.owner == driver.by[driver.queue])
+    note, start = state.note(driver.epoch, driver.queue), driver.planned or driver.start
+    return start.initial or (note is not None and note.owner == driver.by[driver.queue])
 
 
 def _commits(state: State, driver: Driver) -> bool:
@@ -76,14 +78,25 @@ def _commits(state: State, driver: Driver) -> bool:
 
     Where it was taken over, its successor may have committed the batch.
     """
-    tag = driver.start.tags[driver.queue]
-    return tag.by != driver.by[driver.queue] or len(state.held(tag)) == len(driver.start.rows)
+    start = driver.planned or driver.start
+    tag, rows = start.tags[driver.queue], [n for n in start.rows if n % state.queues == driver.queue]
+    return tag.by != driver.by[driver.queue] or len(state.held(tag)) == len(rows)
 
 
 def _in_turn(state: State, queue: int, most: int) -> bool:
     """Whether it is clear which messages are taken: of those whose lease has ended a store may say when they come."""
     free = state.claimable(queue)
     return len(free) <= most or all(state.messages[n] == FREE for n in free)
+
+
+def _ready(state: State, world: World) -> bool:
+    """Whether the first of several inputs has no more messages than the others: the code looks how many each has.
+
+    Some stores free messages whose lease has ended when that is asked.
+    """
+    first, *others = [state.claimable(queue) for queue in range(world.queues)]
+    free = all(state.messages[n] == FREE for other in others for n in other)
+    return free and min(len(first), world.most) <= min(map(len, others))
 
 
 def _completes(state: State, query: int) -> bool:

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from spark_queue import FencedError
@@ -22,7 +23,8 @@ from spark_queue.options import QueueOptions
 from spark_queue.spark import ahead, keeper, share, writer
 from spark_queue.spark import consumer as consumer_module
 from spark_queue.spark.consumer import Consumer
-from spark_queue.spark.share import fetched
+from spark_queue.spark.inputs import Inputs
+from spark_queue.spark.share import Rows, Share, fetched, side_by_side
 from spark_queue.store import open_store, owner
 from spark_queue.store.base import Store
 from spark_queue.store.ledger import PREFIX, batch_of
@@ -37,7 +39,10 @@ ORDER = (
     "own", "ask", "commit", "tidy", "claim", "keep", "log", "plan", "hold", "whole", "bind", "read", "stage",
     "complete", "decide", "publish", "sweep", "finish",
 )  # fmt: skip
-RANK = {name: place for place, name in enumerate(ORDER)} | {"tidy": ORDER.index("claim")}
+RANK = {name: place for place, name in enumerate(ORDER)}
+
+#: Steps that are taken in one input after the other.
+EACH = ("own", "ask", "commit", "tidy", "claim", "plan", "hold")
 
 
 class Refused(Exception):
@@ -79,16 +84,24 @@ _here = threading.local()
 class Process:
     """A driver, its reader process and its tasks in one thread."""
 
-    def __init__(self, source: dict[str, str], sink: dict[str, str], disk: Callable[[], Checkpoint]) -> None:
-        """Start, and read the checkpoint; stand before the first step. `disk`: what is there at the moment."""
+    def __init__(
+        self, source: dict[str, str], sink: dict[str, str], disk: Callable[[], Checkpoint], *, old: bool = False
+    ) -> None:
+        """Start, and read the checkpoint; stand before the first step.
+
+        `disk`: what is there at the moment. `old`: with the calls of Spark 4.0 and 4.1.
+        """
+        self._old = old
         self._options = QueueOptions.parse(source, "stream", "snapshot")
         self._sink, self._disk = sink, disk
         self._found = disk().copy()
         self.query = self._found.query
         self.batch = self._found.finished + 1
         self.at = ""  #: where it stands; empty once it has ended
+        self.input = 0  #: and in which input
+        self.begins_empty = False  #: whether a batch without messages is logged if nothing is found
         self.error: Exception | None = None  #: with which it has ended
-        self.consumer: Consumer | None = None
+        self.consumer: Consumer | Inputs | None = None
         self._killed = False
         self._go, self._stands = threading.Semaphore(0), threading.Semaphore(0)
         self._thread = threading.Thread(target=self._run, name="a query", daemon=True)
@@ -96,9 +109,30 @@ class Process:
         self._wait()
 
     @property
-    def place(self) -> tuple[int, int]:
-        """Where it stands: in which batch, and before which step."""
-        return self.batch, RANK[self.at]
+    def place(self) -> tuple[int, int, int]:
+        """Where it stands: in which batch, before which step, and in which input."""
+        return self.batch, RANK[self.at], self.input if self.at in EACH else 0
+
+    @property
+    def members(self) -> list[Consumer]:
+        """The consumer of each input."""
+        if isinstance(self.consumer, Inputs):
+            return list(self.consumer._members.values())
+        return [] if self.consumer is None else [self.consumer]
+
+    def input_of(self, queue: object) -> int:
+        """Return the number of the input that reads this queue."""
+        return [*self._queues, queue].index(queue) % len(self._queues)
+
+    @property
+    def several(self) -> str:
+        """How several inputs are combined; empty for one."""
+        return self._options.combine if self._options.inputs else ""
+
+    @property
+    def _queues(self) -> list[str]:
+        inputs = self._options.inputs
+        return [one.queue for one in inputs.values()] if inputs else [self._options.queue or ""]
 
     def go_on(self) -> None:
         """Let it take one step."""
@@ -116,9 +150,9 @@ class Process:
         if not self.at:
             self._thread.join()
 
-    def stand(self, at: str) -> None:
-        """Stand still before a step; of the thread alone."""
-        self.at = at
+    def stand(self, at: str, queue: object = None) -> None:
+        """Stand still before a step, in the input that reads `queue`; of the thread alone."""
+        self.at, self.input = at, self.input_of(queue)
         self._stands.release()
         self._go.acquire()
         if self._killed:
@@ -142,38 +176,49 @@ class Process:
         self._stands.release()
 
     def _work(self) -> None:
-        consumer = self.consumer = Consumer(self._options)
+        consumer = self.consumer = Inputs(self._options) if self.several else Consumer(self._options)
         known = self._found.offsets[self.batch :]
         start: Any = self._found.offsets[self.batch - 1] if self.batch else consumer.initial
+        if self._old and self._found.offsets:
+            assert consumer.plan(self._found.offsets[-1], self._found.offsets[-1]) == []
         while True:
             end = known.pop() if known else self._next(consumer, start)
-            shares = consumer.plan(start, end)
-            self._write(shares)
+            self._write(consumer.plan(start, end))
             self.stand("finish")
             self._disk().finish(self.query, self.batch)
             self.batch += 1
             start = end
 
-    def _next(self, consumer: Consumer, start: Any) -> Any:
-        while (end := consumer.next(start, int(self._options.max_records_per_trigger))) == start:
+    def _next(self, consumer: Any, start: Any) -> Any:
+        while True:
+            begin = consumer.planned if self._old else start
+            end = consumer.next(begin, self._options.max_records_per_trigger)
+            if end != begin or self.begins_empty:
+                break
             time.sleep(0.02)  # a look in vain is believed for a moment
+        self.begins_empty = False
         self.stand("log")
         self._disk().log(self.query, self.batch, end)
         return end
 
-    def _write(self, shares: Sequence[Any]) -> None:
+    def _write(self, shares: Sequence[Share | Rows]) -> None:
         """Run a task that reads and writes all, and let the driver commit.
 
         What fails is not aborted: as if the process were killed then.
         """
         with task(0, self.query, self.batch):
-            batches = [one.select(["payload"]) for part in shares for one in fetched(self._options, part)]
+            batches = [one.select(["payload"]) for part in shares for one in self._read(part)]
         rows = [one.set_column(0, "payload", one.column("payload").cast("string")) for one in batches]
         self.stand("stage")
         write = Write(TEXT, query=self.query, batch=self.batch, **self._sink)
         written = write.task(rows)
         self.stand("complete")
         write.commit(written)
+
+    def _read(self, part: Share | Rows) -> Iterator[pa.RecordBatch]:
+        if isinstance(part, Share):
+            return fetched(self._options, part)
+        return (one for batches in side_by_side(self._options, part) for one in batches.values())
 
 
 # --- where it stands ------------------------------------------------------------------------------------------------
@@ -210,8 +255,9 @@ def points() -> Iterator[None]:
 
             def stands(*arguments: Any, **named: Any) -> Any:
                 process: Process | None = getattr(_here, "process", None)
-                if process is not None and when(*arguments):
-                    process.stand(at)
+                if process is not None and when(process, *arguments):
+                    queue = getattr(arguments[0], "_queue", arguments[1])
+                    process.stand(at, arguments[1] if isinstance(arguments[0], Store) else queue)
                 return real(*arguments, **named)
 
             patch.setattr(holder, name, stands)
@@ -219,13 +265,17 @@ def points() -> Iterator[None]:
         before(Ownership, "take", "own")
         before(Ownership, "check_newest", "ask")
         before(Store, "commit", "commit")
-        before(Consumer, "tidy", "tidy", lambda consumer, _: not consumer._tidied)
-        before(Consumer, "take", "claim")
+        before(Consumer, "tidy", "tidy", lambda _, consumer, *rest: not consumer._tidied)
+        before(Consumer, "take", "claim", _claims_alone)
+        before(Inputs, "_of_one", "claim")
+        before(Inputs, "_of_each", "claim")
+        before(Consumer, "keep", "keep", lambda _, consumer, start, rows, most: sum(rows) > most)
         before(Ownership, "start", "plan")
         before(Store, "renew", "hold")
+        before(Inputs, "_whole", "whole", lambda process, *_: process.several == "zip")
         before(share, "bind", "bind")
         before(Store, "fetch", "read")
-        before(Store, "set_note", "decide", lambda _, key, *rest: key.startswith(PREFIX))
+        before(Store, "set_note", "decide", lambda _, store, key, *rest: key.startswith(PREFIX))
         patch.setattr(Store, "publish", _publish_of(Store.publish))
         for module in (ahead, common, consumer_module, keeper, share, writer):
             patch.setattr(module, "open_store", clients.open)
@@ -234,6 +284,11 @@ def points() -> Iterator[None]:
         patch.setattr(owner, "LIFE", 3_600_000)
         yield
     clients.end()
+
+
+def _claims_alone(process: Process, consumer: Consumer, *_: object) -> bool:
+    """Whether a claim is a step of its own: of several inputs, with `zip`, all but the first, which waits for all."""
+    return not process.several or (process.several == "zip" and process.input_of(consumer._queue) > 0)
 
 
 def _publish_of(real: Callable[..., int]) -> Callable[..., int]:

@@ -6,23 +6,26 @@ operators. The checkpoint is an object.
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections import Counter
 from dataclasses import replace
-from types import TracebackType
-from typing import Any
+from types import SimpleNamespace, TracebackType
+from typing import Any, cast
 
 from spark_queue import CheckpointError, FencedError
 from spark_queue.errors import UsageError
 from spark_queue.message import Message, messages, pushes
 from spark_queue.operations import recover, recover_consumer
+from spark_queue.spark.queries import drain
 from spark_queue.store.base import Store
 from spark_queue.store.conformance_waiting import end_lease
-from spark_queue.store.facts import Note, about
+from spark_queue.store.facts import Note as Facts
+from spark_queue.store.facts import about
 from spark_queue.store.ledger import PREFIX, ledger_of
 from spark_queue.store.owner import OWNER, Standing
-from tests.protocol.process import RANK, Checkpoint, Process, Refused
+from tests.protocol.process import EACH, RANK, Checkpoint, Process, Refused
 from tests.protocol.scenarios import Scenario, scenario_moves
 from tests.protocol.state import (
     ELSEWHERE,
@@ -34,11 +37,13 @@ from tests.protocol.state import (
     Driver,
     Held,
     Ledger,
+    Note,
     State,
     Tag,
     Where,
     World,
     initial,
+    of_queue,
 )  # fmt: skip
 
 #: How often a process may look in vain before it finds what there is.
@@ -54,21 +59,30 @@ class Real:
 
     def __init__(self, store: Store, name: str, world: World) -> None:
         self.store, self.world = store, world
-        self.queue, self.out = name, f"{name}.out"
+        self.queues = [name, f"{name}.two"][: world.queues]
+        self.out = f"{name}.out"
         self._source = {
-            "url": store.url, "queue": self.queue, "delivery": "exactly-once", "numPartitions": "1",
-            "waitTimeout": "0s", "maxRecordsPerTrigger": str(world.most), "reserveAhead": "false",
+            "delivery": "exactly-once", "numPartitions": "1", "waitTimeout": "0s",
+            "maxRecordsPerTrigger": str(world.most), "reserveAhead": "false",
         }  # fmt: skip
+        if world.queues == 1:
+            self._source |= {"url": store.url, "queue": name}
+        else:
+            inputs = {binding: {"queue": one, "ns": "db"} for binding, one in zip("ab", self.queues, strict=True)}
+            urls, combine = json.dumps({"db": store.url}), world.combine
+            self._source |= {"urls": urls, "inputs": json.dumps(inputs), "combine": combine}
         self._sink = {"url": store.url, "queue": self.out}
         self.queries = [uuid.uuid4().hex]  #: by the number of the query in the model
         self.disk = Checkpoint(self.queries[0])
         self.copy: Checkpoint | None = None
         self.epochs: dict[int, str] = {}  #: consumers, by the number of their epoch
-        self.numbers: dict[tuple[int, int], int] = {}  #: of processes, by epoch and their number in the model
+        self.numbers: dict[tuple[int, int, int], int] = {}  #: of processes, by epoch, queue and number in the model
+        self.runs: dict[int, Any] = {}  #: offsets with which runs have ended that may still be drained
         self.processes: dict[int, Process] = {}
         self.elsewhere: set[int] = set()
         self._checked: State | None = None
-        store.count(self.queue)  # so it exists
+        for queue in self.queues:
+            store.count(queue)  # so it exists
 
     def __enter__(self) -> Real:
         return self
@@ -80,9 +94,9 @@ class Real:
             if note := self.store.note(PREFIX + query):
                 self.store.set_note(PREFIX + query, None, note.version)
             self.store.unstage(query)
-        for held in self.store.reservations(self.queue):
-            self.store.rollback(self.queue, held.tag)
-        for queue in (self.queue, self.out):  # others use them again
+        for queue in (*self.queues, self.out):  # others use them again
+            for held in self.store.reservations(queue):
+                self.store.rollback(queue, held.tag)
             self.store.purge(queue)
             for key, note in self.store.notes(about(queue)).items():
                 self.store.set_note(key, None, note.version)
@@ -97,13 +111,13 @@ class Real:
             self._drive(place, action, before, after)
         elif actor == "producer":
             number = before.messages.index(LATER)
-            self.store.push(self.queue, pushes([number], ids=[_id(number)]))
+            self.store.push(self.queues[number % self.world.queues], pushes([number], ids=[_id(number)]))
         elif actor == "other":
             self._others(action, before, after)
         elif action.startswith("ends the lease of "):
             self._end_lease(before, after)
         elif action.startswith("removes the note of epoch "):
-            key = about(self.queue, OWNER, self.epochs[int(action.split()[5])])
+            key = about(self._input(action), OWNER, self.epochs[int(action.split()[5])])
             note = self.store.note(key)
             assert note is not None and self.store.set_note(key, None, note.version)
         elif action == "copies the checkpoint":
@@ -119,7 +133,7 @@ class Real:
             self.queries.append(uuid.uuid4().hex)
             self.disk = Checkpoint(self.queries[-1])
         elif action.startswith("recovers epoch "):
-            self._recover(int(action.split()[2]))
+            self._recover(int(action.split()[2]), self._input(action))
         elif action.startswith("completes the sink of query "):
             recover(self.store.url, self.queries[int(action.split()[5])])
         elif action == "loses the last publish":
@@ -129,26 +143,30 @@ class Real:
 
     def _others(self, action: str, before: State, after: State) -> None:
         """Another consumer takes the first message, or gives it back."""
-        tag = f"other/{uuid.uuid4().hex[:8]}"
-        if sum(self.store.reserve(self.queue, tag, 1)) != 1:
+        tag, queue = f"other/{uuid.uuid4().hex[:8]}", self._input(action)
+        if sum(self.store.reserve(queue, tag, 1)) != 1:
             raise Differs("the other consumer finds no message")
         if action.startswith("takes"):
-            self.store.commit(self.queue, tag)
+            self.store.commit(queue, tag)
             self.elsewhere |= {n for n, where in enumerate(after.messages) if where == ELSEWHERE}
         else:
-            self.store.rollback(self.queue, tag, delay=None)
+            self.store.rollback(queue, tag, delay=None)
 
     def _end_lease(self, before: State, after: State) -> None:
         changed = [one for n, one in enumerate(before.messages) if one != after.messages[n]]
         assert isinstance(changed[0], Held)
-        end_lease(self.store, self.queue, self.tag(changed[0].tag))
+        end_lease(self.store, self.queues[changed[0].tag.queue], self.tag(changed[0].tag))
 
-    def _recover(self, epoch: int) -> None:
+    def _input(self, action: str) -> str:
+        """Return the queue that a step names."""
+        return self.queues[" of input 2" in action]
+
+    def _recover(self, epoch: int, queue: str) -> None:
         consumer = self.epochs[epoch]
         try:
-            recover_consumer(self.store.url, self.queue, consumer, sink=self.store.url)
+            recover_consumer(self.store.url, queue, consumer, sink=self.store.url)
         except UsageError:  # no task has read the batch: so its operator says that it was not written
-            recover_consumer(self.store.url, self.queue, consumer, written=False)
+            recover_consumer(self.store.url, queue, consumer, written=False)
 
     def _lose_publish(self, before: State, after: State) -> None:
         """Let the rows of the last batch be staged again, and no longer visible."""
@@ -168,26 +186,42 @@ class Real:
     def _drive(self, place: int, action: str, before: State, after: State) -> None:
         driver = before.drivers[place]
         if driver is None:
-            self.processes[place] = Process(self._source, self._sink, lambda: self.disk)
+            world = self.world
+            self.processes[place] = Process(self._source, self._sink, lambda: self.disk, old=world.old_calls)
+            return
+        if place in self.runs:
+            self._after_run(place, action)
             return
         process = self.processes[place]
         if action == "begins another epoch":
             return  # in the code, epochs have names that are never the same
-        if action in ("crashes", "ends, since it was taken over"):
+        if action == "ends its run":
+            assert process.consumer is not None
+            self.runs[place] = process.consumer.planned
+            process.kill()
+        elif action in ("crashes", "ends, since it was taken over"):
             process.kill()
         elif action.startswith((REFUSED, FENCED, "fails")):
             self._refused(process, driver, action)
         else:
             if action.startswith("takes over"):
-                self._silence(self.epochs[driver.epoch])
-            self._goes_on(process, driver, after.drivers[place], before)
-            if driver.step == "own":
-                self._owned(process, after.drivers[place])
+                self._silence(self.queues[driver.queue], self.epochs[driver.epoch])
+            process.begins_empty = action.startswith("finds nothing, and")
+            self._goes_on(process, driver, after.drivers[place], before, after)
+            self._owned(process, driver, after.drivers[place])
         if not process.at:
             self._ended(place)
 
+    def _after_run(self, place: int, action: str) -> None:
+        """The run of a query has ended, with the calls of Spark 4.0: it is drained, or not."""
+        offset = self.runs.pop(place)
+        if action.startswith("drains"):
+            sources = [{"endOffset": json.dumps(offset)}]
+            query = SimpleNamespace(awaitTermination=lambda: None, lastProgress={"sources": sources})
+            drain(cast("Any", query), self.store.url)
+
     def _refused(self, process: Process, driver: Driver, action: str) -> None:
-        while process.at and process.place <= (driver.batch, RANK[driver.step]):
+        while process.at and process.place <= _place(driver):
             process.go_on()
         wanted: Any = FencedError if action.startswith(FENCED) else CheckpointError
         if action.startswith("fails"):
@@ -197,48 +231,76 @@ class Real:
         if process.at or not isinstance(process.error, wanted):
             raise Differs(f"{action}: {_where(process)}")
 
-    def _goes_on(self, process: Process, driver: Driver, after: Driver | None, before: State) -> None:
+    def _goes_on(self, process: Process, driver: Driver, after: Driver | None, before: State, then: State) -> None:
         assert after is not None
-        target = after.batch, RANK[after.step]
-        ledger = before.ledgers[driver.query].batch
-        if driver.step == "complete" and ledger == driver.batch:
-            # Another process has decided the batch meanwhile: the code sees that at once, and publishes it.
-            target = target[0], RANK["sweep"]
+        ledger, at = before.ledgers[driver.query].batch, (driver.step, after.step)
         if driver.step == "complete" and ledger > driver.batch:
             return  # it is refused before it completes anything; the model refuses it in the next step
-        if process.place == (driver.batch, RANK[driver.step]):
+        if at == ("bind", "bind"):
+            return  # the code binds the inputs in an order of its own: all of them in the last of these steps
+        if at == ("claim", "claim") and driver.queue == after.queue:
+            self._gives_back(process, before, then)
+            return
+        target = _place(after)
+        if driver.step == "complete" and ledger == driver.batch:
+            # Another process has decided the batch meanwhile: the code sees that at once, and publishes it.
+            target = target[0], RANK["sweep"], 0
+        if process.place == _place(driver) or (driver.step, process.at) == ("claim", "tidy"):
             process.go_on()
         for _ in range(LOOKS):
-            if not process.at or process.place >= target:
+            arrived = process.at in ("", "own") or (after.step == "claim" != driver.step and process.at == "tidy")
+            if arrived or process.place >= target:
                 break
             process.go_on()
         if not process.at:
             raise Differs(f"it ends: {process.error!r}") from process.error
-        if process.place != target and not self._passed(process, driver, after, ledger):
-            raise Differs(f"the next step of the model is {after.step!r}: {_where(process)}")
+        if process.place != target and not self._passed(process, driver, after, then):
+            raise Differs(f"the next step of the model is {after.step!r} ({after.queue}): {_where(process)}")
 
-    def _passed(self, process: Process, driver: Driver, after: Driver, ledger: int) -> bool:
-        """Whether the code may be beyond the next step of the model: it has nothing to do there."""
+    def _gives_back(self, process: Process, before: State, then: State) -> None:
+        """Let it give back what was not started, in one input."""
+        queue = next(n for n, one in enumerate(before.messages) if one != then.messages[n]) % self.world.queues
+        while process.at == "tidy" and process.input <= queue:
+            process.go_on()
+        if process.at not in ("tidy", "claim"):
+            raise Differs(f"it gives back what was not started: {_where(process)}")
+
+    def _passed(self, process: Process, driver: Driver, after: Driver, then: State) -> bool:
+        """Whether the code may be elsewhere than before the next step of the model: it has nothing to do there."""
+        if process.at == "own":
+            return after.step == "ask" and after.start.initial
         if after.step == "ask":
             return after.start.initial and process.at in ("tidy", "claim")
-        return after.step in ("decide", "publish") and process.at == "sweep" and ledger >= driver.batch
+        if after.step == "plan":
+            return after.end.initial and process.at == "bind"
+        if after.step == "claim":
+            return process.at == "tidy" and not process.input
+        if after.step == "read":
+            return process.at == "stage" and not then.held(*after.end.tags)
+        decided = then.ledgers[after.query].batch >= after.batch
+        return after.step in ("decide", "publish") and process.at == "sweep" and decided
 
-    def _owned(self, process: Process, driver: Driver | None) -> None:
-        assert driver is not None and process.consumer is not None
-        if driver.by:
-            if driver.epoch not in self.epochs or driver.end.initial:
-                self.epochs[driver.epoch] = process.consumer.planned["consumer"]
-            self.numbers[driver.epoch, driver.by[0]] = process.consumer.number
+    def _owned(self, process: Process, driver: Driver, after: Driver | None) -> None:
+        """Note the names of an epoch and of processes, once the code has them."""
+        assert after is not None and process.consumer is not None
+        if not after.by:
+            return
+        if driver.step == "own" and (after.epoch not in self.epochs or after.end.initial):
+            offset = process.consumer.planned
+            self.epochs[after.epoch] = offset["consumer"]
+        for queue, (member, by) in enumerate(zip(process.members, after.by, strict=False)):
+            if member._ownership is not None:
+                self.numbers[after.epoch, queue, by] = member.number
 
     def _ended(self, place: int) -> None:
         """Let the note of its consumer say no longer that it lives."""
-        process = self.processes.pop(place)
-        if process.consumer is not None and (ownership := process.consumer._ownership) is not None:
-            self._silence(ownership._consumer, ownership._token)
+        for member in self.processes.pop(place).members:
+            if (ownership := member._ownership) is not None:
+                self._silence(ownership._queue, ownership._consumer, ownership._token)
 
-    def _silence(self, consumer: str, token: str = "") -> None:
+    def _silence(self, queue: str, consumer: str, token: str = "") -> None:
         """Let the owner of a consumer have been silent for too long; if it is this one."""
-        key = about(self.queue, OWNER, consumer)
+        key = about(queue, OWNER, consumer)
         note = self.store.note(key)
         if note is None:
             return
@@ -251,11 +313,12 @@ class Real:
 
     def tag(self, tag: Tag) -> str:
         """Return the tag of the code."""
-        return f"{self.epochs[tag.epoch]}/{tag.seq}.{self.numbers[tag.epoch, tag.by]}"
+        return f"{self.epochs[tag.epoch]}/{tag.seq}.{self.numbers[tag.epoch, tag.queue, tag.by]}"
 
     def check(self, state: State) -> None:
         """Compare all that is there with a state of the model. Raises `Differs`."""
-        told = state._replace(drivers=(), copy=None, faults=())
+        binding = tuple(one for one in state.drivers if one and one.step == "bind" and one.queue)
+        told = state._replace(drivers=binding, copy=None, faults=())
         if told == self._checked:
             return  # the step was none of a database's
         self._checked = told
@@ -268,17 +331,20 @@ class Real:
         found["messages"] = [self._where(one) for one in state.messages], self._messages(state)
         seen = Counter(one.payload for one in _peeked(self.store, self.out))
         found["visible"] = list(state.visible), [seen[n] for n in range(self.world.messages)]
-        notes = self.store.notes(about(self.queue))
-        for epoch, (note,) in enumerate(state.notes):
-            facts = notes.get(about(self.queue, OWNER, self.epochs[epoch]))
-            has = facts and Standing.read(facts)
-            said = note and (self.numbers[epoch, note.owner], note.started and self.tag(note.started))
-            found[f"note of epoch {epoch}"] = (
-                said,
-                has and (has.number, has.started and f"{self.epochs[epoch]}/{has.started}"),
-            )
+        notes = {key: one for queue in self.queues for key, one in self.store.notes(about(queue)).items()}
+        for epoch, its in enumerate(state.notes):
+            for queue, note in enumerate(its):
+                found[f"note of epoch {epoch}{of_queue(queue)}"] = self._note(epoch, queue, note, notes)
+        binding = any(one and one.step == "bind" and one.queue for one in state.drivers)
         for query, ledger in enumerate(state.ledgers):
-            found[f"query {query}"] = self._query(state, query, ledger, notes)
+            found[f"query {query}"] = self._query(state, query, ledger)
+            if not binding:
+                keys = [about(queue, "query", f"{self.queries[query]}/") for queue in self.queues]
+                reads = [notes[key].value["consumer"] if key in notes else None for key in keys]
+                bound = [self.epochs[one] if one >= 0 else None for one in state.bound[query]]
+                if self.world.combine == "zip":  # the code binds an input when it has read those before it
+                    reads = [one or (bound[queue] if queue else None) for queue, one in enumerate(reads)]
+                found[f"what query {query} reads"] = bound, reads
         found["checkpoint"] = (
             (self.queries[state.disk.query], len(state.disk.offsets), state.disk.finished),
             (self.disk.query, len(self.disk.offsets), self.disk.finished),
@@ -290,29 +356,33 @@ class Real:
 
     def _messages(self, state: State) -> list[str]:
         """Return where each message is."""
-        there: dict[str, str] = {one.id: FREE for one in _peeked(self.store, self.queue)}
+        there: dict[str, str] = {}
         now = time.time() * 1000  # of this machine: its leases end in minutes, or have ended a second ago
-        for held in self.store.reservations(self.queue):
-            lease = "never" if held.until is None else "ended" if held.until <= now else "ends"
-            for one in messages(next(self.store.fetch(self.queue, held.tag))):
-                there[one.id] = f"held by {held.tag.rpartition('/')[0]}, {lease}"
+        for queue in self.queues:
+            there |= {one.id: FREE for one in _peeked(self.store, queue)}
+            for held in self.store.reservations(queue):
+                lease = "never" if held.until is None else "ended" if held.until <= now else "ends"
+                for one in messages(next(self.store.fetch(queue, held.tag))):
+                    there[one.id] = f"held by {held.tag.rpartition('/')[0]}, {lease}"
         return [
             ELSEWHERE if n in self.elsewhere else there.get(_id(n), LATER if where == LATER else GONE)
             for n, where in enumerate(state.messages)
         ]
 
-    def _query(self, state: State, query: int, ledger: Ledger, notes: dict[str, Note]) -> tuple[Any, Any]:
+    def _note(self, epoch: int, queue: int, note: Note | None, notes: dict[str, Facts]) -> tuple[Any, Any]:
+        facts = notes.get(about(self.queues[queue], OWNER, self.epochs[epoch]))
+        has = Standing.read(facts) if facts else None
+        return (
+            note and (self.numbers[epoch, queue, note.owner], note.started and self.tag(note.started)),
+            has and (has.number, has.started and f"{self.epochs[epoch]}/{has.started}"),
+        )
+
+    def _query(self, state: State, query: int, ledger: Ledger) -> tuple[Any, Any]:
         sink = self.queries[query]
         there = ledger_of(self.store, sink)
         staged = Counter((int(one.stage.split("/")[1]), one.rows) for one in self.store.staged(sink))
         wanted = Counter((one.batch, len(one.rows)) for one in state.stages if one.key == query and one.rows)
-        key = about(self.queue, "query", f"{sink}/")
-        reads = notes.get(key)
-        (bound,) = state.bound[query]
-        return (
-            (ledger.batch, wanted, self.epochs[bound] if bound >= 0 else None),
-            (there.batch if there else -1, staged, reads.value["consumer"] if reads else None),
-        )
+        return (ledger.batch, wanted), (there.batch if there else -1, staged)
 
 
 def follow(store: Store, name: str, scenario: Scenario, world: World) -> State:
@@ -335,6 +405,11 @@ def follow(store: Store, name: str, scenario: Scenario, world: World) -> State:
 
 def _id(number: int) -> str:
     return f"{number:024x}"
+
+
+def _place(driver: Driver) -> tuple[int, int, int]:
+    """Return where a process of the model stands."""
+    return driver.batch, RANK[driver.step], driver.queue if driver.step in EACH else 0
 
 
 def _peeked(store: Store, queue: str) -> list[Message]:

@@ -44,6 +44,15 @@ WORLDS = {
     "a copy": World(crashes=1, copies=1, ends=1),
     "a lost end": World(crashes=1, cuts=2),
     "an aged note": World(copies=1, aged=1, crashes=1),
+    "calls of Spark 4.0": World(old_calls=True, crashes=1, ends=1, takers=1),
+    "calls of Spark 4.0, a copy": World(old_calls=True, crashes=1, copies=1),
+    "a first batch without messages": World(empty=True, crashes=1, ends=1, takers=1),
+    "a first batch without messages, a lost end": World(empty=True, crashes=1, cuts=2),
+    "one of two queues": World(queues=2, crashes=1, ends=1, takers=1),
+    "one of two queues, a copy": World(queues=2, crashes=1, copies=1),
+    "two queues": World(queues=2, combine="zip", crashes=1, ends=1, takers=1),
+    "two queues, a copy": World(queues=2, combine="zip", crashes=1, copies=1),
+    "two queues, a lost end": World(queues=2, combine="zip", crashes=1, cuts=2, ends=1),
 }
 
 NUMBERS = re.compile(r" (of )?(\d+/\d+\.\d+|batch \d+|epoch \d+|query \d+)")
