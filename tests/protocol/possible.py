@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.protocol.state import FENCED, FREE, Driver, State, Step, World
+from tests.protocol.state import FENCED, FREE, Driver, Held, State, Step, World
 
 
 def possible(state: State, step: Step, others: Sequence[Step], world: World) -> bool:
     """Return whether real code can take this step. `others`: all that the model has here."""
+    for place, one in enumerate(state.drivers):
+        # The code binds the inputs in an order of its own: nothing happens in between.
+        if one and one.step == "bind" and one.queue and step.actor != f"driver {place + 1}":
+            return False
     if step.actor.startswith("driver"):
         driver = _driver(state, step)
-        if driver is None or step.action == "crashes" or step.action.startswith("ends, since"):
+        if driver is None:
             return True
+        if step.action == "crashes" or step.action.startswith("ends, since"):
+            return driver.step != "bind" or not driver.queue
         return _of_process(state, step, [one.action for one in others if one.actor == step.actor], driver, world)
     if step.actor == "other":
         return _in_turn(state, int(" of input 2" in step.action), 1)
@@ -53,8 +59,11 @@ def _of_process(state: State, step: Step, own: Sequence[str], driver: Driver, wo
     if driver.step == "claim":
         if step.action.startswith("gives back"):
             return True
+        tag = driver.end.tags[0]._replace(seq=driver.start.seq + 1, by=driver.by[0])
         if any(one.startswith("gives back") for one in own):
             return False  # the code gives back first
+        if driver.fresh and any(state.messages[n] == Held(tag, "ended") for n in state.held(tag)):
+            return False  # a part of the batch: where it is taken a second time, the code counts it twice, and fails
         if world.combine == "zip" and world.queues > 1 and not driver.queue and not _ready(state, world):
             return False
         return all(_in_turn(state, queue, world.most) for queue in range(world.queues))

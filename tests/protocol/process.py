@@ -267,6 +267,7 @@ def points() -> Iterator[None]:
         before(Store, "commit", "commit")
         before(Consumer, "tidy", "tidy", lambda _, consumer, *rest: not consumer._tidied)
         before(Consumer, "take", "claim", _claims_alone)
+        before(Store, "_take", "claim", lambda _, store, queue, tag, *rest: not tag.endswith("/0"))
         before(Inputs, "_of_one", "claim")
         before(Inputs, "_of_each", "claim")
         before(Consumer, "keep", "keep", lambda _, consumer, start, rows, most: sum(rows) > most)

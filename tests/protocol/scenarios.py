@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ FILE = Path(__file__).with_name("scenarios.txt")
 FEW = 20
 
 #: A trace that has so many steps looks for no further pair; and how many states are looked at for one.
-LONG, NEAR = 30, 1000
+LONG, NEAR = 60, 1000
 
 ALL = Rules()
 
@@ -44,6 +44,7 @@ WORLDS = {
     "a copy": World(crashes=1, copies=1, ends=1),
     "a lost end": World(crashes=1, cuts=2),
     "an aged note": World(copies=1, aged=1, crashes=1),
+    "a claim is cut off": World(cut=True, most=2, crashes=1, ends=1, takers=1),
     "calls of Spark 4.0": World(old_calls=True, crashes=1, ends=1, takers=1),
     "calls of Spark 4.0, a copy": World(old_calls=True, crashes=1, copies=1),
     "a first batch without messages": World(empty=True, crashes=1, ends=1, takers=1),
@@ -157,9 +158,10 @@ class Graph:
                     found.setdefault(pair(one, other), (at, one, other, end))
         return found
 
-    def further(self, last: str, at: int, covered: set[Pair]) -> tuple[list[str], int] | None:
-        """Return a shortest way to the next pair that is not covered, after the step `last` to a state."""
-        before: dict[int, tuple[str, int]] = {at: (last, -1)}
+    def further(self, taken: list[str], at: int, covered: set[Pair]) -> tuple[list[str], int] | None:
+        """Return a shortest way to a further pair, after the steps that lead to a state, and where it ends."""
+        covered = covered | Scenario("", tuple(taken)).pairs
+        before: dict[int, tuple[str, int]] = {at: (taken[-1], -1)}
         waiting = deque([at])
         while waiting and len(before) < NEAR:
             here = waiting.popleft()
@@ -191,25 +193,32 @@ def _ways(good: list[bool], into: list[list[tuple[int, str]]]) -> list[tuple[str
 
 def made() -> tuple[set[Pair], list[Scenario]]:
     """Return all pairs, and scenarios that have them."""
-    wanted: set[Pair] = set()
     covered: set[Pair] = set()
     found: list[Scenario] = []
-    for name, world in WORLDS.items():
+    for name, world in reversed(WORLDS.items()):  # the last ones have most of the pairs of the first ones
         graph = Graph(world)
-        pairs = graph.pairs()
-        wanted |= pairs.keys()
-        for one, (at, first, second, end) in reversed(pairs.items()):  # a long way has many pairs
+        for one, (at, first, second, end) in reversed(graph.pairs().items()):  # a long way has many pairs
             if one in covered:
                 continue
             steps = [*graph.way_to(at), first, second]
-            while (more := graph.further(steps[-1], end, covered | Scenario(name, tuple(steps)).pairs)) is not None:
+            while len(steps) < LONG and (more := graph.further(steps, end, covered)) is not None:
                 steps += more[0]
                 end = more[1]
-                if len(steps) > LONG:
-                    break
             found.append(Scenario(name, (*steps, *graph.way_from(end))))
             covered |= found[-1].pairs
-    return wanted, _first(found)
+    return covered, _first(_needed(found))
+
+
+def _needed(found: list[Scenario]) -> list[Scenario]:
+    """Leave those out whose pairs all others have."""
+    times = Counter(pair for one in found for pair in one.pairs)
+    needed = []
+    for one in sorted(found, key=lambda one: -len(one.steps)):
+        if all(times[pair] > 1 for pair in one.pairs):
+            times -= Counter(one.pairs)
+        else:
+            needed.append(one)
+    return [one for one in found if one in needed]
 
 
 def _first(found: list[Scenario]) -> list[Scenario]:
@@ -241,6 +250,17 @@ def stored() -> list[Scenario]:
     for line in rest.splitlines():
         world, _, numbers = line.partition(": ")
         found.append(Scenario(world, tuple(steps[int(one)] for one in numbers.split())))
+    return found
+
+
+def known(scenarios: list[Scenario]) -> list[int]:
+    """Return for each scenario with how many steps of an earlier one it begins."""
+    seen: set[tuple[str, tuple[str, ...]]] = set()
+    found = []
+    for one in scenarios:
+        ways = [(one.world, one.steps[:length]) for length in range(len(one.steps) + 1)]
+        found.append(sum(way in seen for way in ways[1:]))
+        seen.update(ways)
     return found
 
 
