@@ -7,60 +7,35 @@ operators. The checkpoint is an object.
 from __future__ import annotations
 
 import json
-import time
 import uuid
-from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace, TracebackType
 from typing import Any, cast
 
 from spark_queue import CheckpointError, FencedError
 from spark_queue.errors import UsageError
-from spark_queue.message import Message, messages, pushes
+from spark_queue.message import messages, pushes
 from spark_queue.operations import recover, recover_consumer
 from spark_queue.spark.queries import drain
 from spark_queue.store.base import Store
 from spark_queue.store.conformance_waiting import end_lease
-from spark_queue.store.facts import Note as Facts
 from spark_queue.store.facts import about
 from spark_queue.store.ledger import PREFIX, ledger_of
 from spark_queue.store.owner import OWNER, Standing
 from tests.protocol.process import EACH, RANK, Checkpoint, Process, Refused
 from tests.protocol.scenarios import Scenario, scenario_moves
-from tests.protocol.state import (
-    ELSEWHERE,
-    FENCED,
-    FREE,
-    GONE,
-    LATER,
-    REFUSED,
-    Driver,
-    Held,
-    Ledger,
-    Note,
-    State,
-    Tag,
-    Where,
-    World,
-    initial,
-    of_queue,
-)  # fmt: skip
+from tests.protocol.state import ELSEWHERE, FENCED, LATER, REFUSED, Driver, Held, State, World, initial
+from tests.protocol.there import Differs, There, id_of
 
 #: How often a process may look in vain before it finds what there is.
 LOOKS = 100
 
 
-class Differs(AssertionError):
-    """The code does something else than the model."""
-
-
-class Real:
-    """The queues, the processes and the checkpoint of a scenario."""
+class Real(There):
+    """A scenario on a real store."""
 
     def __init__(self, store: Store, name: str, world: World) -> None:
-        self.store, self.world = store, world
-        self.queues = [name, f"{name}.two"][: world.queues]
-        self.out = f"{name}.out"
+        super().__init__(store, name, world)
         parts = "2" if world.cut else "1"  # each of them is claimed in a step of its own
         self._source = {
             "delivery": "exactly-once", "numPartitions": parts, "minPartitions": parts,
@@ -73,15 +48,9 @@ class Real:
             urls, combine = json.dumps({"db": store.url}), world.combine
             self._source |= {"urls": urls, "inputs": json.dumps(inputs), "combine": combine}
         self._sink = {"url": store.url, "queue": self.out}
-        self.queries = [uuid.uuid4().hex]  #: by the number of the query in the model
-        self.disk = Checkpoint(self.queries[0])
         self.copy: Checkpoint | None = None
-        self.epochs: dict[int, str] = {}  #: consumers, by the number of their epoch
-        self.numbers: dict[tuple[int, int, int], int] = {}  #: of processes, by epoch, queue and number in the model
         self.runs: dict[int, Any] = {}  #: offsets with which runs have ended that may still be drained
         self.processes: dict[int, Process] = {}
-        self.elsewhere: set[int] = set()
-        self._checked: State | None = None
         for queue in self.queues:
             store.count(queue)  # so it exists
 
@@ -112,7 +81,7 @@ class Real:
             self._drive(place, action, before, after)
         elif actor == "producer":
             number = before.messages.index(LATER)
-            self.store.push(self.queues[number % self.world.queues], pushes([number], ids=[_id(number)]))
+            self.store.push(self.queues[number % self.world.queues], pushes([number], ids=[id_of(number)]))
         elif actor == "other":
             self._others(action, before, after)
         elif action.startswith("ends the lease of "):
@@ -314,78 +283,6 @@ class Real:
             old = replace(standing, owner=replace(standing.owner, until=0))
             assert self.store.set_note(key, old.value, note.version)
 
-    # --- what is there
-
-    def tag(self, tag: Tag) -> str:
-        """Return the tag of the code."""
-        return f"{self.epochs[tag.epoch]}/{tag.seq}.{self.numbers[tag.epoch, tag.queue, tag.by]}"
-
-    def check(self, state: State) -> None:
-        """Compare all that is there with a state of the model. Raises `Differs`."""
-        told = state._replace(drivers=(), copy=None, faults=())
-        if told == self._checked or any(one and one.step == "bind" and one.queue for one in state.drivers):
-            return  # the step was none of a database's; or the code takes it with the next one
-        self._checked = told
-        for what, (here, there) in self._facts(state).items():
-            if here != there:
-                raise Differs(f"{what}: {here} in the model, {there} in the store")
-
-    def _facts(self, state: State) -> dict[str, tuple[Any, Any]]:
-        found: dict[str, tuple[Any, Any]] = {}
-        found["messages"] = [self._where(one) for one in state.messages], self._messages(state)
-        seen = Counter(one.payload for one in _peeked(self.store, self.out))
-        found["visible"] = list(state.visible), [seen[n] for n in range(self.world.messages)]
-        notes = {key: one for queue in self.queues for key, one in self.store.notes(about(queue)).items()}
-        for epoch, its in enumerate(state.notes):
-            for queue, note in enumerate(its):
-                found[f"note of epoch {epoch}{of_queue(queue)}"] = self._note(epoch, queue, note, notes)
-        for query, ledger in enumerate(state.ledgers):
-            found[f"query {query}"] = self._query(state, query, ledger)
-            keys = [about(queue, "query", f"{self.queries[query]}/") for queue in self.queues]
-            reads = [notes[key].value["consumer"] if key in notes else None for key in keys]
-            bound = [self.epochs[one] if one >= 0 else None for one in state.bound[query]]
-            if self.world.combine == "zip":  # the code binds an input when it has read those before it
-                reads = [one or (bound[queue] if queue else None) for queue, one in enumerate(reads)]
-            found[f"what query {query} reads"] = bound, reads
-        found["checkpoint"] = (
-            (self.queries[state.disk.query], len(state.disk.offsets), state.disk.finished),
-            (self.disk.query, len(self.disk.offsets), self.disk.finished),
-        )
-        return found
-
-    def _where(self, where: Where) -> str:
-        return f"held by {self.tag(where.tag)}, {where.lease}" if isinstance(where, Held) else where
-
-    def _messages(self, state: State) -> list[str]:
-        """Return where each message is."""
-        there: dict[str, str] = {}
-        now = time.time() * 1000  # of this machine: its leases end in minutes, or have ended a second ago
-        for queue in self.queues:
-            there |= {one.id: FREE for one in _peeked(self.store, queue)}
-            for held in self.store.reservations(queue):
-                lease = "never" if held.until is None else "ended" if held.until <= now else "ends"
-                for one in messages(next(self.store.fetch(queue, held.tag))):
-                    there[one.id] = f"held by {held.tag.rpartition('/')[0]}, {lease}"
-        return [
-            ELSEWHERE if n in self.elsewhere else there.get(_id(n), LATER if where == LATER else GONE)
-            for n, where in enumerate(state.messages)
-        ]
-
-    def _note(self, epoch: int, queue: int, note: Note | None, notes: dict[str, Facts]) -> tuple[Any, Any]:
-        facts = notes.get(about(self.queues[queue], OWNER, self.epochs[epoch]))
-        has = Standing.read(facts) if facts else None
-        return (
-            note and (self.numbers[epoch, queue, note.owner], note.started and self.tag(note.started)),
-            has and (has.number, has.started and f"{self.epochs[epoch]}/{has.started}"),
-        )
-
-    def _query(self, state: State, query: int, ledger: Ledger) -> tuple[Any, Any]:
-        sink = self.queries[query]
-        there = ledger_of(self.store, sink)
-        staged = Counter((int(one.stage.split("/")[1]), one.rows) for one in self.store.staged(sink))
-        wanted = Counter((one.batch, len(one.rows)) for one in state.stages if one.key == query and one.rows)
-        return (ledger.batch, wanted), (there.batch if there else -1, staged)
-
 
 def follow(store: Store, name: str, scenario: Scenario, world: World, known: int = 0) -> State:
     """Take all steps of a scenario on a store; return the last state. Raises `Differs`.
@@ -409,17 +306,9 @@ def follow(store: Store, name: str, scenario: Scenario, world: World, known: int
     return state
 
 
-def _id(number: int) -> str:
-    return f"{number:024x}"
-
-
 def _place(driver: Driver) -> tuple[int, int, int]:
     """Return where a process of the model stands."""
     return driver.batch, RANK[driver.step], driver.queue if driver.step in EACH else 0
-
-
-def _peeked(store: Store, queue: str) -> list[Message]:
-    return [one for batch in store.peek(queue) for one in messages(batch)]
 
 
 def _where(process: Process) -> str:

@@ -12,9 +12,10 @@ from spark_queue.spark.consumer import Consumer
 from spark_queue.store.base import Store
 from spark_queue.store.ownership import Ownership
 from tests.protocol.process import points
-from tests.protocol.real import Differs, follow
-from tests.protocol.scenarios import FEW, FILE, WORLDS, known, made, stored, written
+from tests.protocol.real import follow
+from tests.protocol.scenarios import ALL_WORLDS, FEW, FILE, known, made, stored, written
 from tests.protocol.state import breach
+from tests.protocol.there import Differs
 
 #: Tests of `make test-all`: each follows every n-th scenario.
 GROUPS = 10
@@ -40,8 +41,8 @@ def follow_all(store: Store, name: str, chosen: slice) -> None:
     with points():
         scenarios = stored()
         for one, length in list(zip(scenarios, known(scenarios), strict=True))[chosen]:
-            state = follow(store, name, one, WORLDS[one.world], length)
-            assert not breach(state, WORLDS[one.world])
+            state = follow(store, name, one, ALL_WORLDS[one.world], length)
+            assert not breach(state, ALL_WORLDS[one.world])
 
 
 @pytest.mark.every_store
