@@ -173,13 +173,21 @@ class Consumer:
 
     def missing(self, end: Offset) -> int:
         """Count the messages of the batch that `end` ended that it no longer holds."""
+        return sum(max(0, rows - held) for rows, held in zip(end["rows"], self._held(end), strict=True))
+
+    def lies(self, end: Offset, *, again: bool = False) -> list[Share]:
+        """Return where the messages of the batch that `end` ended lie, in their order.
+
+        `again`: the batch comes again, and what it no longer holds is left out.
+        """
+        parts = self._held(end) if again else end["rows"]
+        return [Share(f"{tag_of(end)}/{part}", rows, first=0) for part, rows in enumerate(parts) if rows]
+
+    def _held(self, end: Offset) -> list[int]:
+        """Count the messages that the batch that `end` ended holds, by partition."""
         tag = tag_of(end)
         held = {one.tag: one.rows for one in self._store.reservations(self._queue, tag)}
-        return sum(max(0, rows - held.get(f"{tag}/{part}", 0)) for part, rows in enumerate(end["rows"]))
-
-    def lies(self, end: Offset) -> list[Share]:
-        """Return where the messages of the batch that `end` ended lie, in their order."""
-        return [Share(f"{tag_of(end)}/{part}", rows, first=0) for part, rows in enumerate(end["rows"]) if rows]
+        return [held.get(f"{tag}/{part}", 0) for part in range(len(end["rows"]))]
 
     @contextmanager
     def watching(self) -> Iterator[Callable[[int], bool]]:

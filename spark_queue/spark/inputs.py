@@ -205,10 +205,11 @@ class Inputs:
         shares = {binding: self._members[binding].hold(until[binding]) for binding in chosen}
         if self._only:
             return [Rows(delivery_of(end), {binding: [one]}) for binding in chosen for one in shares[binding]]
-        if not all(shares.values()) or (self._reserved != end and not self._whole(until, chosen)):
+        again = self._reserved != end
+        if not all(shares.values()) or (again and not self._whole(until, chosen)):
             return [nothing]
-        lies = {binding: self._members[binding].lies(until[binding]) for binding in chosen}
-        return cut(delivery_of(end), lies, self._options.min_partitions or 1)
+        lies = {binding: self._members[binding].lies(until[binding], again=again) for binding in chosen}
+        return cut(delivery_of(end), lies, self._options.min_partitions or 1) or [nothing]
 
     def _whole(self, until: Mapping[str, Offset], chosen: Sequence[str]) -> bool:
         """Return whether a batch that comes again still holds all its messages.

@@ -84,7 +84,7 @@ class LogInput(LogReader):
             return []
         return self.lies(end)
 
-    def lies(self, end: Offset) -> list[Share]:
+    def lies(self, end: Offset, *, again: bool = False) -> list[Share]:
         begin, last = (Place(**one) for one in end["places"])
         pieces = self._log.between(begin, last)
         return [Share(one.tag, one.rows, first=one.start.row, position=one.start.position) for one in pieces]

@@ -1,0 +1,305 @@
+"""A process that runs a query, as Spark would, in a thread that stands still before each step of the model.
+
+It runs the real `Consumer`, the code of tasks and the writer. `points` lets the thread stand before the calls with
+which a step begins. So the order of the steps is that of the code. Whoever lets a step be taken sees where the thread
+stands next.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_queue import FencedError
+from spark_queue.operations import common
+from spark_queue.options import QueueOptions
+from spark_queue.spark import ahead, keeper, share, writer
+from spark_queue.spark import consumer as consumer_module
+from spark_queue.spark.consumer import Consumer
+from spark_queue.spark.inputs import Inputs
+from spark_queue.spark.share import Rows, Share, fetched, side_by_side
+from spark_queue.store import open_store, owner
+from spark_queue.store.base import Store
+from spark_queue.store.ledger import PREFIX, batch_of
+from spark_queue.store.ownership import Ownership
+from tests.spark.drive import TEXT, Write, task
+
+#: Seconds that a step may take.
+PATIENCE = 60
+
+#: Where a process may stand, by the steps of the model; `tidy` is before the claim, too.
+ORDER = (
+    "own", "ask", "commit", "tidy", "claim", "keep", "log", "plan", "hold", "whole", "bind", "read", "stage",
+    "complete", "decide", "publish", "sweep", "finish",
+)  # fmt: skip
+RANK = {name: place for place, name in enumerate(ORDER)}
+
+#: Steps that are taken in one input after the other.
+EACH = ("own", "ask", "commit", "tidy", "claim", "plan", "hold")
+
+
+class Refused(Exception):
+    """Spark's checkpoint refuses to go on."""
+
+
+class _Killed(BaseException):
+    """Ends a thread where it stands."""
+
+
+@dataclass
+class Checkpoint:
+    """Spark's logs: the offset of each batch, and the last batch that is finished."""
+
+    query: str
+    offsets: list[dict[str, Any]] = field(default_factory=list)
+    finished: int = -1
+
+    def copy(self) -> Checkpoint:
+        """Return a copy."""
+        return Checkpoint(self.query, list(self.offsets), self.finished)
+
+    def log(self, query: str, batch: int, end: dict[str, Any]) -> None:
+        """Write an offset: a new file, which must not be there."""
+        if self.query != query or len(self.offsets) != batch:
+            raise Refused("another query has written this offset")
+        self.offsets.append(end)
+
+    def finish(self, query: str, batch: int) -> None:
+        """Note that a batch is finished."""
+        if self.query != query or len(self.offsets) <= batch:
+            raise Refused("the checkpoint has changed")
+        self.finished = max(self.finished, batch)
+
+
+_here = threading.local()
+
+
+class Process:
+    """A driver, its reader process and its tasks in one thread."""
+
+    def __init__(
+        self, source: dict[str, str], sink: dict[str, str], disk: Callable[[], Checkpoint], *, old: bool = False
+    ) -> None:
+        """Start, and read the checkpoint; stand before the first step.
+
+        `disk`: what is there at the moment. `old`: with the calls of Spark 4.0 and 4.1.
+        """
+        self._old = old
+        self._options = QueueOptions.parse(source, "stream", "snapshot")
+        self._sink, self._disk = sink, disk
+        self._found = disk().copy()
+        self.query = self._found.query
+        self.batch = self._found.finished + 1
+        self.at = ""  #: where it stands; empty once it has ended
+        self.input = 0  #: and in which input
+        self.begins_empty = False  #: whether a batch without messages is logged if nothing is found
+        self.error: Exception | None = None  #: with which it has ended
+        self.consumer: Consumer | Inputs | None = None
+        self._killed = False
+        self._go, self._stands = threading.Semaphore(0), threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run, name="a query", daemon=True)
+        self._thread.start()
+        self._wait()
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Where it stands: in which batch, before which step, and in which input."""
+        return self.batch, RANK[self.at], self.input if self.at in EACH else 0
+
+    @property
+    def members(self) -> list[Consumer]:
+        """The consumer of each input."""
+        if isinstance(self.consumer, Inputs):
+            return list(self.consumer._members.values())
+        return [] if self.consumer is None else [self.consumer]
+
+    def input_of(self, queue: object) -> int:
+        """Return the number of the input that reads this queue."""
+        return [*self._queues, queue].index(queue) % len(self._queues)
+
+    @property
+    def several(self) -> str:
+        """How several inputs are combined; empty for one."""
+        return self._options.combine if self._options.inputs else ""
+
+    @property
+    def _queues(self) -> list[str]:
+        inputs = self._options.inputs
+        return [one.queue for one in inputs.values()] if inputs else [self._options.queue or ""]
+
+    def go_on(self) -> None:
+        """Let it take one step."""
+        self._go.release()
+        self._wait()
+
+    def kill(self) -> None:
+        """Let it end where it stands."""
+        self._killed = True
+        if self.at:
+            self.go_on()
+
+    def _wait(self) -> None:
+        assert self._stands.acquire(timeout=PATIENCE), f"a step takes more than {PATIENCE} s"
+        if not self.at:
+            self._thread.join()
+
+    def stand(self, at: str, queue: object = None) -> None:
+        """Stand still before a step, in the input that reads `queue`; of the thread alone."""
+        self.at, self.input = at, self.input_of(queue)
+        self._stands.release()
+        self._go.acquire()
+        if self._killed:
+            raise _Killed
+
+    # --- what the thread does
+
+    def _run(self) -> None:
+        _here.process = self
+        try:
+            self._work()
+        except _Killed:
+            pass
+        except Exception as error:  # noqa: BLE001 - whoever lets the step be taken looks at it
+            self.error = error
+        _here.process = None
+        if self.consumer is not None:
+            with suppress(FencedError):
+                self.consumer.close()
+        self.at = ""
+        self._stands.release()
+
+    def _work(self) -> None:
+        consumer = self.consumer = Inputs(self._options) if self.several else Consumer(self._options)
+        known = self._found.offsets[self.batch :]
+        start: Any = self._found.offsets[self.batch - 1] if self.batch else consumer.initial
+        if self._old and self._found.offsets:
+            assert consumer.plan(self._found.offsets[-1], self._found.offsets[-1]) == []
+        while True:
+            end = known.pop() if known else self._next(consumer, start)
+            self._write(consumer.plan(start, end))
+            self.stand("finish")
+            self._disk().finish(self.query, self.batch)
+            self.batch += 1
+            start = end
+
+    def _next(self, consumer: Any, start: Any) -> Any:
+        while True:
+            begin = consumer.planned if self._old else start
+            end = consumer.next(begin, self._options.max_records_per_trigger)
+            if end != begin or self.begins_empty:
+                break
+            time.sleep(0.02)  # a look in vain is believed for a moment
+        self.begins_empty = False
+        self.stand("log")
+        self._disk().log(self.query, self.batch, end)
+        return end
+
+    def _write(self, shares: Sequence[Share | Rows]) -> None:
+        """Run a task that reads and writes all, and let the driver commit.
+
+        What fails is not aborted: as if the process were killed then.
+        """
+        with task(0, self.query, self.batch):
+            batches = [one.select(["payload"]) for part in shares for one in self._read(part)]
+        rows = [one.set_column(0, "payload", one.column("payload").cast("string")) for one in batches]
+        self.stand("stage")
+        write = Write(TEXT, query=self.query, batch=self.batch, **self._sink)
+        written = write.task(rows)
+        self.stand("complete")
+        write.commit(written)
+
+    def _read(self, part: Share | Rows) -> Iterator[pa.RecordBatch]:
+        if isinstance(part, Share):
+            return fetched(self._options, part)
+        return (one for batches in side_by_side(self._options, part) for one in batches.values())
+
+
+# --- where it stands ------------------------------------------------------------------------------------------------
+
+
+class _Clients:
+    """Clients of a store that are used one after the other: to connect takes longer than all else."""
+
+    def __init__(self) -> None:
+        self._free: list[Store] = []
+
+    def open(self, url: str, *, patience: float = 5.0, create: bool = True) -> Store:
+        """Return a client that nobody uses; `close` gives it back."""
+        if not self._free:
+            store = open_store(url)
+            store.close = lambda: self._free.append(store)  # type: ignore[method-assign]
+            return store
+        return self._free.pop()
+
+    def end(self) -> None:
+        """Close all."""
+        for store in self._free:
+            type(store).close(store)
+
+
+@contextmanager
+def points() -> Iterator[None]:
+    """Let the threads of processes stand before the calls with which the steps of the model begin."""
+    clients = _Clients()
+    with pytest.MonkeyPatch.context() as patch:
+
+        def before(holder: Any, name: str, at: str, when: Callable[..., bool] = lambda *_: True) -> None:
+            real = getattr(holder, name)
+
+            def stands(*arguments: Any, **named: Any) -> Any:
+                process: Process | None = getattr(_here, "process", None)
+                if process is not None and when(process, *arguments):
+                    queue = getattr(arguments[0], "_queue", arguments[1])
+                    process.stand(at, arguments[1] if isinstance(arguments[0], Store) else queue)
+                return real(*arguments, **named)
+
+            patch.setattr(holder, name, stands)
+
+        before(Ownership, "take", "own")
+        before(Ownership, "check_newest", "ask")
+        before(Store, "commit", "commit")
+        before(Consumer, "tidy", "tidy", lambda _, consumer, *rest: not consumer._tidied)
+        before(Consumer, "take", "claim", _claims_alone)
+        before(Store, "_take", "claim", lambda _, store, queue, tag, *rest: not tag.endswith("/0"))
+        before(Inputs, "_of_one", "claim")
+        before(Inputs, "_of_each", "claim")
+        before(Consumer, "keep", "keep", lambda _, consumer, start, rows, most: sum(rows) > most)
+        before(Ownership, "start", "plan")
+        before(Store, "renew", "hold")
+        before(Inputs, "_whole", "whole", lambda process, *_: process.several == "zip")
+        before(share, "bind", "bind")
+        before(Store, "fetch", "read")
+        before(Store, "set_note", "decide", lambda _, store, key, *rest: key.startswith(PREFIX))
+        patch.setattr(Store, "publish", _publish_of(Store.publish))
+        for module in (ahead, common, consumer_module, keeper, share, writer):
+            patch.setattr(module, "open_store", clients.open)
+        # No sign of life in between, and no lease that is renewed: processes stand still for a part of a second.
+        patch.setitem(vars(keeper), "BEAT", 3_600)
+        patch.setattr(owner, "LIFE", 3_600_000)
+        yield
+    clients.end()
+
+
+def _claims_alone(process: Process, consumer: Consumer, *_: object) -> bool:
+    """Whether a claim is a step of its own: of several inputs, with `zip`, all but the first, which waits for all."""
+    return not process.several or (process.several == "zip" and process.input_of(consumer._queue) > 0)
+
+
+def _publish_of(real: Callable[..., int]) -> Callable[..., int]:
+    def publish(store: Store, stages: Any) -> int:
+        process: Process | None = getattr(_here, "process", None)
+        if process is None or any(batch_of(one) < process.batch for one in stages):
+            return real(store, stages)  # what was decided before is completed in one step with the look for it
+        process.stand("publish")
+        published = real(store, stages)
+        process.stand("sweep")
+        return published
+
+    return publish

@@ -1,0 +1,315 @@
+"""A scenario on a real store: each step of the model is taken by real code, and then both must be in the same state.
+
+A process of the model is a `Process`. What happens around it is done by a client of the store, or by the commands for
+operators. The checkpoint is an object.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import replace
+from types import SimpleNamespace, TracebackType
+from typing import Any, cast
+
+from spark_queue import CheckpointError, FencedError
+from spark_queue.errors import UsageError
+from spark_queue.message import messages, pushes
+from spark_queue.operations import recover, recover_consumer
+from spark_queue.spark.queries import drain
+from spark_queue.store.base import Store
+from spark_queue.store.conformance_waiting import end_lease
+from spark_queue.store.facts import about
+from spark_queue.store.ledger import PREFIX, ledger_of
+from spark_queue.store.owner import OWNER, Standing
+from tests.protocol.process import EACH, RANK, Checkpoint, Process, Refused
+from tests.protocol.scenarios import Scenario, scenario_moves
+from tests.protocol.state import ELSEWHERE, FENCED, LATER, REFUSED, Driver, Held, State, World, initial
+from tests.protocol.there import Differs, There, id_of
+
+#: How often a process may look in vain before it finds what there is.
+LOOKS = 100
+
+
+class Real(There):
+    """A scenario on a real store."""
+
+    def __init__(self, store: Store, name: str, world: World) -> None:
+        super().__init__(store, name, world)
+        parts = "2" if world.cut else "1"  # each of them is claimed in a step of its own
+        self._source = {
+            "delivery": "exactly-once", "numPartitions": parts, "minPartitions": parts,
+            "maxRecordsPerTrigger": str(world.most), "reserveAhead": "false", "waitTimeout": "0s",
+        }  # fmt: skip
+        if world.queues == 1:
+            self._source |= {"url": store.url, "queue": name}
+        else:
+            inputs = {binding: {"queue": one, "ns": "db"} for binding, one in zip("ab", self.queues, strict=True)}
+            urls, combine = json.dumps({"db": store.url}), world.combine
+            self._source |= {"urls": urls, "inputs": json.dumps(inputs), "combine": combine}
+        self._sink = {"url": store.url, "queue": self.out}
+        self.copy: Checkpoint | None = None
+        self.runs: dict[int, Any] = {}  #: offsets with which runs have ended that may still be drained
+        self.processes: dict[int, Process] = {}
+        for queue in self.queues:
+            store.count(queue)  # so it exists
+
+    def __enter__(self) -> Real:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        for process in self.processes.values():
+            process.kill()
+        for query in self.queries:
+            if note := self.store.note(PREFIX + query):
+                self.store.set_note(PREFIX + query, None, note.version)
+            self.store.unstage(query)
+        for queue in (*self.queues, self.out):  # others use them again
+            for held in self.store.reservations(queue):
+                self.store.rollback(queue, held.tag)
+            self.store.purge(queue)
+            for key, note in self.store.notes(about(queue)).items():
+                self.store.set_note(key, None, note.version)
+
+    # --- steps
+
+    def take(self, step: str, before: State, after: State) -> None:
+        """Take a step."""
+        actor, _, action = step.partition(": ")
+        if actor.startswith("driver"):
+            place = int(actor.removeprefix("driver ")) - 1
+            self._drive(place, action, before, after)
+        elif actor == "producer":
+            number = before.messages.index(LATER)
+            self.store.push(self.queues[number % self.world.queues], pushes([number], ids=[id_of(number)]))
+        elif actor == "other":
+            self._others(action, before, after)
+        elif action.startswith("ends the lease of "):
+            self._end_lease(before, after)
+        elif action.startswith("removes the note of epoch "):
+            key = about(self._input(action), OWNER, self.epochs[int(action.split()[5])])
+            note = self.store.note(key)
+            assert note is not None and self.store.set_note(key, None, note.version)
+        elif action == "copies the checkpoint":
+            self.copy = self.disk.copy()
+        elif action == "restores the copy":
+            assert self.copy is not None
+            self.disk = self.copy.copy()
+        elif action == "loses the end of the checkpoint":
+            self.disk = self.disk.copy()
+            self.disk.offsets.pop()
+            self.disk.finished = min(self.disk.finished, len(self.disk.offsets) - 1)
+        elif action == "begins a new checkpoint":
+            self.queries.append(uuid.uuid4().hex)
+            self.disk = Checkpoint(self.queries[-1])
+        elif action.startswith("recovers epoch "):
+            self._recover(int(action.split()[2]), self._input(action))
+        elif action.startswith("completes the sink of query "):
+            recover(self.store.url, self.queries[int(action.split()[5])])
+        elif action == "loses the last publish":
+            self._lose_publish(before, after)
+        else:
+            raise NotImplementedError(step)
+
+    def _others(self, action: str, before: State, after: State) -> None:
+        """Another consumer takes the first message, or gives it back."""
+        tag, queue = f"other/{uuid.uuid4().hex[:8]}", self._input(action)
+        if sum(self.store.reserve(queue, tag, 1)) != 1:
+            raise Differs("the other consumer finds no message")
+        if action.startswith("takes"):
+            self.store.commit(queue, tag)
+            self.elsewhere |= {n for n, where in enumerate(after.messages) if where == ELSEWHERE}
+        else:
+            self.store.rollback(queue, tag, delay=None)
+
+    def _end_lease(self, before: State, after: State) -> None:
+        changed = [one for n, one in enumerate(before.messages) if one != after.messages[n]]
+        assert isinstance(changed[0], Held)
+        end_lease(self.store, self.queues[changed[0].tag.queue], self.tag(changed[0].tag))
+
+    def _input(self, action: str) -> str:
+        """Return the queue that a step names."""
+        return self.queues[" of input 2" in action]
+
+    def _recover(self, epoch: int, queue: str) -> None:
+        consumer = self.epochs[epoch]
+        try:
+            recover_consumer(self.store.url, queue, consumer, sink=self.store.url)
+        except UsageError:  # no task has read the batch: so its operator says that it was not written
+            recover_consumer(self.store.url, queue, consumer, written=False)
+
+    def _lose_publish(self, before: State, after: State) -> None:
+        """Let the rows of the last batch be staged again, and no longer visible."""
+        (stage,) = after.stages - before.stages
+        ledger = ledger_of(self.store, self.queries[stage.key])
+        assert ledger is not None
+        self.store.reserve(self.out, "server/1", 1_000)
+        found = [one for batch in self.store.fetch(self.out, "server/1/0") for one in messages(batch)]
+        lost = [one for one in found if one.payload in stage.rows]
+        self.store.commit(self.out, "server/1", [one.id for one in lost])
+        self.store.rollback(self.out, "server/1", failed=False)
+        again = pushes([one.payload for one in lost], ids=[one.id for one in lost])
+        self.store.stage(self.out, ledger.stages[0], again)
+
+    # --- steps of a process
+
+    def _drive(self, place: int, action: str, before: State, after: State) -> None:
+        driver = before.drivers[place]
+        if driver is None:
+            world = self.world
+            self.processes[place] = Process(self._source, self._sink, lambda: self.disk, old=world.old_calls)
+            return
+        if place in self.runs:
+            self._after_run(place, action)
+            return
+        process = self.processes[place]
+        if action == "begins another epoch":
+            return  # in the code, epochs have names that are never the same
+        if action == "ends its run":
+            assert process.consumer is not None
+            self.runs[place] = process.consumer.planned
+            process.kill()
+        elif action in ("crashes", "ends, since it was taken over"):
+            process.kill()
+        elif action.startswith((REFUSED, FENCED, "fails")):
+            self._refused(process, driver, action)
+        else:
+            if action.startswith("takes over"):
+                self._silence(self.queues[driver.queue], self.epochs[driver.epoch])
+            process.begins_empty = action.startswith("finds nothing, and")
+            self._goes_on(process, place, action, before, after)
+            self._owned(process, driver, after.drivers[place])
+        if not process.at:
+            self._ended(place)
+
+    def _after_run(self, place: int, action: str) -> None:
+        """The run of a query has ended, with the calls of Spark 4.0: it is drained, or not."""
+        offset = self.runs.pop(place)
+        if action.startswith("drains"):
+            sources = [{"endOffset": json.dumps(offset)}]
+            query = SimpleNamespace(awaitTermination=lambda: None, lastProgress={"sources": sources})
+            drain(cast("Any", query), self.store.url)
+
+    def _refused(self, process: Process, driver: Driver, action: str) -> None:
+        while process.at and process.place <= _place(driver):
+            process.go_on()
+        wanted: Any = FencedError if action.startswith(FENCED) else CheckpointError
+        if action.startswith("fails"):
+            wanted = Refused
+        elif action.endswith("the sink is at another batch"):
+            wanted = FencedError, CheckpointError
+        if process.at or not isinstance(process.error, wanted):
+            raise Differs(f"{action}: {_where(process)}")
+
+    def _goes_on(self, process: Process, place: int, action: str, before: State, then: State) -> None:
+        driver, after = before.drivers[place], then.drivers[place]
+        assert driver is not None and after is not None
+        ledger, at = before.ledgers[driver.query].batch, (driver.step, after.step)
+        if driver.step == "complete" and ledger > driver.batch:
+            return  # it is refused before it completes anything; the model refuses it in the next step
+        if at == ("bind", "bind"):
+            return  # the code binds the inputs in an order of its own: all of them in the last of these steps
+        if action.startswith("gives back what was not"):
+            self._gives_back(process, before, then)
+            return
+        target = _place(after)
+        if driver.step == "complete" and ledger == driver.batch:
+            # Another process has decided the batch meanwhile: the code sees that at once, and publishes it.
+            target = target[0], RANK["sweep"], 0
+        if driver.step == "claim":
+            while process.at == "tidy":  # there is nothing to give back
+                process.go_on()
+        if process.place == _place(driver):
+            process.go_on()
+        for _ in range(LOOKS):
+            arrived = process.at in ("", "own") or (after.step == "claim" != driver.step and process.at == "tidy")
+            if arrived or process.place >= target:
+                break
+            process.go_on()
+        if not process.at:
+            raise Differs(f"it ends: {process.error!r}") from process.error
+        if process.place != target and not self._passed(process, driver, after, then):
+            raise Differs(f"the next step of the model is {after.step!r} ({after.queue}): {_where(process)}")
+
+    def _gives_back(self, process: Process, before: State, then: State) -> None:
+        """Let it give back what was not started, in one input."""
+        queue = next(n for n, one in enumerate(before.messages) if one != then.messages[n]) % self.world.queues
+        while process.at == "tidy" and process.input <= queue:
+            process.go_on()
+        if process.at not in ("tidy", "claim"):
+            raise Differs(f"it gives back what was not started: {_where(process)}")
+
+    def _passed(self, process: Process, driver: Driver, after: Driver, then: State) -> bool:
+        """Whether the code may be elsewhere than before the next step of the model: it has nothing to do there."""
+        if process.at == "own":
+            return after.step == "ask" and after.start.initial
+        if after.step == "ask":
+            return after.start.initial and process.at in ("tidy", "claim")
+        if after.step == "plan":
+            return after.end.initial and process.at == "bind"
+        if after.step == "claim":
+            return process.at == "tidy" and not process.input
+        if after.step == "read":
+            return process.at == "stage" and not then.held(*after.end.tags)
+        decided = then.ledgers[after.query].batch >= after.batch
+        return after.step in ("decide", "publish") and process.at == "sweep" and decided
+
+    def _owned(self, process: Process, driver: Driver, after: Driver | None) -> None:
+        """Note the names of an epoch and of processes, once the code has them."""
+        assert after is not None and process.consumer is not None
+        if not after.by:
+            return
+        if driver.step == "own" and (after.epoch not in self.epochs or after.end.initial):
+            offset = process.consumer.planned
+            self.epochs[after.epoch] = offset["consumer"]
+        for queue, (member, by) in enumerate(zip(process.members, after.by, strict=False)):
+            if member._ownership is not None:
+                self.numbers[after.epoch, queue, by] = member.number
+
+    def _ended(self, place: int) -> None:
+        """Let the note of its consumer say no longer that it lives."""
+        for member in self.processes.pop(place).members:
+            if (ownership := member._ownership) is not None:
+                self._silence(ownership._queue, ownership._consumer, ownership._token)
+
+    def _silence(self, queue: str, consumer: str, token: str = "") -> None:
+        """Let the owner of a consumer have been silent for too long; if it is this one."""
+        key = about(queue, OWNER, consumer)
+        note = self.store.note(key)
+        if note is None:
+            return
+        standing = Standing.read(note)
+        if standing.owner is not None and token in ("", standing.owner.token):
+            old = replace(standing, owner=replace(standing.owner, until=0))
+            assert self.store.set_note(key, old.value, note.version)
+
+
+def follow(store: Store, name: str, scenario: Scenario, world: World, known: int = 0) -> State:
+    """Take all steps of a scenario on a store; return the last state. Raises `Differs`.
+
+    `known`: after so many of the first steps the states were compared in another scenario.
+    """
+    state = initial(world)
+    with Real(store, name, world) as real:
+        for number, step in enumerate(scenario.steps):
+            after = next((one for taken, one in scenario_moves(state, world) if str(taken) == step), None)
+            if after is None:
+                raise LookupError(f"the model cannot take step {number + 1}: {step}")
+            try:
+                real.take(step, state, after)
+                if number >= known:
+                    real.check(after)
+            except (Differs, LookupError) as error:
+                taken = "\n  ".join(scenario.steps[: number + 1])
+                raise Differs(f"{error}\nafter these steps of {scenario.world!r}:\n  {taken}") from error
+            state = after
+    return state
+
+
+def _place(driver: Driver) -> tuple[int, int, int]:
+    """Return where a process of the model stands."""
+    return driver.batch, RANK[driver.step], driver.queue if driver.step in EACH else 0
+
+
+def _where(process: Process) -> str:
+    return f"the code stands before {process.at!r}" if process.at else f"the code has ended with {process.error!r}"

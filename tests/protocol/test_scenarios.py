@@ -1,0 +1,94 @@
+"""The code takes the steps of the model on real stores, and is in the same state after each of them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from spark_queue import open_store
+from spark_queue.spark.consumer import Consumer
+from spark_queue.store.base import Store
+from spark_queue.store.ownership import Ownership
+from tests.protocol.process import points
+from tests.protocol.real import follow
+from tests.protocol.scenarios import ALL_WORLDS, FEW, FILE, known, made, stored, written
+from tests.protocol.state import breach
+from tests.protocol.there import Differs
+
+#: Tests of `make test-all`: each follows every n-th scenario.
+GROUPS = 10
+
+
+@pytest.fixture
+def store(any_url: str) -> Iterator[Store]:
+    with open_store(any_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def name(store: Store) -> Iterator[str]:
+    """The name of a queue that is dropped, with the one that a query writes to."""
+    name = f"t{uuid.uuid4().hex[:16]}"
+    yield name
+    for queue in (name, f"{name}.two", f"{name}.out"):
+        store.drop(queue)
+
+
+def follow_all(store: Store, name: str, chosen: slice) -> None:
+    """Follow scenarios to the end: there nothing is lost or doubled."""
+    with points():
+        scenarios = stored()
+        for one, length in list(zip(scenarios, known(scenarios), strict=True))[chosen]:
+            state = follow(store, name, one, ALL_WORLDS[one.world], length)
+            assert not breach(state, ALL_WORLDS[one.world])
+
+
+@pytest.mark.every_store
+def test_the_code_follows_the_model(store, name):
+    follow_all(store, name, slice(FEW))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_the_code_follows_the_model_everywhere(store, name, group):
+    follow_all(store, name, slice(FEW + group, None, GROUPS))
+
+
+@pytest.mark.full
+def test_the_stored_scenarios_are_those_of_the_model_and_have_all_pairs():
+    pairs, scenarios = made()
+    assert set().union(*(one.pairs for one in stored())) == pairs
+    assert written(scenarios) == FILE.read_text(), "type: python -m tests.protocol.scenarios"
+
+
+def test_there_are_enough_scenarios():
+    found = stored()
+    assert len(set(found)) == len(found) >= 200
+    kinds = set().union(*(one.kinds for one in found))
+    assert set().union(*(one.kinds for one in found[:FEW])) == kinds, "those of make test have every kind of step"
+
+
+def nothing(*_: object, **__: object) -> int:
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("holder", "method", "said"),
+    [
+        (Ownership, "start", "note of epoch"),
+        (Ownership, "check_newest", "is fenced: it asks"),
+        (Consumer, "tidy", "messages: "),
+        (Store, "commit", "messages: |it ends: FencedError"),
+        (Store, "renew", "messages: "),
+        (Store, "publish", "visible: "),
+        (Store, "unstage", "query 0: "),
+    ],
+    ids=lambda one: one if isinstance(one, str) and one.isidentifier() else "",
+)
+def test_code_that_leaves_a_step_out_differs(sqlite_url, holder, method, said, monkeypatch):
+    """What is left out is noticed, at the step or where it matters."""
+    monkeypatch.setattr(holder, method, nothing)
+    with open_store(sqlite_url) as store, pytest.raises(Differs, match=said):
+        follow_all(store, "planted", slice(FEW))

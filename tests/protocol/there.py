@@ -1,0 +1,115 @@
+"""What is there after a step of a scenario, beside what the model says."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from typing import Any
+
+from spark_queue.message import Message, messages
+from spark_queue.store.base import Store
+from spark_queue.store.facts import Note as Facts
+from spark_queue.store.facts import about
+from spark_queue.store.ledger import ledger_of
+from spark_queue.store.owner import OWNER, Standing
+from tests.protocol.process import Checkpoint
+from tests.protocol.state import ELSEWHERE, FREE, GONE, LATER, Held, Ledger, Note, State, Tag, Where, World, of_queue
+
+
+class Differs(AssertionError):
+    """The code does something else than the model."""
+
+
+class There:
+    """The queues and the checkpoint of a scenario, and the names that things have in the code."""
+
+    def __init__(self, store: Store, name: str, world: World) -> None:
+        self.store, self.world = store, world
+        self.queues = [name, f"{name}.two"][: world.queues]
+        self.out = f"{name}.out"
+        self.queries = [uuid.uuid4().hex]  #: by the number of the query in the model
+        self.disk = Checkpoint(self.queries[0])
+        self.epochs: dict[int, str] = {}  #: consumers, by the number of their epoch
+        self.numbers: dict[tuple[int, int, int], int] = {}  #: of processes, by epoch, queue and number in the model
+        self.elsewhere: set[int] = set()  #: what another consumer has taken
+        self._checked: State | None = None
+
+    def tag(self, tag: Tag) -> str:
+        """Return the tag of the code."""
+        return f"{self.epochs[tag.epoch]}/{tag.seq}.{self.numbers[tag.epoch, tag.queue, tag.by]}"
+
+    def check(self, state: State) -> None:
+        """Compare all that is there with a state of the model. Raises `Differs`."""
+        told = state._replace(drivers=(), copy=None, faults=())
+        if told == self._checked or any(one and one.step == "bind" and one.queue for one in state.drivers):
+            return  # the step was none of a database's; or the code takes it with the next one
+        self._checked = told
+        for what, (here, there) in self._facts(state).items():
+            if here != there:
+                raise Differs(f"{what}: {here} in the model, {there} in the store")
+
+    def _facts(self, state: State) -> dict[str, tuple[Any, Any]]:
+        found: dict[str, tuple[Any, Any]] = {}
+        found["messages"] = [self._where(one) for one in state.messages], self._messages(state)
+        seen = Counter(one.payload for one in _peeked(self.store, self.out))
+        found["visible"] = list(state.visible), [seen[n] for n in range(self.world.messages)]
+        notes = {key: one for queue in self.queues for key, one in self.store.notes(about(queue)).items()}
+        for epoch, its in enumerate(state.notes):
+            for queue, note in enumerate(its):
+                found[f"note of epoch {epoch}{of_queue(queue)}"] = self._note(epoch, queue, note, notes)
+        for query, ledger in enumerate(state.ledgers):
+            found[f"query {query}"] = self._query(state, query, ledger)
+            keys = [about(queue, "query", f"{self.queries[query]}/") for queue in self.queues]
+            reads = [notes[key].value["consumer"] if key in notes else None for key in keys]
+            bound = [self.epochs[one] if one >= 0 else None for one in state.bound[query]]
+            if self.world.combine == "zip":  # the code binds an input when it has read those before it
+                reads = [one or (bound[queue] if queue else None) for queue, one in enumerate(reads)]
+            found[f"what query {query} reads"] = bound, reads
+        found["checkpoint"] = (
+            (self.queries[state.disk.query], len(state.disk.offsets), state.disk.finished),
+            (self.disk.query, len(self.disk.offsets), self.disk.finished),
+        )
+        return found
+
+    def _where(self, where: Where) -> str:
+        return f"held by {self.tag(where.tag)}, {where.lease}" if isinstance(where, Held) else where
+
+    def _messages(self, state: State) -> list[str]:
+        """Return where each message is."""
+        there: dict[str, str] = {}
+        now = time.time() * 1000  # of this machine: its leases end in minutes, or have ended a second ago
+        for queue in self.queues:
+            there |= {one.id: FREE for one in _peeked(self.store, queue)}
+            for held in self.store.reservations(queue):
+                lease = "never" if held.until is None else "ended" if held.until <= now else "ends"
+                for one in messages(next(self.store.fetch(queue, held.tag))):
+                    there[one.id] = f"held by {held.tag.rpartition('/')[0]}, {lease}"
+        return [
+            ELSEWHERE if n in self.elsewhere else there.get(id_of(n), LATER if where == LATER else GONE)
+            for n, where in enumerate(state.messages)
+        ]
+
+    def _note(self, epoch: int, queue: int, note: Note | None, notes: dict[str, Facts]) -> tuple[Any, Any]:
+        facts = notes.get(about(self.queues[queue], OWNER, self.epochs[epoch]))
+        has = Standing.read(facts) if facts else None
+        return (
+            note and (self.numbers[epoch, queue, note.owner], note.started and self.tag(note.started)),
+            has and (has.number, has.started and f"{self.epochs[epoch]}/{has.started}"),
+        )
+
+    def _query(self, state: State, query: int, ledger: Ledger) -> tuple[Any, Any]:
+        sink = self.queries[query]
+        there = ledger_of(self.store, sink)
+        staged = Counter((int(one.stage.split("/")[1]), one.rows) for one in self.store.staged(sink))
+        wanted = Counter((one.batch, len(one.rows)) for one in state.stages if one.key == query and one.rows)
+        return (ledger.batch, wanted), (there.batch if there else -1, staged)
+
+
+def id_of(number: int) -> str:
+    """Return the id of a message."""
+    return f"{number:024x}"
+
+
+def _peeked(store: Store, queue: str) -> list[Message]:
+    return [one for batch in store.peek(queue) for one in messages(batch)]
