@@ -50,6 +50,8 @@ def _driver(state: State, step: Step) -> Driver | None:
 
 
 def _of_process(state: State, step: Step, own: Sequence[str], driver: Driver, world: World) -> bool:
+    if step.action.startswith(("holds a part", "reads a part", "commits a part")):
+        return False  # most stores hold and remove all in one step; tasks read one after the other here
     ledger = state.ledgers[driver.query]
     pending = any(state.names(one) for one in state.stages if one.key == driver.query)
     if driver.step == "ask":
