@@ -217,15 +217,15 @@ def made() -> tuple[set[Pair], list[Scenario]]:
 def _three() -> Scenario:
     """Return the trace without the rule `strays`, up to the step that this rule forbids, and a way on."""
     _, steps = trace_of("strays")
-    steps = [*steps[: steps.index("driver 2: gives back what was not started")], "producer: pushes"]
+    forbidden = steps.index("driver 2: gives back what was not started")
+    steps = [*steps[:forbidden], "producer: pushes", "driver 2: claims 0/2.2"]
     world = ALL_WORLDS[THREE]
     state = initial(world)
     for wanted in steps:
         state = next(after for step, after in scenario_moves(state, world) if str(step) == wanted)
     while not drained(state, world):
         found = [(step, after) for step, after in scenario_moves(state, world) if not step.fault]
-        # What the one that stood still claims now is its own: its lease ends, and the last one claims it again.
-        step, state = min(found, key=lambda one: ("starts" in str(one[0]), str(one[0]).startswith("driver 3")))
+        step, state = min(found, key=lambda one: not str(one[0]).startswith("driver 3"))
         steps.append(str(step))
     return Scenario(THREE, tuple(steps))
 
