@@ -156,6 +156,12 @@ BUGS: dict[str, Bug] = {
         "        return self._options.reserve_timeout\n",
         "tests/spark/test_consumer.py::test_until_it_is_started_a_batch_has_a_lease_that_ends",
     ),
+    "a batch is held before it is started": Bug(
+        "spark/consumer.py",
+        "        self.start(end)\n        return self.hold(end)\n",
+        "        held = self.hold(end)\n        self.start(end)\n        return held\n",
+        "tests/protocol/test_scenarios.py::test_the_code_follows_the_model",
+    ),
     "what another process has started is given back": Bug(
         "spark/consumer.py",
         "failed=False, endless=False):\n",
