@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from spark_queue import message
 from spark_queue.errors import FencedError, QueueError
 from spark_queue.options import QueueOptions
+from spark_queue.spark.running import batch_of, in_a_job, query_of
 from spark_queue.spark.writer import Push, Stores, Written, each
 from spark_queue.store.base import Store
 from spark_queue.store.ledger import (
@@ -64,16 +65,15 @@ class Publish(Push):
         if task is None:
             raise QueueError("exactly-once writes run in Spark's tasks only")
         sink, number = self._place(task)
-        job = _in_a_job(task)
         part = f"{sink}/{number}/{task.partitionId()}"
         ids = message.DerivedIds(part)
         stage = stage_of(sink, number, f"{task.partitionId():06}-{uuid.uuid4().hex[:12]}")
-        done = Written(sink=sink, batch=number, stage=stage, job=job)
+        done = Written(sink=sink, batch=number, stage=stage, job=in_a_job(task))
         with Stores(self.options) as stores:
             ledgers = {ns: self._ledger(stores[ns], sink) for ns in stores}
             since = self._members(ledgers, number)
             finished = {
-                ns: decided(ledger, sink, number, self._writer(job, since.get(ns), number))
+                ns: decided(ledger, sink, number, self._writer(done.job, since.get(ns), number))
                 for ns, ledger in ledgers.items()
             }
             hashes: dict[str, list[bytes]] = {ns: [] for ns in ledgers if self._compared}
@@ -101,28 +101,28 @@ class Publish(Push):
         return done
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        told = [one for one in messages if isinstance(one, Written)]
-        if not told:
+        tasks = _of_tasks(messages)
+        if not tasks:
             return
-        sink, number, job = told[0].sink, told[0].batch, told[0].job
+        sink, number, job = tasks[0].sink, tasks[0].batch, tasks[0].job
         with Stores(self.options) as stores:
             ledgers = apart({ns: stores[ns] for ns in stores}, sink) if self.options.urls else {}
             since = self._members(ledgers, number)
             for ns in stores:
-                stages = {one.stage: one.staged[ns] for one in told if ns in one.staged}
+                stages = {one.stage: one.staged[ns] for one in tasks if ns in one.staged}
                 rows, writer = sum(stages.values()), self._writer(job, since.get(ns), number)
-                hashes = b"".join(one.hashes[ns] for one in told) if self._compared else None
+                hashes = b"".join(one.hashes[ns] for one in tasks) if self._compared else None
                 publish(stores[ns], sink, number, list(stages), rows, writer, members=since, hashes=hashes)
             if self._once:
                 for ns in stores:
                     forget(stores[ns], sink)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        told = [one for one in messages if isinstance(one, Written)]
-        sink = told[0].sink if told else self._sink
+        tasks = _of_tasks(messages)
+        sink = tasks[0].sink if tasks else self._sink
         with Stores(self.options) as stores:
             for ns in stores:
-                self._abort(stores[ns], sink, [one.stage for one in told if ns in one.staged])
+                self._abort(stores[ns], sink, [one.stage for one in tasks if ns in one.staged])
 
     def _abort(self, store: Store, sink: str, stages: Sequence[str]) -> None:
         ledger = ledger_of(store, sink)
@@ -137,7 +137,7 @@ class Publish(Push):
 
     def _place(self, task: TaskContext) -> tuple[str, int]:
         """The sink and the number of the batch."""
-        query, batch = task.getLocalProperty("sql.streaming.queryId"), task.getLocalProperty("streaming.sql.batchId")
+        query, batch = query_of(task), batch_of(task)
         if self._once:
             return self._sink, 0
         if not self._streaming:
@@ -147,7 +147,7 @@ class Publish(Push):
                 "exactly-once writes need the ids of the query and the batch, which this version of Spark does not "
                 "pass to its tasks: set delivery=at-least-once"
             )
-        return query, int(batch)
+        return query, batch
 
     def _ledger(self, store: Store, sink: str) -> Ledger | None:
         found = ledger_of(store, sink)
@@ -167,7 +167,6 @@ class Publish(Push):
         return Writer.JOB if job else Writer.FOREACH_BATCH
 
 
-def _in_a_job(task: TaskContext) -> bool:
-    """Return whether no query writes. Over Spark Connect, tasks of `foreachBatch` do not know their query."""
-    query, tags = (task.getLocalProperty(key) for key in ("sql.streaming.queryId", "spark.job.tags"))
-    return query is None and "SparkConnect_" not in (tags or "")
+def _of_tasks(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
+    """Return the messages of tasks; Spark has none of a task that failed."""
+    return [one for one in messages if isinstance(one, Written)]

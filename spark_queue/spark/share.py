@@ -12,6 +12,7 @@ from pyspark import TaskContext
 from spark_queue.errors import FencedError
 from spark_queue.inputs import QUEUE
 from spark_queue.options import AT_LEAST_ONCE, EXACTLY_ONCE, QueueOptions
+from spark_queue.spark.running import batch_of, query_of
 from spark_queue.store import open_store
 from spark_queue.store.base import Store
 from spark_queue.store.bound import Reading, bind
@@ -90,7 +91,7 @@ def side_by_side(options: QueueOptions, share: Rows) -> Iterator[dict[str, pa.Re
 
 def _bind_others(options: QueueOptions, share: Rows) -> None:
     """Note which query reads the inputs of which this batch has no messages: a later one may have theirs alone."""
-    if (query := _query()) is None:
+    if (query := query_of(TaskContext.get())) is None:
         return
     reading = Reading(query, share.delivery.rpartition("/")[0])
     for binding, one in (options.inputs or {}).items():
@@ -98,12 +99,6 @@ def _bind_others(options: QueueOptions, share: Rows) -> None:
             alone = options.of(binding)
             with open_store(alone.url, patience=alone.retry_timeout / 1000) as store:
                 bind(store, one.queue, alone.consumer, reading)
-
-
-def _query() -> str | None:
-    """The query of which this is a task, if it is one."""
-    task = TaskContext.get()
-    return task.getLocalProperty("sql.streaming.queryId") if task else None
 
 
 def aligned(flows: Mapping[str, Iterator[pa.RecordBatch]]) -> Iterator[dict[str, pa.RecordBatch]]:
@@ -149,13 +144,13 @@ def _tell_query(store: Store, options: QueueOptions, share: Share) -> None:
     For a batch that fails repeatedly, the query is noted, so that a dead letter can carry its error.
     """
     task = TaskContext.get()
-    query = task.getLocalProperty("sql.streaming.queryId") if task else None
+    query = query_of(task)
     if task is None or query is None or share.position is not None:  # nothing of a log is held for a query
         return
     queue, (consumer, batch, _) = options.queue or "", share.tag.rsplit("/", 2)
     reading = Reading(query, consumer)
-    if options.delivery == EXACTLY_ONCE and (number := task.getLocalProperty("streaming.sql.batchId")) is not None:
-        reading = replace(reading, number=int(number), batch=batch)
+    if options.delivery == EXACTLY_ONCE and (number := batch_of(task)) is not None:
+        reading = replace(reading, number=number, batch=batch)
     bind(store, queue, options.consumer, reading)
     if share.again:
         note_query(store, queue, consumer, query)

@@ -1,8 +1,8 @@
 """A process that runs a query, as Spark would, in a thread that stands still before each step of the model.
 
 It runs the real `Consumer`, the code of tasks and the writer. `points` lets the thread stand before the calls with
-which a step begins. So the order of the steps is that of the code. Whoever lets a step be taken sees where the thread
-stands next.
+which a step begins. So the order of the steps is that of the code. The test that takes a step then sees where the
+thread stands.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Process:
             self._work()
         except _Killed:
             pass
-        except Exception as error:  # noqa: BLE001 - whoever lets the step be taken looks at it
+        except Exception as error:  # noqa: BLE001 - the test looks at it
             self.error = error
         _here.process = None
         if self.consumer is not None:
@@ -195,7 +195,7 @@ class Process:
             end = consumer.next(begin, self._options.max_records_per_trigger)
             if end != begin or self.begins_empty:
                 break
-            time.sleep(0.02)  # a look in vain is believed for a moment
+            time.sleep(0.02)  # the result of an empty look is cached for a moment
         self.begins_empty = False
         self.stand("log")
         self._disk().log(self.query, self.batch, end)

@@ -27,7 +27,7 @@ from tests.protocol.scenarios import Scenario, scenario_moves
 from tests.protocol.state import ELSEWHERE, FENCED, LATER, REFUSED, Driver, Held, State, World, initial
 from tests.protocol.there import Differs, There, id_of
 
-#: How often a process may look in vain before it finds what there is.
+#: How often a process may find nothing before it finds a message that is there.
 LOOKS = 100
 
 
