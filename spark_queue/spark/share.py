@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain
 
 import pyarrow as pa
@@ -97,8 +98,14 @@ def _bind_others(options: QueueOptions, share: Rows) -> None:
     for binding, one in (options.inputs or {}).items():
         if binding not in share.of and one.mode == QUEUE:
             alone = options.of(binding)
-            with open_store(alone.url, patience=alone.retry_timeout / 1000) as store:
-                bind(store, one.queue, alone.consumer, reading)
+            _bind_once(alone.url, one.queue, alone.consumer, alone.retry_timeout, reading)
+
+
+@lru_cache(maxsize=1024)
+def _bind_once(url: str, queue: str, consumer: str | None, patience: int, reading: Reading) -> None:
+    """Bind, unless this worker has done so: it comes here with each batch, and the note does not change."""
+    with open_store(url, patience=patience / 1000) as store:
+        bind(store, queue, consumer, reading)
 
 
 def aligned(flows: Mapping[str, Iterator[pa.RecordBatch]]) -> Iterator[dict[str, pa.RecordBatch]]:

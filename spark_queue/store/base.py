@@ -6,11 +6,11 @@ What a store promises, whatever the database:
 * **Order** is that of `(mature, id)`, `mature` in ms; of a message whose lease ended, a store may say otherwise.
 * A message is *ready* (mature and free), *scheduled* (not mature yet) or *reserved* (held under a tag until the
   lease ends).
-* A **tag** names a reservation, made up by whoever reserves: `consumer/sequence/partition`. Tags form a tree: an
+* A **tag** names a reservation, chosen by the reader: `consumer/sequence/partition`. Tags form a tree: an
   operation on `etl/7` is one on `etl/7/0`, `etl/7/1`, … too.
 * **Fencing**: what a tag no longer holds, it cannot commit, roll back, renew, move or fetch.
-* When a lease ends, its messages may be taken by the next reserve of anybody, and count one more failed try then.
-  Until somebody takes them the tag still holds them, so a holder who was merely late loses nothing.
+* When a lease ends, the next reserve may take its messages, and they count one more failed try then. A store frees
+  them when it next reserves or counts what is ready. Until then the tag holds them: a late holder loses nothing.
 * A **stage** is a place for messages that nobody can see yet: `sink/batch/attempt`, a name made up by whoever writes.
   To **publish** a stage makes its messages visible; whoever gets them, they leave the stage in the same step.
 * **Every operation may be repeated** after a failure of which nobody knows how far it went: the second time it
