@@ -98,13 +98,13 @@ def _bind_others(options: QueueOptions, share: Rows) -> None:
     for binding, one in (options.inputs or {}).items():
         if binding not in share.of and one.mode == QUEUE:
             alone = options.of(binding)
-            _bind_once(alone.url, one.queue, alone.consumer, alone.retry_timeout, reading)
+            _bind_once(alone.url, one.queue, alone.consumer, alone.retry_timeout / 1000, reading)
 
 
 @lru_cache(maxsize=1024)
-def _bind_once(url: str, queue: str, consumer: str | None, patience: int, reading: Reading) -> None:
+def _bind_once(url: str, queue: str, consumer: str | None, patience: float, reading: Reading) -> None:
     """Bind, unless this worker has done so: it comes here with each batch, and the note does not change."""
-    with open_store(url, patience=patience / 1000) as store:
+    with open_store(url, patience=patience) as store:
         bind(store, queue, consumer, reading)
 
 

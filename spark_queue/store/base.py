@@ -11,7 +11,7 @@ What a store promises, whatever the database:
 * **Fencing**: what a tag no longer holds, it cannot commit, roll back, renew, move or fetch.
 * When a lease ends, the next reserve may take its messages, and they count one more failed try then. A store frees
   them when it next reserves or counts what is ready. Until then the tag holds them: a late holder loses nothing.
-* A **stage** is a place for messages that nobody can see yet: `sink/batch/attempt`, a name made up by whoever writes.
+* A **stage** is a place for messages that nobody can see yet: `sink/batch/attempt`, a name chosen by the writer.
   To **publish** a stage makes its messages visible; whoever gets them, they leave the stage in the same step.
 * **Every operation may be repeated** after a failure of which nobody knows how far it went: the second time it
   completes what is missing and changes nothing else.
