@@ -14,8 +14,9 @@ from spark_queue.spark.publish import Publish
 from spark_queue.spark.reader import snapshot_reader
 from spark_queue.spark.schema import check_read_schema, read_schema
 from spark_queue.spark.sentence import sentence_first
+from spark_queue.spark.settle import Settle
 from spark_queue.spark.stream import QueueStream
-from spark_queue.spark.writer import BatchWriter, Push, Settle, StreamWriter
+from spark_queue.spark.writer import BatchWriter, Push, StreamWriter
 from spark_queue.store import usable
 
 

@@ -139,6 +139,24 @@ def consumers(store: Store, queue: str | None = None) -> Iterator[tuple[str, str
             yield unquote(name), consumer[0], Standing.read(note).living(now)
 
 
+def started_batches(store: Store, queue: str, name: str) -> list[str]:
+    """Return the tags `NAME/EPOCH/SEQ.BY` of the batches that queries of this name were given last.
+
+    Each epoch of the name may have one. Those of processes that count as living are returned, else, since a process
+    may not have reached its database for some seconds, those of processes that are not known to be gone.
+    """
+    now, known, living = store.now(), [], []
+    for key, note in store.notes(about(queue, OWNER, f"{name}/")).items():
+        consumer, standing = key.removeprefix(about(queue, OWNER, "")), Standing.read(note)
+        if standing.started is None or standing.started.initial or standing.owner is None or standing.owner.gone:
+            continue
+        tag = f"{consumer}/{standing.started}"
+        known.append(tag)
+        if standing.living(now):
+            living.append(tag)
+    return living or known
+
+
 def revoke(store: Store, queue: str, consumer: str) -> None:
     """Take the consumer away from its process, which fails when it reads the note next.
 
