@@ -33,6 +33,7 @@ from spark_queue.spark.keeper import Keeper
 from spark_queue.spark.offsets import VERSION, Offset, batch_of, check_offset, commit_named, tag_of
 from spark_queue.spark.share import Share, lost
 from spark_queue.store import open_store
+from spark_queue.store.ageing import remove_old_notes
 from spark_queue.store.base import Store
 from spark_queue.store.existence import expect
 from spark_queue.store.isolation import Isolation, Rules
@@ -351,7 +352,7 @@ class Consumer:
         return rows
 
     def tidy(self, start: Offset) -> None:
-        """Release what earlier processes reserved beyond `start`, and Spark does not have in its log.
+        """Remove old notes, and release what earlier processes reserved beyond `start` that is not in Spark's log.
 
         Only reservations with a lease that ends: another process may have started the others meanwhile. The end of
         these leases would do the same, but would count a failed try.
@@ -359,6 +360,7 @@ class Consumer:
         if self._tidied:
             return
         self._tidied = True
+        remove_old_notes(self._store)
         consumer = start["consumer"]
         for one in self._store.reservations(self._queue, consumer):
             if one.tag.startswith((f"{consumer}/parked/", f"{tag_of(start)}/")):

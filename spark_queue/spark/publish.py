@@ -16,6 +16,7 @@ from spark_queue.errors import FencedError, QueueError
 from spark_queue.options import QueueOptions
 from spark_queue.spark.running import batch_of, in_a_job, query_of
 from spark_queue.spark.writer import Push, Stores, Written, each
+from spark_queue.store.ageing import remove_old_notes
 from spark_queue.store.base import Store
 from spark_queue.store.ledger import (
     NOTHING,
@@ -113,9 +114,11 @@ class Publish(Push):
                 rows, writer = sum(stages.values()), self._writer(job, since.get(ns), number)
                 hashes = b"".join(one.hashes[ns] for one in tasks) if self._compared else None
                 publish(stores[ns], sink, number, list(stages), rows, writer, members=since, hashes=hashes)
-            if self._once:
-                for ns in stores:
+            for ns in stores:
+                if self._once:
                     forget(stores[ns], sink)
+                if number == 0:  # there is a ledger more, or one that was there for this write
+                    remove_old_notes(stores[ns])
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         tasks = _of_tasks(messages)

@@ -798,13 +798,12 @@ class MongoStore(SignallingStore):
         if value is None:
             return notes.delete_one(which).deleted_count == 1
         text = message.dump_json(value).decode()  # BSON forbids names that JSON has
-        if version:
-            return notes.update_one(which, {"$set": {"value": text}, "$inc": {"version": 1}}).modified_count == 1
+        change = {"$set": {"value": text}, "$inc": {"version": 1}, "$currentDate": {"written": True}}
         try:
-            notes.insert_one({"_id": key, "version": 1, "value": text})
+            done = notes.update_one(which, change, upsert=not version)
         except DuplicateKeyError:
             return False
-        return True
+        return bool(done.modified_count or done.upserted_id)
 
     def _notes(self, prefix: str) -> dict[str, Note]:
         which = {"_id": {"$gte": prefix, "$lt": f"{prefix}\U0010ffff"}}
@@ -910,7 +909,8 @@ class MongoStore(SignallingStore):
 
 
 def _as_note(document: Document) -> Note:
-    return Note(json.loads(document["value"]), document["version"])
+    written = document.get("written")
+    return Note(json.loads(document["value"]), document["version"], None if written is None else int(written))
 
 
 def parts_of(items: list[T], size: int) -> Iterator[list[T]]:

@@ -84,6 +84,7 @@ CHUNK = 5_000  #: most messages of one call of a script
 RUN = 250  #: most messages that one member of `held` names
 HEARTBEAT = 1.0  #: seconds after which somebody who hears nothing looks up
 READ_TOGETHER = 500  #: most documents that are asked for at once: it is not known how large they are
+NOTE = ("value", "version", "written")  #: the fields of a note
 NEVER = message.LATEST  #: where a lease ends that does not end
 
 #: Seconds to wait for a connection, and for an answer.
@@ -605,7 +606,7 @@ class RedisStore(SignallingStore):
 
     def _note(self, key: str) -> Note | None:
         with self._anywhere() as client:
-            return _as_note(*client.hmget(note_key(key, self.kind), "value", "version"))
+            return _as_note(*client.hmget(note_key(key, self.kind), *NOTE))
 
     def _set_note(self, key: str, value: dict[str, Any] | None, version: int) -> bool:
         text = b"" if value is None else orjson.dumps(value)
@@ -618,8 +619,8 @@ class RedisStore(SignallingStore):
             keys = list(client.scan_iter(match=note_key(_literal(prefix), self.kind) + "*", count=PAGE_ROWS))
             ask = client.pipeline(transaction=False)
             for key in keys:
-                ask.hmget(key, "value", "version")
-            found = {key.decode()[start:]: _as_note(*pair) for key, pair in zip(keys, ask.execute(), strict=True)}
+                ask.hmget(key, *NOTE)
+            found = {key.decode()[start:]: _as_note(*facts) for key, facts in zip(keys, ask.execute(), strict=True)}
         return {key: note for key, note in found.items() if note}  # one may have been removed in between
 
     # --- looking ------------------------------------------------------------------------------------------------
@@ -910,8 +911,8 @@ def _milliseconds(time: tuple[int, int]) -> int:
     return time[0] * 1000 + time[1] // 1000
 
 
-def _as_note(value: bytes | None, version: bytes | None) -> Note | None:
-    return Note(orjson.loads(value), int(version)) if value and version else None
+def _as_note(value: bytes | None, version: bytes | None, written: bytes | None) -> Note | None:
+    return Note(orjson.loads(value), int(version), int(written) if written else None) if value and version else None
 
 
 def _literal(text: str) -> str:

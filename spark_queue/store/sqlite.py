@@ -101,6 +101,10 @@ CREATE TABLE statistics (
     deadletter INTEGER NOT NULL DEFAULT 0, paused INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 """,
+    # When it was written last (ms); NULL where an older version did it.
+    """
+ALTER TABLE note ADD COLUMN written INTEGER;
+""",
 )
 SCHEMA_VERSION = len(SCHEMA)
 
@@ -129,6 +133,9 @@ BLOB_BYTES = 32 << 20
 
 #: Seconds between two glances at the file of somebody who waits for a message.
 GLANCE = 0.002
+
+#: Most messages of the history that one transaction forgets.
+FORGOTTEN = 10_000
 
 #: Seconds to wait for another process's transaction.
 BUSY = 10.0
@@ -538,8 +545,8 @@ class SqliteStore(Store):
 
     def _note(self, key: str) -> Note | None:
         with self._looking() as db:
-            found = db.execute("SELECT value, version FROM note WHERE key = ?", (key,)).fetchone()
-            return Note(orjson.loads(found[0]), found[1]) if found else None
+            found = db.execute("SELECT value, version, written FROM note WHERE key = ?", (key,)).fetchone()
+            return Note(orjson.loads(found[0]), *found[1:]) if found else None
 
     def _set_note(self, key: str, value: dict[str, Any] | None, version: int) -> bool:
         text = None if value is None else orjson.dumps(value).decode()
@@ -547,20 +554,18 @@ class SqliteStore(Store):
             if text is None:
                 done = db.execute("DELETE FROM note WHERE key = ? AND version = ?", (key, version))
             elif version:
-                done = db.execute(
-                    "UPDATE note SET value = ?, version = version + 1 WHERE key = ? AND version = ?",
-                    (text, key, version),
-                )
+                change = f"UPDATE note SET value = ?, version = version + 1, written = ({NOW})"
+                done = db.execute(f"{change} WHERE key = ? AND version = ?", (text, key, version))
             else:
-                done = db.execute("INSERT OR IGNORE INTO note VALUES (?, ?, 1)", (key, text))
+                done = db.execute(f"INSERT OR IGNORE INTO note VALUES (?, ?, 1, ({NOW}))", (key, text))
             return done.rowcount == 1
 
     def _notes(self, prefix: str) -> dict[str, Note]:
         with self._looking() as db:
             found = db.execute(
-                "SELECT key, value, version FROM note WHERE substr(key, 1, ?) = ?", (len(prefix), prefix)
+                "SELECT key, value, version, written FROM note WHERE substr(key, 1, ?) = ?", (len(prefix), prefix)
             )
-            return {key: Note(orjson.loads(value), version) for key, value, version in found}
+            return {key: Note(orjson.loads(value), *facts) for key, value, *facts in found}
 
     # --- looking ------------------------------------------------------------------------------------------------
 
@@ -866,7 +871,7 @@ def _remember(
 ) -> None:
     """Copy the messages that meet a condition to the history, `history` ms long."""
     now = _now(db)
-    db.execute("DELETE FROM history WHERE until <= ?", (now,))
+    _forget_history(db, now)
     db.execute(
         f"INSERT INTO history (queue, {COLUMNS}, processed, until, consumer, outcome) "
         f"SELECT queue, {COLUMNS}, ?, ?, ?, ? FROM message WHERE {which}",
@@ -874,8 +879,18 @@ def _remember(
     )
 
 
+def _forget_history(db: sqlite3.Connection, now: int) -> None:
+    db.execute(
+        "DELETE FROM history WHERE rowid IN (SELECT rowid FROM history WHERE until <= ? LIMIT ?)", (now, FORGOTTEN)
+    )
+
+
 def _expire(db: sqlite3.Connection, queue: int, now: int) -> None:
-    """Free what the ended leases of the queue hold; each of these messages has failed once more."""
+    """Free what the ended leases of the queue hold; each of these messages has failed once more.
+
+    And remove what has expired of the history, of all queues: some of it at a time, so that nobody waits long.
+    """
+    _forget_history(db, now)
     ended = "SELECT id FROM lease WHERE queue = ? AND until <= ?"
     if db.execute(f"{ended} LIMIT 1", (queue, now)).fetchone():
         db.execute(f"UPDATE message SET lease = NULL, tries = tries + 1 WHERE lease IN ({ended})", (queue, now))
