@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from spark_queue.operations import (
         compact,
         dead_letters,
+        forget_ledger,
         history,
         layout,
         ledgers,
@@ -73,6 +74,7 @@ _HOME = {
     "Message": "message",
     "compact": "operations",
     "dead_letters": "operations",
+    "forget_ledger": "operations",
     "history": "operations",
     "layout": "operations",
     "ledgers": "operations",
@@ -123,6 +125,7 @@ __all__ = [
     "dead_letters",
     "delivery_hash",
     "drain",
+    "forget_ledger",
     "history",
     "layout",
     "ledgers",

@@ -13,7 +13,7 @@ from spark_queue.operations.layouts import compact, layout, set_layout
 from spark_queue.operations.levels import graph_sizes
 from spark_queue.operations.past import Past, PastFilters, history, replay
 from spark_queue.operations.recovery import Settled, recover_consumer
-from spark_queue.operations.sinks import Recovered, Sink, ledgers, recover, set_ledger
+from spark_queue.operations.sinks import Recovered, Sink, forget_ledger, ledgers, recover, set_ledger
 
 __all__ = [
     "DeadLetter",
@@ -27,6 +27,7 @@ __all__ = [
     "Sink",
     "compact",
     "dead_letters",
+    "forget_ledger",
     "graph_sizes",
     "history",
     "layout",

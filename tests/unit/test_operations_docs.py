@@ -147,5 +147,6 @@ def test_what_a_query_says_is_on_the_page(living, monkeypatch, caplog):
 
 def test_every_command_is_on_the_page():
     for command in ("reservations", "release", "deadletter list", "deadletter redrive", "ledger list", "recover",
-                    "ledger recover", "ledger set", "layout", "compact", "log list", "log trim"):  # fmt: skip
+                    "ledger recover", "ledger forget", "ledger set", "layout", "compact", "log list",
+                    "log trim"):  # fmt: skip
         assert f"$ spark-queue {command}" in PAGE
