@@ -511,7 +511,9 @@ def test_staged_rows_of_a_killed_write_are_found(url, store, name):
         stage(store, name, one, 0, 5)
     found = {one.sink: idle for one, idle in left_staged(store) if name in one.sink}
     assert found.keys() == {sink}
-    assert 0 <= found[sink] < 3_600_000
+    idle = found[sink]
+    assert idle is not None
+    assert 0 <= idle < 3_600_000
     (finding,) = [one for one in doctor.examine(url) if sink in one.told]
     assert (finding.what, finding.state) == ("staged", "worry")
     assert f"{sink} has 5 staged rows" in finding.told
