@@ -110,7 +110,10 @@ class Publish(Push):
             ledgers = apart({ns: stores[ns] for ns in stores}, sink) if self.options.urls else {}
             since = self._members(ledgers, number)
             for ns in stores:
-                stages = {one.stage: one.staged[ns] for one in tasks if ns in one.staged}
+                # If only one of several databases decides, `recover` learns from it what the others are to publish.
+                where = list(stores) if self.options.urls else [ns]
+                winners = [one for one in tasks if not one.staged.keys().isdisjoint(where)]
+                stages = {one.stage: one.staged.get(ns, 0) for one in winners}
                 rows, writer = sum(stages.values()), self._writer(job, since.get(ns), number)
                 hashes = b"".join(one.hashes[ns] for one in tasks) if self._compared else None
                 publish(stores[ns], sink, number, list(stages), rows, writer, members=since, hashes=hashes)

@@ -86,7 +86,9 @@ def _start_again(world, what):
 def _recover(world, queue, consumer):
     """Do what the error says, as soon as no process counts as running the query."""
     command = [sys.executable, "-m", "spark_queue.cli", "recover", world.url_a, queue, consumer]
-    command += ["--sink", world.url_b, "--yes"]
+    for url in dict.fromkeys([world.url_b, world.url_a]) if world.mover else [world.url_b]:
+        command += ["--sink", url]
+    command.append("--yes")
     said = []
 
     def done():
