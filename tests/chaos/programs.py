@@ -300,9 +300,9 @@ def process_with_spark(url, queue, to_url, to, checkpoint, log, master, slow):
 
 
 def end_with_error(running, log):
-    """Wait until a step of a graph does not run any more, and end with its error."""
+    """Wait until a step of a graph has ended, and end with its error."""
     while not running.await_termination(1):
-        if any("CheckpointError" in (one.error or "") for one in running.status().values()):
+        if any(one.state == "stopped" for one in running.status().values()):
             break
     for one in running.status().values():
         log(did="end", name=one.name, state=one.state, error=one.error)

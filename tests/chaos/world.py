@@ -33,6 +33,9 @@ from tests.chaos.servers import Server
 #: Seconds: the leases of those who drain B, for how long nothing may happen at all, or a process stand still.
 LEASE, PATIENCE, FROZEN = 2.0, 240.0, 90.0
 
+#: What an error says that refuses a checkpoint.
+REMEDY = "spark-queue recover URL"
+
 #: Seconds for which a driver goes on that another one has replaced.
 PARTING = 20.0
 
@@ -285,7 +288,7 @@ class World:
         if self.driver.killed or self.driver.process is None or self.driver.running:
             return None
         words = self.driver.last_words()
-        return words if "CheckpointError" in words else None
+        return words if REMEDY in words else None
 
     def abandon_checkpoint(self):
         """Put the checkpoint away, so that the query begins a new one."""
