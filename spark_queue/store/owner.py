@@ -49,7 +49,8 @@ class Batch(NamedTuple):
 class Owner:
     """A process that runs a consumer.
 
-    `until`: ms since 1970 at which it counts as gone, by the database's clock. `leaves`: it is about to end.
+    `boot`: the last start of its machine, and its PID namespace; only there `pid` means this process. `until`: when
+    it counts as gone, ms since 1970 by the database's clock. `leaves`: it is about to end.
     """
 
     token: str
@@ -63,7 +64,7 @@ class Owner:
     @classmethod
     def here(cls, token: str, now: int, leaves: bool = False) -> Owner:
         """The process that asks, heard of at this moment (ms)."""
-        host, boot = _machine()
+        host, boot = _machine() or (socket.gethostname(), "")
         pid = os.getpid()
         return cls(token, host, boot, pid, _started(pid), now + LIFE, leaves)
 
@@ -73,8 +74,9 @@ class Owner:
 
     @property
     def gone(self) -> bool:
-        """Whether the process is known to be gone: only processes of this machine are known."""
-        return (self.host, self.boot) == _machine() and _started(self.pid) != self.started
+        """Whether the process is known to be gone: only processes of this machine and PID namespace are known."""
+        here = _machine()
+        return here is not None and (self.host, self.boot) == here and _started(self.pid) != self.started
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -116,6 +118,11 @@ class Standing:
     def living(self, now: int) -> Owner | None:
         """The owner, if it counts as living at this moment (ms)."""
         return self.owner if self.owner is not None and self.owner.lives(now) else None
+
+
+def life() -> float:
+    """Return the seconds for which an owner that is silent counts as living."""
+    return LIFE / 1000
 
 
 def standing_of(store: Store, queue: str, consumer: str) -> Standing | None:
@@ -168,10 +175,19 @@ def revoke(store: Store, queue: str, consumer: str) -> None:
             return
 
 
-def _machine() -> tuple[str, str]:
-    """Return the name of this machine, and an id of its last start."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return socket.gethostname(), boot.read_text().strip() if boot.exists() else ""
+def _machine() -> tuple[str, str] | None:
+    """Return the name of this machine, and an id of its last start with that of the PID namespace.
+
+    `None` if there are namespaces and this one is unknown: then no process is known to be gone. Two containers of one
+    machine may have the same host name, and other processes under the same numbers.
+    """
+    host, boot = socket.gethostname(), Path("/proc/sys/kernel/random/boot_id")
+    if not boot.exists():  # not Linux
+        return host, ""
+    try:
+        return host, f"{boot.read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return None
 
 
 def _started(pid: int) -> int:

@@ -13,6 +13,7 @@ with another batch of the same number, is refused before it removes anything.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import uuid
@@ -22,12 +23,17 @@ from dataclasses import replace
 from spark_queue.errors import CheckpointError, FencedError
 from spark_queue.store.base import Store
 from spark_queue.store.facts import Note, about
-from spark_queue.store.owner import OWNER, Batch, Owner, Standing
+from spark_queue.store.owner import OWNER, Batch, Owner, Standing, life
 
 START = Batch(0)  #: where a consumer begins
 
 #: Seconds between two reads of the note by a process that waits to take over.
 LOOK = 0.1
+
+#: Seconds after which such a process says what it waits for.
+SILENT = 1.0
+
+log = logging.getLogger(__name__)
 
 
 class Ownership:
@@ -57,17 +63,23 @@ class Ownership:
         self._leaves.set()
 
     def take(self, batch: Batch = START) -> None:
-        """Become the owner; wait for an owner that is about to end. `batch`: the last one of the checkpoint.
+        """Become the owner; wait for one that is about to end, or may be dead. `batch`: the checkpoint's last one.
+
+        An owner whose note has not changed for LIFE counts as dead, by the clock of this process: that of the
+        database may have been set back.
 
         Raises `CheckpointError` if the checkpoint is older than the batch started last, or if the consumer has no
         note; the note does not change then. Raises `FencedError` if another process runs the consumer.
         """
         seen: Note | None = None
+        begun = since = time.monotonic()  # of the wait, and of this state of the note
+        warned = False
         while True:
             note = self._store.note(self._key)
             standing = self._standing(note, batch)
             owner = standing.living(self._store.now())
-            if owner is None or owner.gone or owner.token == self._token:
+            silent = note == seen and time.monotonic() - since >= life()
+            if owner is None or silent or owner.token == self._token:
                 self.number = standing.number + 1
                 if self._write(note, replace(standing, number=self.number)):
                     return
@@ -80,7 +92,14 @@ class Ownership:
                     queue=self._queue,
                     consumer=self._consumer,
                 )
-            seen = note
+            if note != seen:
+                seen, since = note, time.monotonic()
+            if not warned and time.monotonic() - begun >= SILENT:
+                warned = True
+                log.warning(
+                    "waiting for %s, which runs consumer %s of queue %s%s; it counts as dead after %d s of silence",
+                    owner, self._consumer, self._queue, " and is about to end" if owner.leaves else "", life(),
+                )  # fmt: skip
             time.sleep(LOOK)
 
     def _standing(self, note: Note | None, batch: Batch) -> Standing:
