@@ -39,7 +39,7 @@ import pyarrow as pa
 import tenacity
 
 from spark_queue.buckets import Buckets, Layout, Record, expanded, packed
-from spark_queue.errors import AccessDenied, MessageError, OptionError, StoreUnavailable
+from spark_queue.errors import AccessDenied, MessageError, OptionError, PoolExhausted, StoreUnavailable
 from spark_queue.message import (
     HISTORY,
     LATEST,
@@ -867,6 +867,8 @@ class Store(ABC):
         begun = time.monotonic()
         try:
             return operation(*arguments)  # tenacity alone takes as long as a short operation
+        except PoolExhausted:  # the pool has waited already
+            raise
         except StoreUnavailable as error:
             failed = [error]
 
@@ -880,7 +882,9 @@ class Store(ABC):
 
         return tenacity.Retrying(
             before_sleep=count,
-            retry=tenacity.retry_if_exception_type(StoreUnavailable),
+            retry=tenacity.retry_if_exception(
+                lambda error: isinstance(error, StoreUnavailable) and not isinstance(error, PoolExhausted)
+            ),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=3),
             stop=tenacity.stop_after_delay(begun + self.patience - time.monotonic()),
             reraise=True,
