@@ -39,7 +39,7 @@ import pyarrow as pa
 import tenacity
 
 from spark_queue.buckets import Buckets, Layout, Record, expanded, packed
-from spark_queue.errors import AccessDenied, MessageError, OptionError, StoreUnavailable
+from spark_queue.errors import AccessDenied, MessageError, OptionError, PoolExhausted, StoreUnavailable
 from spark_queue.message import (
     HISTORY,
     LATEST,
@@ -142,6 +142,7 @@ class Store(ABC):
         #: A wait in vain: queue, believed until, due (monotonic s), and what had rung.
         self._in_vain: tuple[str, float, float | None, int] = ("", 0.0, None, 0)
         self._layouts: dict[str, tuple[Buckets | None, float]] = {}  # queue -> its setting, believed until (s)
+        self._closings = 0  # how often it was closed: a wait ends then
         self._counters = Counters(self._count)
         self._pauses = Pauses(self._read_paused)
 
@@ -666,13 +667,13 @@ class Store(ABC):
     def _next_mature(self, queue: str) -> int | None: ...
 
     def wait(self, queue: str, timeout: int, *, hint: bool = False) -> bool:
-        """Sleep until a message may be reserved, `timeout` ms at most; give whether one may.
+        """Sleep until a message may be reserved, `timeout` ms at most; give whether one may. A close ends the sleep.
 
         Whoever brings one rings; a ring that nobody hears costs half a second at most. So does who lets a queue go on
         that was paused: there a quarter. With a `hint` it is not looked once more after a ring that was for this
         queue: for who looks by himself, and may find that there is none.
         """
-        now = time.monotonic()
+        now, closings = time.monotonic(), self._closings
         end = now + timeout / 1000
         name, until, due, rung = self._in_vain
         if name == queue and now < until:  # a wait that follows on another need not look again
@@ -690,6 +691,8 @@ class Store(ABC):
                 self._in_vain = queue, now + FRESH / 1000, due, rung
                 return False
             self._listen(queue, rung, min(end - now, POLL / 1000, POLL if due is None else due - now))
+            if closings != self._closings:
+                return False
             if hint and self._heard(queue, rung):
                 return True
 
@@ -850,10 +853,11 @@ class Store(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Write what was counted, and give back connections.
+        """Write what was counted, give back connections, and end all waits.
 
         A closed store opens again when it is used.
         """
+        self._closings += 1
         self._counters.close()
 
     def __enter__(self) -> Self:
@@ -867,6 +871,8 @@ class Store(ABC):
         begun = time.monotonic()
         try:
             return operation(*arguments)  # tenacity alone takes as long as a short operation
+        except PoolExhausted:  # the pool has waited already
+            raise
         except StoreUnavailable as error:
             failed = [error]
 
@@ -880,7 +886,9 @@ class Store(ABC):
 
         return tenacity.Retrying(
             before_sleep=count,
-            retry=tenacity.retry_if_exception_type(StoreUnavailable),
+            retry=tenacity.retry_if_exception(
+                lambda error: isinstance(error, StoreUnavailable) and not isinstance(error, PoolExhausted)
+            ),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=3),
             stop=tenacity.stop_after_delay(begun + self.patience - time.monotonic()),
             reraise=True,

@@ -285,7 +285,7 @@ class Log:
 
         Who brings a message wakes all readers, and one of them seals it.
         """
-        end = time.monotonic() + timeout / 1000
+        end, closings = time.monotonic() + timeout / 1000, self._store._closings
         while True:
             rung = self._store._rung(self._queue)  # before the look: what comes after it is heard
             due = self._store.next_mature(self._queue)  # before the head: who has taken it since stands there
@@ -308,6 +308,8 @@ class Log:
                 time.sleep(pause)
             else:
                 self._store._listen(self._queue, rung, min(end - now, pause))
+            if closings != self._store._closings:
+                return False
 
     def _cut(self, head: _Head, place: Place, most: int) -> list[Piece]:
         pieces: list[Piece] = []

@@ -28,7 +28,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from hashlib import sha1
 from itertools import chain, groupby
 from pathlib import Path
@@ -44,7 +44,7 @@ from redis.retry import Retry
 from spark_queue import message
 from spark_queue.address import Address
 from spark_queue.buckets import Record, is_bucket
-from spark_queue.errors import AccessDenied, OptionError, StoreError, StoreUnavailable, near
+from spark_queue.errors import AccessDenied, OptionError, PoolExhausted, StoreError, StoreUnavailable, near
 from spark_queue.groups import grouped
 from spark_queue.masking import harmless_cause, mask, named, scrub
 from spark_queue.store.base import PAGE_BYTES, PAGE_ROWS
@@ -63,6 +63,7 @@ from spark_queue.store.facts import (
     holder,
     meeting,
 )
+from spark_queue.store.listener import Subscription
 from spark_queue.store.redis_documents import Row, as_batch, pieces, read_entry, to_documents
 from spark_queue.store.redis_keys import (
     USUAL,
@@ -76,19 +77,22 @@ from spark_queue.store.redis_keys import (
     note_key,
     registry_of,
 )
+from spark_queue.store.redis_signals import RedisSubscription
 from spark_queue.store.signals import SignallingStore
 
 T = TypeVar("T")
 
 CHUNK = 5_000  #: most messages of one call of a script
 RUN = 250  #: most messages that one member of `held` names
-HEARTBEAT = 1.0  #: seconds after which somebody who hears nothing looks up
 READ_TOGETHER = 500  #: most documents that are asked for at once: it is not known how large they are
 NOTE = ("value", "version", "written")  #: the fields of a note
 NEVER = message.LATEST  #: where a lease ends that does not end
 
 #: Seconds to wait for a connection, and for an answer.
 CONNECT_TIMEOUT, ANSWER_TIMEOUT = 3.0, 30.0
+
+#: Most connections of a client, as MongoDB's driver has by default, and seconds to wait until one is free.
+POOL, POOL_TIMEOUT = 100, 10.0
 
 #: What the query of a rediss:// URL may say, in the words of redis-py.
 TLS_OPTIONS = {"ssl_ca_certs", "ssl_cert_reqs", "ssl_certfile", "ssl_check_hostname", "ssl_keyfile"}
@@ -179,7 +183,11 @@ class RedisStore(SignallingStore):
         with self._lock:
             if self._client is None or self._pid != os.getpid():
                 self._pid = os.getpid()
-                self._client = redis.Redis.from_url(self._address.url, **_connecting())
+                self._client = redis.Redis.from_pool(
+                    redis.BlockingConnectionPool.from_url(
+                        self._address.url, max_connections=POOL, timeout=POOL_TIMEOUT, **_connecting()
+                    )
+                )
                 self._cluster = None
             client = self._client
         try:
@@ -199,6 +207,12 @@ class RedisStore(SignallingStore):
 
     def _told(self, error: Exception) -> StoreError:
         shown, text = mask(self.url), scrub(str(error), self.url)
+        if isinstance(error, redis.ConnectionError) and text.startswith("No connection available"):
+            return PoolExhausted(
+                f"{shown}: all {POOL} connections of this client are in use, and none became free in "
+                f"{POOL_TIMEOUT:g} s: use fewer threads, or several clients",
+                url=shown,
+            )
         if isinstance(error, redis.exceptions.NoPermissionError) or "ACL failure" in text:
             return AccessDenied(f"{shown}: {text}: check what the user's ACL allows", url=shown)
         if isinstance(error, redis.AuthenticationError | redis.exceptions.AuthorizationError):
@@ -259,14 +273,15 @@ class RedisStore(SignallingStore):
         with self._connection() as client:
             client.publish(self.topic(queue), signal)
 
-    def _signals(self, queue: str) -> Iterator[str | None]:
+    @contextmanager
+    def _subscribe(self) -> Iterator[Subscription]:
         try:
-            with redis.Redis.from_url(self._address.url, **_connecting()) as client, client.pubsub() as heard:
-                heard.subscribe(self.topic(queue))
-                while True:
-                    one = heard.get_message(timeout=HEARTBEAT)  # the first answers the subscription
-                    told = one and one["data"]
-                    yield told.decode(errors="replace") if isinstance(told, bytes) else one and ""
+            with (
+                redis.Redis.from_url(self._address.url, **_connecting()) as client,
+                client.pubsub() as heard,
+                closing(RedisSubscription(heard, self.topic(""), self._told)) as subscription,
+            ):
+                yield subscription
         except redis.RedisError as error:
             raise self._told(error) from harmless_cause(error, self.url)
 

@@ -38,6 +38,11 @@ def other(url):
         yield opened
 
 
+def listeners():
+    """The threads that hear signals."""
+    return [one for one in threading.enumerate() if one.name == "spark_queue signals"]
+
+
 class Waiter:
     """A thread that waits for a message for an HOUR. It hears, has looked, and is about to sleep."""
 
@@ -280,7 +285,7 @@ def test_a_user_who_may_not_signal_still_pushes_and_waits(redis_url, waiting, mo
             raw.acl_deluser(queue)
     told = sorted(one.getMessage().partition(":")[0] for one in caplog.records)
     assert told == [
-        f"signals of '{queue}' are not heard, so they are looked for instead",
+        f"signals of '{queue}' are not heard, so its waiting clients look by themselves",
         f"signals of '{queue}' are not sent, so waiting clients poll",
     ]
     assert "sesame" not in caplog.text
@@ -302,10 +307,11 @@ def test_a_signal_that_cannot_be_sent_does_not_fail_the_push(monkeypatch, caplog
 
 
 def test_a_store_that_is_closed_while_it_hears_goes_quietly(store, name, caplog):
+    before = set(threading.enumerate())
     with caplog.at_level(logging.WARNING):
         store.wait(name, 0)
         store.close()
-        until(lambda: not [one for one in threading.enumerate() if name in one.name], what="the end of its ear")
+        until(lambda: set(listeners()) <= before, what="the end of its listener")
     assert not caplog.records
     store.push(name, pushes(["x"]))  # a closed store opens again
     assert store.wait(name, 0)
