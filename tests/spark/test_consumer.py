@@ -301,7 +301,7 @@ def test_a_note_without_the_namespace_leaves_it_to_the_signs_of_life(any_url, na
         store.set_note(key, note.value | {"owner": old}, note.version)
         Ownership(store, name, "c/1").take()
         assert clock.looks == pytest.approx(owner.LIFE / 1000 / ownership.LOOK, abs=1)
-        monkeypatch.setattr(owner.os, "readlink", unreadable)  # nor can this process know its own
+        monkeypatch.setattr("os.readlink", unreadable)  # nor can this process know its own
         Ownership(store, name, "c/1").take()
         assert clock.looks == pytest.approx(2 * owner.LIFE / 1000 / ownership.LOOK, abs=2)
         store.drop(name)

@@ -46,12 +46,13 @@ def living_query(url, queue):
     env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     command = [*in_a_namespace(), sys.executable, "-c", LIVES, url, queue]
     process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None and process.stdout.readline() == "taken\n"
-        yield process
-    finally:
-        kill_tree(process)
-        process.stdout.close()
+    assert process.stdout is not None
+    with process.stdout:
+        try:
+            assert process.stdout.readline() == "taken\n"
+            yield process
+        finally:
+            kill_tree(process)
 
 
 def test_a_query_in_another_pid_namespace_lives_until_it_is_silent(url, name, monkeypatch):
