@@ -780,6 +780,13 @@ class Store(ABC):
             next(self.peek(queue, view=view, rows=1), None) is not None for view in views
         )
 
+    def here(self) -> str:
+        """The URL for tasks, which may run on other machines. Of a file it says which one of this machine it names.
+
+        A file that is missing is created first, unless `creates` is unset.
+        """
+        return self.url
+
     def missing_database(self) -> str:
         """Return the sentence that says which file is missing; an empty text if none is, or if there is a server."""
         return ""
