@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         reservations,
         set_layout,
         set_ledger,
+        shrink,
     )
     from spark_queue.operations.logs import logs, trim
     from spark_queue.process import Output, Process, wrap_error
@@ -85,6 +86,7 @@ _HOME = {
     "reservations": "operations",
     "set_layout": "operations",
     "set_ledger": "operations",
+    "shrink": "operations",
     "trim": "operations.logs",
     "Output": "process",
     "Process": "process",
@@ -138,6 +140,7 @@ __all__ = [
     "session",
     "set_layout",
     "set_ledger",
+    "shrink",
     "supervise",
     "trim",
     "wrap_error",

@@ -716,6 +716,32 @@ class SqliteStore(Store):
             db.execute(f"DELETE FROM history WHERE {which}", values)
             return int(told)
 
+    def shrink(self) -> int:
+        # In place: a copy that is renamed over the file would stop all who have it open.
+        with self._lock, self._translated():
+            before = self._bytes()
+            db = self._connected()
+            try:
+                self._check_file()
+                db.execute("VACUUM")
+                (busy, _, _) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                self._check_file()
+            except BaseException:
+                db.abandon()
+                raise
+            if busy:
+                raise StoreUnavailable(
+                    f"{self.url}: the file is written anew, and becomes small as soon as no process reads its old "
+                    "state any more: run this again when long reads have ended",
+                    url=self.url,
+                )
+            return max(0, before - self._bytes())
+
+    def _bytes(self) -> int:
+        """The bytes of the file and of what waits to become a part of it."""
+        files = [Path(self._path), Path(f"{os.path.realpath(self._path)}-wal")]
+        return sum(one.stat().st_size for one in files if one.exists())
+
     def _purge(self, queue: str) -> int:
         with self._transaction() as db:
             number = _number(db, queue)

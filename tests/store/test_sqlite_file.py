@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
 
-from spark_queue import Queue, StoreError, open_store
+from spark_queue import OptionError, Queue, StoreError, StoreUnavailable, open_store, shrink
+from spark_queue.store import sqlite
+from tests.command_line import Run
 
 
 @pytest.fixture
@@ -206,3 +210,79 @@ def test_a_commit_that_is_refused_leaves_no_transaction_open(queue):
     with pytest.raises(StoreError, match="FOREIGN KEY"):
         write()
     queue.push(3)
+
+
+# --- the size of a file ---------------------------------------------------------------------------------------------
+
+
+def size_of(path):
+    return sum(one.stat().st_size for one in (path, path.with_name("queues.db-wal")))
+
+
+def fill(url, name, count):
+    with Queue(url, name) as queue:
+        queue.push_many(["x" * 10_000] * count)
+        queue.commit(*queue.reserve(count))
+
+
+def test_a_file_is_shrunk_in_place_while_others_use_it(queue, path, sqlite_url):
+    fill(sqlite_url, "large", 1_000)
+    before, inode = size_of(path), path.stat().st_ino
+    (held,) = queue.reserve(1)
+    less = shrink(sqlite_url)
+    assert size_of(path) == before - less < before / 10
+    assert path.stat().st_ino == inode
+    assert queue.commit(held) == 1
+    queue.push(3)
+    assert [one.payload for one in queue.peek(10)] == [2, 3]
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_a_writer_waits_while_a_file_is_shrunk(queue, sqlite_url):
+    fill(sqlite_url, "large", 5_000)
+    with ThreadPoolExecutor(1) as pool:
+        shrinking = pool.submit(shrink, sqlite_url)
+        pushed = 0
+        while not shrinking.done() or not pushed:
+            queue.push(pushed)
+            pushed += 1
+        assert shrinking.result() > 40_000_000
+    assert queue.sizes().total == 2 + pushed
+
+
+def test_what_is_read_while_a_file_is_shrunk_makes_it_say_so(queue, path, sqlite_url, monkeypatch):
+    fill(sqlite_url, "large", 100)
+    monkeypatch.setattr(sqlite, "BUSY", 0.1)
+    reading = queue.store.peek("q", [])
+    next(reading)
+    with closing(sqlite3.connect(path)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM message").fetchone()
+        with pytest.raises(StoreUnavailable, match="as soon as no process reads its old state"):
+            shrink(sqlite_url)
+    reading.close()
+    before = size_of(path)
+    shrink(sqlite_url)
+    assert size_of(path) < before
+
+
+@pytest.mark.every_store
+@pytest.mark.stores(server=True)
+def test_a_server_is_asked_for_its_own_way(any_url):
+    with pytest.raises(OptionError, match=r"is no file: .*(db\.runCommand|MEMORY PURGE)"):
+        shrink(any_url)
+
+
+def test_a_file_that_is_missing_is_not_created_to_be_shrunk(path, sqlite_url):
+    with pytest.raises(OptionError, match="there is no file"):
+        shrink(sqlite_url)
+    assert not path.exists()
+
+
+def test_the_command_compact_shrinks_a_file(queue, sqlite_url):
+    fill(sqlite_url, "large", 100)
+    queue.store.write_counts()
+    assert re.fullmatch(r"the file is \d[\d,]+ bytes smaller\n", Run("compact", sqlite_url).out)
+    assert Run("compact", "--json", sqlite_url).json["bytes"] >= 0
+    assert Run("compact", sqlite_url, "q").out == "q: 1 record fewer\n"
