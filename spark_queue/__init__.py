@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         reservations,
         set_layout,
         set_ledger,
+        shrink,
     )
     from spark_queue.operations.logs import logs, trim
     from spark_queue.process import Output, Process, wrap_error
@@ -89,6 +90,7 @@ _HOME = {
     "reservations": "operations",
     "set_layout": "operations",
     "set_ledger": "operations",
+    "shrink": "operations",
     "trim": "operations.logs",
     "Output": "process",
     "Process": "process",
@@ -144,6 +146,7 @@ __all__ = [
     "session",
     "set_layout",
     "set_ledger",
+    "shrink",
     "supervise",
     "trim",
     "wrap_error",

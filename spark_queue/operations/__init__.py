@@ -9,7 +9,7 @@ where the database refuses or fails, or what it keeps was written by a newer ver
 from spark_queue.operations.common import Moment
 from spark_queue.operations.dead import DeadLetter, Filters, dead_letters, redrive
 from spark_queue.operations.held import Held, release, reservations, suggest
-from spark_queue.operations.layouts import compact, layout, set_layout
+from spark_queue.operations.layouts import compact, layout, set_layout, shrink
 from spark_queue.operations.levels import graph_sizes
 from spark_queue.operations.past import Past, PastFilters, history, replay
 from spark_queue.operations.recovery import Settled, recover_consumer
@@ -40,5 +40,6 @@ __all__ = [
     "reservations",
     "set_layout",
     "set_ledger",
+    "shrink",
     "suggest",
 ]

@@ -40,6 +40,7 @@ import tenacity
 
 from spark_queue.buckets import Buckets, Layout, Record, expanded, packed
 from spark_queue.errors import AccessDenied, MessageError, OptionError, PoolExhausted, StoreUnavailable
+from spark_queue.masking import mask
 from spark_queue.message import (
     HISTORY,
     LATEST,
@@ -115,6 +116,9 @@ class Store(ABC):
 
     #: Whether what is committed becomes history although nobody asks for that.
     remembers: ClassVar[bool] = False
+
+    #: What gives space back where there is a server: a sentence.
+    shrinks_by: ClassVar[str] = "its server manages the space"
 
     #: Whether messages change and move to another queue in one step: see `forward`.
     forwards: ClassVar[bool] = False
@@ -783,6 +787,13 @@ class Store(ABC):
             next(self.peek(queue, view=view, rows=1), None) is not None for view in views
         )
 
+    def here(self) -> str:
+        """The URL for tasks, which may run on other machines. Of a file it says which one of this machine it names.
+
+        A file that is missing is created first, unless `creates` is unset.
+        """
+        return self.url
+
     def missing_database(self) -> str:
         """Return the sentence that says which file is missing; an empty text if none is, or if there is a server."""
         return ""
@@ -841,6 +852,13 @@ class Store(ABC):
 
     @abstractmethod
     def _drop(self, queue: str) -> None: ...
+
+    def shrink(self) -> int:
+        """Give the disk back what the file does not need any more, and return how many bytes.
+
+        Others can go on: they wait while the file is written anew. Raises `OptionError` if there is a server.
+        """
+        raise OptionError(f"{mask(self.url)} is no file: {self.shrinks_by}", option="url")
 
     def check_queue(self, queue: str) -> None:
         """Raise `OptionError` where the database forbids the name."""

@@ -175,6 +175,10 @@ class MongoStore(SignallingStore):
     """Queues in one database. Safe to share among threads, and across a fork. Needs MongoDB 4.4 or later."""
 
     max_payload = (16 << 20) - (64 << 10)
+    shrinks_by = (
+        "MongoDB uses free space again, and its own command `compact` gives it back: "
+        "db.runCommand({compact: 'collection'})"
+    )
     refuses: ClassVar[tuple[object, ...]] = (None,)
     kind: ClassVar[str] = "mongo"
     parameters: ClassVar[tuple[str, ...]] = ("ns",)

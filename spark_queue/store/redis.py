@@ -132,6 +132,7 @@ class RedisStore(SignallingStore):
         "rfq": "spark_queue.store.redis_lists:RfqStore",
     }
     max_payload = 500_000_000  # and its document, longer by escapes or base64, has to fit into LARGEST_DOCUMENT
+    shrinks_by = "Redis gives memory back by itself; see MEMORY PURGE"
 
     @classmethod
     def resolve(cls, url: str) -> str:
