@@ -113,7 +113,7 @@ def test_a_file_that_is_taken_away_in_a_transaction_does_not_keep_it(queue, path
 
     def write():
         with queue.store._transaction() as db:
-            db.execute("INSERT INTO note VALUES ('late', '{}', 1)")
+            db.execute("INSERT INTO note (key, value, version) VALUES ('late', '{}', 1)")
             WAYS[way][0](path)
 
     with pytest.raises(StoreError, match="while it was in use"):
@@ -130,7 +130,7 @@ def test_a_file_that_is_taken_away_in_a_transaction_does_not_keep_it(queue, path
 def make_unreadable(path, what):
     with closing(sqlite3.connect(path)) as db, db:
         if what == "notes":
-            db.executemany("INSERT INTO note VALUES (?, 'no JSON', 1)", [("x1",), ("x2",), ("x3",)])
+            db.executemany("INSERT INTO note (key, value, version) VALUES (?, 'no JSON', 1)", [("x1",), ("x2",), ("x3",)])
         elif what == "statistics":
             db.executemany("INSERT INTO statistics (queue, put) VALUES (?, 'many')", [("x1",), ("x2",), ("x3",)])
         else:
