@@ -62,10 +62,10 @@ def compact(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Merge ready messages into large buckets, or shrink a SQLite file.
+    """Merge messages into buckets, or shrink a SQLite file.
 
-    With a queue: single messages and small buckets are merged. Without: the file is shrunk to what it holds, and
-    writes wait meanwhile. Producers and consumers can go on.
+    With a queue: ready messages that lie alone or in small buckets are merged. Without: the file is shrunk to what
+    it holds, and writes wait meanwhile. Producers and consumers can go on.
     """
     if queue is None:
         less = operations.shrink(url)
