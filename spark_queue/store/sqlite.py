@@ -728,7 +728,7 @@ class SqliteStore(Store):
             db = self._connected()
             try:
                 self._check_file()
-                db.execute("VACUUM")
+                _patiently(db, "VACUUM")  # it fails at once if another process commits while it begins
                 (busy, _, _) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
                 self._check_file()
             except BaseException:
@@ -762,20 +762,25 @@ class SqliteStore(Store):
 
 
 def _begin(db: sqlite3.Connection, begin: str) -> None:
-    """Begin a transaction; wait for those of other processes, at most BUSY seconds.
+    """Begin a transaction; wait for those of other processes, at most BUSY seconds."""
+    if begin == "BEGIN":
+        db.execute(begin)
+    else:
+        _patiently(db, begin)
+
+
+def _patiently(db: sqlite3.Connection, statement: str) -> None:
+    """Execute a statement that needs the file for itself; wait for other processes, at most BUSY seconds.
 
     SQLite itself would sleep longer and longer, up to 100 ms; here it is a sixteenth of what was waited, so that two
     writers in turns lose little, and many do not ask all the time.
     """
-    if begin == "BEGIN":
-        db.execute(begin)
-        return
     start = time.monotonic()
     db.execute("PRAGMA busy_timeout = 0")
     try:
         while True:
             try:
-                db.execute(begin)
+                db.execute(statement)
                 return
             except sqlite3.OperationalError as error:
                 waited = time.monotonic() - start

@@ -130,7 +130,8 @@ def test_a_file_that_is_taken_away_in_a_transaction_does_not_keep_it(queue, path
 def make_unreadable(path, what):
     with closing(sqlite3.connect(path)) as db, db:
         if what == "notes":
-            db.executemany("INSERT INTO note (key, value, version) VALUES (?, 'no JSON', 1)", [("x1",), ("x2",), ("x3",)])
+            note = "INSERT INTO note (key, value, version) VALUES (?, 'no JSON', 1)"
+            db.executemany(note, [("x1",), ("x2",), ("x3",)])
         elif what == "statistics":
             db.executemany("INSERT INTO statistics (queue, put) VALUES (?, 'many')", [("x1",), ("x2",), ("x3",)])
         else:
