@@ -148,6 +148,9 @@ SIGNALS = 5_242_880
 #: Seconds until the indexes of a queue are looked for again: somebody may have dropped it, or made it.
 INDEXES_KNOWN, INDEXES_MISSED = 60.0, 5.0
 
+#: Most queues of which that is known.
+INDEXED = 10_000
+
 #: Error codes of the server.
 AUTHENTICATION_FAILED, UNAUTHORIZED, ATLAS_ERROR = 18, 13, 8000
 BAD_VALUE, MAJORITY_NOT_KNOWN_YET, QUERY_PLAN_KILLED, NAMESPACE_EXISTS = 2, 134, 175, 48
@@ -309,6 +312,8 @@ class MongoStore(SignallingStore):
         """Whether all our indexes are there."""
         known, until = self._indexed.get(queue.name, (False, 0.0))
         if time.monotonic() > until:
+            if len(self._indexed) >= INDEXED:
+                self._indexed.clear()
             known = queue.index_information().keys() >= {one.document["name"] for one in self.indexes}
             self._indexed[queue.name] = known, time.monotonic() + (INDEXES_KNOWN if known else INDEXES_MISSED)
         return known
