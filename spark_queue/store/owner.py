@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,6 +26,9 @@ LIFE, BEAT = 10_000, 2.5
 
 VERSION = 2
 OWNER = "consumer"  #: the kind of note
+
+UNKNOWN = "?"  #: where it cannot be known which processes are seen from here
+HIDDEN = -1  #: the start of a process that lives, of which no more is shown
 
 
 class Batch(NamedTuple):
@@ -49,8 +54,8 @@ class Batch(NamedTuple):
 class Owner:
     """A process that runs a consumer.
 
-    `boot`: the last start of its machine, and its PID namespace; only there `pid` means this process. `until`: when
-    it counts as gone, ms since 1970 by the database's clock. `leaves`: it is about to end.
+    `boot`: where its number is valid, see `_boot`. `until`: ms since 1970 at which it counts as gone, by the
+    database's clock. `leaves`: it is about to end.
     """
 
     token: str
@@ -64,22 +69,49 @@ class Owner:
     @classmethod
     def here(cls, token: str, now: int, leaves: bool = False) -> Owner:
         """The process that asks, heard of at this moment (ms)."""
-        host, boot = _machine() or (socket.gethostname(), "")
         pid = os.getpid()
-        return cls(token, host, boot, pid, _started(pid), now + LIFE, leaves)
+        return cls(token, socket.gethostname(), _boot(), pid, _started(pid), now + LIFE, leaves)
 
     def lives(self, now: int) -> bool:
-        """Whether it counts as living at this moment (ms)."""
+        """Whether it counts as living at this moment (ms).
+
+        If the database's clock was set back, this holds long after its end: whoever waits for it has a `Watch`. If
+        it was set forward, this ends early, until the next sign of life: the owner is then fenced, nothing is lost.
+        """
         return self.until > now and not self.gone
 
     @property
     def gone(self) -> bool:
-        """Whether the process is known to be gone: only processes of this machine and PID namespace are known."""
-        here = _machine()
-        return here is not None and (self.host, self.boot) == here and _started(self.pid) != self.started
+        """Whether the process is known to be gone; the heartbeat decides about processes that are not seen from here.
+
+        Those are the processes of other machines, and of other PID namespaces: two containers may have the same
+        host name. An older note does not say its namespace, so the heartbeat decides there too.
+        """
+        boot = _boot()
+        if boot == UNKNOWN or (self.host, self.boot) != (socket.gethostname(), boot):
+            return False
+        return _started(self.pid) not in (self.started, HIDDEN)
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
+
+
+class Watch:
+    """How long something stays the same, by the clock of the process that watches it: no other clock counts.
+
+    The clock of a database may be set back, and then what it says about the end of an owner is far in the future.
+    """
+
+    def __init__(self) -> None:
+        self._seen: object = None
+        self._since = 0.0
+
+    def silent(self, what: object) -> bool:
+        """Whether this has not changed for LIFE since it was seen first. Asked again and again."""
+        now = time.monotonic()
+        if what != self._seen:
+            self._seen, self._since = what, now
+        return now - self._since >= LIFE / 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +150,6 @@ class Standing:
     def living(self, now: int) -> Owner | None:
         """The owner, if it counts as living at this moment (ms)."""
         return self.owner if self.owner is not None and self.owner.lives(now) else None
-
-
-def life() -> float:
-    """Return the seconds for which an owner that is silent counts as living."""
-    return LIFE / 1000
 
 
 def standing_of(store: Store, queue: str, consumer: str) -> Standing | None:
@@ -175,36 +202,46 @@ def revoke(store: Store, queue: str, consumer: str) -> None:
             return
 
 
-def _machine() -> tuple[str, str] | None:
-    """Return the name of this machine, and an id of its last start with that of the PID namespace.
+def _boot() -> str:
+    """Return an id of the processes that this one sees: the last start of the machine, and the namespaces.
 
-    `None` if there are namespaces and this one is unknown: then no process is known to be gone. Two containers of one
-    machine may have the same host name, and other processes under the same numbers.
+    `UNKNOWN` if they cannot be known. Namespaces are part of this id, and no field of their own, so that earlier
+    versions read the note: they compare the id, and go by the heartbeat.
     """
-    host, boot = socket.gethostname(), Path("/proc/sys/kernel/random/boot_id")
-    if not boot.exists():  # not Linux
-        return host, ""
+    if sys.platform != "linux":
+        return ""  # no namespaces
     try:
-        return host, f"{boot.read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
+        if os.readlink("/proc/self") != str(os.getpid()):
+            return UNKNOWN  # /proc shows the processes of another namespace
+        start = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        spaces = [os.readlink("/proc/self/ns/pid")]
+        if os.path.lexists("/proc/self/ns/time"):  # which shifts when processes started; not in Linux before 5.6
+            spaces.append(os.readlink("/proc/self/ns/time"))
     except OSError:
-        return None
+        return UNKNOWN
+    return " ".join([start, *spaces])
 
 
 def _started(pid: int) -> int:
     """Return when a process started; 0 if there is no such process. Processes may have the same number in turn.
 
-    In ticks since the machine started; 1 on systems without /proc, which know just whether it lives.
+    In ticks since the machine started; 1 on systems without /proc, which know just whether it lives. `HIDDEN` for
+    the process of another user, where /proc is mounted with `hidepid`.
     """
     if not Path("/proc/self/stat").exists():
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return 0
-        except PermissionError:
-            return 1
-        return 1
+        return 1 if _exists(pid) else 0
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return HIDDEN if _exists(pid) else 0
     return 0 if fields[0] in "ZX" else int(fields[19])
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

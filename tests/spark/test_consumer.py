@@ -65,16 +65,16 @@ class Clock:
 
     def __init__(self, monkeypatch, *stores):
         self.now = stores[0].now()
-        self.waited = 0.0
         self.looks = 0
         self.meanwhile: Callable[[], object] = lambda: None  #: what happens between two looks of the one that waits
         for store in stores:
             monkeypatch.setattr(store, "now", lambda: self.now)
-        monkeypatch.setattr(ownership, "time", SimpleNamespace(sleep=self.sleep, monotonic=lambda: self.waited))
+        clock = SimpleNamespace(sleep=self.sleep, monotonic=lambda: self.now / 1000)
+        monkeypatch.setattr(ownership, "time", clock)
+        monkeypatch.setattr(owner, "time", clock)
 
     def sleep(self, seconds):
         self.now += round(seconds * 1000)
-        self.waited += seconds
         self.looks += 1
         assert self.looks < 1_000, "it waits for ever"
         self.meanwhile()
@@ -259,56 +259,6 @@ def test_a_dead_owner_is_taken_over_at_once_and_a_silent_one_after_a_while(sqlit
         revoke(store, name, "c/1")
         with pytest.raises(FencedError, match="released manually"):
             next_one.check()
-
-
-def test_an_owner_is_dead_after_its_silence_though_the_clock_was_set_back(any_url, name, monkeypatch, caplog):
-    with open_store(any_url) as store, open_store(any_url) as other:
-        first, second = Ownership(store, name, "c/1"), Ownership(other, name, "c/1")
-        clock = Clock(monkeypatch, store, other)
-        first.take()
-        clock.now -= 3_600_000
-        second.take()
-        assert clock.looks == pytest.approx(owner.LIFE / 1000 / ownership.LOOK, abs=1)
-        (said,) = [one.getMessage() for one in caplog.records if one.name == ownership.__name__]
-        assert said.startswith(f"waiting for process {os.getpid()} on ")
-        assert f"runs consumer c/1 of queue {name}; it counts as dead after 10 s of silence" in said
-        with pytest.raises(FencedError, match="has taken over"):
-            first.renew()
-        store.drop(name)
-
-
-def test_a_living_owner_with_a_clock_that_was_set_back_is_not_taken_over(any_url, name, monkeypatch):
-    with open_store(any_url) as store, open_store(any_url) as other:
-        first, second = Ownership(store, name, "c/1"), Ownership(other, name, "c/1")
-        clock = Clock(monkeypatch, store, other)
-        first.take()
-        clock.now -= 3_600_000
-        clock.meanwhile = lambda: clock.looks < 90 or first.renew()
-        with pytest.raises(FencedError, match="is run by process"):
-            second.take()
-        store.drop(name)
-
-
-def test_a_note_without_the_namespace_leaves_it_to_the_signs_of_life(any_url, name, monkeypatch):
-    """As older versions wrote it: the process may live in another PID namespace of this machine."""
-    with open_store(any_url) as store:
-        clock = Clock(monkeypatch, store)
-        Ownership(store, name, "c/1").take()
-        key = about(name, "consumer", "c/1")
-        note = store.note(key)
-        assert note is not None
-        old = note.value["owner"] | {"boot": note.value["owner"]["boot"].partition(" ")[0], "started": 1}
-        store.set_note(key, note.value | {"owner": old}, note.version)
-        Ownership(store, name, "c/1").take()
-        assert clock.looks == pytest.approx(owner.LIFE / 1000 / ownership.LOOK, abs=1)
-        monkeypatch.setattr("os.readlink", unreadable)  # nor can this process know its own
-        Ownership(store, name, "c/1").take()
-        assert clock.looks == pytest.approx(2 * owner.LIFE / 1000 / ownership.LOOK, abs=2)
-        store.drop(name)
-
-
-def unreadable(path):
-    raise PermissionError(path)
 
 
 def test_a_zombie_and_another_process_of_the_same_number_are_dead(sqlite_url, name):
