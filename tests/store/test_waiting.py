@@ -239,8 +239,8 @@ def test_a_connection_that_is_cut_is_followed_by_another(
         port = store._listener._subscription._pubsub.connection._sock.getsockname()[1]
         [mine] = [one for one in raw.client_list() if one["addr"].endswith(f":{port}")]
         raw.client_kill_filter(_id=mine["id"])
-        until(lambda: not raw.pubsub_numsub(store.topic(run))[0][1])
-        until(lambda: raw.pubsub_numsub(store.topic(run))[0][1])
+        until(lambda: mine["id"] not in [one["id"] for one in raw.client_list()])
+        until(lambda: raw.pubsub_numsub(store.topic(run))[0][1], what="another connection")
         other.push(run, pushes(["x"]))
         until(lambda: sleepers.awake)
         other.drop(run)
