@@ -215,13 +215,15 @@ def test_a_queue_that_is_refused_keeps_no_other_from_being_heard(world, hasty, m
     assert one.tried == 1
 
 
-def test_queues_that_nobody_waits_for_are_forgotten_and_the_thread_ends_with_the_last(world, hasty, monkeypatch):
+@pytest.mark.parametrize("kind", [Wire, Everything])
+def test_queues_that_nobody_waits_for_are_forgotten_and_the_thread_ends_with_the_last(world, hasty, monkeypatch, kind):
     monkeypatch.setattr(listener, "KEPT", 0.05)
-    first, second = Wire(), Wire()
+    first, second = kind(), kind()
     one = world(first, second)
     sleeper = one.sleeper("a")
     old = one.listener.count("b")
-    until(lambda: first.followed == ["a"], what="that b is forgotten")
+    until(lambda: "b" not in one.listener._queues, what="that b is forgotten")
+    until(lambda: first.followed == ["a"] * (kind is Wire), what="that the database knows it")
     assert sleeper.is_alive()
     one.listener.wait("b", old, HOUR)  # what came meanwhile was not heard, so it looks again
     first.coming.put(Signal("a", "1"))
