@@ -216,7 +216,7 @@ def test_a_queue_that_is_refused_keeps_no_other_from_being_heard(world, hasty, m
 
 
 @pytest.mark.parametrize("kind", [Wire, Everything])
-def test_queues_that_nobody_waits_for_are_forgotten_and_the_thread_ends_with_the_last(world, hasty, monkeypatch, kind):
+def test_queues_that_nobody_waits_for_are_forgotten_and_the_thread_ends_then(world, hasty, monkeypatch, kind):
     monkeypatch.setattr(listener, "KEPT", 0.05)
     first, second = kind(), kind()
     one = world(first, second)
@@ -277,3 +277,10 @@ def test_a_thread_that_failed_is_started_again(world, monkeypatch):
     until(lambda: hook)
     one.listener.count("a")
     until(lambda: one.listener._subscription)
+
+
+def test_no_number_of_a_listener_comes_again_in_another(world):
+    first, second = world(Everything()), world(Everything())
+    old = first.listener.count("a")
+    first.listener.close()
+    second.listener.wait("a", old, HOUR)
