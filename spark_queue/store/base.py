@@ -889,8 +889,6 @@ class Store(ABC):
         begun = time.monotonic()
         try:
             return operation(*arguments)  # tenacity alone takes as long as a short operation
-        except PoolExhausted:  # the pool has waited already
-            raise
         except StoreUnavailable as error:
             failed = [error]
 
@@ -904,7 +902,7 @@ class Store(ABC):
 
         return tenacity.Retrying(
             before_sleep=count,
-            retry=tenacity.retry_if_exception(
+            retry=tenacity.retry_if_exception(  # an exhausted pool has waited already
                 lambda error: isinstance(error, StoreUnavailable) and not isinstance(error, PoolExhausted)
             ),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=3),

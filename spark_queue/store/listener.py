@@ -83,10 +83,6 @@ class _Queue:
         self.asked = 0.0  # when a thread waited last (monotonic s)
         self.again: float | None = None  # when a refused one is followed again
 
-    def wake(self, count: int) -> None:
-        self.count, self.up = count, True
-        self.changed.notify_all()
-
 
 class Listener:
     """Hears the signals of the queues of one store, in a thread of its own. Safe to share among threads."""
@@ -100,7 +96,7 @@ class Listener:
         self._lock = threading.Lock()  # of all below
         self._queues: dict[str, _Queue] = {}  # those longest not waited for first
         self._changes: list[str] = []  # names that came, or were forgotten
-        self._count = 0
+        self._count = time.time_ns()  # so that no number of another listener comes again
         self._tidied = 0.0  # when queues were last forgotten (monotonic s)
         self._running = self._deaf = self._warned = False
         self._subscription: Subscription | None = None
@@ -167,7 +163,8 @@ class Listener:
 
     def _wake(self, queue: _Queue) -> None:
         self._count += 1
-        queue.wake(self._count)
+        queue.count = self._count
+        queue.changed.notify_all()
 
     # --- the thread ---------------------------------------------------------------------------------------------
 
@@ -210,6 +207,7 @@ class Listener:
             self._subscription, self._deaf = subscription, False
             if subscription.everything:
                 for one in self._queues.values():
+                    one.up = True
                     self._wake(one)  # what came before was not heard
             else:
                 self._changes = list(self._queues)
@@ -248,6 +246,7 @@ class Listener:
                     followed.discard(signal.queue)
                     self._refused(signal.queue, found, signal.refused)
                     continue
+                found.up = True
                 if paused is not None:
                     self._learn(signal.queue, paused)
                 if not paused:  # else no message may have come

@@ -430,6 +430,7 @@ class MongoStore(SignallingStore):
     @contextmanager
     def _subscribe(self) -> Iterator[Subscription]:
         with self._translated():
+            self._carries_signals = False  # the database may have been dropped since
             signals = self._signalled()
             if signals.database.client.options.pool_options.max_pool_size == 1:
                 raise StoreError(

@@ -13,15 +13,11 @@ from typing import Any
 from bson import ObjectId
 from pymongo import CursorType
 from pymongo.collection import Collection
-from pymongo.errors import OperationFailure
 
 from spark_queue.store.listener import HEARTBEAT, Signal, SignalsLost, Subscription
 
 #: Seconds by which the clocks of those who send may differ.
 SKEW = 60
-
-#: Error codes of a cursor that was too slow, or that the server ended.
-CURSOR_NOT_FOUND, CAPPED_POSITION_LOST, CURSOR_KILLED = 43, 136, 237
 
 
 class MongoSubscription(Subscription):
@@ -38,14 +34,9 @@ class MongoSubscription(Subscription):
         self._cursor.max_await_time_ms(round(HEARTBEAT * 1000))
 
     def next(self, timeout: float) -> list[Signal]:
-        try:
-            one = next(self._cursor, None)
-        except OperationFailure as error:
-            if error.code in (CURSOR_NOT_FOUND, CAPPED_POSITION_LOST, CURSOR_KILLED):
-                raise SignalsLost(str(error)) from None
-            raise
+        one = next(self._cursor, None)
         if one is None:
-            if not self._cursor.alive:
+            if not self._cursor.alive:  # it was too slow for the capped collection, or the server ended it
                 raise SignalsLost
             return []
         return [Signal(str(one["event"]).removeprefix(self._prefix), str(one["message"]))]

@@ -29,7 +29,7 @@ class RedisSubscription(Subscription):
         """The channel of a queue is `prefix` and its name. `told` translates an error."""
         self._pubsub, self._prefix, self._told = pubsub, prefix, told
         self._asked: deque[str] = deque()  # queues whose subscription the server has not answered yet
-        self._connected = False
+        self._connected = self._more = False
         self._selector = selectors.DefaultSelector()
         self._woken, self._waker = socket.socketpair()
         for one in (self._woken, self._waker):
@@ -50,16 +50,16 @@ class RedisSubscription(Subscription):
 
     def next(self, timeout: float) -> list[Signal]:
         heard: list[Signal] = []
-        if not self._ready():
-            self._selector.select(timeout)
-            self._drain()
-        while len(heard) < MOST and self._ready():
+        if not self._more:  # else some were read from the socket already, and are not looked at yet
+            ready = {key.fileobj for key, _ in self._selector.select(timeout)}
+            if self._woken in ready:
+                self._drain()
+            self._more = bool(ready - {self._woken})
+        while self._more and len(heard) < MOST:
             if (one := self._read()) is not None:
                 heard.append(one)
+            self._more = self._pubsub.connection.can_read(timeout=0)
         return heard
-
-    def _ready(self) -> bool:
-        return self._connected and self._pubsub.connection.can_read(timeout=0)
 
     def _drain(self) -> None:
         with suppress(BlockingIOError):

@@ -66,7 +66,7 @@ class Sleepers:
 
     @staticmethod
     def _asleep(store):
-        return sum(one.waiters for one in store._listener._queues.values()) if store._listener else 0
+        return sum(one.waiters for one in store._listener._queues.values() if one.up) if store._listener else 0
 
     @property
     def listeners(self):
@@ -179,6 +179,7 @@ def test_who_waits_is_woken_in_a_process_that_was_forked(deaf_for_an_hour, store
     child.start()
     other.push(f"{run}.child", pushes(["x"]))
     child.join(DEADLINE)
+    child.kill()
     assert child.exitcode == 0
     other.drop(f"{run}.child")
 
@@ -211,9 +212,12 @@ def test_a_cursor_that_is_ended_or_overtaken_is_followed_by_another(
         small.create_collection("default", capped=True, size=4_096)
         small["default"].insert_one({"dummy": True})
         with caplog.at_level(logging.WARNING), opened(empty_mongodb_url) as other:
-            for turn in range(3):
+            for turn in range(4):
                 sleepers = Sleepers(store, [f"{run}.{turn}"])
-                if turn == 0:  # overtaken
+                if turn == 3:  # dropped
+                    raw.drop_database(small.name)
+                    until(lambda: small["default"].options().get("capped"), what="that it is made again")
+                elif turn == 0:  # overtaken
                     for _ in range(20):
                         small["default"].insert_many(
                             [{"event": f"keuss:signal:N:{run}", "message": 1.0} for _ in range(500)]
@@ -239,8 +243,8 @@ def test_a_connection_that_is_cut_is_followed_by_another(
         port = store._listener._subscription._pubsub.connection._sock.getsockname()[1]
         [mine] = [one for one in raw.client_list() if one["addr"].endswith(f":{port}")]
         raw.client_kill_filter(_id=mine["id"])
-        until(lambda: not raw.pubsub_numsub(store.topic(run))[0][1])
-        until(lambda: raw.pubsub_numsub(store.topic(run))[0][1])
+        until(lambda: mine["id"] not in [one["id"] for one in raw.client_list()])
+        until(lambda: raw.pubsub_numsub(store.topic(run))[0][1], what="another connection")
         other.push(run, pushes(["x"]))
         until(lambda: sleepers.awake)
         other.drop(run)

@@ -69,12 +69,15 @@ class World:
             raise one
         yield one
 
-    def sleeper(self, name, count=None):
-        """A thread that waits for a signal. It sleeps already, and for an hour if none comes."""
-        if count is None:
-            count = self.listener.count(name)
+    def waiter(self, name, count):
+        """A thread that waits for another number than this, for an hour if none comes."""
         thread = threading.Thread(target=self.listener.wait, args=(name, count, HOUR), daemon=True)
         thread.start()
+        return thread
+
+    def sleeper(self, name):
+        """A thread that waits for a signal. It sleeps already."""
+        thread = self.waiter(name, self.listener.count(name))
         until(lambda: self.listener._queues[name].waiters, what="that it sleeps")
         return thread
 
@@ -215,15 +218,17 @@ def test_a_queue_that_is_refused_keeps_no_other_from_being_heard(world, hasty, m
     assert one.tried == 1
 
 
-def test_queues_that_nobody_waits_for_are_forgotten_and_the_thread_ends_with_the_last(world, hasty, monkeypatch):
+@pytest.mark.parametrize("kind", [Wire, Everything])
+def test_queues_that_nobody_waits_for_are_forgotten_and_the_thread_ends_then(world, hasty, monkeypatch, kind):
     monkeypatch.setattr(listener, "KEPT", 0.05)
-    first, second = Wire(), Wire()
+    first, second = kind(), kind()
     one = world(first, second)
     sleeper = one.sleeper("a")
     old = one.listener.count("b")
-    until(lambda: first.followed == ["a"], what="that b is forgotten")
+    until(lambda: "b" not in one.listener._queues, what="that b is forgotten")
+    until(lambda: first.followed == ["a"] * (kind is Wire), what="that the database knows it")
     assert sleeper.is_alive()
-    one.listener.wait("b", old, HOUR)  # what came meanwhile was not heard, so it looks again
+    ended(one.waiter("b", old))  # what came meanwhile was not heard, so it looks again
     first.coming.put(Signal("a", "1"))
     ended(sleeper)
     until(lambda: not one.running, what="the end of its thread")
@@ -253,7 +258,7 @@ def test_a_close_ends_all_waits_and_the_thread(world):
     for sleeper in sleepers:
         ended(sleeper)
     until(lambda: not one.running, what="the end of its thread")
-    one.listener.wait("d", one.listener.count("d"), HOUR)  # a closed one keeps nobody asleep
+    ended(one.waiter("d", one.listener.count("d")))  # a closed one keeps nobody asleep
     assert not one.running
 
 
@@ -275,3 +280,10 @@ def test_a_thread_that_failed_is_started_again(world, monkeypatch):
     until(lambda: hook)
     one.listener.count("a")
     until(lambda: one.listener._subscription)
+
+
+def test_no_number_of_a_listener_comes_again_in_another(world):
+    first, second = world(Everything()), world(Everything())
+    old = first.listener.count("a")
+    first.listener.close()
+    ended(second.waiter("a", old))
