@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from spark_queue.options import QueueOptions
+from spark_queue.options import EXACTLY_ONCE, QueueOptions
 from spark_queue.spark.ahead import Ahead
 from spark_queue.spark.backlog import Backlog
 from spark_queue.spark.delivery import GIVEN_UP, given_up, planned_as
@@ -35,6 +35,7 @@ from spark_queue.spark.share import Share, lost
 from spark_queue.store import open_store
 from spark_queue.store.ageing import remove_old_notes
 from spark_queue.store.base import Store
+from spark_queue.store.eviction import check_eviction
 from spark_queue.store.existence import expect
 from spark_queue.store.isolation import Isolation, Rules
 from spark_queue.store.owner import Batch
@@ -52,10 +53,11 @@ UNSTARTED = 120_000
 
 
 def opened(options: QueueOptions) -> Store:
-    """Return the store of a query. If its queue does not exist, raise `OptionError` or warn, by `failIfMissing`."""
+    """Return the store of a query. Raise `OptionError` or warn if it evicts messages, or its queue does not exist."""
     fail = bool(options.fail_if_missing)
     store = open_store(options.url, patience=options.retry_timeout / 1000, create=not fail)
     try:
+        check_eviction(store, exactly_once=options.delivery == EXACTLY_ONCE, allowed=options.allow_eviction)
         expect(store, options.queue or "", fail=fail)
     except BaseException:
         store.close()

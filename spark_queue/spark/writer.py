@@ -15,7 +15,7 @@ from pyspark.sql.types import Row, StructType
 
 from spark_queue import message
 from spark_queue.errors import MessageError, SchemaError, near
-from spark_queue.options import QueueOptions
+from spark_queue.options import EXACTLY_ONCE, QueueOptions
 from spark_queue.spark.carried import Carried
 from spark_queue.spark.rows import NewIds, batches_of, named, obituary, pushes, together
 from spark_queue.spark.schema import PUSH, check_write_schema
@@ -23,6 +23,7 @@ from spark_queue.spark.sentence import sentence_first
 from spark_queue.spark.worker import Behind
 from spark_queue.store import open_store
 from spark_queue.store.base import Store
+from spark_queue.store.eviction import check_eviction
 
 
 @dataclass
@@ -120,6 +121,10 @@ class Push(Work):
         check_write_schema(schema, PUSH, needed)
         if "ns" in schema.names and not options.urls:
             raise SchemaError("column 'ns' names one of several databases: set them in option 'urls'", column="ns")
+        with Stores(options) as stores:
+            for ns in stores:
+                once = options.delivery == EXACTLY_ONCE
+                check_eviction(stores[ns], exactly_once=once, allowed=options.allow_eviction)
 
     def write(self, stores: Stores, batch: pa.RecordBatch, done: Written) -> None:
         for ns, queue, rows in self._parts(batch, self._ids(stores, message.new_id_array)):

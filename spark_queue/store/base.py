@@ -805,6 +805,13 @@ class Store(ABC):
     @abstractmethod
     def _server(self) -> str: ...
 
+    def eviction(self) -> str | None:
+        """The policy by which the database throws away what it holds when its memory is full; empty if it does not.
+
+        `None` if it does not tell.
+        """
+        return ""
+
     def examine(self) -> list[Finding]:
         """How the database is set up, as far as it matters to queues. Changes nothing; may look at all queues."""
         return self._attempt(self._examine)

@@ -17,7 +17,8 @@ head of `lua/common.lua` tells the layout. keuss compares moments as text of 13 
   together; queues between which messages move need the same one. The URL is that of the node which holds the queue;
   registries and notes may lie on any.
 * With `maxmemory` reached whatever adds messages is refused (what is staged stays so), and all that drains a queue
-  goes on.
+  goes on, if the policy is `noeviction`. With `allkeys-*` messages are lost. With `volatile-*` the history can be
+  lost, and the marks that keep a late attempt from staging what was published already. See `eviction.py`.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from spark_queue.buckets import Record, is_bucket
 from spark_queue.errors import AccessDenied, OptionError, PoolExhausted, StoreError, StoreUnavailable, near
 from spark_queue.groups import grouped
 from spark_queue.masking import harmless_cause, mask, named, scrub
+from spark_queue.store import eviction
 from spark_queue.store.base import PAGE_BYTES, PAGE_ROWS
 from spark_queue.store.counters import Counts, Statistics
 from spark_queue.store.facts import (
@@ -192,6 +194,8 @@ class RedisStore(SignallingStore):
                 self._cluster = None
             client = self._client
         try:
+            if eviction.by_itself and not eviction.known(self.url):
+                eviction.tell(self.url, _eviction(client))
             yield client
         except (redis.RedisError, redis.exceptions.RedisClusterException) as error:
             raise self._told(error) from harmless_cause(error, self.url)
@@ -649,6 +653,13 @@ class RedisStore(SignallingStore):
         with self._connection() as client:
             return f"redis {client.info('server').get('redis_version', 'of an unknown version')}"
 
+    def eviction(self) -> str | None:
+        return self._attempt(self._ask_eviction)
+
+    def _ask_eviction(self) -> str | None:
+        with self._connection() as client:
+            return _eviction(client)
+
     def _examine(self) -> list[Finding]:
         with self._connection() as client:
             facts = client.info()
@@ -676,12 +687,14 @@ class RedisStore(SignallingStore):
             kept = Finding(
                 "append-only file", "good", "on, written " + ("at once" if policy else "as nobody may ask")
             )
-        eviction = facts.get("maxmemory_policy", "noeviction")
-        if eviction == "noeviction" or not facts.get("maxmemory"):
+        evicted = _policy(facts)
+        if not evicted:
             full = Finding("full memory", "good", "nothing is thrown away")
         else:
+            all_of_it = eviction.evicts(evicted)
+            what = "messages are" if all_of_it else "the history is"
             full = Finding(
-                "full memory", "bad", f"{eviction}: messages are thrown away when memory is full",
+                "full memory", "bad" if all_of_it else "worry", f"{evicted}: {what} thrown away when memory is full",
                 "CONFIG SET maxmemory-policy noeviction",
             )  # fmt: skip
         return [kept, full]
@@ -892,6 +905,20 @@ def _connecting() -> dict[str, Any]:
         "socket_connect_timeout": CONNECT_TIMEOUT,
         "socket_timeout": ANSWER_TIMEOUT,
     }
+
+
+def _eviction(client: Any) -> str | None:
+    """Ask by INFO: many users may not call CONFIG."""
+    try:
+        return _policy(client.info("memory"))
+    except redis.ResponseError:  # this one may not call INFO either
+        return None
+
+
+def _policy(facts: Mapping[str, Any]) -> str:
+    """By which policy keys are thrown away; empty if none are."""
+    policy = str(facts.get("maxmemory_policy", "noeviction"))
+    return policy if policy != "noeviction" and facts.get("maxmemory") else ""
 
 
 def _call(client: Any, script: tuple[str, str], keys: Sequence[str], *arguments: Any) -> Any:
