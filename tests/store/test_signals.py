@@ -15,7 +15,7 @@ from redis import Redis
 from spark_queue import Queue, open_store
 from spark_queue.errors import StoreError
 from spark_queue.message import pushes
-from spark_queue.store import base, signals, sqlite
+from spark_queue.store import base, listener, signals, sqlite
 from spark_queue.store.conformance_waiting import until
 from tests.unit.clock import Clock
 
@@ -27,8 +27,12 @@ HOUR = 3_600_000
 
 @pytest.fixture
 def deaf_for_an_hour(monkeypatch):
-    """Who waits looks by himself after an HOUR only, so that nothing but a signal can wake him in a test's time."""
+    """Who waits looks by himself after an HOUR only, so that nothing but a signal can wake him in a test's time.
+
+    And he hears from the beginning: on a busy machine a connection may need longer than a user would wait for it.
+    """
     monkeypatch.setattr(base, "POLL", HOUR)
+    monkeypatch.setattr(listener, "COMING_UP", 60.0)
 
 
 @pytest.fixture
