@@ -166,7 +166,7 @@ def test_processes_of_one_container_know_at_once_that_the_owner_has_ended(start,
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_of_an_owner_noted_without_its_namespace_the_heartbeat_decides(store, name, version, monkeypatch):
-    """Version 0.1 wrote the id of the machine's start alone."""
+    """Earlier versions wrote the id of the machine's start alone."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         start = file.read().strip()
     fields = {
