@@ -15,7 +15,7 @@ from spark_queue.store.base import Store
 from spark_queue.store.bound import Reading, readings
 from spark_queue.store.existence import check_exists
 from spark_queue.store.facts import check_tag
-from spark_queue.store.ledger import PREFIX, Ledger, Writer, publish
+from spark_queue.store.ledger import PREFIX, Ledger, Writer, ledger_of, publish
 from spark_queue.store.owner import Batch, consumers, revoke, standing_of
 from spark_queue.store.policy import history_of
 from spark_queue.words import plural
@@ -46,7 +46,7 @@ def recover_consumer(
 
     `consumer` is `name/epoch`. The batch that was started last may have been written. If its query wrote to queues,
     exactly once, `sink` is the URL of their database, or the URLs if there are several. The ledger there says whether
-    it was, and is completed first.
+    it was, and is completed first; what is staged there beside it is dropped.
     For another sink, find out yourself and set `written`. Messages held with `delivery=at-least-once` are released
     without either.
 
@@ -74,6 +74,9 @@ def recover_consumer(
         if done:
             committed = store.commit(queue, f"{consumer}/{batch}", history=history_of(store, queue, name))
         released = store.rollback(queue, consumer, delay=None, failed=False)
+        if sink:
+            for one in readings(store, queue, consumer):
+                _discard([sink] if isinstance(sink, str) else sink, one.query)
         return Settled(None if batch is None else str(batch), committed, released)
 
 
@@ -132,6 +135,17 @@ def _published(urls: Sequence[str], reading: Reading) -> bool:
                 else:
                     store.publish(ledger.stages)
         return any(one.batch >= reading.number for one in decided.values())
+
+
+def _discard(urls: Sequence[str], query: str) -> None:
+    """Drop what a query has staged and its ledgers have not decided: what they have decided is published before."""
+    for url in urls:
+        with opened(url) as store:
+            staged = {one.stage.partition("/")[0] for one in store.staged()}
+            for sink in (one for one in staged if one == query or one.endswith(f":{query}")):
+                if ledger := ledger_of(store, sink):
+                    store.publish(ledger.stages)
+                store.unstage(sink)
 
 
 def _sinks(stores: Sequence[Store], reading: Reading) -> dict[str, list[tuple[Store, Ledger]]]:

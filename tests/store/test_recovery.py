@@ -77,6 +77,18 @@ def test_what_the_ledger_has_decided_is_published_first(url, store, name, lost):
     store.drop(f"{name}.out")
 
 
+def test_what_was_staged_and_not_decided_is_dropped(url, store, name, lost):
+    lost.reads()
+    decided = stage_of(lost.query, 5, "000000-a")
+    for stage in (decided, stage_of(lost.query, 6, "000000-b")):
+        store.stage(f"{name}.out", stage, pushes([1, 2]))
+    lost.has_written(5, [decided])
+    assert recover_consumer(url, name, CONSUMER, sink=url) == OPEN
+    assert not store.staged(lost.query)
+    assert store.sizes(f"{name}.out").ready == 2
+    store.drop(f"{name}.out")
+
+
 def test_what_one_of_several_databases_has_decided_follows_in_the_others(url, store, name, lost, tmp_path):
     lost.reads()
     first, second = stage_of(lost.query, 6, "000000-a"), stage_of(lost.query, 6, "000001-b")
