@@ -229,18 +229,22 @@ class _Clients:
 
     def __init__(self) -> None:
         self._free: list[Store] = []
+        # Held until the end: one that is collected with the generator of a driver that crashed would come back here
+        # from the generator's `finally`, with sockets that are closed already.
+        self._all: list[Store] = []
 
     def open(self, url: str, *, patience: float = 5.0, create: bool = True) -> Store:
         """Return a client that nobody uses; `close` gives it back."""
         if not self._free:
             store = open_store(url)
+            self._all.append(store)
             store.close = lambda: self._free.append(store)  # type: ignore[method-assign]
             return store
         return self._free.pop()
 
     def end(self) -> None:
         """Close all."""
-        for store in self._free:
+        for store in self._all:
             type(store).close(store)
 
 
