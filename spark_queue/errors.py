@@ -9,6 +9,7 @@
     ├── MessageError          rows that cannot become messages; `rows` tells which and why
     ├── StoreError            the database refused or failed
     │   └── StoreUnavailable  it cannot be reached just now: worth another try
+    │       └── PoolExhausted all connections of this client are in use
     ├── CheckpointError       a checkpoint that does not fit to the query or to the database
     └── FencedError           somebody else has what was ours
 
@@ -84,6 +85,10 @@ class AccessDenied(StoreError):
 
 class StoreUnavailable(StoreError):
     """The database cannot be reached."""
+
+
+class PoolExhausted(StoreUnavailable):
+    """All connections of this client to the database are in use."""
 
 
 class CheckpointError(QueueError):

@@ -131,7 +131,7 @@ class Exchange:
 
     `delivery`: exactly once, unless `consumer.reserve` is false, which is at most once. `every`: ms from the start of
     a batch to that of the next; 0: as soon as there is something. `options`: those of `format("queue")` to read the
-    source, before those of its namespace; `retryTimeout` holds for the destinations, too.
+    source, before those of its namespace; `retryTimeout` and `allowEviction` hold for the destinations, too.
     """
 
     __pydantic_config__ = FORBID

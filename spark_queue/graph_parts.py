@@ -88,8 +88,8 @@ Delivery = Literal["exactly-once", "at-least-once", "at-most-once"]
 class Namespace:
     """A store by a name.
 
-    `options` are those of `format("queue")`, for the steps that read here; `retryTimeout` holds for what these
-    write, too.
+    `options` are those of `format("queue")`, for the steps that read here; `retryTimeout` and `allowEviction`
+    hold for what these write, too.
     """
 
     __pydantic_config__ = FORBID

@@ -248,6 +248,12 @@ class QueueOptions:
         _one_of(AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE), ("stream", "push"), "Delivery guarantee.",
         AT_LEAST_ONCE, "`at-least-once` to read, `exactly-once` to write",
     )  # fmt: skip
+    allow_eviction: bool = _option(
+        _flag, ("stream", "push"),
+        "Whether `delivery=exactly-once` may use a Redis that throws messages away when its memory is full "
+        "(`maxmemory-policy` is `allkeys-…`). Messages can be lost then.",
+        False, "`false`",
+    )  # fmt: skip
     txn_app_id: str | None = _option(
         name_of_consumer, ("push",),
         "In a batch write: name of the writer. With `txnVersion`, a repeated write (in `foreachBatch`, for example) "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import uuid
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from hypothesis import settings
 from spark_queue.store import STORES
 from spark_queue.store.ledger import forget
 from tests import stores
+from tests.redis_server import Server
 from tests.services import service_urls
 
 pytest_plugins = ["tests.tiers"]
@@ -77,6 +79,25 @@ def empty_mongodb_url():
 def redis_url():
     """A Redis database that others use too: tests touch only their own queues."""
     return server_url("redis")
+
+
+@pytest.fixture
+def new_server(tmp_path):
+    """Starts Redis servers of the test's own."""
+    if not shutil.which("redis-server"):
+        reason = "no redis-server on PATH: apt-get install redis-server"
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
+    started = []
+
+    def start(*options):
+        folder = tmp_path / str(len(started))
+        folder.mkdir()
+        started.append(Server(folder, *options))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.kill()
 
 
 @pytest.fixture

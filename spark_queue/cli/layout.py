@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Annotated
 
 from spark_queue.cli.late import buckets, operations
-from spark_queue.cli.parse import Command, Json, Queue, Url, app, argument, option
+from spark_queue.cli.parse import Command, Json, Queue, Url, app, argument, option, queue_names
 from spark_queue.cli.show import show, tell
 from spark_queue.words import plural
 
@@ -55,11 +55,25 @@ def layout(
 
 
 @app.command(cls=Command)
-def compact(url: Url, queue: Queue, json: Json = False) -> None:
-    """Merge ready messages into large buckets.
+def compact(
+    url: Url,
+    queue: Annotated[
+        str | None, argument("QUEUE", "The name of the queue (default: the SQLite file).", autocompletion=queue_names)
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Merge messages into buckets, or shrink a SQLite file.
 
-    Single messages and small buckets are merged. Producers and consumers can go on.
+    With a queue: ready messages that lie alone or in small buckets are merged. Without: the file is shrunk to what
+    it holds, and writes wait meanwhile. Producers and consumers can go on.
     """
+    if queue is None:
+        less = operations.shrink(url)
+        if json:
+            tell({"bytes": less})
+        else:
+            show(f"the file is {less:,} bytes smaller")
+        return
     fewer = operations.compact(url, queue)
     if json:
         tell({"queue": queue, "fewer": fewer})

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 from spark_queue.cli.late import operations
-from spark_queue.cli.parse import Command, Json, Url, app, argument, group
-from spark_queue.cli.show import say, show, table, tell
+from spark_queue.cli.parse import Command, Json, Url, Yes, app, argument, group
+from spark_queue.cli.show import confirm, say, show, table, tell
 from spark_queue.words import plural
 
 if TYPE_CHECKING:
@@ -52,6 +52,18 @@ def ledger_recover(url: Url, sink: SinkName, json: Json = False) -> None:
         tell({"sink": sink, **asdict(done)})
     else:
         show(f"{plural(done.published, 'message')} published, {plural(done.dropped, 'staged row')} dropped")
+
+
+@ledger.command("forget", cls=Command)
+def ledger_forget(url: Url, sink: SinkName, yes: Yes = False, json: Json = False) -> None:
+    """Remove the ledger of a sink that never writes again."""
+    if not yes:
+        confirm(f"Remove the ledger of {sink}? Its query, started again, may write its last batch twice.")
+    batch = operations.forget_ledger(url, sink)
+    if json:
+        tell({"sink": sink, "batch": batch})
+    else:
+        show(f"ledger of {sink} removed; its last batch was {'none' if batch is None else batch}")
 
 
 @ledger.command("set", cls=Command)

@@ -87,7 +87,8 @@ def recover(
     queue: Queue,
     consumer: Annotated[str, argument("CONSUMER", "One run of a consumer, as `reservations` shows it: etl/3fa9c1.")],
     sink: Annotated[
-        str | None, option("--sink", "URL", "The database that the query wrote to; its ledger names the last batch.")
+        list[str] | None,
+        option("--sink", "URL", "The database that the query wrote to; its ledger names the last batch; repeatable."),
     ] = None,
     written: Annotated[
         bool | None,

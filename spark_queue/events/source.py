@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -44,7 +45,8 @@ class EventSource(QueueDataSource):
         return READ
 
     def streamReader(self, schema: StructType) -> EventStream:
-        return EventStream(self._read_options(schema, "stream"), schema, self._runs)
+        options = self._read_options(schema, "stream")
+        return EventStream(options, schema, replace(self._runs, url=options.url))
 
 
 #: Seconds: batches that take less are quick.

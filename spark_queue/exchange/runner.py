@@ -377,6 +377,7 @@ class ExchangeGraph:
             write |= {"url": read["url"], "queue": step.src.queue, "consumer": name, "operation": "settle"}
         else:
             once = isinstance(step, Processor) or step.guarantee == EXACTLY_ONCE
+            write |= {key: value for key, value in read.items() if key.lower() == "alloweviction"}
             write["urls"] = self._urls(step.namespaces())
             write["delivery"] = EXACTLY_ONCE if once else AT_LEAST_ONCE
             if once:  # the source refuses what does not fit, and a processor may say something new each time

@@ -9,11 +9,11 @@ where the database refuses or fails, or what it keeps was written by a newer ver
 from spark_queue.operations.common import Moment
 from spark_queue.operations.dead import DeadLetter, Filters, dead_letters, redrive
 from spark_queue.operations.held import Held, release, reservations, suggest
-from spark_queue.operations.layouts import compact, layout, set_layout
+from spark_queue.operations.layouts import compact, layout, set_layout, shrink
 from spark_queue.operations.levels import graph_sizes
 from spark_queue.operations.past import Past, PastFilters, history, replay
 from spark_queue.operations.recovery import Settled, recover_consumer
-from spark_queue.operations.sinks import Recovered, Sink, ledgers, recover, set_ledger
+from spark_queue.operations.sinks import Recovered, Sink, forget_ledger, ledgers, recover, set_ledger
 
 __all__ = [
     "DeadLetter",
@@ -27,6 +27,7 @@ __all__ = [
     "Sink",
     "compact",
     "dead_letters",
+    "forget_ledger",
     "graph_sizes",
     "history",
     "layout",
@@ -39,5 +40,6 @@ __all__ = [
     "reservations",
     "set_layout",
     "set_ledger",
+    "shrink",
     "suggest",
 ]

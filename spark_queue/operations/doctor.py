@@ -12,12 +12,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
 
 from spark_queue.errors import QueueError, UsageError
 from spark_queue.masking import mask
 from spark_queue.operations.common import opened
 from spark_queue.operations.logs import kept
+from spark_queue.operations.sinks import left_staged
 from spark_queue.store import STORES
 from spark_queue.store.base import Store
 from spark_queue.store.facts import Finding, State
@@ -176,6 +178,7 @@ def _database(url: str) -> Iterator[Finding]:
             yield Finding("database", "good", f"{found}, {shown}")
             yield from _clock(store)
             yield from store.examine()
+            yield from _staged(store)
             yield from _logs(store)
     except UsageError as error:
         yield Finding("database", "bad", str(error), "correct the URL; the first push creates a SQLite file")
@@ -195,6 +198,17 @@ def _clock(store: Store) -> Iterator[Finding]:
         yield Finding(
             "clocks", "worry", f"the server's clock is {apart:+.1f} s from this machine's; the server's counts",
             "set the clocks with NTP; until then use delays, not moments",
+        )  # fmt: skip
+
+
+def _staged(store: Store) -> Iterator[Finding]:
+    """Rows that were staged and may never become visible."""
+    for sink, idle in left_staged(store):
+        rows = plural(sum(sink.staged.values()), "staged row")
+        since = "" if idle is None else f", for {timedelta(milliseconds=idle // 1000 * 1000)}"
+        yield Finding(
+            "staged", "worry", f"sink {sink.sink} has {rows}{since}: its write is going on, or was killed",
+            f"if no program writes them: spark-queue ledger recover URL {sink.sink}",
         )  # fmt: skip
 
 

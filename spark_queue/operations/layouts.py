@@ -36,3 +36,13 @@ def compact(url: str, queue: str) -> int:
     with opened(url) as store:
         check_exists(store, queue)
         return put_together(store, queue, layout_of(store, queue) or Buckets())
+
+
+def shrink(url: str) -> int:
+    """Shrink a SQLite file to what it holds; return how many bytes smaller it is.
+
+    Nobody needs to be stopped for it, but writes wait while the file is written anew. That takes as much free disk
+    space as the file has after that, twice for a moment. Raises `OptionError` for a store with a server.
+    """
+    with opened(url) as store:
+        return store.shrink()

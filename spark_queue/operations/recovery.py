@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from operator import attrgetter
 
 from spark_queue.errors import OptionError, UsageError, near
 from spark_queue.masking import mask
@@ -12,7 +15,7 @@ from spark_queue.store.base import Store
 from spark_queue.store.bound import Reading, readings
 from spark_queue.store.existence import check_exists
 from spark_queue.store.facts import check_tag
-from spark_queue.store.ledger import PREFIX, Ledger
+from spark_queue.store.ledger import PREFIX, Ledger, Writer, ledger_of, publish
 from spark_queue.store.owner import Batch, consumers, revoke, standing_of
 from spark_queue.store.policy import history_of
 from spark_queue.words import plural
@@ -32,12 +35,18 @@ class Settled:
 
 
 def recover_consumer(
-    url: str, queue: str, consumer: str, *, sink: str | None = None, written: bool | None = None
+    url: str,
+    queue: str,
+    consumer: str,
+    *,
+    sink: str | Sequence[str] | None = None,
+    written: bool | None = None,
 ) -> Settled:
     """Commit what the query of a consumer has written, and release the rest; for a query that never starts again.
 
     `consumer` is `name/epoch`. The batch that was started last may have been written. If its query wrote to queues,
-    exactly once, `sink` is the URL of their database. The ledger there says whether it was, and is completed first.
+    exactly once, `sink` is the URL of their database, or the URLs if there are several. The ledger there says whether
+    it was, and is completed first; what is staged there beside it is dropped.
     For another sink, find out yourself and set `written`. Messages held with `delivery=at-least-once` are released
     without either.
 
@@ -65,6 +74,9 @@ def recover_consumer(
         if done:
             committed = store.commit(queue, f"{consumer}/{batch}", history=history_of(store, queue, name))
         released = store.rollback(queue, consumer, delay=None, failed=False)
+        if sink:
+            for one in readings(store, queue, consumer):
+                _discard([sink] if isinstance(sink, str) else sink, one.query)
         return Settled(None if batch is None else str(batch), committed, released)
 
 
@@ -74,7 +86,7 @@ def _oldest(store: Store, queue: str, consumer: str) -> Batch | None:
     return min((Batch(int(one)) for one in held if one.isdigit()), default=None)
 
 
-def _written(store: Store, queue: str, consumer: str, batch: Batch, sink: str | None) -> bool:
+def _written(store: Store, queue: str, consumer: str, batch: Batch, sink: str | Sequence[str] | None) -> bool:
     """Return whether the sink has written this batch; publish what its ledger has decided.
 
     Raises `UsageError` if that is not known.
@@ -82,7 +94,7 @@ def _written(store: Store, queue: str, consumer: str, batch: Batch, sink: str | 
     found = readings(store, queue, consumer)
     if len(found) == 1 and found[0].number is None:
         return False  # at least once
-    if sink is None or len(found) != 1:
+    if not sink or len(found) != 1:
         held = sum(one.rows for one in store.reservations(queue, f"{consumer}/{batch}"))
         why = "name its database with --sink URL (sink=URL)" if found else "which query reads it is not known"
         raise UsageError(
@@ -96,34 +108,75 @@ def _written(store: Store, queue: str, consumer: str, batch: Batch, sink: str | 
     (reading,) = found
     if reading.batch != str(batch):
         return False  # no task has read it
-    return _published(sink, reading)
+    return _published([sink] if isinstance(sink, str) else sink, reading)
 
 
-def _published(url: str, reading: Reading) -> bool:
-    """Return whether the ledger of a query has decided its last batch; then publish it."""
+def _published(urls: Sequence[str], reading: Reading) -> bool:
+    """Return whether the ledgers of a query have decided its last batch; then publish it.
+
+    A sink of several databases has a ledger in each. If one has decided the batch, it counts as written, and the
+    others follow.
+    """
     assert reading.number is not None
-    with opened(url) as store:
-        notes = {key.removeprefix(PREFIX): note for key, note in store.notes(PREFIX).items()}
-        ledgers = {
-            name: Ledger.read(name, note)
-            for name, note in notes.items()
-            if name == reading.query or name.endswith(f":{reading.query}")
-        }
-        if not ledgers and reading.number > 0:
+    with ExitStack() as stack:
+        stores = [stack.enter_context(opened(url)) for url in urls]
+        sinks = _sinks(stores, reading)
+        decided = {name: max((one for _, one in found), key=attrgetter("batch")) for name, found in sinks.items()}
+        if len({one.batch >= reading.number for one in decided.values()}) > 1:
             raise UsageError(
-                f"query {reading.query} has no ledger in {mask(store.url)}: it wrote elsewhere, or not exactly "
-                f"once. Name the database of its sink, or say whether batch {reading.number} was written, with "
-                "--written or --not-written",
-                sink=reading.query,
-            )
-        decided = {one.batch >= reading.number for one in ledgers.values() if one is not None}
-        if len(decided) > 1:
-            raise UsageError(
-                f"query {reading.query} writes to several sinks ({', '.join(sorted(ledgers))}), and only some "
+                f"query {reading.query} writes to several sinks ({', '.join(sorted(sinks))}), and only some "
                 f"have batch {reading.number}: say whether it was written, with --written or --not-written",
                 sink=reading.query,
             )
-        for one in ledgers.values():
-            if one is not None:
-                store.publish(one.stages)
-        return decided == {True}
+        for name, ledgers in sinks.items():
+            for store, ledger in ledgers:
+                if ledger.batch < reading.number <= decided[name].batch:
+                    _follow(store, decided[name])
+                else:
+                    store.publish(ledger.stages)
+        return any(one.batch >= reading.number for one in decided.values())
+
+
+def _discard(urls: Sequence[str], query: str) -> None:
+    """Drop what a query has staged and its ledgers have not decided: what they have decided is published before."""
+    for url in urls:
+        with opened(url) as store:
+            staged = {one.stage.partition("/")[0] for one in store.staged()}
+            for sink in (one for one in staged if one == query or one.endswith(f":{query}")):
+                if ledger := ledger_of(store, sink):
+                    store.publish(ledger.stages)
+                store.unstage(sink)
+
+
+def _sinks(stores: Sequence[Store], reading: Reading) -> dict[str, list[tuple[Store, Ledger]]]:
+    """Return the ledgers of a query by sink. Raises `UsageError` unless all of them are known."""
+    found: dict[str, list[tuple[Store, Ledger]]] = {}
+    for store in stores:
+        for key, note in store.notes(PREFIX).items():
+            name = key.removeprefix(PREFIX)
+            ledger = Ledger.read(name, note)
+            if ledger is not None and (name == reading.query or name.endswith(f":{reading.query}")):
+                found.setdefault(name, []).append((store, ledger))
+    if not found and reading.number:
+        raise UsageError(
+            f"query {reading.query} has no ledger in {' or '.join(mask(one.url) for one in stores)}: it wrote "
+            "elsewhere, or not exactly once. Name the database of its sink, or say whether batch "
+            f"{reading.number} was written, with --written or --not-written",
+            sink=reading.query,
+        )
+    for name, ledgers in found.items():
+        members = sorted({one for _, ledger in ledgers for one in ledger.members})
+        if len(ledgers) < len(members):
+            raise UsageError(
+                f"sink {name} writes to {len(members)} databases, {', '.join(map(repr, members))} in its option "
+                f"'urls', and {len(ledgers)} of them are named here: name each, with a --sink URL for each "
+                "(sink=[URL, …])",
+                sink=name,
+            )
+    return found
+
+
+def _follow(store: Store, decided: Ledger) -> None:
+    """Publish in one database what a sink has decided in another: its ledger there names the stages of both."""
+    rows = sum(one.rows for one in store.staged(decided.sink) if one.stage in decided.stages)
+    publish(store, decided.sink, decided.batch, decided.stages, rows, Writer.JOINING, members=decided.members)

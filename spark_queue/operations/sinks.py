@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from spark_queue.errors import FencedError, OptionError, UsageError, near
@@ -26,6 +27,9 @@ from spark_queue.store.ledger import set_ledger as write_ledger
 
 #: The stages of sinks: `sink/batch/attempt`.
 _STAGE = re.compile(r"([^/]+)/(\d+)/[^/]+")
+
+#: ms after which the staged rows of a query are looked at: while it lives, its ledger changes with each batch.
+IDLE = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,20 @@ def ledgers(url: str) -> list[Sink]:
         return _sinks(store)
 
 
+def left_staged(store: Store) -> Iterator[tuple[Sink, int | None]]:
+    """Yield the sinks whose staged rows may never become visible, and how long their ledgers have not changed (ms).
+
+    Those of a batch write, which is going on or was killed; and of other sinks those that have done nothing for an
+    hour.
+    """
+    now = store.now()
+    for sink in _sinks(store):
+        note = store.note(PREFIX + sink.sink)
+        idle = now - note.written if note is not None and note.written is not None else None
+        if sink.staged and (sink.sink.startswith(ONE_WRITE) or idle is None or idle > IDLE):
+            yield sink, idle
+
+
 def recover(url: str, sink: str) -> Recovered:
     """Publish what the ledger of a sink has decided and nobody finished; drop what was merely staged.
 
@@ -73,8 +91,7 @@ def recover(url: str, sink: str) -> Recovered:
     with opened(url) as store:
         ledger = _ledger(store, sink)
         if ledger is None and not store.staged(sink):
-            known = [one.sink for one in _sinks(store)]
-            raise OptionError(f"sink {sink!r} does not exist in {mask(store.url)}{near(sink, known)}", sink=sink)
+            raise _unknown(store, sink)
         published = store.publish(ledger.stages) if ledger else 0
         if ledger_of(store, sink) != ledger:
             raise FencedError(
@@ -106,6 +123,32 @@ def set_ledger(url: str, sink: str, batch: int) -> int | None:
             )
         write_ledger(store, sink, batch)
         return _batch(ledger)
+
+
+def forget_ledger(url: str, sink: str) -> int | None:
+    """Remove the ledger of a sink that never writes again; return its last batch.
+
+    Without it a query cannot know what it has written: a batch of it that comes again would be refused, or written
+    twice. Raises `OptionError` for a sink without a ledger, and `UsageError` where rows are staged for it: what is
+    decided must be published first (see `recover`).
+    """
+    with opened(url) as store:
+        ledger = _ledger(store, sink)
+        if ledger is None:
+            raise _unknown(store, sink)
+        if store.staged(sink):
+            raise UsageError(
+                f"sink {sink!r} has staged rows. Publish or drop them first: spark-queue ledger recover URL {sink} "
+                "(or recover())",
+                sink=sink,
+            )
+        forget(store, sink)
+        return _batch(ledger)
+
+
+def _unknown(store: Store, sink: str) -> OptionError:
+    known = [one.sink for one in _sinks(store)]
+    return OptionError(f"sink {sink!r} does not exist in {mask(store.url)}{near(sink, known)}", sink=sink)
 
 
 def _batch(ledger: Ledger | None) -> int | None:

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from spark_queue.options import QueueOptions
+from spark_queue.options import EXACTLY_ONCE, QueueOptions
 from spark_queue.spark.ahead import Ahead
 from spark_queue.spark.backlog import Backlog
 from spark_queue.spark.delivery import GIVEN_UP, given_up, planned_as
@@ -33,7 +33,9 @@ from spark_queue.spark.keeper import Keeper
 from spark_queue.spark.offsets import VERSION, Offset, batch_of, check_offset, commit_named, tag_of
 from spark_queue.spark.share import Share, lost
 from spark_queue.store import open_store
+from spark_queue.store.ageing import remove_old_notes
 from spark_queue.store.base import Store
+from spark_queue.store.eviction import check_eviction
 from spark_queue.store.existence import expect
 from spark_queue.store.isolation import Isolation, Rules
 from spark_queue.store.owner import Batch
@@ -51,10 +53,11 @@ UNSTARTED = 120_000
 
 
 def opened(options: QueueOptions) -> Store:
-    """Return the store of a query. If its queue does not exist, raise `OptionError` or warn, by `failIfMissing`."""
+    """Return the store of a query. Raise `OptionError` or warn if it evicts messages, or its queue does not exist."""
     fail = bool(options.fail_if_missing)
     store = open_store(options.url, patience=options.retry_timeout / 1000, create=not fail)
     try:
+        check_eviction(store, exactly_once=options.delivery == EXACTLY_ONCE, allowed=options.allow_eviction)
         expect(store, options.queue or "", fail=fail)
     except BaseException:
         store.close()
@@ -351,7 +354,7 @@ class Consumer:
         return rows
 
     def tidy(self, start: Offset) -> None:
-        """Release what earlier processes reserved beyond `start`, and Spark does not have in its log.
+        """Remove old notes, and release what earlier processes reserved beyond `start` that is not in Spark's log.
 
         Only reservations with a lease that ends: another process may have started the others meanwhile. The end of
         these leases would do the same, but would count a failed try.
@@ -359,6 +362,7 @@ class Consumer:
         if self._tidied:
             return
         self._tidied = True
+        remove_old_notes(self._store)
         consumer = start["consumer"]
         for one in self._store.reservations(self._queue, consumer):
             if one.tag.startswith((f"{consumer}/parked/", f"{tag_of(start)}/")):

@@ -16,6 +16,7 @@ from spark_queue.errors import FencedError, QueueError
 from spark_queue.options import QueueOptions
 from spark_queue.spark.running import batch_of, in_a_job, query_of
 from spark_queue.spark.writer import Push, Stores, Written, each
+from spark_queue.store.ageing import remove_old_notes
 from spark_queue.store.base import Store
 from spark_queue.store.ledger import (
     NOTHING,
@@ -109,13 +110,18 @@ class Publish(Push):
             ledgers = apart({ns: stores[ns] for ns in stores}, sink) if self.options.urls else {}
             since = self._members(ledgers, number)
             for ns in stores:
-                stages = {one.stage: one.staged[ns] for one in tasks if ns in one.staged}
+                # If only one of several databases decides, `recover` learns from it what the others are to publish.
+                where = list(stores) if self.options.urls else [ns]
+                winners = [one for one in tasks if not one.staged.keys().isdisjoint(where)]
+                stages = {one.stage: one.staged.get(ns, 0) for one in winners}
                 rows, writer = sum(stages.values()), self._writer(job, since.get(ns), number)
                 hashes = b"".join(one.hashes[ns] for one in tasks) if self._compared else None
                 publish(stores[ns], sink, number, list(stages), rows, writer, members=since, hashes=hashes)
-            if self._once:
-                for ns in stores:
+            for ns in stores:
+                if self._once:
                     forget(stores[ns], sink)
+                if number == 0:  # there is a ledger more, or one that was there for this write
+                    remove_old_notes(stores[ns])
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         tasks = _of_tasks(messages)

@@ -14,9 +14,10 @@ from spark_queue.spark.publish import Publish
 from spark_queue.spark.reader import snapshot_reader
 from spark_queue.spark.schema import check_read_schema, read_schema
 from spark_queue.spark.sentence import sentence_first
+from spark_queue.spark.settle import Settle
 from spark_queue.spark.stream import QueueStream
-from spark_queue.spark.writer import BatchWriter, Push, Settle, StreamWriter
-from spark_queue.store import usable
+from spark_queue.spark.writer import BatchWriter, Push, StreamWriter
+from spark_queue.store import planned, usable
 
 
 @sentence_first
@@ -56,7 +57,7 @@ class QueueDataSource(Carried, DataSource):
 
     def _work(self, schema: StructType, *, streaming: bool) -> Push | Settle:
         role = role_of_write(self.options)
-        options = self._options(role)
+        options = planned(self._options(role), create=True)
         if role == "settle":
             return Settle(options, schema)
         if streaming and options.txn_app_id is not None:
@@ -73,7 +74,7 @@ class QueueDataSource(Carried, DataSource):
     def _read_options(self, schema: StructType, role: Role) -> QueueOptions:
         options = self._options(role)
         check_read_schema(schema, options)
-        return options
+        return planned(options, create=role == "stream" and not options.fail_if_missing)
 
     def _options(self, *roles: Role) -> QueueOptions:
         return usable(QueueOptions.parse(self.options, *roles))

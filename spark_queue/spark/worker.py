@@ -10,11 +10,17 @@ from contextlib import AbstractContextManager
 from functools import cache
 from types import TracebackType
 
+from spark_queue.store import eviction
+
 
 def program() -> str:
     """Return the module that this process runs (`python -m`), such as one of Spark's workers; empty for a script."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return "" if spec is None else str(spec.name)
+
+
+if program().startswith("pyspark."):  # the driver checks when it plans, and a task pays for no look
+    eviction.by_itself = False
 
 
 @cache

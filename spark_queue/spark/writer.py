@@ -1,4 +1,4 @@
-"""Writes: rows become messages of a queue, or settle those that a query has reserved."""
+"""Writes: rows become messages of a queue."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from pyspark.sql.types import Row, StructType
 
 from spark_queue import message
 from spark_queue.errors import MessageError, SchemaError, near
-from spark_queue.options import QueueOptions
+from spark_queue.options import EXACTLY_ONCE, QueueOptions
 from spark_queue.spark.carried import Carried
-from spark_queue.spark.rows import NewIds, batches_of, changes, delays, named, obituary, pushes, together
-from spark_queue.spark.schema import PUSH, SETTLE, check_write_schema
+from spark_queue.spark.rows import NewIds, batches_of, named, obituary, pushes, together
+from spark_queue.spark.schema import PUSH, check_write_schema
 from spark_queue.spark.sentence import sentence_first
 from spark_queue.spark.worker import Behind
 from spark_queue.store import open_store
 from spark_queue.store.base import Store
-from spark_queue.store.facts import Death
-from spark_queue.store.policy import give_back, history_of, note_settled
+from spark_queue.store.eviction import check_eviction
 
 
 @dataclass
@@ -122,6 +121,10 @@ class Push(Work):
         check_write_schema(schema, PUSH, needed)
         if "ns" in schema.names and not options.urls:
             raise SchemaError("column 'ns' names one of several databases: set them in option 'urls'", column="ns")
+        with Stores(options) as stores:
+            for ns in stores:
+                once = options.delivery == EXACTLY_ONCE
+                check_eviction(stores[ns], exactly_once=once, allowed=options.allow_eviction)
 
     def write(self, stores: Stores, batch: pa.RecordBatch, done: Written) -> None:
         for ns, queue, rows in self._parts(batch, self._ids(stores, message.new_id_array)):
@@ -174,86 +177,6 @@ def _with_remedy(error: MessageError) -> MessageError:
         return error
     remedy = "for plain text set payloadFormat=text; to write columns as JSON, to_json(struct(*)) AS payload"
     return MessageError(f"{error}; {remedy}", **cast("dict[str, Any]", error.facts))
-
-
-class Settle(Work):
-    """Rows say what becomes of messages that the consumer holds: `commit`, `rollback`, `dead`, `move`."""
-
-    OUTCOMES = ("commit", "rollback", "dead", "move")
-
-    def __init__(self, options: QueueOptions, schema: StructType) -> None:
-        super().__init__(options, schema)
-        check_write_schema(schema, SETTLE, needed=["id", "outcome"])
-
-    def write(self, stores: Stores, batch: pa.RecordBatch, done: Written) -> None:
-        store, options = stores[""], self.options
-        queue, consumer = options.queue or "", options.consumer or ""
-        n = batch.num_rows
-        delay = delays(batch.column("delay")).fill_null(0) if "delay" in batch.schema.names else pa.array([0] * n)
-        reason = batch.column("reason") if "reason" in batch.schema.names else pa.nulls(n, pa.string())
-        groups: dict[tuple[Any, ...], list[str]] = {}
-        columns = (batch.column("id"), batch.column("outcome"), delay, reason)
-        for id, outcome, later, why in zip(*(one.to_pylist() for one in columns), strict=True):
-            if outcome not in self.OUTCOMES:
-                raise MessageError(
-                    f"queue {queue!r}, row with id {id!r}: outcome {outcome!r} must be one of "
-                    f"{', '.join(self.OUTCOMES)}",
-                    queue=queue,
-                )
-            if outcome == "move":  # all of them together, and checked as messages are
-                continue
-            if later < 0:
-                raise MessageError(f"queue {queue!r}, row with id {id!r}: its delay is negative", queue=queue)
-            groups.setdefault((outcome, later, why), []).append(id)
-        dead = options.dead(queue)
-        history = history_of(store, queue, consumer) if options.history is None else options.history
-        note_settled(store, queue, consumer, n)
-        moving = pc.equal(batch.column("outcome"), "move")
-        if moving.true_count:
-            self._move(store, batch.filter(moving), done, history)
-        for (outcome, later, why), ids in groups.items():
-            if outcome == "commit":
-                store.commit(queue, consumer, ids, history=history)
-            elif outcome == "dead":
-                store.move(queue, dead, tag=consumer, ids=ids, death=Death(why, 1, history))
-            else:
-                give_back(
-                    store,
-                    queue,
-                    consumer,
-                    ids,
-                    delay=later,
-                    max_tries=options.max_tries,
-                    dead=dead,
-                    reason=why,
-                    history=history,
-                )
-            done.rows += len(ids)
-
-    def _move(self, store: Store, batch: pa.RecordBatch, done: Written, history: int) -> None:
-        """Let messages go on to the queues in column `to`, with what other columns say of them that is not NULL."""
-        queue, consumer = self.options.queue or "", self.options.consumer or ""
-        if "to" not in batch.schema.names or batch.column("to").null_count:
-            raise MessageError(f"queue {queue!r}: the outcome 'move' needs the column 'to', which names the queue")
-        rows = changes(batch, self.schema, self.options.payload_format)
-        for to in batch.column("to").unique().to_pylist():
-            part = rows.filter(pc.equal(batch.column("to"), to))
-            try:
-                store.forward(queue, to, consumer, part)
-            except MessageError as error:
-                if self.options.on_bad_row == "fail" or not error.rows:
-                    raise
-                reasons: dict[str, list[str]] = {}
-                for row, reason in error.rows.items():
-                    reasons.setdefault(reason, []).append(part.column("id")[row].as_py())
-                for reason, ids in reasons.items():
-                    death = Death(reason, history=history)
-                    store.move(queue, self.options.dead(queue), tag=consumer, ids=ids, death=death)
-                bad = pa.array(list(error.rows))
-                store.forward(queue, to, consumer, part.filter(pc.invert(pc.is_in(pa.array(range(len(part))), bad))))
-                done.dead += len(bad)
-                done.rows -= len(bad)
-            done.rows += part.num_rows
 
 
 @sentence_first

@@ -121,3 +121,18 @@ def usable(options: QueueOptions) -> QueueOptions:
     if options.urls is not None:
         return replace(options, urls={name: checked(url, name) for name, url in options.urls.items()})
     return replace(options, url=checked(options.url))
+
+
+def planned(options: QueueOptions, *, create: bool) -> QueueOptions:
+    """The options for tasks: with the URL of a file goes which file that is, so that no task uses another one.
+
+    `create`: whether files that are missing are created first. A task creates none.
+    """
+
+    def here(url: str) -> str:
+        with open_store(url, patience=options.retry_timeout / 1000, create=create) as store:
+            return store.here()
+
+    if options.urls is not None:
+        return replace(options, urls={name: here(url) for name, url in options.urls.items()})
+    return replace(options, url=here(options.url))

@@ -39,7 +39,8 @@ import pyarrow as pa
 import tenacity
 
 from spark_queue.buckets import Buckets, Layout, Record, expanded, packed
-from spark_queue.errors import AccessDenied, MessageError, OptionError, StoreUnavailable
+from spark_queue.errors import AccessDenied, MessageError, OptionError, PoolExhausted, StoreUnavailable
+from spark_queue.masking import mask
 from spark_queue.message import (
     HISTORY,
     LATEST,
@@ -116,6 +117,9 @@ class Store(ABC):
     #: Whether what is committed becomes history although nobody asks for that.
     remembers: ClassVar[bool] = False
 
+    #: What gives space back where there is a server: a sentence.
+    shrinks_by: ClassVar[str] = "its server manages the space"
+
     #: Whether messages change and move to another queue in one step: see `forward`.
     forwards: ClassVar[bool] = False
 
@@ -142,6 +146,7 @@ class Store(ABC):
         #: A wait in vain: queue, believed until, due (monotonic s), and what had rung.
         self._in_vain: tuple[str, float, float | None, int] = ("", 0.0, None, 0)
         self._layouts: dict[str, tuple[Buckets | None, float]] = {}  # queue -> its setting, believed until (s)
+        self._closings = 0  # how often it was closed: a wait ends then
         self._counters = Counters(self._count)
         self._pauses = Pauses(self._read_paused)
 
@@ -666,13 +671,13 @@ class Store(ABC):
     def _next_mature(self, queue: str) -> int | None: ...
 
     def wait(self, queue: str, timeout: int, *, hint: bool = False) -> bool:
-        """Sleep until a message may be reserved, `timeout` ms at most; give whether one may.
+        """Sleep until a message may be reserved, `timeout` ms at most; give whether one may. A close ends the sleep.
 
         Whoever brings one rings; a ring that nobody hears costs half a second at most. So does who lets a queue go on
         that was paused: there a quarter. With a `hint` it is not looked once more after a ring that was for this
         queue: for who looks by himself, and may find that there is none.
         """
-        now = time.monotonic()
+        now, closings = time.monotonic(), self._closings
         end = now + timeout / 1000
         name, until, due, rung = self._in_vain
         if name == queue and now < until:  # a wait that follows on another need not look again
@@ -690,6 +695,8 @@ class Store(ABC):
                 self._in_vain = queue, now + FRESH / 1000, due, rung
                 return False
             self._listen(queue, rung, min(end - now, POLL / 1000, POLL if due is None else due - now))
+            if closings != self._closings:
+                return False
             if hint and self._heard(queue, rung):
                 return True
 
@@ -780,6 +787,13 @@ class Store(ABC):
             next(self.peek(queue, view=view, rows=1), None) is not None for view in views
         )
 
+    def here(self) -> str:
+        """The URL for tasks, which may run on other machines. Of a file it says which one of this machine it names.
+
+        A file that is missing is created first, unless `creates` is unset.
+        """
+        return self.url
+
     def missing_database(self) -> str:
         """Return the sentence that says which file is missing; an empty text if none is, or if there is a server."""
         return ""
@@ -790,6 +804,13 @@ class Store(ABC):
 
     @abstractmethod
     def _server(self) -> str: ...
+
+    def eviction(self) -> str | None:
+        """The policy by which the database throws away what it holds when its memory is full; empty if it does not.
+
+        `None` if it does not tell.
+        """
+        return ""
 
     def examine(self) -> list[Finding]:
         """How the database is set up, as far as it matters to queues. Changes nothing; may look at all queues."""
@@ -839,6 +860,13 @@ class Store(ABC):
     @abstractmethod
     def _drop(self, queue: str) -> None: ...
 
+    def shrink(self) -> int:
+        """Give the disk back what the file does not need any more, and return how many bytes.
+
+        Others can go on: they wait while the file is written anew. Raises `OptionError` if there is a server.
+        """
+        raise OptionError(f"{mask(self.url)} is no file: {self.shrinks_by}", option="url")
+
     def check_queue(self, queue: str) -> None:
         """Raise `OptionError` where the database forbids the name."""
         if not queue or "\0" in queue or len(queue.encode()) > 200:
@@ -850,10 +878,11 @@ class Store(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Write what was counted, and give back connections.
+        """Write what was counted, give back connections, and end all waits.
 
         A closed store opens again when it is used.
         """
+        self._closings += 1
         self._counters.close()
 
     def __enter__(self) -> Self:
@@ -880,7 +909,9 @@ class Store(ABC):
 
         return tenacity.Retrying(
             before_sleep=count,
-            retry=tenacity.retry_if_exception_type(StoreUnavailable),
+            retry=tenacity.retry_if_exception(  # an exhausted pool has waited already
+                lambda error: isinstance(error, StoreUnavailable) and not isinstance(error, PoolExhausted)
+            ),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=3),
             stop=tenacity.stop_after_delay(begun + self.patience - time.monotonic()),
             reraise=True,

@@ -227,6 +227,18 @@ class StagingContract:
         assert store.set_note(key, {}, 0), "it may come again"
         assert not peer.set_note(key, {}, 0), "who writes the same later has not written it"
 
+    def test_a_note_says_when_it_was_written_last(self, store: Store, peer: Store, sink: str) -> None:
+        moments = [store.now()]
+        for version in range(2):
+            assert store.set_note(f"{sink}/a", {"n": version}, version)
+            note = peer.note(f"{sink}/a")
+            assert note is not None
+            assert note == store.notes(f"{sink}/a")[f"{sink}/a"]
+            assert note.written == store.notes(f"{sink}/a")[f"{sink}/a"].written
+            assert note.written is not None
+            moments += [note.written, store.now()]
+        assert moments == sorted(moments)
+
     def test_notes_are_listed_by_prefix(self, store: Store, sink: str) -> None:
         for key in ("a/1", "a/2", "a*", "b"):
             store.set_note(f"{sink}/{key}", {"key": key}, 0)

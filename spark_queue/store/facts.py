@@ -88,10 +88,14 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A small record kept beside the queues: a JSON object, and how often it was written."""
+    """A small record kept beside the queues: a JSON object, and how often it was written.
+
+    `written`: ms since 1970 of the last time, by the database's clock; `None` if an older version wrote it.
+    """
 
     value: dict[str, Any]
     version: int
+    written: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,9 @@ from spark_queue.store.facts import Death, about
 
 log = logging.getLogger(__name__)
 
+FAILING = "failing"  #: the kind of note of a consumer whose batch fails
+FAILURE = "failure/"  #: how the keys of notes about what a query failed with begin
+
 #: Runs of a batch that may fail for reasons of their own before one of its messages is suspected.
 PATIENCE = 3
 
@@ -156,12 +159,12 @@ def note_query(store: Store, queue: str, consumer: str, query: str) -> None:
 
 
 def _key(queue: str, consumer: str) -> str:
-    return about(queue, "failing", consumer)
+    return about(queue, FAILING, consumer)
 
 
 def failure_key(query: str) -> str:
     """The key of the note about what a query failed with."""
-    return f"failure/{query}"
+    return f"{FAILURE}{query}"
 
 
 def tell_failure(store: Store, query: str, error: str) -> None:

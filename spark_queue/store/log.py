@@ -42,7 +42,7 @@ from spark_queue.errors import CheckpointError, StoreError
 from spark_queue.message import LATEST, milliseconds
 from spark_queue.store.base import POLL, Store
 from spark_queue.store.facts import Note, about
-from spark_queue.store.owner import Owner
+from spark_queue.store.owner import Owner, Watch
 from spark_queue.words import plural
 
 log = logging.getLogger(__name__)
@@ -205,6 +205,7 @@ class Log:
         self._lossy = lossy
         self._token = uuid.uuid4().hex
         self._pages: dict[tuple[str, int], tuple[Segment, ...]] = {}
+        self._watch = Watch()
         self._told = ""  # what was lost
         self._trimmed = 0.0  # when it was last looked whether something is too old (monotonic s)
 
@@ -285,7 +286,7 @@ class Log:
 
         Who brings a message wakes all readers, and one of them seals it.
         """
-        end = time.monotonic() + timeout / 1000
+        end, closings = time.monotonic() + timeout / 1000, self._store._closings
         while True:
             rung = self._store._rung(self._queue)  # before the look: what comes after it is heard
             due = self._store.next_mature(self._queue)  # before the head: who has taken it since stands there
@@ -294,7 +295,7 @@ class Log:
                 return True
             now = time.monotonic()
             pause = POLL / 1000
-            if head.sealing is not None and head.sealing.by.lives(self._store.now()):
+            if head.sealing is not None and self._lives(head.sealing):
                 pause = GLANCE
             elif head.sealing is not None:
                 return True
@@ -308,6 +309,8 @@ class Log:
                 time.sleep(pause)
             else:
                 self._store._listen(self._queue, rung, min(end - now, pause))
+            if closings != self._store._closings:
+                return False
 
     def _cut(self, head: _Head, place: Place, most: int) -> list[Piece]:
         pieces: list[Piece] = []
@@ -427,7 +430,7 @@ class Log:
         if old is None and not ready:
             return 0
         now = self._store.now()
-        if old is not None and old.by.token != self._token and old.by.lives(now):
+        if old is not None and old.by.token != self._token and self._lives(old):
             return 0
         after = () if old is None else (*old.after, old.tag)
         claim = _Sealing(f"{head.next}/{uuid.uuid4().hex[:12]}", after, Owner.here(self._token, now))
@@ -442,6 +445,11 @@ class Log:
         if made is None:
             made = self._taken(begun, claim, most, -(-ready // SEGMENT), before, now)
         return self._decide(begun, claim, made)
+
+    def _lives(self, sealing: _Sealing) -> bool:
+        """Whether who seals counts as living: by the database's clock, and by ours for as long as we have seen it."""
+        silent = self._watch.silent(sealing.tag)
+        return sealing.by.lives(self._store.now()) and not silent
 
     def _ready(self, before: int, most: int = 1) -> int:
         """How many messages may be sealed, counted up to `most`."""

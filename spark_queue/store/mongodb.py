@@ -31,15 +31,14 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl, unquote_plus
 
 import pyarrow as pa
 from bson import DatetimeMS, ObjectId
-from pymongo import CursorType, IndexModel, MongoClient, ReadPreference, UpdateOne, WriteConcern
+from pymongo import IndexModel, MongoClient, ReadPreference, UpdateOne, WriteConcern
 from pymongo.client_session import ClientSession
 from pymongo.collection import Collection
 from pymongo.database import Database
@@ -51,6 +50,7 @@ from pymongo.errors import (
     InvalidURI,
     OperationFailure,
     PyMongoError,
+    WaitQueueTimeoutError,
     WTimeoutError,
 )
 from pymongo.read_concern import ReadConcern
@@ -59,12 +59,13 @@ from pymongo.uri_parser import parse_uri
 from spark_queue import message
 from spark_queue.address import Address
 from spark_queue.buckets import Record, fitting, is_bucket
-from spark_queue.errors import AccessDenied, OptionError, StoreError, StoreUnavailable
+from spark_queue.errors import AccessDenied, OptionError, PoolExhausted, StoreError, StoreUnavailable
 from spark_queue.masking import harmless_cause, is_harmless, mask, named, scrub
 from spark_queue.store.base import PAGE_ROWS, refused
 from spark_queue.store.bson_json import CODEC
 from spark_queue.store.counters import Counts, Statistics
 from spark_queue.store.facts import Claim, Condition, Death, Finding, Note, Reservation, Sizes, Staged, View, Which
+from spark_queue.store.listener import Subscription
 from spark_queue.store.mongodb_documents import (
     BUCKETS,
     BY_ID,
@@ -110,16 +111,19 @@ from spark_queue.store.mongodb_documents import (
     to_documents,
     weight,
 )
+from spark_queue.store.mongodb_signals import MongoSubscription
 from spark_queue.store.mongodb_stages import INTERRUPTED, OWN, STAGED, Stages
 from spark_queue.store.signals import SignallingStore
 from spark_queue.words import plural
 
 T = TypeVar("T")
 
-#: What a URL leaves open: ms until an unreachable server is told, and that a write is safe once it is acknowledged.
+#: What a URL leaves open: ms until an unreachable server is told, and a pool without a free connection; and that a
+#: write is safe once it is acknowledged.
 DEFAULTS: dict[str, Any] = {
     "serverSelectionTimeoutMS": 2_000,
     "connectTimeoutMS": 2_000,
+    "waitQueueTimeoutMS": 10_000,
     "w": "majority",
     "journal": True,
     "appname": "spark_queue",
@@ -138,12 +142,14 @@ CROWD = 6
 #: Seconds until a command that was killed has noticed.
 STOPPING = 0.1
 
-#: Bytes of the collection of signals, as in keuss; ms after which somebody who hears none looks up; and seconds by
-#: which the clocks of those who send may differ.
-SIGNALS, HEARTBEAT, SKEW = 5_242_880, 1_000, 60
+#: Bytes of the collection of signals, as in keuss.
+SIGNALS = 5_242_880
 
 #: Seconds until the indexes of a queue are looked for again: somebody may have dropped it, or made it.
 INDEXES_KNOWN, INDEXES_MISSED = 60.0, 5.0
+
+#: Most queues of which that is known.
+INDEXED = 10_000
 
 #: Error codes of the server.
 AUTHENTICATION_FAILED, UNAUTHORIZED, ATLAS_ERROR = 18, 13, 8000
@@ -172,6 +178,10 @@ class MongoStore(SignallingStore):
     """Queues in one database. Safe to share among threads, and across a fork. Needs MongoDB 4.4 or later."""
 
     max_payload = (16 << 20) - (64 << 10)
+    shrinks_by = (
+        "MongoDB uses free space again, and its own command `compact` gives it back: "
+        "db.runCommand({compact: 'collection'})"
+    )
     refuses: ClassVar[tuple[object, ...]] = (None,)
     kind: ClassVar[str] = "mongo"
     parameters: ClassVar[tuple[str, ...]] = ("ns",)
@@ -302,6 +312,8 @@ class MongoStore(SignallingStore):
         """Whether all our indexes are there."""
         known, until = self._indexed.get(queue.name, (False, 0.0))
         if time.monotonic() > until:
+            if len(self._indexed) >= INDEXED:
+                self._indexed.clear()
             known = queue.index_information().keys() >= {one.document["name"] for one in self.indexes}
             self._indexed[queue.name] = known, time.monotonic() + (INDEXES_KNOWN if known else INDEXES_MISSED)
         return known
@@ -332,6 +344,8 @@ class MongoStore(SignallingStore):
         shown = mask(self.url)
         text = scrub(str(error).partition(", full error:")[0].partition(", Timeout:")[0], self.url)
         code = error.code if isinstance(error, OperationFailure) else None
+        if isinstance(error, WaitQueueTimeoutError):
+            return self._exhausted()
         if isinstance(error, BulkWriteError):  # its text quotes the documents
             first = (error.details["writeErrors"] or error.details["writeConcernErrors"])[0]
             text, code = first["errmsg"], first["code"]
@@ -355,6 +369,16 @@ class MongoStore(SignallingStore):
             ATLAS_ERROR: ": check user and password",
         }.get(code or 0, "")
         return StoreError(f"{shown}: {text.rstrip('.')}{hint}", url=shown)
+
+    def _exhausted(self) -> StoreError:
+        pool = self._database().client.options.pool_options
+        shown, waited = mask(self.url), pool.wait_queue_timeout
+        return PoolExhausted(
+            f"{shown}: all {pool.max_pool_size} connections of this client are in use, and none became free in "
+            f"{waited:g} s: use fewer threads, or set a larger maxPoolSize in the URL (waitQueueTimeoutMS sets how "
+            "long to wait)",
+            url=shown,
+        )
 
     def _hello(self) -> tuple[int, bool]:
         """The server's time, and whether there are transactions."""
@@ -403,16 +427,18 @@ class MongoStore(SignallingStore):
         with self._translated():
             self._signalled().insert_one({"event": self.topic(queue), "message": told})
 
-    def _signals(self, queue: str) -> Iterator[str | None]:
+    @contextmanager
+    def _subscribe(self) -> Iterator[Subscription]:
         with self._translated():
-            recent = ObjectId.from_datetime(datetime.fromtimestamp(self._now() / 1000 - SKEW, UTC))
-            which = {"_id": {"$gt": recent}, "event": self.topic(queue)}
-            with self._signalled().find(which, cursor_type=CursorType.TAILABLE_AWAIT) as heard:
-                heard.max_await_time_ms(HEARTBEAT)
-                yield ""  # it hears
-                while heard.alive:
-                    one = next(heard, None)
-                    yield None if one is None else str(one["message"])
+            self._carries_signals = False  # the database may have been dropped since
+            signals = self._signalled()
+            if signals.database.client.options.pool_options.max_pool_size == 1:
+                raise StoreError(
+                    f"{mask(self.url)}: its maxPoolSize=1 leaves no connection for them: set 2 or more",
+                    url=mask(self.url),
+                )
+            with closing(MongoSubscription(signals, self.topic(""), self._now())) as subscription:
+                yield subscription
 
     def _signalled(self) -> Collection[Document]:
         """Where the signals go, as keuss has them by default: a capped collection of a database of its own."""
@@ -798,13 +824,12 @@ class MongoStore(SignallingStore):
         if value is None:
             return notes.delete_one(which).deleted_count == 1
         text = message.dump_json(value).decode()  # BSON forbids names that JSON has
-        if version:
-            return notes.update_one(which, {"$set": {"value": text}, "$inc": {"version": 1}}).modified_count == 1
+        change = {"$set": {"value": text}, "$inc": {"version": 1}, "$currentDate": {"written": True}}
         try:
-            notes.insert_one({"_id": key, "version": 1, "value": text})
+            done = notes.update_one(which, change, upsert=not version)
         except DuplicateKeyError:
             return False
-        return True
+        return bool(done.modified_count or done.upserted_id)
 
     def _notes(self, prefix: str) -> dict[str, Note]:
         which = {"_id": {"$gte": prefix, "$lt": f"{prefix}\U0010ffff"}}
@@ -910,7 +935,8 @@ class MongoStore(SignallingStore):
 
 
 def _as_note(document: Document) -> Note:
-    return Note(json.loads(document["value"]), document["version"])
+    written = document.get("written")
+    return Note(json.loads(document["value"]), document["version"], None if written is None else int(written))
 
 
 def parts_of(items: list[T], size: int) -> Iterator[list[T]]:

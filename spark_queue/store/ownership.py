@@ -1,9 +1,10 @@
 """The right of one process to run a consumer, and to start its batches.
 
 The process writes its name into the note of the consumer, and renews it every few seconds. While it lives, another
-process is refused. If it has ended on the same machine, another one takes over at once, else after LIFE without a
-renewal. A process that is about to end says so in the note; a new one then waits for its end. A process that lost the
-consumer fails when it reads the note next.
+process is refused. If it has ended on the same machine, in the same PID namespace, another one takes over at once.
+Else that happens after LIFE without a renewal, by the database's clock or by the clock of the waiting process. A
+process that is about to end says so in the note; a new one then waits for its end. A process that lost the consumer
+fails when it reads the note next.
 
 A database cannot change a note and messages in one step, so no step depends on that. Each process has a number, which
 is part of the tags under which it reserves. So a tag names one reservation by one process, and a late commit or
@@ -13,6 +14,7 @@ with another batch of the same number, is refused before it removes anything.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import uuid
@@ -22,12 +24,17 @@ from dataclasses import replace
 from spark_queue.errors import CheckpointError, FencedError
 from spark_queue.store.base import Store
 from spark_queue.store.facts import Note, about
-from spark_queue.store.owner import OWNER, Batch, Owner, Standing
+from spark_queue.store.owner import OWNER, Batch, Owner, Standing, Watch
+
+log = logging.getLogger(__name__)
 
 START = Batch(0)  #: where a consumer begins
 
 #: Seconds between two reads of the note by a process that waits to take over.
 LOOK = 0.1
+
+#: Seconds after which it says that it waits; then it says so rarely.
+FIRST_SAID, SAID_AGAIN = 1.0, 30.0
 
 
 class Ownership:
@@ -63,11 +70,19 @@ class Ownership:
         note; the note does not change then. Raises `FencedError` if another process runs the consumer.
         """
         seen: Note | None = None
+        watch, began, say = Watch(), time.monotonic(), FIRST_SAID
         while True:
             note = self._store.note(self._key)
             standing = self._standing(note, batch)
             owner = standing.living(self._store.now())
-            if owner is None or owner.gone or owner.token == self._token:
+            silent = watch.silent(note)
+            if owner is None or owner.token == self._token or silent:
+                if owner is not None and silent:
+                    log.warning(
+                        "consumer %s of queue %r: %s counts as dead, it has given no sign of life. Its note is valid "
+                        "for longer, so the database's clock was set back",
+                        self._consumer, self._queue, owner,
+                    )  # fmt: skip
                 self.number = standing.number + 1
                 if self._write(note, replace(standing, number=self.number)):
                     return
@@ -81,6 +96,14 @@ class Ownership:
                     consumer=self._consumer,
                 )
             seen = note
+            waited = time.monotonic() - began
+            if waited >= say:
+                say += SAID_AGAIN
+                log.warning(
+                    "consumer %s of queue %r: waiting for %s, %s, for %d s so far",
+                    self._consumer, self._queue, owner,
+                    "which is about to end" if owner.leaves else "which ran it last and may have died", waited,
+                )  # fmt: skip
             time.sleep(LOOK)
 
     def _standing(self, note: Note | None, batch: Batch) -> Standing:

@@ -15,6 +15,9 @@ from spark_queue.errors import AccessDenied
 #: Seconds for which the flag is believed; and for which a queue is taken for running whose flag cannot be read.
 KNOWN, UNREADABLE = 0.25, 60.0
 
+#: Most queues that are known at a time.
+MOST = 10_000
+
 log = logging.getLogger(__name__)
 
 
@@ -28,7 +31,12 @@ class Pauses:
 
     def learn(self, queue: str, paused: bool) -> None:
         """Know this from now on."""
-        self._known[queue] = paused, time.monotonic()
+        self._know(queue, (paused, time.monotonic()))
+
+    def _know(self, queue: str, told: tuple[bool, float]) -> None:
+        if len(self._known) >= MOST:
+            self._known.clear()  # it is asked again
+        self._known[queue] = told
 
     def forget(self, queue: str) -> None:
         """Know nothing of the queue."""
@@ -49,6 +57,6 @@ class Pauses:
             log.warning("whether %r is paused cannot be read, so it is taken for running: %s", queue, error)
             told = False, now + UNREADABLE
         if self._known.get(queue) is found:  # else a signal has told something newer
-            self._known[queue] = told
+            self._know(queue, told)
             return told[0]
         return self._known.get(queue, told)[0]

@@ -9,6 +9,8 @@ from spark_queue.store.base import Store
 from spark_queue.store.facts import Death, Note, about
 from spark_queue.words import plural
 
+SETTLED, HISTORY = "settled", "history"  #: kinds of notes about consumers of one name
+
 
 def bury_exhausted(store: Store, queue: str, tag: str, max_tries: int, dead: str, history: int) -> int:
     """Move what `tag` holds and what has failed `max_tries` times already to the queue `dead`; give the number.
@@ -63,7 +65,7 @@ def settled(store: Store, queue: str, consumer: str) -> int:
 
 
 def _settled_key(queue: str, consumer: str) -> str:
-    return about(queue, "settled", consumer)
+    return about(queue, SETTLED, consumer)
 
 
 def set_history(store: Store, queue: str, consumer: str, history: int) -> None:
@@ -71,7 +73,7 @@ def set_history(store: Store, queue: str, consumer: str, history: int) -> None:
 
     `drop` removes the note with the queue.
     """
-    key = about(queue, "history", consumer)
+    key = about(queue, HISTORY, consumer)
     while (note := store.note(key)) is not None or history:
         if note is not None and note.value["history"] == history:
             return
@@ -81,5 +83,5 @@ def set_history(store: Store, queue: str, consumer: str, history: int) -> None:
 
 def history_of(store: Store, queue: str, consumer: str) -> int:
     """Return that number of ms; 0 if there is no such stream, or if it keeps nothing."""
-    note = store.note(about(queue, "history", consumer))
+    note = store.note(about(queue, HISTORY, consumer))
     return note.value["history"] if note else 0

@@ -17,7 +17,8 @@ head of `lua/common.lua` tells the layout. keuss compares moments as text of 13 
   together; queues between which messages move need the same one. The URL is that of the node which holds the queue;
   registries and notes may lie on any.
 * With `maxmemory` reached whatever adds messages is refused (what is staged stays so), and all that drains a queue
-  goes on.
+  goes on, if the policy is `noeviction`. With `allkeys-*` messages are lost. With `volatile-*` the history can be
+  lost, and the marks that keep a late attempt from staging what was published already. See `eviction.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from hashlib import sha1
 from itertools import chain, groupby
 from pathlib import Path
@@ -44,9 +45,10 @@ from redis.retry import Retry
 from spark_queue import message
 from spark_queue.address import Address
 from spark_queue.buckets import Record, is_bucket
-from spark_queue.errors import AccessDenied, OptionError, StoreError, StoreUnavailable, near
+from spark_queue.errors import AccessDenied, OptionError, PoolExhausted, StoreError, StoreUnavailable, near
 from spark_queue.groups import grouped
 from spark_queue.masking import harmless_cause, mask, named, scrub
+from spark_queue.store import eviction
 from spark_queue.store.base import PAGE_BYTES, PAGE_ROWS
 from spark_queue.store.counters import Counts, Statistics
 from spark_queue.store.facts import (
@@ -63,6 +65,7 @@ from spark_queue.store.facts import (
     holder,
     meeting,
 )
+from spark_queue.store.listener import Subscription
 from spark_queue.store.redis_documents import Row, as_batch, pieces, read_entry, to_documents
 from spark_queue.store.redis_keys import (
     USUAL,
@@ -76,18 +79,22 @@ from spark_queue.store.redis_keys import (
     note_key,
     registry_of,
 )
+from spark_queue.store.redis_signals import RedisSubscription
 from spark_queue.store.signals import SignallingStore
 
 T = TypeVar("T")
 
 CHUNK = 5_000  #: most messages of one call of a script
 RUN = 250  #: most messages that one member of `held` names
-HEARTBEAT = 1.0  #: seconds after which somebody who hears nothing looks up
 READ_TOGETHER = 500  #: most documents that are asked for at once: it is not known how large they are
+NOTE = ("value", "version", "written")  #: the fields of a note
 NEVER = message.LATEST  #: where a lease ends that does not end
 
 #: Seconds to wait for a connection, and for an answer.
 CONNECT_TIMEOUT, ANSWER_TIMEOUT = 3.0, 30.0
+
+#: Most connections of a client, as MongoDB's driver has by default, and seconds to wait until one is free.
+POOL, POOL_TIMEOUT = 100, 10.0
 
 #: What the query of a rediss:// URL may say, in the words of redis-py.
 TLS_OPTIONS = {"ssl_ca_certs", "ssl_cert_reqs", "ssl_certfile", "ssl_check_hostname", "ssl_keyfile"}
@@ -127,6 +134,7 @@ class RedisStore(SignallingStore):
         "rfq": "spark_queue.store.redis_lists:RfqStore",
     }
     max_payload = 500_000_000  # and its document, longer by escapes or base64, has to fit into LARGEST_DOCUMENT
+    shrinks_by = "Redis gives memory back by itself; see MEMORY PURGE"
 
     @classmethod
     def resolve(cls, url: str) -> str:
@@ -178,10 +186,16 @@ class RedisStore(SignallingStore):
         with self._lock:
             if self._client is None or self._pid != os.getpid():
                 self._pid = os.getpid()
-                self._client = redis.Redis.from_url(self._address.url, **_connecting())
+                self._client = redis.Redis.from_pool(
+                    redis.BlockingConnectionPool.from_url(
+                        self._address.url, max_connections=POOL, timeout=POOL_TIMEOUT, **_connecting()
+                    )
+                )
                 self._cluster = None
             client = self._client
         try:
+            if eviction.by_itself and not eviction.known(self.url):
+                eviction.tell(self.url, _eviction(client))
             yield client
         except (redis.RedisError, redis.exceptions.RedisClusterException) as error:
             raise self._told(error) from harmless_cause(error, self.url)
@@ -198,6 +212,12 @@ class RedisStore(SignallingStore):
 
     def _told(self, error: Exception) -> StoreError:
         shown, text = mask(self.url), scrub(str(error), self.url)
+        if isinstance(error, redis.ConnectionError) and text.startswith("No connection available"):
+            return PoolExhausted(
+                f"{shown}: all {POOL} connections of this client are in use, and none became free in "
+                f"{POOL_TIMEOUT:g} s: use fewer threads, or several clients",
+                url=shown,
+            )
         if isinstance(error, redis.exceptions.NoPermissionError) or "ACL failure" in text:
             return AccessDenied(f"{shown}: {text}: check what the user's ACL allows", url=shown)
         if isinstance(error, redis.AuthenticationError | redis.exceptions.AuthorizationError):
@@ -258,14 +278,15 @@ class RedisStore(SignallingStore):
         with self._connection() as client:
             client.publish(self.topic(queue), signal)
 
-    def _signals(self, queue: str) -> Iterator[str | None]:
+    @contextmanager
+    def _subscribe(self) -> Iterator[Subscription]:
         try:
-            with redis.Redis.from_url(self._address.url, **_connecting()) as client, client.pubsub() as heard:
-                heard.subscribe(self.topic(queue))
-                while True:
-                    one = heard.get_message(timeout=HEARTBEAT)  # the first answers the subscription
-                    told = one and one["data"]
-                    yield told.decode(errors="replace") if isinstance(told, bytes) else one and ""
+            with (
+                redis.Redis.from_url(self._address.url, **_connecting()) as client,
+                client.pubsub() as heard,
+                closing(RedisSubscription(heard, self.topic(""), self._told)) as subscription,
+            ):
+                yield subscription
         except redis.RedisError as error:
             raise self._told(error) from harmless_cause(error, self.url)
 
@@ -605,7 +626,7 @@ class RedisStore(SignallingStore):
 
     def _note(self, key: str) -> Note | None:
         with self._anywhere() as client:
-            return _as_note(*client.hmget(note_key(key, self.kind), "value", "version"))
+            return _as_note(*client.hmget(note_key(key, self.kind), *NOTE))
 
     def _set_note(self, key: str, value: dict[str, Any] | None, version: int) -> bool:
         text = b"" if value is None else orjson.dumps(value)
@@ -618,8 +639,8 @@ class RedisStore(SignallingStore):
             keys = list(client.scan_iter(match=note_key(_literal(prefix), self.kind) + "*", count=PAGE_ROWS))
             ask = client.pipeline(transaction=False)
             for key in keys:
-                ask.hmget(key, "value", "version")
-            found = {key.decode()[start:]: _as_note(*pair) for key, pair in zip(keys, ask.execute(), strict=True)}
+                ask.hmget(key, *NOTE)
+            found = {key.decode()[start:]: _as_note(*facts) for key, facts in zip(keys, ask.execute(), strict=True)}
         return {key: note for key, note in found.items() if note}  # one may have been removed in between
 
     # --- looking ------------------------------------------------------------------------------------------------
@@ -631,6 +652,13 @@ class RedisStore(SignallingStore):
     def _server(self) -> str:
         with self._connection() as client:
             return f"redis {client.info('server').get('redis_version', 'of an unknown version')}"
+
+    def eviction(self) -> str | None:
+        return self._attempt(self._ask_eviction)
+
+    def _ask_eviction(self) -> str | None:
+        with self._connection() as client:
+            return _eviction(client)
 
     def _examine(self) -> list[Finding]:
         with self._connection() as client:
@@ -659,12 +687,14 @@ class RedisStore(SignallingStore):
             kept = Finding(
                 "append-only file", "good", "on, written " + ("at once" if policy else "as nobody may ask")
             )
-        eviction = facts.get("maxmemory_policy", "noeviction")
-        if eviction == "noeviction" or not facts.get("maxmemory"):
+        evicted = _policy(facts)
+        if not evicted:
             full = Finding("full memory", "good", "nothing is thrown away")
         else:
+            all_of_it = eviction.evicts(evicted)
+            what = "messages are" if all_of_it else "the history is"
             full = Finding(
-                "full memory", "bad", f"{eviction}: messages are thrown away when memory is full",
+                "full memory", "bad" if all_of_it else "worry", f"{evicted}: {what} thrown away when memory is full",
                 "CONFIG SET maxmemory-policy noeviction",
             )  # fmt: skip
         return [kept, full]
@@ -877,6 +907,20 @@ def _connecting() -> dict[str, Any]:
     }
 
 
+def _eviction(client: Any) -> str | None:
+    """Ask by INFO: many users may not call CONFIG."""
+    try:
+        return _policy(client.info("memory"))
+    except redis.ResponseError:  # this one may not call INFO either
+        return None
+
+
+def _policy(facts: Mapping[str, Any]) -> str:
+    """By which policy keys are thrown away; empty if none are."""
+    policy = str(facts.get("maxmemory_policy", "noeviction"))
+    return policy if policy != "noeviction" and facts.get("maxmemory") else ""
+
+
 def _call(client: Any, script: tuple[str, str], keys: Sequence[str], *arguments: Any) -> Any:
     digest, text = script
     try:
@@ -910,8 +954,8 @@ def _milliseconds(time: tuple[int, int]) -> int:
     return time[0] * 1000 + time[1] // 1000
 
 
-def _as_note(value: bytes | None, version: bytes | None) -> Note | None:
-    return Note(orjson.loads(value), int(version)) if value and version else None
+def _as_note(value: bytes | None, version: bytes | None, written: bytes | None) -> Note | None:
+    return Note(orjson.loads(value), int(version), int(written) if written else None) if value and version else None
 
 
 def _literal(text: str) -> str:

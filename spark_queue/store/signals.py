@@ -16,26 +16,19 @@ import os
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from spark_queue.address import Address
 from spark_queue.errors import StoreError
 from spark_queue.store.base import Store
+from spark_queue.store.listener import LONGEST_PAUSE, PAUSES, Listener, Subscription
 
 #: Seconds in which a queue gets one signal at most.
 WINDOW = 0.05
 
-#: Seconds until what failed is tried again: at first, and at most.
-PAUSE, LONGEST_PAUSE = 1.0, 60.0
-
-#: Seconds for which somebody who begins to wait gives his ear to come up.
-COMING_UP = 1.0
-
 #: The moment that says "at once". By 0 keuss would understand that nothing is there, and sleep on.
 AT_ONCE = 1
-
-#: What is sent when a queue is paused or goes on, and whether it is paused then.
-PAUSES = {"p true": True, "p false": False}
 
 log = logging.getLogger(__name__)
 
@@ -94,65 +87,6 @@ class Sender:
                 self._send(queue, mature)
 
 
-class Ear:
-    """Hears the signals of one queue, in a thread of its own."""
-
-    def __init__(self, name: str, signals: Callable[[], Iterator[bool]]) -> None:
-        """`signals` connects, and then gives `True` for each signal and `False` now and then while there is none.
-
-        The first `True` says that it hears from now on. It raises `StoreError` where it cannot, and is called again
-        after a while.
-        """
-        self._name, self._signals = name, signals
-        self._changed = threading.Condition()
-        self._rung = 0
-        self._up = threading.Event()
-        self._closed = threading.Event()
-        threading.Thread(target=self._hear, name=f"spark_queue signals of {name}", daemon=True).start()
-
-    def rung(self) -> int:
-        """A number that changes with each signal; the first time it is asked, what comes from now on is heard."""
-        self._up.wait(COMING_UP)
-        return self._rung
-
-    def ring(self) -> None:
-        """Wake who waits, as a signal does."""
-        with self._changed:
-            self._rung += 1
-            self._changed.notify_all()
-
-    def wait(self, rung: int, timeout: float) -> None:
-        """Sleep until that number is another than `rung`, `timeout` seconds at most."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._rung != rung or self._closed.is_set(), timeout)
-
-    def close(self) -> None:
-        """End soon; whoever waits goes on."""
-        self._closed.set()
-        with self._changed:
-            self._changed.notify_all()
-
-    def _hear(self) -> None:
-        pause = PAUSE
-        while not self._closed.is_set():
-            try:
-                for is_signal in self._signals():
-                    if self._closed.is_set():
-                        return
-                    if is_signal:
-                        pause = PAUSE
-                        self.ring()
-                        self._up.set()
-            except StoreError as error:
-                self._up.set()
-                if self._closed.is_set():  # its connection was closed with it
-                    return
-                if pause == PAUSE:
-                    log.warning("signals of %s are not heard, so they are looked for instead: %s", self._name, error)
-            self._closed.wait(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
-
-
 class SignallingStore(Store):
     """A store whose database carries signals."""
 
@@ -162,9 +96,8 @@ class SignallingStore(Store):
         self.ns = self._address.ours.get("ns", "N")
         self._sender = Sender(self._try_to_send)
         self._mute_until = 0.0
-        self._ears: dict[str, Ear] = {}
-        self._ears_of = 0  # the process in which they hear
-        self._ears_lock = threading.Lock()
+        self._listener: Listener | None = None
+        self._replacing = threading.Lock()
 
     def topic(self, queue: str) -> str:
         """What keuss calls the signals of a queue."""
@@ -175,16 +108,8 @@ class SignallingStore(Store):
         """Send a signal, a moment or one of PAUSES. Raises `StoreError` where that cannot be."""
 
     @abstractmethod
-    def _signals(self, queue: str) -> Iterator[str | None]:
-        """The signals of a queue, as an `Ear` wants them: the text of each, `None` where there is none."""
-
-    def _rings(self, queue: str) -> Iterator[bool]:
-        """Those of them that may bring a message. What tells of a pause is learned."""
-        for signal in self._signals(queue):
-            paused = PAUSES.get(signal or "")
-            if paused is not None:
-                self._pauses.learn(queue, paused)
-            yield signal is not None and not paused
+    def _subscribe(self) -> AbstractContextManager[Subscription]:
+        """Connect to hear signals. Its errors, and those of the block, become `StoreError`."""
 
     def _tell(self, queue: str, mature: int = 0) -> None:
         self._ring(queue)
@@ -197,10 +122,8 @@ class SignallingStore(Store):
 
     def _ring(self, queue: str) -> None:
         """Wake who waits with this very object: the signal that is sent need not come back before."""
-        with self._ears_lock:
-            ear = self._ears.get(queue) if self._ears_of == os.getpid() else None
-        if ear is not None:
-            ear.ring()
+        if (listener := self._listener) is not None and listener.pid == os.getpid():
+            listener.ring(queue)
 
     def _try_to_send(self, queue: str, signal: int | str) -> None:
         if time.monotonic() < self._mute_until:
@@ -212,27 +135,28 @@ class SignallingStore(Store):
             log.warning("signals of %r are not sent, so waiting clients poll: %s", queue, error)
 
     def _rung(self, queue: str) -> int:
-        return self._ear(queue).rung()
+        return self._listening().count(queue)
 
     def _listen(self, queue: str, rung: int, timeout: float) -> None:
-        self._ear(queue).wait(rung, timeout)
+        self._listening().wait(queue, rung, timeout)
 
     def _heard(self, queue: str, rung: int) -> bool:
         return self._rung(queue) != rung
 
-    def _ear(self, queue: str) -> Ear:
-        with self._ears_lock:
-            if self._ears_of != os.getpid():
-                self._ears, self._ears_of = {}, os.getpid()
-            if queue not in self._ears:
-                self._ears[queue] = Ear(repr(queue), lambda: self._rings(queue))
-            return self._ears[queue]
+    def _listening(self) -> Listener:
+        """The listener of this process: a parent's hears nothing here."""
+        found = self._listener
+        if found is None or found.pid != os.getpid():
+            with self._replacing:
+                found = self._listener
+                if found is None or found.pid != os.getpid():
+                    found = self._listener = Listener(self._subscribe, self._pauses.learn)
+        return found
 
     def close(self) -> None:
         super().close()
         self._sender.flush()
-        with self._ears_lock:
-            ears, self._ears = self._ears, {}
-        if self._ears_of == os.getpid():
-            for one in ears.values():
-                one.close()
+        with self._replacing:
+            listener, self._listener = self._listener, None
+        if listener is not None and listener.pid == os.getpid():
+            listener.close()

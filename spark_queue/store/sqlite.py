@@ -48,6 +48,7 @@ from spark_queue.store.facts import (
     below,
     holder,
 )
+from spark_queue.store.sqlite_file import Connection, FileId, FileUrl, InUse, connect, not_the_drivers
 
 #: What makes a file of version 1, and of each later version out of the one before.
 #:
@@ -101,6 +102,10 @@ CREATE TABLE statistics (
     deadletter INTEGER NOT NULL DEFAULT 0, paused INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 """,
+    # When it was written last (ms); NULL where an older version did it.
+    """
+ALTER TABLE note ADD COLUMN written INTEGER;
+""",
 )
 SCHEMA_VERSION = len(SCHEMA)
 
@@ -129,6 +134,9 @@ BLOB_BYTES = 32 << 20
 
 #: Seconds between two glances at the file of somebody who waits for a message.
 GLANCE = 0.002
+
+#: Most messages of the history that one transaction forgets.
+FORGOTTEN = 10_000
 
 #: Seconds to wait for another process's transaction.
 BUSY = 10.0
@@ -162,8 +170,11 @@ class SqliteStore(Store):
         super().__init__(url, patience=patience)
         self._path = self.url.removeprefix("sqlite:///")
         self._lock = threading.RLock()
-        self._connection: sqlite3.Connection | None = None
+        self._connection: Connection | None = None
         self._pid = 0
+        self._planned = url.file if isinstance(url, FileUrl) else None  # the driver's file, in a task
+        self._file: FileId | None = None  # that of the first connection: no later one goes on in another file
+        self._in_use: InUse | None = None
 
     # --- the connection -----------------------------------------------------------------------------------------
 
@@ -174,13 +185,22 @@ class SqliteStore(Store):
         others = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
         return f"there is no file {str(path)!r}{near(path.name, others) or ': check the URL'}"
 
-    def _open(self) -> sqlite3.Connection:
+    def here(self) -> str:
+        if self.creates and not Path(self._path).exists():
+            self.now()
+        file = FileId.at(self._path)
+        return self.url if file is None else FileUrl(self.url, file)
+
+    def _open(self) -> Connection:
+        before = self._found()
         if not self.creates and (sentence := self.missing_database()):
             raise OptionError(sentence, option="url")
         if not Path(self._path).parent.is_dir():
             raise StoreError(f"{self.url}: the folder {str(Path(self._path).parent)!r} does not exist", url=self.url)
-        opened = sqlite3.connect(self._path, timeout=BUSY, isolation_level=None, check_same_thread=False)
+        opened = connect(self._path, create=before is None, timeout=BUSY)
         try:
+            self._file = self._file or before or FileId.at(self._path)
+            self._found()  # it is still that one
             opened.execute("PRAGMA synchronous = FULL")
             opened.execute("PRAGMA cache_size = -65536")
             opened.execute("PRAGMA secure_delete = FAST")  # Debian's SQLite would write what is removed once more
@@ -197,6 +217,27 @@ class SqliteStore(Store):
             opened.close()
             raise
         return opened
+
+    def _found(self) -> FileId | None:
+        """The file that is to be opened, `None` if it is to be created. Raises an error if it must be another one."""
+        if self._planned and (sentence := not_the_drivers(self._path, self._planned)):
+            raise OptionError(sentence, option="url", url=self.url)
+        found = FileId.at(self._path)
+        if self._file and found != self._file:
+            raise self._lost(f"the file {self._path!r} was {'replaced' if found else 'deleted'} while it was in use")
+        return found
+
+    def _check_file(self) -> None:
+        """Raise `StoreError` if nobody who opens the file now would see what this connection writes."""
+        if self._in_use is not None and (sentence := self._in_use.lost()):
+            raise self._lost(sentence)
+
+    def _lost(self, sentence: str) -> StoreError:
+        return StoreError(
+            f"{self.url}: {sentence}, so this was refused and nothing of it is kept. Put the file back, or restart "
+            "all processes that have it open",
+            url=self.url,
+        )
 
     def _create(self, opened: sqlite3.Connection) -> None:
         opened.execute("PRAGMA page_size = 8192")  # of a new file: flatter trees, fewer pages in a commit
@@ -239,15 +280,16 @@ class SqliteStore(Store):
             try:
                 _begin(db, begin)
                 yield db
+                self._check_file()  # here, since what is committed is acknowledged
+                db.execute("COMMIT")
             except BaseException:
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
+                db.abandon()
                 raise
-            db.execute("COMMIT")
 
-    def _connected(self) -> sqlite3.Connection:
+    def _connected(self) -> Connection:
         if self._connection is None or self._pid != os.getpid():
             self._connection, self._pid = self._open(), os.getpid()
+            self._in_use = InUse(self._path)
         return self._connection
 
     def _looking(self) -> AbstractContextManager[sqlite3.Connection]:
@@ -259,7 +301,7 @@ class SqliteStore(Store):
         with self._lock:
             if self._connection is not None and self._pid == os.getpid():
                 self._connection.close()
-            self._connection = None
+            self._connection = self._in_use = None
 
     # --- signals ------------------------------------------------------------------------------------------------
     # SQLite tells a connection whether others have changed the file, and what it has changed itself.
@@ -267,6 +309,7 @@ class SqliteStore(Store):
     def _rung(self, queue: str) -> int:
         with self._lock, self._translated():
             db = self._connected()
+            self._check_file()
             (version,) = db.execute("PRAGMA data_version").fetchone()
             return int(version) + db.total_changes
 
@@ -538,8 +581,8 @@ class SqliteStore(Store):
 
     def _note(self, key: str) -> Note | None:
         with self._looking() as db:
-            found = db.execute("SELECT value, version FROM note WHERE key = ?", (key,)).fetchone()
-            return Note(orjson.loads(found[0]), found[1]) if found else None
+            found = db.execute("SELECT value, version, written FROM note WHERE key = ?", (key,)).fetchone()
+            return Note(orjson.loads(found[0]), *found[1:]) if found else None
 
     def _set_note(self, key: str, value: dict[str, Any] | None, version: int) -> bool:
         text = None if value is None else orjson.dumps(value).decode()
@@ -547,20 +590,18 @@ class SqliteStore(Store):
             if text is None:
                 done = db.execute("DELETE FROM note WHERE key = ? AND version = ?", (key, version))
             elif version:
-                done = db.execute(
-                    "UPDATE note SET value = ?, version = version + 1 WHERE key = ? AND version = ?",
-                    (text, key, version),
-                )
+                change = f"UPDATE note SET value = ?, version = version + 1, written = ({NOW})"
+                done = db.execute(f"{change} WHERE key = ? AND version = ?", (text, key, version))
             else:
-                done = db.execute("INSERT OR IGNORE INTO note VALUES (?, ?, 1)", (key, text))
+                done = db.execute(f"INSERT OR IGNORE INTO note VALUES (?, ?, 1, ({NOW}))", (key, text))
             return done.rowcount == 1
 
     def _notes(self, prefix: str) -> dict[str, Note]:
         with self._looking() as db:
             found = db.execute(
-                "SELECT key, value, version FROM note WHERE substr(key, 1, ?) = ?", (len(prefix), prefix)
+                "SELECT key, value, version, written FROM note WHERE substr(key, 1, ?) = ?", (len(prefix), prefix)
             )
-            return {key: Note(orjson.loads(value), version) for key, value, version in found}
+            return {key: Note(orjson.loads(value), *facts) for key, value, *facts in found}
 
     # --- looking ------------------------------------------------------------------------------------------------
 
@@ -651,6 +692,7 @@ class SqliteStore(Store):
                 )
                 yield from _batches(queue, found, rows)
             finally:
+                db.abandon()
                 db.close()
 
     def _buckets(self, queue: str, id: str | None) -> Iterator[pa.RecordBatch]:
@@ -679,6 +721,32 @@ class SqliteStore(Store):
             db.execute(f"DELETE FROM history WHERE {which}", values)
             return int(told)
 
+    def shrink(self) -> int:
+        # In place: a copy that is renamed over the file would stop all who have it open.
+        with self._lock, self._translated():
+            before = self._bytes()
+            db = self._connected()
+            try:
+                self._check_file()
+                _patiently(db, "VACUUM")  # it fails at once if another process commits while it begins
+                (busy, _, _) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                self._check_file()
+            except BaseException:
+                db.abandon()
+                raise
+            if busy:
+                raise StoreUnavailable(
+                    f"{self.url}: the file is written anew, and becomes small as soon as no process reads its old "
+                    "state any more: run this again when long reads have ended",
+                    url=self.url,
+                )
+            return max(0, before - self._bytes())
+
+    def _bytes(self) -> int:
+        """The bytes of the file and of what waits to become a part of it."""
+        files = [Path(self._path), Path(f"{os.path.realpath(self._path)}-wal")]
+        return sum(one.stat().st_size for one in files if one.exists())
+
     def _purge(self, queue: str) -> int:
         with self._transaction() as db:
             number = _number(db, queue)
@@ -694,20 +762,25 @@ class SqliteStore(Store):
 
 
 def _begin(db: sqlite3.Connection, begin: str) -> None:
-    """Begin a transaction; wait for those of other processes, at most BUSY seconds.
+    """Begin a transaction; wait for those of other processes, at most BUSY seconds."""
+    if begin == "BEGIN":
+        db.execute(begin)
+    else:
+        _patiently(db, begin)
+
+
+def _patiently(db: sqlite3.Connection, statement: str) -> None:
+    """Execute a statement that needs the file for itself; wait for other processes, at most BUSY seconds.
 
     SQLite itself would sleep longer and longer, up to 100 ms; here it is a sixteenth of what was waited, so that two
     writers in turns lose little, and many do not ask all the time.
     """
-    if begin == "BEGIN":
-        db.execute(begin)
-        return
     start = time.monotonic()
     db.execute("PRAGMA busy_timeout = 0")
     try:
         while True:
             try:
-                db.execute(begin)
+                db.execute(statement)
                 return
             except sqlite3.OperationalError as error:
                 waited = time.monotonic() - start
@@ -866,7 +939,7 @@ def _remember(
 ) -> None:
     """Copy the messages that meet a condition to the history, `history` ms long."""
     now = _now(db)
-    db.execute("DELETE FROM history WHERE until <= ?", (now,))
+    _forget_history(db, now)
     db.execute(
         f"INSERT INTO history (queue, {COLUMNS}, processed, until, consumer, outcome) "
         f"SELECT queue, {COLUMNS}, ?, ?, ?, ? FROM message WHERE {which}",
@@ -874,8 +947,18 @@ def _remember(
     )
 
 
+def _forget_history(db: sqlite3.Connection, now: int) -> None:
+    db.execute(
+        "DELETE FROM history WHERE rowid IN (SELECT rowid FROM history WHERE until <= ? LIMIT ?)", (now, FORGOTTEN)
+    )
+
+
 def _expire(db: sqlite3.Connection, queue: int, now: int) -> None:
-    """Free what the ended leases of the queue hold; each of these messages has failed once more."""
+    """Free what the ended leases of the queue hold; each of these messages has failed once more.
+
+    And remove what has expired of the history, of all queues: some of it at a time, so that nobody waits long.
+    """
+    _forget_history(db, now)
     ended = "SELECT id FROM lease WHERE queue = ? AND until <= ?"
     if db.execute(f"{ended} LIMIT 1", (queue, now)).fetchone():
         db.execute(f"UPDATE message SET lease = NULL, tries = tries + 1 WHERE lease IN ({ended})", (queue, now))

@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Collection
 
+from tests.chaos.checkpoints import STRIKES
 from tests.chaos.processes import alive, descendants, kill_tree, send
 from tests.chaos.verdict import count, judge
 from tests.chaos.world import Result, Unmoved, World
@@ -26,6 +27,9 @@ PACK = {
     "jvm": 1,  # Spark's driver
     "tree": 1,  # all of that at once
     "zombie": 1,  # the driver, while its reader or sink stands still; that goes on when another driver is at work
+    "standstill": 1,  # nothing is killed: the driver stands still as a whole, and goes on beside another one
+    "copy": 1,  # the checkpoint: an older copy is restored
+    "lost": 1,  # its newest files
 }
 
 #: What tells the processes of Spark by their command lines.
@@ -132,6 +136,8 @@ class Killer:
             return self._aim_at_zombie(_one_of(ZOMBIES, which), late)
         if victim in SPARK:
             return self._aim_at_spark(victim, which)
+        if victim in STRIKES:
+            return self._aim_at_driver(victim, which, late)
         some = {"server": world.servers, "producer": world.producers, "consumer": world.consumers + world.rivals}
         one = _one_of(some[victim], which)
 
@@ -167,6 +173,19 @@ class Killer:
             else:
                 driver.killed = victim == "jvm"  # its Python ends by itself then
                 send(pid, signal.SIGKILL)
+            return True
+
+        return strike
+
+    def _aim_at_driver(self, victim, which, late):
+        world = self._world
+        if not self._of_spark("jvm") or world.last("commits") < 2:  # a new checkpoint has to come on first
+            return None
+
+        def strike():
+            if not world.driver.running:
+                return False
+            STRIKES[victim](world, which, late)
             return True
 
         return strike

@@ -248,6 +248,18 @@ BUGS: dict[str, Bug] = {
         "            redis.exceptions.TryAgainError,\n            redis.exceptions.OutOfMemoryError,\n",
         "tests/store/test_redis.py::test_a_full_server_refuses_messages_and_lets_them_be_drained",
     ),
+    "an owner in another PID namespace counts as dead": Bug(
+        "store/owner.py",
+        '        spaces = [os.readlink("/proc/self/ns/pid")]\n',
+        "        spaces: list[str] = []\n",
+        "tests/store/test_owner.py::test_a_second_query_is_refused_wherever_the_first_one_lives",
+    ),
+    "exactly-once on a Redis that throws messages away": Bug(
+        "store/eviction.py",
+        "    elif exactly_once and not allowed:\n",
+        "    elif exactly_once and allowed:\n",
+        "tests/spark/test_eviction.py::test_a_sink_is_refused_before_it_writes",
+    ),
 }
 
 #: Where those that are killed have to be few kinds for the short time between two steps to be met soon.

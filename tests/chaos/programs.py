@@ -253,10 +253,7 @@ def route_with_spark(url, queue, to_url, to, checkpoint, log, master, slow):
     graph = Graph({"a": Namespace(url), "b": Namespace(to_url)}, exchanges)
     log(did="start", **place(checkpoint, to_url))
     running = ExchangeGraph(graph, str(Path(checkpoint).parent), pause=0.1, longest=0.5).start(spark)
-    running.await_termination()
-    for one in running.status().values():
-        log(did="end", name=one.name, state=one.state, error=one.error)
-    raise SystemExit("the exchanges have ended by themselves")
+    end_with_error(running, log)
 
 
 def process_with_spark(url, queue, to_url, to, checkpoint, log, master, slow):
@@ -299,10 +296,17 @@ def process_with_spark(url, queue, to_url, to, checkpoint, log, master, slow):
     graph = Graph({"a": Namespace(url), "b": Namespace(to_url)}, processors=processors)
     log(did="start", **place(checkpoint, to_url))
     running = ExchangeGraph(graph, str(Path(checkpoint).parent), pause=0.1, longest=0.5).start(spark)
-    running.await_termination()
+    end_with_error(running, log)
+
+
+def end_with_error(running, log):
+    """Wait until a step of a graph has ended, and end with its error."""
+    while not running.await_termination(1):
+        if any(one.state == "stopped" for one in running.status().values()):
+            break
     for one in running.status().values():
         log(did="end", name=one.name, state=one.state, error=one.error)
-    raise SystemExit("the processors have ended by themselves")
+    raise SystemExit("\n".join(one.error for one in running.status().values() if one.error) or "ended by itself")
 
 
 def link(url, queue, to, folder):

@@ -55,7 +55,7 @@ def count(world: World):
     result.replayed = len({one["offsets"] for one in again})
     result.skipped = len({one["offsets"] for one in again if one["offsets"] == one["ledger"]})
     result.queries, result.drivers = len(starts), world.driver.lives
-    result.batches = world.last("commits") + 1
+    result.batches += world.last("commits") + 1
 
 
 def _pushed(producers):

@@ -17,6 +17,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,12 @@ from tests.chaos.servers import Server
 
 #: Seconds: the leases of those who drain B, for how long nothing may happen at all, or a process stand still.
 LEASE, PATIENCE, FROZEN = 2.0, 240.0, 90.0
+
+#: What an error says that refuses a checkpoint.
+REMEDY = "spark-queue recover URL"
+
+#: Seconds for which a driver goes on that another one has replaced.
+PARTING = 20.0
 
 #: What a world is called in which exchanges move the messages, or processors: a fork, and a join of what it makes.
 EXCHANGE, PROCESSORS = "exchange", "processors"
@@ -56,6 +63,7 @@ class Result:
     aims: Counter = field(default_factory=Counter)
     in_flight: int = 0  #: kills of Spark's processes and of servers between a batch's offset and its commit
     missed: int = 0  #: aimed at what had just ended by itself
+    checkpoints: Counter = field(default_factory=Counter)  #: damaged ones, and what came of it
     batches: int = 0
     replayed: int = 0  #: batches that came again
     skipped: int = 0  #: of these, those that the ledger knew as written
@@ -76,6 +84,7 @@ class Result:
             f"{self.stores}, seed {self.seed}: {'WRONG' if self.wrong else 'right'}, {self.seconds:.0f} s",
             f"  {self.kills.total()} kills: {counted(self.kills)}; {self.missed} missed",
             f"  aimed: {counted(self.aims)}; {self.in_flight} hit a batch between offsets/ and commits/",
+            f"  checkpoints: {counted(self.checkpoints) or 'none damaged'}",
             f"  {self.batches} batches; {self.replayed} came again, of which the ledger knew {self.skipped}",
             f"  {self.queries} starts of the query, in {self.drivers} drivers",
             f"  {self.acknowledged} messages acknowledged, {self.maybe} maybe; {self.delivered} came out, "
@@ -155,11 +164,14 @@ class World:
         self.checkpoint = folder / "checkpoint" / "move"
         self.servers: list[Server] = []
         self.programs: list[Program] = []
-        self._frozen: list[tuple[list[int], Callable[[], bool], float]] = []
+        self._frozen: list[tuple[list[int], Callable[[], bool], float, Callable[[], None]]] = []
+        self._leaving: list[tuple[Any, float]] = []
+        self._refusal = False  # whether the driver may end since its checkpoint is refused
         self._begun = time.monotonic()
         self.strays: dict[int, str] = {}  #: processes that may outlive the driver which has started them
         try:
             urls = {scheme: self._database(scheme) for scheme in dict.fromkeys([source, target])}
+            self.url_a, self.url_b = urls[source], urls[target]
             self.store_a, self.store_b = (open_store(urls[one], patience=60) for one in (source, target))
             for store, queue in ((self.store_a, "a"), (self.store_a, "a.tens"), (self.store_b, "b")):
                 if buckets:
@@ -218,6 +230,12 @@ class World:
         self._tended_at = now
         for one in self.programs:
             if not one.running:
+                if one is self.driver and self._refused():
+                    if self._refusal:
+                        continue
+                    if self._frozen or self._leaving:  # it began while the other one went on: "start it again"
+                        self.result.checkpoints["refused once"] += 1
+                        one.killed = True
                 if one.process is not None and not one.killed:
                     code = one.process.returncode
                     self.result.wrong.append(f"{one.life} ended by itself, exit code {code}: {one.last_words()}")
@@ -225,22 +243,58 @@ class World:
                 one.start()
                 if one is self.driver:
                     self._started_at = now
-        for pids, until, end in self._frozen[:]:
+        for frozen in self._frozen[:]:
+            pids, until, end, then = frozen
             if until() or now > end:
-                self._frozen.remove((pids, until, end))
+                self._frozen.remove(frozen)
                 for pid in pids:
                     send(pid, signal.SIGCONT)
+                then()
+        for leaving in self._leaving[:]:
+            process, end = leaving
+            if now > end:
+                self._leaving.remove(leaving)
+                kill_tree(process)
         finished = self.last("commits")
         if finished > self._finished:
             self._finished, self._moved_at = finished, now
         elif self.driver in self.programs and self._silent_since(self._moved_at):
             raise Unmoved(f"no batch was finished for {PATIENCE:.0f} s: {self._state()}")
 
-    def freeze(self, pids, until):
+    def freeze(self, pids, until, then=lambda: None):
         """Let processes stand still until then; not for ever, for they may hold a lock that others need."""
         for pid in pids:
             send(pid, signal.SIGSTOP)
-        self._frozen.append((pids, until, time.monotonic() + FROZEN))
+        self._frozen.append((pids, until, time.monotonic() + FROZEN, then))
+
+    def part_with(self, process):
+        """Let a driver that another one has replaced try to go on for a while, then end it."""
+        self._leaving.append((process, time.monotonic() + PARTING))
+
+    @contextmanager
+    def expecting_a_refusal(self):
+        """Within this, the driver may end since its checkpoint is refused."""
+        self._refusal = True
+        try:
+            yield
+        finally:
+            self._refusal = False
+
+    def refused(self):
+        """The last words of a driver that may be refused, and has ended since its checkpoint was; else `None`."""
+        return self._refused() if self._refusal else None
+
+    def _refused(self):
+        if self.driver.killed or self.driver.process is None or self.driver.running:
+            return None
+        words = self.driver.last_words()
+        return words if REMEDY in words else None
+
+    def abandon_checkpoint(self):
+        """Put the checkpoint away, so that the query begins a new one."""
+        self.result.batches += self.last("commits") + 1
+        self.checkpoint.rename(self.folder / f"abandoned-{self.driver.lives}")
+        self._finished, self._moved_at = -1, time.monotonic()
 
     def _silent_since(self, moment):
         """Whether nothing can explain that something did not happen since: a driver takes its time to start."""
@@ -307,6 +361,10 @@ class World:
         for pid, command in self.strays.items():
             if command_of(pid) == command:
                 send(pid, signal.SIGKILL)
+        for *_, then in self._frozen:
+            then()
+        for process, _ in self._leaving:
+            kill_tree(process)
         for store in (getattr(self, "store_a", None), getattr(self, "store_b", None)):
             if store is not None:
                 store.close()

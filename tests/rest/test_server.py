@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
@@ -48,6 +49,29 @@ def test_it_ends_when_it_is_told_and_reservations_outlive_it(urls, paths, tmp_pa
             assert http.get(f"{q}/status").json()["resvSize"] == 1
             assert http.patch(f"{q}/commit/{handle}").status_code == 204
             assert http.get(f"{q}/status").json()["totalSize"] == 0
+
+
+@pytest.mark.full
+def test_requests_that_wait_for_many_queues_block_neither_others_nor_the_end(mongodb_url, tmp_path):
+    """There are more queues of one store than its driver has connections."""
+    waits, run = 120, f"t{uuid.uuid4().hex[:12]}"
+    with (
+        serving(tmp_path, "--url", f"m={mongodb_url}", "--max-wait", "2m") as started,
+        httpx.Client(timeout=120, limits=httpx.Limits(max_connections=None)) as http,
+        ThreadPoolExecutor(waits) as pool,
+    ):
+        paths = [f"{started.url}/q/m/{run}.{number}" for number in range(waits)]
+        waiting = [pool.submit(http.get, one, params={"to": 100_000}) for one in paths]
+        for one in paths:
+            until(lambda: http.get(f"{one}/consumers").json())  # noqa: B023
+        for number in range(0, waits, 10):
+            http.put(paths[number], json=number).raise_for_status()
+            assert waiting[number].result(60).json() == number
+        began = time.monotonic()
+        assert started.stop() == 0
+        assert time.monotonic() - began < 10, "it did not wait for a thread that waits"
+        assert {one.result().status_code for one in waiting} == {200, 503}
+        assert "Traceback" not in started.said and "ERROR" not in started.said
 
 
 def test_a_database_that_is_down_is_told_and_keeps_nobody_else_waiting(tmp_path):

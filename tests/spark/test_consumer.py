@@ -69,7 +69,9 @@ class Clock:
         self.meanwhile: Callable[[], object] = lambda: None  #: what happens between two looks of the one that waits
         for store in stores:
             monkeypatch.setattr(store, "now", lambda: self.now)
-        monkeypatch.setattr(ownership, "time", SimpleNamespace(sleep=self.sleep))
+        clock = SimpleNamespace(sleep=self.sleep, monotonic=lambda: self.now / 1000)
+        monkeypatch.setattr(ownership, "time", clock)
+        monkeypatch.setattr(owner, "time", clock)
 
     def sleep(self, seconds):
         self.now += round(seconds * 1000)

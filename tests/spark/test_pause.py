@@ -10,7 +10,7 @@ import time
 import pytest
 
 from spark_queue import Queue, Statistics, open_store
-from spark_queue.store import base, pauses, signals, store_class
+from spark_queue.store import base, listener, pauses, signals, store_class
 from spark_queue.store.conformance_waiting import until
 from tests.spark.conftest import SPARK
 from tests.spark.test_consumer import consumers, fetched, taken_over  # noqa: F401
@@ -28,7 +28,7 @@ def by_signals(any_url, monkeypatch):
     monkeypatch.setattr(base, "POLL", 3_600_000)
     if issubclass(store_class(any_url), signals.SignallingStore):
         monkeypatch.setattr(base, "KNOWN", 3_600)
-        monkeypatch.setattr(signals, "COMING_UP", 60)
+        monkeypatch.setattr(listener, "COMING_UP", 60)
 
 
 @pytest.fixture

@@ -9,7 +9,10 @@ import pytest
 
 from spark_queue import MessageError, OptionError, Queue, SchemaError, open_store
 from spark_queue.store import store_class
+from spark_queue.store.owner import Batch, revoke
+from spark_queue.store.ownership import Ownership
 from tests import stores
+from tests.spark.begun import begin_batch
 from tests.spark.drive import Query, Write, found, payloads
 
 pytestmark = pytest.mark.every_store
@@ -39,10 +42,14 @@ def settle(batch, url, name, **options):
     settling(batch, url, name, **options).run(batch)
 
 
+#: The batch that a query of the consumer `etl` works on.
+BATCH = "etl/1/1.1"
+
+
 def hold(url, name):
+    """Let a query of the consumer `etl` work on eight messages, and return their ids."""
     ids = fill(url, name, 8)
-    with open_store(url) as store:
-        assert store.reserve(name, "etl/1/1", 8, lease=None) == [8]
+    begin_batch(url, name)
     return ids
 
 
@@ -161,7 +168,7 @@ def test_messages_that_were_taken_by_another_do_not_move_on(forwarding_url, name
 def taken_by_another(url, name, held, what, rest):
     """Settle messages of which three were lost; what is left of the others lies in the queue `rest`."""
     with open_store(url) as store:
-        store.retag(name, "etl/1/1", "thief/0", held[:3], lease=None)
+        store.retag(name, BATCH, "thief/0", held[:3], lease=None)
         settle(what, url, name)
         assert {one.tag: one.rows for one in store.reservations(name)} == {"thief/0": 3}
         (batch,) = store.fetch(name, "thief/0")
@@ -172,13 +179,57 @@ def taken_by_another(url, name, held, what, rest):
         assert ids == (sorted(held[3:]) if queue == rest else [])
 
 
+@pytest.mark.parametrize("outcome", ["commit", "rollback", "dead"])
+def test_an_attempt_that_outlives_its_batch_settles_nothing(any_url, name, held, outcome):
+    what = outcomes(held, outcome, reason="why")
+    late = settling(what, any_url, name)  # planned in the first batch
+    with open_store(any_url) as store:
+        assert store.rollback(name, BATCH, failed=False) == 8
+        revoke(store, name, "etl/1")
+        tag = begin_batch(any_url, name, Batch(1, 1))
+        assert tag == "etl/1/2.2", "the same consumer has the same messages, in another batch"
+        late.task([what])
+        assert {one.tag: one.rows for one in store.reservations(name)} == {f"{tag}/0": 8}
+        settle(what, any_url, name)
+        assert not list(store.reservations(name))
+
+
+def test_what_is_reserved_ahead_is_not_settled(any_url, name, held):
+    ahead = fill(any_url, name, 4)
+    with open_store(any_url) as store:
+        store.reserve(name, "etl/1/2.1", 4, lease=None)
+        settle(outcomes(held + ahead, "commit"), any_url, name)
+        assert {one.tag: one.rows for one in store.reservations(name)} == {"etl/1/2.1/0": 4}
+
+
+def test_settling_outside_a_batch_is_refused(any_url, name):
+    ids = fill(any_url, name, 8)
+    what = outcomes(ids, "commit")
+    nothing = "no query that reads queue .* as consumer 'etl' works on a batch"
+    with open_store(any_url) as store:
+        store.reserve(name, "etl/1/1.1", 8, lease=None)
+        with pytest.raises(OptionError, match=nothing):
+            settle(what, any_url, name)
+        owner = Ownership(store, name, "etl/1")
+        owner.take()
+        with pytest.raises(OptionError, match=nothing):  # reserved, not started
+            settle(what, any_url, name)
+        owner.start(Batch(1, owner.number))
+        with pytest.raises(OptionError, match="consumer 'elt' works on a batch; did you mean 'etl'"):
+            settle(what, any_url, name, consumer="elt")
+        settle(what.slice(0, 1), any_url, name)
+        revoke(store, name, "etl/1")
+        with pytest.raises(OptionError, match=nothing):  # released
+            settle(what, any_url, name)
+        assert {one.tag: one.rows for one in store.reservations(name)} == {"etl/1/1.1/0": 7}
+
+
 def test_a_consumer_settles_only_what_it_holds(any_url, name, held):
     with open_store(any_url) as store:
-        settle(outcomes(held, "commit"), any_url, name, consumer="etl2")
         settle(outcomes(["stranger"], "commit"), any_url, name)
-        assert {one.tag: one.rows for one in store.reservations(name)} == {"etl/1/1/0": 8}
+        assert {one.tag: one.rows for one in store.reservations(name)} == {f"{BATCH}/0": 8}
         settle(outcomes(held[:2], "commit"), any_url, name)
-        assert {one.tag: one.rows for one in store.reservations(name)} == {"etl/1/1/0": 6}
+        assert {one.tag: one.rows for one in store.reservations(name)} == {f"{BATCH}/0": 6}
 
 
 def test_a_message_that_is_given_back_too_often_dies_with_its_reason(any_url, name):

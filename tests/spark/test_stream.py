@@ -16,6 +16,7 @@ from spark_queue.message import messages
 from spark_queue.spark import drain
 from spark_queue.store.conformance_waiting import until
 from tests.chaos.processes import descendants
+from tests.spark.begun import begin_batch
 from tests.spark.conftest import SPARK, admission
 
 
@@ -421,9 +422,24 @@ def test_settle_gives_every_message_its_own_outcome(q_any):
         }
 
 
+@admission
+def test_a_stream_settles_the_messages_of_each_batch(q):
+    q.push([{"n": n} for n in range(8)])
+    stream = q.stream(consumer="etl", maxRecordsPerTrigger="3")
+    settled = stream.selectExpr("id", "'rollback' outcome", "3600 delay").writeStream.format("queue")
+    settled = settled.options(url=q.url, queue=q.name, operation="settle", consumer="etl")
+    query = settled.option("checkpointLocation", q.checkpoint).trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert len([one for one in query.recentProgress if one["numInputRows"]]) == 3
+    sizes = q.sizes()
+    assert (sizes.scheduled, sizes.total) == (8, 8), "each batch was settled while it was worked on"
+
+
 def test_settle_refuses_what_it_does_not_know(q):
     spark = q.spark
+    begin_batch(q.url, q.name)
     cases = [
+        ("SELECT 'a' id, 'commit' outcome", {"consumer": "elt"}, "works on a batch; did you mean 'etl'"),
         ("SELECT 'a' id, 'done' outcome", {"consumer": "etl"}, "outcome 'done' must be one of"),
         ("SELECT 'a' id, 'rollback' outcome, -1 delay", {"consumer": "etl"}, "delay is negative"),
         ("SELECT 'a' id", {"consumer": "etl"}, "column 'outcome' is missing"),

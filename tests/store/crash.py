@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 import bson
 
 from spark_queue.store.bson_json import CODEC
+from spark_queue.store.sqlite_file import Connection
 
 
 class Way(Enum):
@@ -113,10 +114,10 @@ def killed(work: Callable[[], object], plan: Plan) -> bool:
 # --- SQLite ---------------------------------------------------------------------------------------------------------
 
 
-def watched(plan: Plan) -> type[sqlite3.Connection]:
+def watched(plan: Plan) -> type[Connection]:
     """Connections whose statements count."""
 
-    class Watched(sqlite3.Connection):
+    class Watched(Connection):
         def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
             return self._watch(super().execute, sql, *values)
 

@@ -26,7 +26,19 @@ import tenacity
 
 from spark_queue.buckets import Buckets
 from spark_queue.message import messages, new_ids, pushes
-from spark_queue.store import STORES, base, counters, facts, log, mongodb, mongodb_stages, open_store, redis, sqlite
+from spark_queue.store import (
+    STORES,
+    base,
+    counters,
+    facts,
+    log,
+    mongodb,
+    mongodb_stages,
+    open_store,
+    redis,
+    sqlite,
+    sqlite_file,
+)
 from spark_queue.store.apart import compact
 from spark_queue.store.base import Store
 from spark_queue.store.facts import Death, Note, Sizes
@@ -183,7 +195,7 @@ def world(request, url_of, monkeypatch):
     opened: World
     match STORES[scheme].server:
         case "":
-            monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=watched(plan)))
+            monkeypatch.setattr(sqlite_file, "Connection", watched(plan))
             opened = SqliteWorld(url, url, plan)
         case "redis":
             opened = RedisWorld(url, plan, forgets=variant == "forgets its scripts")

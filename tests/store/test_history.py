@@ -275,6 +275,23 @@ def test_a_history_that_was_written_before_it_told_more_is_read(tmp_path):
     assert (one.id, one.consumer, one.outcome, one.processed.timestamp()) == ("a", None, "commit", 5)
 
 
+def test_what_has_expired_leaves_the_file_without_another_commit(sqlite_url):
+    with open_store(sqlite_url) as store:
+        for queue in ("q", "other"):
+            store.push(queue, pushes([1, 2]))
+            store.reserve(queue, "c/1", 2)
+            store.commit(queue, "c/1", history=MINUTE)
+        path = store.url.removeprefix("sqlite:///")
+        with sqlite3.connect(path, timeout=10) as db:
+            first = "SELECT min(id) FROM history GROUP BY queue"
+            db.execute(f"UPDATE history SET until = until - ? WHERE id IN ({first})", (MINUTE,))
+        db.close()
+        store.ready("q", 1)
+        with sqlite3.connect(path, timeout=10) as db:
+            assert db.execute("SELECT queue, count(*) FROM history GROUP BY queue").fetchall() == [(1, 1), (2, 1)]
+        db.close()
+
+
 def test_a_ledger_of_a_replay_is_one_of_a_sink(sqlite_url):
     with open_store(sqlite_url) as store:
         store.push("q", pushes([1]))

@@ -1075,7 +1075,7 @@ def test_a_note_may_hold_what_bson_cannot(store, raw_of):
     assert store.note(key) == Note(value, 1)
     assert list(store.notes(key[:20])) == [key]
     (kept,) = raw_of(store)["spark_queue.notes"].find({"_id": key})
-    assert kept.keys() == {"_id", "version", "value"}
+    assert kept.keys() == {"_id", "version", "value", "written"}
     assert store.set_note(key, None, 1)
 
 

@@ -18,6 +18,7 @@ from spark_queue import (
     StoreError,
     UsageError,
     dead_letters,
+    forget_ledger,
     ledgers,
     logs,
     open_store,
@@ -30,10 +31,11 @@ from spark_queue import (
 )
 from spark_queue.message import messages, pushes
 from spark_queue.operations import Recovered, Sink, by_hand, doctor, levels, suggest
+from spark_queue.operations.sinks import left_staged
 from spark_queue.store import owner
 from spark_queue.store.existence import check_exists
 from spark_queue.store.facts import Note, about
-from spark_queue.store.ledger import PREFIX, Ledger, forget, ledger_of, stage_of
+from spark_queue.store.ledger import ONE_WRITE, PREFIX, Ledger, begin, forget, ledger_of, stage_of
 from spark_queue.store.log import Log
 from spark_queue.store.owner import OWNER
 from spark_queue.store.ownership import Ownership
@@ -489,6 +491,37 @@ def test_a_ledger_is_set_by_word(url, store, name, sink):
     assert set_ledger(url, sink, 11) == 10
 
 
+def test_a_ledger_is_forgotten_once_nothing_is_staged(url, store, name, sink):
+    decide(store, sink, 10, stage(store, name, sink, 10, 2))
+    with pytest.raises(UsageError, match=rf"has staged rows.*ledger recover URL {sink}"):
+        forget_ledger(url, sink)
+    assert recover(url, sink) == Recovered(2, 0)
+    assert forget_ledger(url, sink) == 10
+    assert ledger_of(store, sink) is None
+    assert store.sizes(name).ready == 2
+    with pytest.raises(OptionError, match=f"sink '{sink}' does not exist"):
+        forget_ledger(url, sink)
+
+
+def test_staged_rows_of_a_killed_write_are_found(url, store, name):
+    """Those of a query are found once it has done nothing for an hour: until then it may be at work."""
+    sink, query = f"{ONE_WRITE}{name}", f"{name}-query"
+    for one in (sink, query):
+        begin(store, one)
+        stage(store, name, one, 0, 5)
+    found = {one.sink: idle for one, idle in left_staged(store) if name in one.sink}
+    assert found.keys() == {sink}
+    idle = found[sink]
+    assert idle is not None
+    assert 0 <= idle < 3_600_000
+    (finding,) = [one for one in doctor.examine(url) if sink in one.told]
+    assert (finding.what, finding.state) == ("staged", "worry")
+    assert f"{sink} has 5 staged rows" in finding.told
+    assert f"spark-queue ledger recover URL {sink}" in finding.todo
+    recover(url, sink)
+    assert not [one for one in doctor.examine(url) if sink in one.told]
+
+
 def test_stages_that_no_sink_has_made_are_left_out(sqlite_url):
     with open_store(sqlite_url) as store:
         for name in ("mine", "mine/x", "mine/x/y", "mine/1/a/b"):
@@ -521,6 +554,7 @@ CALLS = [
     lambda url: ledgers(url),
     lambda url: recover(url, "s"),
     lambda url: set_ledger(url, "s", 1),
+    lambda url: forget_ledger(url, "s"),
 ]
 
 

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from spark_queue import OptionError, UsageError
+from spark_queue import OptionError, UsageError, open_store
 from spark_queue.message import pushes
 from spark_queue.operations import Settled, recover_consumer, release
 from spark_queue.store import owner
@@ -74,6 +74,42 @@ def test_what_the_ledger_has_decided_is_published_first(url, store, name, lost):
     lost.has_written(6, [stage])
     assert recover_consumer(url, name, CONSUMER, sink=url) == WRITTEN
     assert store.sizes(f"{name}.out").ready == 10
+    store.drop(f"{name}.out")
+
+
+def test_what_was_staged_and_not_decided_is_dropped(url, store, name, lost):
+    lost.reads()
+    decided = stage_of(lost.query, 5, "000000-a")
+    for stage in (decided, stage_of(lost.query, 6, "000000-b")):
+        store.stage(f"{name}.out", stage, pushes([1, 2]))
+    lost.has_written(5, [decided])
+    assert recover_consumer(url, name, CONSUMER, sink=url) == OPEN
+    assert not store.staged(lost.query)
+    assert store.sizes(f"{name}.out").ready == 2
+    store.drop(f"{name}.out")
+
+
+def test_what_one_of_several_databases_has_decided_follows_in_the_others(url, store, name, lost, tmp_path):
+    lost.reads()
+    first, second = stage_of(lost.query, 6, "000000-a"), stage_of(lost.query, 6, "000001-b")
+    members = {"a": 0, "b": 0}
+    store.stage(f"{name}.out", first, pushes([1]))
+    lost.store.set_note(
+        PREFIX + lost.query, {"v": 1, "id": "1", "batch": 6, "stages": [first, second], "members": members}, 0
+    )
+    other = f"sqlite:///{tmp_path}/other.db"
+    with open_store(other) as there:
+        for stage in (second, stage_of(lost.query, 6, "000001-loser")):
+            there.stage("out", stage, pushes([2, 3]))
+        there.set_note(PREFIX + lost.query, {"v": 1, "id": "2", "batch": 5, "stages": [], "members": members}, 0)
+        with pytest.raises(UsageError, match="writes to 2 databases, 'a', 'b' in its option 'urls', and 1 of them"):
+            recover_consumer(url, name, CONSUMER, sink=url)
+        assert lost.left == (0, 15)
+        assert store.sizes(f"{name}.out").ready == 0
+        assert recover_consumer(url, name, CONSUMER, sink=[other, url]) == WRITTEN
+        assert there.sizes("out").ready == 2
+        assert not there.staged(lost.query)
+    assert store.sizes(f"{name}.out").ready == 1
     store.drop(f"{name}.out")
 
 

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import shutil
-import signal
-import socket
-import subprocess
 import threading
 import uuid
 from collections import Counter
@@ -1104,62 +1099,6 @@ def test_who_may_not_is_told_at_once_and_without_the_password(redis_url, queue, 
     assert store.retries == 0
     assert password not in str(caught.value)
     assert mask(store.url) in str(caught.value)
-
-
-class Server:
-    """A Redis of the test's own, with a journal that loses nothing."""
-
-    def __init__(self, folder, *options):
-        self.options = options
-        self.port = 65_536
-        while self.port > 55_000:  # a node of a cluster takes the port 10,000 above it, too
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                self.port = free.getsockname()[1]
-        self.url = f"redis://127.0.0.1:{self.port}/0"
-        self.folder = folder
-        self.start()
-
-    def start(self):
-        words = (
-            f"redis-server --port {self.port} --bind 127.0.0.1 --appendonly yes --appendfsync always --save".split()
-        )
-        self.process = subprocess.Popen(
-            [*words, "", "--dir", str(self.folder), *self.options],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.STDOUT,
-        )
-        with redis.Redis.from_url(self.url, protocol=2) as client:
-            until(lambda: self._answers(client), what="a server that answers")
-
-    def _answers(self, client):
-        assert self.process.poll() is None, "the server does not start"
-        try:
-            return client.ping()
-        except redis.ConnectionError:
-            return False
-
-    def kill(self):
-        os.kill(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-
-@pytest.fixture
-def new_server(tmp_path):
-    """Starts servers."""
-    if not shutil.which("redis-server"):
-        pytest.skip("no redis-server on PATH")
-    started = []
-
-    def start(*options):
-        folder = tmp_path / str(len(started))
-        folder.mkdir()
-        started.append(Server(folder, *options))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.kill()
 
 
 @pytest.fixture

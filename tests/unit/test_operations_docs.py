@@ -7,14 +7,15 @@ import io
 import os
 import re
 import shlex
+import socket
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from spark_queue import CheckpointError, FencedError, Queue, open_store
+from spark_queue import CheckpointError, FencedError, Queue, StoreError, open_store
 from spark_queue.message import pushes
-from spark_queue.store import owner
+from spark_queue.store import owner, sqlite_file
 from spark_queue.store.bound import Reading, bind
 from spark_queue.store.isolation import PATIENCE, Isolation, Rules
 from spark_queue.store.ledger import PREFIX, Writer, decided, stage_of
@@ -147,5 +148,19 @@ def test_what_a_query_says_is_on_the_page(living, monkeypatch, caplog):
 
 def test_every_command_is_on_the_page():
     for command in ("reservations", "release", "deadletter list", "deadletter redrive", "ledger list", "recover",
-                    "ledger recover", "ledger set", "layout", "compact", "log list", "log trim"):  # fmt: skip
+                    "ledger recover", "ledger forget", "ledger set", "layout", "compact", "log list",
+                    "log trim"):  # fmt: skip
         assert f"$ spark-queue {command}" in PAGE
+
+
+def test_what_is_said_of_a_sqlite_file_is_on_the_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(socket, "gethostname", lambda: "worker-3")
+    gone = sqlite_file.not_the_drivers("/data/queues.db", sqlite_file.FileId("another", 1, 2, "etl-1"))
+    assert gone in PAGE
+    url = f"sqlite:///{tmp_path}/queues.db"
+    with open_store(url) as store:
+        store.now()
+        (tmp_path / "queues.db").unlink()
+        with pytest.raises(StoreError) as lost:
+            store.now()
+    assert str(lost.value).replace(str(tmp_path), "/data") in PAGE

@@ -68,7 +68,7 @@ def test_any_values_parse_or_raise_an_option_error(raw):
     [
         ("stream", {"queu": "x"}, "unknown option 'queu'; did you mean 'queue'?"),
         ("stream", {"maxRecords": "x"}, "or 'maxRecordsPerTrigger'"),
-        ("stream", {"zzz": "x"}, "unknown option 'zzz'; known are bucketSize, combine, compression"),
+        ("stream", {"zzz": "x"}, "unknown option 'zzz'; known are allowEviction, bucketSize, combine"),
         ("stream", {"path": "/x"}, "a queue has no path: set the options 'url' and 'queue'"),
         ("stream", {"onBadRow": "fail"}, "'onBadRow' is not for a streaming read"),
         ("push", {"maxTries": "3"}, "'maxTries' is not for a write that pushes"),

@@ -46,7 +46,7 @@ from spark_queue.operations import doctor
 from spark_queue.options import QueueOptions
 from spark_queue.processor import Processor
 from spark_queue.rest.settings import Settings
-from spark_queue.store import STORES, open_store, store_class, usable
+from spark_queue.store import STORES, eviction, open_store, store_class, usable
 from spark_queue.store.redis import RedisStore
 from tests.stores import embedded
 
@@ -297,8 +297,9 @@ def test_what_a_driver_says_is_scrubbed(urls, form):
             check(scrub(f"unknown command AUTH, with args beginning with: {' '.join(map(form, said))}", url))
 
 
-def test_an_error_of_a_driver_that_quotes_a_password_is_scrubbed_and_no_cause():
+def test_an_error_of_a_driver_that_quotes_a_password_is_scrubbed_and_no_cause(monkeypatch):
     """Servers without AUTH and HELLO repeat what these were called with."""
+    monkeypatch.setattr(eviction, "by_itself", False)  # which would connect
     with RedisStore(f"redis://u:{MARKS[0]}@host/0") as store:
         store._client, store._pid = redis.Redis(), os.getpid()  # connects to nothing
         said = redis.ResponseError(f"unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'u' '{MARKS[0]}'")

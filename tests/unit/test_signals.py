@@ -1,18 +1,16 @@
-"""Signals, without a database: what is sent when, and how one is heard."""
+"""Signals, without a database: what is sent when."""
 
 from __future__ import annotations
 
-import logging
 import multiprocessing
 import threading
 import time
 
 import pytest
 
-from spark_queue.errors import StoreUnavailable
 from spark_queue.store import signals
 from spark_queue.store.conformance_waiting import until
-from spark_queue.store.signals import Ear, Sender
+from spark_queue.store.signals import Sender
 from tests.unit.clock import Clock
 
 #: Seconds after which what should have happened has not.
@@ -28,14 +26,6 @@ def clock(monkeypatch):
 @pytest.fixture
 def sent():
     return []
-
-
-def waiting(ear, rung):
-    """A thread that waits for a ring; it sleeps already, and for an hour if none comes."""
-    thread = threading.Thread(target=ear.wait, args=(rung, 3_600), daemon=True)
-    thread.start()
-    until(lambda: ear._changed._waiters, what="that it sleeps")
-    return thread
 
 
 def test_the_first_signal_is_sent_at_once_and_the_others_of_a_window_as_one_at_its_end(clock, sent):
@@ -130,63 +120,3 @@ def test_a_fork_does_not_wait_for_its_parents_window(clock):
     assert not here.poll(), "the window of the parent has not ended"
     clock.advance(signals.WINDOW)
     assert here.recv() == ("q", 1)
-
-
-def test_an_ear_rings_for_each_signal_and_wakes_who_waits():
-    go = threading.Event()
-
-    def heard():
-        yield True
-        while True:
-            is_signal = go.wait(0.01)
-            if is_signal:  # else it may be set by now, and is not heard yet
-                go.clear()
-            yield is_signal
-
-    ear = Ear("q", heard)
-    rung = ear.rung()
-    ear.wait(rung, 0.01)
-    assert ear.rung() == rung
-    sleeping = waiting(ear, rung)
-    go.set()
-    until(lambda: not sleeping.is_alive(), what="that it is awake")
-    assert ear.rung() == rung + 1
-    ear.close()
-
-
-def test_an_ear_that_cannot_hear_says_so_once_and_tries_again(monkeypatch, caplog):
-    monkeypatch.setattr(signals, "PAUSE", 0.01)
-    tried, go = [], threading.Event()
-
-    def heard():
-        tried.append(1)
-        if len(tried) < 4:
-            raise StoreUnavailable("no server there")
-        go.wait()
-        yield True
-        threading.Event().wait()
-
-    with caplog.at_level(logging.WARNING):
-        ear = Ear("q", heard)
-        first = ear.rung()
-        sleeping = waiting(ear, first)
-        go.set()
-        until(lambda: not sleeping.is_alive(), what="that it is awake")
-    assert ear.rung() == first + 1
-    assert [one.getMessage() for one in caplog.records] == [
-        "signals of q are not heard, so they are looked for instead: no server there"
-    ]
-
-
-def test_who_waits_goes_on_when_an_ear_is_closed():
-    def heard():
-        yield True
-        while True:
-            time.sleep(0.01)
-            yield False
-
-    ear = Ear("q", heard)
-    until(ear._up.is_set)
-    sleeping = waiting(ear, ear.rung())
-    ear.close()
-    until(lambda: not sleeping.is_alive(), what="that it is awake")

@@ -22,7 +22,7 @@
 --                                                  ends with the number of its messages
 -- Beside the queues, where the script of a queue cannot reach (on a cluster they lie elsewhere):
 --   spark_queue.sink:<sink>                  set   stage/part NUL queue, of each chunk that may be there
---   spark_queue.note:<key>                   hash  value -> JSON, version -> how often it was written
+--   spark_queue.note:<key>                   hash  value -> JSON, version -> how often it was written, written -> ms of the last time
 --
 -- The fence: a tag holds a message while a run of it has the id and the index has the message at an end of the tag's
 -- lease. keuss, which knows nothing of `held`, moves a message in the index whenever it takes or gives it back.

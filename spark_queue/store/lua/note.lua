@@ -9,6 +9,6 @@ redis.call('HDEL', KEYS[1], '') -- as drain(): a note is small, and consumers wr
 if value == '' then
   redis.call('DEL', KEYS[1])
 else
-  redis.call('HSET', KEYS[1], 'value', value, 'version', digits(version + 1))
+  redis.call('HSET', KEYS[1], 'value', value, 'version', digits(version + 1), 'written', digits(clock()))
 end
 return 1

@@ -1,0 +1,116 @@
+"""What happens to checkpoints, and to drivers that stand still; what an operator does about it.
+
+A copy of a checkpoint that is restored, or one that has lost its newest files, either goes on or is refused. Then
+the operator does what the error says: `spark-queue recover`, and a new checkpoint. Nothing else may happen.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from contextlib import suppress
+
+from tests.chaos.processes import ROOT, descendants, kill_tree
+
+#: What the error of a refused checkpoint says to do.
+REMEDY = re.compile(r"spark-queue recover URL (\S+) (\S+) --sink URL")
+
+#: How many batches older a copy is than the checkpoint that it replaces, at most; how many files get lost.
+OLDER, LOST = 3, 2
+
+
+def restore_a_copy(world, which, late):
+    """Copy the checkpoint of a living query, and put the copy in its place some batches later."""
+    copy = world.folder / "copy"
+    shutil.rmtree(copy, ignore_errors=True)
+    copied = world.last("commits")
+    _copy(world.checkpoint, copy)
+    batches = 1 + int(which * OLDER)
+    world.until(lambda: world.last("commits") >= copied + batches, "batches after a copy")
+    world.driver.kill(kill_tree)
+    shutil.rmtree(world.checkpoint)
+    copy.rename(world.checkpoint)
+    _start_again(world, f"a copy {batches} batches old")
+
+
+def lose_files(world, which, late):
+    """Remove the newest files of a checkpoint: of both logs, or the end of the last batch only."""
+    world.driver.kill(kill_tree)
+    files = 1 + int(which * LOST)
+    logs = ("commits",) if late < 0.3 else ("commits", "offsets")
+    if logs == ("commits",):
+        files = 1  # Spark itself refuses to go on where more are missing
+    last = world.last("offsets")
+    for log in logs:
+        for batch in range(last - files + 1, last + 1):
+            for name in (str(batch), f".{batch}.crc"):
+                (world.checkpoint / log / name).unlink(missing_ok=True)
+    _start_again(world, f"without the last {files} files of {' and '.join(logs)}")
+
+
+def stand_still(world, which, late):
+    """Stop a driver as a whole, let another one take over its checkpoint, and let the first go on beside it."""
+    former = world.driver.process
+    pids = [former.pid, *descendants(former.pid)]
+    log, batch = "offsets" if late < 0.5 else "commits", world.last("offsets")
+    world.freeze(pids, lambda: world.last(log) > batch, then=lambda: world.part_with(former))
+    world.driver.killed, world.driver.process = True, None
+
+
+def _start_again(world, what):
+    """Start the query: it goes on, or is refused; then settle what it holds, and begin a new checkpoint."""
+    world.driver.killed = True
+    before = world.last("commits")
+    world.say(f"the checkpoint is {what}: it ends with batch {before}")
+    world.result.checkpoints["damaged"] += 1
+    # Until it has come on, the error of the checkpoint is no surprise.
+    with world.expecting_a_refusal():
+        world.until(lambda: world.last("commits") > before or world.refused(), "a batch, or a refusal")
+        if (words := world.refused()) is None:
+            world.result.checkpoints["went on"] += 1
+            return
+        found = REMEDY.search(words)
+        assert found is not None, words
+        queue, consumer = found.groups()
+        if world.driver.running:
+            world.driver.kill(kill_tree)
+        world.driver.killed = True
+        world.say(f"refused; recovered: {_recover(world, queue, consumer)}")
+        world.abandon_checkpoint()
+        world.result.checkpoints["refused"] += 1
+    world.until(lambda: world.last("commits") >= 0, "a batch of the new checkpoint")
+
+
+def _recover(world, queue, consumer):
+    """Do what the error says, as soon as no process counts as running the query."""
+    command = [sys.executable, "-m", "spark_queue.cli", "recover", world.url_a, queue, consumer]
+    for url in dict.fromkeys([world.url_b, world.url_a]) if world.mover else [world.url_b]:
+        command += ["--sink", url]
+    command.append("--yes")
+    said = []
+
+    def done():
+        run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        said.append((run.stdout + run.stderr).strip())
+        return run.returncode == 0
+
+    world.until(done, f"{' '.join(command)}: {said[-1:]}", pause=0.5)
+    return said[-1]
+
+
+def _copy(checkpoint, copy):
+    """Copy a checkpoint that is in use. Commits first: then its last batch may be unfinished, as after a kill."""
+
+    def copied(source, target):
+        with suppress(FileNotFoundError):  # a log has dropped its oldest file
+            shutil.copy2(source, target)
+
+    how = {"copy_function": copied, "dirs_exist_ok": True}
+    shutil.copytree(checkpoint / "commits", copy / "commits", ignore=shutil.ignore_patterns("*.tmp*"), **how)
+    shutil.copytree(checkpoint, copy, ignore=shutil.ignore_patterns("commits", "*.tmp*"), **how)
+
+
+#: How a kind of victim is struck.
+STRIKES = {"copy": restore_a_copy, "lost": lose_files, "standstill": stand_still}

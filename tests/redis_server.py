@@ -1,0 +1,50 @@
+"""A Redis server of a test's own, that it may set up, fill and kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+
+import redis
+
+from spark_queue.store.conformance_waiting import until
+
+
+class Server:
+    """A Redis of the test's own, with a journal that loses nothing."""
+
+    def __init__(self, folder, *options):
+        self.options = options
+        self.port = 65_536
+        while self.port > 55_000:  # a node of a cluster takes the port 10,000 above it, too
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                self.port = free.getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.folder = folder
+        self.start()
+
+    def start(self):
+        words = (
+            f"redis-server --port {self.port} --bind 127.0.0.1 --appendonly yes --appendfsync always --save".split()
+        )
+        self.process = subprocess.Popen(
+            [*words, "", "--dir", str(self.folder), *self.options],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,
+        )
+        with redis.Redis.from_url(self.url, protocol=2) as client:
+            until(lambda: self._answers(client), what="a server that answers")
+
+    def _answers(self, client):
+        assert self.process.poll() is None, "the server does not start"
+        try:
+            return client.ping()
+        except redis.ConnectionError:
+            return False
+
+    def kill(self):
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait()

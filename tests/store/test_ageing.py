@@ -1,0 +1,171 @@
+"""Notes that nothing has written for a year go, and no others: seen by ageing them in the database."""
+
+from __future__ import annotations
+
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from spark_queue import open_store
+from spark_queue.errors import CheckpointError
+from spark_queue.message import pushes
+from spark_queue.store import ageing
+from spark_queue.store.ageing import DAY, LOOKED, YEAR, remove_old_notes, sweep
+from spark_queue.store.bound import Reading, bind
+from spark_queue.store.facts import about
+from spark_queue.store.isolation import tell_failure
+from spark_queue.store.ledger import PREFIX, Writer, ledger_of, publish
+from spark_queue.store.owner import Batch
+from spark_queue.store.ownership import Ownership
+from spark_queue.store.policy import note_settled, set_history
+
+pytestmark = pytest.mark.every_store
+
+
+def age(store, by, *starts):
+    """Let notes whose keys begin so be older by so many ms; `None`: as an older version wrote them."""
+    keys = [key for start in starts for key in store.notes(start)]
+    scheme = store.url.partition(":")[0]
+    if scheme == "sqlite":
+        with sqlite3.connect(store.url.removeprefix("sqlite:///"), timeout=10) as db:
+            db.executemany("UPDATE note SET written = written - ? WHERE key = ?", [(by, key) for key in keys])
+    elif scheme == "mongodb":
+        notes = store._database()[f"{store._own}notes"]
+        earlier = "$$REMOVE" if by is None else {"$subtract": ["$written", by]}
+        notes.update_many({"_id": {"$in": keys}}, [{"$set": {"written": earlier}}])
+    else:
+        from spark_queue.store.redis_keys import note_key
+
+        with store._anywhere() as client:
+            pipeline = client.pipeline(transaction=False)
+            for key in keys:
+                name = note_key(key, store.kind)
+                pipeline.hincrby(name, "written", -by) if by is not None else pipeline.hdel(name, "written")
+            pipeline.execute()
+    return keys
+
+
+def run(store, queue, consumer, query):
+    """Leave behind what a query leaves that has read one batch, whose messages are removed."""
+    owner = Ownership(store, queue, consumer)
+    owner.take()
+    owner.start(Batch(1, owner.number))
+    bind(store, queue, None, Reading(query, consumer))
+    return owner
+
+
+def left(store, queue):
+    return sorted(key.removeprefix(about(queue)) for key in store.notes(about(queue)))
+
+
+def test_what_a_consumer_left_goes_after_a_year_and_no_sooner(store, name):
+    run(store, name, "etl/1", "query1")
+    set_history(store, name, "etl", 1000)
+    note_settled(store, name, "etl", 3)
+    everything = ["consumer/etl/1", "history/etl", "query/query1/", "settled/etl"]
+    assert left(store, name) == everything
+    age(store, YEAR - DAY, about(name))
+    sweep(store)
+    assert left(store, name) == everything
+    age(store, DAY, about(name))
+    sweep(store)
+    assert left(store, name) == []
+    with pytest.raises(CheckpointError, match="nothing is known of this consumer"):
+        Ownership(store, name, "etl/1").take(Batch(1, 1))
+
+
+def test_a_query_that_lives_keeps_the_notes_that_it_wrote_once(store, name):
+    owner = run(store, name, "etl/2", "query2")
+    run(store, name, "etl/1", "query1")
+    set_history(store, name, "etl", 1000)
+    age(store, YEAR + DAY, about(name))
+    owner.renew()
+    sweep(store)
+    assert left(store, name) == ["consumer/etl/2", "history/etl", "query/query2/"]
+
+
+def test_a_consumer_that_holds_messages_keeps_its_notes(store, name):
+    run(store, name, "etl/1", "query1")
+    store.push(name, pushes(["1", "2"]))
+    store.reserve(name, "etl/1/1.1", 2, lease=None)
+    age(store, YEAR + DAY, about(name))
+    sweep(store)
+    assert left(store, name) == ["consumer/etl/1", "query/query1/"]
+    store.commit(name, "etl/1/1.1")
+    sweep(store)
+    assert left(store, name) == []
+
+
+def test_a_ledger_goes_after_a_year_never_with_a_queue(store, name):
+    sinks = [f"{name}-{n}" for n in range(3)]
+    for sink in sinks:
+        store.stage(name, f"{sink}/0/a", pushes(["1"]))
+        publish(store, sink, 0, [f"{sink}/0/a"], 1, Writer.STREAM, hashes=b"12345678" * 2000)
+    store.drop(name)
+    assert all(ledger_of(store, sink) for sink in sinks)
+    age(store, YEAR + DAY, *(f"{prefix}{sink}" for prefix in (PREFIX, "written/") for sink in sinks[:2]))
+    store.stage(name, f"{sinks[1]}/1/a", pushes(["2"]))
+    sweep(store)
+    assert [sink for sink in sinks if ledger_of(store, sink)] == sinks[1:], "rows of the second are staged"
+    assert not store.notes(f"written/{sinks[0]}")
+    assert store.notes(f"written/{sinks[2]}")
+    store.unstage(sinks[1])
+    sweep(store)
+    assert ledger_of(store, sinks[1]) is None
+
+
+def test_what_a_query_failed_with_goes_too(store, name):
+    tell_failure(store, name, "boom")
+    sweep(store)
+    assert store.notes(f"failure/{name}")
+    age(store, YEAR + DAY, f"failure/{name}")
+    sweep(store)
+    assert not store.notes(f"failure/{name}")
+
+
+def test_a_note_of_an_older_version_counts_from_now_on(store, name):
+    run(store, name, "etl/1", "query1")
+    (*_,) = age(store, None, about(name))
+    assert {note.written for note in store.notes(about(name)).values()} == {None}
+    sweep(store)
+    assert left(store, name) == ["consumer/etl/1", "query/query1/"]
+    assert all(note.written for note in store.notes(about(name)).values())
+    age(store, YEAR + DAY, about(name))
+    sweep(store)
+    assert left(store, name) == []
+
+
+@pytest.mark.parametrize(("many", "queues"), [(20, 50), pytest.param(1_000, 10_000, marks=pytest.mark.full)])
+def test_notes_are_bounded(store, name, many, queues):
+    run(store, name, "etl/0", "query0")
+    owner = store.note(about(name, "consumer", "etl/0")).value
+    notes = {about(f"{name}.{n}", "consumer", "etl/0"): owner for n in range(queues)}
+    for n in range(1, many):
+        notes[about(name, "consumer", f"etl/{n}")] = owner
+        notes[about(name, "query", f"query{n}/")] = {"v": 1, "consumer": f"etl/{n}"}
+        notes[f"{PREFIX}{name}-{n}"] = {"v": 1, "id": str(n), "batch": n, "stages": []}
+    with ThreadPoolExecutor(8) as writers:
+        assert all(writers.map(lambda note: store.set_note(*note, 0), notes.items()))
+    mine = (about(name), f"queue/{name}.", f"{PREFIX}{name}-")
+    assert len(age(store, YEAR + DAY, *mine)) == len(notes) + 2
+    assert sweep(store, 10) == 10, "a query that starts does not wait for all of them"
+    assert sweep(store, 10**6) >= len(notes) + 2 - 10
+    assert not [key for start in mine for key in store.notes(start)]
+
+
+def test_a_database_is_looked_at_once_a_day(tmp_path, monkeypatch):
+    """By a file of its own: other queries look at a database that is shared."""
+    looks = []
+    monkeypatch.setattr(ageing, "sweep", looks.append)
+    with open_store(f"sqlite:///{tmp_path}/q.db") as store:
+        for _ in range(3):
+            remove_old_notes(store)
+        assert len(looks) == 1
+        age(store, DAY - 60_000, LOOKED)
+        remove_old_notes(store)
+        assert len(looks) == 1
+        age(store, 60_000, LOOKED)
+        remove_old_notes(store)
+        remove_old_notes(store)
+        assert len(looks) == 2
