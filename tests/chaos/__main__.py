@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 from tests import stores as registered
+from tests.chaos.checkpoints import STRIKES
 from tests.chaos.killer import PACK, live
 from tests.chaos.world import EXCHANGE, MOVERS, PROCESSORS, World
 
@@ -100,9 +101,10 @@ def main():
 
 
 def table(lines):
-    """Results, of the same stores together, as Markdown."""
+    """Results, of the same stores together, as Markdown; then what came of damaged checkpoints and of standstills."""
+    results = [json.loads(line) for line in lines]
     worlds = {}
-    for one in map(json.loads, lines):
+    for one in results:
         worlds.setdefault(one["stores"], []).append(one)
     head = ["stores", "seeds", "kills", *PACK, "in flight", "batches", "came again", "known to the ledger"]
     head += ["messages", "maybe", "dead letters", "minutes", "found wrong"]
@@ -119,6 +121,15 @@ def table(lines):
             *(total(lambda run, name=name: run[name]) for name in counts),
             f"{total(lambda run: run['seconds']) / 60:.0f}", total(lambda run: len(run["wrong"])),
         ])  # fmt: skip
+    verdicts = [["kind", "kills", "went on", "refused"], ["---"] * 4]
+    for kind in STRIKES:
+        struck = sum(one["kills"].get(kind, 0) for one in results)
+        refused = sum(one["checkpoints"].get(f"{kind} refused", 0) for one in results)
+        verdicts.append([kind, struck, struck - refused, refused])
+    return f"{_as_markdown(rows)}\n\n{_as_markdown(verdicts)}"
+
+
+def _as_markdown(rows):
     return "\n".join(
         f"| {' | '.join(f'{cell:,}' if isinstance(cell, int) else cell for cell in row)} |" for row in rows
     )

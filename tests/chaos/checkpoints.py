@@ -32,7 +32,7 @@ def restore_a_copy(world, which, late):
     world.driver.kill(kill_tree)
     shutil.rmtree(world.checkpoint)
     copy.rename(world.checkpoint)
-    _start_again(world, f"a copy {batches} batches old")
+    _start_again(world, "copy", f"a copy {batches} batches old")
 
 
 def lose_files(world, which, late):
@@ -47,7 +47,7 @@ def lose_files(world, which, late):
         for batch in range(last - files + 1, last + 1):
             for name in (str(batch), f".{batch}.crc"):
                 (world.checkpoint / log / name).unlink(missing_ok=True)
-    _start_again(world, f"without the last {files} files of {' and '.join(logs)}")
+    _start_again(world, "lost", f"without the last {files} files of {' and '.join(logs)}")
 
 
 def stand_still(world, which, late):
@@ -59,17 +59,16 @@ def stand_still(world, which, late):
     world.driver.killed, world.driver.process = True, None
 
 
-def _start_again(world, what):
+def _start_again(world, kind, what):
     """Start the query: it goes on, or is refused; then settle what it holds, and begin a new checkpoint."""
     world.driver.killed = True
     before = world.last("commits")
     world.say(f"the checkpoint is {what}: it ends with batch {before}")
-    world.result.checkpoints["damaged"] += 1
     # Until it has come on, the error of the checkpoint is no surprise.
     with world.expecting_a_refusal():
         world.until(lambda: world.last("commits") > before or world.refused(), "a batch, or a refusal")
         if (words := world.refused()) is None:
-            world.result.checkpoints["went on"] += 1
+            world.result.checkpoints[f"{kind} went on"] += 1
             return
         found = REMEDY.search(words)
         assert found is not None, words
@@ -79,7 +78,7 @@ def _start_again(world, what):
         world.driver.killed = True
         world.say(f"refused; recovered: {_recover(world, queue, consumer)}")
         world.abandon_checkpoint()
-        world.result.checkpoints["refused"] += 1
+        world.result.checkpoints[f"{kind} refused"] += 1
     world.until(lambda: world.last("commits") >= 0, "a batch of the new checkpoint")
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_queue import Queue
+from spark_queue import CheckpointError, Queue
 from tests.elsewhere import Place
+from tests.spark.drive import Write, payloads, rows
 
 #: Each job is tried, and its error printed.
 PROGRAM = """
@@ -134,3 +135,21 @@ def test_tasks_in_another_container_use_the_volume_that_it_shares(tmp_path):
     assert len(said) == 11
     with Queue(place.url, "once") as once, Queue(place.url, "exactly") as exactly:
         assert once.sizes().total == exactly.sizes().total == 400
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_a_query_whose_sink_was_deleted_between_two_batches(tmp_path, delivery):
+    """The next batch is in a file that others find, or the query is refused: its ledger went with the old file."""
+    path = tmp_path / "queues.db"
+    url, options = f"sqlite:///{path}", {"queue": "out", "delivery": delivery}
+    Write(query="q", batch=0, url=url, **options).run(rows([0]))
+    for file in tmp_path.iterdir():
+        file.unlink()
+    again = Write(query="q", batch=1, url=url, **options)
+    if delivery == "exactly-once":
+        with pytest.raises(CheckpointError, match="there is no ledger"):
+            again.run(rows([1]))
+        assert payloads(url, "out") == []
+    else:
+        again.run(rows([1]))
+        assert payloads(url, "out") == [1]
