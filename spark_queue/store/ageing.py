@@ -113,7 +113,7 @@ def _is_old(store: Store, key: str, note: Note, now: int) -> bool:
     if note.written is None:
         store.set_note(key, note.value, note.version)
         return False
-    return now - note.written > YEAR
+    return now - note.written >= YEAR
 
 
 def _remove(store: Store, key: str, note: Note) -> bool:
