@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from spark_queue import Queue
 from spark_queue.events import Events
 from spark_queue.events.query import ExecutorQuery
+from tests.spark.begun import begin_batch
 
 url, folder, *chosen = sys.argv[1:]
 builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
@@ -57,8 +58,9 @@ def sink():
 
 
 def settle():
+    begin_batch(url, "full")
     frame = spark.createDataFrame([("1", "commit")], "id STRING, outcome STRING").write.format("queue")
-    frame.mode("append").options(url=url, queue="full", operation="settle", consumer="c").save()
+    frame.mode("append").options(url=url, queue="full", operation="settle", consumer="etl").save()
 
 
 def events():
