@@ -13,10 +13,10 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 from tests import stores as registered
-from tests.chaos.checkpoints import STRIKES
 from tests.chaos.killer import PACK, live
 from tests.chaos.world import EXCHANGE, MOVERS, PROCESSORS, World
 
@@ -101,7 +101,7 @@ def main():
 
 
 def table(lines):
-    """Results, of the same stores together, as Markdown; then what came of damaged checkpoints and of standstills."""
+    """Results, of the same stores together, as Markdown; then what came of checkpoints."""
     results = [json.loads(line) for line in lines]
     worlds = {}
     for one in results:
@@ -121,11 +121,10 @@ def table(lines):
             *(total(lambda run, name=name: run[name]) for name in counts),
             f"{total(lambda run: run['seconds']) / 60:.0f}", total(lambda run: len(run["wrong"])),
         ])  # fmt: skip
-    verdicts = [["kind", "kills", "went on", "refused"], ["---"] * 4]
-    for kind in STRIKES:
-        struck = sum(one["kills"].get(kind, 0) for one in results)
-        refused = sum(one["checkpoints"].get(f"{kind} refused", 0) for one in results)
-        verdicts.append([kind, struck, struck - refused, refused])
+    came = Counter()
+    for one in results:
+        came.update(one["checkpoints"])
+    verdicts = [["checkpoints", "times"], ["---"] * 2, *sorted(came.items())]
     return f"{_as_markdown(rows)}\n\n{_as_markdown(verdicts)}"
 
 

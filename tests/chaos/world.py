@@ -63,7 +63,7 @@ class Result:
     aims: Counter = field(default_factory=Counter)
     in_flight: int = 0  #: kills of Spark's processes and of servers between a batch's offset and its commit
     missed: int = 0  #: aimed at what had just ended by itself
-    checkpoints: Counter = field(default_factory=Counter)  #: by kind, how often a query went on, or was refused
+    checkpoints: Counter = field(default_factory=Counter)  #: how often a query went on, or was refused, and why
     batches: int = 0
     replayed: int = 0  #: batches that came again
     skipped: int = 0  #: of these, those that the ledger knew as written
@@ -234,7 +234,7 @@ class World:
                     if self._refusal:
                         continue
                     if self._frozen or self._leaving:  # it began while the other one went on: "start it again"
-                        self.result.checkpoints["standstill refused"] += 1
+                        self.result.checkpoints["refused beside another driver"] += 1
                         one.killed = True
                 if one.process is not None and not one.killed:
                     code = one.process.returncode
