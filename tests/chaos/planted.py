@@ -128,9 +128,8 @@ BUGS: dict[str, Bug] = {
     "an older checkpoint goes on": Bug(
         "store/ownership.py",
         "        if started is not None and (batch.seq",
-        "        if started is None and (batch.seq",
+        "        if started is not None and batch.seq < 0 and (batch.seq",
         "tests/spark/test_consumer.py::test_an_older_checkpoint_is_refused_before_anything_changes",
-        worlds=True,
     ),
     "a batch that nobody started counts": Bug(
         "store/ownership.py",
@@ -263,12 +262,10 @@ BUGS: dict[str, Bug] = {
     ),
 }
 
-#: Bugs that only these kinds of kill meet, or that the others meet too rarely.
+#: Where those that are killed have to be few kinds for the short time between two steps to be met soon.
 AIMED = {
     "visible before the ledger": ["--victim", "sink"],
     "a sink that delivers at least once": ["--victim", "worker"],
-    "an older checkpoint goes on": ["--victim", "copy", "--victim", "lost"],
-    "all processes have one number": ["--victim", "standstill"],
 }
 
 #: What promises less, and has to fail as well.
