@@ -58,7 +58,7 @@ MOMENTS = {
 #: Those at which a process has something to do; the others of Spark's, and the servers, have at all of them.
 BUSY = {"worker": ("planned", "staged"), "sink": ("staged", "decided"), "reader": ("reserved", "planned", "finished")}
 
-#: Those at which a process that stands still has most to do wrong.
+#: Those at which what stands still, a process or a whole driver, has most to do wrong.
 ZOMBIES = {"reader": "reserved", "sink": "staged"}
 
 
@@ -86,7 +86,7 @@ class Killer:
             moments = BUSY.get(victim, tuple(MOMENTS))
             (moment,) = self._rng.choices(moments, [MOMENTS[one][0] for one in moments])
         early, which, late = (self._rng.random() for _ in range(3))
-        if victim == "zombie":
+        if victim in ("zombie", "standstill"):
             moment = ZOMBIES[_one_of(ZOMBIES, which)]
         world, result = self._world, self._result
         strike = world.until(lambda: self._aim(victim, which, late), f"a {victim} to kill", pause=0.1)
