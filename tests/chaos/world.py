@@ -17,7 +17,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -291,9 +291,14 @@ class World:
         return words if REMEDY in words else None
 
     def abandon_checkpoint(self):
-        """Put the checkpoint away, so that the query begins a new one."""
+        """Let the query begin a new checkpoint at a new place: a driver that stands still may write to the old one."""
         self.result.batches += self.last("commits") + 1
-        self.checkpoint.rename(self.folder / f"abandoned-{self.driver.lives}")
+        old, new = self.checkpoint, self.folder / f"checkpoint-{self.driver.lives}" / self.checkpoint.name
+        new.parent.mkdir()
+        for other in old.parent.iterdir():  # those of the other steps of a graph, and what says which they are
+            if other != old:
+                other.rename(new.parent / other.name)
+        self.checkpoint = new
         self._finished, self._moved_at = -1, time.monotonic()
 
     def _silent_since(self, moment):
@@ -314,9 +319,12 @@ class World:
         return last_in(self.checkpoint, log)
 
     def lately(self):
-        """The seconds that the last batch took, from its offset to its commit."""
-        begun, ended = (self.checkpoint / log / str(self.last("commits")) for log in ("offsets", "commits"))
-        return ended.stat().st_mtime - begun.stat().st_mtime
+        """The seconds that the last batch took, from its offset to its commit; 0 if its offset is lost."""
+        last = str(self.last("commits"))
+        with suppress(FileNotFoundError):
+            begun, ended = (self.checkpoint.joinpath(log, last).stat().st_mtime for log in ("offsets", "commits"))
+            return ended - begun
+        return 0.0
 
     @property
     def in_flight(self):
