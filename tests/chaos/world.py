@@ -291,7 +291,7 @@ class World:
         return words if REMEDY in words else None
 
     def abandon_checkpoint(self):
-        """Let the query begin a new checkpoint at a new place: a driver that stands still may write to the old one."""
+        """Let the query begin a checkpoint at a new place: a driver that stands still may write to the old one."""
         self.result.batches += self.last("commits") + 1
         old, new = self.checkpoint, self.folder / f"checkpoint-{self.driver.lives}" / self.checkpoint.name
         new.parent.mkdir()
