@@ -181,6 +181,8 @@ class Killer:
         world = self._world
         if not self._of_spark("jvm") or world.last("commits") < 2:  # a new checkpoint has to come on first
             return None
+        if victim != "standstill" and world.has_former:  # what it writes beside the damage, Spark itself refuses
+            return None
 
         def strike():
             if not world.driver.running:

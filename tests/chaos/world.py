@@ -166,6 +166,7 @@ class World:
         self.programs: list[Program] = []
         self._frozen: list[tuple[list[int], Callable[[], bool], float, Callable[[], None]]] = []
         self._leaving: list[tuple[Any, float]] = []
+        self._beside = False  # whether the driver has run beside what is left of another one
         self._refusal = False  # whether the driver may end since its checkpoint is refused
         self._begun = time.monotonic()
         self.strays: dict[int, str] = {}  #: processes that may outlive the driver which has started them
@@ -233,7 +234,7 @@ class World:
                 if one is self.driver and self._refused():
                     if self._refusal:
                         continue
-                    if self._frozen or self._leaving:  # it began while the other one went on: "start it again"
+                    if self._beside:  # it began while the other one went on: "start it again"
                         self.result.checkpoints["refused beside another driver"] += 1
                         one.killed = True
                 if one.process is not None and not one.killed:
@@ -242,7 +243,8 @@ class World:
                     raise Unmoved("a program ended")
                 one.start()
                 if one is self.driver:
-                    self._started_at = now
+                    self._started_at, self._beside = now, False
+        self._beside = self._beside or self.has_former
         for frozen in self._frozen[:]:
             pids, until, end, then = frozen
             if until() or now > end:
@@ -266,6 +268,11 @@ class World:
         for pid in pids:
             send(pid, signal.SIGSTOP)
         self._frozen.append((pids, until, time.monotonic() + FROZEN, then))
+
+    @property
+    def has_former(self):
+        """Whether there is something left of a former driver: it stands still, or goes on."""
+        return bool(self._frozen or self._leaving)
 
     def part_with(self, process):
         """Let a driver that another one has replaced try to go on for a while, then end it."""
