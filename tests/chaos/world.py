@@ -17,7 +17,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -244,7 +244,7 @@ class World:
                 one.start()
                 if one is self.driver:
                     self._started_at, self._beside = now, False
-        self._beside = self._beside or self.has_former
+        self._beside |= self.has_former
         for frozen in self._frozen[:]:
             pids, until, end, then = frozen
             if until() or now > end:
@@ -298,14 +298,9 @@ class World:
         return words if REMEDY in words else None
 
     def abandon_checkpoint(self):
-        """Let the query begin a checkpoint at a new place: a driver that stands still may write to the old one."""
+        """Put the checkpoint away, so that the query begins a new one."""
         self.result.batches += self.last("commits") + 1
-        old, new = self.checkpoint, self.folder / f"checkpoint-{self.driver.lives}" / self.checkpoint.name
-        new.parent.mkdir()
-        for other in old.parent.iterdir():  # those of the other steps of a graph, and what says which they are
-            if other != old:
-                other.rename(new.parent / other.name)
-        self.checkpoint = new
+        self.checkpoint.rename(self.folder / f"abandoned-{self.driver.lives}")
         self._finished, self._moved_at = -1, time.monotonic()
 
     def _silent_since(self, moment):
@@ -326,12 +321,9 @@ class World:
         return last_in(self.checkpoint, log)
 
     def lately(self):
-        """The seconds that the last batch took, from its offset to its commit; 0 if its offset is lost."""
-        last = str(self.last("commits"))
-        with suppress(FileNotFoundError):
-            begun, ended = (self.checkpoint.joinpath(log, last).stat().st_mtime for log in ("offsets", "commits"))
-            return ended - begun
-        return 0.0
+        """The seconds that the last batch took, from its offset to its commit."""
+        begun, ended = (self.checkpoint / log / str(self.last("commits")) for log in ("offsets", "commits"))
+        return ended.stat().st_mtime - begun.stat().st_mtime
 
     @property
     def in_flight(self):
