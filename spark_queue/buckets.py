@@ -37,8 +37,12 @@ ROWS = pa.schema([MESSAGES.field(name) for name in ("id", "payload", "payload_ki
 _DATED = ROWS.append(MESSAGES.field("mature"))
 
 
-#: Most messages in one bucket: a worker has one open as a whole.
-LARGEST = 100_000
+#: Most messages in one bucket: a worker has one open as a whole. And the digits that their number may have.
+LARGEST, DIGITS = 100_000, 9
+
+
+class DamagedBucket(ValueError):
+    """A bucket that cannot be read; its text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +93,9 @@ def are_buckets(ids: pa.Array) -> pa.Array:
 
 
 def rows_of(id: str) -> int:
-    """How many messages the record with this id holds."""
-    return int(id.rsplit(MARK, 2)[1]) if is_bucket(id) else 1
+    """How many messages the record with this id holds; 1 if it only begins as a bucket's id does."""
+    parts = id.rsplit(MARK, 2) if is_bucket(id) else ()
+    return max(1, int(parts[1])) if len(parts) == 3 and parts[1].isdecimal() and len(parts[1]) <= DIGITS else 1
 
 
 def weigh(ids: pa.Array) -> int:

@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -187,8 +187,8 @@ class Queue:
         """Reserve up to `limit` messages, in order; wait up to `timeout` seconds for the first.
 
         No other consumer gets them until this client commits, rolls back or dead-letters them, or until the lease
-        ends. Returns an empty list if no message came. Messages that have failed `max_tries` times move to the
-        dead-letter queue and are not returned.
+        ends. Returns an empty list if no message came. Messages that have failed `max_tries` times, and records that
+        cannot be read, move to the dead-letter queue and are not returned.
         """
         check_seconds("timeout", timeout)
         end = time.monotonic() + timeout
@@ -198,6 +198,8 @@ class Queue:
             taken = self._take(tag, rows) if rows else []
             if taken:
                 return taken
+            if rows:
+                continue  # all of them are dead letters now
             left = end - time.monotonic()
             if left <= 0 or not self.store.wait(self.name, round(left * 1000), hint=True):
                 return []
@@ -206,7 +208,8 @@ class Queue:
         if self._max_tries is not None:
             rows -= bury_exhausted(self.store, self.name, tag, self._max_tries, self.dead_name, self._history)
         taken: list[Message] = []
-        for batch in self.store.fetch(self.name, f"{tag}/0"):
+        how: dict[str, Any] = {"dead": self.dead_name, "history": self._history, "decoded": True}
+        for batch in self.store.fetch(self.name, f"{tag}/0", **how):
             taken += messages(batch)
             if len(taken) >= rows:  # no need to be told that there are no more
                 break

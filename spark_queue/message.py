@@ -75,6 +75,7 @@ NOTHING = pa.RecordBatch.from_arrays([pa.nulls(0, one.type) for one in MESSAGES]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST = 253_402_300_799_999  #: 9999-12-31T23:59:59.999Z in ms: the last moment a message may mature at.
+EARLIEST = -62_135_596_800_000  #: 0001-01-01 in ms: the first moment that Python knows.
 LONGEST_ID = 200  #: bytes of UTF-8
 PLAIN_ID = re.compile(f"[-_.:/A-Za-z0-9]{{1,{LONGEST_ID}}}")  #: what most of them are
 
@@ -480,11 +481,23 @@ def unpack(packed: bytes) -> pa.RecordBatch:
 
 
 def timestamps(ms: Iterable[int]) -> pa.Array:
-    """Milliseconds since 1970 as a timestamp[us, UTC] column."""
+    """Milliseconds since 1970 as a timestamp[us, UTC] column.
+
+    Raises `ValueError` for a moment that Python does not know.
+    """
     type_ = pa.timestamp("us", tz="UTC")
     if isinstance(ms, Sequence) and len(ms) <= FEW:
+        _check_moments(min(ms, default=0), max(ms, default=0))
         return pa.array([one * 1000 for one in ms], type_)
-    return pc.multiply(pa.array(ms, pa.int64()), 1000).cast(type_)
+    column = pa.array(ms, pa.int64())
+    if len(column):
+        _check_moments(*pc.min_max(column).as_py().values())
+    return pc.multiply(column, 1000).cast(type_)
+
+
+def _check_moments(first: int, last: int) -> None:
+    if first < EARLIEST or last > LATEST:
+        raise ValueError(f"a moment is not from {EARLIEST} to {LATEST} ms: {first if first < EARLIEST else last}")
 
 
 def build(
@@ -594,7 +607,7 @@ def faults(batch: pa.RecordBatch, largest: int) -> dict[int, str]:
         mark(pc.less(tries, 0), "its tries is negative")
     if tries.null_count:
         mark(tries.is_null(), "its tries is NULL")
-    if not wrong and set(kind.unique().to_pylist()) <= {"json"} and _all_json(payload):
+    if not wrong and set(kind.unique().to_pylist()) <= {"json"} and all_json(payload):
         return {}
     for row, (text, form) in enumerate(zip(payload.to_pylist(), kind.to_pylist(), strict=True)):
         if form != "binary" and text is not None and row not in wrong:
@@ -617,7 +630,7 @@ def _simdjson() -> Any:
     return Parser
 
 
-def _all_json(texts: pa.Array) -> bool:
+def all_json(texts: pa.Array) -> bool:
     """Whether each of them surely is JSON: many times as fast as to look for the one that is not.
 
     Where simdjson says so, orjson would; but for a byte order mark, which the former passes over. Of the other way

@@ -90,7 +90,7 @@ def reservations(store: Store, queue: str) -> list[Reservation]:
 
 def held_ids(store: Store, queue: str, tag: str) -> list[str]:
     """The ids of what one tag holds."""
-    return [id for batch in store.fetch(queue, tag) for id in batch.column("id").to_pylist()]
+    return [id for batch in store.look(queue, tag) for id in batch.column("id").to_pylist()]
 
 
 def living(

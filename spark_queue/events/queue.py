@@ -193,7 +193,7 @@ class Events:
         """The events that a tag holds, in order; what is none of them fails."""
         found: list[Event] = []
         wrong: dict[str, str] = {}
-        for batch in self.store.fetch(self.name, tag):
+        for batch in self.store.fetch(self.name, tag, decoded=True):
             found += self._read(batch, wrong)
         if wrong:
             self.log.note("Messages that are no events", [*wrong], transaction=tree, went=FAILED, errors=wrong)

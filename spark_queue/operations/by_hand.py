@@ -296,7 +296,12 @@ def _reserve(
 ) -> list[Message]:
     end = float("inf") if timeout is None else time.monotonic() + timeout
     looked = timeout == 0  # a call that does not wait must not say that it waits
-    while not store.reserve(queue, tag, limit, lease=None if lease is None else round(lease * 1000)):
+    while True:
+        rows = store.reserve(queue, tag, limit, lease=None if lease is None else round(lease * 1000))
+        if rows and (found := list(_held(store, queue, tag))):
+            return found
+        if rows:
+            continue  # none of them can be read
         if not looked:
             expect(store, queue, fail=False)
             looked = True
@@ -304,13 +309,12 @@ def _reserve(
         if left <= 0:
             return []
         store.wait(queue, round(min(left, 60) * 1000))
-    return list(_held(store, queue, tag))
 
 
 def _held(store: Store, queue: str, tag: str) -> Iterator[Message]:
     """What a tag and those below it hold."""
     for one in store.reservations(queue, tag):
-        for batch in store.fetch(queue, one.tag):
+        for batch in store.fetch(queue, one.tag, decoded=True):
             yield from messages(batch)
 
 
@@ -423,7 +427,7 @@ def harvest(url: str, queue: str, older_than: float | None = None) -> list[str]:
 
 
 def _ids(store: Store, queue: str, tag: str) -> list[str]:
-    return [id for batch in store.fetch(queue, tag) for id in batch.column("id").to_pylist()]
+    return [id for batch in store.look(queue, tag) for id in batch.column("id").to_pylist()]
 
 
 def listing(url: str, queue: str, *, held: bool = False) -> list[str]:

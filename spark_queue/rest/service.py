@@ -69,25 +69,26 @@ class Room:
     def take(self, tag: str, most: int, size: int, lease: int | None) -> Taken | None:
         """Reserve up to `most` messages, of about `size` bytes together; return `None` if none is ready.
 
-        Messages that have failed too often go to the dead-letter queue first.
+        Messages that have failed too often, and records that cannot be read, go to the dead-letter queue first.
         """
-        options = self.options
-        rows = sum(self.store.reserve(self.queue, tag, most, lease=lease))
-        if rows and options.max_tries is not None:
-            dead = options.dead(self.queue)
-            rows -= bury_exhausted(self.store, self.queue, tag, options.max_tries, dead, options.history_ms)
-        batches: list[pa.RecordBatch] = []
-        found = weight = 0
-        if rows:
-            for batch in self.store.fetch(self.queue, f"{tag}/0"):
+        options, dead = self.options, self.options.dead(self.queue)
+        while rows := sum(self.store.reserve(self.queue, tag, most, lease=lease)):
+            if options.max_tries is not None:
+                rows -= bury_exhausted(self.store, self.queue, tag, options.max_tries, dead, options.history_ms)
+            batches: list[pa.RecordBatch] = []
+            found = weight = 0
+            how: dict[str, Any] = {"dead": dead, "history": options.history_ms, "decoded": True}
+            for batch in self.store.fetch(self.queue, f"{tag}/0", **how) if rows else ():
                 batches.append(batch)
                 found += batch.num_rows
                 weight += batch.nbytes
                 if found >= rows or weight >= size:  # no need to be told that there are no more
                     break
-        if found < rows:
-            tag = self._let_go(tag, batches, lease)
-        return Taken(tag, batches) if found else None
+            if found < rows:
+                tag = self._let_go(tag, batches, lease)
+            if found:
+                return Taken(tag, batches)
+        return None
 
     def _let_go(self, tag: str, keep: Sequence[pa.RecordBatch], lease: int | None) -> str:
         """Give back messages that were not read, for they would be too much at once; return the tag of the rest."""

@@ -158,7 +158,7 @@ class Consumer:
     def _ids(self, tag: str, first: int) -> list[str]:
         """Return the ids of the messages that a tag holds, from the `first` on."""
         found: list[str] = []
-        for batch in self._store.fetch(self._queue, tag):
+        for batch in self._store.look(self._queue, tag):
             found += batch.column("id").to_pylist()
         return found[first:]
 

@@ -78,7 +78,7 @@ class SnapshotReader(Carried, DataSourceReader):
             return
         with open_store(self.options.url, patience=self.options.retry_timeout / 1000, create=False) as store:
             view: View = "history" if self.options.view == "history" else "messages"
-            for batch in store.peek(self.options.queue, self.where, view=view):
+            for batch in store.peek(self.options.queue, self.where, view=view, decoded=False):
                 yield shape(batch, None)
 
 

@@ -18,7 +18,7 @@ from spark_queue.store import open_store
 from spark_queue.store.base import Store
 from spark_queue.store.bound import Reading, bind
 from spark_queue.store.isolation import note_query
-from spark_queue.store.policy import settled
+from spark_queue.store.policy import note_settled, settled
 from spark_queue.words import plural
 
 
@@ -61,7 +61,19 @@ def fetched(options: QueueOptions, share: Share) -> Iterator[pa.RecordBatch]:
     left = first + (share.rows or 0)
     with open_store(options.url, patience=options.retry_timeout / 1000) as store:
         _tell_query(store, options, share)
-        for batch in store.fetch(queue, share.tag):
+        name = share.tag.partition("/")[0]
+        pages = (
+            store.fetch(
+                queue,
+                share.tag,
+                dead=options.dead(queue),
+                history=options.history_ms,
+                settling=lambda messages: note_settled(store, queue, name, messages),
+            )
+            if share.first is None
+            else store.look(queue, share.tag, fill=True)  # each message has a place, which no other may take
+        )
+        for batch in pages:
             if share.first is None:
                 yield batch
             elif rows + batch.num_rows > first:

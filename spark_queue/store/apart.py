@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_queue.buckets import Buckets, Record, bucket, expanded, is_bucket, rows_of
+from spark_queue.buckets import Buckets, Record, bucket, is_bucket, rows_of
 from spark_queue.message import milliseconds
+from spark_queue.store.damaged import Records, opened, part
 
 if TYPE_CHECKING:
     from spark_queue.store.base import Store
@@ -28,17 +29,20 @@ PARTS = 64
 STEP = 2_000
 
 
-def split(store: Store, queue: str, id: str, most: int) -> None:
+def split(store: Store, queue: str, id: str, most: int) -> bool:
     """Split a bucket that nobody holds into parts of which the first holds at most `most` messages, or few.
 
-    Does nothing where it is not there any more, or fits: others may have taken what was in its way.
+    Does nothing where it is not there any more, or fits: others may have taken what was in its way. Return whether it
+    can be split; not if it is damaged.
     """
-    for record, rows in _buckets(store, queue, None, id):
-        if rows.num_rows <= most:
-            return
+    for record, found in _buckets(store, queue, None, id):
+        rows = found.batch
+        if found.damaged or rows.num_rows <= most:
+            return not found.damaged
         size = max(most, -(-rows.num_rows // PARTS))
         parts = [rows.slice(start, size) for start in range(0, rows.num_rows, size)]
         _replace(store, queue, None, [record], parts)
+    return True
 
 
 def apart(
@@ -95,10 +99,13 @@ def compact(store: Store, queue: str, how: Buckets) -> int:
     store.check_buckets()
     fewer = 0
     for page in store._paged(lambda after: store._spare(queue, after, STEP)):
-        ids, moments = page.column("id").to_pylist(), milliseconds(page.column("mature")).to_pylist()
-        for start, stop in _runs(page, how):
-            together = pa.Table.from_batches(expanded(page.slice(start, stop - start))).combine_chunks()
-            (rows,) = together.to_batches()
+        batch = page.batch
+        ids, moments = batch.column("id").to_pylist(), milliseconds(batch.column("mature")).to_pylist()
+        for start, stop in _runs(batch, how):
+            found = list(opened(part(page, start, stop)))
+            if any(one.damaged for one in found):
+                continue  # nobody can say what is in there
+            (rows,) = pa.Table.from_batches([one.batch for one in found]).combine_chunks().to_batches()
             records = [Record(*one) for one in zip(ids[start:stop], moments[start:stop], strict=True)]
             if _replace(store, queue, None, records, [rows], how) is not None:
                 fewer += len(records) - 1
@@ -122,21 +129,20 @@ def _runs(page: pa.RecordBatch, how: Buckets) -> Iterator[tuple[int, int]]:
 
 def _all_buckets(store: Store, queue: str, tag: str | None) -> Iterator[tuple[str | None, Record, pa.RecordBatch]]:
     for holder in [None] if tag is None else [one.tag for one in store.reservations(queue, tag)]:
-        for record, rows in _buckets(store, queue, holder):
-            yield holder, record, rows
+        for record, found in _buckets(store, queue, holder):
+            if not found.damaged:
+                yield holder, record, found.batch
 
 
-def _buckets(
-    store: Store, queue: str, tag: str | None, id: str | None = None
-) -> Iterator[tuple[Record, pa.RecordBatch]]:
+def _buckets(store: Store, queue: str, tag: str | None, id: str | None = None) -> Iterator[tuple[Record, Records]]:
     """The buckets that one tag holds, or all of the queue, or this one; each with its messages."""
     pages = store._buckets(queue, id) if tag is None else store._records(queue, tag)
     for page in pages:
-        moments = milliseconds(page.column("mature")).to_pylist()
-        for row, one in enumerate(page.column("id").to_pylist()):
+        moments = milliseconds(page.batch.column("mature")).to_pylist()
+        for row, one in enumerate(page.batch.column("id").to_pylist()):
             if is_bucket(one):
-                (rows,) = expanded(page.slice(row, 1))
-                yield Record(one, moments[row]), rows
+                (found,) = opened(part(page, row, row + 1))
+                yield Record(one, moments[row]), found
 
 
 def _replace(

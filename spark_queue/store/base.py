@@ -38,8 +38,8 @@ from typing import Any, ClassVar, Self, TypeVar
 import pyarrow as pa
 import tenacity
 
-from spark_queue.buckets import Buckets, Layout, Record, expanded, packed
-from spark_queue.errors import AccessDenied, MessageError, OptionError, PoolExhausted, StoreUnavailable
+from spark_queue.buckets import Buckets, Layout, Record, packed, rows_of
+from spark_queue.errors import AccessDenied, MessageError, OptionError, PoolExhausted, StoreError, StoreUnavailable
 from spark_queue.masking import mask
 from spark_queue.message import (
     HISTORY,
@@ -52,8 +52,11 @@ from spark_queue.message import (
     first_due,
     new_ids,
 )
+from spark_queue.queue_names import dead_letter_queue
 from spark_queue.store.apart import apart, split
+from spark_queue.store.burial import bury
 from spark_queue.store.counters import Counters, Counts, Statistics
+from spark_queue.store.damaged import Records, checked, opened
 from spark_queue.store.facts import (
     Claim,
     Condition,
@@ -61,6 +64,7 @@ from spark_queue.store.facts import (
     Finding,
     Lacking,
     Note,
+    RawNote,
     Reservation,
     Sizes,
     Staged,
@@ -327,7 +331,8 @@ class Store(ABC):
                 self._counters.add(queue, reserve=claim.rows)
             if claim.rows or claim.large is None or content:
                 return claim.rows
-            split(self, queue, claim.large, limit)
+            if not split(self, queue, claim.large, limit):  # a damaged one is taken as a whole
+                limit = enough = max(limit, rows_of(claim.large))
 
     @abstractmethod
     def _claim(self, queue: str, tag: str, limit: int, enough: int, lease: int | None, before: int) -> Claim:
@@ -340,30 +345,65 @@ class Store(ABC):
     def _ready(self, queue: str, limit: int, before: int) -> int:
         """The number of messages that could be claimed now, counted up to `limit`."""
 
-    def fetch(self, queue: str, tag: str, rows: int = PAGE_ROWS) -> Iterator[pa.RecordBatch]:
+    def fetch(
+        self,
+        queue: str,
+        tag: str,
+        rows: int = PAGE_ROWS,
+        *,
+        dead: str = "",
+        history: int = 0,
+        decoded: bool = False,
+        settling: Callable[[int], None] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
         """What one tag (not those below it) holds, in order, as MESSAGES batches of at most `rows` rows.
 
-        Repeatable: it changes nothing, and gives the same rows until the tag is committed, rolled back or lost.
-        `mature` is when the message was due, not when the lease ends.
+        Repeatable: it gives the same rows until the tag is committed, rolled back or lost. `mature` is when the
+        message was due, not when the lease ends. A record that cannot be read is not among the rows: it becomes a
+        message of the dead-letter queue `dead` (`<queue>.dead` by default), see `burial.py` for the rest. `decoded`:
+        so does a message whose payload is no JSON, though its kind says so.
         """
-        for page in self._records(queue, tag, rows):
-            for batch in expanded(page):
-                yield from (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
+        for found in self._opened(queue, tag, rows, decoded=decoded):
+            batch = found.batch
+            if found.damaged:
+                grave = dead or dead_letter_queue(queue)
+                batch = bury(self, queue, tag, found, grave, history=history, settling=settling)
+            yield from (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
 
-    def _records(self, queue: str, tag: str, rows: int = PAGE_ROWS) -> Iterator[pa.RecordBatch]:
+    def look(self, queue: str, tag: str, rows: int = PAGE_ROWS, *, fill: bool = False) -> Iterator[pa.RecordBatch]:
+        """The same, changing nothing: a record that cannot be read is a row with the reason in header `x-error`.
+
+        `fill`: a bucket is then as many rows as it has messages.
+        """
+        for found in self._opened(queue, tag, rows, fill=fill):
+            yield from (found.batch.slice(start, rows) for start in range(0, found.batch.num_rows, rows))
+
+    def _opened(
+        self, queue: str, tag: str, rows: int, *, decoded: bool = False, fill: bool = False
+    ) -> Iterator[Records]:
+        """What one tag holds, as messages and damaged records."""
+        for page in self._records(queue, tag, rows):
+            yield from (checked(found, decoded=decoded) for found in opened(page, fill=fill))
+
+    def _records(self, queue: str, tag: str, rows: int = PAGE_ROWS) -> Iterator[Records]:
         """The same, of records."""
         return self._paged(lambda after: self._page(queue, tag, after, rows))
 
-    def _paged(self, read: Callable[[Record | None], pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _paged(self, read: Callable[[Any], Records]) -> Iterator[Records]:
         """Page after page of records, each read as what comes after the last record of the one before."""
-        after: Record | None = None
-        while (page := self._attempt(read, after)).num_rows:
+        after: Any = None
+        while (page := self._attempt(read, after)).batch.num_rows:
             yield page
-            after = Record.last(page)
+            if page.after == after:  # its key is one that the database changes on the way
+                raise StoreError(f"{mask(self.url)}: no record can be read after {after!r}: remove that one")
+            after = page.after
 
     @abstractmethod
-    def _page(self, queue: str, tag: str, after: Record | None, rows: int) -> pa.RecordBatch:
-        """Up to `rows` held records that come after that one; ends early at PAGE_BYTES; empty at the end."""
+    def _page(self, queue: str, tag: str, after: Any, rows: int) -> Records:
+        """Up to `rows` held records that come after that place; ends early at PAGE_BYTES; empty at the end.
+
+        `after` is that of the page before, `None` at first.
+        """
 
     def renew(self, queue: str, tag: str, lease: int | None) -> int:
         """Let what the tag still holds be held for `lease` ms from now; give the number of messages."""
@@ -450,8 +490,8 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def _spare(self, queue: str, after: Record | None, rows: int) -> pa.RecordBatch:
-        """Up to `rows` records in order that may be reserved now and come after that one, as a MESSAGES batch."""
+    def _spare(self, queue: str, after: Any, rows: int) -> Records:
+        """Up to `rows` records in order that may be reserved now and come after that place: see `_page`."""
 
     def reservations(self, queue: str, tag: str = "") -> list[Reservation]:
         """What the tag and those below it hold, by tag; all reservations of the queue where it is empty."""
@@ -609,11 +649,12 @@ class Store(ABC):
     # --- notes --------------------------------------------------------------------------------------------------
 
     def note(self, key: str) -> Note | None:
-        """The note of this key, if there is one."""
-        return self._attempt(self._note, key)
+        """The note of this key, if there is one. Raises `StoreError` for one that cannot be read."""
+        found = self._attempt(self._note, key)
+        return None if found is None else found.read(key)
 
     @abstractmethod
-    def _note(self, key: str) -> Note | None: ...
+    def _note(self, key: str) -> RawNote | None: ...
 
     def set_note(self, key: str, value: dict[str, Any] | None, version: int) -> bool:
         """Write the note if it still has this version (0: there is none yet), and give whether that was so.
@@ -639,10 +680,14 @@ class Store(ABC):
 
     def notes(self, prefix: str) -> dict[str, Note]:
         """The notes whose keys begin so, by key. It may look at every key of the database: for tools only."""
-        return dict(sorted(self._attempt(self._notes, prefix).items()))
+        return {key: note.read(key) for key, note in sorted(self._attempt(self._notes, prefix).items())}
+
+    def damaged_notes(self) -> dict[str, RawNote]:
+        """The notes that cannot be read, by key. It looks at all of them: for tools only."""
+        return {key: note for key, note in sorted(self._attempt(self._notes, "").items()) if note.fault()}
 
     @abstractmethod
-    def _notes(self, prefix: str) -> dict[str, Note]: ...
+    def _notes(self, prefix: str) -> dict[str, RawNote]: ...
 
     # --- looking ------------------------------------------------------------------------------------------------
 
@@ -723,48 +768,53 @@ class Store(ABC):
         limit: int | None = None,
         view: View = "messages",
         rows: int = PAGE_ROWS,
+        decoded: bool = True,
     ) -> Iterator[pa.RecordBatch]:
         """All messages of the queue that meet every condition, reserved ones included, changing nothing.
 
         Batches of MESSAGES, or of HISTORY in that view. With a `limit` they are the first in order; without, they
         come in no particular order. No message is given twice, but a store may keep one for each time that an id was
-        processed (SQLite), or the last of them. `mature` of a reserved message is when it was due.
+        processed (SQLite), or the last of them. `mature` of a reserved message is when it was due. A record that
+        cannot be read is a row with the reason in header `x-error`; with `decoded` also a payload that is no JSON,
+        though its kind says so.
         """
         schema = MESSAGES if view == "messages" else HISTORY
         if odd := [one.column for one in where if one.column in TOLD.names and view != "history"]:
             raise OptionError(f"only the history has a column {odd[0]!r}: set view=history", option="view")
         buckets = 0
 
-        def opened(limit: int | None) -> Iterator[pa.RecordBatch]:
+        def looked(limit: int | None) -> Iterator[pa.RecordBatch]:
             nonlocal buckets
             for page in self._peek(queue, where, limit, view, rows):
-                page = page.cast(schema) if page.schema != schema else page
-                for batch in expanded(page):
-                    if batch is page:
-                        yield page
+                if page.batch.schema != schema:
+                    page = page._replace(batch=page.batch.cast(schema))
+                for found in opened(page):
+                    batch = checked(found, decoded=decoded).batch
+                    if found is page:
+                        yield batch
                     else:
                         buckets += 1
                         fitting = meeting(batch, where)
                         yield from (fitting.slice(start, rows) for start in range(0, fitting.num_rows, rows))
 
         if limit is None:
-            yield from opened(None)
+            yield from looked(None)
             return
-        found = pa.Table.from_batches(opened(limit), schema)
+        found = pa.Table.from_batches(looked(limit), schema)
         if buckets and where and found.num_rows < limit:  # perhaps there was nothing in them
-            found = pa.Table.from_batches(opened(None), schema)
+            found = pa.Table.from_batches(looked(None), schema)
         first = found.sort_by([("mature", "ascending"), ("id", "ascending")]) if buckets else found
         yield from first.slice(0, limit).combine_chunks().to_batches(max_chunksize=rows)
 
     @abstractmethod
     def _peek(
         self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator[Records]:
         """Records. All buckets meet a condition on `id` or `mature`, which are those of their messages."""
 
     @abstractmethod
-    def _buckets(self, queue: str, id: str | None) -> Iterator[pa.RecordBatch]:
-        """The buckets of the queue, the held ones too, or just this one, in order, as MESSAGES batches."""
+    def _buckets(self, queue: str, id: str | None) -> Iterator[Records]:
+        """The buckets of the queue, the held ones too, or just this one, in order."""
 
     def queues(self) -> list[str]:
         """Return the names of the queues, sorted.
@@ -816,6 +866,13 @@ class Store(ABC):
         """How the database is set up, as far as it matters to queues. Changes nothing; may look at all queues."""
         return self._attempt(self._examine)
 
+    def never_due(self, queue: str) -> int:
+        """How many records of the queue nobody ever takes, since their `mature` is no moment."""
+        return self._attempt(self._never_due, queue)
+
+    def _never_due(self, queue: str) -> int:
+        return 0
+
     @abstractmethod
     def _examine(self) -> list[Finding]: ...
 
@@ -848,7 +905,7 @@ class Store(ABC):
         more.
         """
         self._attempt(self._drop, queue)
-        for key, note in self.notes(about(queue)).items():
+        for key, note in self._attempt(self._notes, about(queue)).items():  # those that cannot be read among them
             self.set_note(key, None, note.version)
         self._counters.forget(queue)
         self._pauses.forget(queue)

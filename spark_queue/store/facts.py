@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_queue.buckets import are_buckets
-from spark_queue.errors import OptionError
+from spark_queue.errors import OptionError, StoreError
 from spark_queue.message import milliseconds
 
 View = Literal["messages", "history"]
@@ -96,6 +98,33 @@ class Note:
     value: dict[str, Any]
     version: int
     written: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RawNote:
+    """A note as its database has it: what should be JSON text."""
+
+    value: Any
+    version: int
+    written: int | None = None
+
+    def read(self, key: str) -> Note:
+        """The note. Raises `StoreError` if it is damaged."""
+        if reason := self.fault():
+            raise StoreError(
+                f"the note {key!r} is damaged ({reason}): restore it from a backup, or remove it with spark-queue "
+                f"doctor URL --remove-note {shlex.quote(key)}",
+                key=key,
+            )
+        return Note(orjson.loads(self.value), self.version, self.written)
+
+    def fault(self) -> str:
+        """Why it cannot be read; an empty text if it can."""
+        try:
+            value = orjson.loads(self.value)
+        except ValueError as error:
+            return f"it is not JSON: {error}"
+        return "" if isinstance(value, dict) else "it is not a JSON object"
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ class Isolation:
         ids: list[str] = []
         tries: list[int] = []
         for one in self._store.reservations(self._queue, tag):
-            for batch in self._store.fetch(self._queue, one.tag):
+            for batch in self._store.look(self._queue, one.tag):
                 ids += batch.column("id").to_pylist()
                 tries += batch.column("tries").to_pylist()
         return ids, tries

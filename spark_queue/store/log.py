@@ -267,10 +267,11 @@ class Log:
     def fetch(self, piece: Piece, rows: int | None = None) -> Iterator[pa.RecordBatch]:
         """The messages of a piece, in order, as MESSAGES batches; of `rows` rows at most, where given.
 
+        One that cannot be read is a row with the reason in header `x-error`, so that the others keep their positions.
         Repeatable. Raises `CheckpointError` where some are gone, unless the log is `lossy`.
         """
         skip, left = piece.start.row, piece.rows
-        pages = self._store.fetch(self._queue, piece.tag, *([] if rows is None else [rows]))
+        pages = self._store.look(self._queue, piece.tag, *([] if rows is None else [rows]), fill=True)
         for batch in pages:
             some = batch.slice(skip, left)
             skip = max(0, skip - batch.num_rows)
@@ -509,7 +510,7 @@ class Log:
         moments = [
             moment
             for page in self._store._records(self._queue, f"{LOG}/{tag}")
-            for moment in milliseconds(page.column("mature")).to_pylist()
+            for moment in milliseconds(page.batch.column("mature")).to_pylist()
         ]
         return (moments[0], moments[-1]) if moments else None
 

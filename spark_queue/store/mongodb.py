@@ -24,7 +24,6 @@ and moves to its target waiting, and so waits whoever drops one of these queues.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
@@ -37,7 +36,8 @@ from typing import Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl, unquote_plus
 
 import pyarrow as pa
-from bson import DatetimeMS, ObjectId
+from bson import DatetimeMS
+from bson.regex import Regex
 from pymongo import IndexModel, MongoClient, ReadPreference, UpdateOne, WriteConcern
 from pymongo.client_session import ClientSession
 from pymongo.collection import Collection
@@ -64,9 +64,11 @@ from spark_queue.masking import harmless_cause, is_harmless, mask, named, scrub
 from spark_queue.store.base import PAGE_ROWS, refused
 from spark_queue.store.bson_json import CODEC
 from spark_queue.store.counters import Counts, Statistics
-from spark_queue.store.facts import Claim, Condition, Death, Finding, Note, Reservation, Sizes, Staged, View, Which
+from spark_queue.store.damaged import END, Records
+from spark_queue.store.facts import Claim, Condition, Death, Finding, RawNote, Reservation, Sizes, Staged, View, Which
 from spark_queue.store.listener import Subscription
 from spark_queue.store.mongodb_documents import (
+    BUCKET_IDS,
     BUCKETS,
     BY_ID,
     DUE,
@@ -82,35 +84,38 @@ from spark_queue.store.mongodb_documents import (
     OURS,
     READY,
     RESERVED,
+    SOUND,
     THEIRS,
     WAITING_ORDER,
     Document,
     Filter,
     Page,
+    Place,
     State,
     after_record,
-    as_batch,
-    beyond,
+    as_records,
     claiming,
+    count_of,
+    counted,
     due_by,
     due_of,
     dying,
     held_by,
     history_of,
     id_condition,
-    in_order,
     insert,
     insert_new,
-    key_of,
     lease_end,
     loose,
     moment_of,
+    more_tries,
     moved_to,
     pages,
     remembering,
     to_documents,
     weight,
 )
+from spark_queue.store.mongodb_keys import greater, id_of, in_order, key_of
 from spark_queue.store.mongodb_signals import MongoSubscription
 from spark_queue.store.mongodb_stages import INTERRUPTED, OWN, STAGED, Stages
 from spark_queue.store.signals import SignallingStore
@@ -201,18 +206,18 @@ class MongoStore(SignallingStore):
     _content: ClassVar[str] = "payload"
     _named: ClassVar[Document] = {"_id": 1}
     _held_fields: ClassVar[Document] = HELD_FIELDS
-    _bucket_ids: ClassVar[Filter] = {"$type": "string"}
+    _bucket_ids: ClassVar[Filter | Regex[str]] = BUCKET_IDS
     _key_of = staticmethod(key_of)
     _weigh = staticmethod(weight)
     _pages = staticmethod(pages)
-    _read = staticmethod(as_batch)
+    _read = staticmethod(as_records)
     _moved = staticmethod(moved_to)
     _made = staticmethod(to_documents)
 
     @staticmethod
     def _id_of(document: Document) -> str:
         """The id of a record, from what is `_named`."""
-        return str(document["_id"])
+        return id_of(document["_id"])
 
     @classmethod
     def resolve(cls, url: str) -> str:
@@ -541,7 +546,7 @@ class MongoStore(SignallingStore):
 
     def _more(self, queue: Collection[Document], which: Filter) -> int:
         """How many messages more than records there are, of those that meet the filter."""
-        return sum(one[self._rows] - 1 for one in self._wide(queue, which))
+        return sum(count_of(one[self._rows]) - 1 for one in self._wide(queue, which))
 
     def _wide(self, queue: Collection[Document], which: Filter) -> list[Document]:
         """`_id` of the buckets that meet the filter, and how many messages they hold."""
@@ -573,14 +578,24 @@ class MongoStore(SignallingStore):
         ready = found.count_documents(due, limit=limit, **self._by(found, READY))
         return min(limit, ready + self._more(found, due)) if ready < limit else limit
 
-    def _spare(self, queue: str, after: Record | None, rows: int) -> pa.RecordBatch:
+    def _spare(self, queue: str, after: Place | None, rows: int) -> Records:
         found, now = self._queue(queue), self._now()
         which: Document = {"$and": [FREE.which, {"mature": {"$lte": DatetimeMS(now)}}]}
         if after is not None:
-            which["$and"].append(after_record("mature", after.mature, self._key_of(after.id)))
+            which["$and"].append(after_record("mature", after))
         some = found.find(which, limit=rows, batch_size=rows, **self._by(found, READY)).sort(WAITING_ORDER)
         with some as documents:
-            return next((self._read(queue, page) for page in self._pages(documents, rows)), message.NOTHING)
+            page = next(self._pages(documents, rows), None)
+        return self._records_of(queue, page, "mature")
+
+    def _records_of(
+        self, queue: str, page: Page | None, field: str, whole: Callable[[Document], Document] | None = None
+    ) -> Records:
+        """A page that was read in the order of a field and `_id`."""
+        if page is None:
+            return END
+        last = page.documents[-1]
+        return self._read(queue, page, whole)._replace(after=Place(last.get(field), last["_id"]))
 
     def _recast(self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch) -> bool:
         now, transactions = self._hello()
@@ -604,15 +619,17 @@ class MongoStore(SignallingStore):
             insert_new(self._collection(queue), [one["_id"] for one in documents], documents, session)
             return True
 
-    def _page(self, queue: str, tag: str, after: Record | None, rows: int) -> pa.RecordBatch:
+    def _page(self, queue: str, tag: str, after: Place | None, rows: int) -> Records:
         found = self._queue(queue)
         which: Document = {**FENCED, "_tag": tag}
         if after is not None:
-            which |= after_record("_mature", after.mature, self._key_of(after.id))
+            which |= after_record("_mature", after)
         some = found.find(which, self._held_fields, limit=rows, batch_size=rows, **self._by(found, HELD))
         with some.sort(HELD_ORDER) as documents:
-            found_pages = (self._read(queue, page, held=True) for page in self._pages(documents, rows))
-            return next(found_pages, message.NOTHING)
+            page = next(self._pages(documents, rows), None)
+        return self._records_of(
+            queue, page, "_mature", lambda one: found.find_one({"_id": {"$eq": one["_id"]}}, **BY_ID) or one
+        )
 
     def _renew(self, queue: str, tag: str, lease: int | None) -> int:
         found = self._queue(queue)
@@ -626,7 +643,8 @@ class MongoStore(SignallingStore):
         if not history:
             return self._counted(found, ids, held, lambda which, by: found.delete_many(which, **by).deleted_count)
         fields, forgotten = remembering(self._now(), history, tag, outcome)
-        keep = {"$set": fields, "$unset": dict.fromkeys(forgotten, ""), "$inc": {"tries": -1}}
+        literal = {name: {"$literal": one} for name, one in fields.items()}
+        keep: list[Document] = [{"$set": literal | {"tries": more_tries(-1)}}, {"$unset": forgotten}]
         return self._counted(found, ids, held, lambda which, by: found.update_many(which, keep, **by).modified_count)
 
     def _rollback(
@@ -636,7 +654,7 @@ class MongoStore(SignallingStore):
         which = held_by(tag) if endless else {"$and": [held_by(tag), {"mature": {"$lt": NEVER}}]}
         held = self._among(found, OURS._replace(which=which), ids)
         due = DUE if delay is None else moment_of(self._now() + delay)
-        tries = "$tries" if failed else {"$subtract": ["$tries", 1]}  # the claim has counted one
+        tries = "$tries" if failed else more_tries(-1)  # the claim has counted one
         give: list[Document] = [{"$set": {"mature": due, "tries": tries}}, {"$unset": list(FORGET)}]
         return self._counted(found, ids, held, lambda which, by: found.update_many(which, give, **by).modified_count)
 
@@ -667,7 +685,7 @@ class MongoStore(SignallingStore):
             if looking and (buckets := self._wide(queue, which)):
                 names = [one["_id"] for one in buckets]
                 acted = act({"$and": [which, {"_id": {"$in": names}}]}, BY_ID)
-                done += sum(one[self._rows] for one in buckets) if acted == len(names) else acted
+                done += sum(count_of(one[self._rows]) for one in buckets) if acted == len(names) else acted
             done += act(which, by)
         return done
 
@@ -688,11 +706,10 @@ class MongoStore(SignallingStore):
     def _reservations(self, queue: str, tag: str) -> list[Reservation]:
         found = self._queue(queue)
         which = held_by(tag) if tag else {**FENCED, "_tag": {"$type": "string"}}
-        rows = {"$sum": {"$ifNull": [f"${self._rows}", 1]}}
-        group = {"_id": "$_tag", "rows": rows, "until": {"$max": "$mature"}}
+        group = {"_id": "$_tag", "rows": {"$sum": counted(self._rows)}, "until": {"$max": "$mature"}}
         steps = [{"$match": which}, {"$group": group}, {"$sort": {"_id": 1}}]
         return [
-            Reservation(one["_id"], one["rows"], None if one["until"] >= NEVER else int(one["until"]))
+            Reservation(one["_id"], int(one["rows"]), None if one["until"] >= NEVER else int(one["until"]))
             for one in found.aggregate(steps, **self._by(found, HELD))
         ]
 
@@ -703,9 +720,9 @@ class MongoStore(SignallingStore):
             return 0
         found, target = self._queue(queue), self._collection(to, make=True)  # a transaction makes no index
         now, transactions = self._hello()
-        state, moving = self._moving(found, which, now)
+        state, moving = self._moving(found, which, now, dies=death is not None)
 
-        def transfer(part: list[ObjectId | str]) -> tuple[int, list[ObjectId | str]]:
+        def transfer(part: list[Any]) -> tuple[int, list[Any]]:
             """Give the number moved, and what is left."""
             with self._together(transactions) as session:
                 where = {**state.which, "_id": {"$in": part}}
@@ -738,16 +755,17 @@ class MongoStore(SignallingStore):
     def _burying(queue: str, tag: str | None, ahead: int, death: Death, now: int) -> list[Document]:
         """The update that makes history of what dies."""
         fields, forgotten = remembering(now, death.history, tag, "dead")
-        tries = {"$add": [{"$ifNull": ["$tries", 0]}, death.failed - ahead]}
-        told = {"tries": tries, "hdrs": dying(queue, ahead, death, now), "_mature": DUE}
+        told = {"tries": more_tries(death.failed - ahead), "hdrs": dying(queue, ahead, death, now), "_mature": DUE}
         return [{"$set": told | {name: {"$literal": one} for name, one in fields.items()}}, {"$unset": forgotten}]
 
-    def _moving(self, found: Collection[Document], which: Which, now: int) -> tuple[State, list[ObjectId | str]]:
+    def _moving(self, found: Collection[Document], which: Which, now: int, *, dies: bool) -> tuple[State, list[Any]]:
         """The `_id` of what moves, in order where there is a limit, and the state that all of it is in."""
         state = loose(now) if which.tag is None else OURS._replace(which=held_by(which.tag))
+        if dies:  # what cannot be read stays: it is found when it is read, and dies of that
+            state = state._replace(which={"$and": [state.which, SOUND]})
         if which.min_tries:
             state = state._replace(which={**state.which, "tries": {"$gte": which.min_tries + state.ahead}})
-        moving: list[ObjectId | str] = []
+        moving: list[Any] = []
         together = CHUNK if which.limit is None or not which.ids else len(which.ids)
         for where, by in self._among(found, state, which.ids, together):
             some = found.find(where, self._named, **by)
@@ -815,7 +833,7 @@ class MongoStore(SignallingStore):
 
     # --- notes --------------------------------------------------------------------------------------------------
 
-    def _note(self, key: str) -> Note | None:
+    def _note(self, key: str) -> RawNote | None:
         found = self._settled_notes().find_one({"_id": key})
         return None if found is None else _as_note(found)
 
@@ -831,7 +849,7 @@ class MongoStore(SignallingStore):
             return False
         return bool(done.modified_count or done.upserted_id)
 
-    def _notes(self, prefix: str) -> dict[str, Note]:
+    def _notes(self, prefix: str) -> dict[str, RawNote]:
         which = {"_id": {"$gte": prefix, "$lt": f"{prefix}\U0010ffff"}}
         return {one["_id"]: _as_note(one) for one in self._settled_notes().find(which)}
 
@@ -839,6 +857,11 @@ class MongoStore(SignallingStore):
         return self._database().get_collection(self._own + NOTES, read_concern=SETTLED)
 
     # --- looking ------------------------------------------------------------------------------------------------
+
+    def _never_due(self, queue: str) -> int:
+        found = self._queue(queue)
+        which = {"processed": None, "mature": {"$not": {"$type": "date"}}}
+        return found.count_documents(which, **self._by(found, READY))
 
     def _sizes(self, queue: str) -> Sizes:
         found = self._queue(queue)
@@ -876,17 +899,17 @@ class MongoStore(SignallingStore):
 
     def _peek(
         self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator[Records]:
         states = (FREE, OURS, THEIRS) if view == "messages" else (history_of(self.now()),)
         ids = [id_condition(one) for one in where if one.column == "id"]  # the same in every state
         if limit is not None:
-            first: dict[ObjectId, Document] = {}
+            first: dict[str, Document] = {}
             for state in states if limit else ():
                 by = BY_ID if ids else {}
                 which = {"$and": [state.where(where), *ids]}
                 for one in self._attempt(self._first_of, queue, state, which, by, limit):
-                    first.setdefault(one["_id"], one)  # it may have changed its state meanwhile
-            ordered = sorted(first.values(), key=lambda one: (due_of(one), in_order(one["_id"])))
+                    first.setdefault(id_of(one["_id"]), one)  # it may have changed its state meanwhile
+            ordered = sorted(first.values(), key=lambda one: (in_order(due_of(one)), in_order(one["_id"])))
             yield from (self._read(queue, page) for page in self._pages(ordered[:limit], rows))
             return
         # In the order of what never changes: nothing is met twice. By pages: the caller may take all the time.
@@ -894,7 +917,7 @@ class MongoStore(SignallingStore):
         after: list[Filter] = []
         while page := self._attempt(self._some_of, queue, {"$and": all_states + after}, rows):
             yield self._read(queue, page)
-            after = [beyond(page.documents[-1]["_id"])]
+            after = [{"$or": greater("_id", page.documents[-1]["_id"])}]
 
     def _first_of(self, queue: str, state: State, which: Filter, by: dict[str, Any], limit: int) -> list[Document]:
         """The first `limit` messages in a state, in order."""
@@ -906,12 +929,12 @@ class MongoStore(SignallingStore):
         with self._queue(queue).find(which, limit=rows, batch_size=rows, **BY_ID).sort("_id", 1) as documents:
             return next(self._pages(documents, rows), None)
 
-    def _buckets(self, queue: str, id: str | None) -> Iterator[pa.RecordBatch]:
+    def _buckets(self, queue: str, id: str | None) -> Iterator[Records]:
         which: Document = {"_id": self._bucket_ids if id is None else self._key_of(id), "processed": None}
         after: list[Filter] = []
         while page := self._attempt(self._some_of, queue, {"$and": [which, *after]}, PAGE_ROWS):
             yield self._read(queue, page)
-            after = [{"_id": {"$gt": page.documents[-1]["_id"]}}]
+            after = [{"$or": greater("_id", page.documents[-1]["_id"])}]
 
     def _queues(self) -> list[str]:
         names = self._database().list_collection_names(filter={"type": "collection"})
@@ -934,9 +957,10 @@ class MongoStore(SignallingStore):
         self._indexed.pop(queue, None)
 
 
-def _as_note(document: Document) -> Note:
+def _as_note(document: Document) -> RawNote:
     written = document.get("written")
-    return Note(json.loads(document["value"]), document["version"], None if written is None else int(written))
+    value, version = document.get("value"), document.get("version")
+    return RawNote(value, version, int(written) if isinstance(written, DatetimeMS) else None)  # type: ignore[arg-type]
 
 
 def parts_of(items: list[T], size: int) -> Iterator[list[T]]:

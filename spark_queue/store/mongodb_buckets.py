@@ -29,6 +29,7 @@ from spark_queue.buckets import ROWS, Buckets, Layout, is_bucket, sealed, unseal
 from spark_queue.message import MARK, OBJECT_ID
 from spark_queue.store.base import PAGE_BYTES
 from spark_queue.store.bson_json import all_from_bson, check_document, difficult, header_text, to_bson
+from spark_queue.store.damaged import UNREADABLE, Records, check, quoted
 from spark_queue.store.facts import Condition, Death, View
 from spark_queue.store.mongodb import MongoStore
 from spark_queue.store.mongodb_documents import (
@@ -37,9 +38,11 @@ from spark_queue.store.mongodb_documents import (
     Document,
     Filter,
     Page,
+    count_of,
     moment_of,
     moved_to,
 )
+from spark_queue.store.mongodb_keys import id_of, key_of
 
 #: How the id of a record ends that was read, where `ObjectId` stands instead of the first message's id.
 READ = f"{MARK}id"
@@ -62,10 +65,10 @@ class BucketStore(MongoStore):
     _bucket_ids: ClassVar[Filter] = {"$exists": True}
 
     @staticmethod
-    def _key_of(id: str) -> ObjectId:
+    def _key_of(id: str) -> Any:
         """The `_id` of a record; no record has that of a message."""
         if id.endswith(READ):
-            return ObjectId(id[1:25])
+            return key_of(id[1:].rsplit(MARK, 2)[0])
         digest = sha256(id.encode()).hexdigest()
         first = id[1:25] if is_bucket(id) else id
         if not OBJECT_ID.fullmatch(first):
@@ -76,11 +79,11 @@ class BucketStore(MongoStore):
 
     @staticmethod
     def _id_of(document: Document) -> str:
-        return f"{MARK}{document['_id']}{MARK}{document.get('n', 0)}{READ}"
+        return f"{MARK}{id_of(document['_id'])}{MARK}{count_of(document.get('n', 0))}{READ}"
 
     @staticmethod
     def _weigh(keys: Iterable[ObjectId | str], documents: Iterable[Document | RawBSONDocument] = ()) -> int:
-        return sum(int(one["n"]) for one in documents)
+        return sum(count_of(one.get("n", 0)) for one in documents)
 
     @staticmethod
     def _made(batch: pa.RecordBatch, now: int) -> tuple[list[Document], dict[int, str]]:
@@ -109,17 +112,21 @@ class BucketStore(MongoStore):
     @staticmethod
     def _pages(documents: Iterable[Document], most: int) -> Iterator[Page]:
         """Pages end by bytes, which a bucket of keuss does not tell: so each is a page of its own size at least."""
-        page = Page([], [], [])
+        page = Page.empty()
         size = 0
         for document in documents:
-            packed = sealed(_rows_of(document))
+            try:
+                packed = sealed(_rows_of(document))
+            except UNREADABLE as error:
+                page.damaged[len(page.documents)] = f"the bucket is damaged: {error}"
+                packed = b""
             page.documents.append(document | {"_sid": BucketStore._id_of(document)})
             page.payloads.append(packed)
             page.kinds.append("binary")
             size += len(packed)
             if len(page.documents) >= most or size >= PAGE_BYTES:
                 yield page
-                page, size = Page([], [], []), 0
+                page, size = Page.empty(), 0
         if page.documents:
             yield page
 
@@ -128,9 +135,9 @@ class BucketStore(MongoStore):
         moved = moved_to(document, queue, ahead, death, now)
         told = moved.pop("hdrs", {})
         moved.pop("_sid", None)
-        if told:
+        if told and isinstance(moved.get("b"), list):
             moved["b"] = [
-                one and {**_entry(one), "__h": {**_entry(one).get("__h", {}), **told}} for one in moved["b"]
+                one and {**_entry(one), "__h": {**(_entry(one).get("__h") or {}), **told}} for one in moved["b"]
             ]
         return moved
 
@@ -139,7 +146,7 @@ class BucketStore(MongoStore):
 
     def _peek(
         self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator[Records]:
         return super()._peek(queue, (), limit, view, rows)  # what is asked of a message is looked for in open buckets
 
 
@@ -160,14 +167,21 @@ def _entries(rows: pa.RecordBatch) -> list[Document]:
 
 
 def _entry(value: Any) -> Document:
-    """An entry in the form of today."""
-    return value if isinstance(value, dict) and "__p" in value else {"__p": value, "__h": {}}
+    """An entry in the form of today; of one that only looks so, the whole is the payload."""
+    if isinstance(value, dict) and "__p" in value:
+        headers, id = value.get("__h"), value.get("__i")
+        if (not headers or isinstance(headers, dict)) and (id is None or isinstance(id, str)):
+            return value
+    return {"__p": value, "__h": {}}
 
 
 def _rows_of(document: Document) -> pa.RecordBatch:
     """The messages that a document holds."""
-    entries = [(place, _entry(value)) for place, value in enumerate(document.get("b") or ()) if value is not None]
-    ids = [entry.get("__i") or f"{document['_id']}:{place}" for place, entry in entries]
+    values = document.get("b") or []
+    check(isinstance(values, list), f"its b is {quoted(values)}, not an array")
+    entries = [(place, _entry(value)) for place, value in enumerate(values) if value is not None]
+    first = id_of(document["_id"])
+    ids = [entry.get("__i") or f"{first}:{place}" for place, entry in entries]
     payloads, kinds = all_from_bson(entry["__p"] for _, entry in entries)
     hdrs = [entry.get("__h") for _, entry in entries]
     headers = message.headers_array([header_text(one) for one in hdrs] if any(hdrs) else hdrs)

@@ -27,14 +27,13 @@ and adds, where needed:
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from bson import DatetimeMS, ObjectId
+from bson import DatetimeMS, Int64, ObjectId
 from bson.raw_bson import RawBSONDocument
 from bson.regex import Regex
 from pymongo import IndexModel, ReplaceOne
@@ -43,11 +42,25 @@ from pymongo.collection import Collection
 from pymongo.errors import BulkWriteError
 
 from spark_queue import message
-from spark_queue.buckets import is_bucket, rows_of
-from spark_queue.message import OBJECT_ID
+from spark_queue.buckets import DIGITS, is_bucket, rows_of
+from spark_queue.message import MARK, OBJECT_ID
 from spark_queue.store.base import PAGE_BYTES
 from spark_queue.store.bson_json import check_document, difficult, from_bson, header_text, to_bson
+from spark_queue.store.damaged import (
+    UNREADABLE,
+    Records,
+    Row,
+    best,
+    check,
+    check_types,
+    digest_of,
+    mature_of,
+    quoted,
+    read_each,
+    tries_of,
+)
 from spark_queue.store.facts import Condition, Death, holder
+from spark_queue.store.mongodb_keys import greater, id_of, in_order, json_text, key_of
 
 Document = dict[str, Any]
 Filter = Mapping[str, Any]
@@ -82,6 +95,9 @@ HELD_FIELDS = {"payload": 1, "tries": 1, "hdrs": 1, "_sid": 1, "_mature": 1}
 
 #: Takes away what a reservation adds.
 FORGET = {"reserved": "", "_tag": "", "_mature": "", "_reserved": ""}
+
+#: The `_id` of buckets: see `is_bucket_key`.
+BUCKET_IDS = Regex(f"^{MARK}.*{MARK}.*{MARK}", "s")
 
 OPERATORS = {"=": "$eq", "<": "$lt", "<=": "$lte", ">": "$gt", ">=": "$gte", "in": "$in"}
 
@@ -120,16 +136,45 @@ class State(NamedTuple):
         return {condition.column: {op: value}}
 
 
+class Place(NamedTuple):
+    """Where a record stands in an order: by a field and `_id`, of whatever types."""
+
+    value: Any
+    key: Any
+
+
 class Page(NamedTuple):
-    """Documents of one batch, and their payloads with their kinds."""
+    """Documents of one batch, and their payloads with their kinds; of one that cannot be read, nothing and why."""
 
     documents: list[Document]
     payloads: list[bytes]
     kinds: list[str]
+    damaged: dict[int, str]
+
+    @classmethod
+    def empty(cls) -> Page:
+        """A page to be filled."""
+        return cls([], [], [], {})
 
 
-#: When a message was due, which is held or free.
-DUE: Document = {"$cond": [{"$eq": ["$reserved", "$_reserved"]}, {"$ifNull": ["$_mature", "$mature"]}, "$mature"]}
+#: When a message was due, which is held or free. Other programs may leave any `_mature`.
+DUE: Document = {
+    "$cond": [
+        {"$and": [{"$eq": ["$reserved", "$_reserved"]}, {"$eq": [{"$type": "$_mature"}, "date"]}]},
+        "$_mature",
+        "$mature",
+    ]
+}
+
+#: The tries of a message, and whether they are a number: what is none stays as it is, and is found when it is read.
+TRIES: Document = {"$ifNull": ["$tries", 0]}
+_COUNTED: Document = {"$and": [{"$gte": [TRIES, -(2**31)]}, {"$lt": [TRIES, 2**31 - 1]}]}
+
+#: What can be changed as a message is changed that dies.
+SOUND: Filter = {
+    "hdrs": {"$not": {"$type": ["array", "string", "number", "bool", "date", "binData", "objectId", "timestamp"]}},
+    "$expr": _COUNTED,
+}
 
 #: How a message of the history was processed. What keuss did has no `_until`.
 OUTCOME: Document = {
@@ -159,11 +204,9 @@ THEIRS = State({**RESERVED, "$expr": {"$ne": ["$reserved", "$_reserved"]}}, "mat
 # --- filters and updates --------------------------------------------------------------------------------------------
 
 
-def key_of(id: str) -> ObjectId | str:
-    """The `_id` of the record with this id."""
-    if is_bucket(id):
-        return id
-    return ObjectId(bytes.fromhex(id) if OBJECT_ID.fullmatch(id) else hashlib.sha256(id.encode()).digest()[:12])
+def more_tries(number: int) -> Document:
+    """The tries with a number added."""
+    return {"$cond": [_COUNTED, {"$add": [TRIES, number]}, "$tries"]}
 
 
 def _values(condition: Condition) -> tuple[str | int, ...]:
@@ -174,30 +217,19 @@ def id_condition(condition: Condition) -> Filter:
     """A condition on the id as a filter."""
     if condition.op in ("=", "in"):
         return or_bucket({"_id": {"$in": [key_of(str(one)) for one in _values(condition)]}})
-    id = {"$ifNull": ["$_sid", {"$toString": "$_id"}]}
+    id = {"$ifNull": ["$_sid", {"$convert": {"input": "$_id", "to": "string", "onError": ""}}]}
     return or_bucket({"$expr": {OPERATORS[condition.op]: [id, {"$literal": condition.value}]}})
 
 
-def in_order(key: ObjectId | str) -> tuple[bool, ObjectId | str]:
-    """What sorts the `_id` of records as the server does."""
-    return isinstance(key, ObjectId), key
-
-
-def beyond(key: ObjectId | str) -> Filter:
-    """What comes after this `_id`: a comparison meets only values of the same type."""
-    greater: Filter = {"_id": {"$gt": key}}
-    return {"$or": [greater, {"_id": {"$type": "objectId"}}]} if isinstance(key, str) else greater
-
-
-def after_record(field: str, mature: int, key: ObjectId | str) -> Document:
-    """What comes after the record of this `_id` in the order of a moment (ms) and `_id`."""
-    moment = DatetimeMS(mature)
-    return {"$or": [{field: {"$gt": moment}}, {field: moment, **beyond(key)}]}
+def after_record(field: str, place: Place) -> Document:
+    """What comes after a place in the order of a field and `_id`."""
+    moment, key = place
+    return {"$or": [*greater(field, moment), {field: moment, "$or": greater("_id", key)}]}
 
 
 def or_bucket(which: Filter) -> Filter:
     """What meets the filter, and all buckets."""
-    return {"$or": [which, {"_id": {"$type": "string"}}]}
+    return {"$or": [which, {"_id": BUCKET_IDS}]}
 
 
 def due_by(moment: int) -> Document:
@@ -255,8 +287,7 @@ def moment_of(ms: int) -> DatetimeMS:
 
 def claiming(tag: str, now: DatetimeMS, until: DatetimeMS) -> list[Document]:
     """The update that puts messages under a tag; those of a lease of ours that has ended keep when they were due."""
-    tries = {"$add": [{"$ifNull": ["$tries", 0]}, 1]}
-    fields = {"mature": until, "tries": tries, "reserved": now, "_tag": tag, "_mature": DUE, "_reserved": now}
+    fields = {"mature": until, "tries": more_tries(1), "reserved": now, "_tag": tag, "_mature": DUE, "_reserved": now}
     return [{"$set": fields}]
 
 
@@ -283,7 +314,7 @@ def to_documents(batch: pa.RecordBatch, now: int) -> tuple[list[Document], dict[
     for row, (id, native, mature, payload, kind, hard, tries, headers) in enumerate(columns):
         try:
             document = {
-                "_id": ObjectId(bytes.fromhex(id)) if native else key_of(id),
+                "_id": ObjectId(bytes.fromhex(id)) if native else (key := key_of(id)),
                 "mature": moments[mature],
                 "payload": to_bson(payload, kind, hard),
                 "tries": tries,
@@ -291,7 +322,7 @@ def to_documents(batch: pa.RecordBatch, now: int) -> tuple[list[Document], dict[
             }
             if is_bucket(id):
                 document["rows"] = rows_of(id)
-            elif not native:
+            elif not native and id_of(key) != id:
                 document["_sid"] = id
             if hard or headers:
                 check_document(document)
@@ -305,9 +336,20 @@ def to_documents(batch: pa.RecordBatch, now: int) -> tuple[list[Document], dict[
 Weigh = Callable[[Iterable[Any], Iterable[Document | RawBSONDocument]], int]
 
 
-def weight(keys: Iterable[ObjectId | str], documents: Iterable[Document | RawBSONDocument] = ()) -> int:
+def weight(keys: Iterable[Any], documents: Iterable[Document | RawBSONDocument] = ()) -> int:
     """How many messages the records with these `_id` hold together."""
     return sum(rows_of(one) if isinstance(one, str) else 1 for one in keys)
+
+
+def count_of(value: object) -> int:
+    """How many messages a record holds, from the field that says so; 1 if it is no such number."""
+    return int(value) if isinstance(value, int | float) and 0 <= value < 10**DIGITS else 1
+
+
+def counted(field: str) -> Document:
+    """The same, as an expression."""
+    number = {"$ifNull": [f"${field}", 1]}
+    return {"$cond": [{"$and": [{"$gte": [number, 0]}, {"$lt": [number, 10**DIGITS]}]}, number, 1]}
 
 
 def insert(
@@ -345,18 +387,19 @@ def insert_new(
     weigh: Weigh = weight,
 ) -> int:
     """The same in a transaction, which an id that is there already would end."""
-    there: set[Any] = set()
+    there: set[str] = set()
     if _any_between(queue, ids, session):
         which = {"_id": {"$in": list(ids)}}
         queue.delete_many({**which, "processed": {"$exists": True}}, session=session, **BY_ID)
-        there = {one["_id"] for one in queue.find(which, {"_id": 1}, session=session, **BY_ID)}
-    new: dict[ObjectId, Document | RawBSONDocument] = {}
+        there = {id_of(one["_id"]) for one in queue.find(which, {"_id": 1}, session=session, **BY_ID)}
+    new: dict[str, tuple[Any, Document | RawBSONDocument]] = {}  # by text: an `_id` may be a document
     for id, document in zip(ids, documents, strict=True):
-        if id not in there:
-            new.setdefault(id, document)
+        if (text := id_of(id)) not in there:
+            new.setdefault(text, (id, document))
+    keys, entering = [key for key, _ in new.values()], [one for _, one in new.values()]
     if new:
-        queue.insert_many(new.values(), ordered=False, session=session)
-    return weigh(new, new.values())
+        queue.insert_many(entering, ordered=False, session=session)
+    return weigh(keys, entering)
 
 
 def _any_between(queue: Collection[Document], ids: Sequence[Any], session: ClientSession) -> bool:
@@ -382,7 +425,8 @@ def moved_to(document: Document, queue: str, ahead: int, death: Death | None, no
     if death is not None:
         told = death.headers(queue, int(document.get("tries") or 0) - ahead, now)
         moved["hdrs"] = {**(document.get("hdrs") or {}), **told}
-    return moved | {"mature": due_of(document), "tries": 0}
+    due = due_of(document)
+    return moved | {"mature": due if isinstance(due, DatetimeMS) else DatetimeMS(now), "tries": 0}
 
 
 def dying(queue: str, ahead: int, death: Death, now: int) -> Document:
@@ -393,18 +437,18 @@ def dying(queue: str, ahead: int, death: Death, now: int) -> Document:
     return {"$mergeObjects": ["$hdrs", headers]}
 
 
-def due_of(document: Document) -> DatetimeMS:
+def due_of(document: Document) -> Any:
     """When the message was due: before `mature` became the end of our lease or of a history.
 
-    keuss does not keep that: what it has processed was due by then.
+    keuss does not keep that: what it has processed was due by then. Other programs may leave a value of any type.
     """
     reserved = document.get("reserved")
     ours = "processed" in document or (reserved is not None and reserved == document.get("_reserved"))
-    due: DatetimeMS = document.get("mature", EPOCH)
+    due = document.get("mature", EPOCH)
     if ours and "_mature" in document:
         due = document["_mature"]
     elif "processed" in document:
-        due = min(due, document["processed"])
+        due = min(due, document["processed"], key=in_order)
     return due
 
 
@@ -415,30 +459,105 @@ def _ahead(document: Document) -> int:
 
 def pages(documents: Iterable[Document], most: int) -> Iterator[Page]:
     """Documents in pages of at most `most`, each ending early at PAGE_BYTES of payload."""
-    page, size = Page([], [], []), 0
+    page, size = Page.empty(), 0
     for document in documents:
-        payload, kind = from_bson(document.get("payload"))
+        try:
+            payload, kind = from_bson(document.get("payload"))
+        except UNREADABLE as error:
+            page.damaged[len(page.documents)] = f"its payload cannot be read ({error})"
+            payload, kind = b"", "binary"
         page.documents.append(document)
         page.payloads.append(payload)
         page.kinds.append(kind)
         size += len(payload)
         if len(page.documents) >= most or size >= PAGE_BYTES:
             yield page
-            page, size = Page([], [], []), 0
+            page, size = Page.empty(), 0
     if page.documents:
         yield page
 
 
-def as_batch(queue: str, page: Page, *, held: bool = False) -> pa.RecordBatch:
-    """A page as a batch of MESSAGES or of HISTORY. `held`: the documents have just the fields of HELD_FIELDS."""
-    documents, payloads, kinds = page
-    ids = [one.get("_sid") or str(one["_id"]) for one in documents]
+def as_records(queue: str, page: Page, whole: Callable[[Document], Document] | None = None) -> Records:
+    """A page as records, with the messages as MESSAGES or HISTORY.
+
+    `whole`: the documents have just the fields of HELD_FIELDS, and this returns all of one.
+    """
+    held = whole is not None
+    try:
+        check(not page.damaged, "a payload cannot be read")
+        return Records(_as_batch(queue, page, held))
+    except UNREADABLE:
+        numbered = range(len(page.documents))
+        get = whole or (lambda document: document)
+        return read_each(
+            queue,
+            numbered,
+            lambda row: _read(page, row, held),
+            lambda row: raw_row(_record_id(page.documents[row]), get(page.documents[row])),
+        )
+
+
+def _as_batch(queue: str, page: Page, held: bool) -> pa.RecordBatch:
+    """The same, whole columns at a time. Raises one of UNREADABLE for a value of a wrong type."""
+    documents, payloads, kinds, _ = page
+    ids = [one.get("_sid") or id_of(one["_id"]) for one in documents]
     headers = [header_text(one.get("hdrs")) for one in documents]
-    mature = [int(one["_mature"] if held else due_of(one)) for one in documents]
-    tries = [int(one.get("tries") or 0) - (1 if held else _ahead(one)) for one in documents]
-    batch = message.build(queue, ids, payloads, kinds, headers, mature, tries)
+    moments = [one["_mature"] if held else due_of(one) for one in documents]
+    check_types(moments, DatetimeMS)
+    counts = [one.get("tries") or 0 for one in documents]
+    check_types(counts, int, Int64, float)
+    tries = [int(count) - (1 if held else _ahead(one)) for count, one in zip(counts, documents, strict=True)]
+    batch = message.build(queue, ids, payloads, kinds, headers, list(map(int, moments)), tries)
     if "processed" not in documents[0]:
         return batch
     processed = [int(one["processed"]) for one in documents]
     consumers = [one.get("_consumer") for one in documents]
     return message.told(batch, processed, consumers, [outcome_of(one) for one in documents])
+
+
+# --- one by one -----------------------------------------------------------------------------------------------------
+
+
+def _read(page: Page, row: int, held: bool) -> Row:
+    """Read one document. Raises `Unreadable` with what is wrong with it."""
+    document = page.documents[row]
+    check(row not in page.damaged, page.damaged.get(row, ""))
+    id, hdrs = document.get("_sid") or id_of(document["_id"]), document.get("hdrs")
+    check(isinstance(id, str), f"its _sid is {quoted(id)}, not a string")
+    check(not hdrs or isinstance(hdrs, Mapping), f"its hdrs is {quoted(hdrs)}, not an object")
+    due: Any = document.get("_mature") if held else due_of(document)
+    check(isinstance(due, DatetimeMS), f"its mature is {quoted(due)}, not a date")
+    tries = 0 if (count := document.get("tries")) is None else tries_of(count)
+    tries -= 1 if held else _ahead(document)
+    headers, payload, kind = header_text(hdrs), page.payloads[row], page.kinds[row]
+    return Row(id, payload, kind, headers, mature_of(int(due)), tries, told_of(document))
+
+
+def _record_id(document: Document) -> str:
+    """The id by which a record is found whose document cannot be read."""
+    id, key = document.get("_sid"), document["_id"]
+    return id if isinstance(id, str) and (is_bucket(id) or key_of(id) == key) else id_of(key)
+
+
+def raw_row(id: str, document: Document) -> Row:
+    """What stands for a document that cannot be read: as it was before it was reserved."""
+    tries = document.get("tries")
+    if isinstance(tries, int | float) and not isinstance(tries, bool) and -(2**31) < tries < 2**31:
+        tries = type(tries)(tries - _ahead(document))
+    due = due_of(document)
+    kept = {name: one for name, one in document.items() if name not in (*FORGET, "mature", "tries")}
+    raw = kept | ({"mature": due} if "mature" in document else {}) | ({"tries": tries} if "tries" in document else {})
+    mature = best(mature_of, int(due)) if isinstance(due, DatetimeMS) else 0
+    return Row(
+        id, json_text(raw).encode(), "json", digest_of(json_text(kept).encode()), mature,
+        max(0, best(tries_of, tries)), told_of(document),
+    )  # fmt: skip
+
+
+def told_of(document: Document) -> tuple[int, str | None, str] | None:
+    """What became of a message of the history."""
+    if "processed" not in document:
+        return None
+    processed, consumer, outcome = document["processed"], document.get("_consumer"), outcome_of(document)
+    moment = best(mature_of, int(processed)) if isinstance(processed, DatetimeMS) else 0
+    return moment, consumer if isinstance(consumer, str) else None, str(outcome)

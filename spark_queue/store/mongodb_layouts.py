@@ -109,7 +109,7 @@ class PipelineStore(MongoStore):
             return 0
         found = self._queue(queue, make=True)
         now = self._now()
-        state, moving = self._moving(found, which, now)
+        state, moving = self._moving(found, which, now, dies=death is not None)
         change: Document = {"_q": {"$literal": to}, "mature": DUE, "tries": 0}
         if death is not None:
             change["hdrs"] = dying(queue, state.ahead, death, now)

@@ -44,29 +44,30 @@ from redis.retry import Retry
 
 from spark_queue import message
 from spark_queue.address import Address
-from spark_queue.buckets import Record, is_bucket
+from spark_queue.buckets import Record
 from spark_queue.errors import AccessDenied, OptionError, PoolExhausted, StoreError, StoreUnavailable, near
 from spark_queue.groups import grouped
 from spark_queue.masking import harmless_cause, mask, named, scrub
 from spark_queue.store import eviction
 from spark_queue.store.base import PAGE_BYTES, PAGE_ROWS
 from spark_queue.store.counters import Counts, Statistics
+from spark_queue.store.damaged import END, Records, first_records, id_of, meeting_records
+from spark_queue.store.damaged import keys_of as keys_of_id
 from spark_queue.store.facts import (
     Claim,
     Condition,
     Death,
     Finding,
-    Note,
+    RawNote,
     Reservation,
     Sizes,
     Staged,
     View,
     Which,
     holder,
-    meeting,
 )
 from spark_queue.store.listener import Subscription
-from spark_queue.store.redis_documents import Row, as_batch, pieces, read_entry, to_documents
+from spark_queue.store.redis_documents import Row, as_records, pieces, read_entry, to_documents
 from spark_queue.store.redis_keys import (
     USUAL,
     Chunk,
@@ -359,7 +360,7 @@ class RedisStore(SignallingStore):
             taken, state, *large = self._run("claim", queue, tag, *most, _ms(lease), before, taken)
         if state == b"held":
             return Claim(self._count_held(queue, tag), held=True)
-        return Claim(int(taken), large[0].decode() if large else None)
+        return Claim(int(taken), id_of(large[0]) if large else None)
 
     def _ready(self, queue: str, limit: int, before: int) -> int:
         return min(self._sweep(queue, before), limit)
@@ -371,20 +372,19 @@ class RedisStore(SignallingStore):
             swept, ready = self._run("ready", queue, before)
         return int(ready)
 
-    def _spare(self, queue: str, after: Record | None, rows: int) -> pa.RecordBatch:
+    def _spare(self, queue: str, after: Row | None, rows: int) -> Records:
         self._sweep(queue)
-        low, start = (after.mature if after else 0), 0
+        low, start = (after[0] if after else "-inf"), 0
         while True:
             with self._connection() as client:
                 found = client.zrangebyscore(
                     self._keys(queue).moments, low, _milliseconds(client.time()), start, PAGE_ROWS, withscores=True
                 )
-            place = (after.mature, after.id.encode()) if after else (-1, b"")
-            spare = [row for row in ((int(score), id) for id, score in found) if row > place]
+            spare = [row for row in ((_moment(score), id) for id, score in found) if after is None or row > after]
             for part, documents in self._documents(queue, "messages", spare, rows):
-                return as_batch(queue, part, documents)
+                return as_records(queue, part, documents)._replace(after=part[-1])
             if len(found) < PAGE_ROWS:
-                return message.NOTHING
+                return END
             start += PAGE_ROWS
 
     def _recast(self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch) -> bool:
@@ -394,14 +394,14 @@ class RedisStore(SignallingStore):
         old = [member_of(tag or "", one.mature, one.id) for one in records]
         return bool(self._run("recast", queue, tag or "", len(new), *new, *old))
 
-    def _page(self, queue: str, tag: str, after: Record | None, rows: int) -> pa.RecordBatch:
-        cursor = member_of(tag, after.mature, after.id) if after else b""
+    def _page(self, queue: str, tag: str, after: Row | None, rows: int) -> Records:
+        cursor = member_of(tag, *after) if after else b""
         missed: set[Row] = set()
         while runs := self._run("page", queue, tag, cursor, rows):
             found = [(due, id) for run in runs for _, due, id in messages_of(run)][:rows]
             looked, there, documents = self._read(queue, "messages", found)
             gone = set(found[:looked]).difference(there) if len(there) < looked else set()
-            if gone != missed and any(is_bucket(id.decode()) for _, id in gone):
+            if gone != missed and any(id.startswith(BUCKET) for _, id in gone):
                 missed = gone
                 continue  # it was taken apart meanwhile: its messages have other records now
             marked = []
@@ -410,9 +410,9 @@ class RedisStore(SignallingStore):
             for start in range(0, len(marked), CHUNK):
                 self._run("unmark", queue, *marked[start : start + CHUNK])
             if there:
-                return as_batch(queue, there, documents)
+                return as_records(queue, there, documents)._replace(after=there[-1])
             cursor = member_of(tag, *found[looked - 1])
-        return message.NOTHING
+        return END
 
     def _renew(self, queue: str, tag: str, lease: int | None) -> int:
         return sum(self._walk(queue, one, _ms(lease)) for one, _ in (self._tags(queue, tag) if tag else ()))
@@ -453,9 +453,9 @@ class RedisStore(SignallingStore):
         """
         if ids is None:
             return self._settle(script, queue, how, None)
-        wanted, rows = {id.encode() for id in ids}, 0
+        wanted, rows = {key for id in ids for key in keys_of_id(id)}, 0
         before: list[tuple[bytes, int]] = []
-        while rows < len(wanted) and (named := self._named_runs(queue, tag, wanted)) != before:
+        while rows < len(set(ids)) and (named := self._named_runs(queue, tag, wanted)) != before:
             for some in grouped(named, (CHUNK,), lambda one: (one[1],)):
                 rows += self._settle(script, queue, how, [run for run, _ in some])
             before = named
@@ -473,7 +473,7 @@ class RedisStore(SignallingStore):
 
     def _named(self, queue: str, tag: str, ids: Iterable[str]) -> list[bytes]:
         """The members of these ids in a tag's tree, in order of due and id."""
-        wanted = {id.encode() for id in ids}
+        wanted = {key for id in ids for key in keys_of_id(id)}
         return [member for member in self._members(queue, tag) if due_and_id(member)[1] in wanted] if wanted else []
 
     def _named_runs(self, queue: str, tag: str, wanted: set[bytes]) -> list[tuple[bytes, int]]:
@@ -570,7 +570,7 @@ class RedisStore(SignallingStore):
     def _free(self, queue: str, ids: Iterable[str] | None = None) -> list[bytes]:
         """What nobody holds (of `ids`, where given), in order, each as the member of no tag."""
         self._sweep(queue)
-        free, _, _ = self._snapshot(queue, None if ids is None else [id.encode() for id in ids])
+        free, _, _ = self._snapshot(queue, None if ids is None else [key for id in ids for key in keys_of_id(id)])
         return [member_of("", due, id) for due, id in sorted(free)]
 
     # --- statistics and pause -----------------------------------------------------------------------------------
@@ -624,7 +624,7 @@ class RedisStore(SignallingStore):
 
     # --- notes --------------------------------------------------------------------------------------------------
 
-    def _note(self, key: str) -> Note | None:
+    def _note(self, key: str) -> RawNote | None:
         with self._anywhere() as client:
             return _as_note(*client.hmget(note_key(key, self.kind), *NOTE))
 
@@ -633,7 +633,7 @@ class RedisStore(SignallingStore):
         with self._anywhere() as client:
             return bool(_call(client, self._script("note"), [note_key(key, self.kind)], text, version))
 
-    def _notes(self, prefix: str) -> dict[str, Note]:
+    def _notes(self, prefix: str) -> dict[str, RawNote]:
         start = len(note_key("", self.kind))
         with self._anywhere() as client:
             keys = list(client.scan_iter(match=note_key(_literal(prefix), self.kind) + "*", count=PAGE_ROWS))
@@ -701,7 +701,7 @@ class RedisStore(SignallingStore):
 
     def _sizes(self, queue: str) -> Sizes:
         now, ready, scheduled, reserved, *first = self._run("sizes", queue)
-        return Sizes(ready, scheduled, reserved, now - int(float(first[0])) if ready else None)
+        return Sizes(ready, scheduled, reserved, now - _moment(float(first[0])) if ready else None)
 
     def _next_mature(self, queue: str) -> int | None:
         keys = self._keys(queue)
@@ -713,11 +713,11 @@ class RedisStore(SignallingStore):
             now, first, never = ask.execute()
         if not first or (first[0][1] >= NEVER and never):
             return None
-        return int(first[0][1]) - _milliseconds(now)
+        return _moment(first[0][1]) - _milliseconds(now)
 
     def _peek(
         self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator[Records]:
         if limit == 0:
             return
         if view == "history":
@@ -730,7 +730,7 @@ class RedisStore(SignallingStore):
         found = [
             (due, id)
             for due, id in free + held
-            if is_bucket(id.decode()) or (_meets(where, "mature", due) and _meets(where, "id", id.decode()))
+            if id.startswith(BUCKET) or (_meets(where, "mature", due) and _meets(where, "id", id_of(id)))
         ]
         if limit is not None:
             found.sort()
@@ -738,37 +738,32 @@ class RedisStore(SignallingStore):
                 del found[limit:]
         left = len(found) if limit is None else limit
         for part, documents in self._documents(queue, "messages", found, rows):
-            batch = meeting(as_batch(queue, part, documents), where, or_buckets=True).slice(0, left)
-            left -= batch.num_rows
-            if batch.num_rows:
-                yield batch
+            page = meeting_records(as_records(queue, part, documents), where, left)
+            left -= page.batch.num_rows
+            if page.batch.num_rows:
+                yield page
             if not left:
                 return
 
     def _peek_history(
         self, queue: str, where: Sequence[Condition], limit: int | None, rows: int
-    ) -> Iterator[pa.RecordBatch]:
-        def batches() -> Iterator[pa.RecordBatch]:
+    ) -> Iterator[Records]:
+        def pages() -> Iterator[Records]:
             kept = self._attempt(self._remembered, queue)
             ids = _ids_asked(where)
-            found = [(0, id) for id in kept if ids is None or id in ids or is_bucket(id.decode())]
+            found = [(0, id) for id in kept if ids is None or id in ids or id.startswith(BUCKET)]
             for part, entries in self._documents(queue, "history", found, rows):
-                processed, dues, *who, documents = zip(*(read_entry(queue, one) for one in entries), strict=True)
-                batch = as_batch(queue, [(due, id) for due, (_, id) in zip(dues, part, strict=True)], documents)
-                yield meeting(message.told(batch, processed, *who), where, or_buckets=True)
+                dues, told, documents = zip(*map(read_entry, entries), strict=True)
+                named = [(due, id) for due, (_, id) in zip(dues, part, strict=True)]
+                yield meeting_records(as_records(queue, named, documents, told), where)
 
-        if limit is None:
-            yield from (batch for batch in batches() if batch.num_rows)
-        else:
-            table = pa.Table.from_batches(batches(), message.HISTORY)
-            first = table.sort_by([("mature", "ascending"), ("id", "ascending")]).slice(0, limit)
-            yield from first.combine_chunks().to_batches(max_chunksize=rows)
+        yield from first_records(pages(), message.HISTORY, limit, rows)
 
-    def _buckets(self, queue: str, id: str | None) -> Iterator[pa.RecordBatch]:
+    def _buckets(self, queue: str, id: str | None) -> Iterator[Records]:
         ids = self._attempt(self._bucket_ids, queue) if id is None else [id.encode()]
         free, held, _ = self._attempt(self._snapshot, queue, ids)
         for part, documents in self._documents(queue, "messages", sorted(free + held), PAGE_ROWS):
-            yield as_batch(queue, part, documents)
+            yield as_records(queue, part, documents)
 
     def _bucket_ids(self, queue: str) -> list[bytes]:
         with self._connection() as client:
@@ -826,7 +821,7 @@ class RedisStore(SignallingStore):
         held = {
             id: due for id, (tag, due) in holders.items() if (scores.get(id) or late.get(id)) in ends.get(tag, ())
         }
-        free = [(int(score), id) for id, score in scores.items() if id not in held]
+        free = [(_moment(score), id) for id, score in scores.items() if id not in held]
         return free, [(due, id) for id, due in held.items()], waiting
 
     def _documents(
@@ -883,7 +878,7 @@ class RedisStore(SignallingStore):
         keys, told = self._keys(queue), 0
         with self._connection() as client:
             for start in range(0, len(ids), CHUNK):
-                some = ids[start : start + CHUNK]
+                some = [key for id in ids[start : start + CHUNK] for key in keys_of_id(id)]
                 with client.pipeline() as both:
                     both.hdel(keys.history, *some)
                     both.zrem(keys.processed, *some)
@@ -941,6 +936,9 @@ HOLDS: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
+#: How the ids of buckets begin.
+BUCKET = message.MARK.encode()
+
 #: What a document has that keuss holds.
 MARKED = b'reserved":true'
 
@@ -949,13 +947,18 @@ def _ms(lease: int | None) -> str | int:
     return "" if lease is None else lease
 
 
+def _moment(score: float) -> int:
+    """A score as a moment; other programs may write any."""
+    return int(min(max(score, -NEVER), NEVER))
+
+
 def _milliseconds(time: tuple[int, int]) -> int:
     """An answer of TIME."""
     return time[0] * 1000 + time[1] // 1000
 
 
-def _as_note(value: bytes | None, version: bytes | None, written: bytes | None) -> Note | None:
-    return Note(orjson.loads(value), int(version), int(written) if written else None) if value and version else None
+def _as_note(value: bytes | None, version: bytes | None, written: bytes | None) -> RawNote | None:
+    return RawNote(value, int(version), int(written) if written else None) if value and version else None
 
 
 def _literal(text: str) -> str:
@@ -971,9 +974,10 @@ def _ids_asked(where: Sequence[Condition]) -> set[bytes] | None:
     """The only ids that can meet the conditions; `None` where these name none."""
     named = [
         {
-            id.encode()
+            key
             for id in ((one.value,) if isinstance(one.value, str | int) else one.value)
             if isinstance(id, str)
+            for key in keys_of_id(id)
         }
         for one in where
         if one.column == "id" and one.op in ("=", "in")

@@ -28,12 +28,26 @@ import pyarrow.compute as pc
 
 from spark_queue import message
 from spark_queue.buckets import rows_of, weigh
-from spark_queue.errors import StoreError
+from spark_queue.store import damaged
 from spark_queue.store.base import PAGE_BYTES, refused
+from spark_queue.store.damaged import (
+    QUOTED,
+    UNREADABLE,
+    Records,
+    Unreadable,
+    best,
+    check,
+    id_of,
+    mature_of,
+    read_each,
+    text_or_bytes,
+    tries_of,
+)
 
 LARGEST_DOCUMENT = (512 << 20) - 4096  #: bytes: with what is around it, it is one argument (`proto-max-bulk-len`)
 
 Row = tuple[int, bytes]  #: when a message is due (ms), and its id
+Told = tuple[int, str | None, str]  #: when it was processed (ms), by which consumer, and how
 
 #: What follows the payload in a document as it was pushed.
 TAIL = re.compile(rb',"tries":(\d+),"hdrs":(\{.*\}),"mature":\d+(,"type":"buffer")?\}', re.DOTALL)
@@ -146,20 +160,49 @@ _Tail = tuple[int, dict[str, str] | None, bool]  # tries, headers, whether the p
 _Parts = tuple[bytes, str, dict[str, str] | None, int]  # payload, kind, headers, tries
 
 
-def as_batch(queue: str, rows: Sequence[Row], documents: Sequence[bytes]) -> pa.RecordBatch:
-    """The MESSAGES batch of documents."""
+def as_records(
+    queue: str, rows: Sequence[Row], documents: Sequence[bytes], told: Sequence[Told] | None = None
+) -> Records:
+    """The messages of documents, and of the history what was `told` of each."""
+    try:
+        batch = _as_batch(queue, rows, documents)
+        return Records(batch if told is None else message.told(batch, *zip(*told, strict=True)))
+    except UNREADABLE:
+        numbered = range(len(rows))
+        return read_each(
+            queue,
+            numbered,
+            lambda row: _one(rows[row], documents[row], told[row] if told else None),
+            lambda row: _raw(rows[row], documents[row], told[row] if told else None),
+        )
+
+
+def _as_batch(queue: str, rows: Sequence[Row], documents: Sequence[bytes]) -> pa.RecordBatch:
+    """The same, as fast as it goes. Raises one of UNREADABLE for a document that cannot be read."""
     alike = _alike(queue, rows, documents) if len(rows) > message.FEW else None
     if alike is not None:
         return alike
     tails: dict[bytes, _Tail | None] = {}  # few differ in a batch
     parts = [
-        _cut(id, document, tails) or _parsed(queue, id, document)
-        for (_, id), document in zip(rows, documents, strict=True)
+        _cut(id, document, tails) or _parsed(document) for (_, id), document in zip(rows, documents, strict=True)
     ]
     payloads, kinds, headers, tries = zip(*parts, strict=True)
     return message.build(
         queue, [id.decode() for _, id in rows], payloads, kinds, headers, [due for due, _ in rows], tries
     )
+
+
+def _one(row: Row, document: bytes, told: Told | None) -> damaged.Row:
+    """Read one document. Raises `Unreadable` with what is wrong with it."""
+    due, id = row
+    payload, kind, headers, tries = _cut(id, document, {}) or _parsed(document)
+    return damaged.Row(id_of(id), payload, kind, headers, mature_of(due), tries_of(tries), told)
+
+
+def _raw(row: Row, document: bytes, told: Told | None) -> damaged.Row:
+    """What stands for a document that cannot be read."""
+    due, id = row
+    return damaged.Row(id_of(id), *text_or_bytes(document), None, best(mature_of, due), 0, told)
 
 
 def _alike(queue: str, rows: Sequence[Row], documents: Sequence[bytes]) -> pa.RecordBatch | None:
@@ -224,20 +267,23 @@ def _tail(tail: bytes) -> _Tail | None:
         return None
 
 
-def _parsed(queue: str, id: bytes, document: bytes) -> _Parts:
+def _parsed(document: bytes) -> _Parts:
     """Reads a document with its fields in any order. The text of the payload stays as it is."""
     try:
-        text = document.decode()
-        fields = _fields(text)
-        payload = fields.get("payload", "null").encode()
-        headers = fields.get("hdrs", "{}")
-        told = _headers(headers.encode()) if headers.startswith("{") else None
-        return *_payload(payload, fields.get("type") == '"buffer"'), told, int(float(fields.get("tries", "0")))
+        fields = _fields(document.decode())
+    except UnicodeDecodeError as error:
+        raise Unreadable(f"its document is not UTF-8 text ({error.reason} at byte {error.start})") from error
     except (ValueError, IndexError, RecursionError) as error:
-        shown = id.decode(errors="replace")
-        raise StoreError(
-            f"queue {queue!r}: message {shown!r} is not a valid document ({error})", queue=queue, id=shown
-        ) from error
+        raise Unreadable(f"its document is not a JSON object ({error})") from error
+    payload = fields.get("payload", "null").encode()
+    headers, tries = fields.get("hdrs", "{}"), fields.get("tries", "0")
+    check(headers == "null" or headers.startswith("{"), f"its hdrs is {headers[:QUOTED]}, not an object")
+    told = _headers(headers.encode()) if headers != "null" else None
+    try:
+        count = 0 if tries == "null" else tries_of(float(tries))
+    except ValueError as error:
+        raise Unreadable(f"its tries is {tries[:QUOTED]}, not a number of failures") from error
+    return *_payload(payload, fields.get("type") == '"buffer"'), told, count
 
 
 def _payload(text: bytes, buffer: bool) -> tuple[bytes, str]:
@@ -287,10 +333,13 @@ def _fields(text: str) -> dict[str, str]:
     return found
 
 
-def read_entry(queue: str, entry: bytes) -> tuple[int, int, str | None, str, bytes]:
-    """An entry of the history: when it was processed and due, who had it, the outcome, and the document."""
+def read_entry(entry: bytes) -> tuple[int, Told, bytes]:
+    """An entry of the history: when it was due, what became of it, and the document.
+
+    Of an entry that cannot be read, the whole of it: then the document is not one either.
+    """
     found = ENTRY.fullmatch(entry)
     if not found:
-        raise StoreError(f"queue {queue!r}: its history has an invalid entry: {entry[:80]!r}", queue=queue)
-    consumer, outcome = ((found[at] or b"").decode() for at in (3, 4))
-    return int(found[1]), int(found[2]), consumer or None, outcome or "commit", found[5]
+        return 0, (0, None, "commit"), entry
+    consumer, outcome = ((found[at] or b"").decode(errors="replace") for at in (3, 4))
+    return int(found[2]), (int(found[1]), consumer or None, outcome or "commit"), found[5]

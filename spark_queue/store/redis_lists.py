@@ -43,9 +43,10 @@ from spark_queue import message
 from spark_queue.address import Address
 from spark_queue.errors import OptionError
 from spark_queue.store.base import PAGE_ROWS, refused
-from spark_queue.store.facts import Condition, Death, Lacking, View, Which, meeting
+from spark_queue.store.damaged import Records, first_records, id_of, meeting_records
+from spark_queue.store.facts import Condition, Death, Lacking, View, Which
 from spark_queue.store.redis import CHUNK, RedisStore, load_scripts
-from spark_queue.store.redis_documents import Row, as_batch
+from spark_queue.store.redis_documents import Row, as_records
 from spark_queue.store.redis_keys import own
 
 T = TypeVar("T")
@@ -111,19 +112,15 @@ class ListStore(RedisStore):
 
     def _peek(
         self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator[Records]:
         if view == "history" or limit == 0:
             yield from super()._peek(queue, where, limit, view, rows)
             return
         free, held, waiting = self._attempt(self._snapshot, queue)
         beside = self._documents(queue, "messages", free + held, rows)
         parts = chain(self._listed(queue, waiting, {id for _, id in free + held}, rows), beside)
-        batches = (meeting(as_batch(queue, *part), where) for part in parts)
-        if limit is not None:
-            table = pa.Table.from_batches(batches, message.MESSAGES)
-            first = table.sort_by([("mature", "ascending"), ("id", "ascending")]).slice(0, limit)
-            batches = iter(first.combine_chunks().to_batches(max_chunksize=rows))
-        yield from (batch for batch in batches if batch.num_rows)
+        pages = (meeting_records(as_records(queue, *part), where) for part in parts)
+        yield from first_records(pages, message.MESSAGES, limit, rows)
 
     def _listed(
         self, queue: str, waiting: list[list[bytes]], beside: set[bytes], rows: int
@@ -157,7 +154,7 @@ def _told(document: bytes, now: int) -> Row:
     try:
         told = orjson.loads(document)
         return int(told.get("mature", now)), str(told.get("_id", "")).encode()
-    except (ValueError, TypeError, AttributeError):  # it is no document, which is told when it is read
+    except (ValueError, TypeError, AttributeError, OverflowError):  # it is no document, which is told when it is read
         return now, b""
 
 
@@ -267,7 +264,7 @@ class RfqStore(ListStore):
                 left -= len(ids)
         if found:
             self._tell(queue)
-        return [id.decode() for id in found]
+        return [id_of(id) for id in found]
 
     def _taken(self, queue: str) -> int:
         with self._connection() as client:
@@ -281,7 +278,7 @@ class RfqStore(ListStore):
         self.check_queue(queue)
         found: list[str] = []
         while ids := self._attempt(self._run, "purge", queue, _list(queue, which).rpartition(":")[2]):
-            found += [id.decode() for id in ids]
+            found += [id_of(id) for id in ids]
         return found
 
     def lost(self, queue: str) -> int:

@@ -28,18 +28,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_queue import message
-from spark_queue.buckets import Record, are_buckets, fitting, rows_of, weigh
+from spark_queue.buckets import DIGITS, Record, are_buckets, fitting, rows_of, weigh
 from spark_queue.errors import OptionError, StoreError, StoreUnavailable, near
 from spark_queue.masking import mask
-from spark_queue.store.base import PAGE_BYTES, PAGE_ROWS, Store
+from spark_queue.store.base import PAGE_ROWS, Store
 from spark_queue.store.counters import ACTS, Counts, Statistics
+from spark_queue.store.damaged import END, Records
 from spark_queue.store.facts import (
     OF_EACH,
     Claim,
     Condition,
     Death,
     Finding,
-    Note,
+    RawNote,
     Reservation,
     Sizes,
     Staged,
@@ -49,6 +50,7 @@ from spark_queue.store.facts import (
     holder,
 )
 from spark_queue.store.sqlite_file import Connection, FileId, FileUrl, InUse, connect, not_the_drivers
+from spark_queue.store.sqlite_records import MORE_TRIES, SOUND, Place, ids_among, place_of, read_records
 
 #: What makes a file of version 1, and of each later version out of the one before.
 #:
@@ -114,16 +116,14 @@ NOW = "SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 
 COLUMNS = "id, payload, kind, headers, mature, tries"
 
-#: What is read of a message. Most are JSON, have no headers and have not failed: `others` is NULL then.
-READ = (
-    "id, payload, mature, CASE WHEN kind <> 'json' OR headers IS NOT NULL OR tries <> 0 "
-    "THEN json_array(kind, headers, tries) END AS others"
-)
-
-STEP = 100  #: most rows that are read before their bytes are counted
+#: What is read of a note, whose value need not be text.
+NOTE = "CAST(value AS BLOB), version, written"
 
 #: Whether a record is a bucket, whatever it holds: a column `rows` of 1 may be that of a bucket of one.
 _IS_BUCKET = f"(id >= '{message.MARK}' AND id < '{chr(ord(message.MARK) + 1)}')"
+
+#: The id of a record, as far as it tells how many messages it holds: others may be no text.
+_BUCKET_ID = "iif(rows > 1, id, '')"
 
 #: Rows that one INSERT brings, and their bytes, about: twice as fast as a statement for each.
 TOGETHER = 200
@@ -377,7 +377,7 @@ class SqliteStore(Store):
             free = "FROM message WHERE queue = ? AND lease IS NULL AND mature <= ? ORDER BY mature, id LIMIT ?"
             which, large = (number, min(now, before), enough), None
             if _buckets_in(db, number):
-                found = db.execute(f"SELECT rowid, id {free}", which)
+                found = db.execute(f"SELECT rowid, {_BUCKET_ID} {free}", which)
                 rowids, claimed, large = fitting(found, limit, enough)
                 take = "UPDATE message SET lease = ? WHERE rowid IN (SELECT value FROM json_each(?))"
                 db.execute(take, (made, json.dumps(rowids)))
@@ -400,16 +400,12 @@ class SqliteStore(Store):
             more = _more(db, "lease IS NULL AND queue = ? AND mature <= ?", (number, min(now, before)))
             return min(int(rows) + more, limit)
 
-    def _spare(self, queue: str, after: Record | None, rows: int) -> pa.RecordBatch:
+    def _spare(self, queue: str, after: Place | None, rows: int) -> Records:
         with self._transaction() as db:
             number, now = _number(db, queue), _now(db)
             _expire(db, number, now)
-            found = db.execute(
-                f"SELECT {READ} FROM message WHERE queue = ? AND lease IS NULL AND mature <= ? "
-                "AND (mature, id) > (?, ?) ORDER BY mature, id LIMIT ?",
-                (number, now, *_place(after), rows),
-            )
-            return next(_batches(queue, found, rows), message.NOTHING)
+            which = "lease IS NULL AND queue = ? AND mature <= ?"
+            return _page(db, queue, which, (number, now), after, rows)
 
     def _recast(self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch) -> bool:
         with self._transaction() as db:
@@ -421,8 +417,8 @@ class SqliteStore(Store):
                 (lease,) = db.execute(
                     "SELECT id FROM lease WHERE queue = ? AND tag = ?", (number, tag)
                 ).fetchone() or (0,)
-            which = "FROM message WHERE queue = ? AND lease IS ? AND id IN (SELECT value FROM json_each(?))"
-            values = (number, lease, json.dumps([one.id for one in records]))
+            named, ids = ids_among([one.id for one in records])
+            which, values = f"FROM message WHERE queue = ? AND lease IS ? AND {named}", (number, lease, *ids)
             (there,) = db.execute(f"SELECT count(*) {which}", values).fetchone()
             if there < len(records):
                 return False
@@ -430,14 +426,10 @@ class SqliteStore(Store):
             _insert(db, queue, _rows(batch, 0), lease)
             return True
 
-    def _page(self, queue: str, tag: str, after: Record | None, rows: int) -> pa.RecordBatch:
+    def _page(self, queue: str, tag: str, after: Place | None, rows: int) -> Records:
         with self._looking() as db:
-            found = db.execute(
-                f"SELECT {READ} FROM message WHERE lease = (SELECT id FROM lease WHERE queue = ? AND tag = ?) "
-                "AND (mature, id) > (?, ?) ORDER BY mature, id LIMIT ?",
-                (_number(db, queue), tag, *_place(after), rows),
-            )
-            return next(_batches(queue, found, rows), message.NOTHING)
+            which = "lease = (SELECT id FROM lease WHERE queue = ? AND tag = ?)"
+            return _page(db, queue, which, (_number(db, queue), tag), after, rows)
 
     def _renew(self, queue: str, tag: str, lease: int | None) -> int:
         with self._transaction() as db:
@@ -462,7 +454,8 @@ class SqliteStore(Store):
         with self._transaction() as db:
             leases = _leases(db, queue, tag, endless=endless)
             held, values = _among(leases, ids)
-            give = "UPDATE message SET lease = NULL, mature = coalesce(?, mature), tries = tries + ?"
+            more = MORE_TRIES.format("?")
+            give = f"UPDATE message SET lease = NULL, mature = coalesce(?, mature), tries = {more}"
             due = None if delay is None else _now(db) + delay
             given = _change(db, give, held, values, due, int(failed))
             _forget_empty(db, leases)
@@ -502,18 +495,20 @@ class SqliteStore(Store):
                 values: tuple[Any, ...]
                 where, values = "queue = ? AND lease IS NULL", (number,)
                 if which.ids is not None:
-                    where += " AND id IN (SELECT value FROM json_each(?))"
-                    values += (json.dumps(list(which.ids)),)
+                    named, ids = ids_among(which.ids)
+                    where, values = f"{where} AND {named}", (*values, *ids)
             else:
                 leases = _leases(db, queue, which.tag)
                 where, values = _among(leases, which.ids)
             db.execute("CREATE TEMP TABLE IF NOT EXISTS moving (row INTEGER PRIMARY KEY)")
             db.execute("DELETE FROM moving")
             where, values = f"{where} AND tries >= ?", (*values, which.min_tries)
+            if death:
+                where += f" AND {SOUND}"  # else it is found damaged when it is read, and dies of that
             if which.limit is None:
                 moved = _change(db, "INSERT INTO moving SELECT rowid FROM message", where, values)
             else:
-                some = f"SELECT rowid, id FROM message WHERE {where} ORDER BY mature, id LIMIT ?"
+                some = f"SELECT rowid, {_BUCKET_ID} FROM message WHERE {where} ORDER BY mature, id LIMIT ?"
                 rowids, moved, _ = fitting(db.execute(some, (*values, which.limit)), which.limit, which.limit)
                 db.executemany("INSERT INTO moving VALUES (?)", ((one,) for one in rowids))
             if death:
@@ -579,10 +574,11 @@ class SqliteStore(Store):
 
     # --- notes --------------------------------------------------------------------------------------------------
 
-    def _note(self, key: str) -> Note | None:
+    def _note(self, key: str) -> RawNote | None:
         with self._looking() as db:
-            found = db.execute("SELECT value, version, written FROM note WHERE key = ?", (key,)).fetchone()
-            return Note(orjson.loads(found[0]), *found[1:]) if found else None
+            # As bytes: what is no UTF-8 is damaged, but can be named.
+            found = db.execute(f"SELECT {NOTE} FROM note WHERE key = ?", (key,)).fetchone()
+            return RawNote(*found) if found else None
 
     def _set_note(self, key: str, value: dict[str, Any] | None, version: int) -> bool:
         text = None if value is None else orjson.dumps(value).decode()
@@ -596,12 +592,10 @@ class SqliteStore(Store):
                 done = db.execute(f"INSERT OR IGNORE INTO note VALUES (?, ?, 1, ({NOW}))", (key, text))
             return done.rowcount == 1
 
-    def _notes(self, prefix: str) -> dict[str, Note]:
+    def _notes(self, prefix: str) -> dict[str, RawNote]:
         with self._looking() as db:
-            found = db.execute(
-                "SELECT key, value, version, written FROM note WHERE substr(key, 1, ?) = ?", (len(prefix), prefix)
-            )
-            return {key: Note(orjson.loads(value), *facts) for key, value, *facts in found}
+            found = db.execute(f"SELECT key, {NOTE} FROM note WHERE substr(key, 1, ?) = ?", (len(prefix), prefix))
+            return {key: RawNote(*facts) for key, *facts in found}
 
     # --- looking ------------------------------------------------------------------------------------------------
 
@@ -644,13 +638,23 @@ class SqliteStore(Store):
                 "FROM lease JOIN message ON message.lease = lease.id WHERE lease.queue = ?",
                 (now, now, now, number),
             ).fetchone()
-            since = min((one for one in (oldest, oldest_expired) if one is not None and one <= now), default=None)
+            moments = [one for one in (oldest, oldest_expired) if isinstance(one, int | float) and one <= now]
+            since = int(min(moments)) if moments else None
             free += _more(db, "lease IS NULL AND queue = ? AND mature <= ?", (number, now))
             scheduled += _more(db, "lease IS NULL AND queue = ? AND mature > ?", (number, now))
             of_queue = "lease IN (SELECT id FROM lease WHERE queue = ? AND "
             expired += _more(db, f"{of_queue} until <= ?)", (number, now))
             held += _more(db, f"{of_queue} (until IS NULL OR until > ?))", (number, now))
             return Sizes(free + expired, scheduled, held, None if since is None else now - since)
+
+    def _never_due(self, queue: str) -> int:
+        with self._looking() as db:
+            which = "queue = ? AND lease IS NULL AND mature > ?"  # a text or a blob is greater than any number
+            (found,) = db.execute(
+                f"SELECT count(*) FROM message WHERE {which} AND typeof(mature) IN ('text', 'blob')",
+                (_number(db, queue), message.LATEST),
+            ).fetchone()
+            return int(found)
 
     def _next_mature(self, queue: str) -> int | None:
         with self._looking() as db:
@@ -659,12 +663,12 @@ class SqliteStore(Store):
                 "SELECT mature FROM message WHERE queue = ? AND lease IS NULL ORDER BY mature LIMIT 1", (number,)
             ).fetchone()
             (end,) = db.execute("SELECT min(until) FROM lease WHERE queue = ?", (number,)).fetchone()
-            first = min((one for one in (free[0] if free else None, end) if one is not None), default=None)
-            return None if first is None else first - _now(db)
+            moments = [one for one in (free[0] if free else None, end) if isinstance(one, int | float)]
+            return int(min(moments)) - _now(db) if moments else None
 
     def _peek(
         self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator[Records]:
         with self._translated():
             db = (
                 self._open()
@@ -678,34 +682,32 @@ class SqliteStore(Store):
                     values.append(_now(db))
                 for one in where:
                     in_bucket = f" OR {_IS_BUCKET}" if one.column in OF_EACH else ""
-                    if one.op == "in":
+                    if one.column == "id" and one.op in ("=", "in"):
+                        named, ids = ids_among(_texts(one))
+                        which.append(f"({named}{in_bucket})")
+                        values += ids
+                    elif one.op == "in":
                         which.append(f"({one.column} IN (SELECT value FROM json_each(?)){in_bucket})")
                         values.append(json.dumps(one.value))
                     else:
                         which.append(f"({one.column} {one.op} ?{in_bucket})")
                         values.append(one.value)
-                found = db.execute(
-                    f"SELECT {READ}{', processed, consumer, outcome' if view == 'history' else ''} "
-                    f"FROM {'history' if view == 'history' else 'message'} WHERE {' AND '.join(which)}"
-                    + (" ORDER BY mature, id LIMIT ?" if limit is not None else ""),
-                    (*values, *([limit] if limit is not None else [])),
+                source = f"FROM {'history' if view == 'history' else 'message'} WHERE {' AND '.join(which)}" + (
+                    " ORDER BY mature, id LIMIT ?" if limit is not None else ""
                 )
-                yield from _batches(queue, found, rows)
+                values += [limit] if limit is not None else []
+                yield from read_records(db, queue, source, values, rows, history=view == "history")
             finally:
                 db.abandon()
                 db.close()
 
-    def _buckets(self, queue: str, id: str | None) -> Iterator[pa.RecordBatch]:
+    def _buckets(self, queue: str, id: str | None) -> Iterator[Records]:
         return self._paged(lambda after: self._some_buckets(queue, id, after))
 
-    def _some_buckets(self, queue: str, id: str | None, after: Record | None) -> pa.RecordBatch:
+    def _some_buckets(self, queue: str, id: str | None, after: Place | None) -> Records:
         with self._looking() as db:
-            found = db.execute(
-                f"SELECT {READ} FROM message WHERE queue = ? AND {_IS_BUCKET} AND (? IS NULL OR id = ?) "
-                "AND (mature, id) > (?, ?) ORDER BY mature, id LIMIT ?",
-                (_number(db, queue), id, id, *_place(after), PAGE_ROWS),
-            )
-            return next(_batches(queue, found, PAGE_ROWS), message.NOTHING)
+            which = f"queue = ? AND {_IS_BUCKET} AND (? IS NULL OR id = ?)"
+            return _page(db, queue, which, (_number(db, queue), id, id), after, PAGE_ROWS)
 
     def _queues(self) -> list[str]:
         with self._looking() as db:
@@ -715,8 +717,8 @@ class SqliteStore(Store):
 
     def _forget_past(self, queue: str, ids: Sequence[str]) -> int:
         with self._transaction() as db:
-            which = "queue = ? AND id IN (SELECT value FROM json_each(?))"
-            values = (_number(db, queue), json.dumps(list(ids)))
+            named, values = ids_among(ids)
+            which, values = f"queue = ? AND {named}", (_number(db, queue), *values)
             (told,) = db.execute(f"SELECT count(DISTINCT id) FROM history WHERE {which}", values).fetchone()
             db.execute(f"DELETE FROM history WHERE {which}", values)
             return int(told)
@@ -759,6 +761,11 @@ class SqliteStore(Store):
             for table in ("message", "lease", "history"):
                 db.execute(f"DELETE FROM {table} WHERE queue = ?", (number,))
             db.execute("DELETE FROM queue WHERE id = ?", (number,))
+
+
+def _texts(condition: Condition) -> list[str]:
+    """The texts that a condition compares with."""
+    return [str(one) for one in (condition.value if isinstance(condition.value, tuple) else (condition.value,))]
 
 
 def _begin(db: sqlite3.Connection, begin: str) -> None:
@@ -864,8 +871,9 @@ def _insert(db: sqlite3.Connection, queue: str, which: _Rows, lease: int | None 
 
 def _more(db: sqlite3.Connection, which: str, values: Sequence[Any]) -> int:
     """How many messages more there are than records."""
+    wide = f"rows > 1 AND rows < 1e{DIGITS}"  # what is no number is greater
     found = db.execute(
-        f"SELECT coalesce(sum(rows - 1), 0) FROM message INDEXED BY message_bucket WHERE rows > 1 AND {which}", values
+        f"SELECT coalesce(sum(rows - 1), 0) FROM message INDEXED BY message_bucket WHERE {wide} AND {which}", values
     ).fetchone()
     return int(found[0])
 
@@ -880,11 +888,6 @@ def _buckets_in(db: sqlite3.Connection, queue: int) -> bool:
     """Whether a bucket of the queue is free."""
     which = "WHERE rows > 1 AND lease IS NULL AND queue = ?"
     return bool(db.execute(f"SELECT 1 FROM message INDEXED BY message_bucket {which} LIMIT 1", (queue,)).fetchone())
-
-
-def _place(record: Record | None) -> tuple[int, str]:
-    """After which to go on; at first, before all."""
-    return (-1, "") if record is None else (record.mature, record.id)
 
 
 def _tree(column: str, name: str) -> tuple[str, tuple[str, ...]]:
@@ -924,7 +927,17 @@ def _among(leases: Sequence[int], ids: Sequence[str] | None) -> tuple[str, tuple
     held = "lease IN (SELECT value FROM json_each(?))"
     if ids is None:
         return held, (json.dumps(leases),)
-    return f"{held} AND id IN (SELECT value FROM json_each(?))", (json.dumps(leases), json.dumps(list(ids)))
+    named, values = ids_among(ids)
+    return f"{held} AND {named}", (json.dumps(leases), *values)
+
+
+def _page(
+    db: sqlite3.Connection, queue: str, which: str, values: Sequence[Any], after: Place | None, rows: int
+) -> Records:
+    """The first records in order that meet a condition and come after a place."""
+    beyond, place = place_of(after)
+    source = f"FROM message WHERE {which} AND {beyond} ORDER BY mature, id LIMIT ?"
+    return next(read_records(db, queue, source, (*values, *place, rows), rows), END)
 
 
 def _forget_empty(db: sqlite3.Connection, leases: Sequence[int]) -> None:
@@ -961,32 +974,6 @@ def _expire(db: sqlite3.Connection, queue: int, now: int) -> None:
     _forget_history(db, now)
     ended = "SELECT id FROM lease WHERE queue = ? AND until <= ?"
     if db.execute(f"{ended} LIMIT 1", (queue, now)).fetchone():
-        db.execute(f"UPDATE message SET lease = NULL, tries = tries + 1 WHERE lease IN ({ended})", (queue, now))
+        free = f"UPDATE message SET lease = NULL, tries = {MORE_TRIES.format(1)}"
+        db.execute(f"{free} WHERE lease IN ({ended})", (queue, now))
         db.execute("DELETE FROM lease WHERE queue = ? AND until <= ?", (queue, now))
-
-
-def _batches(queue: str, found: sqlite3.Cursor, rows: int) -> Iterator[pa.RecordBatch]:
-    """Rows of READ, and perhaps of what became of them, as batches of at most `rows` rows and about PAGE_BYTES."""
-    part: list[tuple[Any, ...]] = []
-    size = 0
-    while some := found.fetchmany(max(1, min(STEP, rows - len(part), (PAGE_BYTES - size) * len(part) // (size + 1)))):
-        part += some  # as many as will fit if they are alike
-        size += sum(len(row[1]) for row in some)
-        if len(part) >= rows or size >= PAGE_BYTES:
-            yield _batch(queue, part)
-            part, size = [], 0
-    if part:
-        yield _batch(queue, part)
-
-
-def _batch(queue: str, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
-    ids, payloads, mature, others, *told = zip(*rows, strict=True)
-    if any(others):
-        read = [("json", None, 0) if one is None else orjson.loads(one) for one in others]
-        kinds, headers, tries = zip(*read, strict=True)
-        parsed = [None if one is None else orjson.loads(one) for one in headers]
-        batch = message.build(queue, ids, payloads, kinds, parsed, mature, tries)
-    else:
-        columns = pa.array(ids, pa.string()), pa.array(payloads, pa.binary())
-        batch = message.build_alike(queue, *columns, None, pa.array(mature, pa.int64()), 0)
-    return message.told(batch, *told) if told else batch

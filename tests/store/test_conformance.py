@@ -41,8 +41,8 @@ class Enveloped(RfqStore):
     def stage(self, queue, stage, batch):
         return super().stage(queue, stage, self.enveloped(queue, batch))
 
-    def fetch(self, queue, tag, rows=PAGE_ROWS):
-        return map(self.opened, super().fetch(queue, tag, rows))
+    def fetch(self, queue, tag, rows=PAGE_ROWS, **how):
+        return map(self.opened, super().fetch(queue, tag, rows, **how))
 
     def peek(self, queue, *arguments, **named):
         return map(self.opened, super().peek(queue, *arguments, **named))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spark_queue import message
 from spark_queue.message import PUSHES, decode, messages
 from spark_queue.store import redis_documents as documents
-from spark_queue.store.redis_documents import as_batch, pieces, to_documents
+from spark_queue.store.redis_documents import as_records, pieces, to_documents
 
 ids = st.text(st.characters(exclude_characters="\0\x7f", exclude_categories=["Cs"]), min_size=1, max_size=30)
 values = st.recursive(
@@ -103,7 +103,7 @@ def test_what_was_written_is_read_as_it_was(batch_and_dues, other_dues):
     if other_dues:  # as of messages that were given back and are due at another moment: no longer alike
         dues = [due + 1 for due in dues]
     rows = list(zip(dues, (id.encode() for id in batch.column("id").to_pylist()), strict=True))
-    found = as_batch("q", rows, made)
+    found = as_records("q", rows, made).batch
     found.validate(full=True)
     assert found.column("id").to_pylist() == batch.column("id").to_pylist()
     assert found.column("payload_kind").to_pylist() == batch.column("payload_kind").to_pylist()
@@ -128,4 +128,4 @@ def test_documents_that_are_alike_are_read_by_whole_columns(monkeypatch):
     made = to_documents("q", batch, [17] * 9)
     rows = [(17, id.encode()) for id in batch.column("id").to_pylist()]
     monkeypatch.setattr(documents, "_cut", None)
-    assert as_batch("q", rows, made).column("payload").to_pylist() == [b'{"n":1}'] * 9
+    assert as_records("q", rows, made).batch.column("payload").to_pylist() == [b'{"n":1}'] * 9

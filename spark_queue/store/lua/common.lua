@@ -108,9 +108,10 @@ local function take(list, most)
   return taken
 end
 
--- How many messages the record with this id holds.
+-- How many messages the record with this id holds; 1 if it only begins as a bucket's id does.
 local function rows_of(id)
-  return byte(id) == MARK and tonumber(string.match(id, '(%d+)\127%x+$')) or 1
+  local rows = byte(id) == MARK and string.match(id, '^\127.*\127(%d+)\127[^\127]*$')
+  return rows and #rows <= 9 and max(1, tonumber(rows)) or 1
 end
 
 -- Those of these records that are buckets.
@@ -271,7 +272,8 @@ local function assign(text, name, json)
   return string.match(text, '^(.*)}') .. (next(spans) and ',"' or '"') .. name .. '":' .. json .. '}'
 end
 
--- Takes a document apart: `tries`, `headers` (JSON text) and the rest. Nil for what is not a document.
+-- Takes a document apart: `tries`, `headers` (JSON text) and the rest. Nil for what is not a document, and for one
+-- whose tries or headers are of another type: it stays as it is, and is found damaged when it is read.
 local function open(document)
   local head, tries, headers, tail =
     string.match(document, '^({"_id":"[^"]*","payload":.*),"tries":(%d+),"hdrs":({.*}),"mature":%d+([^{}]*})$')
@@ -286,11 +288,17 @@ local function open(document)
   end
   -- keuss has rewritten it, in an order of fields that is nobody's
   local sound, spans = pcall(fields, document)
-  if sound then
+  if not sound then
+    return nil
+  end
+  local count, own = value(document, spans, 'tries') or 'null', value(document, spans, 'hdrs') or 'null'
+  local number = count == 'null' and 0 or tonumber(count)
+  own = own == 'null' and '{}' or own
+  if number and math.abs(number) < 2147483647 and byte(own) == 123 and pcall(cjson.decode, own) then
     return {
       document = document,
-      tries = tonumber(value(document, spans, 'tries')) or 0,
-      headers = value(document, spans, 'hdrs') or '{}',
+      tries = number,
+      headers = own,
       reserved = value(document, spans, 'reserved') == 'true',
     }
   end

@@ -15,7 +15,8 @@ local index, hash, ids, moving, new, moved = {}, {}, {}, {}, {}, 0
 local told = {}
 for i, document in ipairs(found) do
   local parts = document and open(document)
-  if parts and moved < limit and parts.tries >= min_tries then
+  local raw = document and not (parts or headers) -- what cannot be read moves as it is, but does not die here
+  if (parts or raw) and moved < limit and (parts and parts.tries or 0) >= min_tries then
     local id, due = kept.ids[i], due_of(kept, i)
     if moved + rows_of(id) > limit then
       limit = moved -- it is too large: the end, though others behind it would fit
@@ -31,12 +32,17 @@ for i, document in ipairs(found) do
       parts.headers = assign(parts.headers, 'x-dl-tries', format('"%d"', parts.tries))
     end
     if history > 0 then
-      told[i] = close(parts, due)
+      told[i] = raw and document or close(parts, due)
     end
     if lists or not redis.call('ZSCORE', TO_INDEX, id) then -- they look for themselves
-      parts.tries = 0
       index[#index + 1], index[#index + 2] = due, id
-      hash[#hash + 1], hash[#hash + 2] = id, close(parts, due)
+      hash[#hash + 1] = id
+      if raw then
+        hash[#hash + 1] = document
+      else
+        parts.tries = 0
+        hash[#hash + 1] = close(parts, due)
+      end
       new[#new + 1] = id
     end
   end

@@ -58,10 +58,13 @@ end
 
 -- Jots down what the message itself cannot tell: tries, headers, and when it was due; gives whether there was any.
 local function jot(q, id, document)
-  local parts = open(document)
-  local due, moment = tonumber(string.match(document, ',"mature":(%d+)}$')), published(id)
-  if parts.tries > 0 or parts.headers ~= '{}' or not moment or math.abs(due - moment) > NEAR then
-    redis.call('HSET', q.more, id, format('%d %s ', parts.tries, digits(due)) .. parts.headers)
+  local tries, headers, due = string.match(document, ',"tries":(%-?%d+),"hdrs":(.*),"mature":(%d+)}$')
+  local moment = published(id)
+  if not due then
+    return false -- it was no document before either
+  end
+  if tonumber(tries) > 0 or headers ~= '{}' or not moment or math.abs(tonumber(due) - moment) > NEAR then
+    redis.call('HSET', q.more, id, tries .. ' ' .. due .. ' ' .. headers)
     return true
   end
   return false
