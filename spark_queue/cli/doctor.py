@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 from rich.text import Text
 
 from spark_queue.cli.late import doctor
-from spark_queue.cli.parse import Command, Json, MaybeUrl, app
-from spark_queue.cli.show import console, printable, tell
+from spark_queue.cli.parse import Command, Json, MaybeUrl, app, option
+from spark_queue.cli.show import console, printable, show, tell
+from spark_queue.errors import OptionError
 
 #: How a finding looks.
 SIGNS = {"good": ("ok", "green"), "worry": ("!", "yellow"), "bad": ("FAILED", "bold red")}
 
 
 @app.command("doctor", cls=Command)
-def look(url: MaybeUrl = None, json: Json = False) -> None:
+def look(
+    url: MaybeUrl = None,
+    remove_note: Annotated[
+        str | None, option("--remove-note", "KEY", "Remove this note, which is damaged, instead.")
+    ] = None,
+    json: Json = False,
+) -> None:
     """Check this machine and a database.
 
     Each line that needs attention is followed by what to do. Exit code 1 if a check failed.
     """
+    if remove_note is not None:
+        if url is None:
+            raise OptionError("--remove-note needs the URL of the database", option="url")
+        doctor.remove_note(url, remove_note)
+        tell({"removed": remove_note}) if json else show(f"note {remove_note} removed")
+        return
     found = []
     for one in doctor.examine(url):
         found.append(one)

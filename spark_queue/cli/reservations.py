@@ -39,7 +39,7 @@ def _reserved(held: Sequence[Held]) -> Iterator[Sequence[object]]:
         if one.log:
             logs[one.queue] += one.rows
         else:
-            yield one.queue, one.tag, one.rows, one.until or "never", one.owner
+            yield one.queue, one.tag, one.rows, one.until or "never", "(damaged)" if one.damaged else one.owner
     for queue, rows in logs.items():
         yield queue, "log", rows, "never", "retained"
 

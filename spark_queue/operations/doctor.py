@@ -15,15 +15,18 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
 
-from spark_queue.errors import QueueError, UsageError
+from spark_queue.errors import QueueError, StoreError, StoreUnavailable, UsageError
 from spark_queue.masking import mask
 from spark_queue.operations.common import opened
+from spark_queue.operations.damage import damage, remove_note
 from spark_queue.operations.logs import kept
 from spark_queue.operations.sinks import left_staged
 from spark_queue.store import STORES
 from spark_queue.store.base import Store
 from spark_queue.store.facts import Finding, State
 from spark_queue.words import plural
+
+__all__ = ["examine", "remove_note", "server"]
 
 #: Versions that are known to work: from, and before.
 JAVA, SPARK, PYTHON = 17, ((4, 0), (4, 4)), (3, 11)
@@ -178,8 +181,14 @@ def _database(url: str) -> Iterator[Finding]:
             yield Finding("database", "good", f"{found}, {shown}")
             yield from _clock(store)
             yield from store.examine()
-            yield from _staged(store)
-            yield from _logs(store)
+            yield from damage(store)
+            for check in (_staged, _logs):
+                try:
+                    yield from check(store)
+                except StoreUnavailable:
+                    raise
+                except StoreError as error:  # of a note, which is named above
+                    yield Finding("database", "bad", str(error), "mend what is named damaged, then look again")
     except UsageError as error:
         yield Finding("database", "bad", str(error), "correct the URL; the first push creates a SQLite file")
     except QueueError as error:

@@ -12,6 +12,7 @@ from spark_queue.message import (
 from spark_queue.operations.common import moment_of, opened
 from spark_queue.queue_names import source_queue
 from spark_queue.store.base import Store
+from spark_queue.store.burial import ASIDE
 from spark_queue.store.existence import check_exists, known_queues
 from spark_queue.store.facts import Reservation, check_tag
 from spark_queue.store.log import LOG, Retained, retained
@@ -27,7 +28,7 @@ class Held:
     for a Spark query `name/epoch`, the name and the run of its checkpoint. `owner` is the process that runs this
     consumer just now, `None` where none is known to live; a client without Spark never tells. `parked`: the messages
     were set aside when their batch failed, and are tried after it. `log`: they are retained, as a segment of the
-    queue's log.
+    queue's log. `damaged`: they cannot be read, and no dead-letter queue takes them.
     """
 
     queue: str
@@ -38,6 +39,7 @@ class Held:
     owner: str | None
     parked: bool
     log: bool = False
+    damaged: bool = False
 
 
 def reservations(url: str, queue: str | None = None, tag: str = "") -> list[Held]:
@@ -57,6 +59,7 @@ def reservations(url: str, queue: str | None = None, tag: str = "") -> list[Held
                 owner=None if owner is None else str(owner),
                 parked=one.tag.startswith(f"{consumer}/parked/"),
                 log=belongs(one.tag, kept[name]),
+                damaged=one.tag == ASIDE,
             )
 
         names = store.queues() if queue is None else [queue]

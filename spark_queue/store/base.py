@@ -56,7 +56,7 @@ from spark_queue.queue_names import dead_letter_queue
 from spark_queue.store.apart import apart, split
 from spark_queue.store.burial import bury
 from spark_queue.store.counters import Counters, Counts, Statistics
-from spark_queue.store.damaged import Records, checked, opened
+from spark_queue.store.damaged import Records, checked, opened, part
 from spark_queue.store.facts import (
     Claim,
     Condition,
@@ -682,9 +682,9 @@ class Store(ABC):
         """The notes whose keys begin so, by key. It may look at every key of the database: for tools only."""
         return {key: note.read(key) for key, note in sorted(self._attempt(self._notes, prefix).items())}
 
-    def damaged_notes(self) -> dict[str, RawNote]:
-        """The notes that cannot be read, by key. It looks at all of them: for tools only."""
-        return {key: note for key, note in sorted(self._attempt(self._notes, "").items()) if note.fault()}
+    def raw_notes(self) -> dict[str, RawNote]:
+        """All notes, by key, those that cannot be read among them: for tools only."""
+        return dict(sorted(self._attempt(self._notes, "").items()))
 
     @abstractmethod
     def _notes(self, prefix: str) -> dict[str, RawNote]: ...
@@ -866,12 +866,23 @@ class Store(ABC):
         """How the database is set up, as far as it matters to queues. Changes nothing; may look at all queues."""
         return self._attempt(self._examine)
 
-    def never_due(self, queue: str) -> int:
-        """How many records of the queue nobody ever takes, since their `mature` is no moment."""
+    def never_due(self, queue: str) -> list[str]:
+        """The ids of records that nobody ever takes, since their `mature` is no moment; the first 1,000."""
         return self._attempt(self._never_due, queue)
 
-    def _never_due(self, queue: str) -> int:
-        return 0
+    def _never_due(self, queue: str) -> list[str]:
+        return []
+
+    def damaged_buckets(self, queue: str, most: int) -> list[str]:
+        """The ids of the buckets, among the first `most`, that cannot be opened."""
+        found: list[str] = []
+        for page in self._buckets(queue, None):
+            for row, id in enumerate(page.batch.column("id").to_pylist()[:most]):
+                found += [id] if any(one.damaged for one in opened(part(page, row, row + 1))) else []
+            most -= page.batch.num_rows
+            if most <= 0:
+                break
+        return found
 
     @abstractmethod
     def _examine(self) -> list[Finding]: ...

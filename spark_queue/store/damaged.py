@@ -37,6 +37,9 @@ UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError, Arith
 #: Most characters of a value that a reason quotes.
 QUOTED = 80
 
+#: Most records that are named which nobody ever takes.
+NEVER_DUE = 1_000
+
 _NONE: Mapping[int, str] = MappingProxyType({})
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
@@ -100,6 +101,24 @@ class Note:
     written: int | None = field(default=None, compare=False)
 
 
+def damaged_note(key: str, reason: object) -> StoreError:
+    """The error for a note that cannot be read."""
+    return StoreError(
+        f"the note {key!r} is damaged ({reason}): restore it from a backup, or remove it with spark-queue doctor URL "
+        f"--remove-note {shlex.quote(key)}",
+        key=key,
+    )
+
+
+@contextmanager
+def reading(key: str) -> Iterator[None]:
+    """Raise `StoreError` for a note that is a JSON object, but not as it was written."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise damaged_note(key, f"{type(error).__name__}: {error}") from error
+
+
 @dataclass(frozen=True, slots=True)
 class RawNote:
     """A note as its database has it: what should be JSON text."""
@@ -111,11 +130,7 @@ class RawNote:
     def read(self, key: str) -> Note:
         """The note. Raises `StoreError` if it is damaged."""
         if reason := self.fault():
-            raise StoreError(
-                f"the note {key!r} is damaged ({reason}): restore it from a backup, or remove it with spark-queue "
-                f"doctor URL --remove-note {shlex.quote(key)}",
-                key=key,
-            )
+            raise damaged_note(key, reason)
         return Note(orjson.loads(self.value), self.version, self.written)
 
     def fault(self) -> str:

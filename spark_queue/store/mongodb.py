@@ -64,7 +64,7 @@ from spark_queue.masking import harmless_cause, is_harmless, mask, named, scrub
 from spark_queue.store.base import PAGE_ROWS, refused
 from spark_queue.store.bson_json import CODEC
 from spark_queue.store.counters import Counts, Statistics
-from spark_queue.store.damaged import END, Records
+from spark_queue.store.damaged import END, NEVER_DUE, Records
 from spark_queue.store.facts import Claim, Condition, Death, Finding, RawNote, Reservation, Sizes, Staged, View, Which
 from spark_queue.store.listener import Subscription
 from spark_queue.store.mongodb_documents import (
@@ -858,10 +858,11 @@ class MongoStore(SignallingStore):
 
     # --- looking ------------------------------------------------------------------------------------------------
 
-    def _never_due(self, queue: str) -> int:
+    def _never_due(self, queue: str) -> list[str]:
         found = self._queue(queue)
         which = {"processed": None, "mature": {"$not": {"$type": "date"}}}
-        return found.count_documents(which, **self._by(found, READY))
+        some = found.find(which, self._named | {"_sid": 1}, limit=NEVER_DUE, **self._by(found, READY))
+        return [one.get("_sid") or self._id_of(one) for one in some]
 
     def _sizes(self, queue: str) -> Sizes:
         found = self._queue(queue)

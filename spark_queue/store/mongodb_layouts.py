@@ -110,7 +110,8 @@ class PipelineStore(MongoStore):
         found = self._queue(queue, make=True)
         now = self._now()
         state, moving = self._moving(found, which, now, dies=death is not None)
-        change: Document = {"_q": {"$literal": to}, "mature": DUE, "tries": 0}
+        due = {"$cond": [{"$eq": [{"$type": "$mature"}, "date"]}, DUE, DatetimeMS(now)]}
+        change: Document = {"_q": {"$literal": to}, "mature": due, "tries": 0}
         if death is not None:
             change["hdrs"] = dying(queue, state.ahead, death, now)
         moved = 0

@@ -33,7 +33,7 @@ from spark_queue.errors import OptionError, StoreError, StoreUnavailable, near
 from spark_queue.masking import mask
 from spark_queue.store.base import PAGE_ROWS, Store
 from spark_queue.store.counters import ACTS, Counts, Statistics
-from spark_queue.store.damaged import END, Records
+from spark_queue.store.damaged import END, NEVER_DUE, Records, id_of
 from spark_queue.store.facts import (
     OF_EACH,
     Claim,
@@ -521,9 +521,10 @@ class SqliteStore(Store):
                 if death.history:
                     _remember(db, "rowid IN (SELECT row FROM moving)", (), death.history, which.tag, "dead")
             db.execute(
-                "UPDATE OR IGNORE message SET queue = ?, lease = NULL, tries = 0 "
+                "UPDATE OR IGNORE message SET queue = ?, lease = NULL, tries = 0, "
+                "mature = iif(typeof(mature) IN ('integer', 'real'), mature, ?) "
                 "WHERE rowid IN (SELECT row FROM moving)",
-                (target,),
+                (target, now),
             )
             db.execute("DELETE FROM message WHERE queue = ? AND rowid IN (SELECT row FROM moving)", (number,))
             _forget_empty(db, leases)
@@ -647,14 +648,14 @@ class SqliteStore(Store):
             held += _more(db, f"{of_queue} (until IS NULL OR until > ?))", (number, now))
             return Sizes(free + expired, scheduled, held, None if since is None else now - since)
 
-    def _never_due(self, queue: str) -> int:
+    def _never_due(self, queue: str) -> list[str]:
         with self._looking() as db:
             which = "queue = ? AND lease IS NULL AND mature > ?"  # a text or a blob is greater than any number
-            (found,) = db.execute(
-                f"SELECT count(*) FROM message WHERE {which} AND typeof(mature) IN ('text', 'blob')",
-                (_number(db, queue), message.LATEST),
-            ).fetchone()
-            return int(found)
+            found = db.execute(
+                f"SELECT CAST(id AS BLOB) FROM message WHERE {which} AND typeof(mature) IN ('text', 'blob') LIMIT ?",
+                (_number(db, queue), message.LATEST, NEVER_DUE),
+            )
+            return [id_of(id) for (id,) in found]
 
     def _next_mature(self, queue: str) -> int | None:
         with self._looking() as db:

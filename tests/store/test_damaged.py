@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import sqlite3
+from datetime import UTC, datetime
+
 import pytest
+import redis
+from bson import ObjectId
+from pymongo import MongoClient
 
 from spark_queue import Queue, open_store
+from spark_queue.address import Address
+from spark_queue.buckets import Buckets
+from spark_queue.errors import StoreError, UsageError
 from spark_queue.message import header_dicts, messages, pushes
+from spark_queue.operations import by_hand, doctor, reservations
 from spark_queue.queue_names import dead_letter_queue
+from spark_queue.store.apart import compact
+from spark_queue.store.burial import ASIDE
+from spark_queue.store.facts import Condition, about
+from spark_queue.store.ledger import ledger_of
+from spark_queue.store.log import Log
+from spark_queue.store.redis_keys import note_key
 from tests import stores
 from tests.store import odd
 from tests.tiers import param
+
+#: Before all that is put as of 1970.
+EARLY = datetime.fromtimestamp(1, UTC)
 
 
 def is_fast(kind):
@@ -93,3 +112,236 @@ def test_peek_shows_it_and_changes_nothing(kind, one, url, store, queue):
         assert any(one.reason in reason for reason in reasons)
         assert [one for batch in batches for one in messages(batch)]
     assert store.sizes(queue).total == 1 + one.rows
+
+
+def odd_of(kind):
+    """The first odd record of a layout, and the URL-independent facts of it."""
+    return odd.TABLE[kind][0]
+
+
+@pytest.mark.parametrize("how", ["name", "size"])
+def test_what_no_dead_letter_queue_takes_is_set_aside(kind, how, url, store, queue, monkeypatch):
+    one = odd_of(kind)
+    odd.put(kind, url, queue, one.record, mature=5)
+    store.push(queue, pushes([payload(1)]))
+    if how == "size":
+        monkeypatch.setattr(store, "max_payload", 20)
+        dead = f"{queue}.dead"
+    else:
+        dead = "x" * 300
+    assert store.reserve(queue, "c/1", 10)
+    (batch,) = store.fetch(queue, "c/1/0", dead=dead)
+    assert [message.payload["n"] for message in messages(batch)] == ["1"]
+    held = {found.tag: (found.rows, found.until) for found in store.reservations(queue)}
+    assert held.keys() == {"c/1/0", ASIDE}
+    assert held[ASIDE] == (one.rows, None)
+    assert store.sizes(queue).reserved == 1 + one.rows
+    store.commit(queue, "c/1")
+    monkeypatch.undo()
+    assert store.rollback(queue, ASIDE, failed=False) == one.rows
+    with Queue(store, queue) as client:
+        assert client.reserve(10) == []
+    check_letter(store, queue, one)
+
+
+def test_a_letter_whose_id_another_message_has_gets_another_one(kind, url, store, queue):
+    one = odd_of(kind)
+    odd.put(kind, url, queue, one.record, mature=5)
+    if store.one_id:
+        pytest.skip("an id names one message in all queues")
+    store.reserve(queue, "c/1", 1)
+    (row,) = store.look(queue, "c/1/0")
+    (id,) = row.column("id").to_pylist()
+    if not id.startswith("\x7f"):
+        store.push(dead_letter_queue(queue), pushes([payload("mine")], ids=[id]))
+    assert list(store.fetch(queue, "c/1/0", decoded=True)) == []
+    found = [message for batch in store.peek(dead_letter_queue(queue)) for message in messages(batch)]
+    letters = [message for message in found if "x-error" in message.headers]
+    assert len(letters) == 1
+    assert letters[0].headers["x-dl-id"] == id
+    assert len(found) == (1 if id.startswith("\x7f") else 2)
+
+
+def test_the_history_keeps_it_and_shows_it(kind, url, store, queue):
+    one = odd_of(kind)
+    odd.put(kind, url, queue, one.record, mature=5)
+    with Queue(store, queue, history=60) as client:
+        assert client.reserve(1) == []
+    check_letter(store, queue, one)
+    if not store.forwards:  # there an id is in one place
+        (batch,) = store.peek(queue, view="history")
+        assert batch.column("outcome").to_pylist() == ["dead"]
+        assert one.reason in header_dicts(batch)[0]["x-error"]
+
+
+@each_odd()
+def test_it_can_be_held_renewed_passed_on_and_given_back(kind, one, url, store, queue):
+    odd.put(kind, url, queue, one.record, mature=5)
+    assert store.reserve(queue, "a/1", 10, lease=60_000) == [one.rows]
+    assert store.renew(queue, "a/1", 120_000) == one.rows
+    assert store.retag(queue, "a/1", "b/1/0", lease=60_000) == one.rows
+    assert store.rollback(queue, "b/1", failed=True) == one.rows
+    assert store.move(queue, f"{queue}.other") == one.rows
+    assert store.sizes(queue).total == 0
+    with Queue(store, f"{queue}.other", dead_letter_queue=dead_letter_queue(queue)) as client:
+        client.reserve(10)
+    assert store.sizes(f"{queue}.other").total == 0
+    assert store.sizes(dead_letter_queue(queue)).total <= 1
+
+
+def test_a_log_shows_it_where_it_lies(kind, url, store, queue):
+    if "holds" in store.lacks:
+        pytest.skip("the layout has no logs")
+    bucket = next((one for one in odd.TABLE[kind] if one.rows > 1), odd_of(kind))
+    store.push(queue, pushes([payload(1)], mature=[EARLY]))
+    odd.put(kind, url, queue, bucket.record, mature=5_000)
+    store.push(queue, pushes([payload(2)]))
+    log = Log(store, queue)
+    pieces = log.ahead(log.first(), 100)
+    assert sum(piece.rows for piece in pieces) == 2 + bucket.rows
+    rows = [headers for piece in pieces for batch in log.fetch(piece) for headers in header_dicts(batch)]
+    assert ["x-error" in headers for headers in rows] == [False, *[True] * bucket.rows, False]
+    assert store.sizes(queue).total == 2 + bucket.rows
+
+
+# --- ids of all types -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", odd.IDS)
+@pytest.mark.parametrize("kind", [pytest.param(one, marks=pytest.mark.full) for one in odd.TABLE if "mongodb" in one])
+def test_an_id_of_any_type_settles_its_message(kind, name, url, store, queue):
+    key, id = odd.IDS[name]
+    document = {"_id": key, "payload": {"n": "1"}, "tries": 0, "hdrs": {}}
+    if "bucket" in kind:
+        document, id = {"_id": key, "b": [{"__p": {"n": "1"}, "__h": {}}], "n": 1}, f"{id}:0"
+    odd.put(kind, url, queue, document, mature=5)
+    store.push(queue, pushes([payload(2)]))
+    assert store.reserve(queue, "a/1", 10) == [2]
+    found = {one.payload["n"]: one.id for batch in store.fetch(queue, "a/1/0") for one in messages(batch)}
+    assert found["1"] == id
+    assert [one.id for batch in store.peek(queue, [Condition("id", "=", id)]) for one in messages(batch)] == [id]
+    assert store.retag(queue, "a/1", "b/1/0", [id], lease=60_000) == 1
+    assert store.rollback(queue, "b/1", [id]) == 1
+    assert store.commit(queue, "a/1") == 1
+    assert store.move(queue, f"{queue}.other", ids=[id]) == 1
+    assert store.move(f"{queue}.other", queue) == 1
+    with Queue(store, queue) as client:
+        (message,) = client.reserve(10)
+        assert (message.id, message.payload) == (id, {"n": "1"})
+        assert client.commit(message) == 1
+    assert store.sizes(queue).total == 0
+
+
+# --- notes, and what doctor says ------------------------------------------------------------------------------------
+
+
+def damage_note(url, key, text):
+    """Write a note that cannot be read, as a failing disk does."""
+    if url.startswith("sqlite"):
+        db = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+        db.execute("INSERT OR REPLACE INTO note VALUES (?, ?, 1, 0)", (key, text))
+        db.close()
+    elif url.startswith("mongodb"):
+        with MongoClient(Address.of(url).url) as client:
+            client.get_default_database()["spark_queue.notes"].replace_one(
+                {"_id": key}, {"_id": key, "value": text, "version": 1}, upsert=True
+            )
+    else:
+        with redis.Redis.from_url(url, protocol=2) as client:
+            client.hset(note_key(key), mapping={"value": text, "version": 1})
+
+
+@pytest.mark.parametrize("kind", [param(f"{one} ", fast=stores.embedded(one)) for one in stores.schemes()])
+@pytest.mark.parametrize("text", ["{oops", "[1]", "5"])
+def test_a_damaged_note_is_named_and_removed(kind, text, url, store, queue):
+    key = about(queue, "layout")
+    damage_note(store.url, key, text)
+    with pytest.raises(StoreError, match=f"the note '{key}' is damaged"):
+        store.note(key)
+    with pytest.raises(StoreError, match="--remove-note"):
+        store.push(queue, pushes([payload(1), payload(2)]))
+    found = [one for one in doctor.examine(store.url) if one.what == "note" and key in one.told]
+    assert [one.todo for one in found] == [f"spark-queue doctor URL --remove-note {key}"]
+    doctor.remove_note(store.url, key)
+    assert store.note(key) is None
+    damage_note(store.url, key, text)
+    store.drop(queue)
+    assert store.note(key) is None
+
+
+@pytest.mark.parametrize("kind", ["sqlite "])
+def test_a_sound_note_is_not_removed(kind, store, queue):
+    store.set_note(about(queue, "layout"), {"size": 3, "compression": "lz4"}, 0)
+    with pytest.raises(UsageError, match="is not damaged"):
+        doctor.remove_note(store.url, about(queue, "layout"))
+
+
+@pytest.mark.parametrize("kind", ["sqlite "])
+def test_doctor_finds_a_damaged_ledger(kind, store):
+    damage_note(store.url, "ledger/sink", '{"v":1,"batch":"x"}')
+    with pytest.raises(StoreError, match="the note 'ledger/sink' is damaged"):
+        ledger_of(store, "sink")
+    assert [one.told.partition(":")[0] for one in doctor.examine(store.url) if one.what == "note"] == ["ledger/sink"]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [param(one, fast=is_fast(one)) for one in odd.TABLE if one.startswith(("sqlite", "mongodb"))],
+)
+def test_doctor_finds_what_is_never_due_and_how_to_mend_it(kind, url, store, queue):
+    if kind.startswith("sqlite"):
+        odd.put(kind, url, queue, {"id": "late", "mature": "soon", "payload": b'{"n":"1"}'})
+        id = "late"
+    else:
+        content = {"b": [{"__p": {"n": "1"}}], "n": 1} if "bucket" in kind else {"payload": {"n": "1"}}
+        odd.put(kind, url, queue, {"_id": ObjectId(id := "0123456789abcdef01234567"), "mature": "soon", **content})
+    assert store.reserve(queue, "c/1", 5) == []
+    (found,) = (one for one in doctor.examine(url) if one.what == "never due" and queue in one.told)
+    assert found.todo.startswith(f"make them due now, in another queue: spark-queue move URL {queue} {queue}.mended")
+    assert id in found.todo
+    ids = [one.rpartition("--id ")[2].strip("'") for one in found.todo.split(" --id ")[1:]]
+    assert by_hand.move(url, queue, f"{queue}.other", ids=[one.encode().decode() for one in ids], create=True) == 1
+    with Queue(store, f"{queue}.other") as client:
+        (message,) = client.reserve(1)
+        assert message.payload == {"n": "1"}
+
+
+@pytest.mark.parametrize("kind", ["sqlite "])
+def test_doctor_and_reservations_show_what_was_set_aside(kind, url, store, queue):
+    odd.put(kind, url, queue, odd_of(kind).record)
+    store.reserve(queue, "c/1", 1)
+    list(store.fetch(queue, "c/1/0", dead="x" * 300))
+    (held,) = reservations(url, queue)
+    assert (held.tag, held.damaged, held.rows, held.until) == (ASIDE, True, 1, None)
+    (found,) = (one for one in doctor.examine(url) if one.what == "damaged")
+    assert f"spark-queue release URL {queue} {ASIDE}" in found.todo
+
+
+@pytest.mark.parametrize("kind", ["sqlite "])
+def test_doctor_finds_damaged_buckets(kind, url, store, queue):
+    store.layout = Buckets(2)
+    store.push(queue, pushes([payload(1), payload(2)]))
+    odd.put(kind, url, queue, {"id": odd.BUCKET, "payload": b"garbage", "rows": 3, "kind": "binary"})
+    assert store.damaged_buckets(queue, 10) == [odd.BUCKET]
+    (found,) = (one for one in doctor.examine(url) if one.what == "buckets")
+    assert "1 bucket of the first" in found.told
+
+
+@pytest.mark.parametrize("kind", ["sqlite "])
+@pytest.mark.parametrize("limit", [1, 2, 10])
+def test_a_damaged_bucket_that_is_too_large_is_taken_all_the_same(kind, limit, url, store, queue):
+    odd.put(kind, url, queue, {"id": odd.BUCKET, "payload": b"garbage", "rows": 3, "kind": "binary"}, mature=5)
+    store.push(queue, pushes([payload(1)]))
+    with Queue(store, queue) as client:
+        assert [one.payload["n"] for one in client.reserve(limit)] == ["1"]
+
+
+@pytest.mark.parametrize("kind", ["sqlite "])
+def test_compaction_leaves_damaged_records_alone(kind, url, store, queue):
+    store.push(queue, pushes([payload(1)], mature=[EARLY]))
+    odd.put(kind, url, queue, {"id": odd.BUCKET, "payload": b"garbage", "rows": 3, "kind": "binary"}, mature=5_000)
+    odd.put(kind, url, queue, {"headers": "[1]"}, mature=5_000)
+    store.push(queue, pushes([payload(2)]))
+    compact(store, queue, Buckets(100))
+    with Queue(store, queue) as client:
+        assert [one.payload["n"] for one in client.reserve(10)] == ["1", "2"]
