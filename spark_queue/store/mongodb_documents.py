@@ -168,7 +168,13 @@ DUE: Document = {
 
 #: The tries of a message, and whether they are a number: what is none stays as it is, and is found when it is read.
 TRIES: Document = {"$ifNull": ["$tries", 0]}
-_COUNTED: Document = {"$and": [{"$gte": [TRIES, -(2**31)]}, {"$lt": [TRIES, 2**31 - 1]}]}
+_COUNTED: Document = {
+    "$and": [
+        {"$in": [{"$type": TRIES}, ["int", "long", "double"]]},
+        {"$gte": [TRIES, -(2**31)]},
+        {"$lt": [TRIES, 2**31 - 1]},
+    ]
+}
 
 #: What can be changed as a message is changed that dies.
 SOUND: Filter = {

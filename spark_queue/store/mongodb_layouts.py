@@ -137,8 +137,13 @@ class PipelineStore(MongoStore):
                 change["payload"] = document["payload"]
             if new_headers:
                 change["hdrs"] = document["hdrs"]
+            forgotten = FORGET
+            if "_sid" in document:
+                change["_sid"] = document["_sid"]
+            else:
+                forgotten = {**FORGET, "_sid": ""}  # of a record that could not be read, it may be anything
             which = {**held_by(tag), "_q": queue, "_id": document["_id"]}
-            changes.append(UpdateOne(which, {"$set": change, "$unset": FORGET}, **BY_ID))
+            changes.append(UpdateOne(which, {"$set": change, "$unset": forgotten}, **BY_ID))
         for (mature, tries), keys in alike.items():
             which = {**held_by(tag), "_q": queue, "_id": {"$in": keys}}
             change = {"_q": to, "mature": mature, "tries": tries}

@@ -196,7 +196,8 @@ def _one(row: Row, document: bytes, told: Told | None) -> damaged.Row:
     """Read one document. Raises `Unreadable` with what is wrong with it."""
     due, id = row
     payload, kind, headers, tries = _cut(id, document, {}) or _parsed(document)
-    return damaged.Row(id_of(id), payload, kind, headers, mature_of(due), tries_of(tries), told)
+    check(id_of(id).encode() == id, "its id is not UTF-8 text")
+    return damaged.Row(id.decode(), payload, kind, headers, mature_of(due), tries_of(tries), told)
 
 
 def _raw(row: Row, document: bytes, told: Told | None) -> damaged.Row:

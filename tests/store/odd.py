@@ -71,34 +71,36 @@ _SQLITE = (
 _OID = ObjectId("0123456789abcdef01234567")
 
 
-def _mongo(name: str, reason: str, raw: str, id: str = str(_OID), rows: int = 1, **fields: Any) -> Odd:
-    return Odd(name, {"_id": _OID, "payload": {"n": "odd"}, "tries": 0, "hdrs": {}} | fields, reason, raw, id, rows)
+def _mongo(name: str, reason: str, raw: str, id: str = str(_OID), rows: Any = 1, **fields: Any) -> Odd:
+    usual = {"_id": _OID, "payload": {"n": "odd"}, "tries": 0, "hdrs": {}} | ({} if rows == 1 else {"rows": rows})
+    return Odd(name, usual | fields, reason, raw, id, rows if isinstance(rows, int) else 1)
 
 
 _MONGO = (
     _mongo("hdrs a list", "its hdrs is list", '"hdrs":["x"]', hdrs=["x"]),
     _mongo("hdrs a string", "its hdrs is str", '"hdrs":"x"', hdrs="x"),
-    _mongo("hdrs a number", "its hdrs is 5", '"hdrs":{"$numberInt":"5"}', hdrs=5),
+    _mongo("hdrs a number", "its hdrs is 5", '"hdrs":', hdrs=5),
     _mongo("hdrs a date", "its hdrs is", '"hdrs":{"$date"', hdrs=DatetimeMS(5)),
     _mongo("tries NaN", "its tries is nan", '"$numberDouble":"NaN"', tries=math.nan),
     _mongo("tries infinite", "its tries is inf", '"$numberDouble":"Infinity"', tries=math.inf),
     _mongo("tries minus infinite", "its tries is -inf", '"$numberDouble":"-Infinity"', tries=-math.inf),
-    _mongo("tries 2^40", "its tries is 1099511627776", '"1099511627776"', tries=Int64(2**40)),
+    _mongo("tries 2^40", "its tries is 1099511627776", "1099511627776", tries=Int64(2**40)),
     _mongo("tries a string", "its tries is str '3'", '"tries":"3"', tries="3"),
     _mongo("tries a boolean", "its tries is True", '"tries":true', tries=True),
     _mongo("tries an object", "its tries is dict", '"tries":{"a"', tries={"a": 1}),
     _mongo("tries a decimal", "its tries is Decimal128", '"$numberDecimal":"3"', tries=Decimal128("3")),
-    _mongo("_sid a number", "its _sid is 5", '"_sid":{"$numberInt":"5"}', _sid=5),
+    _mongo("_sid a number", "its _sid is 5", '"_sid":', _sid=5),
     _mongo(
         "a bucket of garbage", "the bucket is damaged", "garbage", id=BUCKET, _id=BUCKET, payload=b"garbage", rows=3
     ),
+    _mongo("rows a string", "the bucket is damaged", "junk", id=BUCKET, _id=BUCKET, payload=b"junk", rows="x"),
     _mongo("tries a string, hdrs a list", "its hdrs is list", '"tries":"x"', tries="x", hdrs=[{"a": 1}]),
 )  # fmt: skip
 
-_PL = tuple(one for one in _MONGO if one.rows == 1)
+_PL = tuple(one for one in _MONGO if one.id != BUCKET)
 
 _BUCKETS = (
-    Odd("b a number", {"_id": _OID, "b": 5, "n": 2}, "its b is 5", '"b":{"$numberInt":"5"}', str(_OID), 2),
+    Odd("b a number", {"_id": _OID, "b": 5, "n": 2}, "its b is 5", '"b":', str(_OID), 2),
     Odd("b a string", {"_id": _OID, "b": "abc", "n": 2}, "its b is str", '"b":"abc"', str(_OID), 2),
     Odd(
         "tries a string", {"_id": _OID, "b": [{"n": 1}], "n": 1, "tries": "x"}, "its tries", '"tries":"x"', str(_OID)
@@ -130,7 +132,7 @@ _REDIS = (
     _redis("tries beyond all", "its tries is", _document(tries="1e999")),
     _redis("tries 2^40", "its tries is", _document(tries=str(2**40))),
     _redis("no UTF-8", "is not UTF-8", b'{"_id":"odd","tries":0,"payload":"\xff"}'),
-    _redis("payload no JSON", "its payload is not JSON", _document(payload="{oops}"), raw="{oops}", decoded=True),
+    _redis("payload no JSON", "JSON", _document(payload="{oops}"), raw="{oops}", decoded=True),
 )  # fmt: skip
 
 _REDIS_OQ = (
@@ -145,7 +147,7 @@ _RFQ = (
     Odd("headers cut off", (b"odd", {b"n": b"odd"}, b"0 5 {oops"), "is not a JSON object", '"hdrs":{oops', "odd"),
     Odd("headers a list", (b"odd", {b"n": b"odd"}, b"0 5 [1]"), "its hdrs is [1]", '"hdrs":[1]', "odd"),
     Odd("tries beyond all", (b"odd", {b"n": b"odd"}, b"9999999999999 5 {}"), "its tries is", '"tries":9999', "odd"),
-    Odd("id no UTF-8", (b"\xff\x01", {b"n": b"odd"}, None), "is not UTF-8", '"n":"odd"', _SHOWN),
+    Odd("id no UTF-8", (b"\xff\x01", {b"n": b"odd"}, None), "its id is not UTF-8", '"n":"odd"', _SHOWN),
 )
 
 #: By scheme and layout.

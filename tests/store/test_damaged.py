@@ -12,7 +12,7 @@ from pymongo import MongoClient
 
 from spark_queue import Queue, open_store
 from spark_queue.address import Address
-from spark_queue.buckets import Buckets
+from spark_queue.buckets import Buckets, rows_of
 from spark_queue.errors import StoreError, UsageError
 from spark_queue.message import header_dicts, messages, pushes
 from spark_queue.operations import by_hand, doctor, reservations
@@ -71,7 +71,7 @@ def check_letter(store, queue, one):
     assert headers["x-dl-from-queue"] == queue
     assert {"x-dl-t", "x-dl-tries"} <= headers.keys()
     assert one.raw.replace('\\"', '"') in text
-    assert one.id == id or not one.id or one.id == "odd"
+    assert one.id in id or one.id == "odd"  # a list has no ids
 
 
 def each_odd(*kinds):
@@ -125,7 +125,7 @@ def test_what_no_dead_letter_queue_takes_is_set_aside(kind, how, url, store, que
     odd.put(kind, url, queue, one.record, mature=5)
     store.push(queue, pushes([payload(1)]))
     if how == "size":
-        monkeypatch.setattr(store, "max_payload", 20)
+        monkeypatch.setattr(store, "max_payload", 3)
         dead = f"{queue}.dead"
     else:
         dead = "x" * 300
@@ -147,8 +147,8 @@ def test_what_no_dead_letter_queue_takes_is_set_aside(kind, how, url, store, que
 def test_a_letter_whose_id_another_message_has_gets_another_one(kind, url, store, queue):
     one = odd_of(kind)
     odd.put(kind, url, queue, one.record, mature=5)
-    if store.one_id:
-        pytest.skip("an id names one message in all queues")
+    if store.one_id or "ids" in store.lacks:
+        pytest.skip("an id names one message in all queues, or none in particular")
     store.reserve(queue, "c/1", 1)
     (row,) = store.look(queue, "c/1/0")
     (id,) = row.column("id").to_pylist()
@@ -181,12 +181,12 @@ def test_it_can_be_held_renewed_passed_on_and_given_back(kind, one, url, store, 
     assert store.renew(queue, "a/1", 120_000) == one.rows
     assert store.retag(queue, "a/1", "b/1/0", lease=60_000) == one.rows
     assert store.rollback(queue, "b/1", failed=True) == one.rows
-    assert store.move(queue, f"{queue}.other") == one.rows
+    assert store.move(queue, f"{queue}.other") in (one.rows, rows_of(one.id))
     assert store.sizes(queue).total == 0
     with Queue(store, f"{queue}.other", dead_letter_queue=dead_letter_queue(queue)) as client:
         client.reserve(10)
-    assert store.sizes(f"{queue}.other").total == 0
-    assert store.sizes(dead_letter_queue(queue)).total <= 1
+    # A move lets the tries start anew: where these were damaged, it is a message again.
+    assert store.sizes(f"{queue}.other").total + store.sizes(dead_letter_queue(queue)).total == 1
 
 
 def test_a_log_shows_it_where_it_lies(kind, url, store, queue):
@@ -207,10 +207,10 @@ def test_a_log_shows_it_where_it_lies(kind, url, store, queue):
 # --- ids of all types -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", odd.IDS)
+@pytest.mark.parametrize("type_", odd.IDS)
 @pytest.mark.parametrize("kind", [pytest.param(one, marks=pytest.mark.full) for one in odd.TABLE if "mongodb" in one])
-def test_an_id_of_any_type_settles_its_message(kind, name, url, store, queue):
-    key, id = odd.IDS[name]
+def test_an_id_of_any_type_settles_its_message(kind, type_, url, store, queue):
+    key, id = odd.IDS[type_]
     document = {"_id": key, "payload": {"n": "1"}, "tries": 0, "hdrs": {}}
     if "bucket" in kind:
         document, id = {"_id": key, "b": [{"__p": {"n": "1"}, "__h": {}}], "n": 1}, f"{id}:0"

@@ -149,7 +149,7 @@ layout.read = function(id, _, now, _, here)
     payload[#payload + 1] = as_json(fields_of[i]) .. ':' .. as_json(fields_of[i + 1])
   end
   local tries, headers, due = told(id, now)
-  return id, '{"_id":' .. cjson.encode(id) .. ',"payload":{' .. concat(payload, ',') .. '},"tries":' .. tries
+  return id, '{"_id":' .. as_json(id) .. ',"payload":{' .. concat(payload, ',') .. '},"tries":' .. tries
     .. ',"hdrs":' .. headers .. ',"mature":' .. digits(due) .. '}', due
 end
 
