@@ -74,5 +74,5 @@ def test_what_was_set_aside_is_shown_as_damaged(url):
     done = Run("reservations", url, "orders")
     assert done.rows == [["orders", ASIDE, "1", "never", "(damaged)"]]
     assert Run("release", url, "orders", ASIDE, "--yes").out == "1 message of orders released\n"
-    assert Run("pop", url, "orders", "--limit", "1").code == 0
+    assert Run("pop", url, "orders", "--limit", "10").code == 0
     assert len(Run("deadletter", "list", url, "orders", "--json").json) == 1
