@@ -158,6 +158,9 @@ class _Sender:
 
     def _there(self, letters: Sequence[Letter]) -> set[str]:
         """The places of letters that the queue has already."""
+        return self._store._attempt(self._look, letters)  # a peek alone does not try again
+
+    def _look(self, letters: Sequence[Letter]) -> set[str]:
         known = {(one.id, one.headers["x-dl-from-queue"], one.headers[DIGEST]): one.place for one in letters}
         found: set[str] = set()
         where = [Condition("id", "in", tuple({one.id for one in letters}))]

@@ -230,7 +230,7 @@ def id_condition(condition: Condition) -> Filter:
 def after_record(field: str, place: Place) -> Document:
     """What comes after a place in the order of a field and `_id`."""
     moment, key = place
-    return {"$or": [*greater(field, moment), {field: moment, "$or": greater("_id", key)}]}
+    return {"$or": [*greater(field, moment), *({field: moment, **one} for one in greater("_id", key))]}
 
 
 def or_bucket(which: Filter) -> Filter:
@@ -506,7 +506,7 @@ def as_records(queue: str, page: Page, whole: Callable[[Document], Document] | N
 def _as_batch(queue: str, page: Page, held: bool) -> pa.RecordBatch:
     """The same, whole columns at a time. Raises one of UNREADABLE for a value of a wrong type."""
     documents, payloads, kinds, _ = page
-    ids = [one.get("_sid") or id_of(one["_id"]) for one in documents]
+    ids = [one.get("_sid") or (str(key) if type(key := one["_id"]) is ObjectId else id_of(key)) for one in documents]
     headers = [header_text(one.get("hdrs")) for one in documents]
     moments = [one["_mature"] if held else due_of(one) for one in documents]
     check_types(moments, DatetimeMS)

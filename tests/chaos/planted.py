@@ -104,6 +104,25 @@ BUGS: dict[str, Bug] = {
         "tests/spark/test_publish.py::test_stages_of_dead_attempts_and_earlier_runs_are_swept",
         worlds=True,
     ),
+    "a damaged record ends its reader": Bug(
+        "store/damaged.py",
+        "        except UNREADABLE as error:\n            damaged[number]",
+        "        except ZeroDivisionError as error:\n            damaged[number]",
+        "tests/store/test_damaged.py::test_one_odd_record_stops_nobody",
+    ),
+    "a damaged record is removed before it is a dead letter": Bug(
+        "store/burial.py",
+        "    letters = _letters(store, queue, bad)\n",
+        "    letters = _letters(store, queue, bad)\n"
+        "    store.commit(queue, tag, [one.place for one in letters])\n",
+        "tests/store/test_damaged_crashes.py::test_burying_is_completed_whatever_request_fails",
+    ),
+    "a damaged record is a dead letter twice": Bug(
+        "store/burial.py",
+        "        there = self._there(letters)\n",
+        "        there = set()\n",
+        "tests/store/test_damaged_crashes.py::test_burying_is_completed_whatever_request_fails",
+    ),
     "committed when it is read": Bug(
         "spark/share.py",
         "        _check_fetched(store, options, share, rows)\n",
