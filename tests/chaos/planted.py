@@ -261,6 +261,18 @@ BUGS: dict[str, Bug] = {
         "    elif exactly_once and allowed:\n",
         "tests/spark/test_eviction.py::test_a_sink_is_refused_before_it_writes",
     ),
+    "the digest of a bucket is not checked": Bug(
+        "buckets.py",
+        "digest if has_digest else None)",
+        "None)",
+        "tests/unit/test_damaged_buckets.py::test_a_damaged_bucket_is_refused_and_crashes_nothing",
+    ),
+    "a damaged stage is published": Bug(
+        "arrow_bytes.py",
+        ", packed[-size:].hex())",
+        ")",
+        "tests/store/test_damaged_buckets.py::test_a_damaged_part_of_a_stage_is_an_error_and_nothing_is_published",
+    ),
 }
 
 #: Where those that are killed have to be few kinds for the short time between two steps to be met soon.

@@ -108,9 +108,10 @@ local function take(list, most)
   return taken
 end
 
--- How many messages the record with this id holds.
+-- How many messages the record with this id holds: as `rows_of` in buckets.py, which says what 1 is for.
 local function rows_of(id)
-  return byte(id) == MARK and tonumber(string.match(id, '(%d+)\127%x+$')) or 1
+  local rows = byte(id) == MARK and tonumber(string.match(id, '\127(%d%d?%d?%d?%d?%d?)\127[^\127]*$'))
+  return rows and rows >= 1 and rows <= 100000 and rows or 1
 end
 
 -- Those of these records that are buckets.
