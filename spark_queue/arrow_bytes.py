@@ -80,7 +80,7 @@ def from_bytes(
     try:
         return _read(memoryview(packed).cast("B"), schemas, trusted=digest is not None)
     except struct.error as error:
-        raise DamagedBytes("its metadata points outside of its bytes") from error
+        raise DamagedBytes("it is cut off, or its metadata points outside of its bytes") from error
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:  # OSError: of the decompression
         reason = str(error).partition("\n")[0]
         raise DamagedBytes(f"pyarrow cannot read it: {reason}") from error

@@ -39,21 +39,18 @@ def put(store, queue, record, **columns):
 
 
 def opened(store, queue):
-    return [batch for page in store._buckets(queue, None) for batch in expanded(page)]
+    return [batch for page in store._peek(queue, (), None, "messages", 100) for batch in expanded(page)]
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
 def test_a_flip_in_the_database_is_noticed_when_the_bucket_is_read(store, name, compression):
     record, dice = made(store, compression), random.Random(1)
     packed = record.column("payload")[0].as_py()
-    for number in range(20):
-        queue = f"{name}_{number}"
-        put(store, queue, record, payload=flipped(packed, dice.randrange(8 * len(packed))))
-        try:
-            with pytest.raises(DamagedBucket, match="do not have the digest"):
-                opened(store, queue)
-        finally:
-            store.drop(queue)
+    for _ in range(8):
+        put(store, name, record, payload=flipped(packed, dice.randrange(8 * len(packed))))
+        with pytest.raises(DamagedBucket, match="do not have the digest"):
+            opened(store, name)
+        store.drop(name)
 
 
 def test_a_bucket_that_comes_back_as_it_was_written_is_read(store, name):

@@ -193,32 +193,37 @@ def test_a_buffer_that_unpacks_to_less_than_it_says_brings_no_memory_of_the_proc
         assert came_of(renewed(one, longer), longer) == "refused", "though its digest is right"
 
 
-@pytest.mark.parametrize(
-    ("packed", "reason"),
-    [
-        (None, "it has no bytes"),
-        (b"", "points outside"),
-        (b'{"some": "JSON"}' * 20, "points outside|no Arrow stream"),
-        (stream([]), "no Arrow stream of one batch"),
-        (stream([rows(), rows()]), "no Arrow stream of one batch"),
-        (stream([rows()]) + b"more", "no Arrow stream of one batch"),
-        (stream([dated(pushes([1]), 0)], PUSHES), "its columns are not those of messages"),
-        (to_bytes(rows().slice(0, 0)), "holds 0 messages, and 2 by its id"),
-        (to_bytes(rows(ids=("a", None))), "message 1: its id is NULL"),
-        (to_bytes(rows(ids=("", "b"))), "message 0: its id is empty"),
-        (to_bytes(rows(ids=("a", "a"))), "the same id"),
-        (to_bytes(rows(ids=("a", f"{MARK}b"))), r"message 1: .* marks buckets"),
-        (to_bytes(rows(payloads=(b"1", None))), "message 1: its payload is NULL"),
-        (to_bytes(rows(payloads=(b"1", b"{"))), "message 1: its payload is not JSON"),
-        (to_bytes(rows(payloads=(b"1", b"\xff"), kinds=("json", "text"))), "message 1: its payload is not UTF-8"),
-        (to_bytes(rows(kinds=("json", "jsom"))), "kind 'jsom'"),
-        (to_bytes(rows(kinds=("json", None))), "kind None"),
-        (to_bytes(rows(mature=(-1, 1))), "message 0: its mature is before 1970"),
-        (to_bytes(rows(mature=(1, 1 << 62))), "message 1: its mature is after 9999"),
-        (to_bytes(rows(mature=(1, None))), "one of its messages has no mature"),
-    ],
-)
-def test_a_bucket_without_a_digest_is_validated_by_its_content(packed, reason):
+#: Buckets of two messages that are none, and what is said of them.
+ODD = {
+    "no bytes": (None, "it has no bytes"),
+    "empty": (b"", "it is cut off"),
+    "JSON": (b'{"some": "JSON"}' * 20, "it is cut off|no Arrow stream"),
+    "no batch": (stream([]), "it is cut off"),
+    "two batches": (stream([rows(), rows()]), "no Arrow stream of one batch"),
+    "more behind it": (stream([rows()]) + b"more", "no Arrow stream of one batch"),
+    "other columns": (stream([dated(pushes([1], ids=["a"]), 0)], PUSHES), "its columns are not those of messages"),
+    "no rows": (to_bytes(rows().slice(0, 0)), "holds 0 messages, and 2 by its id"),
+    "NULL id": (to_bytes(rows(ids=("a", None))), "message 1: its id is NULL"),
+    "empty id": (to_bytes(rows(ids=("", "b"))), "message 0: its id is empty"),
+    "same id": (to_bytes(rows(ids=("a", "a"))), "the same id"),
+    "id of a bucket": (to_bytes(rows(ids=("a", f"{MARK}b"))), r"message 1: .* marks buckets"),
+    "NULL payload": (to_bytes(rows(payloads=(b"1", None))), "message 1: its payload is NULL"),
+    "no JSON": (to_bytes(rows(payloads=(b"1", b"{"))), "message 1: its payload is not JSON"),
+    "no text": (
+        to_bytes(rows(payloads=(b"1", b"\xff"), kinds=("json", "text"))),
+        "message 1: its payload is not UTF-8",
+    ),
+    "unknown kind": (to_bytes(rows(kinds=("json", "jsom"))), "kind 'jsom'"),
+    "NULL kind": (to_bytes(rows(kinds=("json", None))), "kind None"),
+    "early": (to_bytes(rows(mature=(-1, 1))), "message 0: its mature is before 1970"),
+    "late": (to_bytes(rows(mature=(1, 1 << 62))), "message 1: its mature is after 9999"),
+    "NULL mature": (to_bytes(rows(mature=(1, None))), "one of its messages has no mature"),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_a_bucket_without_a_digest_is_validated_by_its_content(odd):
+    packed, reason = ODD[odd]
     with pytest.raises(DamagedBucket, match=reason):
         unsealed(NO_DIGEST, packed)
 
