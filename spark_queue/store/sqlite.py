@@ -346,11 +346,11 @@ class SqliteStore(Store):
                 found = db.execute(
                     "SELECT queue, rows, part, rowid, size FROM staged WHERE stage = ? ORDER BY part", (stage,)
                 )
-                for queue, packed, *place in found:
+                for queue, packed, part, rowid, size in found:
                     try:
                         batch = from_bytes_with_digest(packed, (PUSHES,))
                     except DamagedBytes as error:
-                        raise self._damaged_part(queue, stage, *place, error) from error
+                        raise self._damaged_part(queue, stage, part, rowid, size, error) from error
                     published[queue] += _insert(db, queue, _rows(batch, 0))
                 db.execute("DELETE FROM staged WHERE stage = ?", (stage,))
         return published
