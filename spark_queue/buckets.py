@@ -42,7 +42,7 @@ _DATED = ROWS.append(MESSAGES.field("mature"))
 LARGEST = 100_000
 
 #: How many hex digits of the digest are in the id.
-DIGITS = 16
+DIGEST_DIGITS = 16
 
 #: How the id ends of a bucket that a store made of a document just now: it needs no digest, and may be empty.
 READ = f"{MARK}id"
@@ -170,7 +170,7 @@ def bucket(rows: pa.RecordBatch, how: Buckets) -> pa.RecordBatch:
     content = pa.RecordBatch.from_arrays([rows.column(name) for name in schema.names], schema=schema)
     # What is alone and large would gain little, and might grow beyond what a database takes.
     packed = to_bytes(content, how.compression if len(rows) > 1 or content.nbytes < 1 << 20 else None)
-    digest = sha256(packed).hexdigest()[:DIGITS]
+    digest = sha256(packed).hexdigest()[:DIGEST_DIGITS]
     id = f"{MARK}{rows.column('id')[0].as_py()}{MARK}{rows.num_rows}{MARK}{digest}"
     return pa.RecordBatch.from_arrays(
         [
@@ -240,7 +240,7 @@ def unsealed(id: str, packed: bytes | pa.Buffer | None) -> pa.RecordBatch:
     expected, digest = _rows_named(id), id.rpartition(MARK)[2]
     if expected is None:
         raise DamagedBucket(f"its id does not say how many messages it holds, which is 1 to {LARGEST:,}")
-    made_now, has_digest = id.endswith(READ), len(digest) == DIGITS
+    made_now, has_digest = id.endswith(READ), len(digest) == DIGEST_DIGITS
     try:
         rows = from_bytes(packed, (ROWS, _DATED), digest if has_digest else None)
     except DamagedBytes as error:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from spark_queue.arrow_bytes import to_bytes
-from spark_queue.buckets import DIGITS, ROWS, DamagedBucket, unsealed
+from spark_queue.buckets import DIGEST_DIGITS, ROWS, DamagedBucket, unsealed
 from spark_queue.message import MARK, MESSAGES, Json, dated, pushes
 
 #: Memory that reading may take beyond what the process has to begin with.
@@ -52,7 +52,7 @@ def sample(compression: str | None, *, at_once: bool, digest: bool, n: int = 40)
     schema = ROWS if at_once else ROWS.append(MESSAGES.field("mature"))
     rows = pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
     packed = to_bytes(rows, compression)
-    last = sha256(packed).hexdigest()[:DIGITS] if digest else ""
+    last = sha256(packed).hexdigest()[:DIGEST_DIGITS] if digest else ""
     return Sample(f"{MARK}id-0000{MARK}{n}{MARK}{last}", packed, rows)
 
 
@@ -105,7 +105,7 @@ def ruined(packed: bytes, count: int, dice: random.Random) -> Iterator[bytes]:
 
 def renewed(one: Sample, packed: bytes) -> Sample:
     """Return the sample with the right digest of other bytes, as a program with an error of its own may write it."""
-    return one._replace(id=one.id[:-DIGITS] + sha256(packed).hexdigest()[:DIGITS])
+    return one._replace(id=one.id[:-DIGEST_DIGITS] + sha256(packed).hexdigest()[:DIGEST_DIGITS])
 
 
 def came_of(one: Sample, packed: bytes) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from spark_queue import StoreError, open_store
 from spark_queue.arrow_bytes import to_bytes
-from spark_queue.buckets import Buckets, DamagedBucket, bucket, expanded, rows_of
+from spark_queue.buckets import Buckets, DamagedBucket, bucket, rows_of
 from spark_queue.message import MARK, PUSHES, dated, messages, pushes
 from tests.damaged_buckets import flipped
 
@@ -38,8 +38,13 @@ def put(store, queue, record, **columns):
     store._attempt(store._push, queue, pa.RecordBatch.from_arrays(arrays, schema=PUSHES))
 
 
-def opened(store, queue):
-    return [batch for page in store._peek(queue, (), None, "messages", 100) for batch in expanded(page)]
+def refusal(store, queue):
+    """Why the only record of the queue is not read: that is an error, or a row that has the reason."""
+    try:
+        (row,) = [one for batch in store.peek(queue) for one in messages(batch)]
+    except DamagedBucket as error:
+        return str(error)
+    return row.headers["x-error"]
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
@@ -48,14 +53,14 @@ def test_a_flip_in_the_database_is_noticed_when_the_bucket_is_read(store, name, 
     packed = record.column("payload")[0].as_py()
     for _ in range(8):
         put(store, name, record, payload=flipped(packed, dice.randrange(8 * len(packed))))
-        with pytest.raises(DamagedBucket, match="do not have the digest"):
-            opened(store, name)
+        assert "do not have the digest" in refusal(store, name)
         store.drop(name)
 
 
 def test_a_bucket_that_comes_back_as_it_was_written_is_read(store, name):
     put(store, name, made(store))
-    assert [one.id for batch in opened(store, name) for one in messages(batch)] == [f"id-{n:02}" for n in range(30)]
+    found = [one for batch in store.peek(name) for one in messages(batch)]
+    assert [one.id for one in found] == [f"id-{n:02}" for n in range(30)]
 
 
 @pytest.mark.parametrize("lie", LIES)
@@ -75,8 +80,7 @@ def test_a_reserve_ends_though_a_bucket_lies_about_its_messages(store, name, lie
     with suppress(DamagedBucket):
         store.reserve(name, "c/1", 10)
     assert claims
-    with pytest.raises(DamagedBucket, match="messages"):
-        opened(store, name)
+    assert "messages" in refusal(store, name)
 
 
 # --- stages in SQLite, which are Arrow as well ----------------------------------------------------------------------

@@ -16,7 +16,7 @@ import pytest
 from spark_queue import arrow_bytes
 from spark_queue.arrow_bytes import MOST_UNPACKED, DamagedBytes, from_bytes, to_bytes
 from spark_queue.buckets import (
-    DIGITS,
+    DIGEST_DIGITS,
     LARGEST,
     READ,
     ROWS,
@@ -254,7 +254,7 @@ def test_the_digest_of_a_bucket_is_that_of_its_bytes():
     made = bucket(dated(pushes([1, 2]), 0), Buckets())
     digest = made.column("id")[0].as_py().rpartition(MARK)[2]
     assert sha256(made.column("payload")[0].as_py()).hexdigest().startswith(digest)
-    assert len(digest) == DIGITS
+    assert len(digest) == DIGEST_DIGITS
 
 
 def test_headers_may_be_null_as_they_may_be_in_a_push():
