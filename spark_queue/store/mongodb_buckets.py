@@ -62,7 +62,7 @@ class BucketStore(MongoStore):
     @staticmethod
     def _key_of(id: str) -> ObjectId:
         """The `_id` of a record; no record has that of a message."""
-        if id.endswith(READ):  # as `_id_of` made it
+        if id.endswith(READ):
             return ObjectId(id[1:25])
         digest = sha256(id.encode()).hexdigest()
         first = id[1:25] if is_bucket(id) else id
