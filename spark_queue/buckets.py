@@ -9,7 +9,8 @@ time, and takes one apart only where something is done to some of its messages: 
                                                      same moment keep the order in which they were pushed
     bytes    id, payload, payload_kind, headers, and mature, where its messages did not mature together
 
-A message counts the tries of its bucket, has its headers besides its own, and matures with it.
+A message counts the tries of its bucket, has its headers besides its own, and matures with it. The digest is that of
+the bytes, which are verified before they are read (`arrow_bytes.py`).
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import groupby
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.ipc
 
 from spark_queue import message
+from spark_queue.arrow_bytes import DamagedBytes, from_bytes, to_bytes
 from spark_queue.errors import OptionError, near
-from spark_queue.message import MARK, MESSAGES, PUSHES
+from spark_queue.message import MARK, MESSAGES, PUSHES, Kind
 
 T = TypeVar("T")
 
@@ -37,8 +38,14 @@ ROWS = pa.schema([MESSAGES.field(name) for name in ("id", "payload", "payload_ki
 _DATED = ROWS.append(MESSAGES.field("mature"))
 
 
-#: Most messages in one bucket: a worker has one open as a whole. And the digits that their number may have.
+#: Most messages in one bucket: a worker has one open as a whole. And the digits that the count of a record may have.
 LARGEST, DIGITS = 100_000, 9
+
+#: How many hex digits of the digest are in the id.
+DIGEST_DIGITS = 16
+
+#: How the id ends of a bucket that a store made of a document just now: it needs no digest, and may be empty.
+READ = f"{MARK}id"
 
 
 class DamagedBucket(ValueError):
@@ -93,9 +100,18 @@ def are_buckets(ids: pa.Array) -> pa.Array:
 
 
 def rows_of(id: str) -> int:
-    """How many messages the record with this id holds; 1 if it only begins as a bucket's id does."""
-    parts = id.rsplit(MARK, 2) if is_bucket(id) else ()
-    return max(1, int(parts[1])) if len(parts) == 3 and parts[1].isdecimal() and len(parts[1]) <= DIGITS else 1
+    """How many messages the record with this id holds; 1 if the id is damaged, for so it becomes one dead letter."""
+    rows = _rows_named(id) if is_bucket(id) else 1
+    return 1 if rows is None else rows
+
+
+def _rows_named(id: str) -> int | None:
+    """The number in the id of a bucket, `None` if there is none, or none that can be."""
+    digits = id.rsplit(MARK, 2)[-2]
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= len(str(LARGEST))):
+        return None
+    rows = int(digits)
+    return rows if (0 if id.endswith(READ) else 1) <= rows <= LARGEST else None
 
 
 def weigh(ids: pa.Array) -> int:
@@ -115,10 +131,11 @@ def fitting(found: Iterable[tuple[T, str]], limit: int, enough: int) -> tuple[li
     for known, id in found:
         if rows >= enough:
             break
-        if rows + rows_of(id) > limit:
+        more = rows_of(id)
+        if rows + more > limit:
             return taken, rows, id
         taken.append(known)
-        rows += rows_of(id)
+        rows += more
     return taken, rows, None
 
 
@@ -152,8 +169,8 @@ def bucket(rows: pa.RecordBatch, how: Buckets) -> pa.RecordBatch:
     schema = ROWS if pc.all(pc.equal(moments, last)).as_py() else _DATED
     content = pa.RecordBatch.from_arrays([rows.column(name) for name in schema.names], schema=schema)
     # What is alone and large would gain little, and might grow beyond what a database takes.
-    packed = sealed(content, how.compression if len(rows) > 1 or content.nbytes < 1 << 20 else None)
-    digest = sha256(packed).hexdigest()[:16]
+    packed = to_bytes(content, how.compression if len(rows) > 1 or content.nbytes < 1 << 20 else None)
+    digest = sha256(packed).hexdigest()[:DIGEST_DIGITS]
     id = f"{MARK}{rows.column('id')[0].as_py()}{MARK}{rows.num_rows}{MARK}{digest}"
     return pa.RecordBatch.from_arrays(
         [
@@ -167,20 +184,6 @@ def bucket(rows: pa.RecordBatch, how: Buckets) -> pa.RecordBatch:
         ],
         schema=PUSHES,
     )
-
-
-def sealed(rows: pa.RecordBatch, compression: str | None = None) -> bytes:
-    """The bytes of a bucket with these rows."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
-        writer.write_batch(rows)
-    return bytes(sink.getvalue().to_pybytes())
-
-
-def unsealed(packed: bytes | pa.Buffer) -> pa.RecordBatch:
-    """The rows again."""
-    with pa.ipc.open_stream(packed) as reader:
-        return reader.read_next_batch()
 
 
 def _in_order(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -232,9 +235,44 @@ def expanded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         start += length
 
 
+def unsealed(id: str, packed: bytes | pa.Buffer | None) -> pa.RecordBatch:
+    """The rows of the bucket with this id, which are verified first. Raises `DamagedBucket`."""
+    expected, digest = _rows_named(id), id.rpartition(MARK)[2]
+    if expected is None:
+        raise DamagedBucket(f"its id does not say how many messages it holds, which is 1 to {LARGEST:,}")
+    made_now, has_digest = id.endswith(READ), len(digest) == DIGEST_DIGITS
+    try:
+        rows = from_bytes(packed, (ROWS, _DATED), digest if has_digest else None)
+    except DamagedBytes as error:
+        raise DamagedBucket(str(error)) from error
+    # keuss may count a message of its own twice that two of its programs commit: then there are more.
+    if rows.num_rows < expected or (rows.num_rows > expected and not made_now):
+        raise DamagedBucket(f"it holds {rows.num_rows:,} messages, and {expected:,} by its id")
+    if not (has_digest or made_now):
+        _check_rows(rows)
+    return rows
+
+
+def _check_rows(rows: pa.RecordBatch) -> None:
+    """Check the messages of a bucket without a digest. Raises `DamagedBucket`."""
+    n = rows.num_rows
+    own = dict(zip(rows.schema.names, rows.columns, strict=True))
+    usual = {"mature": pa.nulls(n, PUSHES.field("mature").type), "delay": pa.nulls(n, pa.int64())}
+    usual["tries"] = pa.repeat(pa.scalar(0, pa.int32()), n)
+    batch = pa.RecordBatch.from_arrays([(usual | own)[name] for name in PUSHES.names], schema=PUSHES)
+    for row, rule in message.faults(batch, batch.nbytes).items():
+        raise DamagedBucket(f"message {row}: {rule}")
+    if "mature" in own and own["mature"].null_count:
+        raise DamagedBucket("one of its messages has no mature")
+    if pc.count_distinct(own["id"]).as_py() < n:
+        raise DamagedBucket("two of its messages have the same id")
+    if odd := set(own["payload_kind"].unique().to_pylist()) - {*get_args(Kind)}:
+        raise DamagedBucket(f"no payload is of the kind {odd.pop()!r}")
+
+
 def _opened(record: pa.RecordBatch) -> pa.RecordBatch:
     """The messages of one bucket."""
-    rows = unsealed(record.column("payload")[0].as_buffer())
+    rows = unsealed(record.column("id")[0].as_py(), record.column("payload")[0].as_buffer())
     n = rows.num_rows
     own = {name: rows.column(name) for name in rows.schema.names}
     if "mature" in own and pc.max(own["mature"]) != record.column("mature")[0]:

@@ -27,7 +27,6 @@ from typing import Any, Literal, get_args
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.ipc
 
 Kind = Literal["json", "text", "binary"]
 Json = dict[str, Any] | list[Any] | str | int | float | bool | None
@@ -457,27 +456,11 @@ def dated(batch: pa.RecordBatch, now: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([columns[name] for name in PUSHES.names], schema=PUSHES)
 
 
-def pack(batch: pa.RecordBatch) -> bytes:
-    """A batch as an Arrow IPC stream, compressed with LZ4 unless it is huge."""
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="lz4" if batch.nbytes < 1 << 28 else None)
-    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
-        writer.write_batch(batch)
-    packed: bytes = sink.getvalue().to_pybytes()
-    return packed
-
-
 def slices(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
     """The batch in slices of about `size` bytes; a row that is larger has company of average size only."""
     rows = max(1, batch.num_rows * size // max(1, batch.nbytes))
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
-
-
-def unpack(packed: bytes) -> pa.RecordBatch:
-    """The batch that `pack` packed."""
-    with pa.ipc.open_stream(packed) as reader:
-        return reader.read_next_batch()
 
 
 def timestamps(ms: Iterable[int]) -> pa.Array:

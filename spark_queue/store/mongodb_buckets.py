@@ -25,7 +25,8 @@ from pymongo import IndexModel
 from pymongo.collection import Collection
 
 from spark_queue import message
-from spark_queue.buckets import ROWS, Buckets, Layout, is_bucket, sealed, unsealed
+from spark_queue.arrow_bytes import to_bytes
+from spark_queue.buckets import READ, ROWS, Buckets, Layout, is_bucket, unsealed
 from spark_queue.message import MARK, OBJECT_ID
 from spark_queue.store.base import PAGE_BYTES
 from spark_queue.store.bson_json import all_from_bson, check_document, difficult, header_text, to_bson
@@ -43,9 +44,6 @@ from spark_queue.store.mongodb_documents import (
     moved_to,
 )
 from spark_queue.store.mongodb_keys import id_of, key_of
-
-#: How the id of a record ends that was read, where `ObjectId` stands instead of the first message's id.
-READ = f"{MARK}id"
 
 #: Leads to all documents, and has all it takes to count their messages.
 COUNTED = IndexModel([("n", 1), ("processed", 1), ("mature", 1), ("_tag", 1)], name=BUCKETS.document["name"])
@@ -92,7 +90,7 @@ class BucketStore(MongoStore):
         due, tries = message.due(batch, now), batch.column("tries").to_pylist()
         for row, id in enumerate(batch.column("id").to_pylist()):
             one = batch.slice(row, 1)
-            rows = unsealed(one.column("payload")[0].as_buffer()) if is_bucket(id) else one
+            rows = unsealed(id, one.column("payload")[0].as_buffer()) if is_bucket(id) else one
             try:
                 entries = _entries(rows)
                 document = {
@@ -116,7 +114,7 @@ class BucketStore(MongoStore):
         size = 0
         for document in documents:
             try:
-                packed = sealed(_rows_of(document))
+                packed = to_bytes(_rows_of(document))
             except UNREADABLE as error:
                 page.damaged[len(page.documents)] = f"the bucket is damaged: {error}"
                 packed = b""

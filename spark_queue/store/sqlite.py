@@ -28,9 +28,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_queue import message
+from spark_queue.arrow_bytes import DamagedBytes, from_bytes_with_digest, to_bytes, with_digest
 from spark_queue.buckets import DIGITS, Record, are_buckets, fitting, rows_of, weigh
 from spark_queue.errors import OptionError, StoreError, StoreUnavailable, near
 from spark_queue.masking import mask
+from spark_queue.message import PUSHES
 from spark_queue.store.base import PAGE_ROWS, Store
 from spark_queue.store.counters import ACTS, Counts, Statistics
 from spark_queue.store.damaged import END, NEVER_DUE, Records, id_of
@@ -51,6 +53,7 @@ from spark_queue.store.facts import (
 )
 from spark_queue.store.sqlite_file import Connection, FileId, FileUrl, InUse, connect, not_the_drivers
 from spark_queue.store.sqlite_records import MORE_TRIES, SOUND, Place, ids_among, place_of, read_records
+from spark_queue.words import plural
 
 #: What makes a file of version 1, and of each later version out of the one before.
 #:
@@ -78,7 +81,8 @@ CREATE TABLE history (
 CREATE INDEX history_queue ON history (queue, mature, id);
 CREATE INDEX history_until ON history (until);
 """,
-    # `rows` is an Arrow IPC stream of a PUSHES batch in which every message has its moment.
+    # `rows` is an Arrow IPC stream of a PUSHES batch in which every message has its moment, and the digest of that,
+    # which older versions left out and pass over.
     """
 CREATE TABLE staged (stage TEXT NOT NULL, part TEXT NOT NULL, queue TEXT NOT NULL, size INTEGER NOT NULL, rows BLOB);
 CREATE UNIQUE INDEX staged_part ON staged (stage, part);
@@ -329,7 +333,7 @@ class SqliteStore(Store):
 
     def _stage(self, queue: str, stage: str, part: str, batch: pa.RecordBatch) -> None:
         parts = [
-            (stage, f"{part}.{number:06}", queue, weigh(some.column("id")), message.pack(some))
+            (stage, f"{part}.{number:06}", queue, weigh(some.column("id")), with_digest(to_bytes(some, "lz4")))
             for number, some in enumerate(message.slices(message.dated(batch, self._now()), BLOB_BYTES))
         ]
         with self._transaction() as db:
@@ -339,11 +343,28 @@ class SqliteStore(Store):
         published: Counter[str] = Counter()
         with self._transaction() as db:
             for stage in stages:
-                found = db.execute("SELECT queue, rows FROM staged WHERE stage = ? ORDER BY part", (stage,))
-                for queue, blob in found:
-                    published[queue] += _insert(db, queue, _rows(message.unpack(blob), 0))
+                found = db.execute(
+                    "SELECT queue, rows, part, rowid, size FROM staged WHERE stage = ? ORDER BY part", (stage,)
+                )
+                for queue, packed, part, rowid, size in found:
+                    try:
+                        batch = from_bytes_with_digest(packed, (PUSHES,))
+                    except DamagedBytes as error:
+                        raise self._damaged_part(queue, stage, part, rowid, size, error) from error
+                    published[queue] += _insert(db, queue, _rows(batch, 0))
                 db.execute("DELETE FROM staged WHERE stage = ?", (stage,))
         return published
+
+    def _damaged_part(
+        self, queue: str, stage: str, part: str, rowid: int, size: int, error: DamagedBytes
+    ) -> StoreError:
+        return StoreError(
+            f"{self.url}: part {part!r} of stage {stage!r} is damaged: {error}. It has {plural(size, 'message')} for "
+            f"queue {queue!r}; nothing was published. Restore the file from a backup, or give the messages up: stop "
+            f"the query, remove the part in the sqlite3 shell (DELETE FROM staged WHERE rowid = {rowid}), and start "
+            "the query again",
+            url=self.url, queue=queue, stage=stage, part=part,
+        )  # fmt: skip
 
     def _staged(self, stage: str) -> list[Staged]:
         with self._looking() as db:

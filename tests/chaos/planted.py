@@ -113,8 +113,7 @@ BUGS: dict[str, Bug] = {
     "a damaged record is removed before it is a dead letter": Bug(
         "store/burial.py",
         "    letters = _letters(store, queue, bad)\n",
-        "    letters = _letters(store, queue, bad)\n"
-        "    store.commit(queue, tag, [one.place for one in letters])\n",
+        "    letters = _letters(store, queue, bad)\n    store.commit(queue, tag, [one.place for one in letters])\n",
         "tests/store/test_damaged_crashes.py::test_burying_is_completed_whatever_request_fails",
     ),
     "a damaged record is a dead letter twice": Bug(
@@ -279,6 +278,18 @@ BUGS: dict[str, Bug] = {
         "    elif exactly_once and not allowed:\n",
         "    elif exactly_once and allowed:\n",
         "tests/spark/test_eviction.py::test_a_sink_is_refused_before_it_writes",
+    ),
+    "the digest of a bucket is not checked": Bug(
+        "buckets.py",
+        "digest if has_digest else None)",
+        "None)",
+        "tests/unit/test_damaged_buckets.py::test_a_damaged_bucket_is_refused_and_crashes_nothing",
+    ),
+    "a damaged stage is published": Bug(
+        "arrow_bytes.py",
+        ", packed[-size:].hex())",
+        ")",
+        "tests/store/test_damaged_buckets.py::test_a_damaged_part_of_a_stage_is_an_error_and_nothing_is_published",
     ),
 }
 

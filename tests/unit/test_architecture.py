@@ -15,6 +15,7 @@ HOUSE = Path(spark_queue.__file__).parent
 FLOORS = [
     {
         "address",
+        "arrow_bytes",
         "groups",
         "buckets",
         "call_mistakes",

@@ -108,10 +108,10 @@ local function take(list, most)
   return taken
 end
 
--- How many messages the record with this id holds; 1 if it only begins as a bucket's id does.
+-- How many messages the record with this id holds: as `rows_of` in buckets.py, which says what 1 is for.
 local function rows_of(id)
-  local rows = byte(id) == MARK and string.match(id, '^\127.*\127(%d+)\127[^\127]*$')
-  return rows and #rows <= 9 and max(1, tonumber(rows)) or 1
+  local rows = byte(id) == MARK and tonumber(string.match(id, '\127(%d%d?%d?%d?%d?%d?)\127[^\127]*$'))
+  return rows and rows >= 1 and rows <= 100000 and rows or 1
 end
 
 -- Those of these records that are buckets.

@@ -1,0 +1,264 @@
+"""Buckets that are damaged: each is refused, none crashes the process, and none is delivered with other messages."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import struct
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_queue import arrow_bytes
+from spark_queue.arrow_bytes import MOST_UNPACKED, DamagedBytes, from_bytes, to_bytes
+from spark_queue.buckets import (
+    DIGEST_DIGITS,
+    LARGEST,
+    READ,
+    ROWS,
+    Buckets,
+    DamagedBucket,
+    bucket,
+    expanded,
+    fitting,
+    rows_of,
+    unsealed,
+    weigh,
+)
+from spark_queue.message import MARK, MESSAGES, PUSHES, dated, messages, no_headers, pushes
+from tests.damaged_buckets import came_of, flipped, renewed, sample, samples
+
+ROOT = Path(__file__).parents[2]
+
+NO_DIGEST = f"{MARK}a{MARK}2{MARK}"
+
+#: What may stand in an id instead of the number of messages, and how many messages the bucket counts as then.
+LIES = {
+    "1": 1,
+    "39": 39,
+    "41": 41,
+    "0040000": 1,
+    str(LARGEST): LARGEST,
+    str(LARGEST + 1): 1,
+    "9" * 5000: 1,
+    "0": 1,
+    "-1": 1,
+    "4.0": 1,
+    " 40": 1,
+    "٤٠": 1,
+    "x": 1,
+    "": 1,
+}
+
+
+def rows(ids=("a", "b"), payloads=(b"1", b"2"), kinds=("json", "json"), headers=None, mature=None):
+    """Two messages of a bucket, one column of which may be odd."""
+    columns = [
+        pa.array(ids, pa.string()),
+        pa.array(payloads, pa.binary()),
+        pa.array(kinds, pa.string()),
+        no_headers(2) if headers is None else headers,
+    ]
+    schema = ROWS
+    if mature is not None:
+        columns.append(pa.array(mature, MESSAGES.field("mature").type))
+        schema = ROWS.append(MESSAGES.field("mature"))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def stream(batches, schema=ROWS, compression=None):
+    """A stream as another program may write it."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        for one in batches:
+            writer.write_batch(one)
+    return sink.getvalue().to_pybytes()
+
+
+# --- flips ----------------------------------------------------------------------------------------------------------
+
+
+def check_damaged(count, seed):
+    """Damage buckets of each kind `count` times, and a quarter as often with more than a bit."""
+    command = [sys.executable, "-m", "tests.damaged_buckets", str(count), str(seed)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"signal {-done.returncode}: {done.stderr[-2000:]}"
+    found = json.loads(done.stdout)
+    assert found.keys() == samples().keys()
+    for kind in samples():
+        if "no digest" not in kind:
+            assert found[kind].keys() == {"refused"}, kind
+    altered = [kind for kind, came in found.items() if "altered" in came]
+    assert any("no digest" in kind for kind in altered), "some payloads are others, or nothing was damaged"
+    assert sum(came.get("refused", 0) for came in found.values()) > count * len(samples()) / 2
+
+
+def test_a_damaged_bucket_is_refused_and_crashes_nothing():
+    check_damaged(count=25, seed=1)
+
+
+@pytest.mark.full
+def test_ten_thousand_flips_of_each_kind_of_bucket_crash_nothing_and_alter_no_row():
+    check_damaged(count=10_000, seed=2)
+
+
+def test_a_flip_in_an_id_leaves_the_messages_as_they_are_or_is_noticed():
+    one = sample("lz4", at_once=True, digest=True)
+    mark = 8  # without the first character the record is no bucket
+    for bit in range(mark, 8 * len(one.id)):
+        try:
+            changed = one._replace(id=flipped(one.id.encode(), bit).decode())
+        except UnicodeDecodeError:
+            continue
+        in_first_id = bit // 8 < one.id.index(MARK, 1)
+        assert came_of(changed, one.packed) == ("as before" if in_first_id else "refused"), changed.id
+
+
+@pytest.mark.parametrize("kind", samples())
+def test_a_sound_bucket_is_read(kind):
+    one = samples()[kind]
+    assert came_of(one, one.packed) == "as before"
+
+
+# --- ids ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_number_of_messages_that_lies_is_refused_and_keeps_no_reserve_busy(lie):
+    one = sample("lz4", at_once=True, digest=True)
+    id = one.id.replace(f"{MARK}40{MARK}", f"{MARK}{lie}{MARK}")
+    with pytest.raises(DamagedBucket, match="messages"):
+        unsealed(id, one.packed)
+    assert rows_of(id) == LIES[lie]
+    assert weigh(pa.array([id, "b"])) == LIES[lie] + 1
+    taken, rows, large = fitting([(0, id), (1, "b")], 10, 10)
+    assert (taken, rows, large) == (([0, 1], 2, None) if LIES[lie] == 1 else ([], 0, id))
+
+
+@pytest.mark.parametrize("id", [MARK, f"{MARK}a", f"{MARK}a{MARK}b", f"{MARK}a{MARK}{MARK}", f"{MARK}{MARK}{MARK}"])
+def test_an_id_that_is_cut_off_is_one_damaged_bucket(id):
+    assert rows_of(id) == 1
+    with pytest.raises(DamagedBucket, match="does not say how many messages"):
+        unsealed(id, b"")
+
+
+def test_a_bucket_that_was_made_of_a_document_may_be_empty_or_have_more_than_its_document_counts():
+    packed = to_bytes(rows())
+    assert unsealed(f"{MARK}a{MARK}1{READ}", packed) == rows()
+    assert unsealed(f"{MARK}a{MARK}0{READ}", to_bytes(rows().slice(0, 0))).num_rows == 0
+    assert rows_of(f"{MARK}a{MARK}0{READ}") == 0
+    with pytest.raises(DamagedBucket, match="holds 2 messages, and 3 by its id"):
+        unsealed(f"{MARK}a{MARK}3{READ}", packed)
+
+
+# --- bytes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("compression", "digest"), [("zstd", True), ("zstd", False), ("lz4", False)])
+def test_bytes_that_would_unpack_to_too_much_are_refused_before_they_are_unpacked(compression, digest):
+    size = MOST_UNPACKED + 1
+    with mmap.mmap(-1, size) as zeros:  # of which no page is ever in memory
+        payload = pa.Array.from_buffers(
+            pa.binary(), 1, [None, pa.py_buffer(struct.pack("<ii", 0, size)), pa.py_buffer(zeros)]
+        )
+        columns = [pa.array(["a"]), payload, pa.array(["binary"]), no_headers(1)]
+        packed = stream([pa.RecordBatch.from_arrays(columns, schema=ROWS)], compression=compression)
+        del payload, columns
+    assert len(packed) < size // 100
+    before = pa.default_memory_pool().max_memory()
+    with pytest.raises(DamagedBytes, match=r"unpacks to 268,4\d\d,\d\d\d bytes, and 268,435,456 are the limit"):
+        from_bytes(packed, (ROWS,), sha256(packed).hexdigest() if digest else None)
+    assert pa.default_memory_pool().max_memory() == before
+
+
+def test_what_would_be_refused_for_its_size_is_not_compressed(monkeypatch):
+    texts = pushes(["x" * 1000] * 100)
+    assert len(to_bytes(texts, "lz4")) < texts.nbytes // 10
+    monkeypatch.setattr(arrow_bytes, "MOST_UNPACKED", texts.nbytes)
+    packed = to_bytes(texts, "lz4")
+    assert len(packed) > texts.nbytes
+    assert from_bytes(packed, (PUSHES,)) == texts
+
+
+def test_a_buffer_that_unpacks_to_less_than_it_says_brings_no_memory_of_the_process():
+    one = sample("lz4", at_once=True, digest=True)
+    lengths = [at for at in range(0, len(one.packed) - 8, 8) if one.packed[at : at + 8] == struct.pack("<q", 164)]
+    assert lengths, "offsets of 40 rows"
+    for at in lengths:
+        longer = one.packed[:at] + struct.pack("<q", 100_000) + one.packed[at + 8 :]
+        assert came_of(renewed(one, longer), longer) == "refused", "though its digest is right"
+
+
+#: Buckets of two messages that are none, and what is said of them.
+ODD = {
+    "no bytes": (None, "it has no bytes"),
+    "empty": (b"", "it is cut off"),
+    "JSON": (b'{"some": "JSON"}' * 20, "it is cut off|no Arrow stream"),
+    "no batch": (stream([]), "it is cut off"),
+    "two batches": (stream([rows(), rows()]), "no Arrow stream of one batch"),
+    "more behind it": (stream([rows()]) + b"more", "no Arrow stream of one batch"),
+    "other columns": (stream([dated(pushes([1], ids=["a"]), 0)], PUSHES), "its columns are not those of messages"),
+    "no rows": (to_bytes(rows().slice(0, 0)), "holds 0 messages, and 2 by its id"),
+    "NULL id": (to_bytes(rows(ids=("a", None))), "message 1: its id is NULL"),
+    "empty id": (to_bytes(rows(ids=("", "b"))), "message 0: its id is empty"),
+    "same id": (to_bytes(rows(ids=("a", "a"))), "the same id"),
+    "id of a bucket": (to_bytes(rows(ids=("a", f"{MARK}b"))), r"message 1: .* marks buckets"),
+    "NULL payload": (to_bytes(rows(payloads=(b"1", None))), "message 1: its payload is NULL"),
+    "no JSON": (to_bytes(rows(payloads=(b"1", b"{"))), "message 1: its payload is not JSON"),
+    "no text": (
+        to_bytes(rows(payloads=(b"1", b"\xff"), kinds=("json", "text"))),
+        "message 1: its payload is not UTF-8",
+    ),
+    "unknown kind": (to_bytes(rows(kinds=("json", "jsom"))), "kind 'jsom'"),
+    "NULL kind": (to_bytes(rows(kinds=("json", None))), "kind None"),
+    "early": (to_bytes(rows(mature=(-1, 1))), "message 0: its mature is before 1970"),
+    "late": (to_bytes(rows(mature=(1, 1 << 62))), "message 1: its mature is after 9999"),
+    "NULL mature": (to_bytes(rows(mature=(1, None))), "one of its messages has no mature"),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_a_bucket_without_a_digest_is_validated_by_its_content(odd):
+    packed, reason = ODD[odd]
+    with pytest.raises(DamagedBucket, match=reason):
+        unsealed(NO_DIGEST, packed)
+
+
+def test_text_that_is_not_utf_8_is_refused_in_each_column():
+    text = pa.array(["a", "b\N{LATIN SMALL LETTER E WITH ACUTE}"])
+    bad = pa.Array.from_buffers(pa.string(), 2, [None, text.buffers()[1], pa.py_buffer(b"ab\xc3\x28")])
+    headers = pa.MapArray.from_arrays(pa.array([0, 1, 2], pa.int32()), text, bad)
+    for odd in (rows(headers=headers), rows(kinds=bad), rows(ids=("c", "d")).set_column(0, ROWS.field("id"), bad)):
+        with pytest.raises(DamagedBucket, match="UTF8"):
+            unsealed(NO_DIGEST, to_bytes(odd))
+
+
+# --- what is sound --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("last", ["", "no-digest", "id"])
+def test_a_bucket_without_a_digest_is_delivered(last):
+    made = bucket(dated(pushes([1, "two", b"3"], ids=["a", "b", "c"]), 0), Buckets())
+    columns = {name: made.column(name) for name in MESSAGES.names if name != "queue"}
+    columns |= {"queue": pa.array(["q"]), "id": pa.array([f"{MARK}a{MARK}3{MARK}{last}"])}
+    record = pa.RecordBatch.from_arrays([columns[name] for name in MESSAGES.names], schema=MESSAGES)
+    (found,) = expanded(record)
+    assert [(one.id, one.payload) for one in messages(found)] == [("a", 1), ("b", "two"), ("c", b"3")]
+
+
+def test_the_digest_of_a_bucket_is_that_of_its_bytes():
+    made = bucket(dated(pushes([1, 2]), 0), Buckets())
+    digest = made.column("id")[0].as_py().rpartition(MARK)[2]
+    assert sha256(made.column("payload")[0].as_py()).hexdigest().startswith(digest)
+    assert len(digest) == DIGEST_DIGITS
+
+
+def test_headers_may_be_null_as_they_may_be_in_a_push():
+    kind = PUSHES.field("headers").type
+    headers = pa.array([None, [("key", None)]], kind)
+    packed = to_bytes(rows(headers=headers))
+    assert unsealed(NO_DIGEST, packed).column("headers") == headers
