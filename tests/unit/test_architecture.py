@@ -21,6 +21,7 @@ FLOORS = [
         "errors",
         "event",
         "inputs",
+        "json_text",
         "masking",
         "failure",
         "file_mistakes",

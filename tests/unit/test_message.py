@@ -15,6 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from spark_queue.json_text import dump_json, load_json
 from spark_queue.message import (
     FEW,
     MESSAGES,
@@ -26,12 +27,10 @@ from spark_queue.message import (
     build,
     decode,
     due,
-    dump_json,
     encode,
     faults,
     header_dicts,
     headers_array,
-    load_json,
     messages,
     new_ids,
     of_json,
