@@ -124,9 +124,11 @@ def told(value: Any) -> Json:
     if isinstance(value, Message | Output):
         return {"id": told(value.id), "payload": told(value.payload), "headers": told(value.headers)}
     try:
-        return load_json(as_json(*encode(value)))
+        plain: Json = load_json(as_json(*encode(value)))
     except MessageError:
         pass
+    else:
+        return plain
     if isinstance(value, Mapping):
         return {str(key): told(one) for key, one in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

@@ -46,7 +46,7 @@ _NAMES = st.sampled_from([
     "$numberDecimal", "$numberDouble", "$numberInt", "$numberLong", "$symbol", "$undefined", "$uuid", "$options",
     "$dbPointer", "$type", "base64", "subType", "pattern", "options", "t", "i", "a", "$set", "$ref",
 ])  # fmt: skip
-_VALUES = st.text(max_size=3) | st.sampled_from([
+_VALUES: st.SearchStrategy[Any] = st.text(max_size=3) | st.sampled_from([
     None, True, False, 0, 1, -1, 5, 2**31, -(2**31), 2**53 + 1, 2**63 - 1, -(2**63), 1.0, -0.0, 0.1, 1e22, 1e-300,
     3_000_000_000.5, [], {}, "", "x", "AA==", "AB==", "00", "05", "5", "80", "ff", "5f1d7e0123456789abcdef01", "i",
     "z", "1969-12-31T23:59:59Z", "2024-01-01T00:00:00Z", "2024-01-01T00:00:00.123Z", "2024-01-01T00:00:00.000Z", "-5",
@@ -111,7 +111,7 @@ class PayloadContract:
 
     @given(payloads=st.lists(EXTENDED_JSON, min_size=1, max_size=20))
     @settings(
-        max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+        max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
     )
     def test_any_extended_json_comes_back_as_it_was(self, store: Store, queue: str, payloads: list[Any]) -> None:
         _come_and_go(store, queue, payloads)
