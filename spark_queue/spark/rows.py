@@ -136,8 +136,9 @@ def delays(column: pa.Array) -> pa.Array:
 def obituary(queue: str, rows: pa.RecordBatch, reasons: Sequence[str]) -> pa.RecordBatch:
     """Rows that could not become messages of `queue`, in a form that any queue takes."""
     made: list[dict[str, Any]] = []
-    rows = message.legible(rows)
-    broken = message.broken_by_ids(rows.column("id"))
+    ids, rows = rows.column("id"), message.legible(rows)
+    changed = pc.not_equal(ids.cast(pa.binary()), rows.column("id").cast(pa.binary()))
+    broken = [*message.broken_by_ids(rows.column("id")), (changed, "it is not UTF-8")]
     no_ids = {number for bad, _ in broken for number in pc.indices_nonzero(bad).to_pylist()}
     for number, (row, reason) in enumerate(zip(rows.to_pylist(), reasons, strict=True)):
         payload, kind = row["payload"], row["payload_kind"]

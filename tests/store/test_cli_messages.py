@@ -102,6 +102,8 @@ WRONG = {
     "a negative delay": ("message", '{"payload": 1, "delay": -1}', "line 2: its delay is negative"),
     "a wrong id": ("message", '{"payload": 1, "id": ""}', "line 2: its id"),
     "an id that is a number": ("message", '{"payload": 1, "id": 1}', "its id must be text"),
+    "half a surrogate pair": ("message", r'{"payload": "\ud800"}', "line 2: it is not JSON"),
+    "an integer and half a pair": ("json", r'[12345678901234567890123, "\ud800"]', "line 2: its payload is not JSON"),
     "wrong tries": ("message", '{"payload": 1, "tries": -1}', "its tries"),
 }
 

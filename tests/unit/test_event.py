@@ -95,7 +95,7 @@ def test_what_an_event_tells_comes_back(payload, uris, priority):
 
 
 def test_bytes_are_no_payload():
-    with pytest.raises(MessageError, match="^payload: an event cannot hold bytes"):
+    with pytest.raises(MessageError, match=r"^payload: an event cannot hold bytes"):
         written(b"x")
 
 

@@ -132,9 +132,9 @@ def test_what_is_no_text_beside_a_payload_is_refused(given, told):
 
 
 def test_half_a_surrogate_pair_is_no_text_payload():
-    with pytest.raises(MessageError, match="^payload: text with half a surrogate pair"):
+    with pytest.raises(MessageError, match=r"^payload: text with half a surrogate pair"):
         encode("\ud800")
-    with pytest.raises(MessageError, match="^payload: text with half a surrogate pair"):
+    with pytest.raises(MessageError, match=r"^payload: text with half a surrogate pair"):
         pushes(["\ud800"])
 
 
