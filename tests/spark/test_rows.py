@@ -11,7 +11,9 @@ import pytest
 from pyspark.sql.types import Row, StringType, StructField, StructType, VariantType, VariantVal
 
 from spark_queue import MessageError, OptionError, Queue, SchemaError, open_store
-from spark_queue.spark.schema import arrow_schema
+from spark_queue.message import build
+from spark_queue.spark.schema import _variant, arrow_schema
+from spark_queue.spark.typed import typed
 from spark_queue.spark.writer import RowWriter
 from tests.spark.conftest import SPARK
 from tests.spark.drive import Write, found, payloads, rows, save, snapshot, source, task
@@ -67,6 +69,16 @@ def test_a_variant_payload(any_url, name):
     assert isinstance(source(options).schema()["payload"].dataType, VariantType)
     shown = [row["payload"] for row in sorted(snapshot(**options), key=lambda row: row["id"])]
     assert [VariantVal(one["value"], one["metadata"]).toPython() for one in shown] == values
+
+
+def test_half_a_surrogate_pair_of_another_program_stops_no_read():
+    """JavaScript writes it, for text that was cut: as text it stays, in a VARIANT it is `?`, in a struct corrupt."""
+    texts, kind = ['{"a":"\\ud800"}', '{"a":"x"}'], StructType([StructField("a", StringType())])
+    values, corrupt = typed(texts, kind, pa.struct({"a": pa.string()}))
+    assert (values.to_pylist(), corrupt.to_pylist()) == ([None, {"a": "x"}], [texts[0], None])
+    batch = build("q", ["1", "2"], [one.encode() for one in texts], ["json"] * 2, [{}, {}], [0, 0], [0, 0])
+    read = _variant(batch).to_pylist()
+    assert [VariantVal(one["value"], one["metadata"]).toPython() for one in read] == [{"a": "?"}, {"a": "x"}]
 
 
 TYPED = pa.schema(

@@ -117,6 +117,18 @@ def test_a_line_that_is_wrong_is_told_and_nothing_pushed(sqlite_url, form, line,
     assert Run("peek", sqlite_url, "q").out == ""
 
 
+def test_arguments_that_are_not_utf8_are_refused(sqlite_url):
+    """A shell passes any bytes; Python makes half a surrogate pair of what is not UTF-8."""
+    for call, told in (
+        (["push", sqlite_url, "q", "--header", "gate=\udcff"], "headers.gate: text with half a surrogate pair"),
+        (["push", sqlite_url, "q", "--header", "\udcff=B12"], "headers: the key '\\udcff': text with half"),
+        (["publish", sqlite_url, "q", "-m", '"\udcff"'], "line 1: its payload is not JSON"),
+    ):
+        refused = Run(*call, input="1\n")
+        assert (refused.code, refused.out) == (1, "") and told in refused.err
+    assert Run("peek", sqlite_url, "q").out == ""
+
+
 def test_a_file_is_checked_before_and_a_pipe_as_it_comes(url, store, name, tmp_path):
     good = [f'{{"payload": {n}}}\n' for n in range(by_hand.STEP + 10)]
     for bad, told in (("oops", "it is not JSON"), ('{"payload": 1, "delay": -1}', "its delay is negative")):
