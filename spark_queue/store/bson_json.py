@@ -83,11 +83,6 @@ def _encoded(document: Mapping[str, Any]) -> bytes:
         raise ValueError(f"MongoDB cannot keep it ({error})") from error
 
 
-def _stored(value: Any) -> Any:
-    """The value as it is read again."""
-    return bson.decode(_encoded({"": value}), CODEC)[""]
-
-
 def to_bson(payload: bytes, kind: str, difficult: bool) -> Any:
     """The value that a document holds for a payload. Raises `ValueError` with the rule that it breaks."""
     if kind == "json":
@@ -142,18 +137,14 @@ def _careful(text: bytes) -> Any:
     if not (isinstance(value, dict | list) and _DOLLAR.search(text)):
         return value
     read = _extended_json(value)
-    if isinstance(read, bytes):  # alone, it would be read as a payload of bytes
-        read = value
-    if from_bson(_stored(read)) != (_json(value), "json"):
-        raise ValueError(
-            "MongoDB's drivers would change it: in an object with $ref and $id these two come first, in this order, "
-            "and then $db, if there is one"
-        )
-    return read
+    return value if isinstance(read, bytes) else read  # bytes alone would be read as a payload of bytes
 
 
 def _extended_json(value: Any) -> Any:
-    """The value with Extended JSON replaced by what it stands for, the innermost first."""
+    """The value with Extended JSON replaced by what it stands for, the innermost first.
+
+    Raises `ValueError` for an object that drivers would read as a reference, with its names in another order.
+    """
     if isinstance(value, list):
         return [_extended_json(inner) for inner in value]
     if not isinstance(value, dict):
@@ -161,16 +152,25 @@ def _extended_json(value: Any) -> Any:
     plain = {name: _extended_json(inner) for name, inner in value.items()}
     if not any(name.startswith("$") for name in plain):
         return plain
+    if "$ref" in plain and "$id" in plain and not _comes_back(plain, plain):
+        raise ValueError(
+            "MongoDB's drivers would change it: in an object with $ref and $id these two come first, in this order, "
+            "and then $db, if there is one"
+        )
     try:
         # Numbers in Extended JSON are JSON numbers again when they are read, so they stay objects, but in a date.
         parts = {name: _hooked(inner) if type(inner) is dict else inner for name, inner in plain.items()}
         meant = _hooked(parts)
         same = isinstance(meant, dict | DBRef)  # a DBRef is an object in BSON, too
-        if not same and _json(_stored(meant)) == _json(plain):
-            return meant
-    except _NOT_EXTENDED:
-        pass  # it is the user's own object
-    return plain
+        return meant if not same and _comes_back(meant, plain) else plain
+    except _NOT_EXTENDED:  # it is the user's own object
+        return plain
+
+
+def _comes_back(meant: Any, plain: Any) -> bool:
+    """Whether the JSON of a value, once it was stored, is that of another."""
+    stored = bson.decode(_encoded({"": meant}), CODEC)[""]
+    return _json(stored) == _json(plain)
 
 
 def _hooked(value: dict[str, Any]) -> Any:

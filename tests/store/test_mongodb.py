@@ -1480,7 +1480,6 @@ class TestOnAStandaloneServer(StoreContract):
     """The whole contract but atomic moves."""
 
     test_any_json_document_survives_failures = None  # type: ignore[assignment]  # hypothesis runs it in one class only
-    test_any_extended_json_comes_back_as_it_was = None  # type: ignore[assignment]
     test_a_million_scheduled_messages_do_not_slow_the_ready_ones = None  # type: ignore[assignment]
 
     @pytest.fixture

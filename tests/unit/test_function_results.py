@@ -56,7 +56,9 @@ def test_a_processor_tells_its_error_queue_and_the_others_go_on(made, told):
         return {"b": Output(**made) if found["a"].payload["n"] == 1 else {"n": 2}}
 
     processor = Processor(function, in_={"a": Place("a")}, out={"b": Place("b")}, errors=Place("e"), rows=True)
-    rows = pa.RecordBatch.from_arrays([messages().to_struct_array(), pa.array(["x", "y"])], names=["a", "delivery_hash"])
+    rows = pa.RecordBatch.from_arrays(
+        [messages().to_struct_array(), pa.array(["x", "y"])], names=["a", "delivery_hash"]
+    )
     (batch,) = _Rows(_Function("p", processor, None), processor)(iter([rows]))
     first, second = batch.to_pylist()
     assert [first["queue"], second["queue"], second["payload"]] == ["e", "b", '{"n":2}']
