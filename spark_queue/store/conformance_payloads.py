@@ -23,7 +23,7 @@ LOOKALIKES: list[Any] = [
     {"$binary": {"subType": "00", "base64": "AA=="}}, {"$binary": {"base64": "AA==", "subType": "00"}},
     {"$binary": {"base64": "AA==", "subType": "05"}}, {"$binary": {"base64": "AA==", "subType": "5"}},
     {"$binary": "AA==", "$type": "00"}, {"$binary": "AA==", "$type": 5}, {"$uuid": "0" * 32},
-    {"$regularExpression": {}}, {"$regularExpression": {"pattern": "a"}}, {"$regularExpression": None},
+    {"$regularExpression": {}}, {"$regularExpression": {"pattern": "a", "x": 1}}, {"$regularExpression": None},
     {"$regularExpression": {"pattern": "a", "options": "z"}}, {"$regularExpression": {"pattern": "a", "options": ""}},
     {"$regularExpression": {"pattern": "a", "options": "xi"}},
     {"$regularExpression": {"pattern": None, "options": ""}},
