@@ -79,8 +79,18 @@ def test_names_with_an_escaped_dollar_are_names():
     assert from_bson(stored(b'{"\\u0024oid":null,"a":{"\\u0024date":true}}')) == (
         b'{"$oid":null,"a":{"$date":true}}', "json"
     )  # fmt: skip
-    with pytest.raises(ValueError, match="come first"):
-        stored(b'{"\\u0024id":1,"\\u0024ref":"c"}')
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"$id":1,"$ref":"c"}', b'{"a":[{"$ref":"c","more":1,"$id":2}]}', b'{"$ref":"c","$id":1,"$db":null}',
+        b'{"\\u0024id":1,"\\u0024ref":"c"}', b'{"$db":"d","$ref":"c","$id":1}',
+    ],
+)  # fmt: skip
+def test_a_reference_in_another_order_is_refused(text):
+    with pytest.raises(ValueError, match="these two come first"):
+        stored(text)
 
 
 @pytest.mark.parametrize("text", [b'"$oid"', b'["$oid"]', b'"\\u0024"', b'[{"$a":1},"$b"]'])
