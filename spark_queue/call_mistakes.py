@@ -125,7 +125,7 @@ def _of_row(value: Any, row: int) -> Any:
 
 def _faults_of_payload(payload: Any) -> Iterator[str]:
     if not isinstance(payload, bytes | bytearray | memoryview):
-        yield from faults_of_json(payload, "payload")
+        yield from faults_of_json(payload)
 
 
 def _faults_of_columns(given: Mapping[str, Any]) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -34,15 +34,15 @@ _DIGITS = bytes(ord("0") if one in b"0123456789" else 0 for one in range(256))
 _LONG = b"0" * 19
 
 
-def dump_json(value: object, place: str = "payload") -> bytes:
+def dump_json(value: object) -> bytes:
     """Return compact JSON text; integers of any size stay exact.
 
-    Raises `MessageError` for a value that JSON cannot hold. It names the part of the value, below `place`.
+    Raises `MessageError` for a value that JSON cannot hold. It names the part, as of a payload.
     """
     try:
         return _text(value)
     except _REFUSED as error:
-        raise MessageError(next(faults_of_json(value, place), f"{place}: {error}")) from error
+        raise MessageError(next(faults_of_json(value), f"payload: {error}")) from error
 
 
 def load_json(text: bytes) -> Any:
@@ -88,13 +88,13 @@ def type_of(value: object) -> str:
     return type(value).__name__
 
 
-def faults_of_json(value: Any, place: str, deep: int = _DEEP) -> Iterator[str]:
+def faults_of_json(value: Any, place: str = "payload", deep: int = _DEEP) -> Iterator[str]:
     """Yield the parts of a value that JSON cannot hold, with their places."""
     if _fits(value):
         return
     if not deep:
         yield f"{place[:60]}…: is nested more than {_DEEP} levels deep, or contains itself"
-    elif isinstance(value, Mapping) and isinstance(value, dict):
+    elif isinstance(value, dict):
         for key, one in value.items():
             if not isinstance(key, str):
                 yield f"{place}: the key {key!r} is {type_of(key)}, and keys of JSON are text; use str(…)"

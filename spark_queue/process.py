@@ -125,7 +125,7 @@ def told(value: Any) -> Json:
         return {"id": told(value.id), "payload": told(value.payload), "headers": told(value.headers)}
     try:
         plain: Json = load_json(as_json(*encode(value)))
-    except MessageError:
+    except (MessageError, ValueError):
         pass
     else:
         return plain

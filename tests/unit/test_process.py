@@ -88,6 +88,7 @@ def test_what_an_error_was_raised_from_is_told():
         ({"a": {1, 2}, 3: object}, {"a": [1, 2], "3": "<class 'object'>"}),
         (Output({"n": float("inf")}, id="7"), {"id": "7", "payload": {"n": "inf"}, "headers": {}}),
         ("\ud800", "'\\ud800'"),
+        (10**400, str(10**400)),
         (Output("x", {"h": "\ud800"}), {"id": None, "payload": "x", "headers": {"h": "'\\ud800'"}}),
     ],
 )
