@@ -14,6 +14,7 @@ from spark_queue.json_text import load_json
 from spark_queue.message import build
 from spark_queue.outcome import Forward
 from spark_queue.process import Output
+from spark_queue.processor import Input
 
 MOMENT = datetime(2026, 1, 31, tzinfo=UTC)
 
@@ -55,7 +56,7 @@ def test_a_processor_tells_its_error_queue_and_the_others_go_on(made, told):
     def function(process, found):
         return {"b": Output(**made) if found["a"].payload["n"] == 1 else {"n": 2}}
 
-    processor = Processor(function, in_={"a": Place("a")}, out={"b": Place("b")}, errors=Place("e"), rows=True)
+    processor = Processor(function, in_={"a": Input("a")}, out={"b": Place("b")}, errors=Place("e"), rows=True)
     rows = pa.RecordBatch.from_arrays(
         [messages().to_struct_array(), pa.array(["x", "y"])], names=["a", "delivery_hash"]
     )
