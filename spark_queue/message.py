@@ -550,7 +550,8 @@ def faults(batch: pa.RecordBatch, largest: int) -> dict[int, str]:
     `largest` is the most bytes a payload may have. Whole columns are looked at first: a sound batch costs one parse
     of its JSON and little else.
     """
-    wrong = _no_text(batch)
+    ids = batch.column("id")
+    wrong = _no_text(ids, batch.column("headers"))
 
     def mark(bad: pa.Array, rule: str) -> None:
         if bad.true_count:
@@ -559,8 +560,8 @@ def faults(batch: pa.RecordBatch, largest: int) -> dict[int, str]:
 
     payload, kind = batch.column("payload"), batch.column("payload_kind")
     mature, delay, tries = batch.column("mature"), batch.column("delay"), batch.column("tries")
-    if wrong or not _are_plain(batch.column("id")):
-        for bad, rule in broken_by_ids(batch.column("id")):
+    if wrong or not _are_plain(ids):
+        for bad, rule in broken_by_ids(ids):
             mark(bad, rule)
     if payload.null_count:
         mark(payload.is_null(), "its payload is NULL")
@@ -599,25 +600,24 @@ def is_utf8(column: pa.Array) -> bool:
     return True
 
 
-def _no_text(batch: pa.RecordBatch) -> dict[int, str]:
+def _no_text(ids: pa.Array, headers: pa.MapArray) -> dict[int, str]:
     """The rows whose id or headers are not UTF-8, with the rule."""
     wrong: dict[int, str] = {}
-    for name, verb in (("headers", "are"), ("id", "is")):
-        column = batch.column(name)
+    for column, rule in ((headers, "its headers are not UTF-8 text"), (ids, "its id is not UTF-8 text")):
         if not is_utf8(column):
             bad = (row for row in range(len(column)) if not is_utf8(column.take([row])))
-            wrong |= dict.fromkeys(bad, f"its {name} {verb} not UTF-8 text")
+            wrong |= dict.fromkeys(bad, rule)
     return wrong
 
 
 def legible(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return a PUSHES batch with U+FFFD for what is not UTF-8 in its ids and headers."""
-    if not _no_text(batch):
+    ids, headers = batch.column("id"), batch.column("headers")
+    if is_utf8(ids) and is_utf8(headers):
         return batch
-    headers = batch.column("headers")
     keys, items = map(_legible, (headers.keys, headers.items))
     columns = {
-        "id": _legible(batch.column("id")),
+        "id": _legible(ids),
         "headers": pa.MapArray.from_arrays(headers.offsets, keys, items),
     }
     for name, column in columns.items():
