@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from datetime import datetime
 from functools import wraps
 from inspect import signature
 from typing import Any, ParamSpec, TypeVar
 
 from spark_queue.errors import MessageError, OptionError, near
+from spark_queue.json_text import HALF, faults_of_json, is_text, type_of
 from spark_queue.masking import quoted
-from spark_queue.message import dump_json
 from spark_queue.words import plural
 
 P = ParamSpec("P")
@@ -27,17 +26,6 @@ _ELSEWHERE = {
     "dlq": "dead_letter_queue", "name": "queue", "wait": "timeout", "wait_timeout": "timeout", "block": "timeout",
     "count": "limit", "n": "limit", "max_messages": "limit", "batch_size": "prefetch", "error": "reason",
 }  # fmt: skip
-
-#: Types that JSON has no form for, and what to do.
-_REMEDIES = {
-    "set": "use a list", "frozenset": "use a list", "generator": "use a list", "bytes": "encode it as text (base64)",
-    "bytearray": "encode it as text (base64)", "Decimal": "use str(…) or float(…)",
-    "timedelta": "use .total_seconds()", "ndarray": "use .tolist()", "Timestamp": "use .isoformat()",
-    "DataFrame": "use .to_dict('records')", "complex": "use a list of two numbers",
-}  # fmt: skip
-
-#: Levels of a payload that are looked at: one that is deeper, or contains itself, is refused.
-_DEEP = 250
 
 
 # --- names of arguments ---------------------------------------------------------------------------------------------
@@ -91,12 +79,13 @@ def unfit(
     columns: Mapping[str, Any],
     error: Exception,
 ) -> MessageError | OptionError:
-    """Return the error for messages that could not be made of these values.
+    """Return the error for messages of a queue, if it is known, that could not be made of these values.
 
     `columns`: what else was given for them, by argument: one value for all, or a sequence with one for each.
     """
     for name, value in columns.items():
-        if not isinstance(value, str | bytes | Mapping | int | datetime | None) and len(value) != len(payloads):
+        several = isinstance(value, Sized) and not isinstance(value, str | bytes | Mapping)
+        if several and len(value) != len(payloads):
             pairs = f"{plural(len(value), 'value')} for {plural(len(payloads), 'payload')}"
             return OptionError(f"{name} has {pairs}: give one for each, or one for all", option=name)
     wrong: dict[int, str] = {}
@@ -106,16 +95,28 @@ def unfit(
         if found:
             wrong[row] = found
     if not wrong:
-        return MessageError(f"queue {queue!r}: {error}; nothing was pushed", queue=queue)
+        return MessageError(f"{_at(queue)}{error}; nothing was pushed", queue=queue)
     return refused(queue, wrong, len(payloads))
+
+
+def check_texts(id: object, headers: object) -> None:
+    """Raise `MessageError` if an id or headers, `None` apart, are not text."""
+    if fault := next(_faults_of_columns({"ids": id, "headers": headers}), None):
+        raise MessageError(fault)
 
 
 def refused(queue: str, wrong: Mapping[int, str], rows: int) -> MessageError:
     """Return the error for messages that break rules: it names the first, and counts the others."""
     row, rule = next(iter(wrong.items()))
-    place = f", message {row + 1} of {rows:,}" if rows > 1 else ""
+    place = f"message {row + 1} of {rows:,}" if rows > 1 else ""
     rest = f" (and {plural(len(wrong) - 1, 'more message')})" if len(wrong) > 1 else ""
-    return MessageError(f"queue {queue!r}{place}: {rule}{rest}; nothing was pushed", rows=wrong, queue=queue)
+    return MessageError(f"{_at(queue, place)}{rule}{rest}; nothing was pushed", rows=wrong, queue=queue)
+
+
+def _at(queue: str, place: str = "") -> str:
+    """The beginning of an error: the queue, if it is known, and the place in it."""
+    places = [one for one in (queue and f"queue {queue!r}", place) if one]
+    return f"{', '.join(places)}: " if places else ""
 
 
 def _of_row(value: Any, row: int) -> Any:
@@ -123,84 +124,32 @@ def _of_row(value: Any, row: int) -> Any:
 
 
 def _faults_of_payload(payload: Any) -> Iterator[str]:
-    if isinstance(payload, str):
-        if not _is_text(payload):
-            yield f"payload: {_SURROGATE}"
-    elif not isinstance(payload, bytes | bytearray | memoryview) and not _fits(payload):
-        yield from _faults_of_json(payload, "payload", _DEEP)
-
-
-_SURROGATE = "text with half a surrogate pair is not Unicode; clean it with .encode('utf-8', 'replace')"
-
-
-def _is_text(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _fits(value: Any) -> bool:
-    try:
-        dump_json(value)
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return True
-
-
-def _faults_of_json(value: Any, place: str, deep: int) -> Iterator[str]:
-    """Yield the parts of a value that JSON cannot hold, with their places."""
-    if not deep:
-        yield f"{place[:60]}…: is nested more than {_DEEP} levels deep, or contains itself"
-    elif isinstance(value, Mapping) and isinstance(value, dict):
-        for key, one in value.items():
-            if not isinstance(key, str):
-                yield f"{place}: the key {key!r} is {_type(key)}, and keys of JSON are text; use str(…)"
-            elif not _fits(one):
-                yield from _faults_of_json(one, f"{place}.{key}", deep - 1)
-    elif isinstance(value, list | tuple):
-        for number, one in enumerate(value):
-            if not _fits(one):
-                yield from _faults_of_json(one, f"{place}[{number}]", deep - 1)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            if not _fits(one := getattr(value, field.name)):
-                yield from _faults_of_json(one, f"{place}.{field.name}", deep - 1)
-    elif isinstance(value, float):
-        yield f"{place}: {value} has no form in JSON; use None or text"
-    elif isinstance(value, str):
-        yield f"{place}: {_SURROGATE}"
-    else:
-        yield f"{place}: {_type(value)} has no form in JSON; {_remedy(value)}"
-
-
-def _type(value: object) -> str:
-    return type(value).__name__
-
-
-def _remedy(value: object) -> str:
-    if remedy := _REMEDIES.get(_type(value)):
-        return remedy
-    if hasattr(value, "item") and type(value).__module__ == "numpy":
-        return "use .item()"
-    return "use text, a number, a list or a dict"
+    if not isinstance(payload, bytes | bytearray | memoryview):
+        yield from faults_of_json(payload)
 
 
 def _faults_of_columns(given: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is wrong beside the payload of a message."""
     ids, headers, mature, tries = (given.get(name) for name in ("ids", "headers", "mature", "tries"))
-    if ids is not None and not (isinstance(ids, str) and _is_text(ids)):
-        yield f"id must be text, not {_type(ids)}; use str(…)"
+    if ids is not None and not is_text(ids):
+        yield f"id: {HALF}" if isinstance(ids, str) else f"id must be text, not {type_of(ids)}; use str(…)"
     if headers is not None and not isinstance(headers, Mapping):
-        yield f"headers must be a dict of text, not {_type(headers)}"
+        yield f"headers must be a dict of text, not {type_of(headers)}"
     elif headers is not None:
-        for key, value in headers.items():
-            if not isinstance(key, str):
-                yield f"headers: the key {key!r} is {_type(key)}, and names of headers are text; use str(…)"
-            elif value is not None and not (isinstance(value, str) and _is_text(value)):
-                yield f"headers.{key}: {_type(value)} must be text; use str(…)"
+        yield from _faults_of_headers(headers)
     if mature is not None and not isinstance(mature, datetime):
-        yield f"mature must be a datetime with a time zone, not {_type(mature)}"
+        yield f"mature must be a datetime with a time zone, not {type_of(mature)}"
     if tries is not None and not (isinstance(tries, int) and -(2**31) <= tries < 2**31):
         yield f"tries must be a whole number below 2147483648, not {tries!r}"
+
+
+def _faults_of_headers(headers: Mapping[Any, Any]) -> Iterator[str]:
+    for key, value in headers.items():
+        if not isinstance(key, str):
+            yield f"headers: the key {key!r} is {type_of(key)}, and names of headers are text; use str(…)"
+        elif not is_text(key):
+            yield f"headers: the key {key!r}: {HALF}"
+        elif isinstance(value, str) and not is_text(value):
+            yield f"headers.{key}: {HALF}"
+        elif value is not None and not isinstance(value, str):
+            yield f"headers.{key}: {type_of(value)} must be text; use str(…)"

@@ -24,7 +24,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from spark_queue.buckets import Buckets, Layout
-from spark_queue.call_mistakes import check_count, check_seconds, keywords_checked, refused, unfit
+from spark_queue.call_mistakes import check_count, check_seconds, keywords_checked, refused
 from spark_queue.errors import MessageError, OptionError
 from spark_queue.message import Json, Message, messages, new_id_array, pushes
 from spark_queue.options import name_of_holder
@@ -170,12 +170,8 @@ class Queue:
         if delay is not None:
             check_seconds("delay", delay, least=-math.inf)  # the store refuses negative ones
         ms = None if delay is None else round(delay * 1000)
-        try:
-            made = self.store.own_ids(new_id_array(len(payloads))).to_pylist() if ids is None else ids
-            batch = pushes(payloads, ids=made, headers=headers, mature=mature, delay=ms, tries=tries)
-        except (TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-            columns = {"ids": ids, "headers": headers, "mature": mature, "tries": tries}
-            raise unfit(self.name, payloads, columns, error) from error
+        made = self.store.own_ids(new_id_array(len(payloads))).to_pylist() if ids is None else ids
+        batch = pushes(payloads, ids=made, headers=headers, mature=mature, delay=ms, tries=tries, queue=self.name)
         self.store.push(self.name, batch)
         pushed: list[str] = batch.column("id").to_pylist()
         return pushed

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 from xml.etree.ElementTree import Element, tostring
 
-from spark_queue.errors import OptionError
+from spark_queue.errors import MessageError, OptionError
 from spark_queue.message import EPOCH, Json, Message
 
 #: How the names of hub-queue begin.
@@ -132,7 +132,7 @@ def due(created: datetime, priority: bool) -> datetime:
 
 
 def written(payload: object) -> tuple[Json, Kind]:
-    """A payload as an event holds it, and its kind. Raises `TypeError` for what cannot be held.
+    """Return a payload as an event holds it, and its kind. Raises `MessageError` for bytes.
 
     Elements become XML text, at any depth; moments their ISO format; any other single value its text.
     """
@@ -145,7 +145,7 @@ def written(payload: object) -> tuple[Json, Kind]:
     if isinstance(payload, Sequence) and not isinstance(payload, str | bytes | bytearray):
         return _plain(payload), "array"
     if isinstance(payload, bytes | bytearray):
-        raise TypeError("the payload of an event cannot be bytes: encode them as text")
+        raise MessageError("payload: an event cannot hold bytes; encode them as text (base64)")
     return _text(payload), "atomic"
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import functools
 import itertools
-import json
 import os
 import re
 import threading
@@ -19,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Literal, get_args
@@ -27,6 +26,10 @@ from typing import Any, Literal, get_args
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from spark_queue.call_mistakes import unfit
+from spark_queue.errors import MessageError
+from spark_queue.json_text import HALF, dump_json, load_foreign_json
 
 Kind = Literal["json", "text", "binary"]
 Json = dict[str, Any] | list[Any] | str | int | float | bool | None
@@ -119,12 +122,29 @@ def pushes(
     mature: Sequence[datetime | None] | datetime | None = None,
     delay: Sequence[int | None] | int | None = None,
     tries: Sequence[int] | int = 0,
+    queue: str = "",
 ) -> pa.RecordBatch:
     """A PUSHES batch of Python values.
 
     `headers`, `mature`, `delay` (ms) and `tries` are one for all, or a sequence with one for each. Ids are made where
-    not given. Raises `TypeError` for a payload that JSON cannot hold.
+    not given. Raises `MessageError` for values that cannot become messages; its `rows` tells which. `queue`: the name
+    that it has in the error.
     """
+    try:
+        return _pushes(payloads, ids, headers, mature, delay, tries)
+    except (MessageError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        columns = {"ids": ids, "headers": headers, "mature": mature, "tries": tries}
+        raise unfit(queue, payloads, columns, error) from error
+
+
+def _pushes(
+    payloads: Sequence[Json | bytes],
+    ids: Sequence[str] | None,
+    headers: Sequence[Mapping[str, str]] | Mapping[str, str] | None,
+    mature: Sequence[datetime | None] | datetime | None,
+    delay: Sequence[int | None] | int | None,
+    tries: Sequence[int] | int,
+) -> pa.RecordBatch:
     n = len(payloads)
 
     def spread(value: Any, scalar: type | tuple[type, ...]) -> list[Any]:
@@ -252,67 +272,28 @@ def _numbered(prefix: str, start: int, stop: int) -> pa.Array:
 # --- payloads ---------------------------------------------------------------------------------------------------
 
 
-#: All digits become one, and all else another: so nineteen in a row are found in a tenth of the time of a regular
-#: expression. Fewer always fit in 64 bits.
-_DIGITS = bytes(ord("0") if one in b"0123456789" else 0 for one in range(256))
-_LONG = b"0" * 19
-
-
 def encode(payload: Json | bytes) -> tuple[bytes, Kind]:
-    """The bytes and the kind that a Python value is kept as.
+    """Return the bytes and the kind that a Python value is kept as.
 
-    Raises `TypeError` where JSON cannot hold it.
+    Raises `MessageError` for a value that JSON or UTF-8 cannot hold.
     """
     if isinstance(payload, bytes | bytearray | memoryview):
         return bytes(payload), "binary"
     if isinstance(payload, str):
-        return payload.encode(), "text"
+        try:
+            return payload.encode(), "text"
+        except UnicodeEncodeError as error:
+            raise MessageError(f"payload: {HALF}") from error
     return dump_json(payload), "json"
 
 
 def decode(payload: bytes, kind: str) -> Json | bytes:
-    """The Python value of a payload: the inverse of `encode`."""
+    """Return the Python value of a payload: the inverse of `encode`."""
     if kind == "binary":
         return payload
     if kind == "text":
         return payload.decode()
-    return load_json(payload)
-
-
-def dump_json(value: object) -> bytes:
-    """Compact JSON text.
-
-    Integers of any size are kept; `NaN` and the infinities have no JSON and raise `TypeError`.
-    """
-    try:
-        text = orjson.dumps(value)
-    except orjson.JSONEncodeError as error:
-        if "Integer exceeds" not in str(error):
-            raise TypeError(str(error)) from error
-        text = b"null"
-    if b"null" in text:  # orjson writes NaN as null and refuses long integers; the standard library tells them apart
-        try:
-            text = json.dumps(
-                value, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_plain
-            ).encode()
-        except ValueError as error:
-            raise TypeError(str(error)) from error
-    return text
-
-
-def _plain(value: Any) -> Any:
-    """What orjson writes of a value that the standard library does not know. Raises `TypeError` as it does."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {one.name: getattr(value, one.name) for one in fields(value) if not one.name.startswith("_")}
-    return orjson.loads(orjson.dumps(value))
-
-
-def load_json(text: bytes) -> Json:
-    """The value of JSON text.
-
-    Integers beyond 64 bits are kept exact, which orjson alone would round.
-    """
-    value: Json = json.loads(text) if _LONG in text.translate(_DIGITS) else orjson.loads(text)
+    value: Json = load_foreign_json(payload)
     return value
 
 
@@ -359,8 +340,10 @@ def _no_json_in(text: bytes) -> tuple[bytes, Kind]:
         match orjson.loads(text):
             case str(plain):
                 return plain.encode(), "text"
-            case {"$binary": {"base64": str(coded), "subType": "00", **more}, **others} if not more and not others:
-                return base64.b64decode(coded, validate=True), "binary"
+            case {"$binary": {"base64": str(coded)}} as found:
+                content = base64.b64decode(coded, validate=True)
+                if as_json(content, "binary") == orjson.dumps(found):
+                    return content, "binary"
     return text, "json"
 
 
@@ -563,7 +546,8 @@ def faults(batch: pa.RecordBatch, largest: int) -> dict[int, str]:
     `largest` is the most bytes a payload may have. Whole columns are looked at first: a sound batch costs one parse
     of its JSON and little else.
     """
-    wrong: dict[int, str] = {}
+    ids = batch.column("id")
+    wrong = _no_text(ids, batch.column("headers"))
 
     def mark(bad: pa.Array, rule: str) -> None:
         if bad.true_count:
@@ -572,8 +556,8 @@ def faults(batch: pa.RecordBatch, largest: int) -> dict[int, str]:
 
     payload, kind = batch.column("payload"), batch.column("payload_kind")
     mature, delay, tries = batch.column("mature"), batch.column("delay"), batch.column("tries")
-    if not _are_plain(batch.column("id")):
-        for bad, rule in broken_by_ids(batch.column("id")):
+    if wrong or not _are_plain(ids):
+        for bad, rule in broken_by_ids(ids):
             mark(bad, rule)
     if payload.null_count:
         mark(payload.is_null(), "its payload is NULL")
@@ -601,6 +585,46 @@ def faults(batch: pa.RecordBatch, largest: int) -> dict[int, str]:
             except UnicodeDecodeError as error:
                 wrong[row] = f"its payload is not UTF-8 text ({error.reason} at byte {error.start})"
     return dict(sorted(wrong.items()))
+
+
+def is_utf8(column: pa.Array) -> bool:
+    """Return whether all text of a column is UTF-8, which Spark does not check."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _no_text(ids: pa.Array, headers: pa.MapArray) -> dict[int, str]:
+    """The rows whose id or headers are not UTF-8, with the rule."""
+    wrong: dict[int, str] = {}
+    for column, rule in ((headers, "its headers are not UTF-8 text"), (ids, "its id is not UTF-8 text")):
+        if not is_utf8(column):
+            bad = (row for row in range(len(column)) if not is_utf8(column.take([row])))
+            wrong |= dict.fromkeys(bad, rule)
+    return wrong
+
+
+def legible(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a PUSHES batch with U+FFFD for what is not UTF-8 in its ids and headers."""
+    ids, headers = batch.column("id"), batch.column("headers")
+    if is_utf8(ids) and is_utf8(headers):
+        return batch
+    keys, items = map(_legible, (headers.keys, headers.items))
+    columns = {
+        "id": _legible(ids),
+        "headers": pa.MapArray.from_arrays(headers.offsets, keys, items),
+    }
+    for name, column in columns.items():
+        place = batch.schema.get_field_index(name)
+        batch = batch.set_column(place, batch.schema.field(name), column)
+    return batch
+
+
+def _legible(texts: pa.Array) -> pa.Array:
+    values = texts.cast(pa.binary()).to_pylist()
+    return pa.array([None if one is None else one.decode(errors="replace") for one in values], pa.string())
 
 
 @functools.cache

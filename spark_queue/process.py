@@ -22,7 +22,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from spark_queue.message import Json, Message, as_json, encode, load_json
+from spark_queue.errors import MessageError
+from spark_queue.json_text import load_json
+from spark_queue.message import Json, Message, as_json, encode
 
 #: What an error is called whose `wrap_error` tells no `type`, and one around which there is none.
 WRAPPED, UNWRAPPED = "error", "processor"
@@ -107,8 +109,8 @@ def error_message(process: Process, error: BaseException, messages: Mapping[str,
         "config": told(process.config),
         "messages": {queue: told(one) for queue, one in messages.items()},
         "cause": {
-            "cause": str(error),
-            "via": [{"type": type(one).__name__, "message": str(one)} for one in _chain(error)],
+            "cause": told(str(error)),
+            "via": [{"type": type(one).__name__, "message": told(str(one))} for one in _chain(error)],
             "trace": [
                 f"{frame.filename}:{frame.lineno} {frame.name}"
                 for frame in traceback.extract_tb(error.__traceback__)[-FRAMES:]
@@ -120,11 +122,13 @@ def error_message(process: Process, error: BaseException, messages: Mapping[str,
 def told(value: Any) -> Json:
     """A value as JSON can hold it: what it cannot, as Python prints it."""
     if isinstance(value, Message | Output):
-        return {"id": value.id, "payload": told(value.payload), "headers": dict(value.headers)}
+        return {"id": told(value.id), "payload": told(value.payload), "headers": told(value.headers)}
     try:
-        return load_json(as_json(*encode(value)))
-    except (TypeError, ValueError):
+        plain: Json = load_json(as_json(*encode(value)))
+    except (MessageError, ValueError):
         pass
+    else:
+        return plain
     if isinstance(value, Mapping):
         return {str(key): told(one) for key, one in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
@@ -143,5 +147,5 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def sound(output: Output) -> bytes:
-    """The payload as JSON text, as `as_json` makes it. Raises `TypeError` for what JSON cannot hold."""
+    """The payload as JSON text, as `as_json` makes it. Raises `MessageError` for what JSON cannot hold."""
     return as_json(*encode(output.payload))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spark_queue.cli.late import events
-from spark_queue.cli.parse import Command, Json, Queue, Url, Yes, app, argument, flag, group, option, seconds
+from spark_queue.cli.parse import Command, Json, Queue, Url, Yes, app, argument, flag, group, of_text, option, seconds
 from spark_queue.cli.show import LONG, confirm, cut, dumped, listed, say, show, table, tell
 from spark_queue.errors import UsageError, unreadable
 from spark_queue.words import plural
@@ -26,7 +26,7 @@ Conf = Annotated[
     list[Path] | None,
     option("--conf", "FILE", "A file with executors, heartbeats or settings; repeatable."),
 ]
-EventIds = Annotated[list[str], argument("ID", "Ids of events.")]
+EventIds = Annotated[list[str], argument("ID", "Ids of events.", callback=of_text)]
 
 
 @event.command("create", cls=Command)

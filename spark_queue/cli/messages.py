@@ -27,6 +27,7 @@ from spark_queue.cli.parse import (
     is_rfq,
     lasting,
     moment,
+    of_text,
     one_queue,
     option,
     seconds,
@@ -52,7 +53,9 @@ class Form(StrEnum):
 
 
 Tag = Annotated[str, argument("TAG", "The tag that `reserve` printed, or the beginning of it: a batch, a consumer.")]
-SomeIds = Annotated[list[str] | None, argument("ID", "Ids of messages (default: all that the tag holds).")]
+SomeIds = Annotated[
+    list[str] | None, argument("ID", "Ids of messages (default: all that the tag holds).", callback=of_text)
+]
 Delay = Annotated[Any, option("--delay", "10s", "Time until they can be reserved.", parser=seconds)]
 Timeout = Annotated[
     Any, option("--timeout", "5s", "Time to wait for the first message; `never`: forever.", parser=lasting)

@@ -18,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 
 import spark_queue
 from spark_queue.address import Address
+from spark_queue.call_mistakes import check_texts
 from spark_queue.cli import mistakes
 from spark_queue.cli.late import by_hand, options
 from spark_queue.cli.mistakes import URL_VARIABLE as URL_VARIABLE
@@ -268,6 +269,13 @@ def flag(*names: str, help: str) -> Any:
     return typer.Option(*names, help=help)
 
 
+def of_text(ids: list[str] | None) -> list[str] | None:
+    """Return ids. Raises `MessageError` for one that is not UTF-8: no message has it."""
+    for id in ids or ():
+        check_texts(id, None)
+    return ids
+
+
 def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the queues whose names begin so, for a shell to complete: none if that takes longer than a second."""
     found: list[str] = []
@@ -295,7 +303,9 @@ Queues = Annotated[
 Json = Annotated[bool, flag("--json", help="Print the result as one JSON document.")]
 JsonLines = Annotated[bool, flag("--json", help="Print JSON, one document per line.")]
 Yes = Annotated[bool, flag("--yes", "-y", help="Do not ask for confirmation.")]
-Ids = Annotated[list[str] | None, option("--id", "ID", "Only the message with this id; repeatable.")]
+Ids = Annotated[
+    list[str] | None, option("--id", "ID", "Only the message with this id; repeatable.", callback=of_text)
+]
 
 # A queue, by our way or by rfq's.
 MaybeQueue = Annotated[str | None, argument("QUEUE", "The name of the queue.", autocompletion=queue_names)]

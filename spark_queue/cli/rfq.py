@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from enum import StrEnum
+from os import fsencode
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -120,7 +121,7 @@ def publish(
     if not message.strip():
         raise MessageError("--message is empty, which is not JSON; nothing was pushed")
     ids: list[str] = []
-    by_hand.push(url, queue, [[message.encode()]], front=front, progress=ids.extend)
+    by_hand.push(url, queue, [[fsencode(message)]], front=front, progress=ids.extend)
     if json:
         tell({"queue": queue, "id": ids[0]})
     else:

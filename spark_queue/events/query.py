@@ -25,7 +25,7 @@ from spark_queue.events.queue import Events
 from spark_queue.events.run import Do, Result, Round, at_once, run, time_limit
 from spark_queue.events.settings import Settings
 from spark_queue.events.source import EventSource, carried
-from spark_queue.message import load_json
+from spark_queue.json_text import load_foreign_json
 from spark_queue.spark import activate, supervise, version
 from spark_queue.spark.worker import Behind
 from spark_queue.store import open_store
@@ -111,8 +111,8 @@ def _for_driver(executors: Executors, event: Event) -> bool:
 def _events(batch: pa.RecordBatch) -> Iterator[Event | tuple[str, str]]:
     """The events of a batch; of what is none, its id and why."""
     payloads = batch.column("payload").to_pylist()
-    # All at once takes a third of the time. Each of them is sound JSON: Spark's source sees to that.
-    told: Any = load_json(f"[{','.join(payloads)}]".encode())
+    # All at once takes a third of the time. Each of them is JSON: Spark's source sees to that.
+    told: Any = load_foreign_json(f"[{','.join(payloads)}]".encode())
     tries = batch.column("tries").to_pylist()
     mature = batch.column("mature")
     for row, (id, one) in enumerate(zip(batch.column("id").to_pylist(), told, strict=True)):
@@ -206,9 +206,10 @@ class ExecutorQuery:
 
         def on_batch(frame: DataFrame, number: int) -> None:
             rows = frame.where("payload IS NOT NULL").collect()
+            payloads = [load_foreign_json(row["payload"].encode()) for row in rows]
             left = [
-                Event.told(row["id"], load_json(row["payload"].encode()), row["tries"], lambda row=row: row["mature"])  # type: ignore[misc]
-                for row in rows
+                Event.told(row["id"], payload, row["tries"], lambda row=row: row["mature"])  # type: ignore[misc]
+                for row, payload in zip(rows, payloads, strict=True)
             ]
             if left:
                 tag = rows[0]["tag"].rpartition("/")[0]

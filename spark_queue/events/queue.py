@@ -43,6 +43,7 @@ from spark_queue.events.internal import internal
 from spark_queue.events.log import Log
 from spark_queue.events.run import Round, run_all
 from spark_queue.events.settings import Settings
+from spark_queue.json_text import dump_json
 from spark_queue.message import messages, new_id_array, pushes
 from spark_queue.store import open_store
 from spark_queue.store.base import Store
@@ -103,8 +104,8 @@ class Events:
         """Make one event, about any number of URIs, and give its id.
 
         `payload`: an object, a list, an `Element` of XML, or a single value, which becomes text. `priority`: it is
-        taken before all without. Raises `OptionError` for a source or a type that is none, `TypeError` for a payload
-        that JSON cannot hold, `MessageError`; then nothing was made.
+        taken before all without. Raises `OptionError` for a source or a type that is none, `MessageError` for a
+        payload that JSON cannot hold; then nothing was made.
         """
         return self._create(
             source, type, payload, [tuple(uris)] if not uris else [*chunks(uris, len(uris))], priority
@@ -131,6 +132,7 @@ class Events:
     ) -> list[str]:
         check_name(source, "source"), check_name(type, "type")
         plain, kind = written(payload)
+        dump_json(plain)  # or the error would name it as a part of the event
         if not parts:
             return []
         created = datetime.fromtimestamp(self.store.now() / 1000, UTC)
@@ -141,7 +143,7 @@ class Events:
             for id, uris in zip(ids, parts, strict=True)
         ]
         mature = due(created, True) if priority else None
-        self.store.push(self.name, pushes([one.document() for one in made], ids=ids, mature=mature))
+        self.store.push(self.name, pushes([one.document() for one in made], ids=ids, mature=mature, queue=self.name))
         return ids
 
     # --- taken and executed -------------------------------------------------------------------------------------

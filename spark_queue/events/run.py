@@ -21,6 +21,7 @@ from spark_queue.event import EXECUTING, FAILED, FINISHED, NEW, PENDING, Event, 
 from spark_queue.events.executors import Executor, Executors
 from spark_queue.events.log import Log
 from spark_queue.events.settings import Settings
+from spark_queue.json_text import cleaned
 from spark_queue.store.base import Store
 from spark_queue.store.facts import check_outcome
 
@@ -89,7 +90,7 @@ def _trace(error: BaseException) -> str:
     at = error.__traceback__
     while at is not None and at.tb_next is not None and at.tb_frame.f_code.co_filename == __file__:
         at = at.tb_next
-    return "".join(traceback.format_exception(error.with_traceback(at)))[-LONG:]
+    return cleaned("".join(traceback.format_exception(error.with_traceback(at)))[-LONG:])
 
 
 def _status(said: object, settings: Settings) -> str:

@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, IntegralType, NullType, StringType, StructField, StructType
 
+from spark_queue.call_mistakes import check_texts
 from spark_queue.errors import GraphError
 from spark_queue.exchange.selector import (
     ANSWER,
@@ -32,7 +33,8 @@ from spark_queue.exchange.selector import (
 )
 from spark_queue.graph import Link, Retry
 from spark_queue.graph_mistakes import Mistake
-from spark_queue.message import Message, decode, dump_json
+from spark_queue.json_text import cleaned, dump_json
+from spark_queue.message import Message, decode
 from spark_queue.outcome import DROP, Forward, Kept, Process
 from spark_queue.spark.worker import settle_in
 
@@ -217,7 +219,7 @@ class _Work:
             return {"id": one.id, **self._answer(one, process(one))}
         except Exception as error:  # whatever it raises is a failure of this message
             log.warning("message %s of %s comes again: %s", one.id, one.queue, error, exc_info=True)
-            reason = f"{type(error).__name__}: {error}"[:LONG]
+            reason = cleaned(f"{type(error).__name__}: {error}"[:LONG])
             return {"id": one.id, "outcome": "rollback", "reason": reason, "delay": pause(self._retry, one.tries)}
 
     def _answer(self, one: Message, said: object) -> dict[str, Any]:
@@ -232,6 +234,7 @@ class _Work:
             made["payload"] = dump_json(said.payload).decode()
         if said.headers is not None:
             headers = {**one.headers, **said.headers}
+            check_texts(None, headers)
             made["headers"] = [(name, value) for name, value in headers.items() if value is not None]
         return {**made, "mature": said.mature, "delay": said.delay}
 

@@ -33,6 +33,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from spark_queue.call_mistakes import check_texts
 from spark_queue.client import Queue
 from spark_queue.errors import GraphError, near
 from spark_queue.exchange.selector import found
@@ -460,6 +461,7 @@ class _Rows:
 
 def _message(place: Place, one: Output, hops: str | None) -> dict[str, Any]:
     headers = dict(one.headers) if hops is None else {**one.headers, HEADER: hops}
+    check_texts(one.id, headers)
     return {
         "ns": place.ns,
         "queue": place.queue,

@@ -16,16 +16,16 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from spark_queue.call_mistakes import check_texts
 from spark_queue.errors import MessageError, OptionError, StoreError, UsageError, near
+from spark_queue.json_text import dump_json, load_json
 from spark_queue.message import (
     LATEST,
     PUSHES,
     Json,
     Message,
-    dump_json,
     faults,
     headers_array,
-    load_json,
     messages,
     new_id_array,
     new_ids,
@@ -62,12 +62,16 @@ _READ = ("queue", "processed", "consumer", "outcome")
 class Common:
     """What holds for all messages of a push, unless a message tells it of itself.
 
-    `mature` or `delay` (seconds from the database's now), not both.
+    `mature` or `delay` (seconds from the database's now), not both. Raises `MessageError` for headers that are not
+    text.
     """
 
     headers: dict[str, str] | None = None
     mature: datetime | None = None
     delay: float | None = None
+
+    def __post_init__(self) -> None:
+        check_texts(None, self.headers)
 
 
 def push(
@@ -195,7 +199,7 @@ def whole_messages(values: Sequence[Json], common: Common | None = None, made: M
     for number, value in enumerate(values):
         try:
             rows.append(_told(value, common or Common()))
-        except (ValueError, TypeError, OverflowError) as error:
+        except (MessageError, ValueError, OverflowError) as error:
             wrong[number] = str(error)
     if wrong:
         number, rule = next(iter(wrong.items()))
@@ -245,8 +249,7 @@ def _told(value: Json, common: Common) -> dict[str, Any]:
         isinstance(delay, bool) or not isinstance(delay, int | float) or not abs(delay) <= LATEST / 2000
     ):
         raise ValueError("its delay must be a number of seconds that ends before the year 5000")
-    for text in (id or "", *(headers or {}), *(headers or {}).values()):
-        text.encode()  # half a surrogate pair is no text
+    check_texts(id, headers)
     return {
         "id": id,
         "payload": dump_json(value["payload"]),

@@ -18,7 +18,8 @@ from fastapi import Request
 from starlette.responses import Response
 
 from spark_queue.errors import MessageError, OptionError
-from spark_queue.message import LATEST, Json, Kind, as_json, header_dicts, jsonable, load_json
+from spark_queue.json_text import load_json
+from spark_queue.message import LATEST, Json, Kind, as_json, header_dicts, jsonable
 from spark_queue.rest.handles import handle_of
 from spark_queue.rest.problems import NotUnderstood, TooLarge
 
@@ -61,9 +62,10 @@ async def body_of(request: Request, most: int) -> bytes:
 def json_of(text: bytes) -> Json:
     """Parse a JSON body. Raises `OptionError`."""
     try:
-        return load_json(text)
+        value: Json = load_json(text)
     except (ValueError, RecursionError) as error:
         raise OptionError(f"the body is not JSON ({error})") from None
+    return value
 
 
 # --- a single message -----------------------------------------------------------------------------------------------

@@ -93,6 +93,8 @@ def named(batch: pa.RecordBatch, rows: pa.RecordBatch, column: str) -> pa.Array:
         id = rows.column("id")[pc.index(names.is_null(), True).as_py()].as_py()
         hint = ", and the option 'queue' is not set" if column == "queue" else ""
         raise MessageError(f"row with id {id!r}: its {column} is NULL{hint}")
+    if not message.is_utf8(names):
+        raise MessageError(f"column {column!r} has text that is not UTF-8; clean it with make_valid_utf8({column})")
     return names
 
 
@@ -134,7 +136,9 @@ def delays(column: pa.Array) -> pa.Array:
 def obituary(queue: str, rows: pa.RecordBatch, reasons: Sequence[str]) -> pa.RecordBatch:
     """Rows that could not become messages of `queue`, in a form that any queue takes."""
     made: list[dict[str, Any]] = []
-    broken = message.broken_by_ids(rows.column("id"))
+    ids, rows = rows.column("id"), message.legible(rows)
+    changed = pc.not_equal(ids.cast(pa.binary()), rows.column("id").cast(pa.binary()))
+    broken = [*message.broken_by_ids(rows.column("id")), (changed, "it is not UTF-8")]
     no_ids = {number for bad, _ in broken for number in pc.indices_nonzero(bad).to_pylist()}
     for number, (row, reason) in enumerate(zip(rows.to_pylist(), reasons, strict=True)):
         payload, kind = row["payload"], row["payload_kind"]

@@ -35,6 +35,7 @@ from pyspark.sql.variant_utils import VariantUtils
 from spark_queue.errors import SchemaError, near
 from spark_queue.inputs import DELIVERY_HASH
 from spark_queue.inputs import LOG as MODE_LOG
+from spark_queue.json_text import cleaned_json
 from spark_queue.message import as_json, as_text
 from spark_queue.options import QueueOptions
 from spark_queue.spark.offsets import delivery_named
@@ -304,8 +305,15 @@ def _binary(batch: pa.RecordBatch) -> pa.Array:
     return batch.column("payload")
 
 
+def _parsed(text: str) -> tuple[bytes, bytes]:
+    try:
+        return VariantUtils.parse_json(text)
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON of other programs may have
+        return VariantUtils.parse_json(cleaned_json(text).decode())
+
+
 def _variant(batch: pa.RecordBatch) -> pa.Array:
-    parsed = [VariantUtils.parse_json(text) for text in _json(batch).to_pylist()]
+    parsed = [_parsed(text) for text in _json(batch).to_pylist()]
     kind = arrow_schema(StructType([StructField("v", VariantType())])).field("v").type
     return pa.array([{"value": value, "metadata": metadata} for value, metadata in parsed], kind)
 

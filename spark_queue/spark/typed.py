@@ -37,8 +37,9 @@ from pyspark.sql.types import (
 )
 from pyspark.sql.variant_utils import VariantUtils
 
-from spark_queue.errors import SchemaError
-from spark_queue.message import dump_json, load_json
+from spark_queue.errors import MessageError, SchemaError
+from spark_queue.json_text import dump_json, load_json
+from spark_queue.message import is_utf8
 
 #: Makes a value of one type out of a JSON value that is not null; raises `ValueError` where it does not fit.
 Parser = Callable[[Any], Any]
@@ -54,8 +55,8 @@ def typed(texts: Sequence[str], kind: DataType, arrow: pa.DataType) -> tuple[pa.
     values: list[Any] = []
     corrupt: list[str | None] = []
     for text in texts:
-        value = load_json(text.encode())
         try:
+            value = load_json(text.encode())
             values.append(None if value is None else parse(value))
             corrupt.append(None)
         except ValueError:
@@ -205,6 +206,11 @@ def json_texts(column: pa.Array, kind: DataType) -> pa.Array:
     Fields that are NULL are left out.
     """
     plain = writer_of(kind, "payload")
+    if not is_utf8(column):
+        row = next(row for row in range(len(column)) if not is_utf8(column.take([row])))
+        raise MessageError(
+            f"row {row + 1} of a batch: its payload has text that is not UTF-8; clean it with make_valid_utf8"
+        )
     return pa.array(
         [None if one is None else orjson.dumps(plain(one), option=orjson.OPT_UTC_Z) for one in column.to_pylist()],
         pa.binary(),

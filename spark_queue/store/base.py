@@ -50,6 +50,7 @@ from spark_queue.message import (
     faults,
     filled,
     first_due,
+    legible,
     new_ids,
 )
 from spark_queue.queue_names import dead_letter_queue
@@ -1020,7 +1021,7 @@ def refused(queue: str, batch: pa.RecordBatch, wrong: Mapping[int, str]) -> Mess
     """The error for rows of a batch that cannot become messages: it names the first by id, and counts the rest."""
     row, rule = next(iter(wrong.items()))
     rest = f" (and {plural(len(wrong) - 1, 'more row')})" if len(wrong) > 1 else ""
-    id = batch.column("id")[row].as_py()
+    id = legible(batch.slice(row, 1)).column("id")[0].as_py()
     return MessageError(
         f"queue {queue!r}, row with id {id!r}: {rule}{rest}; nothing of this batch was pushed",
         rows=wrong,

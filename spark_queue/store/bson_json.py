@@ -1,6 +1,8 @@
 """Payloads and headers between JSON, which a message carries, and BSON, which a MongoDB document holds.
 
-Types that JSON lacks (dates, ObjectId, Decimal128, …) are relaxed Extended JSON on our side, in both directions.
+Types that JSON lacks (dates, ObjectId, Decimal128, …) are relaxed Extended JSON on our side, in both directions. An
+object of a payload becomes such a type only if reading that type returns the same JSON. Any other object stays what
+it is, whatever its names: `{"$oid":null}` is an object, and so is `{"$date":true}`.
 Numbers keep their value, 64-bit integers exactly. JavaScript writes integers beyond 32 bits as doubles: a double of
 that size without a fraction is given as the integer that it stands for.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+import struct
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -17,10 +20,13 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from bson import json_util
+from bson.code import Code
 from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.dbref import DBRef
 from bson.errors import BSONError
 
-from spark_queue.message import Kind, load_json
+from spark_queue.json_text import load_json
+from spark_queue.message import Kind
 
 #: Dates as milliseconds: BSON has years that `datetime` has not. Strings that others wrote may not be UTF-8.
 CODEC: CodecOptions[dict[str, Any]] = CodecOptions(
@@ -41,8 +47,14 @@ _TO_JSON = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATETIME
 #: What orjson writes for NaN (and for null), and for doubles that may be meant as integers.
 _DOUBTFUL = re.compile(rb"null|\d{10}\.0(?!\d)")
 
+#: The beginning of a name with a $, or of a text.
+_DOLLAR = re.compile(rb'"(?:\$|\\u0024)')
+
 #: JSON that plain parsing may change or BSON refuse: $ names, long integers, the character NUL.
-_DIFFICULT = r'"\$|[0-9]{19}|\\u0000'
+_DIFFICULT = rf"{_DOLLAR.pattern.decode()}|[0-9]{{19}}|\\u0000"
+
+#: What reading and writing raise of an object that only looks like Extended JSON.
+_NOT_EXTENDED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, BSONError, struct.error)
 
 #: Bytes of JSON that cannot become too large a document: an element of an array takes 2 in JSON, at most 12 in BSON.
 _SMALL = 1 << 20
@@ -58,14 +70,17 @@ def difficult(payloads: pa.Array) -> list[bool]:
 
 def check_document(document: Mapping[str, Any]) -> None:
     """Raises `ValueError` with the rule that a whole document breaks."""
+    if len(_encoded(document)) > LARGEST:
+        raise ValueError(f"its document is larger than {LARGEST:,} bytes")
+
+
+def _encoded(document: Mapping[str, Any]) -> bytes:
     try:
-        size = len(bson.encode(document, codec_options=CODEC))
+        return bson.encode(document, codec_options=CODEC)
     except OverflowError as error:
         raise ValueError("it holds an integer beyond 64 bits, which MongoDB cannot keep") from error
     except BSONError as error:
         raise ValueError(f"MongoDB cannot keep it ({error})") from error
-    if size > LARGEST:
-        raise ValueError(f"its document is larger than {LARGEST:,} bytes")
 
 
 def to_bson(payload: bytes, kind: str, difficult: bool) -> Any:
@@ -114,21 +129,53 @@ def header_text(hdrs: Mapping[str, Any] | None) -> dict[str, str]:
 
 def _careful(text: bytes) -> Any:
     try:
-        value = _extended_json(text) if b'"$' in text else load_json(text)
+        value = load_json(text)
         if _depth(value) > DEEPEST:
             raise RecursionError
     except RecursionError as error:
         raise ValueError(f"its payload is nested deeper than {DEEPEST} levels") from error
-    return value
+    if not (isinstance(value, dict | list) and _DOLLAR.search(text)):
+        return value
+    read = _extended_json(value)
+    return value if isinstance(read, bytes) else read  # bytes alone would be read as a payload of bytes
 
 
-def _extended_json(text: bytes) -> Any:
+def _extended_json(value: Any) -> Any:
+    """The value with Extended JSON replaced by what it stands for, the innermost first.
+
+    Raises `ValueError` for an object that drivers would read as a reference, with its names in another order.
+    """
+    if isinstance(value, list):
+        return [_extended_json(inner) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    plain = {name: _extended_json(inner) for name, inner in value.items()}
+    if not any(name.startswith("$") for name in plain):
+        return plain
+    if "$ref" in plain and "$id" in plain and not _comes_back(plain, plain):
+        raise ValueError(
+            "MongoDB's drivers would change it: in an object with $ref and $id these two come first, in this order, "
+            "and then $db, if there is one"
+        )
     try:
-        value = json_util.loads(text, json_options=_EXTENDED)
-        bson.decode(bson.encode({"": value}), CODEC)
-    except (ValueError, TypeError, ArithmeticError, BSONError):
-        return load_json(text)  # a $ in the user's own names
-    return value
+        # Numbers in Extended JSON are JSON numbers again when they are read, so they stay objects, but in a date.
+        parts = {name: _hooked(inner) if type(inner) is dict else inner for name, inner in plain.items()}
+        meant = _hooked(parts)
+        same = isinstance(meant, dict | DBRef)  # a DBRef is an object in BSON, too
+        return meant if not same and _comes_back(meant, plain) else plain
+    except _NOT_EXTENDED:  # it is the user's own object
+        return plain
+
+
+def _comes_back(meant: Any, plain: Any) -> bool:
+    """Whether the JSON of a value, once it was stored, is that of another."""
+    stored = bson.decode(_encoded({"": meant}), CODEC)[""]
+    return _json(stored) == _json(plain)
+
+
+def _hooked(value: dict[str, Any]) -> Any:
+    """What one object stands for in Extended JSON."""
+    return json_util.object_hook({**value}, _EXTENDED)  # a copy, which it may change
 
 
 def _json(value: Any) -> bytes:
@@ -147,11 +194,22 @@ def _extended(value: Any) -> Any:
     """What orjson is to write for a value of a BSON type."""
     if isinstance(value, int):
         return int(value)
-    return json_util.default(value, _EXTENDED)
+    shown = _opened(value)
+    return json_util.default(value, _EXTENDED) if shown is value else shown
+
+
+def _opened(value: Any) -> Any:
+    """The object that a value of a BSON type with other values in it is in JSON; anything else as it is."""
+    if isinstance(value, DBRef):
+        return {**value.as_doc()}
+    if isinstance(value, Code) and value.scope is not None:
+        return {"$code": str(value), "$scope": value.scope}
+    return value
 
 
 def _plain(value: Any) -> Any:
     """The value with the doubles replaced that orjson would not write as they are meant."""
+    value = _opened(value)
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, list):

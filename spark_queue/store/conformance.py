@@ -34,12 +34,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_queue.errors import MessageError, OptionError, StoreError, StoreUnavailable
-from spark_queue.message import LATEST, MESSAGES, Message, as_json, load_json, messages, new_ids, pushes
+from spark_queue.json_text import load_json
+from spark_queue.message import LATEST, MESSAGES, Message, as_json, messages, new_ids, pushes
 from spark_queue.store import open_store
 from spark_queue.store.base import SMALLEST_PARTITION, Store
 from spark_queue.store.conformance_forwarding import ForwardingContract
 from spark_queue.store.conformance_log import LogContract
 from spark_queue.store.conformance_pause import PauseContract
+from spark_queue.store.conformance_payloads import PayloadContract
 from spark_queue.store.conformance_staging import StagingContract
 from spark_queue.store.conformance_waiting import (
     DEADLINE,
@@ -123,7 +125,7 @@ def _reserve_until_killed(url: str, queue: str, consumer: str) -> None:
             store.reserve(queue, f"{consumer}/{sequence}", 40, partitions=4, lease=None)
 
 
-class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContract):
+class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContract, PayloadContract):
     """Inherit it, and give the fixtures `url` and `unreachable` (`None` for a database without a server)."""
 
     def opened(self, url: str) -> Store:

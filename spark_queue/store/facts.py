@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from spark_queue.buckets import are_buckets
 from spark_queue.errors import OptionError, StoreError
+from spark_queue.json_text import cleaned
 from spark_queue.message import milliseconds
 
 View = Literal["messages", "history"]
@@ -167,7 +168,7 @@ class Death:
         """What the headers of a message of `queue` get that dies at `now` (ms) after `tries` failures."""
         moment = datetime.fromtimestamp(now / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         told = {"x-dl-from-queue": queue, "x-dl-t": moment, "x-dl-tries": str(tries + self.failed)}
-        return told if self.reason is None else told | {"x-error": self.reason}
+        return told if self.reason is None else told | {"x-error": cleaned(self.reason)}
 
 
 @dataclass(frozen=True, slots=True)

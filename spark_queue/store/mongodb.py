@@ -60,6 +60,7 @@ from spark_queue import message
 from spark_queue.address import Address
 from spark_queue.buckets import Record, fitting, is_bucket
 from spark_queue.errors import AccessDenied, OptionError, PoolExhausted, StoreError, StoreUnavailable
+from spark_queue.json_text import dump_json
 from spark_queue.masking import harmless_cause, is_harmless, mask, named, scrub
 from spark_queue.store.base import PAGE_ROWS, refused
 from spark_queue.store.bson_json import CODEC
@@ -841,7 +842,7 @@ class MongoStore(SignallingStore):
         notes, which = self._database()[self._own + NOTES], {"_id": key, "version": version}
         if value is None:
             return notes.delete_one(which).deleted_count == 1
-        text = message.dump_json(value).decode()  # BSON forbids names that JSON has
+        text = dump_json(value).decode()  # BSON forbids names that JSON has
         change = {"$set": {"value": text}, "$inc": {"version": 1}, "$currentDate": {"written": True}}
         try:
             done = notes.update_one(which, change, upsert=not version)

@@ -42,6 +42,7 @@ import redis
 from spark_queue import message
 from spark_queue.address import Address
 from spark_queue.errors import OptionError
+from spark_queue.json_text import load_json
 from spark_queue.store.base import PAGE_ROWS, refused
 from spark_queue.store.damaged import Records, first_records, id_of, meeting_records
 from spark_queue.store.facts import Condition, Death, Lacking, View, Which
@@ -349,7 +350,7 @@ def _document(id: bytes, flat: dict[bytes, bytes], tries: bytes, headers: bytes,
 
 def _flat(payload: bytes, kind: str) -> bytes:
     """The payload with strings for all values. Raises `ValueError` with the rule that it breaks."""
-    value = message.load_json(payload) if kind == "json" else None
+    value = load_json(payload) if kind == "json" else None
     if not isinstance(value, dict) or not value:
         raise ValueError("its payload must be an object with fields, as in messages of rfq")
     for name, one in value.items():

@@ -225,7 +225,18 @@ def test_a_bad_message_keeps_the_whole_batch_out(http, q):
         refused = http.post(f"{q}/batch", json=[{"payload": 0}, bad])
         assert refused.status_code == 400 and refused.headers["content-type"] == "application/problem+json"
         assert rule in refused.json()["detail"] and list(refused.json()["rows"]) == ["1"]
+    half = http.post(f"{q}/batch", content=rb'[{"payload": ["\ud800", 12345678901234567890123]}]', headers=TYPED)
+    assert half.status_code == 400 and "the body is not JSON" in half.json()["detail"]
+    alone = http.put(q, content=rb'["\ud800", 12345678901234567890123]', headers=TYPED)
+    assert alone.status_code == 400 and "the body is not JSON" in alone.json()["detail"]
     assert http.get(f"{q}/status").json()["totalSize"] == 0
+
+
+def test_what_looks_like_extended_json_is_pushed_as_it_is(http, q):
+    given = [{"$binary": {}}, {"$oid": None}, {"a": {"$regularExpression": {}}}]
+    assert http.put(q, json=given[0]).is_success
+    assert http.post(f"{q}/batch", json=[{"payload": one} for one in given[1:]]).is_success
+    assert [one["payload"] for one in http.get(f"{q}/batch", params={"n": 3}).json()["messages"]] == given
 
 
 def test_what_is_too_much_at_once_stays_in_the_queue(http, q, store, queue):

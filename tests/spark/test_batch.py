@@ -310,3 +310,22 @@ def test_spark_shows_what_is_wrong_with_options_columns_and_rows(q):
     with pytest.raises(Exception, match="never overwritten"):
         q.writing(sql("SELECT '1' payload")).mode("overwrite").save()
     assert q.sizes().total == 0
+
+
+@pytest.mark.full
+def test_text_that_is_not_utf8_and_what_looks_like_extended_json_stop_no_write(q_any):
+    latin, half = "cast(X'636166E9' AS STRING)", "cast(X'22EDA08022' AS STRING)"  # café in Latin-1, half a pair
+    rows = q_any.spark.sql(
+        f"SELECT * FROM VALUES ('a', '{{\"$binary\":{{}}}}', map('h', 'v')), ({latin}, '1', map()), "
+        f"('c', {half}, map()), ('d', '4', map('h', {latin})), ('e', '{{\"$oid\":null}}', map()) "
+        "AS t(id, payload, headers)"
+    )
+    q_any.writing(rows, onBadRow="deadLetter").save()
+    assert {one.id: one.payload for one in peek(q_any)} == {"a": {"$binary": {}}, "e": {"$oid": None}}
+    dead = {str(one.payload): one.headers["x-error"].split(" (")[0] for one in peek(q_any, f"{q_any.name}.dead")}
+    assert dead.pop("b'\"\\xed\\xa0\\x80\"'") == "its payload is not JSON"
+    assert dead == {"1": "its id is not UTF-8 text", "4": "its headers are not UTF-8 text"}
+    with pytest.raises(Exception, match="its payload has text that is not UTF-8; clean it with make_valid_utf8"):
+        q_any.writing(q_any.spark.sql(f"SELECT named_struct('a', {latin}) payload")).save()
+    q_any.writing(q_any.spark.sql(f"SELECT named_struct('a', make_valid_utf8({latin})) payload, 'f' id")).save()
+    assert {"a": "caf\ufffd"} in [one.payload for one in peek(q_any)]

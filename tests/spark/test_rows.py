@@ -11,7 +11,9 @@ import pytest
 from pyspark.sql.types import Row, StringType, StructField, StructType, VariantType, VariantVal
 
 from spark_queue import MessageError, OptionError, Queue, SchemaError, open_store
-from spark_queue.spark.schema import arrow_schema
+from spark_queue.message import build
+from spark_queue.spark.schema import _variant, arrow_schema
+from spark_queue.spark.typed import typed
 from spark_queue.spark.writer import RowWriter
 from tests.spark.conftest import SPARK
 from tests.spark.drive import Write, found, payloads, rows, save, snapshot, source, task
@@ -67,6 +69,16 @@ def test_a_variant_payload(any_url, name):
     assert isinstance(source(options).schema()["payload"].dataType, VariantType)
     shown = [row["payload"] for row in sorted(snapshot(**options), key=lambda row: row["id"])]
     assert [VariantVal(one["value"], one["metadata"]).toPython() for one in shown] == values
+
+
+def test_half_a_surrogate_pair_of_another_program_stops_no_read():
+    """JavaScript writes it, for text that was cut: as text it stays, in a VARIANT it is `?`, in a struct corrupt."""
+    texts, kind = ['{"a":"\\ud800"}', '{"a":"x"}'], StructType([StructField("a", StringType())])
+    values, corrupt = typed(texts, kind, pa.struct({"a": pa.string()}))
+    assert (values.to_pylist(), corrupt.to_pylist()) == ([None, {"a": "x"}], [texts[0], None])
+    batch = build("q", ["1", "2"], [one.encode() for one in texts], ["json"] * 2, [{}, {}], [0, 0], [0, 0])
+    read = _variant(batch).to_pylist()
+    assert [VariantVal(one["value"], one["metadata"]).toPython() for one in read] == [{"a": "?"}, {"a": "x"}]
 
 
 TYPED = pa.schema(
@@ -335,6 +347,47 @@ def test_bad_rows_go_to_the_dead_letter_queue_if_asked(any_url, name):
     assert {one.headers["x-dl-from-queue"] for one in dead.values()} == {name}
     assert dead["its payload is not JSON"].payload == "{oops"
     assert dead["its id is longer than 200 bytes"].headers["x-dl-id"] == "x" * 201
+
+
+@pytest.mark.every_store
+def test_text_of_spark_that_is_not_utf8_is_a_bad_row(any_url, name):
+    """A string column holds any bytes: of a file in Latin-1, or half a surrogate pair."""
+    ids = pa.array([b"good", b"caf\xe9", b"caf\xea", b"h", b"p"], pa.binary()).view(pa.string())
+    texts = pa.array([b'{"n":1}', b"1", b"2", b"3", b'"\xed\xa0\x80"'], pa.binary()).view(pa.string())
+    words = pa.array([b"v", b"\xff"], pa.binary()).view(pa.string())
+    headers = pa.MapArray.from_arrays(pa.array([0, 1, 1, 1, 2, 2], pa.int32()), pa.array(["k", "k"]), words)
+    batch = pa.record_batch({"id": ids, "payload": texts, "headers": headers})
+    with pytest.raises(MessageError, match=r"row with id 'caf\ufffd': its id is not UTF-8 text \(and 3 more rows\)"):
+        save(batch, url=any_url, queue=name)
+    assert payloads(any_url, name) == []
+    save(batch, url=any_url, queue=name, onBadRow="deadLetter")
+    assert [(one.id, one.headers) for one in found(any_url, name)] == [("good", {"k": "v"})]
+    dead = {str(one.payload): one for one in found(any_url, f"{name}.dead")}
+    reasons = {text: one.headers["x-error"] for text, one in dead.items()}
+    assert reasons.pop("b'\"\\xed\\xa0\\x80\"'").startswith("its payload is not JSON (str is not valid UTF-8")
+    no_id = "its id is not UTF-8 text"
+    assert reasons == {"1": no_id, "2": no_id, "3": "its headers are not UTF-8 text"}
+    assert {dead[one].headers["x-dl-id"] for one in "12"} == {"caf\ufffd"} and dead["3"].headers["k"] == "\ufffd"
+
+
+def test_typed_text_of_spark_that_is_not_utf8_is_named(any_url, name):
+    text = pa.array([b"good", b"caf\xe9"], pa.binary()).view(pa.string())
+    batch = pa.record_batch({"payload": pa.StructArray.from_arrays([text], ["a"])})
+    with pytest.raises(MessageError, match=r"row 2 of a batch: its payload has text that is not UTF-8"):
+        save(batch, url=any_url, queue=name)
+
+
+@pytest.mark.every_store
+def test_what_looks_like_extended_json_stops_no_write(any_url, name):
+    texts = ['{"$binary":{}}', '{"a":{"$regularExpression":{}}}', '{"$oid":null}', '{"a":"\\ud800"}', '{"n":1}']
+    batch = pa.record_batch({"id": list("abcde"), "payload": texts})
+    save(batch, url=any_url, queue=name, onBadRow="deadLetter")
+    assert {one.id: one.payload for one in found(any_url, name)} == {
+        "a": {"$binary": {}}, "b": {"a": {"$regularExpression": {}}}, "c": {"$oid": None}, "e": {"n": 1},
+    }  # fmt: skip
+    (dead,) = found(any_url, f"{name}.dead")
+    assert (dead.id, dead.payload) == ("d", '{"a":"\\ud800"}')
+    assert "its payload is not JSON" in dead.headers["x-error"]
 
 
 def test_a_document_over_16_mb_is_refused_by_mongodb_and_kept_in_part_as_a_dead_letter(mongodb_url, name):

@@ -102,6 +102,8 @@ WRONG = {
     "a negative delay": ("message", '{"payload": 1, "delay": -1}', "line 2: its delay is negative"),
     "a wrong id": ("message", '{"payload": 1, "id": ""}', "line 2: its id"),
     "an id that is a number": ("message", '{"payload": 1, "id": 1}', "its id must be text"),
+    "half a surrogate pair": ("message", r'{"payload": "\ud800"}', "line 2: it is not JSON"),
+    "an integer and half a pair": ("json", r'[12345678901234567890123, "\ud800"]', "line 2: its payload is not JSON"),
     "wrong tries": ("message", '{"payload": 1, "tries": -1}', "its tries"),
 }
 
@@ -112,6 +114,21 @@ def test_a_line_that_is_wrong_is_told_and_nothing_pushed(sqlite_url, form, line,
     refused = Run("push", sqlite_url, "q", "--as", form, input=f"{good}\n{line}\n{good}\n")
     assert refused.code == 1 and refused.out == ""
     assert told in refused.err and "nothing was pushed" in refused.err
+    assert Run("peek", sqlite_url, "q").out == ""
+
+
+def test_arguments_that_are_not_utf8_are_refused(sqlite_url):
+    """A shell passes any bytes; Python makes half a surrogate pair of what is not UTF-8."""
+    for call, told in (
+        (["push", sqlite_url, "q", "--header", "gate=\udcff"], "headers.gate: text with half a surrogate pair"),
+        (["push", sqlite_url, "q", "--header", "\udcff=B12"], "headers: the key '\\udcff': text with half"),
+        (["publish", sqlite_url, "q", "-m", '"\udcff"'], "line 1: its payload is not JSON"),
+        (["commit", sqlite_url, "q", "cli/1", "\udcff"], "id: text with half a surrogate pair"),
+        (["history", sqlite_url, "q", "--id", "\udcff"], "id: text with half a surrogate pair"),
+        (["event", "execute", sqlite_url, "q", "\udcff"], "id: text with half a surrogate pair"),
+    ):
+        refused = Run(*call, input="1\n")
+        assert (refused.code, refused.out) == (1, "") and told in refused.err
     assert Run("peek", sqlite_url, "q").out == ""
 
 

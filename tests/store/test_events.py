@@ -15,7 +15,7 @@ import pytest
 
 from spark_queue.address import Address
 from spark_queue.client import Queue
-from spark_queue.errors import OptionError
+from spark_queue.errors import MessageError, OptionError
 from spark_queue.event import BASE, HEARTBEAT, INTERNAL, TYPES
 from spark_queue.events import Events, Executor, Heartbeat, Settings, tick
 from spark_queue.events.query import Work
@@ -175,10 +175,18 @@ def test_what_is_no_event_is_refused_before_it_is_made(events):
     for facts in ({"source": "a b"}, {"type": ""}, {"uris": "/one"}, {"uris": [3]}):
         with pytest.raises(OptionError):
             events.create(**{"source": S, "type": "t"} | facts)
-    with pytest.raises(TypeError):
-        events.create(S, "t", b"bytes")
-    with pytest.raises(TypeError):
-        events.create(S, "t", {"a": object()})
+    for payload, told in (
+        (b"bytes", r"payload: an event cannot hold bytes"),
+        ({"a": object()}, r"payload\.a: object has no form in JSON"),
+        ({"a": [1, {2}]}, r"payload\.a\[1\]: set has no form in JSON; use a list"),
+        ({"a": float("nan")}, r"payload\.a: nan has no form in JSON"),
+        ("\ud800", "payload: text with half a surrogate pair"),
+    ):
+        for create in (events.create, events.create_batch):
+            with pytest.raises(MessageError, match=told):
+                create(S, "t", payload)
+    with pytest.raises(MessageError, match=r"payload\.uris\[0\]: text with half a surrogate pair"):
+        events.create(S, "t", None, ["/\ud800"])
     assert events.summary()["new"] == 0
 
 

@@ -255,10 +255,12 @@ def test_numbers_that_json_lacks_are_told_from_null(store, queue, collection):
     ("payload", "rule"),
     [
         (None, "JSON null"),
-        ({"$undefined": True}, "JSON null"),
         ({"a": 2**63}, "beyond 64 bits"),
         ({"a": -(2**70)}, "beyond 64 bits"),
         ({"a\0b": 1}, "MongoDB cannot keep it"),
+        ({"$id": 1, "$ref": "c"}, r"\$ref and \$id .* come first"),
+        ({"a": [{"$ref": "c", "more": 1, "$id": 2}]}, r"\$ref and \$id .* come first"),
+        ({"$ref": "c", "$id": 1, "$db": None}, r"\$ref and \$id .* come first"),
         (eval("[" * 101 + "]" * 101), "deeper than 100"),
         ([0] * 1_500_000, "larger than 16,760,832 bytes"),
     ],

@@ -22,6 +22,7 @@ FLOORS = [
         "errors",
         "event",
         "inputs",
+        "json_text",
         "masking",
         "failure",
         "file_mistakes",

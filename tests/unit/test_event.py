@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_queue.errors import GraphError, OptionError
+from spark_queue.errors import GraphError, MessageError, OptionError
 from spark_queue.event import (
     BASE,
     HEARTBEAT,
@@ -95,7 +95,7 @@ def test_what_an_event_tells_comes_back(payload, uris, priority):
 
 
 def test_bytes_are_no_payload():
-    with pytest.raises(TypeError, match="cannot be bytes"):
+    with pytest.raises(MessageError, match=r"^payload: an event cannot hold bytes"):
         written(b"x")
 
 

@@ -15,6 +15,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from spark_queue.errors import MessageError
+from spark_queue.json_text import dump_json, load_json
 from spark_queue.message import (
     FEW,
     MESSAGES,
@@ -26,12 +28,11 @@ from spark_queue.message import (
     build,
     decode,
     due,
-    dump_json,
     encode,
     faults,
     header_dicts,
     headers_array,
-    load_json,
+    legible,
     messages,
     new_ids,
     of_json,
@@ -79,12 +80,81 @@ def test_encode_and_decode_are_inverse(value):
         assert json.loads(as_json(payload, kind)) == value
 
 
+DEEP: list[object] = []
+DEEP.append({"n": 2**70, "deep": DEEP})
+
+NO_JSON = {
+    "not a number": (float("nan"), "payload: nan has no form in JSON; use None or text"),
+    "infinite": (float("inf"), "payload: inf has no form"),
+    "a number beside null": ({"a": [float("nan"), None]}, "payload.a[0]: nan has no form"),
+    "a number beside a long one": ({"a": [2**70, float("nan")]}, "payload.a[1]: nan has no form"),
+    "a set": ({1, 2}, "payload: set has no form in JSON; use a list"),
+    "an object": (object(), "payload: object has no form"),
+    "bytes": ({"a": b"x"}, "payload.a: bytes has no form in JSON; encode it as text (base64)"),
+    "a key": ({1: None}, "payload: the key 1 is int, and keys of JSON are text"),
+    "a key beside a long number": ({"n": 2**70, "a": {1: 2}}, "payload.a: the key 1 is int"),
+    "half a surrogate pair": ({"a": ["\ud800"]}, "payload.a[0]: text with half a surrogate pair is not Unicode"),
+    "the same in a key": ({"\udfff": 1}, "payload: the key '\\udfff': text with half a surrogate pair"),
+    "the same beside null": ({"a": "\ud800", "b": None}, "payload.a: text with half a surrogate pair"),
+    "the same beside a long number": ({"a": "\ud800", "b": 2**70}, "payload.a: text with half a surrogate pair"),
+    "itself": (DEEP, "is nested more than 250 levels deep, or contains itself"),
+}
+
+
+@pytest.mark.parametrize(("value", "told"), NO_JSON.values(), ids=NO_JSON)
+def test_what_json_cannot_hold_is_refused(value, told):
+    for make in (dump_json, encode):
+        with pytest.raises(MessageError) as caught:
+            make(value)
+        assert told in str(caught.value)
+    with pytest.raises(MessageError) as caught:
+        pushes([1, value, 3])
+    assert str(caught.value).startswith("message 2 of 3: payload") and list(caught.value.rows) == [1]
+    assert told in caught.value.rows[1]
+
+
 @pytest.mark.parametrize(
-    "value", [float("nan"), float("inf"), {"a": [float("nan"), None]}, {1, 2}, object(), {"a": b"x"}]
+    ("given", "told"),
+    [
+        ({"ids": ["a", "\ud800"]}, "id: text with half a surrogate pair"),
+        ({"ids": ["a", 5]}, "id must be text, not int"),
+        ({"headers": [{}, {"h": "\ud800"}]}, "headers.h: text with half a surrogate pair"),
+        ({"headers": [{}, {"\ud800": "h"}]}, "headers: the key '\\ud800': text with half a surrogate pair"),
+        ({"headers": [{}, {"h": 1}]}, "headers.h: int must be text"),
+        ({"tries": [0, "3"]}, "tries must be a whole number"),
+    ],
 )
-def test_what_json_cannot_hold_is_refused(value):
-    with pytest.raises(TypeError):
-        dump_json(value)
+def test_what_is_no_text_beside_a_payload_is_refused(given, told):
+    with pytest.raises(MessageError) as caught:
+        pushes([1, 2], queue="q", **given)
+    assert str(caught.value).startswith("queue 'q', message 2 of 2: ") and told in str(caught.value)
+    assert list(caught.value.rows) == [1]
+
+
+def test_half_a_surrogate_pair_is_no_text_payload():
+    with pytest.raises(MessageError, match=r"^payload: text with half a surrogate pair"):
+        encode("\ud800")
+    with pytest.raises(MessageError, match=r"^payload: text with half a surrogate pair"):
+        pushes(["\ud800"])
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (b'{"a":"\\ud800","b":[1]}', {"a": "?", "b": [1]}),
+        (b'{"\\udc00":12345678901234567890123}', {"?": 12345678901234567890123}),
+        (b"[Infinity,-Infinity]", [float("inf"), float("-inf")]),
+        (b'"\\ud83d\\ude00"', "\U0001f600"),
+    ],
+)
+def test_json_of_other_programs_is_read(text, value):
+    assert decode(text, "json") == value
+
+
+@pytest.mark.parametrize("text", [b'{"n":12345678901234567890123,"a":"\\ud800"}', b"[12345678901234567890123,NaN]"])
+def test_what_is_not_quite_json_is_no_json_beside_a_long_number(text):
+    with pytest.raises(ValueError, match="line 1"):
+        load_json(text)
 
 
 class Gate(Enum):
@@ -168,6 +238,27 @@ def test_faults_name_every_row_and_its_first_rule():
     assert list(faults(pushes(["x" * 101, "x" * 100]), 100)) == [0]
 
 
+def spark_text(*parts):
+    """Text as it comes from Spark, which does not check that it is UTF-8."""
+    return pa.array(parts, pa.binary()).view(pa.string())
+
+
+@pytest.mark.parametrize("bad", [b"\xff", b"\xed\xa0\x80", b"caf\xe9"])
+@pytest.mark.parametrize("n", [2, 3 * FEW])
+def test_ids_and_headers_that_are_not_utf8_are_found(bad, n):
+    good = pushes([{}] * n, headers={"k": "v"})
+    ids = spark_text(*[f"id{row}".encode() for row in range(n - 1)], bad)
+    items = spark_text(bad, *[b"v"] * (n - 1))
+    headers = pa.MapArray.from_arrays(pa.array(range(n + 1), pa.int32()), pa.array(["k"] * n), items)
+    rows = good.set_column(0, good.schema.field(0), ids).set_column(3, good.schema.field(3), headers)
+    assert faults(rows, 100) == {0: "its headers are not UTF-8 text", n - 1: "its id is not UTF-8 text"}
+    assert faults(rows.slice(1, n - 2), 100) == {}
+    read = legible(rows)
+    assert faults(read, 100) == {} and read.column("id")[n - 1].as_py() == bad.decode(errors="replace")
+    assert header_dicts(read)[0] == {"k": bad.decode(errors="replace")}
+    assert legible(good) is good
+
+
 @st.composite
 def almost_json(draw):
     """The text of a value, in which a few bytes may be others, missing or doubled."""
@@ -238,6 +329,9 @@ def test_what_was_shown_as_json_is_what_it_was(payload):
         b'{"$binary":{"base64":"AA==","subType":"00"},"n":1}',
         b'{"$binary":{"base64":"AA==","subType":"00","n":1}}',
         b'{"$binary":{"base64":"A","subType":"00"}}',
+        b'{"$binary":{"base64":"AB==","subType":"00"}}',
+        b'{"$binary":{"subType":"00","base64":"AA=="}}',
+        b'{"$binary":{}}',
         b'{"$binary":{"base64":7,"subType":"00"}}',
         b'{"$binary":"AA=="}',
         b'{"$binary":',

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from spark_queue import wrap_error
-from spark_queue.message import Message
+from spark_queue.message import Message, encode
 from spark_queue.process import Output, Process, context_of, error_message, told
 
 
@@ -61,6 +61,12 @@ def test_an_end_is_no_error():
     assert context_of(caught.value) == {}
 
 
+def test_an_error_with_half_a_surrogate_pair_in_it_is_told():
+    made = error_message(PROCESS, ValueError("no \ud800"), {})
+    assert made["cause"]["cause"] == made["cause"]["via"][0]["message"] == "'no \\ud800'"
+    assert encode(made)
+
+
 def test_what_an_error_was_raised_from_is_told():
     try:
         try:
@@ -81,6 +87,9 @@ def test_what_an_error_was_raised_from_is_told():
         (float("nan"), "nan"),
         ({"a": {1, 2}, 3: object}, {"a": [1, 2], "3": "<class 'object'>"}),
         (Output({"n": float("inf")}, id="7"), {"id": "7", "payload": {"n": "inf"}, "headers": {}}),
+        ("\ud800", "'\\ud800'"),
+        (10**400, str(10**400)),
+        (Output("x", {"h": "\ud800"}), {"id": None, "payload": "x", "headers": {"h": "'\\ud800'"}}),
     ],
 )
 def test_what_json_cannot_hold_is_told_as_python_prints_it(value, as_json):

@@ -1,0 +1,66 @@
+"""What functions of links and processors return that is no message: a failure of that message, with the reason."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from spark_queue.exchange.link import _Work
+from spark_queue.exchange.processor import _Function, _Rows
+from spark_queue.graph import Link, Place, Processor
+from spark_queue.json_text import load_json
+from spark_queue.message import build
+from spark_queue.outcome import Forward
+from spark_queue.process import Output
+from spark_queue.processor import Input
+
+MOMENT = datetime(2026, 1, 31, tzinfo=UTC)
+
+NO_TEXT = "text with half a surrogate pair is not Unicode"
+WRONG = {
+    "a set": ({"payload": {"a": {1}}}, "payload.a: set has no form in JSON; use a list"),
+    "half a pair": ({"payload": {"a": "\ud800"}}, f"payload.a: {NO_TEXT}"),
+    "a header": ({"payload": {}, "headers": {"h": "\ud800"}}, f"headers.h: {NO_TEXT}"),
+    "a number": ({"payload": {}, "headers": {"h": 1}}, "headers.h: int must be text"),
+}
+
+
+def messages():
+    batch = build("a", ["1", "2"], [b'{"n":1}', b'{"n":2}'], ["json"] * 2, [{}, {}], [0, 0], [0, 0])
+    return batch.set_column(2, "payload", batch.column("payload").cast(pa.string()))
+
+
+@pytest.mark.parametrize(("made", "told"), WRONG.values(), ids=WRONG)
+def test_a_link_tries_the_message_again_and_the_others_go_on(made, told):
+    def process(one):
+        return Forward(**made) if one.payload["n"] == 1 else Forward({"n": 2})
+
+    (batch,) = _Work(Link(Place("a"), [Place("b")], process=process))(iter([messages()]))
+    first, second = batch.to_pylist()
+    assert (first["outcome"], second["outcome"], second["payload"]) == ("rollback", "move", '{"n":2}')
+    assert first["reason"].startswith(f"MessageError: {told}")
+
+
+def test_a_link_whose_error_is_no_text_says_so():
+    def process(one):
+        raise ValueError("no \ud800")
+
+    (batch,) = _Work(Link(Place("a"), [Place("b")], process=process))(iter([messages()]))
+    assert batch.column("reason").to_pylist() == ["ValueError: no ?"] * 2
+
+
+@pytest.mark.parametrize(("made", "told"), WRONG.values(), ids=WRONG)
+def test_a_processor_tells_its_error_queue_and_the_others_go_on(made, told):
+    def function(process, found):
+        return {"b": Output(**made) if found["a"].payload["n"] == 1 else {"n": 2}}
+
+    processor = Processor(function, in_={"a": Input("a")}, out={"b": Place("b")}, errors=Place("e"), rows=True)
+    rows = pa.RecordBatch.from_arrays(
+        [messages().to_struct_array(), pa.array(["x", "y"])], names=["a", "delivery_hash"]
+    )
+    (batch,) = _Rows(_Function("p", processor, None), processor)(iter([rows]))
+    first, second = batch.to_pylist()
+    assert [first["queue"], second["queue"], second["payload"]] == ["e", "b", '{"n":2}']
+    assert load_json(first["payload"].encode())["cause"]["cause"].startswith(told)
