@@ -34,23 +34,12 @@ class Killed(Exception):
 class Runs:
     """What Spark does with a source, without Spark: a log of offsets, and a process that is started again."""
 
-    def __init__(
-        self,
-        url,
-        name,
-        poison,
-        die_anyway=0,
-        most=1_000,
-        ahead=False,
-        killed=False,
-        lethal=(),
-        before=None,
-        **options,
-    ):
+    def __init__(self, url, name, poison, die_anyway=0, most=1_000, ahead=False, killed=False, **options):
+        self.lethal = set(options.pop("lethal", ()))  # messages that kill a run
+        self.before = options.pop("before", {})  # what ends a run before its tasks begin, by its number
         raw = {"url": url, "queue": name, "numPartitions": "2", "waitTimeout": "0s"} | options
         self.options = QueueOptions.parse(raw, "stream", "snapshot")
         self.poison, self.die_anyway = set(poison), die_anyway
-        self.lethal, self.before = set(lethal), before or {}  # what kills a run; what ends one before its tasks begin
         self.count = 0
         self.most, self.ahead, self.killed = most, ahead, killed
         self.done, self.failed, self.tries = [], [], []

@@ -38,7 +38,10 @@ STREAM = (
             f"[P] it is:\n{TRACEBACK}ValueError: no\n\n\tat x\nCaused by: a.B: c",
             Failure(f"[P] it is: ValueError: no {HERE}", python=f"ValueError: no {HERE}"),
         ),
-        (f"Reason: {TRACEBACK}KeyError: 1\n", Failure(f"Reason: {HEAD}: KeyError: 1 {HERE}", python=f"KeyError: 1 {HERE}")),
+        (
+            f"Return Message: {TRACEBACK}KeyError: 1\n",
+            Failure(f"Return Message: {HEAD}: KeyError: 1 {HERE}", python=f"KeyError: 1 {HERE}"),
+        ),
         (
             f"it is\n{TRACEBACK}spark_queue.errors.MessageError: bad\n",
             Failure("bad", MessageError, f"spark_queue.errors.MessageError: bad {HERE}"),
