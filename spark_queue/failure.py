@@ -14,7 +14,8 @@ from spark_queue import errors
 from spark_queue.errors import CheckpointError, QueueError, UsageError
 
 _OURS = re.compile(r"(?:^(?:\w+: )?|: )spark_queue\.errors\.(\w+): (.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
-_PYTHON = re.compile(r"Traceback \(most recent call last\):\n((?:[ \t].*\n)+)(\S.*)")
+_BEGINS = "Traceback (most recent call last)"
+_PYTHON = re.compile(rf"{re.escape(_BEGINS)}:\n((?:[ \t].*\n)+)(\S.*)")
 _FRAME = re.compile(r'^ +File "(.+)", line (\d+), in (\S.*)$', re.MULTILINE)
 
 #: Files of Python's own library and of installed packages: an error in one of them is one of the user's call.
@@ -57,9 +58,9 @@ def failure_of(error: BaseException) -> Failure:
     python = _located(*raised[-1]) if raised else None
     if ours := _OURS.search(text):
         return Failure(ours[2].strip(), getattr(errors, ours[1], QueueError), python)
-    first = _head(said[0]) or type(error).__name__
+    first = _head(said[0]).removesuffix(f"{_BEGINS}:") or type(error).__name__
     last = python or (_JAVA.findall(text) or [_head(said[-1])])[-1]
-    return Failure(first if last in first else f"{first.rstrip('.:')}: {last}", python=python)
+    return Failure(first if last in first else f"{first.rstrip(' .:')}: {last}", python=python)
 
 
 def _located(frames: str, raised: str) -> str:

@@ -40,7 +40,7 @@ STREAM = (
         ),
         (
             f"Return Message: {TRACEBACK}KeyError: 1\n",
-            Failure(f"Return Message: {HEAD}: KeyError: 1 {HERE}", python=f"KeyError: 1 {HERE}"),
+            Failure(f"Return Message: KeyError: 1 {HERE}", python=f"KeyError: 1 {HERE}"),
         ),
         (
             f"it is\n{TRACEBACK}spark_queue.errors.MessageError: bad\n",
