@@ -15,7 +15,7 @@ from spark_queue.errors import CheckpointError, QueueError, UsageError
 
 _OURS = re.compile(r"(?:^(?:\w+: )?|: )spark_queue\.errors\.(\w+): (.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 _BEGINS = "Traceback (most recent call last)"
-_PYTHON = re.compile(rf"{re.escape(_BEGINS)}:\n((?:[ \t].*\n)+)(\S.*)")
+_PYTHON = re.compile(rf"{re.escape(_BEGINS)}:\n((?:[ \t].*\n)+)(?:py4j\.protocol\.Py4JJavaError: .*\n: )?(\S.*)")
 _FRAME = re.compile(r'^ +File "(.+)", line (\d+), in (\S.*)$', re.MULTILINE)
 
 #: Files of Python's own library and of installed packages: an error in one of them is one of the user's call.

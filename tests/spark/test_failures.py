@@ -206,16 +206,16 @@ def test_one_queue_among_inputs_has_its_error_and_several_bury_nothing(q, listen
 
 PROGRAM = """
 import os, sys
+from pyspark.sql import SparkSession
 import spark_queue
 from spark_queue.spark import failures
 
-how, url, checkpoint = sys.argv[1:]
+how, url, name, checkpoint = sys.argv[1:]
 conf = {"spark.master": "local[1]", "spark.ui.enabled": "false"}
 if how == "not heard":
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder
-    for name, value in conf.items():
-        builder = builder.config(name, value)
+    for key, value in conf.items():
+        builder = builder.config(key, value)
     spark = builder.getOrCreate()
 else:
     spark = spark_queue.session(**conf)
@@ -232,7 +232,7 @@ def work(df, batch_id):
 
 
 def start():
-    df = spark.readStream.format("queue").options(url=url, queue="q", maxTries="1", waitTimeout="200ms").load()
+    df = spark.readStream.format("queue").options(url=url, queue=name, maxTries="1", waitTimeout="200ms").load()
     writer = df.writeStream.foreachBatch(work).option("checkpointLocation", checkpoint).trigger(availableNow=True)
     return writer.start()
 
@@ -247,28 +247,28 @@ finally:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("how", "found"),
-    [
-        ("at exit", "ValueError: no fare ("),
-        ("stopped", "ValueError: no fare ("),
-        ("killed", NO_ERROR),
-        ("not heard", NO_ERROR),
-    ],
-)
-def test_a_program_that_is_started_again(how, found, tmp_path):
-    url = f"sqlite:///{tmp_path}/queues.db"
-    with Queue(url, "q") as queue:
-        queue.push("bad")
-    env = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT)}
-    env.pop("PYSPARK_PYTHON", None)
-    codes = []
-    for _ in range(PATIENCE + 1):
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, how, url, str(tmp_path / "checkpoint")],
-            cwd=tmp_path, env=env, capture_output=True, text=True, timeout=280, check=False,
-        )  # fmt: skip
-        codes.append(done.returncode)
-    assert codes == [-9 if how == "killed" else 1] * PATIENCE + [0], done.stderr[-3000:]
-    (error,) = letters(url, "q").values()
-    assert error.startswith(found) and "before that" not in error
+@pytest.mark.parametrize("how", ["at exit", "stopped", "killed", "not heard"])
+def test_a_program_that_is_started_again(q, listening, how):
+    """It fails twice in this process, then in a program of its own; the next start tells of what."""
+
+    def fail(df, batch_id):
+        if df.collect():
+            raise ValueError("earlier")
+
+    def start():
+        return q.run(q.stream(maxTries="1"), fail)
+
+    q.push(["bad"])
+    for _ in range(PATIENCE - 1):
+        with pytest.raises(StreamingQueryException, match="earlier"):
+            start().awaitTermination()
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, how, q.url, q.name, q.checkpoint],
+        cwd=q.folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=280,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == (-9 if how == "killed" else 1), done.stderr[-3000:]
+    start().awaitTermination()
+    (error,) = letters(q.url, q.name).values()
+    heard = how in ("at exit", "stopped")
+    assert error.startswith("ValueError: no fare (" if heard else f"{NO_ERROR}; before that: ValueError: earlier (")

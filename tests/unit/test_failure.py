@@ -43,6 +43,10 @@ STREAM = (
             Failure(f"Return Message: KeyError: 1 {HERE}", python=f"KeyError: 1 {HERE}"),
         ),
         (
+            f"it is\n{TRACEBACK}py4j.protocol.Py4JJavaError: An error occurred while calling o1.x.\n: a.B: c\n\tat x",
+            Failure(f"it is: a.B: c {HERE}", python=f"a.B: c {HERE}"),
+        ),
+        (
             f"it is\n{TRACEBACK}spark_queue.errors.MessageError: bad\n",
             Failure("bad", MessageError, f"spark_queue.errors.MessageError: bad {HERE}"),
         ),
