@@ -19,7 +19,9 @@ _PYTHON = re.compile(rf"{re.escape(_BEGINS)}:\n((?:[ \t].*\n)+)(?:py4j\.protocol
 _FRAME = re.compile(r'^ +File "(.+)", line (\d+), in (\S.*)$', re.MULTILINE)
 
 #: Files of Python's own library and of installed packages: an error in one of them is one of the user's call.
-_LIBRARY = re.compile(r"[/\\](lib(64)?[/\\]python3|Lib[/\\]|site-packages|dist-packages|pyspark|py4j)|^<frozen ")
+_LIBRARY = re.compile(
+    r"[/\\](lib(64)?[/\\]python3[.\d]*|Lib|site-packages|dist-packages|pyspark(\.zip)?|py4j)[/\\]|^<frozen "
+)
 
 _JAVA = re.compile(r"^Caused by: [\w.$]+: (.*)", re.MULTILINE)
 

@@ -102,6 +102,10 @@ USER, LIBRARY = "/home/u/jobs/clean.py", "/usr/lib/python3.11/json/decoder.py"
         ([USER, "/opt/spark/python/lib/pyspark.zip/pyspark/sql/utils.py"], USER),
         ([USER, "C:\\Python\\Lib\\json\\decoder.py", "<frozen importlib._bootstrap>"], USER),
         ([USER, "/databricks/spark/python/pyspark/util.py", "<string>"], "<string>"),
+        (
+            ["/home/u/pyspark-jobs/clean.py", "/opt/spark/py4j-0.10.9-src.zip/py4j/protocol.py"],
+            "/home/u/pyspark-jobs/clean.py",
+        ),
         (["/spark/pyspark/worker.py", LIBRARY], LIBRARY),
     ],
 )
