@@ -14,7 +14,15 @@ from spark_queue import errors
 from spark_queue.errors import CheckpointError, QueueError, UsageError
 
 _OURS = re.compile(r"(?:^(?:\w+: )?|: )spark_queue\.errors\.(\w+): (.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
-_PYTHON = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)", re.MULTILINE)
+_BEGINS = "Traceback (most recent call last)"
+_PYTHON = re.compile(rf"{re.escape(_BEGINS)}:\n((?:[ \t].*\n)+)(?:py4j\.protocol\.Py4JJavaError: .*\n: )?(\S.*)")
+_FRAME = re.compile(r'^ +File "(.+)", line (\d+), in (\S.*)$', re.MULTILINE)
+
+#: Files of Python's own library and of installed packages: an error in one of them is one of the user's call.
+_LIBRARY = re.compile(
+    r"[/\\](lib(64)?[/\\]python3[.\d]*|Lib|site-packages|dist-packages|pyspark(\.zip)?|py4j)[/\\]|^<frozen "
+)
+
 _JAVA = re.compile(r"^Caused by: [\w.$]+: (.*)", re.MULTILINE)
 
 #: What Spark puts around a message.
@@ -26,10 +34,15 @@ _AROUND = re.compile(
 
 @dataclass(frozen=True)
 class Failure:
-    """What went wrong, in one line, and which of our errors it was, if it was one."""
+    """What went wrong, in one line, and which of our errors it was, if it was one.
+
+    `python`: the exception that Python raised at the bottom of it and the last line of the user's code that ran, as
+    `ValueError: no fare (/jobs/clean.py, line 12, in parse)`.
+    """
 
     text: str
     kind: type[QueueError] | None = None
+    python: str | None = None
 
     @property
     def lasting(self) -> bool:
@@ -43,11 +56,20 @@ def failure_of(error: BaseException) -> Failure:
         return Failure(str(error), type(error))
     said = [str(one) for one in _causes(error)]
     text = "\n".join(said)
+    raised = _PYTHON.findall(text)
+    python = _located(*raised[-1]) if raised else None
     if ours := _OURS.search(text):
-        return Failure(ours[2].strip(), getattr(errors, ours[1], QueueError))
-    first = _head(said[0]) or type(error).__name__
-    found = _PYTHON.findall(text) or _JAVA.findall(text) or [_head(said[-1])]
-    return Failure(first if found[-1] in first else f"{first.rstrip('.:')}: {found[-1]}")
+        return Failure(ours[2].strip(), getattr(errors, ours[1], QueueError), python)
+    first = _head(said[0]).removesuffix(f"{_BEGINS}:") or type(error).__name__
+    last = python or (_JAVA.findall(text) or [_head(said[-1])])[-1]
+    return Failure(first if last in first else f"{first.rstrip(' .:')}: {last}", python=python)
+
+
+def _located(frames: str, raised: str) -> str:
+    """Return an exception with the last line of the user's code in its traceback; of any code if there is none."""
+    found = _FRAME.findall(frames)
+    own = [frame for frame in found if not _LIBRARY.search(frame[0])] or found
+    return raised if not own else "{} ({}, line {}, in {})".format(raised, *own[-1])
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

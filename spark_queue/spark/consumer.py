@@ -268,13 +268,12 @@ class Consumer:
         assert self._keeper is not None
         tag, parts = tag_of(end), end.get("rows", [])
         fresh = self._reserved == end
-        runs = 1
         if not fresh:
             if given_up(end, self._options):
                 self._drop(end)
                 return []
             if self._isolation and self._replayed != end["seq"]:
-                runs = self._isolation.run_again(tag)
+                self._isolation.run_again(tag)
             self._replayed = end["seq"]
         if self._options.reserve_timeout is None:
             self._store.renew(self._queue, tag, None)
@@ -283,7 +282,8 @@ class Consumer:
         self._busy = True
         if fresh and self._full is not None and sum(parts) >= self._full:
             self._reserve_ahead(self._following(end), self._full)
-        return [Share(f"{tag}/{part}", rows if fresh else None, runs > 1) for part, rows in enumerate(parts) if rows]
+        suspect = self._isolation is not None and self._isolation.parking
+        return [Share(f"{tag}/{part}", rows if fresh else None, suspect) for part, rows in enumerate(parts) if rows]
 
     def start(self, end: Offset) -> None:
         """Note that the batch that `end` ended is started, unless that is noted: see `Ownership.start`."""

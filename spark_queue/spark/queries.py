@@ -15,21 +15,18 @@ from weakref import WeakSet
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
-from spark_queue.errors import SchemaError, StoreError
+from spark_queue.errors import SchemaError
 from spark_queue.failure import failure_of
+from spark_queue.spark.failures import KEPT, forget, note
 from spark_queue.spark.inputs import Offsets, views
 from spark_queue.spark.offsets import READ, Offset, commit_named
 from spark_queue.store import open_store
-from spark_queue.store.isolation import forget_failure, tell_failure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger(__name__)
-
-#: Characters kept of what a query failed with.
-KEPT = 2_000
 
 #: Seconds between two looks at a query that runs.
 LOOK = 1
@@ -121,8 +118,8 @@ def supervise(
     `start` starts the query, with the same checkpoint each time. `pause` seconds lie before the second start, twice
     as many before each after that, `longest` at most, until a batch has succeeded. After `restarts` failures in a row
     (`None`: never) what it failed with is raised, and at once where that would come again for sure: a `UsageError`, a
-    `CheckpointError`. The store at `url`, which the query reads, is told each failure, so that a message that makes
-    its batch fail (option `isolateFailures`) dies with it in the header `x-error`.
+    `CheckpointError`. Each failure is noted in the store at `url`, which the query reads: a message that makes its
+    batch fail (option `isolateFailures`) becomes a dead letter with that error in the header `x-error`.
 
     `by_batch`: the query has the trigger `availableNow`, with which Spark 4.0 and 4.1 end it after one batch: it is
     started again until there was none.
@@ -142,10 +139,10 @@ def supervise(
         except StreamingQueryException as error:
             failures = 1 if query.lastProgress else failures + 1
             failure = failure_of(error)
+            note(query, error, url)
             if failure.lasting or (restarts is not None and failures > restarts):
                 raise
             told = failure.text[:KEPT]
-            _tell(url, tell_failure, str(query.id), told)
             delay = min(pause * 2 ** min(failures - 1, 30), longest)
             log.warning("query %s has failed and starts again in %.1f s: %s", query.name or query.id, delay, told)
             if wait is None:
@@ -156,17 +153,8 @@ def supervise(
             failures = 0
             if by_batch and had_batch(query):
                 continue
-            _tell(url, forget_failure, str(query.id))
+            forget(query, url)
             return query
-
-
-def _tell(url: str, what: Callable[..., None], *facts: str) -> None:
-    """Tell the store something that is good to know. It may be the very thing that makes the query fail."""
-    try:
-        with open_store(url) as store:
-            what(store, *facts)
-    except StoreError as error:
-        log.warning("the failure could not be noted in the store: %s", error)
 
 
 def drain(query: StreamingQuery, url: str | Mapping[str, str], *, history: int = 0) -> int:

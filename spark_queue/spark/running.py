@@ -10,6 +10,11 @@ def query_of(task: TaskContext | None) -> str | None:
     return task.getLocalProperty("sql.streaming.queryId") if task else None
 
 
+def run_of(task: TaskContext) -> str | None:
+    """Return the id of the run of the query: its jobs are a group of that name."""
+    return task.getLocalProperty("spark.jobGroup.id")
+
+
 def batch_of(task: TaskContext) -> int | None:
     """Return the number of the micro-batch, if the query is known."""
     number = task.getLocalProperty("streaming.sql.batchId")

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from spark_queue.errors import UsageError
 from spark_queue.spark.carried import portable
+from spark_queue.spark.failures import listen
 from spark_queue.spark.source import QueueDataSource
 
 #: The variable that names the interpreter of Spark's Python workers, and the conf that does.
@@ -50,11 +51,13 @@ def session(**conf: object) -> SparkSession:
 def register(spark: SparkSession) -> None:
     """Make `format("queue")` known to a session, and to this thread.
 
-    `session` does it; else it is only needed if Spark does not find it. Raises `UsageError` if the workers of a local
-    master cannot import this package.
+    What a query of this session fails with is noted from now on, for the header `x-error` of dead letters. `session`
+    does all this; else it is only needed for that, or if Spark does not find the format. Raises `UsageError` if the
+    workers of a local master cannot import this package.
     """
     _check_interpreter(spark)
     activate(spark)
+    listen(spark)
     try:
         spark.dataSource.register(portable(QueueDataSource))
     except AnalysisException as error:

@@ -13,11 +13,11 @@ from pyspark import TaskContext
 from spark_queue.errors import FencedError
 from spark_queue.inputs import QUEUE
 from spark_queue.options import AT_LEAST_ONCE, EXACTLY_ONCE, QueueOptions
-from spark_queue.spark.running import batch_of, query_of
+from spark_queue.spark.running import batch_of, query_of, run_of
 from spark_queue.store import open_store
 from spark_queue.store.base import Store
 from spark_queue.store.bound import Reading, bind
-from spark_queue.store.isolation import note_query
+from spark_queue.store.isolation import note_run
 from spark_queue.store.policy import note_settled, settled
 from spark_queue.words import plural
 
@@ -26,14 +26,14 @@ from spark_queue.words import plural
 class Share:
     """Messages that a tag holds.
 
-    `rows`: how many it must hold, `None` for a batch that comes again. `again`: the batch has failed before.
+    `rows`: how many it must hold, `None` for a batch that comes again. `suspect`: they have failed before.
     `first`: of several inputs, how many of the tag's come before; then it is `rows` that are meant, and none of them
     may be missing. `position`: of a log, how many come before the first of these.
     """
 
     tag: str
     rows: int | None = None
-    again: bool = False
+    suspect: bool = False
     first: int | None = None
     position: int | None = None
 
@@ -160,7 +160,7 @@ def _check_fetched(store: Store, options: QueueOptions, share: Share, rows: int)
 def _tell_query(store: Store, options: QueueOptions, share: Share) -> None:
     """Note which query reads this: only tasks know. Raises `CheckpointError` where it has read another epoch.
 
-    For a batch that fails repeatedly, the query is noted, so that a dead letter can carry its error.
+    For messages that have failed before, the run of the query is noted, so that a dead letter can carry its error.
     """
     task = TaskContext.get()
     query = query_of(task)
@@ -171,5 +171,5 @@ def _tell_query(store: Store, options: QueueOptions, share: Share) -> None:
     if options.delivery == EXACTLY_ONCE and (number := batch_of(task)) is not None:
         reading = replace(reading, number=number, batch=batch)
     bind(store, queue, options.consumer, reading)
-    if share.again:
-        note_query(store, queue, consumer, query)
+    if share.suspect and (run := run_of(task)) is not None:
+        note_run(store, queue, consumer, query, run)

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_queue import message
-from spark_queue.buckets import are_buckets, expanded, rows_of
+from spark_queue.buckets import DamagedBucket, are_buckets, expanded, rows_of
 from spark_queue.message import NOT_JSON
 from spark_queue.store.facts import Condition, meeting
 
@@ -192,7 +192,7 @@ def _one_bucket(record: pa.RecordBatch, reason: str | None, fill: bool) -> Recor
         try:
             (rows,) = expanded(record)
             return Records(rows)
-        except (ValueError, OSError) as error:  # those of Arrow among them
+        except DamagedBucket as error:
             reason = f"the bucket is damaged: {error}"
             record = _with(_with_error(record, reason), "payload_kind", pa.array(["binary"]))
     if not fill:

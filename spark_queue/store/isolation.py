@@ -6,7 +6,9 @@ that fails is split in its turn, at once. A message that fails alone is the one:
 alone, and then moves to the dead-letter queue; without, it goes back to its queue as failed, with a growing delay.
 Among 10,000 messages it is found with four splits.
 
-The runs of a batch are counted in a note, which is written only when a batch comes again.
+The runs of a batch are counted in a note, which is written only when a batch comes again. Tasks add which run of
+their query works on it. The driver notes what a run of a query failed with. So a dead letter carries the error of the
+last run that worked on its message, and none of others.
 """
 
 from __future__ import annotations
@@ -33,6 +35,12 @@ PARTS = 16
 #: ms: the longest delay of a message that fails alone.
 LONGEST_DELAY = 3_600_000
 
+#: The reason of a message that failed alone, in a run of which no error is known.
+NO_ERROR = (
+    "its batch failed with this message alone, and Spark gave no error: the query or its driver was killed, or the "
+    "session was not made with spark_queue.session()"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -57,17 +65,18 @@ class Isolation:
         self.parked_tag = f"{consumer}/parked"
         self.parking = store.note(self._key) is not None  #: whether groups may be parked
 
-    def run_again(self, tag: str) -> int:
-        """Count one more run of a batch that did not succeed, act on it, and give the number of its runs."""
-        runs = self._count(tag)
-        if runs <= PATIENCE:
-            return runs
+    def run_again(self, tag: str) -> None:
+        """Count one more run of a batch that did not succeed, and act on it."""
+        error = self._error()
+        note = self._count(tag, error)
+        if note["runs"] <= PATIENCE:
+            return
         ids, tries = self._held(tag)
         if len(ids) > 1:
             self._split(tag, ids)
         elif ids:
-            self._failed_alone(tag, tries[0])
-        return runs
+            earlier = note.get("error")
+            self._failed_alone(tag, tries[0], error or NO_ERROR + (f"; before that: {earlier}" if earlier else ""))
 
     def next_parked(self, tag: str, lease: int) -> int:
         """Let a batch hold a group that was parked, for `lease` ms, and give its size; 0 where none is left."""
@@ -80,7 +89,7 @@ class Isolation:
         # What was reserved ahead for this batch comes after the groups: their names are numbers.
         self._store.retag(self._queue, tag, f"{self.parked_tag}/ahead", lease=self._rules.lease)
         # It has failed in company: it is split as soon as it fails again.
-        self._update(lambda _: {"seq": self._number(tag), "runs": PATIENCE, "alone": 0})
+        self._update(lambda _: _first(self._number(tag), PATIENCE))
         return self._store.retag(self._queue, group.tag, f"{tag}/0", lease=lease)
 
     def _number(self, tag: str) -> int | str:
@@ -88,13 +97,16 @@ class Isolation:
         batch = tag.removeprefix(f"{self._consumer}/")
         return int(batch) if batch.isdigit() else batch
 
-    def _count(self, tag: str) -> int:
+    def _count(self, tag: str, error: str | None) -> dict[str, Any]:
+        """Count one more run, after one that ended with this error, and return the note."""
         seq = self._number(tag)
 
         def once_more(value: dict[str, Any]) -> dict[str, Any]:
-            return {"runs": value["runs"] + 1} if value.get("seq") == seq else {"seq": seq, "runs": 2, "alone": 0}
+            if value.get("seq") != seq:
+                return _first(seq, 2)
+            return {"runs": value["runs"] + 1, "run": None, "error": error or value.get("error")}
 
-        return int(self._update(once_more)["runs"])
+        return self._update(once_more)
 
     def _update(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
         """Change the note and give what it says then."""
@@ -108,6 +120,8 @@ class Isolation:
 
     def _forget(self) -> None:
         note = self._store.note(self._key)
+        if note is not None and "query" in note.value:
+            forget_failure(self._store, note.value["query"])
         if note is None or self._store.set_note(self._key, None, note.version):
             self.parking = False
 
@@ -121,6 +135,7 @@ class Isolation:
         return ids, tries
 
     def _split(self, tag: str, ids: list[str]) -> None:
+        self._update(lambda _: {"error": None})  # it may be due to a message that is parked now
         size = -(-len(ids) // PARTS)
         seq, _, by = str(self._number(tag)).partition(".")
         for number, start in enumerate(range(size, len(ids), size)):
@@ -131,9 +146,8 @@ class Isolation:
             tag, self._queue, size, len(ids),
         )  # fmt: skip
 
-    def _failed_alone(self, tag: str, tries: int) -> None:
+    def _failed_alone(self, tag: str, tries: int, reason: str) -> None:
         rules, queue = self._rules, self._queue
-        reason = self._reason() or "it failed alone in its batch"
         if rules.max_tries is None:
             delay = min(rules.delay << min(tries, 40), LONGEST_DELAY)
             if self._store.rollback(queue, tag, delay=delay):
@@ -144,18 +158,31 @@ class Isolation:
         if tries + alone >= rules.max_tries and self._store.move(queue, rules.dead, tag=tag, death=death):
             log.warning("a message of %s makes its batch fail: moved to %s (%s)", queue, rules.dead, reason)
 
-    def _reason(self) -> str | None:
-        """What the query that runs this consumer failed with, where that was told."""
+    def _error(self) -> str | None:
+        """Return what the last run that worked on this batch failed with; `None` if no error is known of it."""
         note = self._store.note(self._key)
-        told = self._store.note(failure_key(note.value["query"])) if note and "query" in note.value else None
-        return told.value["error"] if told else None
+        run = note.value.get("run") if note else None
+        if note is None or run is None:
+            return None
+        failure = self._store.note(failure_key(note.value["query"]))
+        return failure.value["error"] if failure and failure.value.get("run") == run else None
 
 
-def note_query(store: Store, queue: str, consumer: str, query: str) -> None:
-    """Note which query runs a consumer whose batch comes again, so that what made it fail can be told."""
-    note = store.note(_key(queue, consumer))
-    if note is not None and note.value.get("query") != query:
-        store.set_note(_key(queue, consumer), note.value | {"query": query}, note.version)
+def note_run(store: Store, queue: str, consumer: str, query: str, run: str) -> None:
+    """Note which run of which query works on a batch that comes again: if that run fails, this may be why."""
+    key = _key(queue, consumer)
+    while (note := store.note(key)) is not None and note.value.get("run") != run:
+        if store.set_note(key, note.value | {"query": query, "run": run}, note.version):
+            return
+
+
+def _first(seq: int | str, runs: int) -> dict[str, Any]:
+    """What the note says of a batch that was not in it.
+
+    `alone`: how often its message failed alone. `run`: the run of the query whose tasks work on it. `error`: the last
+    one of earlier runs that had the same messages.
+    """
+    return {"seq": seq, "runs": runs, "alone": 0, "run": None, "error": None}
 
 
 def _key(queue: str, consumer: str) -> str:
@@ -167,13 +194,18 @@ def failure_key(query: str) -> str:
     return f"{FAILURE}{query}"
 
 
-def tell_failure(store: Store, query: str, error: str) -> None:
-    """Note what a query failed with, for the header `x-error` of the message that it may turn out to be."""
-    note = store.note(failure_key(query))
-    store.set_note(failure_key(query), {"v": 1, "error": error}, note.version if note else 0)
+def note_failure(store: Store, query: str, run: str, error: str) -> None:
+    """Note what a run of a query failed with, for the header `x-error` of a message that may be the cause.
+
+    A query has one such note, of its last failure. Several may note the same failure.
+    """
+    key, value = failure_key(query), {"v": 1, "run": run, "error": error}
+    while (note := store.note(key)) is None or note.value != value:
+        if store.set_note(key, value, note.version if note else 0):
+            return
 
 
 def forget_failure(store: Store, query: str) -> None:
-    """Remove what was noted: the query has succeeded."""
+    """Remove that note: the query has succeeded, or no message is suspected any more."""
     if note := store.note(failure_key(query)):
         store.set_note(failure_key(query), None, note.version)

@@ -15,9 +15,11 @@ SETTLED, HISTORY = "settled", "history"  #: kinds of notes about consumers of on
 def bury_exhausted(store: Store, queue: str, tag: str, max_tries: int, dead: str, history: int) -> int:
     """Move what `tag` holds and what has failed `max_tries` times already to the queue `dead`; give the number.
 
-    `history` ms long the history tells of them.
+    It failed in other hands, or its lease ended there, so no error is known. `history` ms long the history tells of
+    these messages.
     """
-    death = Death(f"failed {plural(max_tries, 'time')}", history=history)
+    reason = f"failed {plural(max_tries, 'time')}: it was given back as failed, or its lease ended; no error is known"
+    death = Death(reason, history=history)
     return store.move(queue, dead, tag=tag, min_tries=max_tries, death=death)
 
 

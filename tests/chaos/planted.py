@@ -230,6 +230,24 @@ BUGS: dict[str, Bug] = {
         "                    (death.failed, '{}'),\n",
         CONFORMANCE + "test_a_dead_letter_tells_where_it_comes_from",
     ),
+    "failures are not noted": Bug(
+        "spark/failures.py",
+        "    spark.streams.addListener(listener)\n",
+        "",
+        "tests/spark/test_failures.py::test_the_dead_letter_has_the_exception_and_the_last_line_of_the_users_code",
+    ),
+    "a dead letter has the error of any run": Bug(
+        "store/isolation.py",
+        ' if failure and failure.value.get("run") == run else None\n',
+        " if failure else None\n",
+        "tests/spark/test_isolation.py::test_a_dead_letter_has_the_error_of_its_own_last_run",
+    ),
+    "a dead letter has the error of messages that are parked": Bug(
+        "store/isolation.py",
+        '        self._update(lambda _: {"error": None})',
+        "        pass",
+        "tests/spark/test_isolation.py::test_a_dead_letter_has_the_error_of_its_own_last_run",
+    ),
     "a move in two steps": Bug(
         "store/sqlite.py",
         '            db.execute("DELETE FROM message WHERE queue = ? AND rowid IN (SELECT row FROM moving)"',

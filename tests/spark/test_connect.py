@@ -81,6 +81,53 @@ spark.stop()
 print("ok")
 """
 
+FAILING = """
+import sys
+from pyspark.sql import SparkSession
+from spark_queue import Queue, drain, register, supervise
+
+url, checkpoint, _ = sys.argv[1:]
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
+register(spark)
+
+
+def eat(batches):
+    for batch in batches:
+        if any("bad" in one for one in batch.column("payload").to_pylist()):
+            raise ValueError("no fare")
+        yield batch
+
+
+def start(queue):
+    a = {"url": url, "queue": queue, "maxTries": "1", "numPartitions": "1", "waitTimeout": "200ms"}
+    df = spark.readStream.format("queue").options(**a).load()
+    df = df.mapInArrow(eat, df.schema)
+    return (
+        df.writeStream.format("noop").option("checkpointLocation", f"{checkpoint}.{queue}")
+        .trigger(availableNow=True).start()
+    )
+
+
+def reason(queue):
+    with Queue(url, f"{queue}.dead") as dead:
+        return [one.headers["x-error"] for one in dead.peek()]
+
+
+with Queue(url, "a") as a, Queue(url, "b") as b:
+    a.push("bad")
+    b.push("bad")
+supervise(lambda: start("a"), url, restarts=9, pause=0.01)
+assert reason("a")[0].startswith("ValueError: no fare ("), reason("a")
+for _ in range(4):
+    try:
+        start("b").awaitTermination()
+    except Exception as error:
+        assert "no fare" in str(error), error
+assert "Spark gave no error" in reason("b")[0], reason("b")
+spark.stop()
+print("ok")
+"""
+
 
 def over_connect(program, url, folder):
     """Run a program with a server of its own."""
@@ -104,3 +151,9 @@ def test_a_queue_is_written_and_read_over_spark_connect(tmp_path, sqlite_url):
 def test_foreach_batch_with_a_new_checkpoint_loses_nothing(tmp_path, sqlite_url):
     """It does not know its query: the version of the application says that it was written before."""
     over_connect(FOREACH_BATCH, sqlite_url, tmp_path)
+
+
+@pytest.mark.full
+def test_a_dead_letter_has_the_error_that_supervise_notes(tmp_path, sqlite_url):
+    """Without `supervise` none is known: there is no JVM to ask which store a query reads."""
+    over_connect(FAILING, sqlite_url, tmp_path)

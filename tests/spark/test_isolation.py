@@ -14,7 +14,7 @@ from spark_queue.message import messages
 from spark_queue.options import QueueOptions
 from spark_queue.spark.consumer import Consumer
 from spark_queue.store.facts import about
-from spark_queue.store.isolation import PARTS, PATIENCE, note_query, tell_failure
+from spark_queue.store.isolation import NO_ERROR, PARTS, PATIENCE, note_failure, note_run
 from spark_queue.store.owner import revoke
 
 
@@ -27,18 +27,26 @@ class Died(Exception):
     """What ends a run."""
 
 
+class Killed(Exception):
+    """What ends a run without an error that the driver knows."""
+
+
 class Runs:
     """What Spark does with a source, without Spark: a log of offsets, and a process that is started again."""
 
     def __init__(self, url, name, poison, die_anyway=0, most=1_000, ahead=False, killed=False, **options):
+        self.lethal = set(options.pop("lethal", ()))  # messages that kill a run
+        self.before = options.pop("before", {})  # what ends a run before its tasks begin, by its number
         raw = {"url": url, "queue": name, "numPartitions": "2", "waitTimeout": "0s"} | options
         self.options = QueueOptions.parse(raw, "stream", "snapshot")
         self.poison, self.die_anyway = set(poison), die_anyway
+        self.count = 0
         self.most, self.ahead, self.killed = most, ahead, killed
         self.done, self.failed, self.tries = [], [], []
         self.start = self.end = None
 
     def run(self):
+        self.count += 1
         consumer = Consumer(self.options)
         try:
             if self.start is None or self.start["seq"] == 0:
@@ -60,9 +68,12 @@ class Runs:
         assert self.end is not None
         numbers = []
         with open_store(self.options.url) as store:
-            for share in consumer.plan(self.start, self.end):
-                if share.again:
-                    note_query(store, self.options.queue, self.end["consumer"], "the query")
+            shares = consumer.plan(self.start, self.end)
+            if self.count in self.before:
+                raise self.before[self.count]
+            for share in shares:
+                if share.suspect:
+                    note_run(store, self.options.queue, self.end["consumer"], "the query", f"run {self.count}")
                 for batch in store.fetch(self.options.queue, share.tag):
                     for one in messages(batch):
                         numbers.append(one.payload["n"])
@@ -70,6 +81,9 @@ class Runs:
         if self.die_anyway:
             self.die_anyway -= 1
             raise Died("for reasons of its own")
+        if self.lethal & set(numbers):
+            self.failed.append(numbers)
+            raise Killed
         if bad := self.poison & set(numbers):
             self.failed.append(numbers)
             raise Died(f"cannot digest {sorted(bad)}")
@@ -80,9 +94,11 @@ class Runs:
         for _ in range(most):
             try:
                 return self.run()
+            except Killed:
+                continue
             except Died as error:
                 with open_store(self.options.url) as store:
-                    tell_failure(store, "the query", str(error))
+                    note_failure(store, "the query", f"run {self.count}", str(error))
         raise AssertionError(f"it still fails: {[len(one) for one in self.failed]}")
 
 
@@ -108,6 +124,27 @@ def test_a_poison_message_is_found_and_dies_and_the_rest_is_delivered(any_url, n
     with open_store(any_url) as store:
         assert store.sizes(name).total == 0
         assert store.notes(about(name, "failing")) == {}
+        assert store.notes("failure/the query") == {}, "nothing is left of it"
+
+
+def test_a_dead_letter_has_the_error_of_its_own_last_run(any_url, name):
+    """One message raises, one kills its process, and one is alone in a run that ends before any task begins."""
+    fill(any_url, name, PARTS)
+    split = PATIENCE + 1  # the run that is left with the first message, and with the error of the fifth behind it
+    runs = Runs(any_url, name, {5}, lethal={9}, before={split: Killed()}, maxTries="1")
+    runs.supervise()
+    assert sorted(runs.done) == sorted({*range(PARTS)} - {0, 5, 9})
+    reasons = {one.payload["n"]: one.headers["x-error"] for one in dead(any_url, name)}
+    assert reasons == {0: NO_ERROR, 5: "cannot digest [5]", 9: NO_ERROR}
+
+
+def test_a_run_that_ends_before_it_reads_a_batch_has_not_failed_of_it(sqlite_url, name):
+    fill(sqlite_url, name, 1)
+    early = {PATIENCE + 1: Died("the database is away")}
+    runs = Runs(sqlite_url, name, {0}, before=early, maxTries="2")
+    runs.supervise()
+    (letter,) = dead(sqlite_url, name)
+    assert letter.headers["x-error"] == f"{NO_ERROR}; before that: cannot digest [0]"
 
 
 @pytest.mark.parametrize("killed", [False, True])

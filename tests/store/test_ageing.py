@@ -14,7 +14,7 @@ from spark_queue.store import ageing
 from spark_queue.store.ageing import DAY, LOOKED, YEAR, remove_old_notes, sweep
 from spark_queue.store.bound import Reading, bind
 from spark_queue.store.facts import about
-from spark_queue.store.isolation import tell_failure
+from spark_queue.store.isolation import note_failure
 from spark_queue.store.ledger import PREFIX, Writer, ledger_of, publish
 from spark_queue.store.owner import Batch
 from spark_queue.store.ownership import Ownership
@@ -116,9 +116,11 @@ def test_a_ledger_goes_after_a_year_never_with_a_queue(store, name):
 
 
 def test_what_a_query_failed_with_goes_too(store, name):
-    tell_failure(store, name, "boom")
+    note_failure(store, name, "run 1", "boom")
+    note_failure(store, name, "run 2", "bang")
     sweep(store)
-    assert store.notes(f"failure/{name}")
+    (note,) = store.notes(f"failure/{name}").values()
+    assert note.value == {"v": 1, "run": "run 2", "error": "bang"}, "a query has one such note"
     age(store, YEAR + DAY, f"failure/{name}")
     sweep(store)
     assert not store.notes(f"failure/{name}")

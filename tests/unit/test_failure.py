@@ -7,7 +7,9 @@ import pytest
 from spark_queue.errors import CheckpointError, FencedError, MessageError, SchemaError, StoreUnavailable
 from spark_queue.failure import Failure, failure_of
 
-TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 1, in f\n    g()\n'
+HEAD = "Traceback (most recent call last)"
+TRACEBACK = f'{HEAD}:\n  File "x.py", line 1, in f\n    g()\n'
+HERE = "(x.py, line 1, in f)"
 STREAM = (
     "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {} SQLSTATE: XXKST\n=== Streaming Query"
 )
@@ -32,7 +34,22 @@ STREAM = (
         ("\n[FAILED] it did\n\tat x\nCaused by: a.B: first\nCaused by: a.C$D: c", Failure("[FAILED] it did: c")),
         ("An error occurred while calling o7.save.\n: org.x.Y: [A] why\n\tat x", Failure("[A] why")),
         (STREAM.format("Writing job failed."), Failure("Writing job failed.")),
-        (f"[P] it is:\n{TRACEBACK}ValueError: no\n\n\tat x\nCaused by: a.B: c", Failure("[P] it is: ValueError: no")),
+        (
+            f"[P] it is:\n{TRACEBACK}ValueError: no\n\n\tat x\nCaused by: a.B: c",
+            Failure(f"[P] it is: ValueError: no {HERE}", python=f"ValueError: no {HERE}"),
+        ),
+        (
+            f"Return Message: {TRACEBACK}KeyError: 1\n",
+            Failure(f"Return Message: KeyError: 1 {HERE}", python=f"KeyError: 1 {HERE}"),
+        ),
+        (
+            f"it is\n{TRACEBACK}py4j.protocol.Py4JJavaError: An error occurred while calling o1.x.\n: a.B: c\n\tat x",
+            Failure(f"it is: a.B: c {HERE}", python=f"a.B: c {HERE}"),
+        ),
+        (
+            f"it is\n{TRACEBACK}spark_queue.errors.MessageError: bad\n",
+            Failure("bad", MessageError, f"spark_queue.errors.MessageError: bad {HERE}"),
+        ),
         ("", Failure("RuntimeError")),
     ],
 )  # fmt: skip
@@ -66,8 +83,39 @@ class Caused(RuntimeError):
 def test_the_cause_is_looked_for_in_all_exceptions():
     python = RuntimeError(f"An exception was thrown from the Python worker:\n{TRACEBACK}ValueError: of mine\n")
     error = Caused(STREAM.format("Writing job failed."), Caused("org.apache.spark.SparkException: Writing", python))
-    assert failure_of(error) == Failure("Writing job failed: ValueError: of mine")
+    mine = f"ValueError: of mine {HERE}"
+    assert failure_of(error) == Failure(f"Writing job failed: {mine}", python=mine)
     ours = RuntimeError(f"{TRACEBACK}spark_queue.errors.StoreUnavailable: redis://h is away\n")
-    assert failure_of(Caused("x", Caused("y", ours))) == Failure("redis://h is away", StoreUnavailable)
+    raised = f"spark_queue.errors.StoreUnavailable: redis://h is away {HERE}"
+    assert failure_of(Caused("x", Caused("y", ours))) == Failure("redis://h is away", StoreUnavailable, raised)
     assert failure_of(Caused("x", RuntimeError("org.x.Y: the end"))) == Failure("x: the end")
     assert failure_of(SchemaError("no column")) == Failure("no column", SchemaError)
+
+
+USER, LIBRARY = "/home/u/jobs/clean.py", "/usr/lib/python3.11/json/decoder.py"
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        (["/venv/lib/python3.11/site-packages/pyspark/worker.py", USER, LIBRARY], USER),
+        ([USER, "/opt/spark/python/lib/pyspark.zip/pyspark/sql/utils.py"], USER),
+        ([USER, "C:\\Python\\Lib\\json\\decoder.py", "<frozen importlib._bootstrap>"], USER),
+        ([USER, "/databricks/spark/python/pyspark/util.py", "<string>"], "<string>"),
+        (
+            ["/home/u/pyspark-jobs/clean.py", "/opt/spark/py4j-0.10.9-src.zip/py4j/protocol.py"],
+            "/home/u/pyspark-jobs/clean.py",
+        ),
+        (["/spark/pyspark/worker.py", LIBRARY], LIBRARY),
+    ],
+)
+def test_the_line_is_one_of_the_users_own_code(files, found):
+    frames = "".join(f'  File "{file}", line {n}, in f{n}\n    g()\n    ^^^\n' for n, file in enumerate(files))
+    line = files.index(found)
+    error = RuntimeError(f"it failed\n{HEAD}:\n{frames}ValueError: no fare\n\nand so on")
+    assert failure_of(error).python == f"ValueError: no fare ({found}, line {line}, in f{line})"
+
+
+def test_an_exception_without_frames_is_shown_alone():
+    error = RuntimeError(f"it failed\n{HEAD}:\n  [hidden]\nValueError: no fare\n")
+    assert failure_of(error).python == "ValueError: no fare"
