@@ -113,8 +113,7 @@ BUGS: dict[str, Bug] = {
     "a damaged record is removed before it is a dead letter": Bug(
         "store/burial.py",
         "    letters = _letters(store, queue, bad)\n",
-        "    letters = _letters(store, queue, bad)\n"
-        "    store.commit(queue, tag, [one.place for one in letters])\n",
+        "    letters = _letters(store, queue, bad)\n    store.commit(queue, tag, [one.place for one in letters])\n",
         "tests/store/test_damaged_crashes.py::test_burying_is_completed_whatever_request_fails",
     ),
     "a damaged record is a dead letter twice": Bug(
