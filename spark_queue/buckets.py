@@ -82,12 +82,6 @@ class Record(NamedTuple):
     id: str
     mature: int
 
-    @classmethod
-    def last(cls, page: pa.RecordBatch) -> Record:
-        """The last one of a page of records."""
-        id, moment = page.column("id")[-1], message.milliseconds(page.column("mature").slice(len(page) - 1))[0]
-        return cls(id.as_py(), moment.as_py())
-
 
 def is_bucket(id: str) -> bool:
     """Whether the record with this id is a bucket."""

@@ -135,6 +135,16 @@ class Consumer:
         self._reserved = planned_as(end, self._options)
         return self._reserved
 
+    def readable(self, start: Offset, rows: list[int]) -> list[int]:
+        """Let what cannot be read of the batch after `start` become dead letters; return the rows that stay.
+
+        With several inputs a task finds its messages by their place, so none may leave the batch later.
+        """
+        dead, history = self._options.dead(self._queue), self._options.history_ms
+        tags = [f"{self._following(start)}/{part}" for part in range(len(rows))]
+        stay = [sum(map(len, self._store.fetch(self._queue, tag, dead=dead, history=history))) for tag in tags]
+        return stay if any(stay) else []
+
     def keep(self, start: Offset, rows: list[int], most: int) -> list[int]:
         """Release all but the first `most` messages of the batch after `start`; return the rows that stay.
 

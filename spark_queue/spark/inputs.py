@@ -174,7 +174,7 @@ class Inputs:
         rows: dict[str, list[int]] = {}
         for binding, member in self._members.items():
             if most:
-                rows[binding] = member.take(of[binding], max(most, 1))
+                rows[binding] = member.readable(of[binding], member.take(of[binding], max(most, 1)))
                 most = min(most, sum(rows[binding]))
         kept = {binding: self._members[binding].keep(of[binding], held, most) for binding, held in rows.items()}
         return kept if most else {}
@@ -185,7 +185,7 @@ class Inputs:
             self._idle()
             return {}
         for binding, member in self._members.items():
-            rows = member.take(of[binding], most)
+            rows = member.readable(of[binding], member.take(of[binding], most))
             if rows:
                 return {binding: rows}
         return {}

@@ -61,6 +61,9 @@ class LogInput(LogReader):
         rows = self.ready(most)
         return [rows] if rows else []
 
+    def readable(self, start: Offset, rows: list[int]) -> list[int]:
+        return rows  # a log shows what cannot be read, and keeps its place
+
     def keep(self, start: Offset, rows: list[int], most: int) -> list[int]:
         return [min(sum(rows), most)] if rows and most else []
 

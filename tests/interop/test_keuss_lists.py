@@ -92,14 +92,16 @@ def test_what_an_ended_lease_held_comes_back_in_front_when_we_reserve_next(share
         assert [keuss.pop().payload, keuss.pop().payload] == [2, 3]
 
 
-def test_an_element_that_is_no_message_is_told_and_not_lost(shared, raw):
+def test_an_element_that_is_no_message_is_a_dead_letter(shared, raw):
     ours = shared.ours()
     with shared.store._connection() as client:
         client.lpush(f"keuss:q:list:{shared.name}", b"oops", b"[1]", b'{"_id":7,"payload":1}')
     ours.push("good")
     assert shared.store.reserve(shared.name, "c/1", 3) == [3]
     assert shared.store.reserve(shared.name, "c/2", 9) == [1]
-    with pytest.raises(Exception, match="not a valid document"):
-        list(shared.store.fetch(shared.name, "c/1/0"))
-    assert shared.store.rollback(shared.name, "c/1") == 3
-    assert raw()[:2] == [b"oops", b"[1]"]
+    (batch,) = shared.store.fetch(shared.name, "c/1/0")
+    assert batch.column("payload").to_pylist() == [b"1"]
+    assert shared.store.commit(shared.name, "c/1") == 1
+    letters = Queue(shared.store, f"{shared.name}.dead").peek()
+    assert sorted(one.payload for one in letters) == ["[1]", "oops"]
+    assert raw() == []

@@ -28,7 +28,9 @@ def store(any_url):
 
 def buckets(store, queue):
     """How many messages each bucket of the queue holds."""
-    return [int(id.split("\x7f")[2]) for page in store._buckets(queue, None) for id in page.column("id").to_pylist()]
+    return [
+        int(id.split("\x7f")[2]) for page in store._buckets(queue, None) for id in page.batch.column("id").to_pylist()
+    ]
 
 
 def payloads(url, queue):

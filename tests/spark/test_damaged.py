@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 
 from spark_queue import Queue, open_store
 from spark_queue.message import header_dicts
+from spark_queue.options import QueueOptions
 from spark_queue.queue_names import dead_letter_queue
+from spark_queue.spark.share import Share, fetched
 from tests import stores
 from tests.spark.conftest import Harness
 from tests.store import odd
@@ -86,3 +89,16 @@ def test_a_log_shows_them_at_their_positions(q):
     q.push([{"n": 1}])
     rows = [row for batch in q.drain(mode="log") for row in batch]
     assert [(row.position, "x-error" in row.headers) for row in rows] == [(0, True), (1, True), (2, True), (3, False)]
+
+
+def test_of_several_inputs_each_message_keeps_its_place(sqlite_url, name):
+    options = QueueOptions.parse({"url": sqlite_url, "queue": name}, "stream", "snapshot")
+    with Queue(sqlite_url, name) as queue:
+        queue.push({"n": 1}, mature=datetime.fromtimestamp(1, UTC))
+        odd.put("sqlite ", sqlite_url, name, {"id": odd.BUCKET, "payload": b"garbage", "rows": 3}, mature=5_000)
+        queue.push({"n": 2})
+        assert queue.store.reserve(name, "c/1/1.1", 10) == [5]
+        share = Share("c/1/1.1/0", 4, first=1)
+        rows = [headers for batch in fetched(options, share) for headers in header_dicts(batch)]
+        assert ["x-error" in headers for headers in rows] == [True, True, True, False]
+        assert queue.sizes().reserved == 5

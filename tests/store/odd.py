@@ -113,7 +113,7 @@ def _redis(name: str, reason: str, document: bytes, id: bytes = b"odd", shown: s
     return Odd(name, (id, document), reason, how.pop("raw", document.decode(errors="replace")), shown, **how)
 
 
-def _document(**fields: str) -> bytes:
+def document(**fields: str) -> bytes:
     usual = {"_id": '"odd"', "payload": '{"n":"odd"}', "tries": "0", "hdrs": "{}", "mature": "5"}
     return ("{" + ",".join(f'"{name}":{value}' for name, value in {**usual, **fields}.items()) + "}").encode()
 
@@ -121,18 +121,18 @@ def _document(**fields: str) -> bytes:
 _REDIS = (
     _redis("no JSON", "is not a JSON object", b"oops"),
     _redis("nothing", "is not a JSON object", b""),
-    _redis("cut off", "is not a JSON object", _document()[:-5]),
+    _redis("cut off", "is not a JSON object", document()[:-5]),
     _redis("a list", "is not a JSON object", b"[1,2]"),
-    _redis("hdrs a list", "its hdrs is [1]", _document(hdrs="[1]")),
-    _redis("hdrs a string", 'its hdrs is "x"', _document(hdrs='"x"')),
-    _redis("hdrs a number", "its hdrs is 5", _document(hdrs="5")),
-    _redis("hdrs cut off", "is not a JSON object", _document(hdrs="{oops}")),
-    _redis("tries a string", "its tries is", _document(tries='"3"')),
-    _redis("tries a boolean", "its tries is true", _document(tries="true")),
-    _redis("tries beyond all", "its tries is", _document(tries="1e999")),
-    _redis("tries 2^40", "its tries is", _document(tries=str(2**40))),
+    _redis("hdrs a list", "its hdrs is [1]", document(hdrs="[1]")),
+    _redis("hdrs a string", 'its hdrs is "x"', document(hdrs='"x"')),
+    _redis("hdrs a number", "its hdrs is 5", document(hdrs="5")),
+    _redis("hdrs cut off", "is not a JSON object", document(hdrs="{oops}")),
+    _redis("tries a string", "its tries is", document(tries='"3"')),
+    _redis("tries a boolean", "its tries is true", document(tries="true")),
+    _redis("tries beyond all", "its tries is", document(tries="1e999")),
+    _redis("tries 2^40", "its tries is", document(tries=str(2**40))),
     _redis("no UTF-8", "is not UTF-8", b'{"_id":"odd","tries":0,"payload":"\xff"}'),
-    _redis("payload no JSON", "JSON", _document(payload="{oops}"), raw="{oops}", decoded=True),
+    _redis("payload no JSON", "JSON", document(payload="{oops}"), raw="{oops}", decoded=True),
 )  # fmt: skip
 
 _REDIS_OQ = (
@@ -140,7 +140,7 @@ _REDIS_OQ = (
     _redis("id no UTF-8", "is not UTF-8", b'{"_id":"\xff\x01","payload":1}', b"\xff\x01", _SHOWN),
     _redis("a bucket of garbage", "the bucket is damaged", b'{"_id":"x","payload":"Z2FyYmFnZQ==","tries":0,"hdrs":{},'
            b'"mature":5,"type":"buffer"}', BUCKET.encode(), BUCKET, raw="garbage", rows=3),
-    _redis("almost a bucket", "the bucket is damaged", _document(), b"\x7fabc", "\x7fabc", raw='{"n":"odd"}'),
+    _redis("almost a bucket", "the bucket is damaged", document(), b"\x7fabc", "\x7fabc", raw='{"n":"odd"}'),
 )  # fmt: skip
 
 _RFQ = (

@@ -35,7 +35,7 @@ def payloads(batches):
 
 def records(store, queue):
     """How many messages each bucket of the queue holds, in order, reserved ones included."""
-    return [rows.num_rows for page in store._buckets(queue, None) for rows in _opened(page)]
+    return [rows.num_rows for page in store._buckets(queue, None) for rows in _opened(page.batch)]
 
 
 def _opened(page):
@@ -183,7 +183,7 @@ def test_two_clients_that_split_the_same_bucket_get_each_message_once(store, nam
 def test_a_split_of_a_bucket_that_fits_loses_nothing(store, name):
     """Whoever was told that it is too large may find that there is room now."""
     store.push(name, pushes(list(range(10))))
-    (page,) = store._buckets(name, None)
+    ((page, _, _),) = store._buckets(name, None)
     split(store, name, page.column("id")[0].as_py(), 10)
     assert records(store, name) == [10]
     assert payloads(store.peek(name)) == list(range(10))
@@ -191,7 +191,7 @@ def test_a_split_of_a_bucket_that_fits_loses_nothing(store, name):
 
 def test_a_record_that_is_replaced_by_itself_stays(store, name):
     store.push(name, pushes(list(range(10))))
-    (page,) = store._buckets(name, None)
+    ((page, _, _),) = store._buckets(name, None)
     (rows,) = _opened(page)
     record = Record(page.column("id")[0].as_py(), milliseconds(page.column("mature"))[0].as_py())
     recast = partial(store._attempt, store._recast, name)  # a transaction may meet another and begin again

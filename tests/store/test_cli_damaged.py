@@ -56,7 +56,7 @@ def test_a_note_that_is_damaged_is_named_and_removed(url):
     with open_store(url) as store:
         store.push("orders", pushes([{"n": 1}]))
         store.set_note("queue/orders/layout", {"v": 1}, 0)
-        with store._transaction() as db:
+        with store._transaction() as db:  # type: ignore[attr-defined]
             db.execute("UPDATE note SET value = '{oops'")
     done = Run("doctor", url, "--json")
     (found,) = [one for one in done.json["findings"] if one["what"] == "note"]

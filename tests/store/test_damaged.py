@@ -345,3 +345,15 @@ def test_compaction_leaves_damaged_records_alone(kind, url, store, queue):
     compact(store, queue, Buckets(100))
     with Queue(store, queue) as client:
         assert [one.payload["n"] for one in client.reserve(10)] == ["1", "2"]
+
+
+@pytest.mark.parametrize("kind", [pytest.param("redis redis-oq", marks=pytest.mark.full)])
+@pytest.mark.parametrize("id", [b"", b"\0", b"a\0b"])
+def test_an_id_that_no_reservation_can_name_gets_another(kind, id, url, store, queue):
+    odd.put(kind, url, queue, (id, odd.document()), mature=5)
+    store.push(queue, pushes([payload(1)]))
+    with Queue(store, queue) as client:
+        found = client.reserve(10)
+        assert sorted(one.payload["n"] for one in found) == ["1", "odd"]
+        assert client.commit(*found) == 2
+    assert store.sizes(queue).total == 0

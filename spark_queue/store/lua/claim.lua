@@ -37,11 +37,33 @@ end
 
 -- what a lease of somebody holds is past now, or was swept
 local latest, most = digits(min(now, last_due)), min(enough - taken, CHUNK)
+
+-- Gives those of these ids other names that no run can name, which other programs have made; gives whether there were any.
+local function rename(ids)
+  local any = false
+  for _, id in ipairs(ids) do
+    if id == '' or find(id, '%z') then
+      local name = id == '' and '""' or (string.gsub(id, '%z', '\\0'))
+      while redis.call('ZSCORE', INDEX, name) do
+        name = name .. "'"
+      end
+      redis.call('ZADD', INDEX, redis.call('ZSCORE', INDEX, id), name)
+      redis.call('HSET', HASH, name, redis.call('HGET', HASH, id) or '')
+      redis.call('ZREM', INDEX, id)
+      redis.call('HDEL', HASH, id)
+      any = true
+    end
+  end
+  return any
+end
+
 local free, scores, more
 if lists then
   free, scores, more = lists.claim(tag, most, tonumber(latest), now)
 else
-  free = redis.call('ZRANGEBYSCORE', INDEX, '-inf', latest, 'LIMIT', 0, most)
+  repeat
+    free = redis.call('ZRANGEBYSCORE', INDEX, '-inf', latest, 'LIMIT', 0, most)
+  until not (#free > 0 and (find(concat(free), '%z') or redis.call('ZSCORE', INDEX, '')) and rename(free))
   scores, more = {}, #free == CHUNK
 end
 if #free == 0 then
