@@ -174,7 +174,7 @@ class Inputs:
         rows: dict[str, list[int]] = {}
         for binding, member in self._members.items():
             if most:
-                rows[binding] = member.readable(of[binding], member.take(of[binding], max(most, 1)))
+                rows[binding] = _taken(member, of[binding], max(most, 1))
                 most = min(most, sum(rows[binding]))
         kept = {binding: self._members[binding].keep(of[binding], held, most) for binding, held in rows.items()}
         return kept if most else {}
@@ -185,7 +185,7 @@ class Inputs:
             self._idle()
             return {}
         for binding, member in self._members.items():
-            rows = member.readable(of[binding], member.take(of[binding], most))
+            rows = _taken(member, of[binding], most)
             if rows:
                 return {binding: rows}
         return {}
@@ -299,6 +299,14 @@ class Inputs:
             "keeps its inputs, by binding and queue, in any order; others need a new checkpoint",
             inputs=inputs,
         )
+
+
+def _taken(member: Any, start: Offset, most: int) -> list[int]:
+    """Reserve messages of one input, until some of them can be read; return their rows by partition."""
+    while rows := member.take(start, most):
+        if readable := member.readable(start, rows):
+            return list(readable)
+    return []
 
 
 def _named(inputs: Mapping[str, Mapping[str, Any]]) -> str:

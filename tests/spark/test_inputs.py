@@ -24,6 +24,7 @@ from tests.spark.conftest import SPARK
 from tests.spark.test_consumer import DROPPED, brisk, renewed, renewing  # noqa: F401
 from tests.spark.test_pause import by_signals, listening  # noqa: F401
 from tests.spark.test_stream import stopped
+from tests.store import odd
 
 
 class World:
@@ -173,6 +174,23 @@ def test_inputs_of_several_stores_go_in_step(wide):
     assert wide.sizes() == {"a": (50, 0), "b": (0, 0), "c": (150, 0)}
     place = reader.backlog()
     assert (place["seq"], place["inputs"]["c"]["ready"], place["inputs"]["c"]["ns"]) == (3, 150, "documents")
+
+
+@pytest.mark.parametrize("combine", ["zip", "alts"])
+@pytest.mark.parametrize("binding", ["a", "b"])
+def test_what_cannot_be_read_is_in_no_batch(small, binding, combine):
+    small.push("a", range(5)), small.push("b", range(5))
+    ns, queue = small.queues[binding]
+    for mature, record in ((1, {"id": odd.BUCKET, "payload": b"garbage", "rows": 3}), (2, {"headers": "[1]"})):
+        odd.put("sqlite ", small.urls[ns], queue, record, mature=mature)
+    reader = small.reader(combine=combine)
+    start, seen = reader.initial, []
+    while (end := reader.next(start, 4)) != start:
+        seen += small.rows(reader, reader.plan(start, end))
+        start = end
+    assert seen == (same(range(5)) if combine == "zip" else [{one: n} for one in "ab" for n in range(5)])
+    with Queue(small.urls[ns], queue) as opened:
+        assert (opened.sizes().reserved, opened.sizes().dead) == (0, 2)
 
 
 @pytest.mark.parametrize("bucketed", ["a", "b", "ab"])
