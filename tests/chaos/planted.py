@@ -118,8 +118,8 @@ BUGS: dict[str, Bug] = {
     ),
     "a damaged record is a dead letter twice": Bug(
         "store/burial.py",
-        "        there = self._there(letters)\n",
-        "        there = set()\n",
+        "        return self._store._attempt(self._look, letters)",
+        "        return set()",
         "tests/store/test_damaged_crashes.py::test_burying_is_completed_whatever_request_fails",
     ),
     "committed when it is read": Bug(

@@ -103,5 +103,5 @@ def test_an_element_that_is_no_message_is_a_dead_letter(shared, raw):
     assert batch.column("payload").to_pylist() == [b"1"]
     assert shared.store.commit(shared.name, "c/1") == 1
     letters = Queue(shared.store, f"{shared.name}.dead").peek()
-    assert sorted(one.payload for one in letters) == ["[1]", "oops"]
+    assert {str(one.payload) for one in letters} == {"[1]", "oops"}
     assert raw() == []

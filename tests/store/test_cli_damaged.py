@@ -76,3 +76,12 @@ def test_what_was_set_aside_is_shown_as_damaged(url):
     assert Run("release", url, "orders", ASIDE, "--yes").out == "1 message of orders released\n"
     assert Run("pop", url, "orders", "--limit", "10").code == 0
     assert len(Run("deadletter", "list", url, "orders", "--json").json) == 1
+
+
+def test_what_was_set_aside_can_be_removed(url):
+    fill(url, ODD[0])
+    with open_store(url) as store:
+        store.reserve("orders", "c/1", 1)
+        list(store.fetch("orders", "c/1/0", dead="x" * 300))
+    assert Run("commit", url, "orders", ASIDE).code == 0
+    assert Run("reservations", url, "orders", "--json").json == []
