@@ -43,7 +43,7 @@ LOOKS, FEWEST = 100, 50
 
 #: What a function is about, by its file; the first rule that fits the deepest frame counts.
 RULES = {
-    "rows into Arrow": r"store/\w+_documents\.py|spark_queue/message\.py|spark_queue/buckets\.py|bson/|orjson",
+    "rows into Arrow": r"store/\w+_documents\.py|spark_queue/(message|buckets|arrow_bytes)\.py|bson/|orjson",
     "columns of the DataFrame": r"spark_queue/spark/(schema|typed)\.py",
     "the database's driver": r"redis/|hiredis|pymongo/|spark_queue/store/",
     "planning": r"spark_queue/",

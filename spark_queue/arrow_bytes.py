@@ -15,8 +15,8 @@ nonsense but never reads outside of the bytes; only then pyarrow reads it, and c
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cache, lru_cache
+from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import sha256
 
 import pyarrow as pa
@@ -94,22 +94,11 @@ def _read(packed: memoryview, schemas: Sequence[pa.Schema], *, trusted: bool) ->
     schema = _schema(bytes(packed[: head.end]))
     if schema not in schemas:
         raise DamagedBytes("its columns are not those of messages")
-    _check_nodes(message.header.integers(1), schema)
     _check_buffers(message)
     content = pa.py_buffer(packed[head.end : message.end])
     batch = pa.ipc.read_record_batch(pa.ipc.read_message(content), schema)
     batch.validate(full=not trusted)
     return batch
-
-
-def _check_nodes(nodes: Sequence[int], schema: pa.Schema) -> None:
-    """Check how many values and NULLs each column has, before pyarrow counts for itself in buffers of any size."""
-    nullable = _nullable(schema)
-    if len(nodes) != 2 * len(nullable):
-        raise DamagedBytes("its metadata describes other columns than its schema")
-    for rows, nulls, may_be in zip(nodes[::2], nodes[1::2], nullable, strict=True):
-        if not 0 <= nulls <= (rows if may_be else 0):
-            raise DamagedBytes(f"one of its columns has {nulls} NULLs in {rows} rows")
 
 
 def _check_buffers(message: _Message) -> None:
@@ -133,18 +122,6 @@ def _check_buffers(message: _Message) -> None:
 def _schema(head: bytes) -> pa.Schema:
     """The schema in the first message of a stream, which is the same in nearly all streams."""
     return pa.ipc.read_schema(pa.py_buffer(head))
-
-
-@cache
-def _nullable(schema: pa.Schema) -> tuple[bool, ...]:
-    """Whether there may be NULLs in each column and each part of one, in the order of the metadata."""
-
-    def flat(fields: Iterable[pa.Field]) -> Iterator[bool]:
-        for field in fields:
-            yield field.nullable
-            yield from flat(field.type.field(n) for n in range(field.type.num_fields))
-
-    return tuple(flat(schema))
 
 
 # --- FlatBuffers ----------------------------------------------------------------------------------------------------

@@ -184,6 +184,18 @@ def test_what_would_be_refused_for_its_size_is_not_compressed(monkeypatch):
     assert from_bytes(packed, (PUSHES,)) == texts
 
 
+@pytest.mark.parametrize("place", [(-8, 8), (0, -1), (0, 1 << 40), (1 << 62, 8), ((1 << 63) - 1, 1)])
+@pytest.mark.parametrize("compression", [None, "lz4"])
+def test_a_buffer_outside_of_the_bytes_is_refused_before_pyarrow_sees_it(place, compression):
+    one = sample(compression, at_once=True, digest=True)
+    view = memoryview(one.packed)
+    batch = arrow_bytes._Message(view, arrow_bytes._Message(view, 0, 1).end, 3)
+    first = one.packed.index(struct.pack("<36q", *batch.header.integers(2)))
+    changed = one.packed[:first] + struct.pack("<qq", *place) + one.packed[first + 16 :]
+    with pytest.raises(DamagedBytes, match="a buffer of its columns lies outside of its bytes"):
+        from_bytes(changed, (ROWS,))
+
+
 def test_a_buffer_that_unpacks_to_less_than_it_says_brings_no_memory_of_the_process():
     one = sample("lz4", at_once=True, digest=True)
     lengths = [at for at in range(0, len(one.packed) - 8, 8) if one.packed[at : at + 8] == struct.pack("<q", 164)]
