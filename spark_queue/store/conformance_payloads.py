@@ -10,6 +10,9 @@ from decimal import Decimal
 from random import Random
 from typing import Any
 
+import pytest
+
+from spark_queue.errors import MessageError
 from spark_queue.message import Message, messages, pushes
 from spark_queue.store.base import Store
 
@@ -135,6 +138,34 @@ class PayloadContract:
         some = Random(1)
         _come_and_go(store, queue, [extended_json(some) for _ in range(2_000)])
 
+    def test_what_looks_like_extended_json_is_published_and_moved_as_it_was(self, store: Store, queue: str) -> None:
+        store.stage(queue, f"{queue}/0/a", pushes(LOOKALIKES))
+        store.publish([f"{queue}/0/a"])
+        store.move(queue, f"{queue}.other")
+        found = [one.payload for batch in store.peek(f"{queue}.other", limit=None) for one in messages(batch)]
+        _compare(sorted(LOOKALIKES, key=repr), sorted(found, key=repr))
+
+    def test_what_looks_like_extended_json_is_forwarded_as_it_was(self, store: Store, queue: str) -> None:
+        if not store.forwards:
+            pytest.skip("the layout does not forward")
+        batch = pushes(LOOKALIKES)
+        ids = batch.column("id").to_pylist()
+        store.push(queue, pushes([{"n": 1}] * len(ids), ids=ids))
+        store.reserve(queue, "a/1", len(ids))
+        assert store.forward(queue, f"{queue}.other", "a/1", batch) == len(ids)
+        found = {one.id: one.payload for batch in store.peek(f"{queue}.other", limit=None) for one in messages(batch)}
+        _compare(LOOKALIKES, [found[id] for id in ids])
+
+    @pytest.mark.parametrize("number", [2**63, 2**64, -(2**63) - 1, 10**30])
+    def test_an_integer_beyond_64_bits_is_exact_or_refused(self, store: Store, queue: str, number: int) -> None:
+        refused = ""
+        try:
+            _come_and_go(store, queue, [{"n": number, "$date": [number, None]}])
+        except MessageError as error:
+            refused = str(error)
+        assert not refused or "beyond 64 bits" in refused
+        assert store.sizes(queue).total == 0
+
 
 def _come_and_go(store: Store, queue: str, payloads: list[Any]) -> None:
     """Push payloads, reserve them twice, and compare."""
@@ -143,8 +174,9 @@ def _come_and_go(store: Store, queue: str, payloads: list[Any]) -> None:
     store.rollback(queue, "a/1")
     store.reserve(queue, "a/2", len(payloads))
     found: list[Message] = [one for batch in store.fetch(queue, "a/2/0") for one in messages(batch)]
-    changed = [
-        (want, got.payload) for want, got in zip(payloads, found, strict=True) if not same_json(want, got.payload)
-    ]
-    assert changed == []
+    _compare(payloads, [one.payload for one in found])
     assert store.commit(queue, "a/2") == len(payloads)
+
+
+def _compare(wanted: list[Any], found: list[Any]) -> None:
+    assert [pair for pair in zip(wanted, found, strict=True) if not same_json(*pair)] == []

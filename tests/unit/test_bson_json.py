@@ -162,6 +162,21 @@ def test_what_others_wrote_goes_in_again_as_it_was_read(batches):
 
 
 @pytest.mark.parametrize(
+    ("element", "text"),
+    [
+        (b"\x0ev\x00\x04\x00\x00\x00abc\x00", b'{"v":"abc"}'),  # a symbol
+        (b"\x06v\x00", b'{"v":null}'),  # undefined
+        (b"\x0cv\x00\x02\x00\x00\x00c\x00" + bytes(12), b'{"v":{"$ref":"c","$id":{"$oid":"%s"}}}' % (b"0" * 24)),
+    ],
+    ids=["symbol", "undefined", "DBPointer"],
+)
+def test_types_of_old_programs_are_read(element, text):
+    found = bson.decode(len(element + bytes(5)).to_bytes(4, "little") + element + b"\0", CODEC)
+    assert from_bson(found) == (text, "json")
+    assert from_bson(stored(text)) == (text, "json")
+
+
+@pytest.mark.parametrize(
     "value",
     [
         ObjectId("5f1d7e0123456789abcdef01"), DatetimeMS(-(2**63)), DatetimeMS(2**63 - 1), DatetimeMS(0),
