@@ -271,6 +271,7 @@ def test_a_program_that_is_started_again(q, listening, how):
         check=False,
     )  # fmt: skip
     assert done.returncode == (-9 if how == "killed" else 1), done.stderr[-3000:]
+    assert how == "killed" or "ValueError: no fare" in done.stderr, done.stderr[-3000:]
     start().awaitTermination()
     (error,) = letters(q.url, q.name).values()
     heard = how in ("at exit", "stopped")
