@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from spark_queue.errors import QueueError
@@ -117,7 +117,8 @@ class Listener(StreamingQueryListener):
 
     def __init__(self, spark: SparkSession) -> None:
         self._streams = spark.streams
-        self._jlistenerobj = spark._jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(self)
+        jvm: Any = spark._jvm
+        self._jlistenerobj = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(self)
         self._runs: dict[str, _Run] = {}
 
     def onQueryStarted(self, event: Any) -> None:

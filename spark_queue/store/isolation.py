@@ -37,8 +37,8 @@ LONGEST_DELAY = 3_600_000
 
 #: The reason of a message that failed alone, in a run of which no error is known.
 NO_ERROR = (
-    "its batch failed with this message alone, and Spark gave no error: the query or its driver was killed, or the "
-    "session was not made with spark_queue.session()"
+    "its batch failed with this message alone, and Spark gave no error for that: the driver was killed, the run "
+    "ended before it read the message, or the session was not made with spark_queue.session()"
 )
 
 

@@ -81,12 +81,12 @@ class Runs:
         if self.die_anyway:
             self.die_anyway -= 1
             raise Died("for reasons of its own")
-        if self.lethal & set(numbers):
-            self.failed.append(numbers)
-            raise Killed
         if bad := self.poison & set(numbers):
             self.failed.append(numbers)
             raise Died(f"cannot digest {sorted(bad)}")
+        if self.lethal & set(numbers):
+            self.failed.append(numbers)
+            raise Killed
         self.done.extend(numbers)
         self.start, self.end = self.end, None
 
