@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from spark_queue import message
 from spark_queue.buckets import DamagedBucket, are_buckets, expanded, rows_of
+from spark_queue.json_text import load_foreign_json
 from spark_queue.message import NOT_JSON
 from spark_queue.store.facts import Condition, meeting
 
@@ -252,7 +253,7 @@ def _fault(payload: bytes, kind: str, decoded: bool) -> str | None:
         if kind != "binary":
             payload.decode()
         if kind == "json" and decoded:
-            message.load_json(payload)
+            load_foreign_json(payload)
     except UnicodeDecodeError as error:
         return f"its payload is not UTF-8 text ({error.reason} at byte {error.start})"
     except (ValueError, RecursionError) as error:
