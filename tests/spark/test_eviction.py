@@ -198,7 +198,7 @@ def test_spark_refuses_a_sink_and_a_source_that_are_exactly_once(spark, evicting
         store.push("other", message.pushes([1]))
         assert said(stream, origin="other") == refused, "the sink, which is exactly-once by default"
         stream(delivery="exactly-once", allowEviction="true")
-        assert (store.sizes("q").total, store.sizes("q2").total) == (0, 3)
+        assert (store.sizes("q").ready, store.sizes("q2").total) == (0, 3)  # Spark 4.0 and 4.1 leave the last batch
 
 
 @pytest.mark.full
