@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 
 from spark_queue import FencedError
 from spark_queue.operations import common
@@ -279,7 +280,7 @@ def points() -> Iterator[None]:
         before(Store, "renew", "hold")
         before(Inputs, "_whole", "whole", lambda process, *_: process.several == "zip")
         before(share, "bind", "bind")
-        before(Store, "fetch", "read")
+        before(Store, "_opened", "read", lambda *_: TaskContext.get() is not None)  # and not as the batch is planned
         before(Store, "set_note", "decide", lambda _, store, key, *rest: key.startswith(PREFIX))
         patch.setattr(Store, "publish", _publish_of(Store.publish))
         for module in (ahead, common, consumer_module, keeper, share, writer):

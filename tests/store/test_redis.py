@@ -243,15 +243,6 @@ def test_a_document_is_read_and_given_back_whatever_the_order_of_its_fields(stor
         assert document.get("reserved", False) is False
 
 
-def test_a_damaged_document_is_told_by_name(store, raw, queue):
-    put(raw, queue, "bad one", '{"_id":"bad one","payload":')
-    store.reserve(queue, "c/1", 1)
-    with pytest.raises(StoreError, match="'bad one' is not a valid document"):
-        list(store.fetch(queue, "c/1/0"))
-    assert store.rollback(queue, "c/1") == 1
-    assert store.purge(queue) == 1
-
-
 def test_a_document_that_redis_cannot_take_is_refused_with_all_its_batch(store, queue, monkeypatch):
     monkeypatch.setattr(redis_documents, "LARGEST_DOCUMENT", 1000)
     with pytest.raises(MessageError, match=r"'long'.*1,000") as caught:

@@ -127,26 +127,25 @@ def test_a_file_that_is_taken_away_in_a_transaction_does_not_keep_it(queue, path
 # --- what failed ends -----------------------------------------------------------------------------------------------
 
 
-def make_unreadable(path, what):
-    with closing(sqlite3.connect(path)) as db, db:
-        if what == "notes":
-            note = "INSERT INTO note (key, value, version) VALUES (?, 'no JSON', 1)"
-            db.executemany(note, [("x1",), ("x2",), ("x3",)])
-        elif what == "statistics":
-            db.executemany("INSERT INTO statistics (queue, put) VALUES (?, 'many')", [("x1",), ("x2",), ("x3",)])
-        else:
-            db.executemany(
-                "INSERT INTO message (queue, id, mature, tries, kind, headers, payload) "
-                "VALUES (1, ?, 0, 0, 'json', 'no JSON', zeroblob(9000000))",
-                [("x1",), ("x2",), ("x3",)],
-            )
+def ended_early(batches):
+    next(batches)
+    batches.throw(ValueError("the caller has failed"))
 
 
+#: Reads that fail, and what lets them.
 READS = {
-    "notes": lambda store: store.notes(""),
-    "statistics": lambda store: store.statistics_of_all(),
-    "messages": lambda store: [*store.peek("q", [])],
-    "page": lambda store: store.reserve("q", "t/1", 5, lease=None) and [*store.fetch("q", "t/1/0")],
+    "statistics": (
+        ["INSERT INTO statistics (queue, put) VALUES ('x1', 'many'), ('x2', 'many'), ('x3', 'many')"],
+        lambda store: store.statistics_of_all(),
+    ),
+    "messages": (
+        [
+            "INSERT INTO message (queue, id, mature, tries, kind, payload) "
+            f"VALUES (1, 'x{number}', 0, 0, 'binary', zeroblob(9000000))"
+            for number in range(3)
+        ],
+        lambda store: ended_early(store.peek("q", [])),
+    ),
 }
 
 
@@ -154,11 +153,14 @@ READS = {
 def test_a_read_that_failed_leaves_no_snapshot_open(sqlite_url, path, what):
     with open_store(sqlite_url, patience=0.1) as store, Queue(sqlite_url, "q") as other:
         other.push(1)
-        make_unreadable(path, what)
+        changes, read = READS[what]
+        with closing(sqlite3.connect(path)) as db, db:
+            for one in changes:
+                db.execute(one)
         with pytest.raises(ValueError, match=r"."):
-            READS[what](store)
+            read(store)
         try:
-            READS[what](store)
+            read(store)
         except ValueError as error:  # a program that keeps the error keeps all that the read had in its hands
             kept = error
         other.push(2)
