@@ -102,18 +102,19 @@ layout.idle = function()
   end
 end
 
--- What is remembered of a message: tries, headers and when it is due.
-local function told(id, now)
+-- What is remembered of a message: tries, headers and when it is due. One whose id has no time is due by `latest`, or a
+-- reader that takes nothing younger than itself would never take it.
+local function told(id, now, latest)
   local tries, due, headers
   local more = redis.call('HGET', MORE, id)
   if more then
     tries, due, headers = string.match(more, '^(%d+) (%d+) (.*)$')
   end
-  return tries or '0', headers or '{}', tonumber(due) or min(published(id) or now, now)
+  return tries or '0', headers or '{}', tonumber(due) or min(published(id) or latest, now)
 end
 
 layout.due = function(id, now)
-  local _, _, due = told(id, now)
+  local _, _, due = told(id, now, now)
   return due
 end
 
@@ -130,7 +131,7 @@ local function as_json(text)
   return cjson.encode(text)
 end
 
-layout.read = function(id, _, now, _, here)
+layout.read = function(id, latest, now, _, here)
   if here[id] then
     return nil
   elseif redis.call('ZSCORE', INDEX, id) then -- one of ours has it, and somebody's harvest took it back
@@ -148,7 +149,7 @@ layout.read = function(id, _, now, _, here)
   for i = 1, #fields_of, 2 do
     payload[#payload + 1] = as_json(fields_of[i]) .. ':' .. as_json(fields_of[i + 1])
   end
-  local tries, headers, due = told(id, now)
+  local tries, headers, due = told(id, now, latest)
   return id, '{"_id":' .. as_json(id) .. ',"payload":{' .. concat(payload, ',') .. '},"tries":' .. tries
     .. ',"hdrs":' .. headers .. ',"mature":' .. digits(due) .. '}', due
 end
