@@ -16,7 +16,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark import TaskContext
 
 from spark_queue import FencedError
 from spark_queue.operations import common
@@ -104,6 +103,7 @@ class Process:
         self.error: Exception | None = None  #: with which it has ended
         self.consumer: Consumer | Inputs | None = None
         self._killed = False
+        self.in_task = False  # whether it is a task that reads
         self._go, self._stands = threading.Semaphore(0), threading.Semaphore(0)
         self._thread = threading.Thread(target=self._run, name="a query", daemon=True)
         self._thread.start()
@@ -208,7 +208,9 @@ class Process:
         What fails is not aborted: as if the process were killed then.
         """
         with task(0, self.query, self.batch):
+            self.in_task = True
             batches = [one.select(["payload"]) for part in shares for one in self._read(part)]
+            self.in_task = False
         rows = [one.set_column(0, "payload", one.column("payload").cast("string")) for one in batches]
         self.stand("stage")
         write = Write(TEXT, query=self.query, batch=self.batch, **self._sink)
@@ -280,7 +282,7 @@ def points() -> Iterator[None]:
         before(Store, "renew", "hold")
         before(Inputs, "_whole", "whole", lambda process, *_: process.several == "zip")
         before(share, "bind", "bind")
-        before(Store, "_opened", "read", lambda *_: TaskContext.get() is not None)  # and not as the batch is planned
+        before(Store, "_opened", "read", lambda process, *_: process.in_task)  # and not as the batch is planned
         before(Store, "set_note", "decide", lambda _, store, key, *rest: key.startswith(PREFIX))
         patch.setattr(Store, "publish", _publish_of(Store.publish))
         for module in (ahead, common, consumer_module, keeper, share, writer):

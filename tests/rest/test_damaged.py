@@ -12,7 +12,7 @@ from spark_queue.rest import Settings, create_app
 from tests.rest.in_process import calling
 from tests.store import odd
 
-ODD = [one for one in odd.TABLE["sqlite "] if one.decoded or one.rows > 1 or "headers" in one.name]
+ODD = [one for one in odd.TABLE["sqlite/"] if one.decoded or one.rows > 1 or "headers" in one.name]
 
 
 @pytest.mark.parametrize("one", ODD, ids=lambda one: one.name)
@@ -24,7 +24,7 @@ def test_a_request_and_a_batch_return_the_good_messages(one, tmp_path):
     ):
         queue.push_many([])
         queue.sizes()
-        odd.put("sqlite ", url, "orders", one.record, mature=5)
+        odd.put("sqlite/", url, "orders", one.record, mature=5)
         queue.push_many([{"n": 0}, {"n": 1}, {"n": 2}])
         got = client.get("/q/shop/orders")
         assert (got.status_code, got.json()) == (200, {"n": 0})

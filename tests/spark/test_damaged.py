@@ -20,7 +20,7 @@ from tests.store import odd
 def cases():
     """Every odd record of every layout; a payload that is no JSON is a string to Spark, and delivered."""
     found = [(kind, one) for kind in odd.TABLE for one in odd.TABLE[kind] if not one.decoded]
-    fast = ("sqlite : headers a blob",)
+    fast = ("sqlite/: headers a blob",)
     named = [(f"{kind}: {one.name}", kind, one) for kind, one in found]
     return pytest.mark.parametrize(
         ("kind", "one"),
@@ -30,7 +30,7 @@ def cases():
 
 @pytest.fixture
 def harness(kind, url_of, spark, name, tmp_path):
-    scheme, layout = kind.split(" ")
+    scheme, layout = kind.split("/")
     url = stores.in_layout(url_of(scheme), layout)
     with open_store(url) as store:
         store.now()
@@ -59,7 +59,7 @@ def test_a_query_with_a_dead_letter_queue_of_its_own(q):
     with open_store(q.url) as store:
         store.now()
     for mature in (5, 6):
-        odd.put("sqlite ", q.url, q.name, {"id": f"odd {mature}", "headers": "[1]"}, mature=mature)
+        odd.put("sqlite/", q.url, q.name, {"id": f"odd {mature}", "headers": "[1]"}, mature=mature)
     q.push([{"n": n} for n in range(3)])
     batches = q.drain(
         numPartitions="2", minPartitions="2", deadLetterQueue=f"{q.name}.graves", maxRecordsPerTrigger="3"
@@ -72,8 +72,8 @@ def test_a_query_with_a_dead_letter_queue_of_its_own(q):
 def test_a_snapshot_shows_them(q):
     with open_store(q.url) as store:
         store.now()
-    odd.put("sqlite ", q.url, q.name, {"headers": "[1]"}, mature=5)
-    odd.put("sqlite ", q.url, q.name, {"id": "latin", "payload": b'"\xff"'}, mature=6)
+    odd.put("sqlite/", q.url, q.name, {"headers": "[1]"}, mature=5)
+    odd.put("sqlite/", q.url, q.name, {"id": "latin", "payload": b'"\xff"'}, mature=6)
     q.push([{"n": 1}])
     found = {row.id: row.headers.get("x-error") for row in q.read().collect()}
     assert len(found) == 3
@@ -86,7 +86,7 @@ def test_a_snapshot_shows_them(q):
 def test_a_log_shows_them_at_their_positions(q):
     with open_store(q.url) as store:
         store.now()
-    odd.put("sqlite ", q.url, q.name, {"id": odd.BUCKET, "payload": b"garbage", "rows": 3}, mature=5)
+    odd.put("sqlite/", q.url, q.name, {"id": odd.BUCKET, "payload": b"garbage", "rows": 3}, mature=5)
     q.push([{"n": 1}])
     rows = [row for batch in q.drain(mode="log") for row in batch]
     assert [(row.position, "x-error" in row.headers) for row in rows] == [(0, True), (1, True), (2, True), (3, False)]
@@ -96,7 +96,7 @@ def test_of_several_inputs_each_message_keeps_its_place(sqlite_url, name):
     options = QueueOptions.parse({"url": sqlite_url, "queue": name}, "stream", "snapshot")
     with Queue(sqlite_url, name) as queue:
         queue.push({"n": 1}, mature=datetime.fromtimestamp(1, UTC))
-        odd.put("sqlite ", sqlite_url, name, {"id": odd.BUCKET, "payload": b"garbage", "rows": 3}, mature=5_000)
+        odd.put("sqlite/", sqlite_url, name, {"id": odd.BUCKET, "payload": b"garbage", "rows": 3}, mature=5_000)
         queue.push({"n": 2})
         assert queue.store.reserve(name, "c/1/1.1", 10) == [5]
         share = Share("c/1/1.1/0", 4, first=1)

@@ -182,7 +182,7 @@ def test_what_cannot_be_read_is_in_no_batch(small, binding, combine):
     small.push("a", range(5)), small.push("b", range(5))
     ns, queue = small.queues[binding]
     for mature, record in ((1, {"id": odd.BUCKET, "payload": b"garbage", "rows": 3}), (2, {"headers": "[1]"})):
-        odd.put("sqlite ", small.urls[ns], queue, record, mature=mature)
+        odd.put("sqlite/", small.urls[ns], queue, record, mature=mature)
     reader = small.reader(combine=combine)
     start, seen = reader.initial, []
     while (end := reader.next(start, 4)) != start:

@@ -150,23 +150,23 @@ _RFQ = (
     Odd("id no UTF-8", (b"\xff\x01", {b"n": b"odd"}, None), "its id is not UTF-8", '"n":"odd"', _SHOWN),
 )
 
-#: By scheme and layout.
+#: By scheme and layout. They lie as in one database, so a store that is registered by others has none of them.
 TABLE: dict[str, tuple[Odd, ...]] = {
-    "sqlite ": _SQLITE,
-    "mongodb mongo": _MONGO,
-    "mongodb ps-mongo": _MONGO,
-    "mongodb pl-mongo": _PL,
-    "mongodb bucket-mongo-safe": _BUCKETS,
-    "redis redis-oq": _REDIS_OQ,
-    "redis redis-list": _REDIS,
-    "redis rfq": _RFQ,
+    "sqlite/": _SQLITE,
+    "mongodb/mongo": _MONGO,
+    "mongodb/ps-mongo": _MONGO,
+    "mongodb/pl-mongo": _PL,
+    "mongodb/bucket-mongo-safe": _BUCKETS,
+    "redis/redis-oq": _REDIS_OQ,
+    "redis/redis-list": _REDIS,
+    "redis/rfq": _RFQ,
 }
 
 
 def put(kind: str, url: str, queue: str, record: Any, mature: int | None = None) -> None:
     """Write a record, due at that moment (ms; now by default), as another program does."""
     due = round(time.time() * 1000) if mature is None else mature
-    scheme, layout = kind.split(" ")
+    scheme, layout = kind.split("/")
     if scheme == "sqlite":
         _put_sqlite(url, queue, record, due)
     elif scheme == "mongodb":

@@ -14,7 +14,7 @@ from tests.command_line import Run
 from tests.store import odd
 
 ODD = [
-    one for one in odd.TABLE["sqlite "] if one.decoded or one.rows > 1 or one.name in ("headers a list", "id a blob")
+    one for one in odd.TABLE["sqlite/"] if one.decoded or one.rows > 1 or one.name in ("headers a list", "id a blob")
 ]
 
 
@@ -26,7 +26,7 @@ def url(sqlite_url):
 
 
 def fill(url, one):
-    odd.put("sqlite ", url, "orders", one.record, mature=5)
+    odd.put("sqlite/", url, "orders", one.record, mature=5)
     with Queue(url, "orders") as queue:
         queue.push_many([{"n": 0}, {"n": 1}, {"n": 2}])
 

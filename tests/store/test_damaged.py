@@ -32,7 +32,7 @@ EARLY = datetime.fromtimestamp(1, UTC)
 
 
 def is_fast(kind):
-    return stores.embedded(kind.partition(" ")[0])
+    return stores.embedded(kind.partition("/")[0])
 
 
 @pytest.fixture(params=[param(kind, fast=is_fast(kind)) for kind in odd.TABLE])
@@ -42,7 +42,7 @@ def kind(request):
 
 @pytest.fixture
 def url(kind, url_of):
-    scheme, layout = kind.split(" ")
+    scheme, layout = kind.split("/")
     return stores.in_layout(url_of(scheme), layout)
 
 
@@ -251,7 +251,7 @@ def damage_note(url, key, text):
             client.hset(note_key(key), mapping={"value": text, "version": 1})
 
 
-@pytest.mark.parametrize("kind", [param(f"{one} ", fast=stores.embedded(one)) for one in stores.schemes()])
+@pytest.mark.parametrize("kind", [param(f"{one}/", fast=stores.embedded(one)) for one in stores.schemes()])
 @pytest.mark.parametrize("text", ["{oops", "[1]", "5"])
 def test_a_damaged_note_is_named_and_removed(kind, text, url, store, queue):
     key = about(queue, "layout")
@@ -269,14 +269,14 @@ def test_a_damaged_note_is_named_and_removed(kind, text, url, store, queue):
     assert store.note(key) is None
 
 
-@pytest.mark.parametrize("kind", ["sqlite "])
+@pytest.mark.parametrize("kind", ["sqlite/"])
 def test_a_sound_note_is_not_removed(kind, store, queue):
     store.set_note(about(queue, "layout"), {"size": 3, "compression": "lz4"}, 0)
     with pytest.raises(UsageError, match="is not damaged"):
         doctor.remove_note(store.url, about(queue, "layout"))
 
 
-@pytest.mark.parametrize("kind", ["sqlite "])
+@pytest.mark.parametrize("kind", ["sqlite/"])
 def test_doctor_finds_a_damaged_ledger(kind, store):
     damage_note(store.url, "ledger/sink", '{"v":1,"batch":"x"}')
     with pytest.raises(StoreError, match="the note 'ledger/sink' is damaged"):
@@ -306,7 +306,7 @@ def test_doctor_finds_what_is_never_due_and_how_to_mend_it(kind, url, store, que
         assert message.payload == {"n": "1"}
 
 
-@pytest.mark.parametrize("kind", ["sqlite "])
+@pytest.mark.parametrize("kind", ["sqlite/"])
 def test_doctor_and_reservations_show_what_was_set_aside(kind, url, store, queue):
     odd.put(kind, url, queue, odd_of(kind).record)
     store.reserve(queue, "c/1", 1)
@@ -317,7 +317,7 @@ def test_doctor_and_reservations_show_what_was_set_aside(kind, url, store, queue
     assert f"spark-queue release URL {queue} {ASIDE}" in found.todo
 
 
-@pytest.mark.parametrize("kind", ["sqlite "])
+@pytest.mark.parametrize("kind", ["sqlite/"])
 def test_doctor_finds_damaged_buckets(kind, url, store, queue):
     store.layout = Buckets(2)
     store.push(queue, pushes([payload(1), payload(2)]))
@@ -327,7 +327,7 @@ def test_doctor_finds_damaged_buckets(kind, url, store, queue):
     assert "1 bucket of the first" in found.told
 
 
-@pytest.mark.parametrize("kind", ["sqlite "])
+@pytest.mark.parametrize("kind", ["sqlite/"])
 @pytest.mark.parametrize("limit", [1, 2, 10])
 def test_a_damaged_bucket_that_is_too_large_is_taken_all_the_same(kind, limit, url, store, queue):
     odd.put(kind, url, queue, {"id": odd.BUCKET, "payload": b"garbage", "rows": 3, "kind": "binary"}, mature=5)
@@ -336,7 +336,7 @@ def test_a_damaged_bucket_that_is_too_large_is_taken_all_the_same(kind, limit, u
         assert [one.payload["n"] for one in client.reserve(limit)] == ["1"]
 
 
-@pytest.mark.parametrize("kind", ["sqlite "])
+@pytest.mark.parametrize("kind", ["sqlite/"])
 def test_compaction_leaves_damaged_records_alone(kind, url, store, queue):
     store.push(queue, pushes([payload(1)], mature=[EARLY]))
     odd.put(kind, url, queue, {"id": odd.BUCKET, "payload": b"garbage", "rows": 3, "kind": "binary"}, mature=5_000)
@@ -347,7 +347,7 @@ def test_compaction_leaves_damaged_records_alone(kind, url, store, queue):
         assert [one.payload["n"] for one in client.reserve(10)] == ["1", "2"]
 
 
-@pytest.mark.parametrize("kind", [pytest.param("redis redis-oq", marks=pytest.mark.full)])
+@pytest.mark.parametrize("kind", [pytest.param("redis/redis-oq", marks=pytest.mark.full)])
 @pytest.mark.parametrize("id", [b"", b"\0", b"a\0b"])
 def test_an_id_that_no_reservation_can_name_gets_another(kind, id, url, store, queue):
     odd.put(kind, url, queue, (id, odd.document()), mature=5)

@@ -35,7 +35,7 @@ def test_burying_is_completed_on_a_server_whatever_request_fails(world, name, wa
 def check(world, way):
     """Cut a reader off at one request after the other, and let another go on."""
     scheme = world.store.url.partition(":")[0]
-    kind = f"{scheme} {stores.default_layout(scheme)}"
+    kind = f"{scheme}/{stores.default_layout(scheme)}"
     bad = next(one for one in odd.TABLE[kind] if one.rows > 1)
     one, two = queues = [f"{world.prefix}.{place}" for place in BOTH]
     world.store.now()  # makes the file
