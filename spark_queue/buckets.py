@@ -38,8 +38,11 @@ ROWS = pa.schema([MESSAGES.field(name) for name in ("id", "payload", "payload_ki
 _DATED = ROWS.append(MESSAGES.field("mature"))
 
 
-#: Most messages in one bucket: a worker has one open as a whole. And the digits that the count of a record may have.
-LARGEST, DIGITS = 100_000, 9
+#: Most messages in one bucket: a worker has one open as a whole.
+LARGEST = 100_000
+
+#: How many digits the number of messages of a record may have: no document of keuss holds a million.
+DIGITS = 6
 
 #: How many hex digits of the digest are in the id.
 DIGEST_DIGITS = 16
@@ -102,10 +105,10 @@ def rows_of(id: str) -> int:
 def _rows_named(id: str) -> int | None:
     """The number in the id of a bucket, `None` if there is none, or none that can be."""
     digits = id.rsplit(MARK, 2)[-2]
-    if not (digits.isascii() and digits.isdecimal() and len(digits) <= len(str(LARGEST))):
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= DIGITS):
         return None
     rows = int(digits)
-    return rows if (0 if id.endswith(READ) else 1) <= rows <= LARGEST else None
+    return rows if rows or id.endswith(READ) else None
 
 
 def weigh(ids: pa.Array) -> int:
@@ -213,27 +216,28 @@ def _parts(rows: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
 # --- and out of them ------------------------------------------------------------------------------------------------
 
 
-def expanded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The messages that records of a MESSAGES or HISTORY batch hold, in their order."""
-    marked = are_buckets(batch.column("id"))
-    if not pc.any(marked).as_py():
-        yield batch
-        return
-    start = 0
-    for is_bucket, run in groupby(marked.to_pylist()):
-        length = len(list(run))
-        if is_bucket:
-            yield from (_opened(batch.slice(row, 1)) for row in range(start, start + length))
-        else:
-            yield batch.slice(start, length)
-        start += length
+def open_bucket(record: pa.RecordBatch) -> pa.RecordBatch:
+    """The messages of a MESSAGES or HISTORY batch that is one bucket, in order. Raises `DamagedBucket`."""
+    rows = unsealed(record.column("id")[0].as_py(), record.column("payload")[0].as_buffer())
+    n = rows.num_rows
+    own = {name: rows.column(name) for name in rows.schema.names}
+    if "mature" in own and pc.max(own["mature"]) != record.column("mature")[0]:
+        del own["mature"]  # the bucket was given back: what it says holds for all
+    if record.column("headers").values:
+        (added,) = message.header_dicts(record)
+        own["headers"] = message.headers_array([one | added for one in message.header_dicts(rows)])
+    columns = [
+        own[field.name] if field.name in own else pa.repeat(record.column(field.name)[0], n)
+        for field in record.schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=record.schema)
 
 
 def unsealed(id: str, packed: bytes | pa.Buffer | None) -> pa.RecordBatch:
     """The rows of the bucket with this id, which are verified first. Raises `DamagedBucket`."""
     expected, digest = _rows_named(id), id.rpartition(MARK)[2]
     if expected is None:
-        raise DamagedBucket(f"its id does not say how many messages it holds, which is 1 to {LARGEST:,}")
+        raise DamagedBucket(f"its id does not say how many messages it holds, which is 1 to {10**DIGITS - 1:,}")
     made_now, has_digest = id.endswith(READ), len(digest) == DIGEST_DIGITS
     try:
         rows = from_bytes(packed, (ROWS, _DATED), digest if has_digest else None)
@@ -262,20 +266,3 @@ def _check_rows(rows: pa.RecordBatch) -> None:
         raise DamagedBucket("two of its messages have the same id")
     if odd := set(own["payload_kind"].unique().to_pylist()) - {*get_args(Kind)}:
         raise DamagedBucket(f"no payload is of the kind {odd.pop()!r}")
-
-
-def _opened(record: pa.RecordBatch) -> pa.RecordBatch:
-    """The messages of one bucket."""
-    rows = unsealed(record.column("id")[0].as_py(), record.column("payload")[0].as_buffer())
-    n = rows.num_rows
-    own = {name: rows.column(name) for name in rows.schema.names}
-    if "mature" in own and pc.max(own["mature"]) != record.column("mature")[0]:
-        del own["mature"]  # the bucket was given back: what it says holds for all
-    if record.column("headers").values:
-        (added,) = message.header_dicts(record)
-        own["headers"] = message.headers_array([one | added for one in message.header_dicts(rows)])
-    columns = [
-        own[field.name] if field.name in own else pa.repeat(record.column(field.name)[0], n)
-        for field in record.schema
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=record.schema)

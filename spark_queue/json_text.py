@@ -132,7 +132,7 @@ def _text(value: object) -> bytes:
         if "Integer exceeds" not in str(error) or not _has_text_keys(value):
             raise
         text = b"null"
-    if b"null" in text:  # orjson writes NaN as null and refuses long integers; the standard library tells them apart
+    if b"null" in text:  # orjson writes NaN as null and refuses long integers; the standard library does neither
         text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_plain).encode()
     return text
 

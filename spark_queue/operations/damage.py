@@ -1,4 +1,4 @@
-"""What is damaged in a database: records that nobody takes or reads, and notes."""
+"""What is damaged in a database: records that are never due or cannot be read, and notes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _of_queue(store: Store, queue: str) -> Iterator[Finding]:
     if ids := store.never_due(queue):
         which = " ".join(f"--id {shlex.quote(one)}" for one in ids[:NAMED])
         yield Finding(
-            "never due", "bad", f"{queue}: nobody takes {plural(len(ids), 'record')}, whose mature is no moment",
+            "never due", "bad", f"{queue}: {plural(len(ids), 'record')} will never be due: mature is no date",
             f"make them due now, in another queue: spark-queue move URL {name} {name}.mended --create {which}",
         )  # fmt: skip
     if aside := sum(one.rows for one in store.reservations(queue, ASIDE)):

@@ -37,7 +37,7 @@ ID = "x-dl-id"
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A dead letter of a damaged record. `headers` tell its death; `place`: the id of the record."""
+    """A dead letter of a damaged record. `headers`: why it died; `place`: the id of the record."""
 
     place: str
     id: str
@@ -75,7 +75,7 @@ def bury(
 ) -> pa.RecordBatch:
     """Move the damaged records of a page, which one tag holds, to the queue `dead`; return the other rows.
 
-    `history` ms long the history tells of them. `settling` is called before, with the number of messages that they
+    The history keeps them for `history` ms. `settling` is called before, with the number of messages that they
     hold. May be repeated.
     """
     bad = records.batch.take(pa.array(sorted(records.damaged), pa.int64()))

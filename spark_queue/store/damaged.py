@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_queue import message
-from spark_queue.buckets import DamagedBucket, are_buckets, expanded, rows_of
+from spark_queue.buckets import DamagedBucket, are_buckets, open_bucket, rows_of
 from spark_queue.json_text import load_foreign_json
 from spark_queue.message import NOT_JSON
 from spark_queue.store.facts import Condition, meeting
@@ -38,7 +38,7 @@ UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError, Arith
 #: Most characters of a value that a reason quotes.
 QUOTED = 80
 
-#: Most records that are named which nobody ever takes.
+#: Most records that are named which are never due.
 NEVER_DUE = 1_000
 
 _NONE: Mapping[int, str] = MappingProxyType({})
@@ -65,7 +65,7 @@ END = Records(message.NOTHING)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One message as plain values; `mature` in ms. `told`: when, by which consumer and how it was processed."""
+    """One message as plain values; `mature` in ms. `history`: when, by which consumer and how it was processed."""
 
     id: str
     payload: bytes
@@ -73,7 +73,7 @@ class Row:
     headers: Mapping[str, str] | None = None
     mature: int = 0
     tries: int = 0
-    told: tuple[int, str | None, str] | None = None
+    history: tuple[int, str | None, str] | None = None
 
 
 def check(holds: object, rule: str) -> None:
@@ -106,7 +106,7 @@ def mature_of(value: object) -> int:
 
 
 def digest_of(content: bytes) -> dict[str, str]:
-    """Return the header that tells a raw record from others of its id."""
+    """Return the header that distinguishes a raw record from others of its id."""
     return {DIGEST: sha256(content).hexdigest()}
 
 
@@ -154,8 +154,8 @@ def best(read: Callable[[object], int], *values: object) -> int:
 def _built(queue: str, rows: Sequence[Row]) -> pa.RecordBatch:
     columns = zip(*((one.id, one.payload, one.kind, one.headers, one.mature, one.tries) for one in rows), strict=True)
     batch = message.build(queue, *columns)
-    told = [one.told for one in rows if one.told is not None]
-    return message.told(batch, *zip(*told, strict=True)) if told else batch
+    processed = [one.history for one in rows if one.history is not None]
+    return message.told(batch, *zip(*processed, strict=True)) if processed else batch
 
 
 # --- buckets and payloads -------------------------------------------------------------------------------------------
@@ -191,8 +191,7 @@ def opened(records: Records, *, fill: bool = False) -> Iterator[Records]:
 def _one_bucket(record: pa.RecordBatch, reason: str | None, fill: bool) -> Records:
     if reason is None:
         try:
-            (rows,) = expanded(record)
-            return Records(rows)
+            return Records(open_bucket(record))
         except DamagedBucket as error:
             reason = f"the bucket is damaged: {error}"
             record = _with(_with_error(record, reason), "payload_kind", pa.array(["binary"]))

@@ -130,17 +130,27 @@ class RawNote:
 
     def read(self, key: str) -> Note:
         """The note. Raises `StoreError` if it is damaged."""
-        if reason := self.fault():
-            raise damaged_note(key, reason)
-        return Note(orjson.loads(self.value), self.version, self.written)
+        try:
+            return Note(self._object(), self.version, self.written)
+        except ValueError as error:
+            raise damaged_note(key, str(error)) from error
 
     def fault(self) -> str:
         """Why it cannot be read; an empty text if it can."""
         try:
+            self._object()
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    def _object(self) -> dict[str, Any]:
+        try:
             value = orjson.loads(self.value)
         except ValueError as error:
-            return f"it is not JSON: {error}"
-        return "" if isinstance(value, dict) else "it is not a JSON object"
+            raise ValueError(f"it is not JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise ValueError("it is not a JSON object")
+        return value
 
 
 @dataclass(frozen=True, slots=True)

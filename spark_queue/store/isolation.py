@@ -79,7 +79,7 @@ class Isolation:
             self._failed_alone(tag, tries[0], error or NO_ERROR + (f"; before that: {earlier}" if earlier else ""))
 
     def next_parked(self, tag: str, lease: int) -> int:
-        """Let a batch hold a group that was parked, for `lease` ms, and give its size; 0 where none is left."""
+        """Let a batch hold a group that was parked, for `lease` ms, and return its size; 0 if none is left."""
         if not self.parking:
             return 0
         group = next(iter(self._store.reservations(self._queue, self.parked_tag)), None)
@@ -109,7 +109,7 @@ class Isolation:
         return self._update(once_more)
 
     def _update(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-        """Change the note and give what it says then."""
+        """Change the note and return what it says then."""
         self.parking = True
         while True:
             note = self._store.note(self._key)

@@ -893,7 +893,7 @@ def _insert(db: sqlite3.Connection, queue: str, which: _Rows, lease: int | None 
 
 def _more(db: sqlite3.Connection, which: str, values: Sequence[Any]) -> int:
     """How many messages more there are than records."""
-    wide = f"rows > 1 AND rows < 1e{DIGITS}"  # what is no number is greater
+    wide = f"rows > 1 AND rows < 1e{DIGITS}"  # text is greater than any number
     found = db.execute(
         f"SELECT coalesce(sum(rows - 1), 0) FROM message INDEXED BY message_bucket WHERE {wide} AND {which}", values
     ).fetchone()

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from spark_queue import Buckets, MessageError, Queue, open_store
-from spark_queue.buckets import Record, bucket, expanded
+from spark_queue.buckets import Record, bucket, open_bucket
 from spark_queue.message import messages, milliseconds, pushes
 from spark_queue.store.apart import compact, split
 from spark_queue.store.base import layout_of, set_layout
@@ -40,7 +40,7 @@ def records(store, queue):
 
 def _opened(page):
     for row in range(page.num_rows):
-        yield from expanded(page.slice(row, 1))
+        yield open_bucket(page.slice(row, 1))
 
 
 # --- messages in ----------------------------------------------------------------------------------------------------

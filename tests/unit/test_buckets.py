@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_queue import Buckets, OptionError
-from spark_queue.buckets import MOST_BYTES, bucket, expanded, fitting, is_bucket, packed, rows_of, weigh
+from spark_queue.buckets import MOST_BYTES, bucket, fitting, is_bucket, open_bucket, packed, rows_of, weigh
 from spark_queue.message import MESSAGES, dated, messages, pushes
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -25,7 +25,8 @@ def stored(batch):
 
 
 def opened(batch):
-    return [one for part in expanded(stored(batch)) for one in messages(part)]
+    records = stored(batch)
+    return [one for row in range(records.num_rows) for one in messages(open_bucket(records.slice(row, 1)))]
 
 
 def facts(one):

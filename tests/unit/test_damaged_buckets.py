@@ -17,14 +17,14 @@ from spark_queue import arrow_bytes
 from spark_queue.arrow_bytes import MOST_UNPACKED, DamagedBytes, from_bytes, to_bytes
 from spark_queue.buckets import (
     DIGEST_DIGITS,
-    LARGEST,
+    DIGITS,
     READ,
     ROWS,
     Buckets,
     DamagedBucket,
     bucket,
-    expanded,
     fitting,
+    open_bucket,
     rows_of,
     unsealed,
     weigh,
@@ -42,8 +42,8 @@ LIES = {
     "39": 39,
     "41": 41,
     "0040000": 1,
-    str(LARGEST): LARGEST,
-    str(LARGEST + 1): 1,
+    "9" * DIGITS: 10**DIGITS - 1,
+    "9" * (DIGITS + 1): 1,
     "9" * 5000: 1,
     "0": 1,
     "-1": 1,
@@ -258,8 +258,7 @@ def test_a_bucket_without_a_digest_is_delivered(last):
     columns = {name: made.column(name) for name in MESSAGES.names if name != "queue"}
     columns |= {"queue": pa.array(["q"]), "id": pa.array([f"{MARK}a{MARK}3{MARK}{last}"])}
     record = pa.RecordBatch.from_arrays([columns[name] for name in MESSAGES.names], schema=MESSAGES)
-    (found,) = expanded(record)
-    assert [(one.id, one.payload) for one in messages(found)] == [("a", 1), ("b", "two"), ("c", b"3")]
+    assert [(one.id, one.payload) for one in messages(open_bucket(record))] == [("a", 1), ("b", "two"), ("c", b"3")]
 
 
 def test_the_digest_of_a_bucket_is_that_of_its_bytes():

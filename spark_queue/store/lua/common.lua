@@ -111,7 +111,7 @@ end
 -- How many messages the record with this id holds: as `rows_of` in buckets.py, which says what 1 is for.
 local function rows_of(id)
   local rows = byte(id) == MARK and tonumber(string.match(id, '\127(%d%d?%d?%d?%d?%d?)\127[^\127]*$'))
-  return rows and rows >= 1 and rows <= 100000 and rows or 1
+  return rows and rows >= 1 and rows or 1
 end
 
 -- Those of these records that are buckets.
