@@ -9,8 +9,7 @@ from spark_queue.errors import StoreError, UsageError
 from spark_queue.operations.common import opened
 from spark_queue.store.base import Store
 from spark_queue.store.burial import ASIDE
-from spark_queue.store.facts import Finding, RawNote
-from spark_queue.store.ledger import PREFIX, Ledger
+from spark_queue.store.facts import Finding
 from spark_queue.words import plural
 
 #: Most ids that a command names, and most buckets of a queue that are opened.
@@ -48,21 +47,7 @@ def _of_queue(store: Store, queue: str) -> Iterator[Finding]:
 
 def damaged_notes(store: Store) -> dict[str, str]:
     """The notes that cannot be read, by key, and why."""
-    found: dict[str, str] = {}
-    for key, note in store.raw_notes().items():
-        if reason := note.fault() or _fault_of_ledger(key, note):
-            found[key] = reason
-    return found
-
-
-def _fault_of_ledger(key: str, note: RawNote) -> str:
-    if not key.startswith(PREFIX):
-        return ""
-    try:
-        Ledger.read(key.removeprefix(PREFIX), note.read(key))
-    except StoreError as error:
-        return str(error)
-    return ""
+    return {key: fault for key, note in store.raw_notes().items() if (fault := note.fault(key))}
 
 
 def remove_note(url: str, key: str) -> None:

@@ -60,7 +60,7 @@ def sweep(store: Store, most: int = MOST) -> int:
 def _removed(store: Store, now: int) -> Iterator[str]:
     """Remove old notes, and yield the key of each once it is removed."""
     queues: dict[str, list[_About]] = {}
-    for key, note in store.notes("queue/").items():
+    for key, note in store.notes("queue/", sound=True).items():
         _, queue, kind, *names = key.split("/", 3)
         if kind in (OWNER, QUERY, FAILING, SETTLED, HISTORY):
             queues.setdefault(unquote(queue), []).append(_About(key, kind, names[0], note))
@@ -103,7 +103,7 @@ def _of_queue(store: Store, queue: str, notes: list[_About], now: int) -> Iterat
 
 
 def _old(store: Store, prefix: str, now: int) -> Iterator[tuple[str, Note]]:
-    for key, note in store.notes(prefix).items():
+    for key, note in store.notes(prefix, sound=True).items():
         if _is_old(store, key, note, now):
             yield key, note
 

@@ -679,9 +679,13 @@ class Store(ABC):
     @abstractmethod
     def _set_note(self, key: str, value: dict[str, Any] | None, version: int) -> bool: ...
 
-    def notes(self, prefix: str) -> dict[str, Note]:
-        """The notes whose keys begin so, by key. It may look at every key of the database: for tools only."""
-        return {key: note.read(key) for key, note in sorted(self._attempt(self._notes, prefix).items())}
+    def notes(self, prefix: str, *, sound: bool = False) -> dict[str, Note]:
+        """The notes whose keys begin so, by key. It may look at every key of the database: for tools only.
+
+        Raises `StoreError` for one that cannot be read; with `sound` those are left out.
+        """
+        found = sorted(self._attempt(self._notes, prefix).items())
+        return {key: note.read(key) for key, note in found if not (sound and note.fault(key))}
 
     def raw_notes(self) -> dict[str, RawNote]:
         """All notes, by key, those that cannot be read among them: for tools only."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
@@ -19,6 +18,7 @@ from spark_queue.buckets import are_buckets
 from spark_queue.errors import OptionError, StoreError
 from spark_queue.json_text import cleaned
 from spark_queue.message import milliseconds
+from spark_queue.store.note_shapes import fault_of
 
 View = Literal["messages", "history"]
 State = Literal["good", "worry", "bad"]
@@ -111,15 +111,6 @@ def damaged_note(key: str, reason: object) -> StoreError:
     )
 
 
-@contextmanager
-def reading(key: str) -> Iterator[None]:
-    """Raise `StoreError` for a note that is a JSON object, but not as it was written."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise damaged_note(key, f"{type(error).__name__}: {error}") from error
-
-
 @dataclass(frozen=True, slots=True)
 class RawNote:
     """A note as its database has it: what should be JSON text."""
@@ -131,25 +122,25 @@ class RawNote:
     def read(self, key: str) -> Note:
         """The note. Raises `StoreError` if it is damaged."""
         try:
-            return Note(self._object(), self.version, self.written)
+            return Note(self._sound(key), self.version, self.written)
         except ValueError as error:
             raise damaged_note(key, str(error)) from error
 
-    def fault(self) -> str:
+    def fault(self, key: str) -> str:
         """Why it cannot be read; an empty text if it can."""
         try:
-            self._object()
+            self._sound(key)
         except ValueError as error:
             return str(error)
         return ""
 
-    def _object(self) -> dict[str, Any]:
+    def _sound(self, key: str) -> dict[str, Any]:
         try:
-            value = orjson.loads(self.value)
+            value: dict[str, Any] = orjson.loads(self.value)
         except ValueError as error:
             raise ValueError(f"it is not JSON: {error}") from error
-        if not isinstance(value, dict):
-            raise ValueError("it is not a JSON object")
+        if fault := fault_of(key, value):
+            raise ValueError(fault)
         return value
 
 

@@ -26,7 +26,7 @@ from typing import Any
 from spark_queue.errors import CheckpointError, FencedError, OptionError, StoreError
 from spark_queue.store import written
 from spark_queue.store.base import Store
-from spark_queue.store.facts import Note, reading
+from spark_queue.store.facts import Note
 from spark_queue.words import plural
 
 log = logging.getLogger(__name__)
@@ -72,10 +72,9 @@ class Ledger:
                 sink=sink,
             )
         value = note.value
-        with reading(PREFIX + sink):
-            rows, before = (written.of_json(value.get(key)) for key in ("rows", "rows_before"))
-            members, id = value.get("members", {}), value.get("id", "")
-            return cls(sink, int(value["batch"]), tuple(value["stages"]), dict(members), id, rows, before)
+        rows, before = (written.of_json(value.get(key)) for key in ("rows", "rows_before"))
+        members, id = value.get("members", {}), value.get("id", "")
+        return cls(sink, value["batch"], tuple(value["stages"]), members, id, rows, before)
 
 
 def ledger_of(store: Store, sink: str) -> Ledger | None:

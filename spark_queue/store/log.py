@@ -41,7 +41,7 @@ import pyarrow as pa
 from spark_queue.errors import CheckpointError, StoreError
 from spark_queue.message import LATEST, milliseconds
 from spark_queue.store.base import POLL, Store
-from spark_queue.store.facts import Note, about, reading
+from spark_queue.store.facts import Note, about
 from spark_queue.store.owner import Owner, Watch
 from spark_queue.words import plural
 
@@ -157,20 +157,19 @@ class _Head:
     @classmethod
     def read(cls, queue: str, note: Note) -> _Head:
         value = _known(queue, note)
-        with reading(about(queue, LOG)):
-            sealing = value["sealing"]
-            return cls(
-                value["id"],
-                value["first"],
-                value["cleared"],
-                value["number"],
-                value["position"],
-                tuple(Segment(*one) for one in value["segments"]),
-                tuple(_Page(*one) for one in value["pages"]),
-                sealing and _Sealing(sealing["tag"], tuple(sealing["after"]), Owner(**sealing["by"])),
-                tuple((tag, at) for tag, at in value["stale"]),
-                note.version,
-            )
+        sealing = value["sealing"]
+        return cls(
+            value["id"],
+            value["first"],
+            value["cleared"],
+            value["number"],
+            value["position"],
+            tuple(Segment(*one) for one in value["segments"]),
+            tuple(_Page(*one) for one in value["pages"]),
+            sealing and _Sealing(sealing["tag"], tuple(sealing["after"]), Owner(**sealing["by"])),
+            tuple((tag, at) for tag, at in value["stale"]),
+            note.version,
+        )
 
     def value(self) -> dict[str, Any]:
         sealing = self.sealing

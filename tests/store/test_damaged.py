@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from datetime import UTC, datetime
 
@@ -17,11 +18,16 @@ from spark_queue.errors import StoreError, UsageError
 from spark_queue.message import header_dicts, messages, pushes
 from spark_queue.operations import by_hand, doctor, reservations
 from spark_queue.queue_names import dead_letter_queue
+from spark_queue.store.ageing import sweep
 from spark_queue.store.apart import compact
+from spark_queue.store.base import layout_of
+from spark_queue.store.bound import readings
 from spark_queue.store.burial import ASIDE
 from spark_queue.store.facts import Condition, about
 from spark_queue.store.ledger import ledger_of
-from spark_queue.store.log import Log
+from spark_queue.store.log import Log, retained
+from spark_queue.store.owner import consumers, owner_of
+from spark_queue.store.policy import history_of, settled
 from spark_queue.store.redis_keys import note_key
 from tests import stores
 from tests.store import odd
@@ -276,12 +282,39 @@ def test_a_sound_note_is_not_removed(kind, store, queue):
         doctor.remove_note(store.url, about(queue, "layout"))
 
 
+#: Notes of a wrong shape, and what calls read them.
+WRONG_NOTES = {
+    "ledger/sink": ('{"v":1,"batch":"x"}', lambda store: ledger_of(store, "sink")),
+    "ledger/b": ('{"v":1,"batch":1,"stages":[1]}', lambda store: ledger_of(store, "b")),
+    "queue/q/consumer/c/1": (
+        '{"v":2,"number":1,"started":[1],"owner":null}', lambda store: owner_of(store, "q", "c/1"),
+    ),
+    "queue/q/consumer/c": (
+        '{"v":2,"number":1,"started":null,"owner":{"token":"t"}}', lambda store: [*consumers(store)],
+    ),
+    "queue/q/consumer/d": ('{"v":1,"token":"t"}', lambda store: [*consumers(store, "q")]),
+    "queue/q/query/a/": ('{"v":1}', lambda store: readings(store, "q", "c/1")),
+    "queue/q/settled/c": ('{"rows":"3"}', lambda store: settled(store, "q", "c")),
+    "queue/q/history/c": ('{"v":1,"history":true}', lambda store: history_of(store, "q", "c")),
+    "queue/q/layout": ('{"v":1,"size":3}', lambda store: layout_of(store, "q")),
+    "queue/q/log": ('{"v":1,"id":"x"}', lambda store: retained(store, "q")),
+    "queue/q/failing/c": ('{"v":1,"seq":1}', lambda store: store.note("queue/q/failing/c")),
+    "exchange/x": ('{"v":1,"batches":"7"}', lambda store: store.notes("exchange/")),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("kind", ["sqlite/"])
-def test_doctor_finds_a_damaged_ledger(kind, store):
-    damage_note(store.url, "ledger/sink", '{"v":1,"batch":"x"}')
-    with pytest.raises(StoreError, match="the note 'ledger/sink' is damaged"):
-        ledger_of(store, "sink")
-    assert [one.told.partition(":")[0] for one in doctor.examine(store.url) if one.what == "note"] == ["ledger/sink"]
+@pytest.mark.parametrize("key", WRONG_NOTES)
+def test_a_note_of_a_wrong_shape_is_named_and_stops_no_other(kind, key, store, queue):
+    text, read = WRONG_NOTES[key]
+    damage_note(store.url, key, text)
+    with pytest.raises(StoreError, match=re.escape(f"the note '{key}' is damaged")):
+        read(store)
+    sweep(store)  # what a query does that starts
+    assert [one.told.partition(":")[0] for one in doctor.examine(store.url) if one.what == "note"] == [key]
+    doctor.remove_note(store.url, key)
+    assert [one for one in doctor.examine(store.url) if one.what == "note"] == []
+    read(store)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,14 @@ def exchange(url, name):
 
 def traffic(n):
     return Traffic(
-        1, n, Counter({"l/a": n, "l/$b.c": 0}), Counter({"l/a": 1}), 1, 0, 0, Counter({"addBatch": 10 * n})
+        1,
+        n,
+        Counter({"l/a": n, "l/$b.c": 0}),
+        Counter({"l/a": 1}),
+        1,
+        0,
+        0,
+        milliseconds=Counter({"addBatch": 10 * n}),
     )
 
 
@@ -31,7 +38,14 @@ def test_counts_add_up_whoever_counts(url, exchange):
     for one in threads:
         one.join()
     assert counted(url)[exchange] == Traffic(
-        15, 30, Counter({"l/a": 30, "l/$b.c": 0}), Counter({"l/a": 15}), 15, 0, 0, Counter({"addBatch": 300})
+        15,
+        30,
+        Counter({"l/a": 30, "l/$b.c": 0}),
+        Counter({"l/a": 15}),
+        15,
+        0,
+        0,
+        milliseconds=Counter({"addBatch": 300}),
     )
     forget(url, exchange)
     assert exchange not in counted(url)

@@ -1,0 +1,113 @@
+"""What the notes of each kind must hold. A note that does not is damaged: it is named, and not used.
+
+A shape is a type, or `None` for `null`, or one of several. A dict has these fields, and may have those with a "?". A
+list has these items, or any number of the first one if `...` comes after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+Shape = Any
+
+
+class Either(tuple[Shape, ...]):
+    """A value that has one of these shapes."""
+
+
+def _optional(shape: Shape) -> Either:
+    return Either((shape, None))
+
+
+_OWNER: Final = {"token": str, "host": str, "boot": str, "pid": int, "started": int, "until": int, "leaves?": bool}
+_SEGMENTS: Final = [[str, int, int, _optional(int)], ...]
+_ROWS: Final = Either((str, [str, ...], None))
+
+#: By the kind of the note, which its key says, and its `v`. A note of another version is for its reader to refuse.
+SHAPES: Final[Mapping[tuple[str, int | None], Shape]] = {
+    ("consumer", 1): _OWNER,
+    ("consumer", 2): {"number": int, "started": _optional([int, int]), "owner": _optional(_OWNER)},
+    ("query", 1): {"consumer": str, "number?": int, "batch?": _optional(str)},
+    ("failing", 1): {
+        "seq": Either((int, str)), "runs": int, "alone?": int, "run?": _optional(str), "error?": _optional(str),
+    },
+    ("failure", 1): {"run": str, "error": str},
+    ("settled", None): {"rows": int},
+    ("history", 1): {"history": int},
+    ("layout", 1): {"size": int, "compression": str},
+    ("ledger", 1): {
+        "batch": int, "stages": [str, ...], "id?": str, "members?": dict, "rows?": _ROWS, "rows_before?": _ROWS,
+    },
+    ("written", 1): {"rows": str},
+    ("exchange", 1): {
+        "batches?": int, "received?": int, "no_route?": int, "too_many_hops?": int, "odd_hops?": int, "done?": int,
+        "again?": int, "pushed?": dict, "failed?": dict, "milliseconds?": dict, "by?": str,
+    },
+    ("log", 1): {
+        "id": str, "first": int, "cleared": int, "number": int, "position": int, "segments": _SEGMENTS,
+        "pages": [[int, int, int, int], ...],
+        "sealing": _optional({"tag": str, "after": [str, ...], "by": _OWNER}),
+        "stale": [[str, int], ...],
+    },
+    ("log page", 1): {"segments": _SEGMENTS},
+}  # fmt: skip
+
+_NAMES: Final = {bool: "true or false", dict: "an object", int: "a whole number", str: "text"}
+
+
+def fault_of(key: str, value: object) -> str:
+    """Why a note cannot be what was written under this key; an empty text if it can."""
+    if not isinstance(value, dict):
+        return "it is not a JSON object"
+    version = value.get("v")
+    shape = SHAPES.get((_kind_of(key), version)) if isinstance(version, int | None) else None
+    return _fault(value, shape, "it") if shape is not None else ""
+
+
+def _kind_of(key: str) -> str:
+    kind, *rest = key.split("/", 3)
+    if kind != "queue":
+        return kind
+    kind = rest[1] if len(rest) > 1 else ""
+    return "log page" if kind == "log" and len(rest) > 2 else kind
+
+
+def _fault(value: object, shape: Shape, place: str) -> str:
+    """What is wrong with a value, an empty text if nothing is; `place` is what an error names it."""
+    match shape:
+        case None:
+            return "" if value is None else f"{place} is not null"
+        case Either():
+            faults = [_fault(value, one, place) for one in shape]
+            return "" if "" in faults else faults[0]
+        case dict():
+            return _fault_of_fields(value, shape, place)
+        case list():
+            return _fault_of_items(value, shape, place)
+        case _:
+            right = isinstance(value, shape) and isinstance(value, bool) is (shape is bool)
+            return "" if right else f"{place} is not {_NAMES[shape]}"
+
+
+def _fault_of_fields(value: object, shape: Mapping[str, Shape], place: str) -> str:
+    if not isinstance(value, dict):
+        return f"{place} is not an object"
+    for field, one in shape.items():
+        name = field.removesuffix("?")
+        if name in value:
+            if fault := _fault(value[name], one, f"its {name}" if place == "it" else f"{place}.{name}"):
+                return fault
+        elif name == field:
+            return f"{place} has no {name}"
+    return ""
+
+
+def _fault_of_items(value: object, shape: list[Shape], place: str) -> str:
+    if not isinstance(value, list):
+        return f"{place} is not a list"
+    shapes = shape[:1] * len(value) if shape[-1] is ... else shape
+    if len(value) != len(shapes):
+        return f"{place} has {len(value)} items, not {len(shapes)}"
+    faults = (_fault(one, of, f"{place}[{row}]") for row, (one, of) in enumerate(zip(value, shapes, strict=True)))
+    return next(filter(None, faults), "")
