@@ -537,7 +537,7 @@ _AT_ONCE = 1000
 
 
 #: How the rule begins that a payload breaks which is not JSON.
-NOT_JSON = "its payload is not JSON"
+NOT_JSON, NOT_TEXT = "its payload is not JSON", "its payload is not UTF-8 text"
 
 
 def faults(batch: pa.RecordBatch, largest: int) -> dict[int, str]:
@@ -579,11 +579,13 @@ def faults(batch: pa.RecordBatch, largest: int) -> dict[int, str]:
     for row, (text, form) in enumerate(zip(payload.to_pylist(), kind.to_pylist(), strict=True)):
         if form != "binary" and text is not None and row not in wrong:
             try:
-                orjson.loads(text) if form == "json" else text.decode()
+                text.decode()
+                if form == "json":
+                    orjson.loads(text)
+            except UnicodeDecodeError as error:
+                wrong[row] = f"{NOT_TEXT} ({error.reason} at byte {error.start})"
             except orjson.JSONDecodeError as error:
                 wrong[row] = f"{NOT_JSON} ({error})"
-            except UnicodeDecodeError as error:
-                wrong[row] = f"its payload is not UTF-8 text ({error.reason} at byte {error.start})"
     return dict(sorted(wrong.items()))
 
 

@@ -6,6 +6,7 @@ The rules for each type are those of Spark's JSON reader in its permissive mode,
 from __future__ import annotations
 
 import base64
+import json
 import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -37,7 +38,7 @@ from pyspark.sql.types import (
 )
 from pyspark.sql.variant_utils import VariantUtils
 
-from spark_queue.errors import MessageError, SchemaError
+from spark_queue.errors import SchemaError
 from spark_queue.json_text import dump_json, load_json
 from spark_queue.message import is_utf8
 
@@ -206,15 +207,33 @@ def json_texts(column: pa.Array, kind: DataType) -> pa.Array:
     Fields that are NULL are left out.
     """
     plain = writer_of(kind, "payload")
-    if not is_utf8(column):
-        row = next(row for row in range(len(column)) if not is_utf8(column.take([row])))
-        raise MessageError(
-            f"row {row + 1} of a batch: its payload has text that is not UTF-8; clean it with make_valid_utf8"
-        )
+    if not is_utf8(column):  # Spark does not check it; such rows keep their bytes, and are refused later, each alone
+        column = column.cast(_with_bytes(column.type))
     return pa.array(
         [None if one is None else orjson.dumps(plain(one), option=orjson.OPT_UTC_Z) for one in column.to_pylist()],
         pa.binary(),
     )
+
+
+def _with_bytes(kind: pa.DataType) -> pa.DataType:
+    """The type with bytes instead of text."""
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_with_bytes(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_with_bytes(kind.key_type), _with_bytes(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(_with_bytes(kind.value_type))
+    return pa.binary() if pa.types.is_string(kind) or pa.types.is_large_string(kind) else kind
+
+
+def _quoted(text: bytes) -> bytes:
+    """Text as JSON has it, with bytes that are no UTF-8 as they are."""
+    return json.dumps(text.decode(errors="surrogateescape"), ensure_ascii=False).encode(errors="surrogateescape")
+
+
+def _map_of_bytes(items: list[tuple[bytes, Any]]) -> orjson.Fragment:
+    texts = (_quoted(key) + b":" + orjson.dumps(one, option=orjson.OPT_UTC_Z) for key, one in items)
+    return orjson.Fragment(b"{" + b",".join(texts) + b"}")
 
 
 def writer_of(kind: DataType, path: str) -> Parser:
@@ -233,7 +252,16 @@ def writer_of(kind: DataType, path: str) -> Parser:
             return lambda value: [None if one is None else item(one) for one in value]
         case MapType():
             item = writer_of(kind.valueType, f"{path}[]")
-            return lambda value: {str(key): None if one is None else item(one) for key, one in value}
+
+            texts = isinstance(kind.keyType, StringType)
+
+            def of_map(value: list[tuple[Any, Any]]) -> Any:
+                items = [(key, None if one is None else item(one)) for key, one in value]
+                if texts and items and isinstance(items[0][0], bytes):
+                    return _map_of_bytes(items)
+                return {str(key): one for key, one in items}
+
+            return of_map
         case FloatType() | DoubleType():
             return lambda value: value if math.isfinite(value) else _INFINITE.get(value, "NaN")
         case DecimalType():
@@ -242,6 +270,8 @@ def writer_of(kind: DataType, path: str) -> Parser:
             return lambda value: base64.b64encode(value).decode()
         case VariantType():
             return lambda value: orjson.Fragment(VariantUtils.to_json(value["value"], value["metadata"]))
+        case StringType():
+            return lambda value: value if isinstance(value, str) else orjson.Fragment(_quoted(value))
         case _ if isinstance(kind, _AS_IT_IS):
             return lambda value: value
     raise SchemaError(f"{path} cannot be {kind.simpleString()}: JSON has no form for it", column=path)
@@ -250,5 +280,5 @@ def writer_of(kind: DataType, path: str) -> Parser:
 _INFINITE = {math.inf: "Infinity", -math.inf: "-Infinity"}
 _AS_IT_IS = (
     NullType,
-    StringType, BooleanType, ByteType, ShortType, IntegerType, LongType, DateType, TimestampType, TimestampNTZType,
+    BooleanType, ByteType, ShortType, IntegerType, LongType, DateType, TimestampType, TimestampNTZType,
 )  # fmt: skip

@@ -25,6 +25,14 @@ from spark_queue.store import open_store
 from spark_queue.store.base import Store
 from spark_queue.store.eviction import check_eviction
 
+#: What to do about payloads that cannot become messages.
+_REMEDIES = {
+    message.NOT_JSON: (
+        "for plain text set payloadFormat=text; to write columns as JSON, to_json(struct(*)) AS payload"
+    ),
+    message.NOT_TEXT: "clean text with make_valid_utf8; for bytes write a column of type BINARY",
+}
+
 
 @dataclass
 class Written(WriterCommitMessage):
@@ -172,11 +180,12 @@ class Push(Work):
 
 
 def _with_remedy(error: MessageError) -> MessageError:
-    """Return the error for rows that cannot become messages; if a payload is not JSON, with what to do about that."""
-    if not any(rule.startswith(message.NOT_JSON) for rule in error.rows.values()):
+    """Return the error for rows that cannot become messages, with what to do about their payloads."""
+    rules = [*error.rows.values()]
+    remedies = [remedy for wrong, remedy in _REMEDIES.items() if any(rule.startswith(wrong) for rule in rules)]
+    if not remedies:
         return error
-    remedy = "for plain text set payloadFormat=text; to write columns as JSON, to_json(struct(*)) AS payload"
-    return MessageError(f"{error}; {remedy}", **cast("dict[str, Any]", error.facts))
+    return MessageError("; ".join([str(error), *remedies]), **cast("dict[str, Any]", error.facts))
 
 
 @sentence_first

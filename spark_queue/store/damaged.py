@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from spark_queue import message
 from spark_queue.buckets import DamagedBucket, are_buckets, open_bucket, rows_of
 from spark_queue.json_text import load_foreign_json
-from spark_queue.message import NOT_JSON
+from spark_queue.message import NOT_JSON, NOT_TEXT
 from spark_queue.store.facts import Condition, meeting
 
 T = TypeVar("T")
@@ -254,7 +254,7 @@ def _fault(payload: bytes, kind: str, decoded: bool) -> str | None:
         if kind == "json" and decoded:
             load_foreign_json(payload)
     except UnicodeDecodeError as error:
-        return f"its payload is not UTF-8 text ({error.reason} at byte {error.start})"
+        return f"{NOT_TEXT} ({error.reason} at byte {error.start})"
     except (ValueError, RecursionError) as error:
         return f"{NOT_JSON} ({error})"
     return None

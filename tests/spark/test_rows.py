@@ -364,17 +364,36 @@ def test_text_of_spark_that_is_not_utf8_is_a_bad_row(any_url, name):
     assert [(one.id, one.headers) for one in found(any_url, name)] == [("good", {"k": "v"})]
     dead = {str(one.payload): one for one in found(any_url, f"{name}.dead")}
     reasons = {text: one.headers["x-error"] for text, one in dead.items()}
-    assert reasons.pop("b'\"\\xed\\xa0\\x80\"'").startswith("its payload is not JSON (str is not valid UTF-8")
+    assert reasons.pop("b'\"\\xed\\xa0\\x80\"'").startswith(
+        "its payload is not UTF-8 text (invalid continuation byte at byte 1)"
+    )
     no_id = "its id is not UTF-8 text"
     assert reasons == {"1": no_id, "2": no_id, "3": "its headers are not UTF-8 text"}
     assert {dead[one].headers["x-dl-id"] for one in "12"} == {"caf\ufffd"} and dead["3"].headers["k"] == "\ufffd"
 
 
-def test_typed_text_of_spark_that_is_not_utf8_is_named(any_url, name):
-    text = pa.array([b"good", b"caf\xe9"], pa.binary()).view(pa.string())
-    batch = pa.record_batch({"payload": pa.StructArray.from_arrays([text], ["a"])})
-    with pytest.raises(MessageError, match=r"row 2 of a batch: its payload has text that is not UTF-8"):
+TEXTS = pa.array([b"good", b'"caf\xe9'], pa.binary()).view(pa.string())
+ONE_OF_EACH = pa.array([0, 1, 2], pa.int32())
+NESTED = {
+    "struct": (pa.StructArray.from_arrays([TEXTS, pa.array([1.5, 2])], ["a", "b"]), b'{"a":"\\"caf\xe9","b":2.0}'),
+    "array": (pa.ListArray.from_arrays(ONE_OF_EACH, TEXTS), b'["\\"caf\xe9"]'),
+    "map": (pa.MapArray.from_arrays(ONE_OF_EACH, pa.array(["k", "k"]), TEXTS), b'{"k":"\\"caf\xe9"}'),
+    "key": (pa.MapArray.from_arrays(ONE_OF_EACH, TEXTS, pa.array([1, None])), b'{"\\"caf\xe9":null}'),
+}
+
+
+@pytest.mark.parametrize("kind", NESTED)
+def test_text_inside_of_a_payload_that_is_not_utf8_is_a_bad_row(kind, any_url, name):
+    column, raw = NESTED[kind]
+    batch = pa.record_batch({"payload": column})
+    refused = r"its payload is not UTF-8 text \(invalid continuation byte.*\).*; clean text with make_valid_utf8"
+    with pytest.raises(MessageError, match=refused):
         save(batch, url=any_url, queue=name)
+    assert payloads(any_url, name) == []
+    save(batch, url=any_url, queue=name, onBadRow="deadLetter")
+    assert len(payloads(any_url, name)) == 1
+    (dead,) = found(any_url, f"{name}.dead")
+    assert dead.payload == raw and dead.headers["x-error"].startswith("its payload is not UTF-8 text")
 
 
 @pytest.mark.every_store
