@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_queue import message
-from spark_queue.buckets import DamagedBucket, are_buckets, open_bucket, rows_of
+from spark_queue.buckets import READ, DamagedBucket, are_buckets, open_bucket, rows_of
 from spark_queue.json_text import load_foreign_json
 from spark_queue.message import NOT_JSON, NOT_TEXT
 from spark_queue.store.facts import Condition, meeting
@@ -52,11 +52,13 @@ class Records(NamedTuple):
     """A page of records in the order of their store.
 
     `after`: the place of the last one, in the store's own terms. `damaged`: the rows that cannot be read, and why.
+    `sound`: all payloads are known to be what their kinds say.
     """
 
     batch: pa.RecordBatch
     after: Any = None
     damaged: Mapping[int, str] = _NONE
+    sound: bool = False
 
 
 #: A page without records: the end.
@@ -191,7 +193,8 @@ def opened(records: Records, *, fill: bool = False) -> Iterator[Records]:
 def _one_bucket(record: pa.RecordBatch, reason: str | None, fill: bool) -> Records:
     if reason is None:
         try:
-            return Records(open_bucket(record))
+            made_now = record.column("id")[0].as_py().endswith(READ)
+            return Records(open_bucket(record), sound=not made_now)  # payloads were checked before they were sealed
         except DamagedBucket as error:
             reason = f"the bucket is damaged: {error}"
             record = _with(_with_error(record, reason), "payload_kind", pa.array(["binary"]))
@@ -220,7 +223,7 @@ def checked(records: Records, *, decoded: bool) -> Records:
     Each text must be UTF-8. `decoded`: each JSON must be JSON, as the caller decodes it.
     """
     payloads, kinds = records.batch.column("payload"), records.batch.column("payload_kind")
-    if _sound(payloads, kinds, decoded):
+    if records.sound or _sound(payloads, kinds, decoded):
         return records
     damaged = dict(records.damaged)
     parts: list[pa.RecordBatch] = []

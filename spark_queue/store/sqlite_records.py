@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import orjson
@@ -91,7 +92,7 @@ def read_records(
     given = 0
     try:
         more = f", {', '.join(_TOLD)}" if history else ""
-        for part in _parts(db.execute(f"SELECT {_READ}{more} {source}", values), rows, lambda row: len(row[1])):
+        for part in _parts(db.execute(f"SELECT {_READ}{more} {source}", values), rows, itemgetter(1)):
             page = Records(_batch(queue, part), Place(part[-1][2], part[-1][0]))
             given += len(part)
             yield page
@@ -104,7 +105,7 @@ def read_records(
     found = db.execute(f"SELECT {names} {source}", values)
     for _ in range(given):
         found.fetchone()
-    for part in _parts(found, rows, lambda row: len(row[3] or b"")):
+    for part in _parts(found, rows, lambda row: row[3] or b""):
         plain = [tuple(map(_value, row[::2], row[1::2])) for row in part]
         yield read_each(queue, plain, _read, _raw)._replace(after=Place(plain[-1][2], plain[-1][0]))
 
@@ -115,13 +116,13 @@ def _of_a_value(error: sqlite3.OperationalError) -> bool:
 
 
 def _parts(
-    found: sqlite3.Cursor, rows: int, size_of: Callable[[tuple[Any, ...]], int]
+    found: sqlite3.Cursor, rows: int, payload_of: Callable[[tuple[Any, ...]], Any]
 ) -> Iterator[list[tuple[Any, ...]]]:
     part: list[tuple[Any, ...]] = []
     size = 0
     while some := found.fetchmany(max(1, min(STEP, rows - len(part), (PAGE_BYTES - size) * len(part) // (size + 1)))):
         part += some  # as many as will fit if they are alike
-        size += sum(map(size_of, some))
+        size += sum(map(len, map(payload_of, some)))
         if len(part) >= rows or size >= PAGE_BYTES:
             yield part
             part, size = [], 0

@@ -183,7 +183,7 @@ def test_two_clients_that_split_the_same_bucket_get_each_message_once(store, nam
 def test_a_split_of_a_bucket_that_fits_loses_nothing(store, name):
     """Whoever was told that it is too large may find that there is room now."""
     store.push(name, pushes(list(range(10))))
-    ((page, _, _),) = store._buckets(name, None)
+    (page,) = (one.batch for one in store._buckets(name, None))
     split(store, name, page.column("id")[0].as_py(), 10)
     assert records(store, name) == [10]
     assert payloads(store.peek(name)) == list(range(10))
@@ -191,7 +191,7 @@ def test_a_split_of_a_bucket_that_fits_loses_nothing(store, name):
 
 def test_a_record_that_is_replaced_by_itself_stays(store, name):
     store.push(name, pushes(list(range(10))))
-    ((page, _, _),) = store._buckets(name, None)
+    (page,) = (one.batch for one in store._buckets(name, None))
     (rows,) = _opened(page)
     record = Record(page.column("id")[0].as_py(), milliseconds(page.column("mature"))[0].as_py())
     recast = partial(store._attempt, store._recast, name)  # a transaction may meet another and begin again

@@ -38,11 +38,17 @@ end
 -- what a lease of somebody holds is past now, or was swept
 local latest, most = digits(min(now, last_due)), min(enough - taken, CHUNK)
 
+-- Whether one of these ids may be such that no run can name it. All of them in one text tell it in a third of the time
+-- of a look at each; behind its head of 1 or 3 bytes it has NUL for ids from 32 bytes on, too.
+local function may_be_odd(ids)
+  return find(cmsgpack.pack(ids), '\0', #ids < 16 and 2 or 4, true) or redis.call('ZSCORE', INDEX, '')
+end
+
 -- Gives those of these ids other names that no run can name, which other programs have made; gives whether there were any.
 local function rename(ids)
   local any = false
   for _, id in ipairs(ids) do
-    if id == '' or find(id, '%z') then
+    if id == '' or find(id, '\0', 1, true) then
       local name = id == '' and '""' or (string.gsub(id, '%z', '\\0'))
       while redis.call('ZSCORE', INDEX, name) do
         name = name .. "'"
@@ -63,7 +69,7 @@ if lists then
 else
   repeat
     free = redis.call('ZRANGEBYSCORE', INDEX, '-inf', latest, 'LIMIT', 0, most)
-  until not (#free > 0 and (find(concat(free), '%z') or redis.call('ZSCORE', INDEX, '')) and rename(free))
+  until not (#free > 0 and may_be_odd(free) and rename(free))
   scores, more = {}, #free == CHUNK
 end
 if #free == 0 then
