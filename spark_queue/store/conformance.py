@@ -269,7 +269,7 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
             ({"payload": b"{oops", "payload_kind": "json"}, "not JSON"),
             ({"payload": b"NaN", "payload_kind": "json"}, "not JSON"),
             ({"payload": b"\xff", "payload_kind": "text"}, "not UTF-8"),
-            ({"payload": b'"\xff"', "payload_kind": "json"}, "not JSON"),
+            ({"payload": b'"\xff"', "payload_kind": "json"}, "not UTF-8"),
             ({"mature": datetime(1969, 12, 31, tzinfo=UTC)}, "before 1970"),
             ({"delay": -1}, "negative"),
             ({"delay": 5, "mature": datetime(2020, 1, 1, tzinfo=UTC)}, "both"),

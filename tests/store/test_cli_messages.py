@@ -122,7 +122,7 @@ def test_arguments_that_are_not_utf8_are_refused(sqlite_url):
     for call, told in (
         (["push", sqlite_url, "q", "--header", "gate=\udcff"], "headers.gate: text with half a surrogate pair"),
         (["push", sqlite_url, "q", "--header", "\udcff=B12"], "headers: the key '\\udcff': text with half"),
-        (["publish", sqlite_url, "q", "-m", '"\udcff"'], "line 1: its payload is not JSON"),
+        (["publish", sqlite_url, "q", "-m", '"\udcff"'], "line 1: its payload is not UTF-8 text"),
         (["commit", sqlite_url, "q", "cli/1", "\udcff"], "id: text with half a surrogate pair"),
         (["history", sqlite_url, "q", "--id", "\udcff"], "id: text with half a surrogate pair"),
         (["event", "execute", sqlite_url, "q", "\udcff"], "id: text with half a surrogate pair"),
