@@ -18,10 +18,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from spark_queue.message import build, new_ids
-from spark_queue.options import QueueOptions
+from spark_queue.messages.columns import build
+from spark_queue.messages.ids import new_ids
+from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.schema import read_schema, shaper
-from spark_queue.store.base import PAGE_ROWS
+from spark_queue.stores.base import PAGE_ROWS
 
 
 @dataclass

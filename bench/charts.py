@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from report import PAGE, PICTURES, Table, part
 from ways import BESIDE_PEERS, BUCKETS_SCALE, CEILING, LARGE_CEILING, RAW, SCALES, TRIGGER
 
-from spark_queue.options import QueueOptions
+from spark_queue.options.queue_options import QueueOptions
 
 #: Bars of spark_queue, and all others.
 OURS, THEIRS = "#c2410c", "#94a3b8"

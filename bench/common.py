@@ -23,8 +23,9 @@ from pyspark.sql import SparkSession
 from raw import batches
 
 from spark_queue import __version__
-from spark_queue.message import PUSHES, pushes
-from spark_queue.store.base import Store
+from spark_queue.messages.message import pushes
+from spark_queue.messages.schema import PUSHES
+from spark_queue.stores.base import Store
 from tests.services import service_urls
 
 T = TypeVar("T")

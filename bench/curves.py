@@ -24,7 +24,7 @@ from typing import ClassVar
 from common import STORES, check, fill, payloads, turns
 
 from spark_queue import open_store
-from spark_queue.store.base import Store
+from spark_queue.stores.base import Store
 
 #: What is timed by the call; everything else is timed by the message.
 CALLS = ("reserve one", "first reserve", "reserve a hundred", "sizes")
@@ -51,7 +51,7 @@ PATIENCE = 300
 FILES = 64_000
 
 #: What all processes need, imported once: else that takes each of them a second.
-IMPORTS = ["curves", "report", *(f"spark_queue.store.{one}" for one in STORES)]
+IMPORTS = ["curves", "report", *(f"spark_queue.stores.{one}" for one in STORES)]
 
 #: Calls at a time, where there are many to make.
 THREADS = 8

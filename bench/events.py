@@ -28,8 +28,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from report import Table, aligned, piped, renew
 
 from spark_queue.events import Events, Executor
-from spark_queue.events.frames import as_messages
-from spark_queue.events.query import ExecutorQuery
+from spark_queue.events.dataframes import as_messages
+from spark_queue.events.spark_query import ExecutorQuery
 
 #: Of the rate of a plain drain.
 WANTED = 0.5

@@ -29,8 +29,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from spark_queue import open_store
-from spark_queue.exchange import ExchangeGraph
-from spark_queue.graph import Consumer, Destination, Exchange, Graph, Namespace, Place
+from spark_queue.graph.model import Consumer, Destination, Exchange, Graph, Namespace, Place
+from spark_queue.runner import ExchangeGraph
 
 #: At least so much of the pushes of a plain query, and at most so much of the time that a waiting exchange takes.
 WANTED, IDLE = 0.5, 0.02

@@ -44,7 +44,8 @@ from raw import raw_of
 from report import Table, aligned, piped, renew
 
 from spark_queue import Queue
-from spark_queue.message import build, new_ids
+from spark_queue.messages.columns import build
+from spark_queue.messages.ids import new_ids
 from spark_queue.spark.schema import shaper
 
 #: What is measured in each round: the bare driver, a client that waits, and Spark's sink behind a queue and behind a

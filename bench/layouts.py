@@ -35,7 +35,7 @@ from report import Table, aligned, piped, renew
 from ways import BESIDE, Through, Ways
 
 from spark_queue import open_store
-from spark_queue.address import Address
+from spark_queue.options.url import Address
 from tests.services import service_urls
 
 LOOPS = (1, 2, 4, 8)

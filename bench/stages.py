@@ -36,7 +36,7 @@ from report import aligned, piped, renew
 from ways import SCALES, TRIGGER
 
 from spark_queue import open_store
-from spark_queue.store.base import Store
+from spark_queue.stores.base import Store
 
 #: Looks per second, and the fewest that are worth telling.
 LOOKS, FEWEST = 100, 50
@@ -45,7 +45,7 @@ LOOKS, FEWEST = 100, 50
 RULES = {
     "rows into Arrow": r"store/\w+_documents\.py|spark_queue/(message|buckets|arrow_bytes)\.py|bson/|orjson",
     "columns of the DataFrame": r"spark_queue/spark/(schema|typed)\.py",
-    "the database's driver": r"redis/|hiredis|pymongo/|spark_queue/store/",
+    "the database's driver": r"redis/|hiredis|pymongo/|spark_queue/stores/",
     "planning": r"spark_queue/",
     "handing over to Spark": r"pyspark/|py4j/|pyarrow/",
 }

@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 from raw import BATCH, drain, raw_of
 
 from spark_queue import Buckets, open_store
-from spark_queue.address import Address
-from spark_queue.buckets import Layout
-from spark_queue.options import AT_LEAST_ONCE, EXACTLY_ONCE
+from spark_queue.messages.buckets import Layout
+from spark_queue.options.url import Address
+from spark_queue.options.values import AT_LEAST_ONCE, EXACTLY_ONCE
 
 #: Messages in a micro-batch, and how many times as many where they are fast: a micro-batch takes a third of a second,
 #: whatever is in it, so it should hold what takes a second or two. As many times as many messages are measured, too.

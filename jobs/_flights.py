@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_queue.errors import UsageError
-from spark_queue.graph import Graph
+from spark_queue.graph.model import Graph
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -33,12 +33,14 @@ if importlib.util.find_spec("spark_queue") is None and not SUBMITTED:  # not ins
 
 try:
     from spark_queue.errors import StoreError, UsageError, near
-    from spark_queue.failure import failure_of
-    from spark_queue.masking import masked_in
-    from spark_queue.options import QueueOptions, Role, duration
-    from spark_queue.store import open_store, usable
-    from spark_queue.store.facts import Sizes
-    from spark_queue.words import plural as plural
+    from spark_queue.errors import plural as plural
+    from spark_queue.options.masking import masked_in
+    from spark_queue.options.parsers import duration
+    from spark_queue.options.queue_options import QueueOptions
+    from spark_queue.options.values import Role
+    from spark_queue.spark.spark_errors import failure_of
+    from spark_queue.stores import open_store, usable
+    from spark_queue.stores.types import Sizes
 except ModuleNotFoundError as missing:
     _hint = ", or set PYTHONPATH to its checkout for spark-submit" if SUBMITTED else ""
     print(

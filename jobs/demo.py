@@ -24,18 +24,18 @@ import push
 from _flights import ALL, Proof, proven, unpack
 from _processes import readers
 
+from spark_queue.admin import graph_sizes
 from spark_queue.errors import QueueError, UsageError
-from spark_queue.graph import Graph, Place
-from spark_queue.graph_file import graph_in
-from spark_queue.graph_picture import svg, tree
-from spark_queue.operations import graph_sizes
-from spark_queue.store import open_store
+from spark_queue.graph.loader import graph_in
+from spark_queue.graph.model import Graph, Place
+from spark_queue.graph.rendering import svg, tree
+from spark_queue.stores import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from spark_queue.exchange.runner import ExchangeGraph
+    from spark_queue.runner.graph import ExchangeGraph
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER, CONF = ROOT / ".demo", ROOT / "conf" / "flights.yaml"
@@ -160,7 +160,7 @@ def push_command(graph: Graph) -> list[str]:
 
 def flow(spark: SparkSession, graph: Graph, rows: int, watch: job.Watch) -> None:
     """Run all exchanges, and a board beside them, until nothing is left to do. Kill one process on the way."""
-    from spark_queue.exchange import ExchangeGraph
+    from spark_queue.runner import ExchangeGraph
 
     began = time.monotonic()
     watch.tell(f"4. The graph starts: {len(graph.exchanges)} exchanges, each a streaming query, exactly once")

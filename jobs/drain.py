@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 import _job as job
 
 from spark_queue.errors import UsageError, near
-from spark_queue.masking import mask
-from spark_queue.options import QueueOptions
+from spark_queue.options.masking import mask
+from spark_queue.options.queue_options import QueueOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
-    from spark_queue.store.facts import Sizes
+    from spark_queue.stores.types import Sizes
 
 EPILOG = """\
 Messages are committed after their batch is written. The checkpoint records which messages a run has reserved: the

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import _job as job
 
 from spark_queue.errors import QueueError, UsageError, near
-from spark_queue.graph import RESTARTS, Graph
-from spark_queue.graph_file import graph_in, unreadable
+from spark_queue.graph.loader import graph_in, unreadable
+from spark_queue.graph.model import RESTARTS, Graph
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_queue.exchange.runner import ExchangeGraph, Status
+    from spark_queue.runner.graph import ExchangeGraph, Status
 
 EPILOG = """\
 CONF is a YAML or JSON file with namespaces (databases by name), exchanges (from one queue to others, by selectors),
@@ -96,7 +96,7 @@ def prepare(args: argparse.Namespace) -> Plan:
 
 def work(spark: SparkSession, plan: Plan, watch: job.Watch) -> job.Summary:
     """Run the graph, and return what it moved."""
-    from spark_queue.exchange.runner import ExchangeGraph
+    from spark_queue.runner.graph import ExchangeGraph
 
     began = time.monotonic()
     graph = ExchangeGraph(plan.graph, plan.root)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import _job as job
 
 from spark_queue.events import Events
-from spark_queue.events.files import declared_in
-from spark_queue.graph_file import unreadable
-from spark_queue.masking import mask
+from spark_queue.events.config import declared_in
+from spark_queue.graph.loader import unreadable
+from spark_queue.options.masking import mask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,7 +94,7 @@ def prepare(args: argparse.Namespace) -> Plan:
 
 def work(spark: SparkSession, plan: Plan, watch: job.Watch) -> job.Summary:
     """Execute events, and return the result."""
-    from spark_queue.events.query import ExecutorQuery
+    from spark_queue.events.spark_query import ExecutorQuery
 
     args, events, began = plan.args, plan.events, time.monotonic()
     for one in events.executors.doubled():

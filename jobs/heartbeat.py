@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import _job as job
 
 from spark_queue.events import Events
-from spark_queue.events.files import declared_in
+from spark_queue.events.config import declared_in
 from spark_queue.events.heartbeats import Heartbeat, of_id, tick
-from spark_queue.graph_file import unreadable
-from spark_queue.masking import mask
+from spark_queue.graph.loader import unreadable
+from spark_queue.options.masking import mask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

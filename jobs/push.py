@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 import _job as job
 
 from spark_queue.errors import UsageError, near
-from spark_queue.masking import mask
-from spark_queue.options import EXACTLY_ONCE
+from spark_queue.options.masking import mask
+from spark_queue.options.values import EXACTLY_ONCE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructField
 
-    from spark_queue.store.facts import Sizes
+    from spark_queue.stores.types import Sizes
 
 EPILOG = """\
 What a row becomes:

@@ -28,10 +28,10 @@ from pyspark.sql import functions as F
 
 import spark_queue
 from spark_queue import Events, open_store
-from spark_queue.event import INTERNAL, TYPES
 from spark_queue.events import Executor, Heartbeat, Settings, tick
-from spark_queue.events.frames import as_messages, view
-from spark_queue.events.query import ExecutorQuery
+from spark_queue.events.dataframes import as_messages, view
+from spark_queue.events.event import INTERNAL, TYPES
+from spark_queue.events.spark_query import ExecutorQuery
 
 # COMMAND ----------
 

@@ -35,11 +35,13 @@ from IPython.display import SVG, display
 from pyspark.sql import functions as F
 
 import spark_queue
-from spark_queue import graph_picture, open_store, statistics
+from spark_queue import open_store
+from spark_queue.admin import graph_sizes
 from spark_queue.errors import UsageError
-from spark_queue.exchange import ExchangeGraph
-from spark_queue.graph import Changes, Destination, Exchange, Graph, Namespace, Place
-from spark_queue.operations import graph_sizes
+from spark_queue.graph.model import Changes, Destination, Exchange, Graph, Namespace, Place
+from spark_queue.graph.model import rendering as graph_picture
+from spark_queue.runner import ExchangeGraph
+from spark_queue.runner import traffic as statistics
 
 # COMMAND ----------
 

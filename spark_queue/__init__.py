@@ -14,7 +14,24 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from spark_queue.buckets import Buckets
+    from spark_queue.admin import (
+        compact,
+        dead_letters,
+        forget_ledger,
+        history,
+        layout,
+        ledgers,
+        recover,
+        recover_consumer,
+        redrive,
+        release,
+        replay,
+        reservations,
+        set_layout,
+        set_ledger,
+        shrink,
+    )
+    from spark_queue.admin.logs import logs, trim
     from spark_queue.client import Queue, QueueSizes
     from spark_queue.errors import (
         AccessDenied,
@@ -32,32 +49,15 @@ if TYPE_CHECKING:
         UsageError,
     )
     from spark_queue.events import Events
-    from spark_queue.message import Message
-    from spark_queue.operations import (
-        compact,
-        dead_letters,
-        forget_ledger,
-        history,
-        layout,
-        ledgers,
-        recover,
-        recover_consumer,
-        redrive,
-        release,
-        replay,
-        reservations,
-        set_layout,
-        set_ledger,
-        shrink,
-    )
-    from spark_queue.operations.logs import logs, trim
-    from spark_queue.process import Output, Process, wrap_error
+    from spark_queue.graph.processor_function import Output, Process, wrap_error
+    from spark_queue.messages.buckets import Buckets
+    from spark_queue.messages.message import Message
     from spark_queue.spark import delivery_hash, drain, register, session, supervise
-    from spark_queue.store import open_store
-    from spark_queue.store.counters import Statistics
+    from spark_queue.stores import open_store
+    from spark_queue.stores.support.counters import Statistics
 
 _HOME = {
-    "Buckets": "buckets",
+    "Buckets": "messages.buckets",
     "Queue": "client",
     "QueueSizes": "client",
     "AccessDenied": "errors",
@@ -74,34 +74,34 @@ _HOME = {
     "StoreUnavailable": "errors",
     "UsageError": "errors",
     "Events": "events",
-    "Message": "message",
-    "compact": "operations",
-    "dead_letters": "operations",
-    "forget_ledger": "operations",
-    "history": "operations",
-    "layout": "operations",
-    "ledgers": "operations",
-    "logs": "operations.logs",
-    "recover": "operations",
-    "recover_consumer": "operations",
-    "redrive": "operations",
-    "release": "operations",
-    "replay": "operations",
-    "reservations": "operations",
-    "set_layout": "operations",
-    "set_ledger": "operations",
-    "shrink": "operations",
-    "trim": "operations.logs",
-    "Output": "process",
-    "Process": "process",
-    "wrap_error": "process",
+    "Message": "messages.message",
+    "compact": "admin",
+    "dead_letters": "admin",
+    "forget_ledger": "admin",
+    "history": "admin",
+    "layout": "admin",
+    "ledgers": "admin",
+    "logs": "admin.logs",
+    "recover": "admin",
+    "recover_consumer": "admin",
+    "redrive": "admin",
+    "release": "admin",
+    "replay": "admin",
+    "reservations": "admin",
+    "set_layout": "admin",
+    "set_ledger": "admin",
+    "shrink": "admin",
+    "trim": "admin.logs",
+    "Output": "graph.processor_function",
+    "Process": "graph.processor_function",
+    "wrap_error": "graph.processor_function",
     "delivery_hash": "spark",
     "drain": "spark",
     "register": "spark",
     "session": "spark",
     "supervise": "spark",
-    "open_store": "store",
-    "Statistics": "store.counters",
+    "open_store": "stores",
+    "Statistics": "stores.support.counters",
 }
 
 __all__ = [

@@ -23,18 +23,21 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from spark_queue.buckets import Buckets, Layout
-from spark_queue.call_mistakes import check_count, check_seconds, keywords_checked, refused
 from spark_queue.errors import MessageError, OptionError
-from spark_queue.message import Json, Message, messages, new_id_array, pushes
-from spark_queue.options import name_of_holder
-from spark_queue.queue_names import dead_letter_queue as usual
-from spark_queue.store import open_store
-from spark_queue.store.apart import compact
-from spark_queue.store.base import Store, layout_of
-from spark_queue.store.counters import Statistics
-from spark_queue.store.facts import Death, Sizes
-from spark_queue.store.policy import bury_exhausted, give_back
+from spark_queue.messages.buckets import Buckets, Layout
+from spark_queue.messages.ids import new_id_array
+from spark_queue.messages.message import Message, messages, pushes
+from spark_queue.messages.payload import Json
+from spark_queue.messages.values import refused
+from spark_queue.options.arguments import check_count, check_seconds, keywords_checked
+from spark_queue.options.parsers import name_of_holder
+from spark_queue.options.queue_names import dead_letter_queue as usual
+from spark_queue.stores import open_store
+from spark_queue.stores.base import Store, layout_of
+from spark_queue.stores.services.dead_letters import bury_exhausted, give_back
+from spark_queue.stores.support.bucket_split import compact
+from spark_queue.stores.support.counters import Statistics
+from spark_queue.stores.types import Death, Sizes
 
 #: Messages that an iteration reserves at once.
 PREFETCH = 100

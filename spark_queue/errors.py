@@ -116,3 +116,8 @@ def unreadable(error: OSError, file: object = "") -> UsageError:
         name = "(a URL, which is not shown)"
     beside = [str(one) for one in Path(name).parent.glob("*")]
     return UsageError(f"{name}: {(error.strerror or str(error)).lower()}{near(name, beside)}", file=name)
+
+
+def plural(number: int, one: str, more: str | None = None) -> str:
+    """Return `1 message`, `2,000 messages`; `more` is the plural if it is not `one` with an s."""
+    return f"{number:,} {one if number == 1 else more or one + 's'}"

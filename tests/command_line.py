@@ -46,7 +46,7 @@ def arguments() -> list[str]:
 def telling() -> list[str]:
     """The same, telling the first time that it waits for a message."""
     code = (
-        "from spark_queue.store.base import Store\n"
+        "from spark_queue.stores.base import Store\n"
         "from spark_queue.cli import main\n"
         "real = Store.wait\n"
         "def wait(*args):\n"

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 from hypothesis import settings
 
-from spark_queue.store import STORES
-from spark_queue.store.ledger import forget
+from spark_queue.stores import STORES
+from spark_queue.stores.services.ledger import forget
 from tests import stores
 from tests.redis_server import Server
 from tests.services import service_urls

@@ -19,9 +19,12 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from spark_queue.arrow_bytes import to_bytes
-from spark_queue.buckets import DIGEST_DIGITS, ROWS, DamagedBucket, unsealed
-from spark_queue.message import MARK, MESSAGES, Json, dated, pushes
+from spark_queue.messages.arrow_bytes import to_bytes
+from spark_queue.messages.buckets import DIGEST_DIGITS, ROWS, DamagedBucket, unsealed
+from spark_queue.messages.columns import dated
+from spark_queue.messages.message import pushes
+from spark_queue.messages.payload import Json
+from spark_queue.messages.schema import MARK, MESSAGES
 
 #: Memory that reading may take beyond what the process has to begin with.
 MEMORY = 1 << 30

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from spark_queue.store.base import Store
-from spark_queue.store.conformance_waiting import end_lease
-from spark_queue.store.mongodb import MongoStore
-from spark_queue.store.redis import RedisStore
-from spark_queue.store.redis_keys import keys_of
-from spark_queue.store.sqlite import SqliteStore
+from spark_queue.stores.base import Store
+from spark_queue.stores.conformance.waiting import end_lease
+from spark_queue.stores.mongodb.store import MongoStore
+from spark_queue.stores.redis.keys import keys_of
+from spark_queue.stores.redis.store import RedisStore
+from spark_queue.stores.sqlite.store import SqliteStore
 
 
 def end_leases(store: Store, queue: str) -> None:

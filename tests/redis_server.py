@@ -9,7 +9,7 @@ import subprocess
 
 import redis
 
-from spark_queue.store.conformance_waiting import until
+from spark_queue.stores.conformance.waiting import until
 
 
 class Server:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from spark_queue.store.conformance_waiting import until
+from spark_queue.stores.conformance.waiting import until
 
 ROOT = Path(__file__).parents[1]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from spark_queue.address import Address
-from spark_queue.store import STORES, store_class
+from spark_queue.options.url import Address
+from spark_queue.stores import STORES, store_class
 
 
 def schemes(*, server: bool | None = None) -> list[str]:

@@ -1,7 +1,7 @@
 """The command line: `spark-queue --help`. It parses, calls what decides, prints, and decides nothing.
 
 Results go to stdout, as tables and sentences or, with `--json`, as JSON; what else is to be said goes to stderr. Exit
-codes are those of the jobs: see `CODES` in `parse.py`. One module per subject; `parse.py` says how another is added.
+codes are those of the jobs: see `CODES` in `params.py`. One module per subject; `params.py` says how one is added.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ try:
         event,
         graph,
         history,
-        itself,
         layout,
         ledger,
         log,
@@ -24,9 +23,10 @@ try:
         reservations,
         rfq,
         serve,
+        version,
         watch,
     )
-    from spark_queue.cli.parse import app
+    from spark_queue.cli.params import app
 except ModuleNotFoundError as missing:
     if (missing.name or "").startswith("spark_queue"):
         raise
@@ -34,8 +34,8 @@ except ModuleNotFoundError as missing:
     sys.exit(2)
 
 __all__ = [
-    "app", "deadletter", "doctor", "event", "graph", "history", "itself", "layout", "ledger", "log", "main",
-    "messages", "queues", "reservations", "rfq", "serve", "watch",
+    "app", "deadletter", "doctor", "event", "graph", "history", "layout", "ledger", "log", "main",
+    "messages", "queues", "reservations", "rfq", "serve", "version", "watch",
 ]  # fmt: skip
 
 

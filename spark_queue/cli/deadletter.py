@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from spark_queue.cli.late import operations
-from spark_queue.cli.parse import Command, Ids, Json, Url, app, argument, flag, group, moment, option
-from spark_queue.cli.show import LONG, Progressing, cut, dumped, listed, say, show, tell
-from spark_queue.queue_names import dead_letter_queue
-from spark_queue.words import plural
+from spark_queue.cli.lazy import operations
+from spark_queue.cli.output import LONG, Progressing, cut, dumped, listed, say, show, tell
+from spark_queue.cli.params import Command, Ids, Json, Url, app, argument, flag, group, moment, option
+from spark_queue.errors import plural
+from spark_queue.options.queue_names import dead_letter_queue
 
 if TYPE_CHECKING:
-    from spark_queue.operations import DeadLetter
+    from spark_queue.admin import DeadLetter
 
 
 deadletter = group("List and redrive dead letters.")

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from spark_queue.cli.late import doctor
-from spark_queue.cli.parse import Command, Json, MaybeUrl, app, option
-from spark_queue.cli.show import console, printable, show, tell
+from spark_queue.cli.lazy import doctor
+from spark_queue.cli.output import console, printable, show, tell
+from spark_queue.cli.params import Command, Json, MaybeUrl, app, option
 from spark_queue.errors import OptionError
 
 #: How a finding looks.

@@ -9,15 +9,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spark_queue.cli.late import events
-from spark_queue.cli.parse import Command, Json, Queue, Url, Yes, app, argument, flag, group, of_text, option, seconds
-from spark_queue.cli.show import LONG, confirm, cut, dumped, listed, say, show, table, tell
-from spark_queue.errors import UsageError, unreadable
-from spark_queue.words import plural
+from spark_queue.cli.lazy import events
+from spark_queue.cli.output import LONG, confirm, cut, dumped, listed, say, show, table, tell
+from spark_queue.cli.params import (
+    Command,
+    Json,
+    Queue,
+    Url,
+    Yes,
+    app,
+    argument,
+    flag,
+    group,
+    of_text,
+    option,
+    seconds,
+)
+from spark_queue.errors import UsageError, plural, unreadable
 
 if TYPE_CHECKING:
-    from spark_queue.event import Event
     from spark_queue.events import Events, Known, Record
+    from spark_queue.events.event import Event
 
 event = group("Create, execute and inspect events.")
 app.add_typer(event, name="event")

@@ -9,11 +9,10 @@ from typing import Annotated
 
 import typer
 
-from spark_queue.cli.late import operations
-from spark_queue.cli.parse import Json, Plain, app, argument, option
-from spark_queue.cli.show import printable, say, tell
-from spark_queue.errors import UsageError, unreadable
-from spark_queue.words import plural
+from spark_queue.cli.lazy import operations
+from spark_queue.cli.output import printable, say, tell
+from spark_queue.cli.params import Json, Plain, app, argument, option
+from spark_queue.errors import UsageError, plural, unreadable
 
 
 class Form(StrEnum):
@@ -37,8 +36,8 @@ def graph_of(
 ) -> None:
     """Draw a graph of exchanges, links and processors."""
     try:
-        from spark_queue import graph_picture
-        from spark_queue.graph_file import graph_in
+        from spark_queue.graph import rendering as graph_picture
+        from spark_queue.graph.loader import graph_in
     except ModuleNotFoundError as missing:
         raise UsageError(f"{missing}; install it with: pip install 'spark-queue[graph]'") from None
     try:

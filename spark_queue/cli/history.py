@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from spark_queue.cli.late import operations
+from spark_queue.cli.lazy import operations
 from spark_queue.cli.messages import text
-from spark_queue.cli.parse import Command, Ids, Json, Queue, Url, app, argument, flag, moment, option
-from spark_queue.cli.show import LONG, cut, listed, say, show, tell
-from spark_queue.words import plural
+from spark_queue.cli.output import LONG, cut, listed, say, show, tell
+from spark_queue.cli.params import Command, Ids, Json, Queue, Url, app, argument, flag, moment, option
+from spark_queue.errors import plural
 
 # Which messages.
 Consumer = Annotated[

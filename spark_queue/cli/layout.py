@@ -6,10 +6,10 @@ from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated
 
-from spark_queue.cli.late import buckets, operations
-from spark_queue.cli.parse import Command, Json, Queue, Url, app, argument, option, queue_names
-from spark_queue.cli.show import show, tell
-from spark_queue.words import plural
+from spark_queue.cli.lazy import buckets, operations
+from spark_queue.cli.output import show, tell
+from spark_queue.cli.params import Command, Json, Queue, Url, app, argument, option, queue_names
+from spark_queue.errors import plural
 
 
 class How(StrEnum):

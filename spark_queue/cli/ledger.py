@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
-from spark_queue.cli.late import operations
-from spark_queue.cli.parse import Command, Json, Url, Yes, app, argument, group
-from spark_queue.cli.show import confirm, say, show, table, tell
-from spark_queue.words import plural
+from spark_queue.cli.lazy import operations
+from spark_queue.cli.output import confirm, say, show, table, tell
+from spark_queue.cli.params import Command, Json, Url, Yes, app, argument, group
+from spark_queue.errors import plural
 
 if TYPE_CHECKING:
-    from spark_queue.operations import Sink
+    from spark_queue.admin import Sink
 
 ledger = group("Show and repair the ledgers of exactly-once sinks.")
 app.add_typer(ledger, name="ledger")

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
-from spark_queue.cli.late import logs
-from spark_queue.cli.parse import Command, Json, Queue, Url, app, argument, group, option, seconds
-from spark_queue.cli.show import say, show, table, tell
-from spark_queue.words import plural
+from spark_queue.cli.lazy import logs
+from spark_queue.cli.output import say, show, table, tell
+from spark_queue.cli.params import Command, Json, Queue, Url, app, argument, group, option, seconds
+from spark_queue.errors import plural
 
 if TYPE_CHECKING:
-    from spark_queue.operations.logs import Kept
+    from spark_queue.admin.logs import Kept
 
 log = group("Show and trim what queues with mode=log retain.")
 app.add_typer(log, name="log")

@@ -11,8 +11,9 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spark_queue.cli.late import by_hand, levels, operations
-from spark_queue.cli.parse import (
+from spark_queue.cli.lazy import consume, levels, operations, pushing, queues
+from spark_queue.cli.output import Progressing, cut, dumped, line, say, show, table, tell
+from spark_queue.cli.params import (
     Command,
     Ids,
     Json,
@@ -32,13 +33,11 @@ from spark_queue.cli.parse import (
     option,
     seconds,
 )
-from spark_queue.cli.show import Progressing, cut, dumped, line, say, show, table, tell
-from spark_queue.errors import UsageError, unreadable
-from spark_queue.queue_names import dead_letter_queue
-from spark_queue.words import plural
+from spark_queue.errors import UsageError, plural, unreadable
+from spark_queue.options.queue_names import dead_letter_queue
 
 if TYPE_CHECKING:
-    from spark_queue.message import Message
+    from spark_queue.messages.message import Message
 
 #: Bytes that are read at once: lines are pushed as soon as they are there, so that a slow pipe does not wait.
 READ = 1 << 20
@@ -97,13 +96,13 @@ def push(
     A file is checked before any line of it is pushed. Lines from a pipe are pushed as they come: if one is wrong, the
     error says how many were pushed before it.
     """
-    common = by_hand.Common(pairs(header or []), when(mature), delay)
+    common = pushing.Common(pairs(header or []), when(mature), delay)
     with opened(file) as source:
         if source.seekable():  # it can be read twice, so it is checked first
-            by_hand.check(batches(source), form.value, common)
+            pushing.check(batches(source), form.value, common)
             source.seek(0)
         with Progressing("pushing", size_of(source)) as bar:
-            pushed = by_hand.push(
+            pushed = pushing.push(
                 url, queue, batches(source, bar), form.value, common, front=front, progress=bar.count
             )
     if json:
@@ -184,20 +183,20 @@ def pop(
         sys.stdout.flush()
 
     say_if_paused(url, queue, timeout)
-    if not by_hand.pop(url, queue, out, limit=None if everything else limit, timeout=finite(timeout)):
+    if not consume.pop(url, queue, out, limit=None if everything else limit, timeout=finite(timeout)):
         say(nothing_ready(url, queue))
         raise typer.Exit(1)
 
 
 def say_if_paused(url: str, queue: str, timeout: float) -> None:
     """Say that a queue is paused before a wait for its messages: it may last forever."""
-    if timeout and by_hand.paused(url, queue):
+    if timeout and queues.paused(url, queue):
         say(f"{queue} is paused; waiting until it is resumed: spark-queue resume URL {queue}")
 
 
 def nothing_ready(url: str, queue: str) -> str:
     """Return why no message of a queue was ready: it is paused, others hold them, it is empty or does not exist."""
-    if by_hand.paused(url, queue):
+    if queues.paused(url, queue):
         return f"{queue} is paused: no message can be reserved. To resume it: spark-queue resume URL {queue}"
     try:
         (found,) = levels.sizes(url, [queue])
@@ -237,7 +236,7 @@ def reserve(
     `commit` removes them, `rollback` returns them to the queue. Exit code 1 if no message is ready.
     """
     say_if_paused(url, queue, timeout)
-    taken = by_hand.reserve(url, queue, limit, lease=finite(lease), timeout=finite(timeout), consumer=consumer)
+    taken = consume.reserve(url, queue, limit, lease=finite(lease), timeout=finite(timeout), consumer=consumer)
     if json:
         tell({"queue": queue, "tag": taken.tag if taken.messages else None, "messages": taken.messages})
     elif taken.messages:
@@ -274,7 +273,7 @@ def commit(
 
     Exit code 1 if the tag no longer holds them.
     """
-    done = by_hand.commit(url, queue, tag, ids, history=history)
+    done = consume.commit(url, queue, tag, ids, history=history)
     if json:
         tell({"queue": queue, "tag": tag, "committed": done})
     else:
@@ -300,7 +299,7 @@ def rollback(
 
     Their tries grow by one. Exit code 1 if the tag no longer holds them.
     """
-    given, buried = by_hand.rollback(url, queue, tag, ids, delay=delay, max_tries=max_tries, dead=dead)
+    given, buried = consume.rollback(url, queue, tag, ids, delay=delay, max_tries=max_tries, dead=dead)
     if json:
         tell({"queue": queue, "tag": tag, "rolled_back": given, "dead": buried})
     else:
@@ -339,7 +338,7 @@ def move(
     Reserved messages stay.
     """
     with Progressing("moving") as bar:
-        moved = by_hand.move(url, queue, to, ids=id, limit=limit, create=create, progress=bar.step)
+        moved = queues.move(url, queue, to, ids=id, limit=limit, create=create, progress=bar.step)
     if json:
         tell({"queue": queue, "to": to, "moved": moved})
     else:
@@ -369,14 +368,14 @@ def peek(
     """
     name = one_queue(queue, topic)
     if msgid is not None:
-        found = by_hand.peek(url, name, None, [msgid])
+        found = queues.peek(url, name, None, [msgid])
         if not found:
             if not is_rfq(url):
                 say(f"{name} holds no message with id {msgid!r}")
             raise typer.Exit(1)
         line(found[0] if json else found[0].payload)
         return
-    found = by_hand.peek(url, name, limit)
+    found = queues.peek(url, name, limit)
     if json:
         for one in found:
             line(one)

@@ -10,9 +10,9 @@ from typing import Any
 
 import typer
 
-from spark_queue.cli.late import store
+from spark_queue.cli.lazy import store
 from spark_queue.errors import near
-from spark_queue.masking import mask, masked_in, quoted
+from spark_queue.options.masking import mask, masked_in, quoted
 
 #: Where the URL comes from that a command is not given: passwords on a command line can be seen by other users.
 URL_VARIABLE = "SPARK_QUEUE_URL"

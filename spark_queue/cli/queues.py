@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from spark_queue.cli.late import by_hand, levels
-from spark_queue.cli.parse import Command, Json, Queue, Queues, Url, app
-from spark_queue.cli.show import age, bar, say, show, table, tell
+from spark_queue.cli.lazy import levels, queues
+from spark_queue.cli.output import age, bar, say, show, table, tell
+from spark_queue.cli.params import Command, Json, Queue, Queues, Url, app
 
 if TYPE_CHECKING:
-    from spark_queue.operations.levels import Level
+    from spark_queue.admin.sizes import Level
 
 #: Columns of sizes, and the colours of their bars.
 STATES = {"ready": "green", "scheduled": "blue", "reserved": "yellow", "dead": "red"}
@@ -76,7 +76,7 @@ def pause(url: Url, queue: Queue, json: Json = False) -> None:
 
     It lasts until `resume`. Reserved messages can be settled, and pushes go on.
     """
-    by_hand.pause(url, queue)
+    queues.pause(url, queue)
     if json:
         tell({"queue": queue, "paused": True})
     else:
@@ -86,7 +86,7 @@ def pause(url: Url, queue: Queue, json: Json = False) -> None:
 @app.command(cls=Command)
 def resume(url: Url, queue: Queue, json: Json = False) -> None:
     """Resume a paused queue."""
-    by_hand.resume(url, queue)
+    queues.resume(url, queue)
     if json:
         tell({"queue": queue, "paused": False})
     else:

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
-from spark_queue.cli.late import operations
-from spark_queue.cli.parse import Command, Json, Queue, Url, Yes, app, argument, flag, option, seconds
-from spark_queue.cli.show import confirm, say, show, table, tell
-from spark_queue.words import plural
+from spark_queue.cli.lazy import operations
+from spark_queue.cli.output import confirm, say, show, table, tell
+from spark_queue.cli.params import Command, Json, Queue, Url, Yes, app, argument, flag, option, seconds
+from spark_queue.errors import plural
 
 if TYPE_CHECKING:
-    from spark_queue.operations import Held
+    from spark_queue.admin import Held
 
 
 @app.command(cls=Command)

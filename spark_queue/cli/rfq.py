@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spark_queue.cli.late import by_hand, levels
+from spark_queue.cli.lazy import consume as consuming
+from spark_queue.cli.lazy import levels, pushing, queues
 from spark_queue.cli.messages import Timeout, finite, nothing_ready, say_if_paused
-from spark_queue.cli.parse import (
+from spark_queue.cli.output import confirm, line, printable, say, show, tell
+from spark_queue.cli.params import (
     Command,
     Json,
     MaybeQueue,
@@ -32,12 +34,11 @@ from spark_queue.cli.parse import (
     seconds,
 )
 from spark_queue.cli.queues import size
-from spark_queue.cli.show import confirm, line, printable, say, show, tell
 from spark_queue.errors import MessageError
 
 if TYPE_CHECKING:
-    from spark_queue.message import Message
-    from spark_queue.operations.levels import Level
+    from spark_queue.admin.sizes import Level
+    from spark_queue.messages.message import Message
 
 
 class Log(StrEnum):
@@ -70,7 +71,7 @@ def info(url: Url, queues: Queues = None, json: Json = False) -> None:
 @app.command("list-topics", cls=Command)
 def list_topics(url: Url, json: Json = False) -> None:
     """Show the names of the queues."""
-    names([one.queue for one in holding(url)] if is_rfq(url) else by_hand.queues(url), json)
+    names([one.queue for one in holding(url)] if is_rfq(url) else queues.queues(url), json)
 
 
 def holding(url: str) -> list[Level]:
@@ -83,7 +84,7 @@ def list_queue(
     url: Url, name: MaybeQueue = None, topic: Topic = None, queue: Which = Log.backlog, json: Json = False
 ) -> None:
     """Show the ids of a queue's messages, the last first."""
-    names(by_hand.listing(url, one_queue(name, topic), held=queue is Log.nextlog), json)
+    names(queues.listing(url, one_queue(name, topic), held=queue is Log.nextlog), json)
 
 
 @app.command("purge-queue", cls=Command)
@@ -102,7 +103,7 @@ def purge_queue(
     named, held = one_queue(name, topic), queue is Log.nextlog
     if not yes and not is_rfq(url):
         confirm(f"Remove all {'reserved' if held else 'free'} messages of {named}? They cannot be restored.")
-    names(by_hand.purge(url, named, held=held), json)
+    names(queues.purge(url, named, held=held), json)
 
 
 @app.command(cls=Command)
@@ -121,7 +122,7 @@ def publish(
     if not message.strip():
         raise MessageError("--message is empty, which is not JSON; nothing was pushed")
     ids: list[str] = []
-    by_hand.push(url, queue, [[fsencode(message)]], front=front, progress=ids.extend)
+    pushing.push(url, queue, [[fsencode(message)]], front=front, progress=ids.extend)
     if json:
         tell({"queue": queue, "id": ids[0]})
     else:
@@ -148,7 +149,7 @@ def consume(
     queue = one_queue(name, topic)
     say_if_paused(url, queue, timeout)
     try:
-        if not by_hand.pop(url, queue, out, timeout=finite(timeout)):
+        if not consuming.pop(url, queue, out, timeout=finite(timeout)):
             say(nothing_ready(url, queue))
             raise typer.Exit(1)
     except KeyboardInterrupt:
@@ -171,7 +172,7 @@ def harvest(
 
     It prints their ids. They are ready at once, and their tries do not change. `release` does it for one tag.
     """
-    names(by_hand.harvest(url, one_queue(name, topic), older_than), json)
+    names(consuming.harvest(url, one_queue(name, topic), older_than), json)
 
 
 def names(found: list[str], json: bool) -> None:

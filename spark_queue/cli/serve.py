@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from spark_queue.cli.parse import Plain, app, lasting, option
-from spark_queue.cli.show import say
+from spark_queue.cli.output import say
+from spark_queue.cli.params import Plain, app, lasting, option
 from spark_queue.errors import OptionError, UsageError, unreadable
 
 if TYPE_CHECKING:
-    from spark_queue.graph import Graph
+    from spark_queue.graph.model import Graph
 
 
 @app.command(cls=Plain)
@@ -68,7 +68,7 @@ def serve(
     Any address but a loopback one needs tokens or users.
     """
     try:
-        from spark_queue.events.files import declared_in
+        from spark_queue.events.config import declared_in
         from spark_queue.rest import Credentials, Limits, Settings
         from spark_queue.rest.server import serve as run
     except ModuleNotFoundError as missing:
@@ -91,8 +91,8 @@ def serve(
 
 def served(file: Path | None, urls: Sequence[str]) -> Graph:
     """Return the graph of a file, with the namespaces of --url."""
-    from spark_queue.graph import Graph, Namespace
-    from spark_queue.graph_file import graph_in
+    from spark_queue.graph.loader import graph_in
+    from spark_queue.graph.model import Graph, Namespace
 
     try:
         graph = Graph({}) if file is None else graph_in(file)

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
-from spark_queue.cli.late import levels
-from spark_queue.cli.parse import Command, JsonLines, Queues, Url, app, option, seconds
+from spark_queue.cli.lazy import levels
+from spark_queue.cli.output import age, console, line, made_table, rate, sparks
+from spark_queue.cli.params import Command, JsonLines, Queues, Url, app, option, seconds
 from spark_queue.cli.queues import STATES, picture
-from spark_queue.cli.show import age, console, line, made_table, rate, sparks
 
 if TYPE_CHECKING:
-    from spark_queue.operations.levels import Flow
+    from spark_queue.admin.sizes import Flow
 
 #: Looks that the chart of a queue shows.
 PAST = 30

@@ -6,14 +6,14 @@ again, and `Settings` their times; `declared_in` reads these from files. `query`
 
 from __future__ import annotations
 
-from spark_queue.event import Event
+from spark_queue.events.audit_log import Record
+from spark_queue.events.config import Declared, declared_in, executors_in, heartbeats_in
+from spark_queue.events.event import Event
 from spark_queue.events.executors import Executor, Executors
-from spark_queue.events.files import Declared, declared_in, executors_in, heartbeats_in
 from spark_queue.events.heartbeats import Heartbeat, tick
-from spark_queue.events.held import Known
-from spark_queue.events.log import Record
 from spark_queue.events.queue import Events
 from spark_queue.events.settings import Settings
+from spark_queue.events.status import Known
 
 __all__ = [
     "Declared",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_queue.event import Event
+from spark_queue.events.event import Event
 
 
 def nothing(event: Event, config: Any) -> None:

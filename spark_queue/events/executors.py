@@ -15,8 +15,8 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from spark_queue.errors import OptionError, near
-from spark_queue.event import Event, check_name
-from spark_queue.options import duration
+from spark_queue.events.event import Event, check_name
+from spark_queue.options.parsers import duration
 
 #: Works on an event, with the `config` of its executor; gives the status that the event gets, or nothing: finished.
 Work = Callable[[Event, Any], str | None]

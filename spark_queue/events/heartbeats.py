@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from spark_queue.errors import OptionError, near
-from spark_queue.event import HEARTBEAT
+from spark_queue.events.event import HEARTBEAT
 from spark_queue.events.executors import DECLARED, check_declared
 from spark_queue.events.queue import Events
 

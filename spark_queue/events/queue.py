@@ -21,7 +21,10 @@ from typing import Self
 import pyarrow as pa
 
 from spark_queue.errors import OptionError
-from spark_queue.event import (
+from spark_queue.events import status as held
+from spark_queue.events.audit_log import Log
+from spark_queue.events.builtin import internal
+from spark_queue.events.event import (
     EXECUTING,
     FAILED,
     NEW,
@@ -36,18 +39,16 @@ from spark_queue.event import (
     short,
     written,
 )
-from spark_queue.events import held
+from spark_queue.events.execution import Round, run_all
 from spark_queue.events.executors import Executor, Executors
-from spark_queue.events.held import Known
-from spark_queue.events.internal import internal
-from spark_queue.events.log import Log
-from spark_queue.events.run import Round, run_all
 from spark_queue.events.settings import Settings
-from spark_queue.json_text import dump_json
-from spark_queue.message import messages, new_id_array, pushes
-from spark_queue.store import open_store
-from spark_queue.store.base import Store
-from spark_queue.store.facts import Condition, Death
+from spark_queue.events.status import Known
+from spark_queue.messages.ids import new_id_array
+from spark_queue.messages.json_text import dump_json
+from spark_queue.messages.message import messages, pushes
+from spark_queue.stores import open_store
+from spark_queue.stores.base import Store
+from spark_queue.stores.types import Condition, Death
 
 log = logging.getLogger(__name__)
 

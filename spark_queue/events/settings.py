@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from spark_queue.event import MAX_URIS, STATUS_PREFIX
+from spark_queue.events.event import MAX_URIS, STATUS_PREFIX
 from spark_queue.events.executors import DECLARED, Lasting
 
 HOUR, DAY = 3_600_000, 86_400_000

@@ -8,8 +8,8 @@
     GET  /docs  /openapi.json                  the description of all of it: pages.py
 
 Handlers parse, call, and answer; calls that may block run in threads (`service.py`). A request that waits for a
-message costs a place in a line, not a thread (`lines.py`). `guard.py` decides who may call before any handler runs,
-and `problems.py` maps each error to a status.
+message costs a place in a line, not a thread (`waiters.py`). `auth.py` decides who may call before any handler runs,
+and `errors.py` maps each error to a status.
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ from starlette.responses import Response
 
 from spark_queue import __version__
 from spark_queue.rest import batches, exchanges, health, hub_queue, queues
-from spark_queue.rest.guard import Guard
+from spark_queue.rest.auth import Guard
+from spark_queue.rest.errors import PROBLEM, answer_with_problems
 from spark_queue.rest.metrics import Timed
 from spark_queue.rest.pages import app_with_pages
-from spark_queue.rest.problems import PROBLEM, answer_with_problems
 from spark_queue.rest.routes import router
 from spark_queue.rest.service import Served, Service
 from spark_queue.rest.settings import Settings

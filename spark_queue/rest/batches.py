@@ -7,13 +7,13 @@ from typing import Annotated
 from fastapi import Query, Request
 from starlette.responses import Response
 
+from spark_queue.admin.push import whole_messages
 from spark_queue.errors import MessageError, OptionError
-from spark_queue.message import new_id_array
-from spark_queue.operations.by_hand import whole_messages
-from spark_queue.rest.bodies import answer, body_of, facts_of, json_of, refused_batch
-from spark_queue.rest.handles import by_tag, handle_of
-from spark_queue.rest.problems import NothingCame, NotUnderstood
+from spark_queue.messages.ids import new_id_array
+from spark_queue.rest.errors import NothingCame, NotUnderstood
+from spark_queue.rest.payloads import answer, body_of, facts_of, json_of, refused_batch
 from spark_queue.rest.queues import taken_by
+from spark_queue.rest.receipts import by_tag, handle_of
 from spark_queue.rest.routes import (
     Delay,
     HeldFor,

@@ -10,14 +10,14 @@ from typing import Any
 from starlette.responses import Response
 
 from spark_queue.errors import near
-from spark_queue.graph import Exchange, Link, Place, Processor
-from spark_queue.graph_picture import selector_text
-from spark_queue.rest.bodies import answer
-from spark_queue.rest.problems import NotThere
+from spark_queue.graph.model import Exchange, Link, Place, Processor
+from spark_queue.graph.selector_words import selector_text
+from spark_queue.rest.errors import NotThere
+from spark_queue.rest.payloads import answer
 from spark_queue.rest.routes import json_answer, router
 from spark_queue.rest.service import Served, Service
-from spark_queue.statistics import counted
-from spark_queue.store.owner import consumers
+from spark_queue.runner.traffic import counted
+from spark_queue.stores.services.owner import consumers
 
 routes = router("exchanges")
 

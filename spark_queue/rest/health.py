@@ -10,8 +10,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-from spark_queue.rest.bodies import answer
-from spark_queue.rest.problems import ANSWERS, Ending, NotReady
+from spark_queue.rest.errors import ANSWERS, Ending, NotReady
+from spark_queue.rest.payloads import answer
 from spark_queue.rest.routes import json_answer, router
 from spark_queue.rest.service import Served
 

@@ -24,11 +24,11 @@ from fastapi import Query, Request
 from starlette.responses import Response
 
 from spark_queue.errors import OptionError
-from spark_queue.event import long
+from spark_queue.events.event import long
 from spark_queue.events.heartbeats import tick
 from spark_queue.events.queue import Events
-from spark_queue.rest.bodies import body_of, json_of
-from spark_queue.rest.problems import NotThere, NotUnderstood
+from spark_queue.rest.errors import NotThere, NotUnderstood
+from spark_queue.rest.payloads import body_of, json_of
 from spark_queue.rest.routes import body, router
 from spark_queue.rest.service import Served, Service
 

@@ -17,8 +17,8 @@ from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spark_queue.errors import QueueError
-from spark_queue.store.base import Store
-from spark_queue.store.counters import ACTS
+from spark_queue.stores.base import Store
+from spark_queue.stores.support.counters import ACTS
 
 #: Seconds for which numbers of the stores are reused.
 FRESH = 2.0

@@ -1,6 +1,6 @@
 """Queues in the form of keuss-server: one message per request, and the status of queues.
 
-A reserved message is settled by its `x-ks-id`, which is a handle (`handles.py`) and not the bare id that keuss takes.
+A reserved message is settled by its `x-ks-id`, which is a handle (`receipts.py`) and not the bare id of keuss.
 So a late commit cannot remove a message that another consumer has reserved.
 """
 
@@ -13,11 +13,11 @@ from fastapi import Query, Request
 from starlette.responses import Response
 
 from spark_queue.errors import OptionError
-from spark_queue.masking import mask
-from spark_queue.rest.bodies import alone, answer, body_of, headers_of, moment, payload_of, pushed
-from spark_queue.rest.handles import held_by, new_tag
+from spark_queue.options.masking import mask
+from spark_queue.rest.errors import NothingCame, NotThere
 from spark_queue.rest.metrics import facts_of, queues_of
-from spark_queue.rest.problems import NothingCame, NotThere
+from spark_queue.rest.payloads import alone, answer, body_of, headers_of, moment, payload_of, pushed
+from spark_queue.rest.receipts import held_by, new_tag
 from spark_queue.rest.routes import (
     Delay,
     Handle,
@@ -33,7 +33,7 @@ from spark_queue.rest.routes import (
     router,
 )
 from spark_queue.rest.service import Room, Served, Service, watch
-from spark_queue.store.base import Store
+from spark_queue.stores.base import Store
 
 routes = router("queues")
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from spark_queue.errors import QueueError
-from spark_queue.store.base import Store
+from spark_queue.stores.base import Store
 
 #: Seconds for which an answer of the stores is reused, and the longest that a caller waits for one.
 FRESH, LONGEST = 1.0, 2.5

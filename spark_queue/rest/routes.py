@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from spark_queue.errors import OptionError, near
-from spark_queue.rest.problems import ANSWERS
+from spark_queue.rest.errors import ANSWERS
 
 Namespace = Annotated[str, Path(alias="ns", description="The name of a namespace.", max_length=200)]
 QueueName = Annotated[

@@ -12,22 +12,22 @@ from typing import Annotated, Any, TypeVar
 import pyarrow as pa
 from fastapi import Depends, Request
 
-from spark_queue.errors import MessageError, OptionError, QueueError, StoreUnavailable, near
+from spark_queue.errors import MessageError, OptionError, QueueError, StoreUnavailable, near, plural
 from spark_queue.events.queue import Events
-from spark_queue.message import PUSHES, new_id_array
-from spark_queue.options import QueueOptions
-from spark_queue.rest.bodies import refused
-from spark_queue.rest.handles import new_tag
-from spark_queue.rest.lines import GONE, Lines, Waiter
+from spark_queue.messages.ids import new_id_array
+from spark_queue.messages.schema import PUSHES
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.rest.coalesce import Together
+from spark_queue.rest.errors import NotThere
 from spark_queue.rest.metrics import Meters
-from spark_queue.rest.problems import NotThere
+from spark_queue.rest.payloads import refused
 from spark_queue.rest.readiness import Readiness
+from spark_queue.rest.receipts import new_tag
 from spark_queue.rest.settings import Settings
-from spark_queue.rest.together import Together
-from spark_queue.store import open_store
-from spark_queue.store.base import Store
-from spark_queue.store.policy import bury_exhausted, give_back
-from spark_queue.words import plural
+from spark_queue.rest.waiters import GONE, Lines, Waiter
+from spark_queue.stores import open_store
+from spark_queue.stores.base import Store
+from spark_queue.stores.services.dead_letters import bury_exhausted, give_back
 
 T = TypeVar("T")
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spark_queue.errors import OptionError, near
+from spark_queue.events.config import Declared
 from spark_queue.events.executors import Executors
-from spark_queue.events.files import Declared
-from spark_queue.graph import Graph, Place
-from spark_queue.graph_mistakes import checked
-from spark_queue.options import QueueOptions
-from spark_queue.store import usable
+from spark_queue.graph.model import Graph, Place
+from spark_queue.graph.validation import checked
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.stores import usable
 
 #: Environment variables: a bearer token, `user:password`, and NAME=URL of stores, separated by blanks.
 TOKEN_VARIABLE, USER_VARIABLE = "SPARK_QUEUE_REST_TOKEN", "SPARK_QUEUE_REST_USER"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from spark_queue.spark.queries import delivery_hash, drain, had_batch, start_in_turn, supervise, version
+from spark_queue.spark.data_source import QueueDataSource
 from spark_queue.spark.sessions import activate, register, session
-from spark_queue.spark.source import QueueDataSource
+from spark_queue.spark.supervision import delivery_hash, drain, had_batch, start_in_turn, supervise, version
 
 __all__ = [
     "QueueDataSource",

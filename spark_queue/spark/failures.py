@@ -1,6 +1,6 @@
 """What queries fail with, noted in the stores that they read, for the dead letter of the message that is the cause.
 
-A message that makes its batch fail is found when the query starts again (`store/isolation.py`), by a reader process
+A message that makes its batch fail is found when the query starts again (`services/poison.py`), by a reader process
 that does not know why it failed before: only the driver has the exception. `supervise` notes it, as it starts the
 query again itself. For all other programs a listener does: Spark calls it when a query starts or ends.
 
@@ -23,12 +23,12 @@ from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from spark_queue.errors import QueueError
-from spark_queue.failure import failure_of
-from spark_queue.masking import masked_in, scrub
-from spark_queue.options import QueueOptions
-from spark_queue.store import open_store
-from spark_queue.store.base import Store
-from spark_queue.store.isolation import forget_failure, note_failure
+from spark_queue.options.masking import masked_in, scrub
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.spark.spark_errors import failure_of
+from spark_queue.stores import open_store
+from spark_queue.stores.base import Store
+from spark_queue.stores.services.poison import forget_failure, note_failure
 
 if TYPE_CHECKING:
     from pyspark.errors import StreamingQueryException

@@ -33,13 +33,13 @@ from pyspark.sql.types import (
 from pyspark.sql.variant_utils import VariantUtils
 
 from spark_queue.errors import SchemaError, near
-from spark_queue.inputs import DELIVERY_HASH
-from spark_queue.inputs import LOG as MODE_LOG
-from spark_queue.json_text import cleaned_json
-from spark_queue.message import as_json, as_text
-from spark_queue.options import QueueOptions
-from spark_queue.spark.offsets import delivery_named
-from spark_queue.spark.typed import parser, typed, writer_of
+from spark_queue.messages.json_text import cleaned_json
+from spark_queue.messages.payload import as_json, as_text
+from spark_queue.options.inputs import DELIVERY_HASH
+from spark_queue.options.inputs import LOG as MODE_LOG
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.spark.read.offsets import delivery_named
+from spark_queue.spark.typed_json import parser, typed, writer_of
 
 CORRUPT = "_corrupt_payload"
 

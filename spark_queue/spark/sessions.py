@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 
 from spark_queue.errors import UsageError
 from spark_queue.spark.carried import portable
+from spark_queue.spark.data_source import QueueDataSource
 from spark_queue.spark.failures import listen
-from spark_queue.spark.source import QueueDataSource
 
 #: The variable that names the interpreter of Spark's Python workers, and the conf that does.
 _PYTHON, _PYTHON_CONF = "PYSPARK_PYTHON", "spark.pyspark.python"

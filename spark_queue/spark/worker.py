@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from functools import cache
 from types import TracebackType
 
-from spark_queue.store import eviction
+from spark_queue.stores.services import eviction
 
 
 def program() -> str:

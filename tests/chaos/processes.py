@@ -10,7 +10,7 @@ import sys
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
-from spark_queue.store.conformance_waiting import until
+from spark_queue.stores.conformance.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).with_name("programs.py")

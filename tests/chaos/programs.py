@@ -17,8 +17,8 @@ from pathlib import Path
 
 from spark_queue import Queue, open_store
 from spark_queue.errors import StoreUnavailable
-from spark_queue.store.facts import Death
-from spark_queue.store.ledger import ledger_of
+from spark_queue.stores.services.ledger import ledger_of
+from spark_queue.stores.types import Death
 
 
 def logger(path, sync=False):
@@ -231,8 +231,8 @@ def move_with_spark(url, queue, to_url, to, checkpoint, log, master, sink, slow)
 def route_with_spark(url, queue, to_url, to, checkpoint, log, master, slow):
     """The same by a graph of exchanges, with more destinations: odd numbers go to `b.odd` too, tens by `a.tens` to
     `b.tens`. The exchange that is looked at has its checkpoint at `checkpoint`, the other one beside it."""
-    from spark_queue.exchange import ExchangeGraph
-    from spark_queue.graph import Changes, Consumer, Destination, Exchange, Graph, Namespace, Place
+    from spark_queue.graph.model import Changes, Consumer, Destination, Exchange, Graph, Namespace, Place
+    from spark_queue.runner import ExchangeGraph
 
     log = logger(log)
     spark = session(master, checkpoint)
@@ -259,8 +259,8 @@ def route_with_spark(url, queue, to_url, to, checkpoint, log, master, slow):
 def process_with_spark(url, queue, to_url, to, checkpoint, log, master, slow):
     """The same by processors: a fork puts each message into two queues, beside A and beside B, and a join takes the
     n-th of one with the n-th of the other, which must be the same. The fork is the one that is looked at."""
-    from spark_queue.exchange import ExchangeGraph
-    from spark_queue.graph import Consumer, Graph, Input, Namespace, Place, Processor
+    from spark_queue.graph.model import Consumer, Graph, Input, Namespace, Place, Processor
+    from spark_queue.runner import ExchangeGraph
 
     log = logger(log)
     spark = session(master, checkpoint)
@@ -311,9 +311,9 @@ def end_with_error(running, log):
 
 def link(url, queue, to, folder):
     """A link that marks messages and moves them on, in small batches and slowly, until somebody ends it."""
-    from spark_queue.exchange import ExchangeGraph
-    from spark_queue.graph import Consumer, Graph, Link, Namespace, Place
-    from spark_queue.outcome import Forward
+    from spark_queue.graph.link_function import Forward
+    from spark_queue.graph.model import Consumer, Graph, Link, Namespace, Place
+    from spark_queue.runner import ExchangeGraph
 
     def mark(message):
         time.sleep(0.002)

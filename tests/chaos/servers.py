@@ -8,7 +8,7 @@ import socket
 import subprocess
 
 from spark_queue import open_store
-from spark_queue.store.conformance_waiting import until
+from spark_queue.stores.conformance.waiting import until
 from tests.chaos.processes import kill
 from tests.services import HOST, mongod_command, mongod_healthy, redis_command
 

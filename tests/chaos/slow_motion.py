@@ -10,9 +10,9 @@ import functools
 import random
 import time
 
-from spark_queue.spark.source import QueueDataSource
-from spark_queue.spark.writer import StreamWriter
-from spark_queue.store.base import Store
+from spark_queue.spark.data_source import QueueDataSource
+from spark_queue.spark.write.data_writers import StreamWriter
+from spark_queue.stores.base import Store
 
 #: The steps, and how many seconds each pause lasts at most. What decides and what shows are furthest apart.
 PAUSES = {"reserve": 0.05, "commit": 0.05, "stage": 0.05, "unstage": 0.05, "set_note": 0.15, "publish": 0.15}

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from spark_queue import CheckpointError, FencedError
-from spark_queue.options import QueueOptions
-from spark_queue.spark import keeper
-from spark_queue.spark.consumer import Consumer
-from spark_queue.spark.share import fetched
-from spark_queue.store import owner
-from spark_queue.store.base import Store
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.spark.read import lease_renewer as keeper
+from spark_queue.spark.read.consumer import Consumer
+from spark_queue.spark.read.fetch import fetched
+from spark_queue.stores.base import Store
+from spark_queue.stores.services import owner
 from tests.spark.drive import TEXT, Write, task
 
 #: ms for which an owner that is silent counts as living, and seconds between two signs of life.

@@ -8,8 +8,8 @@ from collections import Counter, defaultdict
 import pytest
 
 from spark_queue import Queue, open_store
-from spark_queue.message import messages
-from spark_queue.store.conformance_waiting import until
+from spark_queue.messages.message import messages
+from spark_queue.stores.conformance.waiting import until
 from tests.chaos.processes import kill, start, told
 
 pytestmark = pytest.mark.full

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from spark_queue import Queue, open_store
-from spark_queue.store.sqlite import SqliteStore
+from spark_queue.stores.sqlite.store import SqliteStore
 from tests.chaos.servers import Server
 from tests.services import ServiceError
 

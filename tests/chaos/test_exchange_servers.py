@@ -9,10 +9,10 @@ from collections import Counter
 import pytest
 
 from spark_queue import Queue
-from spark_queue.exchange import ExchangeGraph
-from spark_queue.graph import Destination, Exchange, Graph, Namespace, Place
-from spark_queue.store import STORES
-from spark_queue.store.conformance_waiting import until
+from spark_queue.graph.model import Destination, Exchange, Graph, Namespace, Place
+from spark_queue.runner import ExchangeGraph
+from spark_queue.stores import STORES
+from spark_queue.stores.conformance.waiting import until
 from tests import stores as registered
 from tests.chaos.servers import PASSWORD, Server
 from tests.services import ServiceError

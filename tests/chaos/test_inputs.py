@@ -7,8 +7,8 @@ import time
 import pytest
 
 from spark_queue import Queue, open_store
-from spark_queue.message import messages
-from spark_queue.store.conformance_waiting import until
+from spark_queue.messages.message import messages
+from spark_queue.stores.conformance.waiting import until
 from tests import stores
 from tests.chaos.processes import kill_tree, start
 

@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 
 from spark_queue import Queue, open_store
-from spark_queue.address import Address
-from spark_queue.message import messages
-from spark_queue.store.conformance_waiting import until
+from spark_queue.messages.message import messages
+from spark_queue.options.url import Address
+from spark_queue.stores.conformance.waiting import until
 from tests.chaos.processes import kill_tree, start
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]

@@ -11,8 +11,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from spark_queue import Queue
-from spark_queue.store import STORES
-from spark_queue.store.conformance_waiting import until
+from spark_queue.stores import STORES
+from spark_queue.stores.conformance.waiting import until
 from tests.chaos.servers import PASSWORD, Server
 from tests.services import ServiceError
 

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_queue import Queue, open_store
-from spark_queue.message import messages
+from spark_queue.messages.message import messages
 from spark_queue.spark import drain
-from spark_queue.store.conformance_waiting import until
+from spark_queue.stores.conformance.waiting import until
 from tests.chaos.processes import descendants, kill_tree, send, start
 from tests.stores import embedded
 

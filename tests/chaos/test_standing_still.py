@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from spark_queue import Queue, open_store
-from spark_queue.message import messages
-from spark_queue.store.conformance_waiting import end_lease, until
-from spark_queue.store.ledger import forget
+from spark_queue.messages.message import messages
+from spark_queue.stores.conformance.waiting import end_lease, until
+from spark_queue.stores.services.ledger import forget
 from tests.chaos.standing import drive
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from spark_queue.message import messages
-from spark_queue.store.facts import Condition
+from spark_queue.messages.message import messages
+from spark_queue.stores.types import Condition
 from tests.chaos.world import World
 
 

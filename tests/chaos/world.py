@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from spark_queue import Buckets, open_store
-from spark_queue.store import STORES
-from spark_queue.store.base import set_layout
-from spark_queue.store.ledger import ledger_of
+from spark_queue.stores import STORES
+from spark_queue.stores.base import set_layout
+from spark_queue.stores.services.ledger import ledger_of
 from tests.chaos.processes import command_of, descendants, kill, kill_tree, send, start, told
 from tests.chaos.programs import last_in
 from tests.chaos.servers import Server

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from spark_queue import Queue, open_store
-from spark_queue.address import Address
+from spark_queue.options.url import Address
 from tests.interop.keuss import Keuss, unavailable
 from tests.spark.conftest import spark  # noqa: F401
 

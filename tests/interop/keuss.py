@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from spark_queue import Queue
-from spark_queue.address import Address
-from spark_queue.message import Message
+from spark_queue.messages.message import Message
+from spark_queue.options.url import Address
 from tests.interop.driver import NODE, PATIENCE, Driver
 
 LARGE = 2**40 + 1

@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple
 import redis
 
 from spark_queue import Queue, open_store
-from spark_queue.address import Address
-from spark_queue.store.redis_lists import RfqStore
+from spark_queue.options.url import Address
+from spark_queue.stores.redis.lists import RfqStore
 from tests.interop.conftest import required
 from tests.interop.driver import NODE, PATIENCE, Driver
 

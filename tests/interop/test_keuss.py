@@ -13,11 +13,11 @@ import pytest
 from pyspark.sql import functions as F
 
 from spark_queue import Queue, replay
-from spark_queue.message import pushes
+from spark_queue.messages.message import pushes
 from spark_queue.spark import drain
-from spark_queue.store.conformance_waiting import tick, until
-from spark_queue.store.ledger import forget
-from spark_queue.store.replay import Replay
+from spark_queue.stores.conformance.waiting import tick, until
+from spark_queue.stores.services.ledger import forget
+from spark_queue.stores.services.replay import Replay
 from tests.interop.keuss import LARGE, same
 from tests.moments import end_leases, make_due
 

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import functions as F
 
 from spark_queue import Queue, drain
-from spark_queue.message import pushes
-from spark_queue.store.conformance_waiting import until
+from spark_queue.messages.message import pushes
+from spark_queue.stores.conformance.waiting import until
 from tests.interop.keuss import documents, everything
 from tests.moments import make_due
 

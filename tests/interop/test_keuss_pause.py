@@ -11,8 +11,8 @@ import pytest
 from pymongo import MongoClient
 
 from spark_queue import Queue, Statistics
-from spark_queue.store import base
-from spark_queue.store.conformance_waiting import until
+from spark_queue.stores import base
+from spark_queue.stores.conformance.waiting import until
 from tests.interop.keuss import Keuss, unavailable
 from tests.spark.conftest import spark  # noqa: F401
 

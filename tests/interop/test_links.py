@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from spark_queue import GraphError, open_store
-from spark_queue.exchange import ExchangeGraph
-from spark_queue.graph import Destination, Exchange, Graph, Link, Namespace, Place, Retry
-from spark_queue.message import messages
-from spark_queue.outcome import DROP, Forward
-from spark_queue.store.conformance_waiting import until
+from spark_queue.graph.link_function import DROP, Forward
+from spark_queue.graph.model import Destination, Exchange, Graph, Link, Namespace, Place, Retry
+from spark_queue.messages.message import messages
+from spark_queue.runner import ExchangeGraph
+from spark_queue.stores.conformance.waiting import until
 from tests.interop.conftest import sharing
 from tests.tiers import param
 

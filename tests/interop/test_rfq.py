@@ -13,10 +13,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from spark_queue import Buckets, MessageError, OptionError, Queue, open_store, set_layout
-from spark_queue.message import pushes
+from spark_queue.messages.message import pushes
 from spark_queue.spark import drain
-from spark_queue.store.conformance_waiting import end_lease, until
-from spark_queue.store.redis_lists import published
+from spark_queue.stores.conformance.waiting import end_lease, until
+from spark_queue.stores.redis.lists import published
 from tests.interop.rfq import sharing
 from tests.moments import end_leases, make_due
 

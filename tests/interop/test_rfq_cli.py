@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from spark_queue import open_store
-from spark_queue.cli import parse
+from spark_queue.cli import params as parse
 from tests.command_line import Run, telling
 from tests.interop.conftest import required
 from tests.interop.rfq import PYTHON, unavailable

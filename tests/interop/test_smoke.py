@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_queue.store.conformance_waiting import until
+from spark_queue.stores.conformance.waiting import until
 from tests.interop.keuss import PAYLOADS, documents, everything, same
 from tests.interop.rfq import sharing
 

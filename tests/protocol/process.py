@@ -18,17 +18,21 @@ import pyarrow as pa
 import pytest
 
 from spark_queue import FencedError
-from spark_queue.operations import common
-from spark_queue.options import QueueOptions
-from spark_queue.spark import ahead, keeper, share, writer
-from spark_queue.spark import consumer as consumer_module
-from spark_queue.spark.consumer import Consumer
-from spark_queue.spark.inputs import Inputs
-from spark_queue.spark.share import Rows, Share, fetched, side_by_side
-from spark_queue.store import open_store, owner
-from spark_queue.store.base import Store
-from spark_queue.store.ledger import PREFIX, batch_of
-from spark_queue.store.ownership import Ownership
+from spark_queue.admin import common
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.spark.read import consumer as consumer_module
+from spark_queue.spark.read import fetch as share
+from spark_queue.spark.read import lease_renewer as keeper
+from spark_queue.spark.read import prefetch as ahead
+from spark_queue.spark.read.consumer import Consumer
+from spark_queue.spark.read.fetch import Rows, Share, fetched, side_by_side
+from spark_queue.spark.read.multi_input import Inputs
+from spark_queue.spark.write import data_writers as writer
+from spark_queue.stores import open_store
+from spark_queue.stores.base import Store
+from spark_queue.stores.services import owner
+from spark_queue.stores.services.ledger import PREFIX, batch_of
+from spark_queue.stores.services.ownership import Ownership
 from tests.spark.drive import TEXT, Write, task
 
 #: Seconds that a step may take.

@@ -13,15 +13,15 @@ from types import SimpleNamespace, TracebackType
 from typing import Any, cast
 
 from spark_queue import CheckpointError, FencedError
+from spark_queue.admin import recover, recover_consumer
 from spark_queue.errors import UsageError
-from spark_queue.message import messages, pushes
-from spark_queue.operations import recover, recover_consumer
-from spark_queue.spark.queries import drain
-from spark_queue.store.base import Store
-from spark_queue.store.conformance_waiting import end_lease
-from spark_queue.store.facts import about
-from spark_queue.store.ledger import PREFIX, ledger_of
-from spark_queue.store.owner import OWNER, Standing
+from spark_queue.messages.message import messages, pushes
+from spark_queue.spark.supervision import drain
+from spark_queue.stores.base import Store
+from spark_queue.stores.conformance.waiting import end_lease
+from spark_queue.stores.services.ledger import PREFIX, ledger_of
+from spark_queue.stores.services.owner import OWNER, Standing
+from spark_queue.stores.types import about
 from tests.protocol.process import EACH, RANK, Checkpoint, Process, Refused
 from tests.protocol.scenarios import Scenario, scenario_moves
 from tests.protocol.state import ELSEWHERE, FENCED, LATER, REFUSED, Driver, Held, State, World, initial

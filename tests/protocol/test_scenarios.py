@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from spark_queue import open_store
-from spark_queue.spark.consumer import Consumer
-from spark_queue.store.base import Store
-from spark_queue.store.ownership import Ownership
+from spark_queue.spark.read.consumer import Consumer
+from spark_queue.stores.base import Store
+from spark_queue.stores.services.ownership import Ownership
 from tests.protocol.process import points
 from tests.protocol.real import follow
 from tests.protocol.scenarios import ALL_WORLDS, FEW, FILE, known, made, stored, written

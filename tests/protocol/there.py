@@ -7,12 +7,12 @@ import uuid
 from collections import Counter
 from typing import Any
 
-from spark_queue.message import Message, messages
-from spark_queue.store.base import Store
-from spark_queue.store.facts import Note as Facts
-from spark_queue.store.facts import about
-from spark_queue.store.ledger import ledger_of
-from spark_queue.store.owner import OWNER, Standing
+from spark_queue.messages.message import Message, messages
+from spark_queue.stores.base import Store
+from spark_queue.stores.services.ledger import ledger_of
+from spark_queue.stores.services.owner import OWNER, Standing
+from spark_queue.stores.types import Note as Facts
+from spark_queue.stores.types import about
 from tests.protocol.process import Checkpoint
 from tests.protocol.state import ELSEWHERE, FREE, GONE, LATER, Held, Ledger, Note, State, Tag, Where, World, of_queue
 

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from spark_queue import Queue
-from spark_queue.graph import Graph, Namespace
+from spark_queue.graph.model import Graph, Namespace
 from spark_queue.rest import Settings, create_app
 from tests.rest.in_process import calling
 from tests.store import odd

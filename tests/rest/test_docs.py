@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark_queue.events import Events
-from spark_queue.rest.problems import STATUS
+from spark_queue.rest.errors import STATUS
 from tests.command_line import Run
 from tests.pages import blocks, calls
 from tests.serving import serving

@@ -12,7 +12,7 @@ import pytest
 
 from spark_queue import __version__
 from spark_queue.errors import StoreUnavailable
-from spark_queue.graph import Graph, Namespace
+from spark_queue.graph.model import Graph, Namespace
 from spark_queue.rest import Credentials, Settings, create_app, readiness
 from tests.rest.in_process import calling
 from tests.serving import serving

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from spark_queue import open_store
-from spark_queue.event import HEARTBEAT, STATUS_PREFIX
 from spark_queue.events import Events
+from spark_queue.events.event import HEARTBEAT, STATUS_PREFIX
 from tests.serving import serving
 
 HUB, BEAT = "/v1/resources/hub-queue", "/v1/resources/hub-queue-heartbeat"

@@ -10,7 +10,7 @@ import uuid
 import pytest
 
 from spark_queue import open_store
-from spark_queue.store.conformance_waiting import until
+from spark_queue.stores.conformance.waiting import until
 from tests.http_load import Tally, load
 from tests.serving import Serving
 

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from spark_queue import Queue
-from spark_queue.rest.handles import handle_of, held_by
-from spark_queue.store.conformance_waiting import until
+from spark_queue.rest.receipts import handle_of, held_by
+from spark_queue.stores.conformance.waiting import until
 from tests import stores
 
 PAYLOADS = {

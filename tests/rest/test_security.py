@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from spark_queue.errors import OptionError
-from spark_queue.graph import Graph, Namespace
+from spark_queue.graph.model import Graph, Namespace
 from spark_queue.rest.settings import Credentials, Settings, check_address
 from tests.serving import serving
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from spark_queue import open_store
-from spark_queue.store.conformance_waiting import until
+from spark_queue.stores.conformance.waiting import until
 from tests.command_line import Run
 from tests.serving import serving
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from spark_queue.graph import Graph, Namespace
+from spark_queue.graph.model import Graph, Namespace
 from spark_queue.rest import Limits, Settings, create_app, malformed
 from tests.rest.in_process import calling
 

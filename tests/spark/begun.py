@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from spark_queue import open_store
-from spark_queue.store.owner import Batch
-from spark_queue.store.ownership import START, Ownership
+from spark_queue.stores.services.owner import Batch
+from spark_queue.stores.services.ownership import START, Ownership
 
 
 def begin_batch(url: str, name: str, last: Batch = START) -> str:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from spark_queue import Queue, open_store
 from spark_queue.spark import drain
-from spark_queue.store.ledger import forget
+from spark_queue.stores.services.ledger import forget
 
 SPARK = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 

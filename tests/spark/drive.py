@@ -20,13 +20,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import Row, StructType
 
 from spark_queue import open_store
-from spark_queue.message import messages
+from spark_queue.messages.message import messages
 from spark_queue.spark import QueueDataSource
-from spark_queue.spark.reader import FilteringReader
+from spark_queue.spark.read.snapshot import FilteringReader
 from spark_queue.spark.schema import arrow_schema
-from spark_queue.spark.writer import Written
-from spark_queue.store.ledger import ledger_of
-from spark_queue.store.owner import revoke
+from spark_queue.spark.write.data_writers import Written
+from spark_queue.stores.services.ledger import ledger_of
+from spark_queue.stores.services.owner import revoke
 from tests.spark.conftest import SPARK
 
 #: As Spark Connect marks its jobs.

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSource
 
 from spark_queue import Queue, open_store, register
 from spark_queue.spark import QueueDataSource
-from spark_queue.store.facts import Condition
+from spark_queue.stores.types import Condition
 from tests.spark.conftest import SPARK
 
 
@@ -177,8 +177,8 @@ def test_filters_reach_the_store():
         StringContains,
     )
 
-    from spark_queue.options import QueueOptions
-    from spark_queue.spark.reader import FilteringReader
+    from spark_queue.options.queue_options import QueueOptions
+    from spark_queue.spark.read.snapshot import FilteringReader
     from spark_queue.spark.schema import read_schema
 
     options = QueueOptions.parse({"url": "sqlite:///q.db", "queue": "a"}, "snapshot")

@@ -8,8 +8,8 @@ import pytest
 
 from spark_queue import Buckets, OptionError, Queue, open_store
 from spark_queue.spark import drain
-from spark_queue.store.base import set_layout
-from spark_queue.store.facts import Sizes
+from spark_queue.stores.base import set_layout
+from spark_queue.stores.types import Sizes
 from tests.spark.drive import TEXT, Query, Write, found, left_behind, rows
 from tests.spark.test_settle import outcomes, settling
 from tests.spark.test_stream import numbers

@@ -14,19 +14,21 @@ from types import SimpleNamespace
 import pytest
 
 from spark_queue import CheckpointError, FencedError, Queue, StoreError, open_store
-from spark_queue.message import messages
-from spark_queue.options import QueueOptions
-from spark_queue.spark import ahead, backlog, keeper
-from spark_queue.spark import consumer as consumer_module
-from spark_queue.spark.ahead import Ahead
-from spark_queue.spark.consumer import Consumer
-from spark_queue.spark.offsets import Offset, commit_named
-from spark_queue.store import owner, ownership
-from spark_queue.store.conformance_waiting import end_lease, until
-from spark_queue.store.facts import about
-from spark_queue.store.owner import owner_of, revoke
-from spark_queue.store.ownership import Ownership
-from spark_queue.store.policy import note_settled
+from spark_queue.messages.message import messages
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.spark.read import backlog
+from spark_queue.spark.read import consumer as consumer_module
+from spark_queue.spark.read import lease_renewer as keeper
+from spark_queue.spark.read import prefetch as ahead
+from spark_queue.spark.read.consumer import Consumer
+from spark_queue.spark.read.offsets import Offset, commit_named
+from spark_queue.spark.read.prefetch import Ahead
+from spark_queue.stores.conformance.waiting import end_lease, until
+from spark_queue.stores.services import owner, ownership
+from spark_queue.stores.services.dead_letters import note_settled
+from spark_queue.stores.services.owner import owner_of, revoke
+from spark_queue.stores.services.ownership import Ownership
+from spark_queue.stores.types import about
 
 MOST, LEAST, EXACTLY = "at-most-once", "at-least-once", "exactly-once"
 
@@ -230,7 +232,7 @@ def test_an_owner_that_is_about_to_end_is_waited_for(any_url, name, monkeypatch)
 
 def test_a_dead_owner_is_taken_over_at_once_and_a_silent_one_after_a_while(sqlite_url, name, monkeypatch):
     program = (
-        "import sys; from spark_queue import open_store; from spark_queue.store import owner, ownership\n"
+        "import sys; from spark_queue import open_store; from spark_queue.stores import owner, ownership\n"
         "owner.LIFE = 3_600_000\n"
         "with open_store(sys.argv[1]) as store: ownership.Ownership(store, sys.argv[2], 'c/1').take()"
     )

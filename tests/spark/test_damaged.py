@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 import pytest
 
 from spark_queue import Queue, open_store
-from spark_queue.message import header_dicts
-from spark_queue.options import QueueOptions
-from spark_queue.queue_names import dead_letter_queue
-from spark_queue.spark.share import Share, fetched
+from spark_queue.messages.columns import header_dicts
+from spark_queue.options.queue_names import dead_letter_queue
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.spark.read.fetch import Share, fetched
 from tests import stores
 from tests.spark.conftest import Harness
 from tests.store import odd

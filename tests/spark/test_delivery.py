@@ -15,11 +15,11 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from spark_queue import Queue, delivery_hash, open_store
-from spark_queue.message import messages
+from spark_queue.messages.message import messages
 from spark_queue.spark import drain
-from spark_queue.store.conformance_waiting import until
-from spark_queue.store.ledger import set_ledger
-from spark_queue.store.owner import consumers, owner_of, revoke
+from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.services.ledger import set_ledger
+from spark_queue.stores.services.owner import consumers, owner_of, revoke
 from tests.spark.conftest import SPARK
 from tests.spark.drive import batch_in_ledger, change_ledger, forget_ledger, left_behind, payloads
 from tests.spark.test_stream import numbers, stopped

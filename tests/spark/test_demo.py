@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from spark_queue.store.conformance_waiting import until
+from spark_queue.stores.conformance.waiting import until
 
 ROOT = Path(__file__).parents[2]
 SVG = "{http://www.w3.org/2000/svg}"

@@ -19,12 +19,13 @@ from pyspark.sql.types import StructType
 
 from spark_queue import Queue
 from spark_queue.errors import SchemaError
-from spark_queue.events import Events, Executor, source
-from spark_queue.events.frames import as_messages, view
-from spark_queue.events.query import ExecutorQuery
-from spark_queue.events.source import EventStream
-from spark_queue.options import QueueOptions
-from spark_queue.store.conformance_waiting import until
+from spark_queue.events import Events, Executor
+from spark_queue.events import spark_source as source
+from spark_queue.events.dataframes import as_messages, view
+from spark_queue.events.spark_query import ExecutorQuery
+from spark_queue.events.spark_source import EventStream
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.stores.conformance.waiting import until
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "jobs"))
@@ -137,7 +138,7 @@ def test_a_query_gives_each_event_its_status(spark, any_url, name, tmp_path):
 
 
 def as_noise():
-    from spark_queue.message import pushes
+    from spark_queue.messages.message import pushes
 
     return pushes([{"no": "event"}], ids=["noise"])
 

@@ -12,17 +12,18 @@ import pytest
 import redis
 from pyspark.sql.types import StringType, StructField, StructType
 
-from spark_queue import OptionError, Queue, QueueError, message, open_store
-from spark_queue.exchange.runner import ExchangeGraph
-from spark_queue.graph import Destination, Exchange, Graph, Namespace, Place
-from spark_queue.operations import doctor
-from spark_queue.options import QueueOptions
-from spark_queue.spark.consumer import Consumer
-from spark_queue.spark.inputs import Inputs
-from spark_queue.spark.log import LogReader
-from spark_queue.spark.publish import Publish
-from spark_queue.spark.writer import Push
-from spark_queue.store import eviction
+from spark_queue import OptionError, Queue, QueueError, open_store
+from spark_queue.admin import doctor
+from spark_queue.graph.model import Destination, Exchange, Graph, Namespace, Place
+from spark_queue.messages.message import pushes
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.runner.graph import ExchangeGraph
+from spark_queue.spark.read.consumer import Consumer
+from spark_queue.spark.read.log_consumer import LogReader
+from spark_queue.spark.read.multi_input import Inputs
+from spark_queue.spark.write.data_writers import Push
+from spark_queue.spark.write.publish import Publish
+from spark_queue.stores.services import eviction
 from tests.spark.test_sentences import said
 
 LOSES = (
@@ -195,7 +196,7 @@ def test_spark_refuses_a_sink_and_a_source_that_are_exactly_once(spark, evicting
         assert [*store.queues()] == [] and store.notes("") == {}, "nothing was written"
         write(allowEviction="true")
         assert said(stream, delivery="exactly-once") == refused, "the source"
-        store.push("other", message.pushes([1]))
+        store.push("other", pushes([1]))
         assert said(stream, origin="other") == refused, "the sink, which is exactly-once by default"
         stream(delivery="exactly-once", allowEviction="true")
         assert (store.sizes("q").ready, store.sizes("q2").total) == (0, 3)  # Spark 4.0 and 4.1 leave the last batch

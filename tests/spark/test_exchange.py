@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import pytest
 
 from spark_queue import GraphError, Queue
-from spark_queue.exchange.runner import ExchangeGraph
-from spark_queue.graph import Changes, Consumer, Destination, Exchange, Graph, Namespace, Place
-from spark_queue.statistics import counted
+from spark_queue.graph.model import Changes, Consumer, Destination, Exchange, Graph, Namespace, Place
+from spark_queue.runner.graph import ExchangeGraph
+from spark_queue.runner.traffic import counted
 
 
 @contextmanager

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 import pytest
 
 from spark_queue import GraphError
-from spark_queue.exchange.runner import ExchangeGraph
-from spark_queue.graph import NO_ROUTE, TOO_MANY_HOPS, Consumer, Exchange, Graph, Namespace, Place
-from spark_queue.statistics import counted
-from spark_queue.store import open_store
-from spark_queue.store.conformance_waiting import until
+from spark_queue.graph.model import NO_ROUTE, TOO_MANY_HOPS, Consumer, Exchange, Graph, Namespace, Place
+from spark_queue.runner.graph import ExchangeGraph
+from spark_queue.runner.traffic import counted
+from spark_queue.stores import open_store
+from spark_queue.stores.conformance.waiting import until
 from tests.chaos.servers import PASSWORD, Server
 from tests.services import ServiceError
 from tests.spark.test_exchange import World, ansi_mode

@@ -22,10 +22,11 @@ from hypothesis import strategies as st
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
-from spark_queue.exchange import Env, route
-from spark_queue.exchange.route import Route
-from spark_queue.exchange.selector import COLUMNS
-from spark_queue.graph import Changes, Destination, Exchange, Place
+from spark_queue.graph.model import Changes, Destination, Exchange, Place
+from spark_queue.runner import Env
+from spark_queue.runner import exchange as route
+from spark_queue.runner.exchange import Route
+from spark_queue.runner.selector import COLUMNS
 from tests.spark.test_exchange import ansi_mode
 
 EXAMPLES = int(os.environ.get("SPARK_QUEUE_MODEL_EXAMPLES") or 8)

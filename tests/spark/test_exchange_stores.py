@@ -9,11 +9,11 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 
 from spark_queue import open_store
-from spark_queue.exchange import ExchangeGraph
-from spark_queue.graph import NO_ROUTE, TOO_MANY_HOPS, Consumer, Graph, Namespace
-from spark_queue.message import messages, pushes
-from spark_queue.statistics import counted, forget
-from spark_queue.store.conformance_waiting import until
+from spark_queue.graph.model import NO_ROUTE, TOO_MANY_HOPS, Consumer, Graph, Namespace
+from spark_queue.messages.message import messages, pushes
+from spark_queue.runner import ExchangeGraph
+from spark_queue.runner.traffic import counted, forget
+from spark_queue.stores.conformance.waiting import until
 from tests import stores as registered
 from tests.spark.test_exchange import World
 

@@ -13,10 +13,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.functions import udf
 
 from spark_queue import Queue, open_store
-from spark_queue.message import messages
+from spark_queue.messages.message import messages
 from spark_queue.spark import drain, failures
-from spark_queue.store.facts import about
-from spark_queue.store.isolation import NO_ERROR, PATIENCE, failure_key
+from spark_queue.stores.services.poison import NO_ERROR, PATIENCE, failure_key
+from spark_queue.stores.types import about
 from tests.spark.conftest import SPARK
 
 HERE = Path(__file__)

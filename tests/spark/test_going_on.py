@@ -11,12 +11,12 @@ from collections import Counter
 import pytest
 
 from spark_queue import CheckpointError, FencedError, Queue, StoreError, open_store
-from spark_queue.operations import release, set_ledger
-from spark_queue.spark.offsets import Offset
-from spark_queue.store.base import Store
-from spark_queue.store.conformance_waiting import end_lease
-from spark_queue.store.facts import about
-from spark_queue.store.ledger import forget
+from spark_queue.admin import release, set_ledger
+from spark_queue.spark.read.offsets import Offset
+from spark_queue.stores.base import Store
+from spark_queue.stores.conformance.waiting import end_lease
+from spark_queue.stores.services.ledger import forget
+from spark_queue.stores.types import about
 from tests.spark.conftest import SPARK
 from tests.spark.drive import Batch, Query, payloads, source
 

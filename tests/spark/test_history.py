@@ -10,7 +10,7 @@ import pytest
 from chispa import assert_df_equality
 
 from spark_queue import Queue, SchemaError
-from spark_queue.store.facts import Condition
+from spark_queue.stores.types import Condition
 from tests.spark.conftest import SPARK
 from tests.spark.drive import found, save, snapshot
 
@@ -91,8 +91,8 @@ def test_filters_on_the_past_give_the_same_in_the_store(any_url, name, past):
 def test_filters_on_the_past_reach_the_store():
     from pyspark.sql.datasource import EqualTo, GreaterThan, In, IsNotNull
 
-    from spark_queue.options import QueueOptions
-    from spark_queue.spark.reader import FilteringReader
+    from spark_queue.options.queue_options import QueueOptions
+    from spark_queue.spark.read.snapshot import FilteringReader
     from spark_queue.spark.schema import read_schema
 
     moment = datetime(2020, 1, 1, tzinfo=UTC)

@@ -9,17 +9,17 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from spark_queue import Buckets, CheckpointError, FencedError, Queue, StoreError, open_store
-from spark_queue.message import messages, pushes
-from spark_queue.operations.recovery import recover_consumer
-from spark_queue.options import QueueOptions
-from spark_queue.spark.consumer import Consumer
-from spark_queue.spark.inputs import Inputs
-from spark_queue.spark.queries import drain
+from spark_queue.admin.recovery import recover_consumer
+from spark_queue.messages.message import messages, pushes
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.spark.read.consumer import Consumer
+from spark_queue.spark.read.fetch import side_by_side
+from spark_queue.spark.read.multi_input import Inputs
 from spark_queue.spark.schema import joiner, read_schema
-from spark_queue.spark.share import side_by_side
-from spark_queue.store.conformance_waiting import end_lease, until
-from spark_queue.store.facts import about
-from spark_queue.store.owner import revoke
+from spark_queue.spark.supervision import drain
+from spark_queue.stores.conformance.waiting import end_lease, until
+from spark_queue.stores.services.owner import revoke
+from spark_queue.stores.types import about
 from tests.spark.conftest import SPARK
 from tests.spark.test_consumer import DROPPED, brisk, renewed, renewing  # noqa: F401
 from tests.spark.test_pause import by_signals, listening  # noqa: F401

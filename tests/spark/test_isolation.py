@@ -10,12 +10,12 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from spark_queue import Queue, drain, open_store, supervise
-from spark_queue.message import messages
-from spark_queue.options import QueueOptions
-from spark_queue.spark.consumer import Consumer
-from spark_queue.store.facts import about
-from spark_queue.store.isolation import NO_ERROR, PARTS, PATIENCE, note_failure, note_run
-from spark_queue.store.owner import revoke
+from spark_queue.messages.message import messages
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.spark.read.consumer import Consumer
+from spark_queue.stores.services.owner import revoke
+from spark_queue.stores.services.poison import NO_ERROR, PARTS, PATIENCE, note_failure, note_run
+from spark_queue.stores.types import about
 
 
 def dead(url, name):

@@ -17,7 +17,7 @@ import pyspark
 import pytest
 
 from spark_queue import Queue, UsageError, open_store
-from spark_queue.store.conformance_waiting import until
+from spark_queue.stores.conformance.waiting import until
 
 JOBS = Path(__file__).parents[2] / "jobs"
 sys.path.insert(0, str(JOBS))

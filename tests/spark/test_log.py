@@ -9,12 +9,13 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 
 from spark_queue import CheckpointError, Queue, open_store
-from spark_queue.message import messages
-from spark_queue.options import QueueOptions
-from spark_queue.spark.consumer import Consumer
-from spark_queue.spark.log import LogReader, shared
-from spark_queue.store.conformance_waiting import until
-from spark_queue.store.log import Log, Piece, Place
+from spark_queue.messages.message import messages
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.spark.read.consumer import Consumer
+from spark_queue.spark.read.log_consumer import LogReader, shared
+from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.services.log.log import Log
+from spark_queue.stores.services.log.segments import Piece, Place
 from tests.spark.conftest import SPARK
 from tests.spark.test_consumer import DROPPED
 from tests.spark.test_stream import stopped
@@ -246,9 +247,9 @@ def test_at_most_once_a_batch_does_not_come_again(any_url, name, readers, delive
 
 
 def test_the_backlog_is_that_of_the_reader(any_url, name, readers, monkeypatch):
-    monkeypatch.setattr("spark_queue.spark.backlog.BUSY", -1)
-    monkeypatch.setattr("spark_queue.spark.backlog.IDLE", -1)
-    monkeypatch.setattr("spark_queue.spark.backlog.REST", 0)
+    monkeypatch.setattr("spark_queue.spark.read.backlog.BUSY", -1)
+    monkeypatch.setattr("spark_queue.spark.read.backlog.IDLE", -1)
+    monkeypatch.setattr("spark_queue.spark.read.backlog.REST", 0)
     with Queue(any_url, name) as queue:
         queue.push_many([{"n": n} for n in range(30)])
         queue.push({"n": 30}, delay=3600)

@@ -10,8 +10,10 @@ import time
 import pytest
 
 from spark_queue import Queue, Statistics, open_store
-from spark_queue.store import base, listener, pauses, signals, store_class
-from spark_queue.store.conformance_waiting import until
+from spark_queue.stores import base, store_class
+from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.services import listener, signals
+from spark_queue.stores.support import pause as pauses
 from tests.spark.conftest import SPARK
 from tests.spark.test_consumer import consumers, fetched, taken_over  # noqa: F401
 
@@ -133,7 +135,7 @@ def test_a_resume_and_a_push_wake_an_idle_consumer_by_their_signals_alone(
 
 def test_the_counts_of_a_batch_are_written_with_its_commit(any_url, name, consumers, monkeypatch):  # noqa: F811
     """Spark ends the process by a signal, at once after the last commit."""
-    monkeypatch.setattr("spark_queue.store.counters.PERIOD", 3600)
+    monkeypatch.setattr("spark_queue.stores.support.counters.PERIOD", 3600)
     consumer = consumers(any_url, name)
     with Queue(any_url, name) as queue:
         queue.push_many([1, 2])

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from spark_queue import CheckpointError, FencedError, Queue, open_store
-from spark_queue.message import messages
-from spark_queue.spark import keeper
-from spark_queue.store.conformance_waiting import until
-from spark_queue.store.owner import consumers, owner_of, revoke
+from spark_queue.messages.message import messages
+from spark_queue.spark.read import lease_renewer as keeper
+from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.services.owner import consumers, owner_of, revoke
 from tests.spark.drive import Query
 
 

@@ -11,10 +11,10 @@ from pyspark.errors import PythonException
 from pyspark.sql import functions as F
 
 from spark_queue import GraphError, Output, wrap_error
-from spark_queue.exchange.processor import ProcessorRoute
-from spark_queue.graph import Graph, Input, Namespace, Place, Processor
-from spark_queue.graph_mistakes import checked
-from spark_queue.message import Message
+from spark_queue.graph.model import Graph, Input, Namespace, Place, Processor
+from spark_queue.graph.validation import checked
+from spark_queue.messages.message import Message
+from spark_queue.runner.processor import ProcessorRoute
 
 MESSAGE = (
     "STRUCT<id: STRING, queue: STRING, payload: STRING, headers: MAP<STRING, STRING>, mature: TIMESTAMP, tries: INT>"

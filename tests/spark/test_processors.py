@@ -16,10 +16,10 @@ import pytest
 from pyspark.sql import functions as F
 
 from spark_queue import GraphError, Queue, open_store, wrap_error
-from spark_queue.exchange import ExchangeGraph, isomorphic
-from spark_queue.graph import Consumer, Graph, Input, Namespace, Place, Processor
-from spark_queue.message import messages as messages_of
-from spark_queue.store.conformance_waiting import until
+from spark_queue.graph.model import Consumer, Graph, Input, Namespace, Place, Processor
+from spark_queue.messages.message import messages as messages_of
+from spark_queue.runner import ExchangeGraph, isomorphic
+from spark_queue.stores.conformance.waiting import until
 
 QUICK = {"waitTimeout": "200ms"}
 

@@ -19,11 +19,11 @@ from spark_queue import (
     StoreError,
     open_store,
 )
-from spark_queue.operations.sinks import Recovered, recover
-from spark_queue.spark import rows as spark_rows
-from spark_queue.store.base import Store
-from spark_queue.store.conformance_waiting import until
-from spark_queue.store.ledger import Ledger, forget, inherit, ledger_of, set_ledger
+from spark_queue.admin.sinks import Recovered, recover
+from spark_queue.spark import encode as spark_rows
+from spark_queue.stores.base import Store
+from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.services.ledger import Ledger, forget, inherit, ledger_of, set_ledger
 from tests.spark.drive import (
     ATTEMPT,
     Query,
@@ -275,7 +275,7 @@ def test_stages_of_dead_attempts_and_earlier_runs_are_swept(any_url, name, out, 
 
 
 def _pushes(store, value):
-    from spark_queue.message import pushes
+    from spark_queue.messages.message import pushes
 
     return pushes([value])
 

@@ -10,10 +10,10 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from spark_queue import CheckpointError, OptionError, Queue, open_store
-from spark_queue.operations.sinks import set_ledger
-from spark_queue.options import QueueOptions
-from spark_queue.store import written
-from spark_queue.store.ledger import ledger_of
+from spark_queue.admin.sinks import set_ledger
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.stores.services import written
+from spark_queue.stores.services.ledger import ledger_of
 from tests.spark.drive import Query, Write, attempt, change_ledger, left_behind, payloads, rows, save
 
 pytestmark = pytest.mark.every_store
@@ -184,7 +184,7 @@ def test_a_job_warns_of_other_rows(any_url, out, sink, caplog):
 
 
 def test_a_write_that_cannot_come_again_keeps_no_hashes(any_url, out, monkeypatch):
-    monkeypatch.setattr("spark_queue.spark.publish.row_hashes", None)
+    monkeypatch.setattr("spark_queue.spark.write.publish.row_hashes", None)
     save(attempt(["a"]), url=any_url, queue=out)
     assert payloads(any_url, out) == ["a"]
 

@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql.types import Row, StringType, StructField, StructType, VariantType, VariantVal
 
 from spark_queue import MessageError, OptionError, Queue, SchemaError, open_store
-from spark_queue.message import build
+from spark_queue.messages.columns import build
 from spark_queue.spark.schema import _variant, arrow_schema
-from spark_queue.spark.typed import typed
-from spark_queue.spark.writer import RowWriter
+from spark_queue.spark.typed_json import typed
+from spark_queue.spark.write.data_writers import RowWriter
 from tests.spark.conftest import SPARK
 from tests.spark.drive import Write, found, payloads, rows, save, snapshot, source, task
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from spark_queue import MessageError, OptionError, Queue, SchemaError, open_store
-from spark_queue.store import store_class
-from spark_queue.store.owner import Batch, revoke
-from spark_queue.store.ownership import Ownership
+from spark_queue.stores import store_class
+from spark_queue.stores.services.owner import Batch, revoke
+from spark_queue.stores.services.ownership import Ownership
 from tests import stores
 from tests.spark.begun import begin_batch
 from tests.spark.drive import Query, Write, found, payloads

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from spark_queue import Queue
 from spark_queue.events import Events
-from spark_queue.events.query import ExecutorQuery
+from spark_queue.events.spark_query import ExecutorQuery
 from tests.spark.begun import begin_batch
 
 url, folder, *chosen = sys.argv[1:]

@@ -12,9 +12,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from spark_queue import Queue, open_store
-from spark_queue.message import messages
+from spark_queue.messages.message import messages
 from spark_queue.spark import drain
-from spark_queue.store.conformance_waiting import until
+from spark_queue.stores.conformance.waiting import until
 from tests.chaos.processes import descendants
 from tests.spark.begun import begin_batch
 from tests.spark.conftest import SPARK, admission

@@ -21,8 +21,8 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import bson
 
-from spark_queue.store.bson_json import CODEC
-from spark_queue.store.sqlite_file import Connection
+from spark_queue.stores.mongodb.bson_json import CODEC
+from spark_queue.stores.sqlite.file import Connection
 
 
 class Way(Enum):

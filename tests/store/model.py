@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from spark_queue.store.base import spread
-from spark_queue.store.facts import Note, Sizes, Staged
+from spark_queue.stores.base import spread
+from spark_queue.stores.types import Note, Sizes, Staged
 
 #: A moment in ms; as a pair, one that is only known to lie between two others.
 Moment = int | tuple[int, int]

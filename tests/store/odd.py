@@ -16,7 +16,7 @@ import redis
 from bson import Binary, DatetimeMS, Decimal128, Int64, ObjectId
 from pymongo import MongoClient
 
-from spark_queue.address import Address
+from spark_queue.options.url import Address
 
 BUCKET = "\x7ffirst\x7f3\x7f0123456789abcdef"
 

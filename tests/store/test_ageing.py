@@ -9,16 +9,16 @@ import pytest
 
 from spark_queue import open_store
 from spark_queue.errors import CheckpointError
-from spark_queue.message import pushes
-from spark_queue.store import ageing
-from spark_queue.store.ageing import DAY, LOOKED, YEAR, remove_old_notes, sweep
-from spark_queue.store.bound import Reading, bind
-from spark_queue.store.facts import about
-from spark_queue.store.isolation import note_failure
-from spark_queue.store.ledger import PREFIX, Writer, ledger_of, publish
-from spark_queue.store.owner import Batch
-from spark_queue.store.ownership import Ownership
-from spark_queue.store.policy import note_settled, set_history
+from spark_queue.messages.message import pushes
+from spark_queue.stores.services import ageing
+from spark_queue.stores.services.ageing import DAY, LOOKED, YEAR, remove_old_notes, sweep
+from spark_queue.stores.services.bound import Reading, bind
+from spark_queue.stores.services.dead_letters import note_settled, set_history
+from spark_queue.stores.services.ledger import PREFIX, Writer, ledger_of, publish
+from spark_queue.stores.services.owner import Batch
+from spark_queue.stores.services.ownership import Ownership
+from spark_queue.stores.services.poison import note_failure
+from spark_queue.stores.types import about
 
 pytestmark = pytest.mark.every_store
 
@@ -35,7 +35,7 @@ def age(store, by, *starts):
         earlier = "$$REMOVE" if by is None else {"$subtract": ["$written", by]}
         notes.update_many({"_id": {"$in": keys}}, [{"$set": {"written": earlier}}])
     else:
-        from spark_queue.store.redis_keys import note_key
+        from spark_queue.stores.redis.keys import note_key
 
         with store._anywhere() as client:
             pipeline = client.pipeline(transaction=False)

@@ -9,12 +9,13 @@ from functools import partial
 import pytest
 
 from spark_queue import Buckets, MessageError, Queue, open_store
-from spark_queue.buckets import Record, bucket, open_bucket
-from spark_queue.message import messages, milliseconds, pushes
-from spark_queue.store.apart import compact, split
-from spark_queue.store.base import layout_of, set_layout
-from spark_queue.store.conformance_waiting import tick
-from spark_queue.store.facts import Condition, Death, Sizes
+from spark_queue.messages.buckets import Record, bucket, open_bucket
+from spark_queue.messages.columns import milliseconds
+from spark_queue.messages.message import messages, pushes
+from spark_queue.stores.base import layout_of, set_layout
+from spark_queue.stores.conformance.waiting import tick
+from spark_queue.stores.support.bucket_split import compact, split
+from spark_queue.stores.types import Condition, Death, Sizes
 
 MINUTE = 60_000
 

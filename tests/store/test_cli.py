@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from spark_queue import Queue, open_store
-from spark_queue.cli import deadletter, parse, show
-from spark_queue.message import pushes
-from spark_queue.store import owner
-from spark_queue.store.ledger import PREFIX, begin, forget, stage_of
-from spark_queue.store.ownership import Ownership
+from spark_queue.cli import deadletter
+from spark_queue.cli import output as show
+from spark_queue.cli import params as parse
+from spark_queue.messages.message import pushes
+from spark_queue.stores.services import owner
+from spark_queue.stores.services.ledger import PREFIX, begin, forget, stage_of
+from spark_queue.stores.services.ownership import Ownership
 from tests.command_line import Run, program
 
 
@@ -251,7 +253,7 @@ def test_bytes_are_extended_json(file):
 
 
 def test_a_redrive_that_is_stopped_tells_how_far_it_came(file, monkeypatch):
-    monkeypatch.setattr("spark_queue.operations.dead.STEP", 2)
+    monkeypatch.setattr("spark_queue.admin.dead_letters.STEP", 2)
     real, calls = deadletter.Redriving.step, []
 
     def step(self, moved, found):

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from spark_queue import Queue
-from spark_queue.message import pushes
-from spark_queue.store import open_store
-from spark_queue.store.burial import ASIDE
+from spark_queue.messages.message import pushes
+from spark_queue.stores import open_store
+from spark_queue.stores.support.burial import ASIDE
 from tests.command_line import Run
 from tests.store import odd
 

@@ -13,12 +13,14 @@ import sys
 import pytest
 
 from spark_queue import Queue, cli
-from spark_queue.cli import parse
-from spark_queue.message import pushes
-from spark_queue.operations import by_hand, levels
-from spark_queue.store import owner
-from spark_queue.store.conformance_waiting import until
-from spark_queue.store.ownership import Ownership
+from spark_queue.admin import queues as admin_queues
+from spark_queue.admin import sizes as levels
+from spark_queue.admin.common import STEP
+from spark_queue.cli import params as parse
+from spark_queue.messages.message import pushes
+from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.services import owner
+from spark_queue.stores.services.ownership import Ownership
 from tests.command_line import Run, arguments, telling
 
 
@@ -58,7 +60,7 @@ def test_what_is_pushed_is_popped_as_it_was(url, name):
 
 
 def test_more_than_a_step_goes_through(url, store, name):
-    most = by_hand.STEP + 200
+    most = STEP + 200
     given = "".join(f"{n}\n" for n in range(most))
     assert Run("push", url, name, "--json", input=given).json == {"queue": name, "pushed": most}
     assert store.sizes(name).ready == most
@@ -133,7 +135,7 @@ def test_arguments_that_are_not_utf8_are_refused(sqlite_url):
 
 
 def test_a_file_is_checked_before_and_a_pipe_as_it_comes(url, store, name, tmp_path):
-    good = [f'{{"payload": {n}}}\n' for n in range(by_hand.STEP + 10)]
+    good = [f'{{"payload": {n}}}\n' for n in range(STEP + 10)]
     for bad, told in (("oops", "it is not JSON"), ('{"payload": 1, "delay": -1}', "its delay is negative")):
         (tmp_path / "x.jsonl").write_text("".join([*good, bad]))
         refused = Run("push", url, name, tmp_path / "x.jsonl", "--as", "message")
@@ -276,7 +278,7 @@ def test_sizes_and_peek(url, store, name):
 
 def test_messages_are_moved(url, store, name, monkeypatch):
     store.push(name, pushes(list(range(1_500))))
-    monkeypatch.setattr(by_hand, "STEP", 1_000)
+    monkeypatch.setattr(admin_queues, "STEP", 1_000)
     store.reserve(name, "etl/3fa9c1/7", 10)
     wrong = Run("move", url, name, f"{name}.other")
     assert wrong.code == 2 and "--create" in wrong.err

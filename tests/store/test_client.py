@@ -11,7 +11,7 @@ import pytest
 
 from spark_queue import MessageError, OptionError, Queue, client
 from spark_queue.errors import StoreUnavailable
-from spark_queue.store.conformance_waiting import end_lease
+from spark_queue.stores.conformance.waiting import end_lease
 
 
 @pytest.fixture

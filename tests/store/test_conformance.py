@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 import redis
 
-from spark_queue.buckets import Buckets
-from spark_queue.message import pushes
-from spark_queue.store import open_store, store_class
-from spark_queue.store.base import PAGE_ROWS, SMALLEST_PARTITION
-from spark_queue.store.conformance import StoreContract, all_of, ids_of
-from spark_queue.store.redis_lists import RfqStore
+from spark_queue.messages.buckets import Buckets
+from spark_queue.messages.message import pushes
+from spark_queue.stores import open_store, store_class
+from spark_queue.stores.base import PAGE_ROWS, SMALLEST_PARTITION
+from spark_queue.stores.conformance.conformance import StoreContract, all_of, ids_of
+from spark_queue.stores.redis.lists import RfqStore
 from tests import stores
 from tests.tiers import param
 

@@ -24,25 +24,22 @@ import pymongo
 import pytest
 import tenacity
 
-from spark_queue.buckets import Buckets
-from spark_queue.message import messages, new_ids, pushes
-from spark_queue.store import (
-    STORES,
-    base,
-    counters,
-    facts,
-    log,
-    mongodb,
-    mongodb_stages,
-    open_store,
-    redis,
-    sqlite,
-    sqlite_file,
-)
-from spark_queue.store.apart import compact
-from spark_queue.store.base import Store
-from spark_queue.store.facts import Death, Note, Sizes
-from spark_queue.store.log import Log, retained
+from spark_queue.messages.buckets import Buckets
+from spark_queue.messages.ids import new_ids
+from spark_queue.messages.message import messages, pushes
+from spark_queue.stores import STORES, base, open_store
+from spark_queue.stores import types as facts
+from spark_queue.stores.base import Store
+from spark_queue.stores.mongodb import stages as mongodb_stages
+from spark_queue.stores.mongodb import store as mongodb
+from spark_queue.stores.redis import store as redis
+from spark_queue.stores.services.log import head, sealing
+from spark_queue.stores.services.log.log import Log, retained
+from spark_queue.stores.sqlite import file as sqlite_file
+from spark_queue.stores.sqlite import store as sqlite
+from spark_queue.stores.support import counters
+from spark_queue.stores.support.bucket_split import compact
+from spark_queue.stores.types import Death, Note, Sizes
 from tests import stores
 from tests.store.crash import MongoWire, Plan, Proxy, RedisWire, Way, killed, watched
 
@@ -721,8 +718,8 @@ def test_a_segment_that_grows_is_the_same_for_all_whatever_request_fails(world, 
 
 def check_sealing(world: World, way: Way, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What others see of it is what comes first of the whole, and somebody else completes it, in order."""
-    monkeypatch.setattr(log, "SEGMENT", 10 if small else 4)
-    monkeypatch.setattr(log, "SMALL", small)
+    monkeypatch.setattr(sealing, "SEGMENT", 10 if small else 4)
+    monkeypatch.setattr(sealing, "SMALL", small)
 
     def begin(scene: Scene) -> None:
         scene.store.push(scene.one, scene.batch(0, 1, 2))
@@ -752,8 +749,9 @@ def check_sealing(world: World, way: Way, small: int, monkeypatch: pytest.Monkey
 
 @cases(*SCHEMES, ways=[Way.KILLED])
 def test_a_log_is_trimmed_whatever_request_fails(world, name, way, monkeypatch):
-    for name, value in {"SEGMENT": 3, "CLAIM": 3, "SMALL": 0, "PAGE": 1}.items():
-        monkeypatch.setattr(log, name, value)
+    monkeypatch.setattr(head, "PAGE", 1)
+    for name, value in {"SEGMENT": 3, "CLAIM": 3, "SMALL": 0}.items():
+        monkeypatch.setattr(sealing, name, value)
 
     def begin(scene: Scene) -> None:
         scene.store.push(scene.one, scene.batch(*range(9)))

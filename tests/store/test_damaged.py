@@ -12,23 +12,25 @@ from bson import ObjectId
 from pymongo import MongoClient
 
 from spark_queue import Queue, open_store
-from spark_queue.address import Address
-from spark_queue.buckets import Buckets, rows_of
+from spark_queue.admin import doctor, reservations
+from spark_queue.admin.queues import move
 from spark_queue.errors import StoreError, UsageError
-from spark_queue.message import header_dicts, messages, pushes
-from spark_queue.operations import by_hand, doctor, reservations
-from spark_queue.queue_names import dead_letter_queue
-from spark_queue.store.ageing import sweep
-from spark_queue.store.apart import compact
-from spark_queue.store.base import layout_of
-from spark_queue.store.bound import readings
-from spark_queue.store.burial import ASIDE
-from spark_queue.store.facts import Condition, about
-from spark_queue.store.ledger import ledger_of
-from spark_queue.store.log import Log, retained
-from spark_queue.store.owner import consumers, owner_of
-from spark_queue.store.policy import history_of, settled
-from spark_queue.store.redis_keys import note_key
+from spark_queue.messages.buckets import Buckets, rows_of
+from spark_queue.messages.columns import header_dicts
+from spark_queue.messages.message import messages, pushes
+from spark_queue.options.queue_names import dead_letter_queue
+from spark_queue.options.url import Address
+from spark_queue.stores.base import layout_of
+from spark_queue.stores.redis.keys import note_key
+from spark_queue.stores.services.ageing import sweep
+from spark_queue.stores.services.bound import readings
+from spark_queue.stores.services.dead_letters import history_of, settled
+from spark_queue.stores.services.ledger import ledger_of
+from spark_queue.stores.services.log.log import Log, retained
+from spark_queue.stores.services.owner import consumers, owner_of
+from spark_queue.stores.support.bucket_split import compact
+from spark_queue.stores.support.burial import ASIDE
+from spark_queue.stores.types import Condition, about
 from tests import stores
 from tests.store import odd
 from tests.tiers import param
@@ -333,7 +335,7 @@ def test_doctor_finds_what_is_never_due_and_how_to_mend_it(kind, url, store, que
     assert found.todo.startswith(f"make them due now, in another queue: spark-queue move URL {queue} {queue}.mended")
     assert id in found.todo
     ids = [one.rpartition("--id ")[2].strip("'") for one in found.todo.split(" --id ")[1:]]
-    assert by_hand.move(url, queue, f"{queue}.other", ids=[one.encode().decode() for one in ids], create=True) == 1
+    assert move(url, queue, f"{queue}.other", ids=[one.encode().decode() for one in ids], create=True) == 1
     with Queue(store, f"{queue}.other") as client:
         (message,) = client.reserve(1)
         assert message.payload == {"n": "1"}

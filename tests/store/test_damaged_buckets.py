@@ -10,9 +10,11 @@ import pyarrow as pa
 import pytest
 
 from spark_queue import StoreError, open_store
-from spark_queue.arrow_bytes import to_bytes
-from spark_queue.buckets import Buckets, bucket, rows_of
-from spark_queue.message import MARK, PUSHES, dated, messages, pushes
+from spark_queue.messages.arrow_bytes import to_bytes
+from spark_queue.messages.buckets import Buckets, bucket, rows_of
+from spark_queue.messages.columns import dated
+from spark_queue.messages.message import messages, pushes
+from spark_queue.messages.schema import MARK, PUSHES
 from tests.damaged_buckets import flipped
 
 #: Numbers of messages that an id cannot have, or that are not those of a bucket of 30.

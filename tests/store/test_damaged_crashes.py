@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from spark_queue.message import messages, pushes
+from spark_queue.messages.message import messages, pushes
 from tests import stores
 from tests.store import odd
 from tests.store.crash import Way

@@ -13,15 +13,15 @@ from xml.etree.ElementTree import fromstring
 import pyarrow as pa
 import pytest
 
-from spark_queue.address import Address
 from spark_queue.client import Queue
 from spark_queue.errors import MessageError, OptionError
-from spark_queue.event import BASE, HEARTBEAT, INTERNAL, TYPES
 from spark_queue.events import Events, Executor, Heartbeat, Settings, tick
-from spark_queue.events.query import Work
-from spark_queue.message import pushes
-from spark_queue.store import open_store
-from spark_queue.store.conformance_waiting import end_lease, until
+from spark_queue.events.event import BASE, HEARTBEAT, INTERNAL, TYPES
+from spark_queue.events.spark_worker import ExecutorWork
+from spark_queue.messages.message import pushes
+from spark_queue.options.url import Address
+from spark_queue.stores import open_store
+from spark_queue.stores.conformance.waiting import end_lease, until
 from tests.moments import make_due
 
 S = "http://example.org/flights"
@@ -491,7 +491,7 @@ def test_lists_cannot_hold_events(url_of):
 
 def task(events, tag):
     """What a task does with the events of a partition, each time it is called."""
-    work = Work(events.store.url, events.name, "executing.q", events.declared, events.settings, "u", "h")
+    work = ExecutorWork(events.store.url, events.name, "executing.q", events.declared, events.settings, "u", "h")
     (page,) = events.store.fetch(events.name, tag)
     columns = {name: page.column(name) for name in ("id", "mature", "tries")}
     columns |= {"payload": page.column("payload").cast(pa.string()), "tag": pa.repeat(tag, page.num_rows)}

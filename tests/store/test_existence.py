@@ -7,10 +7,12 @@ import logging
 import pytest
 
 from spark_queue import OptionError, Queue, history, open_store, set_layout
-from spark_queue.buckets import Buckets
-from spark_queue.operations import by_hand, levels
-from spark_queue.store.existence import check_exists, exists, expect, known_queues
-from spark_queue.store.ownership import Ownership
+from spark_queue.admin import sizes as levels
+from spark_queue.admin.consume import pop, reserve
+from spark_queue.admin.queues import peek, queues
+from spark_queue.messages.buckets import Buckets
+from spark_queue.stores.services.existence import check_exists, exists, expect, known_queues
+from spark_queue.stores.services.ownership import Ownership
 
 
 @pytest.mark.every_store
@@ -19,8 +21,8 @@ def test_a_queue_that_was_drained_is_still_listed_and_read_as_empty(url, name):
         queue.push({"n": 1})
         for message in queue.messages(timeout=0):
             queue.commit(message)
-    assert name in by_hand.queues(url)
-    assert by_hand.peek(url, name) == [] == history(url, name)
+    assert name in queues(url)
+    assert peek(url, name) == [] == history(url, name)
     (level,) = levels.sizes(url, [name])
     assert (level.ready, level.scheduled, level.reserved) == (0, 0, 0)
 
@@ -43,20 +45,20 @@ def test_a_queue_that_does_not_exist_is_an_error_with_the_nearest_name(url, stor
     store.count(name)
     store.write_counts()
     wrong = name[:-1]
-    for call in (by_hand.peek, history, lambda url, queue: levels.sizes(url, [queue])):
+    for call in (peek, history, lambda url, queue: levels.sizes(url, [queue])):
         with pytest.raises(
             OptionError, match=f"queue '{wrong}' does not exist in .*; did you mean .*'{name}'"
         ) as error:
             call(url, wrong)
         assert error.value.facts == {"option": "queue", "queue": wrong}
-    assert wrong not in by_hand.queues(url), "a look creates nothing"
+    assert wrong not in queues(url), "a look creates nothing"
 
 
-@pytest.mark.parametrize("take", [by_hand.pop, by_hand.reserve])
+@pytest.mark.parametrize("take", [pop, reserve])
 def test_who_waits_for_a_queue_that_does_not_exist_is_warned(url, store, name, caplog, take):
     store.count(name)
     store.write_counts()
-    args = (lambda found: None,) if take is by_hand.pop else ()
+    args = (lambda found: None,) if take is pop else ()
     take(url, name, *args, timeout=0.01)
     take(url, name[:-1], *args, timeout=0)
     assert not caplog.messages

@@ -9,14 +9,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from spark_queue import OptionError, Queue, UsageError, history, ledgers, open_store, replay
-from spark_queue.buckets import Buckets
-from spark_queue.message import OBJECT_ID, messages, new_ids, pushes
-from spark_queue.store.conformance_waiting import tick
-from spark_queue.store.facts import Death
-from spark_queue.store.isolation import PATIENCE, Isolation, Rules
-from spark_queue.store.ledger import forget
-from spark_queue.store.replay import Replay, replayed
-from spark_queue.store.sqlite import SCHEMA
+from spark_queue.messages.buckets import Buckets
+from spark_queue.messages.ids import OBJECT_ID, new_ids
+from spark_queue.messages.message import messages, pushes
+from spark_queue.stores.conformance.waiting import tick
+from spark_queue.stores.services.ledger import forget
+from spark_queue.stores.services.poison import PATIENCE, Isolation, Rules
+from spark_queue.stores.services.replay import Replay, replayed
+from spark_queue.stores.sqlite.store import SCHEMA
+from spark_queue.stores.types import Death
 
 MINUTE = 60_000
 DUE = datetime(2020, 1, 1, tzinfo=UTC)
@@ -159,7 +160,7 @@ def test_a_replay_that_is_cut_short_is_completed_by_another(url, store, name, pa
     opened = open_store(url)
     with monkeypatch.context() as planted:
         planted.setattr(opened, at, die)
-        planted.setattr("spark_queue.operations.common.open_store", lambda url, create: opened)
+        planted.setattr("spark_queue.admin.common.open_store", lambda url, create: opened)
         with pytest.raises(Killed):
             replay(url, name, "fix")
     opened.close()

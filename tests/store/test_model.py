@@ -19,9 +19,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from spark_queue.message import LATEST, messages, pushes
-from spark_queue.store import STORES, base, facts, mongodb, mongodb_stages, open_store, redis, sqlite
-from spark_queue.store.facts import Condition, Death
+from spark_queue.messages.message import messages, pushes
+from spark_queue.messages.schema import LATEST
+from spark_queue.stores import STORES, base, open_store
+from spark_queue.stores import types as facts
+from spark_queue.stores.mongodb import stages as mongodb_stages
+from spark_queue.stores.mongodb import store as mongodb
+from spark_queue.stores.redis import store as redis
+from spark_queue.stores.sqlite import store as sqlite
+from spark_queue.stores.types import Condition, Death
 from tests.store.model import Item, Model, Order
 
 EXAMPLES = os.environ.get("SPARK_QUEUE_MODEL_EXAMPLES")

@@ -27,17 +27,20 @@ from pymongo.client_session import ClientSession
 from pymongo.collection import Collection
 from pymongo.errors import AutoReconnect, BulkWriteError, OperationFailure, PyMongoError, WriteConcernError
 
-from spark_queue.buckets import Buckets
 from spark_queue.errors import MessageError, OptionError, StoreError, StoreUnavailable
-from spark_queue.message import messages, new_ids, pushes
-from spark_queue.store import mongodb_documents, mongodb_stages, open_store
-from spark_queue.store.bson_json import CODEC, LARGEST
-from spark_queue.store.conformance import StoreContract, all_of, ids_of
-from spark_queue.store.conformance_waiting import MINUTE, end_lease, until
-from spark_queue.store.facts import Condition, Death, Note, Sizes, Staged
-from spark_queue.store.mongodb import MongoStore
-from spark_queue.store.mongodb_documents import READY, WAITING_ORDER, to_documents
-from spark_queue.store.mongodb_stages import Stages
+from spark_queue.messages.buckets import Buckets
+from spark_queue.messages.ids import new_ids
+from spark_queue.messages.message import messages, pushes
+from spark_queue.stores import open_store
+from spark_queue.stores.conformance.conformance import StoreContract, all_of, ids_of
+from spark_queue.stores.conformance.waiting import MINUTE, end_lease, until
+from spark_queue.stores.mongodb import documents as mongodb_documents
+from spark_queue.stores.mongodb import stages as mongodb_stages
+from spark_queue.stores.mongodb.bson_json import CODEC, LARGEST
+from spark_queue.stores.mongodb.documents import READY, WAITING_ORDER, to_documents
+from spark_queue.stores.mongodb.stages import Stages
+from spark_queue.stores.mongodb.store import MongoStore
+from spark_queue.stores.types import Condition, Death, Note, Sizes, Staged
 from tests.services import HOST, mongod_command
 
 DUE = datetime(2020, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
@@ -834,7 +837,7 @@ def test_publishers_that_are_slow_in_turns_do_no_harm(anywhere, name, raw, small
 PUBLISHER = """
 import sys, time
 from pymongo.collection import Collection
-from spark_queue.store import open_store
+from spark_queue.stores import open_store
 
 insert_many = Collection.insert_many
 
@@ -1436,7 +1439,7 @@ class Cutter:
 
 
 def test_a_claim_whose_connection_broke_is_not_still_at_work_when_it_is_answered(standalone, monkeypatch):
-    monkeypatch.setattr("spark_queue.store.mongodb.CHUNK", 40_000)  # one long command
+    monkeypatch.setattr("spark_queue.stores.mongodb.store.CHUNK", 40_000)  # one long command
     queue, way = f"t{uuid.uuid4().hex[:16]}", Cutter(standalone.port)
     with open_store(standalone.url("db")) as store:
         store.push(queue, pushes(list(range(40_000))))

@@ -29,17 +29,20 @@ from spark_queue import (
     set_ledger,
     trim,
 )
-from spark_queue.message import messages, pushes
-from spark_queue.operations import Recovered, Sink, by_hand, doctor, levels, suggest
-from spark_queue.operations.sinks import left_staged
-from spark_queue.store import owner
-from spark_queue.store.existence import check_exists
-from spark_queue.store.facts import Note, about
-from spark_queue.store.ledger import ONE_WRITE, PREFIX, Ledger, begin, forget, ledger_of, stage_of
-from spark_queue.store.log import Log
-from spark_queue.store.owner import OWNER
-from spark_queue.store.ownership import Ownership
-from spark_queue.store.sqlite import SqliteStore
+from spark_queue.admin import Recovered, Sink, doctor, suggest
+from spark_queue.admin import sizes as levels
+from spark_queue.admin.consume import commit, harvest, rollback
+from spark_queue.admin.queues import purge
+from spark_queue.admin.sinks import left_staged
+from spark_queue.messages.message import messages, pushes
+from spark_queue.stores.services import owner
+from spark_queue.stores.services.existence import check_exists
+from spark_queue.stores.services.ledger import ONE_WRITE, PREFIX, Ledger, begin, forget, ledger_of, stage_of
+from spark_queue.stores.services.log.log import Log
+from spark_queue.stores.services.owner import OWNER
+from spark_queue.stores.services.ownership import Ownership
+from spark_queue.stores.sqlite.store import SqliteStore
+from spark_queue.stores.types import Note, about
 
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -104,7 +107,8 @@ def test_the_owner_that_died_is_none(url, store, name):
     fill(store, name, 1)
     store.reserve(name, "etl/3fa9c1/1", 1, lease=None)
     code = (
-        "import sys; from spark_queue import open_store; from spark_queue.store.ownership import Ownership\n"
+        "import sys; from spark_queue import open_store\n"
+        "from spark_queue.stores.services.ownership import Ownership\n"
         "Ownership(open_store(sys.argv[1]), sys.argv[2], 'etl/3fa9c1').take()"
     )
     subprocess.run([sys.executable, "-c", code, url, name], check=True)
@@ -357,7 +361,7 @@ def test_a_letter_that_somebody_holds_is_passed_over(url, store, name):
 
 
 def test_a_redrive_that_is_cut_short_is_completed_by_another(url, store, name, monkeypatch):
-    monkeypatch.setattr("spark_queue.operations.dead.STEP", 10)
+    monkeypatch.setattr("spark_queue.admin.dead_letters.STEP", 10)
     headers = [{"x-dl-from-queue": name, "x-dl-t": f"2026-01-01T00:00:{n:02}.000Z"} for n in range(55)]
     batch = pushes(list(range(55)), headers=headers)
     store.push(f"{name}.dead", batch)
@@ -377,7 +381,7 @@ def test_a_redrive_that_is_cut_short_is_completed_by_another(url, store, name, m
 
 
 def test_two_redrives_at_once_move_each_letter_once(url, store, name, monkeypatch):
-    monkeypatch.setattr("spark_queue.operations.dead.STEP", 20)
+    monkeypatch.setattr("spark_queue.admin.dead_letters.STEP", 20)
     store.push(f"{name}.dead", pushes(list(range(400)), headers={"x-dl-from-queue": name}))
     moved = []
     threads = [threading.Thread(target=lambda: moved.append(redrive(url, name).get(name, 0))) for _ in range(3)]
@@ -396,7 +400,7 @@ def test_a_redrive_keeps_to_its_rate(sqlite_url, monkeypatch, rate, steps):
     slept, seen = [], []
     ticks = itertools.count(0, 0.1)
     clock = SimpleNamespace(monotonic=lambda: next(ticks), sleep=slept.append)
-    monkeypatch.setattr("spark_queue.operations.dead.time", clock)
+    monkeypatch.setattr("spark_queue.admin.dead_letters.time", clock)
     letters = 250 if rate > 1 else 3
     with open_store(sqlite_url) as store:
         store.push("q.dead", pushes(list(range(letters)), headers={"x-dl-from-queue": "q"}))
@@ -600,15 +604,15 @@ def test_what_a_log_retains_is_told_apart_and_left_alone(url, store, name):
     assert (level.reserved, level.retained, level.total) == (1, 6, 7)
     for act in (
         lambda: release(url, name, "log", force=True),
-        lambda: by_hand.rollback(url, name, "log/0"),
-        lambda: by_hand.commit(url, name, "log"),
-        lambda: by_hand.harvest(url, name),
-        lambda: by_hand.purge(url, name, held=True),
+        lambda: rollback(url, name, "log/0"),
+        lambda: commit(url, name, "log"),
+        lambda: harvest(url, name),
+        lambda: purge(url, name, held=True),
     ):
         with pytest.raises(UsageError, match="is read as a log"):
             act()
     assert release(url, name, "etl") == 1
-    assert by_hand.purge(url, name) and logs(url, name) == [kept], "what nobody holds is purged"
+    assert purge(url, name) and logs(url, name) == [kept], "what nobody holds is purged"
     assert (trim(url, name, timedelta(days=1)), trim(url, name, timedelta(0))) == (0, 6)
     assert store.sizes(name).total == 0
     with pytest.raises(UsageError, match="is not read as a log"):

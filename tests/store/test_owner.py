@@ -20,13 +20,13 @@ from types import SimpleNamespace
 import pytest
 
 from spark_queue import open_store
-from spark_queue.message import pushes
-from spark_queue.store import owner, ownership
-from spark_queue.store.conformance_waiting import until
-from spark_queue.store.facts import about
-from spark_queue.store.log import Log
-from spark_queue.store.owner import UNKNOWN, Batch, Owner, consumers, owner_of
-from spark_queue.store.ownership import Ownership
+from spark_queue.messages.message import pushes
+from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.services import owner, ownership
+from spark_queue.stores.services.log.log import Log
+from spark_queue.stores.services.owner import UNKNOWN, Batch, Owner, consumers, owner_of
+from spark_queue.stores.services.ownership import Ownership
+from spark_queue.stores.types import about
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="namespaces are of Linux")
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="namespaces are 
 HOLD = """
 import select, sys
 from spark_queue import FencedError, open_store
-from spark_queue.store import owner, ownership
+from spark_queue.stores.services import owner, ownership
 owner.LIFE = 3_600_000  # a busy machine may be slow
 if sys.argv[3:]:
     owner._boot = lambda: sys.argv[3]

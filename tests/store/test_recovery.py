@@ -7,15 +7,15 @@ import uuid
 import pytest
 
 from spark_queue import OptionError, UsageError, open_store
-from spark_queue.message import pushes
-from spark_queue.operations import Settled, recover_consumer, release
-from spark_queue.store import owner
-from spark_queue.store.bound import Reading, bind
-from spark_queue.store.facts import about
-from spark_queue.store.ledger import PREFIX, forget, stage_of
-from spark_queue.store.owner import Batch, standing_of
-from spark_queue.store.ownership import Ownership
-from spark_queue.store.policy import set_history
+from spark_queue.admin import Settled, recover_consumer, release
+from spark_queue.messages.message import pushes
+from spark_queue.stores.services import owner
+from spark_queue.stores.services.bound import Reading, bind
+from spark_queue.stores.services.dead_letters import set_history
+from spark_queue.stores.services.ledger import PREFIX, forget, stage_of
+from spark_queue.stores.services.owner import Batch, standing_of
+from spark_queue.stores.services.ownership import Ownership
+from spark_queue.stores.types import about
 from tests.command_line import Run
 
 CONSUMER = "etl/3fa9c1"

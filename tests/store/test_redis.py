@@ -17,14 +17,16 @@ from redis.connection import AbstractConnection
 from redis.crc import key_slot
 
 from spark_queue.errors import AccessDenied, MessageError, OptionError, StoreError, StoreUnavailable
-from spark_queue.masking import mask
-from spark_queue.message import PUSHES, messages, pushes
-from spark_queue.store import open_store, redis_documents
-from spark_queue.store import redis as redis_store
-from spark_queue.store.conformance_waiting import end_lease, until
-from spark_queue.store.facts import Condition, Death, Note, Sizes, Staged
-from spark_queue.store.redis import RedisStore
-from spark_queue.store.redis_keys import Chunk, keys_of, note_key, registry_of
+from spark_queue.messages.message import messages, pushes
+from spark_queue.messages.schema import PUSHES
+from spark_queue.options.masking import mask
+from spark_queue.stores import open_store
+from spark_queue.stores.conformance.waiting import end_lease, until
+from spark_queue.stores.redis import documents as redis_documents
+from spark_queue.stores.redis import store as redis_store
+from spark_queue.stores.redis.keys import Chunk, keys_of, note_key, registry_of
+from spark_queue.stores.redis.store import RedisStore
+from spark_queue.stores.types import Condition, Death, Note, Sizes, Staged
 
 MINUTE = 60_000
 KEUSS_LEASE = 120_000  # ms: keuss adds it to the score of what it reserves

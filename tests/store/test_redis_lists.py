@@ -8,12 +8,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from spark_queue.errors import StoreError
-from spark_queue.message import messages, pushes
-from spark_queue.store import open_store, redis_lists
-from spark_queue.store import redis as redis_store
-from spark_queue.store.conformance_waiting import end_lease
-from spark_queue.store.facts import Sizes
-from spark_queue.store.redis_lists import scripts
+from spark_queue.messages.message import messages, pushes
+from spark_queue.stores import open_store
+from spark_queue.stores.conformance.waiting import end_lease
+from spark_queue.stores.redis import lists as redis_lists
+from spark_queue.stores.redis import store as redis_store
+from spark_queue.stores.redis.lists import scripts
+from spark_queue.stores.types import Sizes
 from tests.moments import make_due
 
 MINUTE = 60_000

@@ -14,9 +14,11 @@ from redis import Redis
 
 from spark_queue import Queue, open_store
 from spark_queue.errors import StoreError
-from spark_queue.message import pushes
-from spark_queue.store import base, listener, signals, sqlite
-from spark_queue.store.conformance_waiting import until
+from spark_queue.messages.message import pushes
+from spark_queue.stores import base
+from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.services import listener, signals
+from spark_queue.stores.sqlite import store as sqlite
 from tests.unit.clock import Clock
 
 pytestmark = pytest.mark.every_store  # each has signals of its own

@@ -11,10 +11,11 @@ from dataclasses import replace
 import pytest
 
 from spark_queue import OptionError, Queue, open_store
-from spark_queue.masking import mask
-from spark_queue.options import QueueOptions
-from spark_queue.store import planned, sqlite_file, usable
-from spark_queue.store.sqlite_file import FileUrl
+from spark_queue.options.masking import mask
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.stores import planned, usable
+from spark_queue.stores.sqlite import file as sqlite_file
+from spark_queue.stores.sqlite.file import FileUrl
 from tests.elsewhere import HOST, Place, namespaces
 
 PUSH = """

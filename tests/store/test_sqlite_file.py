@@ -13,7 +13,7 @@ from contextlib import closing
 import pytest
 
 from spark_queue import OptionError, Queue, StoreError, StoreUnavailable, open_store, shrink
-from spark_queue.store import sqlite
+from spark_queue.stores.sqlite import store as sqlite
 from tests.command_line import Run
 
 

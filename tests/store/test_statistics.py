@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from spark_queue import StoreError, open_store
-from spark_queue.statistics import Traffic, count, counted, forget
+from spark_queue.runner.traffic import Traffic, count, counted, forget
 
 
 @pytest.fixture

@@ -22,9 +22,11 @@ import pytest
 from pymongo import MongoClient
 
 from spark_queue import PoolExhausted, open_store
-from spark_queue.message import pushes
-from spark_queue.store import base, listener, redis
-from spark_queue.store.conformance_waiting import DEADLINE, until
+from spark_queue.messages.message import pushes
+from spark_queue.stores import base
+from spark_queue.stores.conformance.waiting import DEADLINE, until
+from spark_queue.stores.redis import store as redis
+from spark_queue.stores.services import listener
 from tests.store.test_signals import HOUR, deaf_for_an_hour, listeners, other  # noqa: F401
 
 pytestmark = pytest.mark.every_store  # each has signals of its own
@@ -343,7 +345,7 @@ def test_a_pool_of_one_mongodb_connection_is_left_to_the_operations(mongodb_url,
 
 WAITS = """
 import signal, sys, threading
-from spark_queue.store import open_store
+from spark_queue.stores import open_store
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
 with open_store(sys.argv[1]) as store:

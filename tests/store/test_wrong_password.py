@@ -10,10 +10,10 @@ from urllib.parse import quote, unquote
 import pytest
 
 from spark_queue import Queue
+from spark_queue.admin import doctor
+from spark_queue.admin.sizes import sizes
 from spark_queue.errors import StoreError
 from spark_queue.events.queue import Events
-from spark_queue.operations import doctor
-from spark_queue.operations.levels import sizes
 from tests.command_line import Run
 
 MARK = "Zqx7Kd"

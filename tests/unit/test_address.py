@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_queue.address import Address
 from spark_queue.errors import OptionError
-from spark_queue.masking import PARAMETERS
-from spark_queue.options import QueueOptions
-from spark_queue.store import store_class
+from spark_queue.options.masking import PARAMETERS
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.url import Address
+from spark_queue.stores import store_class
 
 HEADS = ["mongodb://u:p%40ss@host:1,other:2/db", "redis://host/0", "sqlite:///a/b c.db"]
 THEIRS = st.lists(st.sampled_from(["w=majority", "replicaSet=rs0", "a=%26b", "x", "Layout=upper"]), max_size=3)

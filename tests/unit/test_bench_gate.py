@@ -130,7 +130,7 @@ def test_a_commit_that_is_slower_is_found(monkeypatch, tmp_path, capfd):
 
     def slower(folder):
         made = copied(folder)
-        with (made.code / "spark_queue" / "store" / "sqlite.py").open("a") as module:
+        with (made.code / "spark_queue" / "stores" / "sqlite" / "store.py").open("a") as module:
             module.write(PAUSE)
         return made
 

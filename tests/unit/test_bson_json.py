@@ -15,9 +15,9 @@ from bson.binary import Binary
 from bson.code import Code
 from bson.datetime_ms import DatetimeMS
 
-from spark_queue.json_text import dump_json, load_json
-from spark_queue.store.bson_json import CODEC, all_from_bson, difficult, from_bson, to_bson
-from spark_queue.store.conformance_payloads import LOOKALIKES, extended_json, same_json
+from spark_queue.messages.json_text import dump_json, load_json
+from spark_queue.stores.conformance.payloads import LOOKALIKES, extended_json, same_json
+from spark_queue.stores.mongodb.bson_json import CODEC, all_from_bson, difficult, from_bson, to_bson
 from tests.tiers import param
 
 #: How many batches of a thousand cases of a property are tried: few in `make test`.

@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_queue import Buckets, OptionError
-from spark_queue.buckets import MOST_BYTES, bucket, fitting, is_bucket, open_bucket, packed, rows_of, weigh
-from spark_queue.message import MESSAGES, dated, messages, pushes
+from spark_queue.messages.buckets import MOST_BYTES, bucket, fitting, is_bucket, open_bucket, packed, rows_of, weigh
+from spark_queue.messages.columns import dated
+from spark_queue.messages.message import messages, pushes
+from spark_queue.messages.schema import MESSAGES
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

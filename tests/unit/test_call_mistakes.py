@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spark_queue import MessageError, OptionError, Queue
-from spark_queue.store.sqlite import SqliteStore
+from spark_queue.stores.sqlite.store import SqliteStore
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ pytest.importorskip("typer")
 
 from typer.testing import CliRunner
 
-from spark_queue.cli import app, parse
-from spark_queue.operations import doctor
+from spark_queue.admin import doctor
+from spark_queue.cli import app
+from spark_queue.cli import params as parse
 from tests.command_line import Run, arguments
 from tests.pages import blocks, calls, plain
 

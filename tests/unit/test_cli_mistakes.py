@@ -11,7 +11,8 @@ pytest.importorskip("typer")
 from typer.main import get_command
 
 from spark_queue import __version__
-from spark_queue.cli import app, mistakes, parse
+from spark_queue.cli import app, mistakes
+from spark_queue.cli import params as parse
 from tests.command_line import Run
 
 URL = "sqlite:///queues.db"

@@ -14,10 +14,11 @@ import weakref
 import pytest
 
 from spark_queue.errors import AccessDenied, StoreError, StoreUnavailable
-from spark_queue.store import counters, pauses
-from spark_queue.store.conformance_waiting import until
-from spark_queue.store.counters import Counters, Statistics
-from spark_queue.store.pauses import Pauses
+from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.support import counters
+from spark_queue.stores.support import pause as pauses
+from spark_queue.stores.support.counters import Counters, Statistics
+from spark_queue.stores.support.pause import Pauses
 from tests.unit.clock import Clock
 
 
@@ -147,8 +148,8 @@ def test_a_process_that_ends_by_itself_writes_what_it_has_counted_and_does_not_w
     code = (
         "import sys\n"
         "from spark_queue import open_store\n"
-        "from spark_queue.message import pushes\n"
-        "from spark_queue.store import counters\n"
+        "from spark_queue.messages.message import pushes\n"
+        "from spark_queue.stores.support import counters\n"
         "counters.PERIOD = 3600\n"
         "store = open_store(sys.argv[1])\n"
         "store.push('q', pushes(['x'] * 7))\n"

@@ -13,9 +13,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_queue import arrow_bytes
-from spark_queue.arrow_bytes import MOST_UNPACKED, DamagedBytes, from_bytes, to_bytes
-from spark_queue.buckets import (
+from spark_queue.messages import arrow_bytes
+from spark_queue.messages.arrow_bytes import MOST_UNPACKED, DamagedBytes, from_bytes, to_bytes
+from spark_queue.messages.buckets import (
     DIGEST_DIGITS,
     DIGITS,
     READ,
@@ -29,7 +29,9 @@ from spark_queue.buckets import (
     unsealed,
     weigh,
 )
-from spark_queue.message import MARK, MESSAGES, PUSHES, dated, messages, no_headers, pushes
+from spark_queue.messages.columns import dated, no_headers
+from spark_queue.messages.message import messages, pushes
+from spark_queue.messages.schema import MARK, MESSAGES, PUSHES
 from tests.damaged_buckets import came_of, flipped, renewed, sample, samples
 
 ROOT = Path(__file__).parents[2]

@@ -15,9 +15,9 @@ import pytest
 pytest.importorskip("typer")
 
 from spark_queue import open_store
-from spark_queue.cli import parse
-from spark_queue.message import pushes
-from spark_queue.operations import doctor
+from spark_queue.admin import doctor
+from spark_queue.cli import params as parse
+from spark_queue.messages.message import pushes
 from tests.command_line import Run, program
 
 
@@ -168,7 +168,7 @@ def test_help_and_completion_import_nothing_heavy():
 
 
 def test_the_help_has_every_command_and_the_codes():
-    from spark_queue.cli.parse import RFQ, SECTIONS, app
+    from spark_queue.cli.params import RFQ, SECTIONS, app
 
     shown, with_rfq = Run("--help").out, Run("--layout", "rfq", "--help").out
     names = [*(name for names in SECTIONS.values() for name in names), *RFQ]

@@ -18,7 +18,7 @@ from spark_queue.errors import (
     StoreUnavailable,
     near,
 )
-from spark_queue.store import STORES, Registration, open_store, store_class
+from spark_queue.stores import STORES, Registration, open_store, store_class
 
 TREE = [one for _, one in inspect.getmembers(errors, inspect.isclass) if issubclass(one, Exception)]
 
@@ -86,7 +86,7 @@ def test_a_missing_driver_names_its_extra(scheme, monkeypatch):
 
 
 def test_a_typo_of_our_own_is_not_blamed_on_a_driver(monkeypatch):
-    monkeypatch.setitem(STORES, "oops", Registration("spark_queue.store.nowhere:Nothing", extra="oops"))
+    monkeypatch.setitem(STORES, "oops", Registration("spark_queue.stores.nowhere:Nothing", extra="oops"))
     with pytest.raises(ModuleNotFoundError, match="nowhere"):
         store_class("oops://x")
 
@@ -135,7 +135,7 @@ def test_a_read_only_file(tmp_path):
     """Root may write anything, so the file is made read-only in SQLite's own way."""
     import sqlite3
 
-    from spark_queue.store.sqlite import SqliteStore
+    from spark_queue.stores.sqlite.store import SqliteStore
 
     class ReadOnly(SqliteStore):
         def _open(self):
@@ -144,7 +144,7 @@ def test_a_read_only_file(tmp_path):
             return opened
 
     assert sqlite3.sqlite_version
-    from spark_queue.message import pushes
+    from spark_queue.messages.message import pushes
 
     with (
         ReadOnly(f"sqlite:///{tmp_path}/q.db") as store,
@@ -161,7 +161,7 @@ def test_a_file_that_another_process_holds(tmp_path):
         store.sizes("a")
     holder = sqlite3.connect(tmp_path / "q.db", isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
-    from spark_queue.store import sqlite
+    from spark_queue.stores.sqlite import store as sqlite
 
     busy, sqlite.BUSY = sqlite.BUSY, 0.05
     try:

@@ -14,25 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_queue.errors import GraphError, MessageError, OptionError
-from spark_queue.event import (
-    BASE,
-    HEARTBEAT,
-    STATUSES,
-    Event,
-    check_name,
-    chunks,
-    due,
-    long,
-    short,
-    written,
-)
 from spark_queue.events import Executor, Executors, Settings, declared_in, executors_in, heartbeats_in
-from spark_queue.events import run as events_run
+from spark_queue.events import execution as events_run
+from spark_queue.events.event import BASE, HEARTBEAT, STATUSES, Event, check_name, chunks, due, long, short, written
+from spark_queue.events.execution import TimeIsUp, run, time_limit
 from spark_queue.events.heartbeats import of_id
-from spark_queue.events.run import TimeIsUp, run, time_limit
-from spark_queue.message import Message, decode, encode
-from spark_queue.options import duration
-from spark_queue.store.conformance_waiting import until
+from spark_queue.messages.message import Message
+from spark_queue.messages.payload import decode, encode
+from spark_queue.options.parsers import duration
+from spark_queue.stores.conformance.waiting import until
 
 CONF = Path(__file__).parents[2] / "conf"
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)

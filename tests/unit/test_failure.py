@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_queue.errors import CheckpointError, FencedError, MessageError, SchemaError, StoreUnavailable
-from spark_queue.failure import Failure, failure_of
+from spark_queue.spark.spark_errors import Failure, failure_of
 
 HEAD = "Traceback (most recent call last)"
 TRACEBACK = f'{HEAD}:\n  File "x.py", line 1, in f\n    g()\n'

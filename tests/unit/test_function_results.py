@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from spark_queue.exchange.link import _Work
-from spark_queue.exchange.processor import _Function, _Rows
-from spark_queue.graph import Link, Place, Processor
-from spark_queue.json_text import load_json
-from spark_queue.message import build
-from spark_queue.outcome import Forward
-from spark_queue.process import Output
-from spark_queue.processor import Input
+from spark_queue.graph.link_function import Forward
+from spark_queue.graph.model import Link, Place, Processor
+from spark_queue.graph.processor import Input
+from spark_queue.graph.processor_function import Output
+from spark_queue.messages.columns import build
+from spark_queue.messages.json_text import load_json
+from spark_queue.runner.link import _Work
+from spark_queue.runner.processor import _Function, _Rows
 
 MOMENT = datetime(2026, 1, 31, tzinfo=UTC)
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from spark_queue import GraphError
-from spark_queue.graph import Changes, Consumer, Destination, Exchange, Graph, Namespace, Place
-from spark_queue.graph_file import graph_in, parse
-from spark_queue.graph_mistakes import checked, with_step
+from spark_queue.graph.loader import graph_in, parse
+from spark_queue.graph.model import Changes, Consumer, Destination, Exchange, Graph, Namespace, Place
+from spark_queue.graph.validation import checked, with_step
 
 FILE = """\
 namespaces:
@@ -283,7 +283,7 @@ def test_the_same_queue_in_two_namespaces_is_two_queues():
 
 
 def test_the_example_in_the_module_holds():
-    from spark_queue import graph
+    from spark_queue.graph import model as graph
 
     text = re.search(r"(    namespaces:.*?)\n\n", graph.__doc__, re.S)[1]
     assert list(parse(text, "", lambda name: name).exchanges) == ["by_delay"]

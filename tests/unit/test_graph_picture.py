@@ -11,7 +11,8 @@ from xml.etree import ElementTree
 import pytest
 
 from spark_queue.errors import UsageError
-from spark_queue.graph import (
+from spark_queue.graph.loader import graph_in
+from spark_queue.graph.model import (
     NO_ROUTE,
     TOO_MANY_HOPS,
     Changes,
@@ -24,11 +25,11 @@ from spark_queue.graph import (
     Place,
     Processor,
 )
-from spark_queue.graph_file import graph_in
-from spark_queue.graph_mistakes import checked
-from spark_queue.graph_picture import LONG, WIDE, dot, facts, mermaid, selector_text, svg, tree
-from spark_queue.statistics import Traffic
-from spark_queue.store.facts import Sizes
+from spark_queue.graph.rendering import LONG, WIDE, dot, facts, mermaid, svg, tree
+from spark_queue.graph.selector_words import selector_text
+from spark_queue.graph.validation import checked
+from spark_queue.runner.traffic import Traffic
+from spark_queue.stores.types import Sizes
 
 SVG = "http://www.w3.org/2000/svg"
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_queue.groups import grouped
+from spark_queue.messages.batching import grouped
 
 ROWS, BYTES = 10, 100
 

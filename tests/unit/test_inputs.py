@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from pyspark.sql.types import LongType, MapType, StringType, StructField, StructType
 
 from spark_queue.errors import CheckpointError, OptionError, SchemaError
-from spark_queue.inputs import Input, parse_inputs
-from spark_queue.message import MESSAGES
-from spark_queue.options import QueueOptions
-from spark_queue.spark.inputs import Inputs, Offsets, cut, views
+from spark_queue.messages.schema import MESSAGES
+from spark_queue.options.inputs import Input, parse_inputs
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.spark.read.fetch import Share, aligned
+from spark_queue.spark.read.multi_input import Inputs, Offsets, cut, views
 from spark_queue.spark.schema import PUSH, check_read_schema, check_write_schema, joiner, read_schema, shaper
-from spark_queue.spark.share import Share, aligned
-from spark_queue.store import usable
+from spark_queue.stores import usable
 
 URL = "sqlite:///q.db"
 TWO = '{"order": {"queue": "orders"}, "price": {"queue": "prices"}}'

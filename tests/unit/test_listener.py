@@ -13,9 +13,9 @@ from contextlib import contextmanager
 import pytest
 
 from spark_queue.errors import AccessDenied, StoreUnavailable
-from spark_queue.store import listener
-from spark_queue.store.conformance_waiting import until
-from spark_queue.store.listener import Listener, Signal, SignalsLost, Subscription
+from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.services import listener
+from spark_queue.stores.services.listener import Listener, Signal, SignalsLost, Subscription
 
 #: Seconds that a wait lasts which nothing ends.
 HOUR = 3_600

@@ -16,28 +16,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spark_queue.errors import MessageError
-from spark_queue.json_text import dump_json, load_json
-from spark_queue.message import (
-    FEW,
-    MESSAGES,
-    PUSHES,
-    DerivedIds,
-    Message,
-    as_json,
-    as_text,
-    build,
-    decode,
-    due,
-    encode,
-    faults,
-    header_dicts,
-    headers_array,
-    legible,
-    messages,
-    new_ids,
-    of_json,
-    pushes,
-)
+from spark_queue.messages.columns import build, due_ms, header_dicts, headers_array
+from spark_queue.messages.ids import FEW, DerivedIds, new_ids
+from spark_queue.messages.json_text import dump_json, load_json
+from spark_queue.messages.message import Message, messages, pushes
+from spark_queue.messages.payload import as_json, as_text, decode, encode, of_json
+from spark_queue.messages.rules import faults, legible
+from spark_queue.messages.schema import MESSAGES, PUSHES
 
 
 def test_ids_are_24_hex_digits_that_sort_as_they_were_made():
@@ -201,7 +186,7 @@ def test_due_is_the_moment_or_now_and_a_delay():
     moment = datetime(2020, 1, 1, tzinfo=UTC)
     batch = pushes([1, 2, 3], mature=[moment, None, None], delay=[None, 5, None])
     assert batch.schema == PUSHES
-    assert due(batch, 100) == [1_577_836_800_000, 105, 100]
+    assert due_ms(batch, 100) == [1_577_836_800_000, 105, 100]
 
 
 def test_headers_without_any_cost_nothing_and_are_empty_maps():
@@ -275,7 +260,7 @@ def almost_json(draw):
 @pytest.mark.parametrize("fast", [True, False])
 def test_what_is_not_json_is_found_whoever_looks(fast, monkeypatch):
     if not fast:
-        monkeypatch.setattr("spark_queue.message._simdjson", lambda: None)
+        monkeypatch.setattr("spark_queue.messages.rules._simdjson", lambda: None)
     deep = [b"[" * n + b"]" * n for n in (1023, 1024, 1025)]
 
     @given(st.lists(almost_json(), max_size=2))

@@ -14,14 +14,15 @@ from pathlib import Path
 import pytest
 
 from spark_queue import CheckpointError, FencedError, Queue, StoreError, open_store
-from spark_queue.message import pushes
-from spark_queue.store import owner, sqlite_file
-from spark_queue.store.bound import Reading, bind
-from spark_queue.store.isolation import PATIENCE, Isolation, Rules
-from spark_queue.store.ledger import PREFIX, Writer, decided, stage_of
-from spark_queue.store.log import Log
-from spark_queue.store.owner import Batch
-from spark_queue.store.ownership import Ownership
+from spark_queue.messages.message import pushes
+from spark_queue.stores.services import owner
+from spark_queue.stores.services.bound import Reading, bind
+from spark_queue.stores.services.ledger import PREFIX, Writer, decided, stage_of
+from spark_queue.stores.services.log.log import Log
+from spark_queue.stores.services.owner import Batch
+from spark_queue.stores.services.ownership import Ownership
+from spark_queue.stores.services.poison import PATIENCE, Isolation, Rules
+from spark_queue.stores.sqlite import file as sqlite_file
 
 pytest.importorskip("typer")
 

@@ -7,8 +7,9 @@ import json
 import pytest
 
 from spark_queue import wrap_error
-from spark_queue.message import Message, encode
-from spark_queue.process import Output, Process, context_of, error_message, told
+from spark_queue.graph.processor_function import Output, Process, context_of, error_message, told
+from spark_queue.messages.message import Message
+from spark_queue.messages.payload import encode
 
 
 def failure(*contexts):

@@ -9,10 +9,10 @@ import networkx as nx
 import pytest
 
 from spark_queue import GraphError, Message, Output, Process
-from spark_queue.exchange.selector import found
-from spark_queue.graph import Consumer, Exchange, Graph, Input, Namespace, Place, Processor, isomorphic
-from spark_queue.graph_file import graph_in, parse
-from spark_queue.graph_mistakes import checked, with_step, without_step
+from spark_queue.graph.loader import graph_in, parse
+from spark_queue.graph.model import Consumer, Exchange, Graph, Input, Namespace, Place, Processor, isomorphic
+from spark_queue.graph.validation import checked, with_step, without_step
+from spark_queue.runner.selector import found
 
 
 def fill(name):

@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_queue import message
-from spark_queue.message import PUSHES, decode, messages
-from spark_queue.store import redis_documents as documents
-from spark_queue.store.redis_documents import as_records, pieces, to_documents
+from spark_queue.messages import columns
+from spark_queue.messages.message import messages
+from spark_queue.messages.payload import decode
+from spark_queue.messages.schema import PUSHES
+from spark_queue.stores.redis import documents
+from spark_queue.stores.redis.documents import as_records, pieces, to_documents
 
 ids = st.text(st.characters(exclude_characters="\0\x7f", exclude_categories=["Cs"]), min_size=1, max_size=30)
 values = st.recursive(
@@ -36,7 +38,8 @@ def few(request):
     """Whether these few rows are written one by one, or as many are."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "by columns":
-            patch.setattr(message, "FEW", 0)
+            patch.setattr(documents, "FEW", 0)
+            patch.setattr(columns, "FEW", 0)
         yield
 
 
@@ -117,7 +120,8 @@ def test_what_was_written_is_read_as_it_was(batch_and_dues, other_dues):
 
 
 def test_documents_that_are_alike_are_read_by_whole_columns(monkeypatch):
-    monkeypatch.setattr(message, "FEW", 0)
+    monkeypatch.setattr(documents, "FEW", 0)
+    monkeypatch.setattr(columns, "FEW", 0)
     batch = pa.RecordBatch.from_pylist(
         [
             {"id": f"{i:024x}", "payload": b'{"n":1}', "payload_kind": "json", "headers": [], "tries": 0}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_queue.spark import rows
+from spark_queue.spark import encode as rows
 from spark_queue.spark.worker import Behind
 
 

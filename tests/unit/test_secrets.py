@@ -27,27 +27,28 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from spark_queue import Queue
-from spark_queue.address import Address
+from spark_queue.admin import doctor
 from spark_queue.cli import app
-from spark_queue.cli.parse import URL_VARIABLE
+from spark_queue.cli.params import URL_VARIABLE
 from spark_queue.errors import QueueError
 from spark_queue.events.executors import Executor
-from spark_queue.events.query import Work
 from spark_queue.events.queue import Events
 from spark_queue.events.settings import Settings as EventSettings
-from spark_queue.exchange.processor import Stores
-from spark_queue.exchange.runner import _Query
-from spark_queue.graph import Destination, Exchange, Graph, Namespace, Place
-from spark_queue.graph_file import parse
-from spark_queue.graph_mistakes import checked
-from spark_queue.graph_picture import dot, facts, mermaid
-from spark_queue.masking import HIDDEN, mask, masked_in, quoted, scrub
-from spark_queue.operations import doctor
-from spark_queue.options import QueueOptions
-from spark_queue.processor import Processor
+from spark_queue.events.spark_worker import ExecutorWork
+from spark_queue.graph.loader import parse
+from spark_queue.graph.model import Destination, Exchange, Graph, Namespace, Place
+from spark_queue.graph.processor import Processor
+from spark_queue.graph.rendering import dot, facts, mermaid
+from spark_queue.graph.validation import checked
+from spark_queue.options.masking import HIDDEN, mask, masked_in, quoted, scrub
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.url import Address
 from spark_queue.rest.settings import Settings
-from spark_queue.store import STORES, eviction, open_store, store_class, usable
-from spark_queue.store.redis import RedisStore
+from spark_queue.runner.graph import _Query
+from spark_queue.runner.processor import Stores
+from spark_queue.stores import STORES, open_store, store_class, usable
+from spark_queue.stores.redis.store import RedisStore
+from spark_queue.stores.services import eviction
 from tests.stores import embedded
 
 pytestmark = pytest.mark.filterwarnings("ignore:Duplicate URI option")  # by pymongo, of what it knows
@@ -372,7 +373,7 @@ def test_what_travels_to_workers_shows_no_secret():
         Stores({"a": url}),
         _Query(None, None, url=url, sources=[(url, "q")]),
         Executor("a:b", "c:d", print, config=own),
-        Work(url, "q", "c", (), EventSettings(), "me", "here"),
+        ExecutorWork(url, "q", "c", (), EventSettings(), "me", "here"),
         Processor(opts=own),
         Graph({"a": url}, system=own),  # type: ignore[dict-item]  # as it may be given
     )

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from spark_queue.store import signals
-from spark_queue.store.conformance_waiting import until
-from spark_queue.store.signals import Sender
+from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.services import signals
+from spark_queue.stores.services.signals import Sender
 from tests.unit.clock import Clock
 
 #: Seconds after which what should have happened has not.

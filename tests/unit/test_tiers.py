@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[2]
 
 #: A plugin of pytest that registers SQLite under a second name, before any test is collected.
 SECOND = """
-from spark_queue.store import STORES, Registration
-from spark_queue.store.sqlite import SqliteStore
+from spark_queue.stores import STORES, Registration
+from spark_queue.stores.sqlite.store import SqliteStore
 
 
 class Second(SqliteStore):

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from spark_queue.rest.together import Together
+from spark_queue.rest.coalesce import Together
 
 
 class Steps:

@@ -1,0 +1,45 @@
+"""What an operator does: release reservations, redrive dead letters, replay history, finish the batches of sinks.
+
+Each function opens the store behind a URL and closes it again. It checks everything before it changes anything, and
+may be called again whenever it was cut short. Durations are seconds, moments are `datetime` with a time zone, and
+"now" is that of the database. All raise `UsageError` where the call cannot work as it was made, and `StoreError`
+where the database refuses or fails, or what it keeps was written by a newer version.
+"""
+
+from spark_queue.admin.common import Moment
+from spark_queue.admin.dead_letters import DeadLetter, Filters, dead_letters, redrive
+from spark_queue.admin.history import Past, PastFilters, history, replay
+from spark_queue.admin.layouts import compact, layout, set_layout, shrink
+from spark_queue.admin.recovery import Settled, recover_consumer
+from spark_queue.admin.reservations import Held, release, reservations, suggest
+from spark_queue.admin.sinks import Recovered, Sink, forget_ledger, ledgers, recover, set_ledger
+from spark_queue.admin.sizes import graph_sizes
+
+__all__ = [
+    "DeadLetter",
+    "Filters",
+    "Held",
+    "Moment",
+    "Past",
+    "PastFilters",
+    "Recovered",
+    "Settled",
+    "Sink",
+    "compact",
+    "dead_letters",
+    "forget_ledger",
+    "graph_sizes",
+    "history",
+    "layout",
+    "ledgers",
+    "recover",
+    "recover_consumer",
+    "redrive",
+    "release",
+    "replay",
+    "reservations",
+    "set_layout",
+    "set_ledger",
+    "shrink",
+    "suggest",
+]

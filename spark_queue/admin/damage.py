@@ -1,0 +1,61 @@
+"""What is damaged in a database: records that are never due or cannot be read, and notes."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from spark_queue.admin.common import opened
+from spark_queue.errors import StoreError, UsageError, plural
+from spark_queue.stores.base import Store
+from spark_queue.stores.support.burial import ASIDE
+from spark_queue.stores.types import Finding
+
+#: Most ids that a command names, and most buckets of a queue that are opened.
+NAMED, OPENED = 20, 1_000
+
+
+def damage(store: Store) -> Iterator[Finding]:
+    """What is damaged, with the command that mends it. Changes nothing; looks at all queues."""
+    for key, reason in damaged_notes(store).items():
+        yield Finding("note", "bad", f"{key}: {reason}", f"spark-queue doctor URL --remove-note {shlex.quote(key)}")
+    for queue in store.queues():
+        yield from _of_queue(store, queue)
+
+
+def _of_queue(store: Store, queue: str) -> Iterator[Finding]:
+    name = shlex.quote(queue)
+    if ids := store.never_due(queue):
+        which = " ".join(f"--id {shlex.quote(one)}" for one in ids[:NAMED])
+        yield Finding(
+            "never due", "bad", f"{queue}: {plural(len(ids), 'record')} will never be due: mature is no date",
+            f"make them due now, in another queue: spark-queue move URL {name} {name}.mended --create {which}",
+        )  # fmt: skip
+    if aside := sum(one.rows for one in store.reservations(queue, ASIDE)):
+        yield Finding(
+            "damaged", "bad", f"{queue}: {plural(aside, 'message')} cannot be read, no dead-letter queue takes it",
+            f"try again: spark-queue release URL {name} {ASIDE}; remove them: spark-queue commit URL {name} {ASIDE}",
+        )  # fmt: skip
+    if bad := store.damaged_buckets(queue, OPENED):
+        yield Finding(
+            "buckets", "bad", f"{queue}: {plural(len(bad), 'bucket')} of the first {OPENED:,} cannot be opened",
+            "restore the database from a backup; else each becomes a dead letter when it is reserved: spark-queue "
+            f"reserve URL {name}",
+        )  # fmt: skip
+
+
+def damaged_notes(store: Store) -> dict[str, str]:
+    """The notes that cannot be read, by key, and why."""
+    return {key: fault for key, note in store.raw_notes().items() if (fault := note.fault(key))}
+
+
+def remove_note(url: str, key: str) -> None:
+    """Remove a note that is damaged. Raises `UsageError` if there is none of this key, or it is sound."""
+    with opened(url) as store:
+        if key not in damaged_notes(store):
+            raise UsageError(
+                f"the note {key!r} is not damaged, or does not exist: see spark-queue doctor URL", key=key
+            )
+        note = store.raw_notes()[key]
+        if not store.set_note(key, None, note.version):
+            raise StoreError(f"the note {key!r} has changed meanwhile: run this again", key=key)

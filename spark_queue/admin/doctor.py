@@ -1,0 +1,241 @@
+"""Whether everything is there that queues need on this machine, and how the database behind a URL is set up."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from importlib.metadata import PackageNotFoundError, version
+
+from spark_queue.admin.common import opened
+from spark_queue.admin.damage import damage, remove_note
+from spark_queue.admin.logs import kept
+from spark_queue.admin.sinks import left_staged
+from spark_queue.errors import QueueError, StoreError, StoreUnavailable, UsageError, plural
+from spark_queue.options.masking import mask
+from spark_queue.stores import STORES
+from spark_queue.stores.base import Store
+from spark_queue.stores.types import Finding, State
+
+__all__ = ["examine", "remove_note", "server"]
+
+#: Versions that are known to work: from, and before.
+JAVA, SPARK, PYTHON = 17, ((4, 0), (4, 4)), (3, 11)
+
+#: Seconds that another program may take to tell its version.
+PATIENCE = 30
+
+#: Seconds between two clocks that are worth a word, and times that the server is asked for its own.
+APART, ASKED = 5.0, 7
+
+#: What another Python is asked.
+_ASK = """
+import importlib.util, json, sys
+from importlib.metadata import PackageNotFoundError, version
+def of(name):
+    try: return version(name)
+    except PackageNotFoundError: return None
+print(json.dumps([list(sys.version_info[:3]), importlib.util.find_spec("spark_queue") is not None, of("pyspark")]))
+"""
+
+
+def examine(url: str | None = None) -> Iterator[Finding]:
+    """What there is, thing by thing, as it is looked at; of a database only where a URL is given.
+
+    Nothing is changed, and nothing raised for what is wrong: a finding says so, whose state is `bad`.
+    """
+    yield _python()
+    yield _spark()
+    yield _java()
+    yield _workers()
+    yield from _drivers()
+    if url is not None:
+        yield from _database(url)
+
+
+def server(url: str) -> str:
+    """The name and the version of the database behind a URL: `redis 7.0.15`."""
+    with opened(url) as store:
+        return store.server()
+
+
+# --- this machine ---------------------------------------------------------------------------------------------------
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _python() -> Finding:
+    told = f"{platform.python_version()}, {sys.executable}"
+    if sys.version_info < PYTHON:
+        return Finding("python", "bad", told, f"use Python {'.'.join(map(str, PYTHON))} or later")
+    return Finding("python", "good", told)
+
+
+def _spark() -> Finding:
+    found = _installed("pyspark")
+    if found is None:
+        return Finding("spark", "worry", "not installed; queues work without it", "pip install 'spark-queue[spark]'")
+    numbers = tuple(int(one) for one in re.findall(r"\d+", found)[:2])
+    if not SPARK[0] <= numbers < SPARK[1]:
+        known = f"{_dotted(SPARK[0])} to {SPARK[1][0]}.{SPARK[1][1] - 1}"
+        return Finding("spark", "bad", f"{found}; known to work are {known}", "pip install 'spark-queue[spark]'")
+    return Finding("spark", "good", found)
+
+
+def _dotted(numbers: tuple[int, ...]) -> str:
+    return ".".join(map(str, numbers))
+
+
+def _java() -> Finding:
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else "java"
+    state: State = "worry" if _installed("pyspark") is None else "bad"
+    todo = f"install Java {JAVA} or later (on Debian: apt-get install openjdk-{JAVA}-jre-headless), or set JAVA_HOME"
+    path = shutil.which(java)
+    if path is None:
+        return Finding("java", state, f"none: no {java}" + ("" if home else " on the PATH"), todo)
+    done = _run([path, "-version"])
+    if isinstance(done, str):
+        return Finding("java", state, f"{path}: {done}", todo)
+    number = re.search(r'version "(\d+)[^"]*"', done.stderr + done.stdout)
+    if number is None:
+        return Finding("java", state, f"{path} prints no version", todo)
+    if int(number[1]) < JAVA:
+        return Finding("java", state, f"{number[0]}, {path}", todo)
+    return Finding("java", "good", f"{number[0].split()[1].strip(chr(34))}, {path}")
+
+
+def _workers() -> Finding:
+    """The Python of Spark's workers, which is not that of the driver unless PYSPARK_PYTHON says so."""
+    told = os.environ.get("PYSPARK_PYTHON") or "python3"
+    source = "PYSPARK_PYTHON" if os.environ.get("PYSPARK_PYTHON") else "python3 on the PATH"
+    todo = f"export PYSPARK_PYTHON={sys.executable}"
+    state: State = "worry" if _installed("pyspark") is None else "bad"
+    path = shutil.which(told)
+    if path is None:
+        return Finding("workers", state, f"{source}: {told} does not exist", todo)
+    done = _run([path, "-c", _ASK])
+    if isinstance(done, str):
+        return Finding("workers", state, f"{source}: {path}: {done}", todo)
+    try:
+        numbers, ours, spark = json.loads(done.stdout)
+    except ValueError:
+        return Finding("workers", state, f"{source}: {path} is not a working Python", todo)
+    here = f"{_dotted(tuple(numbers))}, {path} ({source})"
+    if tuple(numbers[:2]) != sys.version_info[:2]:
+        return Finding("workers", state, f"{here}: Spark needs the same version as this Python", todo)
+    if not ours:
+        return Finding("workers", state, f"{here}: spark_queue is not installed there", todo)
+    if spark != _installed("pyspark"):
+        found = f"pyspark {spark} is" if spark else "pyspark is not"
+        return Finding("workers", state, f"{here}: {found} installed there", todo)
+    return Finding("workers", "good", here)
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str] | str:
+    """What a program says, or why it does not."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+
+
+def _drivers() -> Iterator[Finding]:
+    drivers = {
+        one.driver: (f"{scheme}://", f"[{one.extra}]")
+        for scheme, one in STORES.items()
+        if one.driver and not one.variant_of
+    }
+    for package, (use, extra) in {"pyarrow": ("everything", ""), **drivers}.items():
+        found = _installed(package)
+        if found is None:
+            yield Finding(package, "worry", f"not installed: {use} needs it", f"pip install 'spark-queue{extra}'")
+        else:
+            yield Finding(package, "good", found)
+
+
+# --- the database ---------------------------------------------------------------------------------------------------
+
+
+def _database(url: str) -> Iterator[Finding]:
+    shown = mask(url)
+    try:
+        with opened(url) as store:
+            store.patience = 1.0  # who asks a doctor wants an answer
+            shown = mask(store.url)
+            found = store.server()
+            yield Finding("database", "good", f"{found}, {shown}")
+            yield from _clock(store)
+            yield from store.examine()
+            yield from damage(store)
+            for check in (_staged, _logs):
+                try:
+                    yield from check(store)
+                except StoreUnavailable:
+                    raise
+                except StoreError as error:  # of a note, which is named above
+                    yield Finding("database", "bad", str(error), "mend what is named damaged, then look again")
+    except UsageError as error:
+        yield Finding("database", "bad", str(error), "correct the URL; the first push creates a SQLite file")
+    except QueueError as error:
+        yield Finding("database", "bad", str(error), "check the URL, and that the server runs and can be reached")
+
+
+def _clock(store: Store) -> Iterator[Finding]:
+    """How far the server is, in ms, and how far its clock is from ours."""
+    looks = [_look(store.now) for _ in range(ASKED)]
+    latency = statistics.median(passed for passed, _ in looks)
+    yield Finding("latency", "good" if latency < 20 else "worry", f"{latency * 1000:.1f} ms for a round trip")
+    apart = min(looks)[1]
+    if abs(apart) < APART:
+        yield Finding("clocks", "good", f"{apart:+.3f} s apart")
+    else:
+        yield Finding(
+            "clocks", "worry", f"the server's clock is {apart:+.1f} s from this machine's; the server's counts",
+            "set the clocks with NTP; until then use delays, not moments",
+        )  # fmt: skip
+
+
+def _staged(store: Store) -> Iterator[Finding]:
+    """Rows that were staged and may never become visible."""
+    for sink, idle in left_staged(store):
+        rows = plural(sum(sink.staged.values()), "staged row")
+        since = "" if idle is None else f", for {timedelta(milliseconds=idle // 1000 * 1000)}"
+        yield Finding(
+            "staged", "worry", f"sink {sink.sink} has {rows}{since}: its write is going on, or was killed",
+            f"if no program writes them: spark-queue ledger recover URL {sink.sink}",
+        )  # fmt: skip
+
+
+def _logs(store: Store) -> Iterator[Finding]:
+    """What the queues retain that are read as logs."""
+    for one in (one for queue in store.queues() for one in kept(store, queue)):
+        told = f"{one.queue} retains {plural(one.messages, 'message')} in {plural(one.segments, 'segment')}"
+        if one.oldest is not None:
+            told += f", the oldest from {one.oldest:%Y-%m-%d %H:%M:%S} UTC"
+        if one.strays:
+            todo = f"release it: spark-queue release URL {one.queue} {one.strays[0]}"
+            yield Finding("log", "worry", f"{told}; messages of {', '.join(one.strays)} belong to no segment", todo)
+        else:
+            yield Finding("log", "good", told)
+
+
+def _look(now: Callable[[], int]) -> tuple[float, float]:
+    """Seconds that a round trip takes, and by how many the clock there is ahead of ours."""
+    before, began = time.time(), time.perf_counter()
+    there = now() / 1000
+    passed = time.perf_counter() - began
+    return passed, there - before - passed / 2

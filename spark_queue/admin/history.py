@@ -1,0 +1,205 @@
+"""The history of a queue: looking at what it has processed, and pushing parts of it once more."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import TypedDict, Unpack
+
+import pyarrow as pa
+
+from spark_queue.admin.common import ERROR, Moment, absolute, checked_limit, opened
+from spark_queue.errors import OptionError, near
+from spark_queue.events.event import FAILED, FINISHED
+from spark_queue.messages.columns import header_dicts
+from spark_queue.messages.payload import Json, decode
+from spark_queue.messages.schema import EPOCH, HISTORY, OUTCOMES, Outcome
+from spark_queue.stores.base import Store
+from spark_queue.stores.services.existence import check_exists
+from spark_queue.stores.services.replay import Replay
+from spark_queue.stores.types import Condition, check_outcome
+
+#: How messages went that a replay is about, if it does not say so.
+PROCESSED: tuple[Outcome, ...] = ("commit", "pop")
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A message that has left its queue, as the history tells of it.
+
+    `processed`: when. `consumer`: who had it, the first part of the tag; `None` where that is not known. `outcome`:
+    `commit`; `dead`, moved to the dead-letter queue, with `error` saying why (`x-error`); or, by keuss' own programs,
+    `pop`, or `remove` where nobody had it; or a word of who committed it: `finished` and `failed` of events. `tries`:
+    how often it had failed. `payload` and `headers` are as in `Message`.
+    """
+
+    id: str
+    processed: datetime
+    consumer: str | None
+    outcome: str
+    error: str | None
+    mature: datetime
+    tries: int
+    payload: Json | bytes
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+class PastFilters(TypedDict, total=False):
+    """Which messages of a history are meant: those that meet all that is given.
+
+    `ids`: these very ones. `consumer`: who had them; `outcome`: how it went (see `Past`). `reason`: a text that their
+    header `x-error` contains, letter case ignored. `since`, `until`: they were processed at that moment or later, and
+    before that one. `limit`: the last ones, so many at most.
+    """
+
+    ids: Collection[str] | None
+    consumer: str | None
+    outcome: str | None
+    reason: str | None
+    since: Moment | None
+    until: Moment | None
+    limit: int | None
+
+
+def history(url: str, queue: str, **filters: Unpack[PastFilters]) -> list[Past]:
+    """What a queue has processed and still tells of (see `PastFilters`), the latest last."""
+    with opened(url) as store:
+        search = _PastSearch.of(store, queue, **filters)
+        check_exists(store, queue)
+        found = [one for batch in search.batches(store) for one in _pasts(batch)]
+        return sorted(found, key=lambda one: (one.processed, one.mature, one.id))
+
+
+def replay(
+    url: str,
+    queue: str,
+    name: str,
+    *,
+    to: str | None = None,
+    create: bool = False,
+    rate: float | None = None,
+    dry_run: bool = False,
+    **filters: Unpack[PastFilters],
+) -> int:
+    """Push a part of a queue's history once more (see `PastFilters`); give how many messages appeared just now.
+
+    Without an `outcome` that is what was committed or popped: dead letters wait for a `redrive`, and what was removed
+    was not wanted. They go to `to`, else to the queue itself, as new messages: with payload, headers and maturity,
+    so in their old order and before what was pushed since; but with tries 0, and ids that are made of `name` and the
+    old ones. The headers `x-replay` and `x-replay-of` tell the name and the old id. With a `rate` they mature one
+    after the other, so many a second, instead. The history stays as it is.
+
+    A replay of a queue is done once, by its name: it is staged, decided, then published, all of it or nothing. Called
+    again, whenever it was cut short and whatever has been consumed meanwhile, it completes what is missing, and
+    gives 0 where nothing is. `dry_run` pushes nothing and gives what would be pushed.
+
+    Raises `UsageError` before anything is pushed: where `to` does not exist, unless `create`; where a replay of this
+    name was asked for something else.
+    """
+    with opened(url) as store:
+        search = _PastSearch.of(store, queue, **filters)
+        if search.outcomes is None:
+            search = replace(search, outcomes=PROCESSED)
+        target = to or queue
+        store.check_queue(target)
+        work = Replay(queue, name, target, rate, _said(**filters))
+        if work.decided(store):
+            return work.unpublished(store) if dry_run else work.run(store, ())
+        check_exists(store, queue)
+        if not create and target != queue:
+            check_exists(store, target, "To create it, use --create (create=True).")
+        found = search.batches(store)
+        return sum(batch.num_rows for batch in found) if dry_run else work.run(store, found)
+
+
+def _said(**filters: object) -> str:
+    """Filters as they were given."""
+    said = {
+        name: sorted(value) if isinstance(value, Collection) and not isinstance(value, str) else str(value)
+        for name, value in sorted(filters.items())
+        if value is not None
+    }
+    return repr(said)
+
+
+@dataclass(frozen=True, slots=True)
+class _PastSearch:
+    """`PastFilters` that were checked; `reason` is in small letters."""
+
+    queue: str
+    ids: tuple[str, ...] | None
+    consumer: str | None
+    outcomes: tuple[str, ...] | None
+    reason: str | None
+    since: datetime | None
+    until: datetime | None
+    limit: int | None
+
+    @classmethod
+    def of(cls, store: Store, queue: str, **filters: Unpack[PastFilters]) -> _PastSearch:
+        if unknown := filters.keys() - PastFilters.__annotations__.keys():
+            raise TypeError(f"unknown filter {', '.join(sorted(unknown))}")
+        store.check_queue(queue)
+        ids, outcome = filters.get("ids"), filters.get("outcome")
+        if outcome is not None and outcome not in (known := (*OUTCOMES, FINISHED, FAILED)):
+            check_outcome(outcome)
+            one = [Condition("outcome", "=", outcome)]
+            if (hint := near(outcome, known)) and not any(store.peek(queue, one, limit=1, view="history")):
+                raise OptionError(
+                    f"the history of {queue} has no messages with outcome {outcome!r}{hint}", option="outcome"
+                )
+        return cls(
+            queue,
+            None if ids is None else tuple([ids] if isinstance(ids, str) else ids),
+            filters.get("consumer"),
+            None if outcome is None else (outcome,),
+            (filters.get("reason") or "").lower() or None,
+            absolute(store, "since", filters.get("since")),
+            absolute(store, "until", filters.get("until")),
+            checked_limit(filters.get("limit")),
+        )
+
+    def batches(self, store: Store) -> Iterator[pa.RecordBatch]:
+        """What is meant, as HISTORY batches in no particular order."""
+        where: list[Condition] = []
+        if self.ids is not None:
+            where.append(Condition("id", "in", self.ids))
+        if self.consumer is not None:
+            where.append(Condition("consumer", "=", self.consumer))
+        if self.outcomes is not None:
+            where.append(Condition("outcome", "in", self.outcomes))
+        if self.since is not None:
+            where.append(Condition("processed", ">=", _ceiling(self.since)))
+        if self.until is not None:
+            where.append(Condition("processed", "<", _ceiling(self.until)))
+        found = store.peek(self.queue, where, view="history")
+        if self.reason is not None:
+            found = (batch.filter(self._reasoned(batch)) for batch in found)
+        yield from found if self.limit is None else _last(found, self.limit)
+
+    def _reasoned(self, batch: pa.RecordBatch) -> pa.Array:
+        return pa.array([(self.reason or "") in one.get(ERROR, "").lower() for one in header_dicts(batch)])
+
+
+def _last(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
+    """The rows of HISTORY batches that were processed last; no more are kept in memory."""
+    kept = pa.Table.from_batches([], HISTORY)
+    order = [(name, "descending") for name in ("processed", "mature", "id")]
+    for batch in batches:
+        kept = pa.concat_tables([kept, pa.Table.from_batches([batch])]).sort_by(order).slice(0, limit)
+    yield from kept.combine_chunks().to_batches()
+
+
+def _pasts(batch: pa.RecordBatch) -> Iterator[Past]:
+    names = ("id", "processed", "consumer", "outcome", "mature", "tries", "payload", "payload_kind")
+    columns = (batch.column(name).to_pylist() for name in names)
+    for *told, payload, kind, headers in zip(*columns, header_dicts(batch), strict=True):
+        id, processed, consumer, outcome, mature, tries = told
+        error = headers.get(ERROR) if outcome == "dead" else None
+        yield Past(id, processed, consumer, outcome, error, mature, tries, decode(payload, kind), headers)
+
+
+def _ceiling(moment: datetime) -> int:
+    """The first ms that is not before the moment."""
+    return -((EPOCH - moment) // timedelta(milliseconds=1))

@@ -1,0 +1,234 @@
+"""Messages in: lines of text or JSON become messages of a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from spark_queue.admin.common import STEP
+from spark_queue.errors import MessageError, OptionError, UsageError, near, plural
+from spark_queue.messages.columns import headers_array
+from spark_queue.messages.ids import new_id_array, new_ids
+from spark_queue.messages.json_text import dump_json, load_json
+from spark_queue.messages.payload import Json, of_json
+from spark_queue.messages.rules import faults
+from spark_queue.messages.schema import LATEST, PUSHES
+from spark_queue.messages.values import check_texts
+from spark_queue.stores import open_store
+from spark_queue.stores.base import Store
+
+#: What a line tells that is pushed: a payload in JSON, a payload that is plain text, or a whole message.
+Form = Literal["json", "text", "message"]
+
+#: Makes so many ids.
+MakeIds = Callable[[int], list[str]]
+
+#: What a whole message may tell, and what else it has where it was taken from a queue or its history.
+_FIELDS = ("id", "payload", "headers", "mature", "delay", "tries")
+_READ = ("queue", "processed", "consumer", "outcome")
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What holds for all messages of a push, unless a message tells it of itself.
+
+    `mature` or `delay` (seconds from the database's now), not both. Raises `MessageError` for headers that are not
+    text.
+    """
+
+    headers: dict[str, str] | None = None
+    mature: datetime | None = None
+    delay: float | None = None
+
+    def __post_init__(self) -> None:
+        check_texts(None, self.headers)
+
+
+def push(
+    url: str,
+    queue: str,
+    lines: Iterable[Sequence[bytes]],
+    form: Form = "json",
+    common: Common | None = None,
+    *,
+    front: bool = False,
+    progress: Callable[[list[str]], None] | None = None,
+) -> int:
+    """Push messages, one a line, and give their number; blank lines are none.
+
+    They come in batches, each of which becomes visible as it is pushed, and as a whole where the database is atomic.
+    An id that the queue holds already is left as it is. `front`: before all others, which only the layout `rfq` can.
+    `progress` is told the ids of each batch, once it is pushed. Raises `MessageError`, which tells the number of the
+    first line that cannot be a message (from 1); what stands in earlier batches is pushed then, nothing of its own.
+    """
+    common = common or Common()
+    if common.mature is not None and common.delay is not None:
+        raise OptionError("give either mature or delay, not both", option="mature")
+    if common.delay is not None and not 0 <= common.delay <= LATEST / 2000:
+        raise OptionError(f"delay must be 0 or more seconds and end before the year 5000, not {common.delay}")
+    with open_store(url) as store:
+        store.check_queue(queue)
+        if front:
+            if not hasattr(store, "front"):
+                raise UsageError("only the layout rfq can push to the front: leave --front out, or use --layout rfq")
+            store.front = True
+        pushed = number = 0
+        for batch in lines:
+            numbered = [(number + place, line) for place, line in enumerate(batch, 1) if line.strip()]
+            number += len(batch)
+            for start in range(0, len(numbered), STEP):
+                ids = _push(store, queue, numbered[start : start + STEP], form, common, pushed)
+                pushed += len(ids)
+                if progress is not None:
+                    progress(ids)
+        return pushed
+
+
+def check(lines: Iterable[Sequence[bytes]], form: Form = "json", common: Common | None = None) -> None:
+    """Raise `MessageError` as `push` would, for all that can be told without a store."""
+    number = 0
+    for some in lines:
+        numbered = [(number + place, line) for place, line in enumerate(some, 1) if line.strip()]
+        number += len(some)
+        batch = _batch(numbered, form, common or Common(), 0)
+        for row, rule in faults(batch, LATEST).items():
+            raise _wrong(numbered[row][0], rule, 0)
+
+
+def _push(
+    store: Store, queue: str, lines: Sequence[tuple[int, bytes]], form: Form, common: Common, before: int
+) -> list[str]:
+    batch = _batch(lines, form, common, before, lambda n: _ids_like(store, n))
+    try:
+        store.push(queue, batch)
+    except MessageError as error:
+        row, rule = next(iter(error.rows.items()))
+        raise _wrong(lines[row][0], rule, before) from error
+    ids: list[str] = batch.column("id").to_pylist()
+    return ids
+
+
+def _ids_like(store: Store, n: int) -> list[str]:
+    """New ids, in the form that the layout of the store has for its own."""
+    made: list[str] = store.own_ids(new_id_array(n)).to_pylist()
+    return made
+
+
+def _wrong(number: int, rule: str, before: int) -> MessageError:
+    pushed = f"{plural(before, 'message')} before it pushed already" if before else "nothing was pushed"
+    return MessageError(f"line {number}: {rule}; {pushed}", line=number, pushed=before)
+
+
+def _batch(
+    lines: Sequence[tuple[int, bytes]], form: Form, common: Common, before: int, made: MakeIds = new_ids
+) -> pa.RecordBatch:
+    """The lines as a PUSHES batch."""
+    if form == "message":
+        return _whole(lines, common, before, made)
+    texts = [line.strip() if form == "json" else line.rstrip(b"\r\n") for _, line in lines]
+    if form == "json":
+        payloads, kinds = of_json(pa.array(texts, pa.binary()))
+    else:
+        payloads, kinds = pa.array(texts, pa.binary()), pa.repeat("text", len(texts))
+    n = len(texts)
+    delay = None if common.delay is None else round(common.delay * 1000)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(made(n), pa.string()),
+            payloads,
+            kinds.cast(pa.string()),
+            headers_array([common.headers or {}] * n),
+            pa.array([common.mature] * n, PUSHES.field("mature").type),
+            pa.array([delay] * n, pa.int64()),
+            pa.array([0] * n, pa.int32()),
+        ],
+        schema=PUSHES,
+    )
+
+
+def _whole(lines: Sequence[tuple[int, bytes]], common: Common, before: int, made: MakeIds) -> pa.RecordBatch:
+    values = []
+    for number, line in lines:
+        try:
+            values.append(load_json(line))
+        except ValueError as error:
+            raise _wrong(number, f"it is not JSON ({error})", before) from None
+    try:
+        return whole_messages(values, common, made)
+    except MessageError as error:
+        row, rule = next(iter(error.rows.items()))
+        raise _wrong(lines[row][0], rule, before) from None
+
+
+def whole_messages(values: Sequence[Json], common: Common | None = None, made: MakeIds = new_ids) -> pa.RecordBatch:
+    """Objects that tell a whole message each, as `pop --json` prints them, as a PUSHES batch.
+
+    `made` gives ids to those that have none. Raises `MessageError`, whose `rows` tells which are none.
+    """
+    rows, wrong = [], {}
+    for number, value in enumerate(values):
+        try:
+            rows.append(_told(value, common or Common()))
+        except (MessageError, ValueError, OverflowError) as error:
+            wrong[number] = str(error)
+    if wrong:
+        number, rule = next(iter(wrong.items()))
+        raise MessageError(f"message {number}: {rule}; nothing was pushed", rows=wrong)
+    columns = {name: [row[name] for row in rows] for name in _FIELDS}
+    payloads, kinds = of_json(pa.array(columns["payload"], pa.binary()))
+    ids = [new if id is None else id for id, new in zip(columns["id"], made(len(rows)), strict=True)]
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(ids, pa.string()),
+            payloads,
+            kinds.cast(pa.string()),
+            headers_array(columns["headers"]),
+            pa.array(columns["mature"], PUSHES.field("mature").type),
+            pa.array(columns["delay"], pa.int64()),
+            pa.array(columns["tries"], pa.int32()),
+        ],
+        schema=PUSHES,
+    )
+
+
+def _told(value: Json, common: Common) -> dict[str, Any]:
+    """What a line says that is a whole message. Raises `ValueError` with the rule that it breaks."""
+    if not isinstance(value, dict) or "payload" not in value:
+        raise ValueError(
+            'it is not a message: write {"payload": …}, and optionally ' + ", ".join(_FIELDS[:1] + _FIELDS[2:])
+        )
+    if odd := value.keys() - {*_FIELDS, *_READ}:
+        raise ValueError(f"a message has no field {min(odd)!r}{near(min(odd), _FIELDS)}")
+    id, headers, tries = value.get("id"), value.get("headers"), value.get("tries", 0)
+    if id is not None and not isinstance(id, str):
+        raise ValueError("its id must be text")
+    if headers is not None and not (
+        isinstance(headers, dict) and all(isinstance(one, str) for one in headers.values())
+    ):
+        raise ValueError("its headers must be an object of text values")
+    if not isinstance(tries, int) or isinstance(tries, bool) or not 0 <= tries < 1 << 31:
+        raise ValueError("its tries must be a whole number, 0 or more")
+    mature, delay = value.get("mature"), value.get("delay")
+    if mature is None and delay is None:
+        mature, delay = common.mature, common.delay
+    if mature is not None and not isinstance(mature, datetime):
+        mature = datetime.fromisoformat(str(mature))
+        if mature.tzinfo is None:
+            raise ValueError("its mature has no time zone: write 2026-01-31T12:00Z")
+    if delay is not None and (
+        isinstance(delay, bool) or not isinstance(delay, int | float) or not abs(delay) <= LATEST / 2000
+    ):
+        raise ValueError("its delay must be a number of seconds that ends before the year 5000")
+    check_texts(id, headers)
+    return {
+        "id": id,
+        "payload": dump_json(value["payload"]),
+        "headers": (common.headers or {}) | (headers or {}),
+        "mature": mature,
+        "delay": None if delay is None else round(delay * 1000),
+        "tries": tries,
+    }

@@ -1,0 +1,152 @@
+"""Whole queues: what is in them, moving, purging, pausing."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable, Collection, Iterable
+from datetime import datetime
+from typing import Any
+
+from spark_queue.admin.common import STEP, opened
+from spark_queue.admin.reservations import check_free
+from spark_queue.messages.message import Message, messages
+from spark_queue.messages.schema import LATEST
+from spark_queue.stores.base import PAGE_ROWS, Store
+from spark_queue.stores.services.existence import check_exists
+from spark_queue.stores.types import Condition
+
+
+def ids_under(store: Store, queue: str, tag: str) -> list[str]:
+    """The ids of what a tag holds."""
+    return [id for batch in store.look(queue, tag) for id in batch.column("id").to_pylist()]
+
+
+def listing(url: str, queue: str, *, held: bool = False) -> list[str]:
+    """The ids of the messages that nobody holds, or of those that somebody does: what comes last is the first."""
+    with opened(url) as store:
+        store.check_queue(queue)
+        own = getattr(store, "listq", None)
+        if own is not None:
+            listed: list[str] = own(queue, "nextlog" if held else "backlog")
+            return listed
+        reserved = {id for one in store.reservations(queue) for id in ids_under(store, queue, one.tag)}
+        found: list[tuple[datetime, str]] = []
+        for batch in store.peek(queue):
+            columns = batch.column("mature").to_pylist(), batch.column("id").to_pylist()
+            found += [(due, id) for due, id in zip(*columns, strict=True) if (id in reserved) is held]
+        return [id for _, id in sorted(found, reverse=True)]
+
+
+def peek(url: str, queue: str, limit: int | None = 10, ids: Collection[str] | None = None) -> list[Message]:
+    """The first messages in order, or those with these ids, held ones included; nothing is changed."""
+    with opened(url) as store:
+        store.check_queue(queue)
+        check_exists(store, queue)
+        where = [] if ids is None else [Condition("id", "in", tuple(ids))]
+        return [one for batch in store.peek(queue, where, limit=limit) for one in messages(batch)]
+
+
+def queues(url: str) -> list[str]:
+    """Return the names of the queues, sorted; empty ones too, until they are dropped."""
+    with opened(url) as store:
+        return store.queues()
+
+
+def move(
+    url: str,
+    queue: str,
+    to: str,
+    *,
+    ids: Collection[str] | None = None,
+    limit: int | None = None,
+    create: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> int:
+    """Move messages that nobody holds to another queue of the store, and give their number.
+
+    Those with these ids, else the first ones in order: up to `limit`, or as many as the queue holds now. They keep
+    id, payload, headers and maturity; their tries start at 0. Some thousand move in one step, so a move may be cut
+    short and called again. `progress` is told after each step how many were moved, and how many are wanted.
+    Raises `UsageError` where the target does not exist, unless `create`.
+    """
+    with opened(url) as store:
+        store.check_queue(queue)
+        store.check_queue(to)
+        check_exists(store, queue)
+        if not create:
+            check_exists(store, to, "To create it, use --create (create=True).")
+        if ids is not None:
+            named = list(dict.fromkeys(ids))
+            steps: Iterable[dict[str, Any]] = ({"ids": named[at : at + STEP]} for at in range(0, len(named), STEP))
+            wanted = len(named)
+        else:
+            sizes = store.sizes(queue)
+            wanted = min(sizes.ready + sizes.scheduled, LATEST if limit is None else limit)
+            steps = ({"limit": min(STEP, wanted - at)} for at in range(0, wanted, STEP))
+        moved = 0
+        for step in steps:
+            moved += store.move(queue, to, **step)
+            if progress is not None:
+                progress(moved, wanted)
+        return moved
+
+
+def purge(url: str, queue: str, *, held: bool = False) -> list[str]:
+    """Remove the messages that nobody holds, or those that somebody does; give their ids, in order.
+
+    What is held by a living query is refused; who else holds a message that is gone is told so when it is settled. In
+    the layout `rfq`, which does not know who holds what, it is rfq's own purge.
+    """
+    with opened(url) as store:
+        store.check_queue(queue)
+        own = getattr(store, "purge_list", None)
+        if held:
+            if own is None:
+                check_free(store, queue)
+            return _purge_held(store, queue) if own is None else list(own(queue, "nextlog"))
+        run = f"cli/{uuid.uuid4().hex[:6]}"
+        gone: list[str] = [] if own is None else list(own(queue, "backlog"))
+        for sequence in itertools.count(1):
+            tag = f"{run}/{sequence}"
+            if not store.reserve(queue, tag, PAGE_ROWS):
+                break
+            ids = ids_under(store, queue, f"{tag}/0")
+            if store.commit(queue, tag):
+                gone += ids
+        # What is left is scheduled, and cannot be reserved.
+        later = [id for batch in store.peek(queue) for id in batch.column("id").to_pylist()]
+        held_now = {id for one in store.reservations(queue) for id in ids_under(store, queue, one.tag)}
+        if store.purge(queue):
+            gone += [id for id in later if id not in held_now]
+        return gone
+
+
+def _purge_held(store: Store, queue: str) -> list[str]:
+    gone: list[str] = []
+    for one in store.reservations(queue):
+        ids = ids_under(store, queue, one.tag)
+        if store.commit(queue, one.tag):
+            gone += ids
+    return gone
+
+
+def pause(url: str, queue: str) -> None:
+    """Let nobody take from the queue, whoever it is, until `resume`; what is held stays held, and pushes go on."""
+    with opened(url) as store:
+        store.check_queue(queue)
+        store.pause(queue)
+
+
+def resume(url: str, queue: str) -> None:
+    """Let everybody take from the queue again."""
+    with opened(url) as store:
+        store.check_queue(queue)
+        store.resume(queue)
+
+
+def paused(url: str, queue: str) -> bool:
+    """Return whether the queue is paused."""
+    with opened(url) as store:
+        store.check_queue(queue)
+        return store.paused(queue)

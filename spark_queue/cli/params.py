@@ -1,0 +1,329 @@
+"""How commands are made, and the arguments that more than one of them takes.
+
+Another command is a function with `@app.command(cls=Command)`, in a module that `cli/__init__.py` imports, and a name
+in `SECTIONS`. One without a URL has `cls=Plain`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+from urllib.parse import parse_qs, urlsplit
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+import spark_queue
+from spark_queue.cli import mistakes
+from spark_queue.cli.lazy import parsers, queues
+from spark_queue.cli.mistakes import URL_VARIABLE as URL_VARIABLE
+from spark_queue.cli.mistakes import Wrong
+from spark_queue.cli.output import say, show
+from spark_queue.errors import QueueError, UsageError
+from spark_queue.messages.values import check_texts
+from spark_queue.options.url import Address
+
+#: The commands as the help shows them.
+SECTIONS = {
+    "Messages": ("push", "pop", "reserve", "commit", "rollback", "peek", "move", "history", "replay"),
+    "Queues": ("size", "stats", "watch", "pause", "resume", "layout", "compact", "log"),
+    "Operations": ("doctor", "reservations", "release", "recover", "deadletter", "ledger", "graph"),
+    "Events": ("event",),
+    "Other": ("serve", "version", "completions"),
+}
+
+#: The commands of rfq, which the help shows with `--layout rfq`.
+RFQ = ("info", "list-topics", "list-queue", "purge-queue", "publish", "consume", "harvest")
+
+CODES = (
+    "Exit code 0: done. 1: the database failed, a message is invalid, another process holds what was asked for, or "
+    "the answer is no (no message is ready). 2: the call is wrong; nothing was changed. 130: stopped by Ctrl-C."
+)
+
+#: How all commands are called: also inherited by those of groups.
+HELP = {"help_option_names": ["-h", "--help"]}
+
+
+# --- how commands are made ------------------------------------------------------------------------------------------
+
+
+class Plain(TyperCommand):
+    """A command whose mistakes in a call are explained."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments. Raises `Wrong` with the right call."""
+        given: list[str] = []
+        url: str | None = None
+        try:
+            if not ctx.resilient_parsing:
+                given = self._given(ctx, args)
+                url = self._usual(ctx, given, args)
+            return super().parse_args(ctx, [*args] if url is None else [url, *args])  # which empties its list
+        except Wrong as error:
+            raise mistakes.explained(error, self, ctx, args, given, url) from None
+
+    def _given(self, ctx: Any, args: list[str]) -> list[str]:
+        """The arguments of a call without its options."""
+        values, extra, _ = self.make_parser(ctx).parse_args(list(args))
+        found: list[str] = []
+        for one in self.params:
+            value = values.get(one.name) if one.param_type_name == "argument" else None
+            found += value if isinstance(value, list | tuple) else [value] if isinstance(value, str) else []
+        return found + list(extra)
+
+    def _usual(self, ctx: Any, given: list[str], args: list[str]) -> str | None:
+        """The URL to put before the arguments, if one is needed."""
+        return None
+
+
+class Command(Plain):
+    """A command whose first argument is the URL of a store, which may come from the environment."""
+
+    def __init__(self, *args: Any, **how: Any) -> None:
+        super().__init__(*args, **how)
+        url = next(one for one in self.params if one.name == "url")
+        self.needs_url, url.required = url.required, False  # for it may be left out; here it is checked
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Add the URL of the environment if the first argument is none."""
+        if ctx.resilient_parsing:
+            if args and args[-1].startswith("-"):  # a shell asks for the value of this option
+                args = args[:-1]
+            url = usual_url(ctx)
+            if url and "://" not in str(self.make_parser(ctx).parse_args(list(args))[0].get("url")):
+                args = [url, *args]
+        return super().parse_args(ctx, args)
+
+    def _usual(self, ctx: Any, given: list[str], args: list[str]) -> str | None:
+        """The URL of the environment, if the call has none. Raises `Wrong` if there is none at all."""
+        if {"-h", "--help"} & set(args):
+            return None
+        usual, first = usual_url(ctx), given[0] if given else None
+        if first is not None and mistakes.is_url(first):
+            if wrong := mistakes.wrong_url(first):
+                raise Wrong(wrong, ctx)
+            return None
+        # An event's source may be the URL of a database: a second argument that is one says nothing there.
+        if len(given) > 1 and mistakes.is_store(given[1]) and not (usual and self.name == "create"):
+            raise Wrong(mistakes.swapped(self, ctx, given), ctx)
+        if usual is None and (self.needs_url or first is not None):
+            raise Wrong((first and mistakes.wrong_url(first)) or mistakes.no_url(self, ctx, given), ctx)
+        return usual
+
+
+def usual_url(ctx: Any) -> str | None:
+    """The URL that the environment names: for the layout `rfq`, by the variables that rfq itself reads."""
+    if ctx.find_root().params.get("layout") == "rfq":
+        return f"redis://{os.environ.get('RFQ_REDIS_HOST', 'localhost')}:{os.environ.get('RFQ_REDIS_PORT', '6379')}/0"
+    return os.environ.get(URL_VARIABLE)
+
+
+def laid_out(ctx: typer.Context, url: str | None) -> str | None:
+    """The URL with the layout of `--layout`."""
+    layout = ctx.find_root().params.get("layout")
+    if not url or not layout:
+        return url
+    return Address.of(url).in_layout(layout)
+
+
+class Commands(TyperGroup):
+    """Commands whose errors become messages and exit codes."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse what stands before the command."""
+        try:
+            return super().parse_args(ctx, [*args])
+        except Wrong as error:
+            raise mistakes.explained(error, self, ctx, args) from None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command. Raises `Wrong` with the nearest name."""
+        if not (ctx.resilient_parsing or args[0] in self.commands or args[0].startswith("-")):
+            raise Wrong(mistakes.no_such_command(self, ctx, args), ctx)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except QueueError as error:
+            say(f"spark-queue: {worded(error)}")
+            raise typer.Exit(2 if isinstance(error, UsageError) else 1) from error
+
+
+def worded(error: QueueError) -> str:
+    """An error, with the names that its options have on the command line."""
+    return str(error).replace("option 'url'", "URL", 1).replace("option 'layout'", "--layout", 1)
+
+
+class Sections(Commands):
+    """All commands, which the help shows by what they are for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names, in the order of the help."""
+        return [name for names in (*SECTIONS.values(), RFQ) for name in names if name in self.commands]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write them, section by section."""
+        width = max(map(len, self.commands))
+        sections = {"rfq": RFQ, **SECTIONS} if ctx.params.get("layout") == "rfq" else SECTIONS
+        for title, names in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [
+                        (name.ljust(width), self.commands[name].get_short_help_str(formatter.width - width - 6))
+                        for name in names
+                        if name in self.commands
+                    ]
+                )
+
+
+def group(help: str, cls: type[Commands] = Commands) -> typer.Typer:
+    """A group of commands."""
+    return typer.Typer(
+        cls=cls,
+        help=help,
+        epilog=CODES,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=cls is Sections,
+        context_settings=HELP,
+    )
+
+
+app = group("Push, read, inspect and repair the queues of spark_queue.", Sections)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        show(f"spark-queue {spark_queue.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    layout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="L",
+            show_default=False,
+            is_eager=True,  # the help looks at it
+            help="The layout of the queues, as ?layout= in the URL. `--layout rfq --help` shows the commands of rfq; "
+            "with it the default URL comes from RFQ_REDIS_HOST and RFQ_REDIS_PORT.",
+        ),
+    ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Take the options of all commands: `Command` looks at `--layout`."""
+
+
+# --- what is parsed -------------------------------------------------------------------------------------------------
+
+
+def seconds(text: str) -> float:
+    """A duration such as `10s`, in seconds."""
+    try:
+        return parsers.duration(text) / 1000
+    except ValueError as error:
+        hint = f"; did you mean {text}s?" if text.isdecimal() else ""
+        raise typer.BadParameter(f"{text!r} is not {error}{hint}") from None
+
+
+def lasting(text: str) -> float:
+    """A duration in seconds, infinity for `never`."""
+    return float("inf") if text == "never" else seconds(text)
+
+
+def moment(text: str) -> datetime | timedelta:
+    """A moment in ISO format, in UTC unless it says otherwise; or a duration: so long ago."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        try:
+            return timedelta(milliseconds=parsers.duration(text))
+        except (ValueError, OverflowError):
+            raise typer.BadParameter(
+                f"{text!r} is neither a moment such as 2026-01-31T12:00 (UTC) nor a duration such as 2h (ago)"
+            ) from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def argument(metavar: str, help: str, **how: Any) -> Any:
+    """An argument of a command."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False, **how)
+
+
+def option(name: str, metavar: str, help: str, *names: str, **how: Any) -> Any:
+    """An option that takes a value."""
+    return typer.Option(name, *names, metavar=metavar, help=help, show_default=False, **how)
+
+
+def flag(*names: str, help: str) -> Any:
+    """An option that takes none."""
+    return typer.Option(*names, help=help)
+
+
+def of_text(ids: list[str] | None) -> list[str] | None:
+    """Return ids. Raises `MessageError` for one that is not UTF-8: no message has it."""
+    for id in ids or ():
+        check_texts(id, None)
+    return ids
+
+
+def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the queues whose names begin so, for a shell to complete: none if that takes longer than a second."""
+    found: list[str] = []
+    listed = queues.queues  # imported before the second begins
+
+    def look() -> None:
+        # A shell shows what is printed: to see why there are no names, call `list-topics`.
+        with suppress(Exception):
+            found.extend(listed(str(ctx.params["url"])))
+
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    looking.join(1.0)
+    return [name for name in found if name.startswith(incomplete)]
+
+
+_URL = f"The store: sqlite:///queues.db, mongodb://host/db or redis://host/0 (default: ${URL_VARIABLE})."
+
+Url = Annotated[str, argument("URL", _URL, callback=laid_out)]
+MaybeUrl = Annotated[str | None, argument("URL", _URL, callback=laid_out)]
+Queue = Annotated[str, argument("QUEUE", "The name of the queue.", autocompletion=queue_names)]
+Queues = Annotated[
+    list[str] | None, argument("QUEUE", "The names of queues (default: all).", autocompletion=queue_names)
+]
+Json = Annotated[bool, flag("--json", help="Print the result as one JSON document.")]
+JsonLines = Annotated[bool, flag("--json", help="Print JSON, one document per line.")]
+Yes = Annotated[bool, flag("--yes", "-y", help="Do not ask for confirmation.")]
+Ids = Annotated[
+    list[str] | None, option("--id", "ID", "Only the message with this id; repeatable.", callback=of_text)
+]
+
+# A queue, by our way or by rfq's.
+MaybeQueue = Annotated[str | None, argument("QUEUE", "The name of the queue.", autocompletion=queue_names)]
+Topic = Annotated[
+    str | None,
+    option("--topic", "QUEUE", "The name of the queue, as rfq gives it.", "-t", autocompletion=queue_names),
+]
+
+
+def one_queue(queue: str | None, topic: str | None) -> str:
+    """Return the queue that is named either way. Raises `UsageError` if it is named twice, or not at all."""
+    if queue is not None and topic is not None:
+        raise UsageError(f"the queue is named twice: as argument {queue!r} and as --topic {topic!r}; leave one out")
+    if queue is None and topic is None:
+        raise UsageError("QUEUE is missing: name the queue after the URL, or with --topic (-t)")
+    return str(topic if queue is None else queue)
+
+
+def is_rfq(url: str) -> bool:
+    """Return whether a URL names the layout of rfq."""
+    return "rfq" in parse_qs(urlsplit(url).query).get("layout", ())

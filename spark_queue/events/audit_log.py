@@ -1,0 +1,110 @@
+"""The log of a queue of events: what was done to which of them, by whom.
+
+It is a queue of its own, `<queue>.log`, that is only ever appended to: with one push for many events, apart from the
+work itself, so that it stays what was told of work that failed. A record tells its moment by when it is due, which is
+the database's time. Who wants it elsewhere reads that queue as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from spark_queue.events.event import Event
+from spark_queue.messages.message import Message, messages, pushes
+from spark_queue.stores.base import Store
+
+#: Ids in one record at most: it is one message.
+LONGEST = 10_000
+
+
+def log_of(queue: str) -> str:
+    """The queue that is the log of these events."""
+    return f"{queue}.log"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What was done.
+
+    `timestamp`: when (UTC). `transaction`: the tag under which events were held. `came`, `went`: the statuses before
+    and after it, where it is about that. `errors`: what went wrong, by id. `events`: whole, in a detailed log.
+    """
+
+    message: str
+    timestamp: datetime
+    user: str
+    host: str
+    transaction: str
+    ids: tuple[str, ...]
+    came: str | None
+    went: str | None
+    errors: dict[str, str]
+    events: tuple[dict[str, Any], ...]
+
+    @classmethod
+    def of(cls, message: Message) -> Record:
+        """The record that a message of the log is."""
+        told: Any = message.payload
+        return cls(
+            told["message"],
+            message.mature,
+            told["user"],
+            told["host"],
+            told["transaction"],
+            tuple(told["ids"]),
+            told.get("from"),
+            told.get("to"),
+            told.get("errors") or {},
+            tuple(told.get("events") or ()),
+        )
+
+
+class Log:
+    """Writes records of one queue's events; and reads them."""
+
+    def __init__(self, store: Store, queue: str, user: str, host: str) -> None:
+        self._store = store
+        self.queue = log_of(queue)
+        self._who = {"user": user, "host": host}
+        self._waiting: list[dict[str, Any]] = []
+
+    def note(
+        self,
+        message: str,
+        ids: Sequence[str],
+        *,
+        transaction: str = "",
+        came: str | None = None,
+        went: str | None = None,
+        errors: Mapping[str, str] | None = None,
+        events: Sequence[Event] = (),
+        **facts: object,
+    ) -> None:
+        """Keep a record for the next `write`; `facts` are told besides."""
+        whole = {one.id: one for one in events}
+        for start in range(0, max(len(ids), 1), LONGEST):
+            some = ids[start : start + LONGEST]
+            record: dict[str, Any] = {"message": message, **self._who, "transaction": transaction, "ids": list(some)}
+            if came is not None:
+                record["from"] = came
+            if went is not None:
+                record["to"] = went
+            if told := {id: errors[id] for id in some if id in errors} if errors else None:
+                record["errors"] = told
+            if whole:
+                record["events"] = [{"id": id, **whole[id].document()} for id in some if id in whole]
+            self._waiting.append(record | facts)
+
+    def write(self) -> None:
+        """Write what is kept, in one push."""
+        if self._waiting:
+            self._store.push(self.queue, pushes(self._waiting))
+            self._waiting = []
+
+    def records(self, limit: int | None = None) -> list[Record]:
+        """What was told, the oldest first; the first `limit`."""
+        found = [one for batch in self._store.peek(self.queue, limit=limit) for one in messages(batch)]
+        return [Record.of(one) for one in sorted(found, key=lambda one: (one.mature, one.id))]

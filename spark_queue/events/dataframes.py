@@ -1,0 +1,184 @@
+"""Events and DataFrames: rows become events, and events are looked at as rows.
+
+as_messages(df).write.format("queue").option("url", url).option("queue", "events").mode("append").save()
+view(spark, url, "events", "status").groupBy("status").count()
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Literal
+
+from spark_queue.errors import OptionError, SchemaError, near
+from spark_queue.events import status as held
+from spark_queue.events.audit_log import log_of
+from spark_queue.events.event import AHEAD, MAX_URIS, STATUSES, new_transaction
+from spark_queue.events.queue import check_layout, this_user
+from spark_queue.stores import open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+#: What can be looked at.
+View = Literal["queue", "status", "uris", "log"]
+
+#: Where hub-queue has an event as a document: the columns `uri` and `event_uri` tell that.
+DOCUMENTS = "/noslogan.org/hub-queue/queue/"
+
+_COLUMNS = ("id", "source", "type", "payload", "uris", "priority", "user", "host")
+
+_EVENT = (
+    "source STRING, type STRING, payload STRING, kind STRING, uris ARRAY<STRING>, priority BOOLEAN, user STRING, "
+    "host STRING, transaction STRING, created TIMESTAMP"
+)
+_RECORD = (
+    "message STRING, user STRING, host STRING, transaction STRING, ids ARRAY<STRING>, `from` STRING, `to` STRING, "
+    "errors MAP<STRING, STRING>"
+)
+
+
+def as_messages(
+    frame: DataFrame,
+    *,
+    max_uris: int = MAX_URIS,
+    user: str | None = None,
+    host: str | None = None,
+    transaction: str | None = None,
+) -> DataFrame:
+    """The rows as messages of a queue of events, for the ordinary sink.
+
+    Columns `source` and `type`, and, where they are told, `id`, `payload` (STRING: a single value; STRUCT or MAP: an
+    object; ARRAY: a list), `uris` (ARRAY<STRING>), `priority`, `user`, `host`. A row with more than `max_uris` URIs
+    becomes several events; one whose `uris` are empty none, and NULL is an event about nothing. What is created is so
+    by the clock of Spark; all have the same `transaction`, a new one unless it is given. Raises `SchemaError` for
+    other columns, and the query fails for a NULL source or type.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import ArrayType, MapType, StringType, StructType
+
+    kinds = {one.name: one.dataType for one in frame.schema}
+    for name in frame.columns:
+        if name not in _COLUMNS:
+            raise SchemaError(f"events have no column {name!r}{near(name, _COLUMNS)}", column=name)
+    for name in ("source", "type"):
+        if name not in kinds:
+            raise SchemaError(f"events need the column {name!r}; there are {', '.join(kinds)}", column=name)
+    if "uris" in kinds:
+        if "id" in kinds:
+            raise SchemaError("rows with uris become any number of events, so they cannot have ids", column="id")
+        uris = F.col("uris")
+        starts = F.sequence(F.lit(1), F.greatest(F.lit(1), F.size(uris)), F.lit(max_uris))
+        parts = F.transform(starts, lambda start: F.slice(uris, start, max_uris))
+        whole = F.when(uris.isNull(), F.array(F.array().cast("array<string>"))).otherwise(parts)
+        frame = frame.where(uris.isNull() | (F.size(uris) > 0)).withColumn("uris", F.explode(whole))
+
+    def text(name: str, usual: str) -> Column:
+        return F.coalesce(F.col(name).cast("string"), F.lit(usual)) if name in kinds else F.lit(usual)
+
+    def needed(name: str) -> Column:
+        column = F.col(name).cast("string")
+        return F.when(F.length(column) > 0, column).otherwise(F.raise_error(f"an event has no {name}"))
+
+    payload, of = F.lit(None).cast("string"), "none"
+    if "payload" in kinds:
+        kind = kinds["payload"]
+        payload = F.col("payload")
+        of = "map" if isinstance(kind, StructType | MapType) else "array" if isinstance(kind, ArrayType) else "atomic"
+        if of == "atomic" and not isinstance(kind, StringType):
+            payload = payload.cast("string")
+    priority = F.coalesce(F.col("priority"), F.lit(False)) if "priority" in kinds else F.lit(False)
+    created = F.current_timestamp()
+    document = F.struct(
+        needed("source").alias("source"),
+        needed("type").alias("type"),
+        payload.alias("payload"),
+        F.when(payload.isNull(), "none").otherwise(of).alias("kind"),
+        (F.col("uris") if "uris" in kinds else F.array().cast("array<string>")).alias("uris"),
+        priority.alias("priority"),
+        text("user", this_user() if user is None else user).alias("user"),
+        text("host", socket.gethostname() if host is None else host).alias("host"),
+        F.lit(new_transaction() if transaction is None else transaction).alias("transaction"),
+        created.alias("created"),
+    )
+    ahead = F.timestamp_millis(F.unix_millis(created) - F.lit(AHEAD))
+    ids = [F.col("id")] if "id" in kinds else []
+    form = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSXXX", "ignoreNullFields": "false"}
+    return frame.select(*ids, F.to_json(document, form).alias("payload"), F.when(priority, ahead).alias("mature"))
+
+
+def view(spark: SparkSession, url: str, queue: str, what: View, **options: str) -> DataFrame:
+    """The events of a queue, as rows; `options` are those of `format("queue")`.
+
+    `queue`: id, uri, created, priority, type, source, transaction, user, source_host, kind, payload, tries. `status`:
+    id, status, updated. `uris`: id, uri, event_uri, created, type, source, transaction, source_host. `log`:
+    timestamp, message, user, host, transaction, ids, from, to, errors. What is held is looked at when this is called,
+    the rest when the rows are read: what changes in between may be missed, or told twice. Raises `OptionError` for
+    another view.
+    """
+    from pyspark.sql import functions as F
+
+    if what not in (known := ("queue", "status", "uris", "log")):
+        raise OptionError(f"there is no view {what!r}{near(what, known) or '; there are ' + ', '.join(known)}")
+
+    def read(name: str, **more: str) -> DataFrame:
+        reader = spark.read.format("queue").options(**options | {"url": url, "queue": name} | more)
+        return reader.load()
+
+    if what == "log":
+        told = F.from_json("payload", _RECORD)
+        return (
+            read(log_of(queue))
+            .select(F.col("mature").alias("timestamp"), told.alias("told"))
+            .select("timestamp", "told.*")
+        )
+    living, past = read(queue), read(queue, view="history")
+    if what == "status":
+        return _status(spark, url, queue, living, past)
+    columns = ("id", "payload", "tries")
+    told = F.from_json("payload", _EVENT)
+    both = living.select(*columns).unionByName(past.select(*columns)).select("id", "tries", told.alias("e"))
+    document = F.concat(F.lit(DOCUMENTS), "id", F.lit(".xml"))
+    common = [F.col(f"e.{name}") for name in ("created", "type", "source", "transaction")]
+    if what == "uris":
+        host = F.col("e.host").alias("source_host")
+        return both.select("id", F.explode("e.uris").alias("uri"), document.alias("event_uri"), *common, host)
+    return both.select(
+        "id",
+        document.alias("uri"),
+        "e.created",
+        "e.priority",
+        "e.type",
+        "e.source",
+        "e.transaction",
+        "e.user",
+        F.col("e.host").alias("source_host"),
+        "e.kind",
+        "e.payload",
+        "tries",
+    )
+
+
+def _status(spark: SparkSession, url: str, queue: str, living: DataFrame, past: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    rows = []
+    with open_store(url) as store:
+        check_layout(store)
+        for one in held.reservations(store, queue):
+            moment = held.instant(held.since(one.tag))
+            rows += [(id, held.status_of(one.tag), moment) for id in held.held_ids(store, queue, one.tag)]
+    taken = spark.createDataFrame(rows, "id STRING, held STRING, since TIMESTAMP")
+    created = F.from_json("payload", _EVENT)["created"]
+    new = F.when(F.col("tries") == 0, created)
+    now = (
+        living.select("id", "tries", "payload")
+        .join(F.broadcast(taken), "id", "left")
+        .select(
+            "id",
+            F.coalesce("held", F.lit(STATUSES[0])).alias("status"),
+            F.when(F.col("held").isNull(), new).otherwise(F.col("since")).alias("updated"),
+        )
+    )
+    names = F.create_map(*(F.lit(one) for pair in held.OUTCOMES.items() for one in pair))
+    status = F.coalesce(F.try_element_at(names, F.col("outcome")), F.col("outcome"))
+    return now.unionByName(past.select("id", status.alias("status"), F.col("processed").alias("updated")))

@@ -1,0 +1,237 @@
+"""Events are run: a function is called for each, within its time, and what becomes of it is settled.
+
+What a function does happens at least once. What becomes of an event is exactly one status: it is set by a commit (or
+a rollback) of what the runner's tag still holds, so who has lost an event changes nothing of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from spark_queue.events.audit_log import Log
+from spark_queue.events.event import EXECUTING, FAILED, FINISHED, NEW, PENDING, Event, short
+from spark_queue.events.executors import Executor, Executors
+from spark_queue.events.settings import Settings
+from spark_queue.messages.json_text import cleaned
+from spark_queue.stores.base import Store
+from spark_queue.stores.types import check_outcome
+
+#: Seconds for which what became of events may wait to be settled together with more, and how many of them.
+TOGETHER, MANY = 0.5, 2_500
+
+#: Seconds that a thread has to end whose time is up; then it is left alone.
+GRACE = 0.5
+
+#: Most characters of what went wrong with an event, in the log: the end of it.
+LONG = 8_000
+
+#: ms: the longest time until an event comes again.
+LONGEST_BACKOFF = 86_400_000
+
+
+#: Has something done, now or soon.
+Do = Callable[[Callable[[], None]], None]
+
+
+def at_once(act: Callable[[], None]) -> None:
+    """Do it now."""
+    act()
+
+
+class TimeIsUp(BaseException):
+    """What ends a function that takes too long: no `except Exception` of its own holds it up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of an event: its status; what went wrong; and after how many ms it comes again, if it does.
+
+    `first`: the error in a line.
+    """
+
+    event: Event
+    status: str
+    error: str = ""
+    again: int | None = None
+
+    @property
+    def first(self) -> str:
+        """The error in one line."""
+        lines = self.error.strip().splitlines()
+        return lines[-1] if lines else ""
+
+
+def run(event: Event, executors: Executors, settings: Settings, within: Within) -> Result:
+    """Call the function that has this event. Never raises for what that does."""
+    executor = executors.of(event)
+    if executor is None:
+        return Result(event, FAILED, f"there is no executor for events {event.type} of {event.source}")
+    limit = executor.time_limit or settings.execute_timeout
+    try:
+        said = within(limit / 1000, executors.work(executor), event, executor.config)
+        return Result(event, _status(said, settings))
+    except TimeIsUp:
+        return _failed(event, executor, f"{executor} took longer than {limit / 1000:g} s")
+    except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a function raises is a failure of this event
+        return _failed(event, executor, _trace(error))
+
+
+def _trace(error: BaseException) -> str:
+    """The trace of an error, without our own part of the way to it."""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None and at.tb_frame.f_code.co_filename == __file__:
+        at = at.tb_next
+    return cleaned("".join(traceback.format_exception(error.with_traceback(at)))[-LONG:])
+
+
+def _status(said: object, settings: Settings) -> str:
+    if said is None or said == "":
+        return FINISHED
+    if not isinstance(said, str):
+        raise TypeError(f"an executor must return the new status as a text, or None, not {said!r}")
+    status = short(said, settings.status_prefix)
+    if status in (PENDING, EXECUTING):
+        raise ValueError(f"an executor cannot return the status {status!r}: it is not one of an executed event")
+    check_outcome(status)
+    return status
+
+
+def _failed(event: Event, executor: Executor, error: str) -> Result:
+    if event.tries < executor.retries:
+        return Result(event, NEW, error, min(executor.backoff * 2**event.tries, LONGEST_BACKOFF))
+    return Result(event, FAILED, error)
+
+
+class Round:
+    """Events that a tag holds, while one process runs them.
+
+    `do`: who settles them, one lot after the other; else it is done at once.
+    """
+
+    def __init__(self, store: Store, queue: str, tag: str, log: Log, settings: Settings, do: Do = at_once) -> None:
+        self._store = store
+        self._queue = queue
+        self._tag = tag
+        self._log = log
+        self._settings = settings
+        self._do = do
+        self._results: list[Result] = []
+        self._since = time.monotonic()
+
+    def add(self, result: Result) -> None:
+        """Settle an event, soon."""
+        self._results.append(result)
+        if len(self._results) >= MANY or time.monotonic() - self._since > TOGETHER:
+            self.settle()
+
+    def settle(self) -> None:
+        """Settle what was added."""
+        some, self._results, self._since = self._results, [], time.monotonic()
+        self._do(lambda: self._settle(some))
+
+    def _settle(self, results: list[Result]) -> None:
+        """The log is told first: what was executed and then not settled is executed again, and that is told, too."""
+        groups: dict[tuple[str, int | None], list[Result]] = {}
+        for one in results:
+            groups.setdefault((one.status, one.again), []).append(one)
+        for (status, _), some in groups.items():
+            errors = {one.event.id: one.error for one in some if one.error}
+            self._note("Event executed", [one.event.id for one in some], came=EXECUTING, went=status, errors=errors)
+        self._log.write()
+        for (status, again), some in groups.items():
+            ids = [one.event.id for one in some]
+            if status == NEW:
+                done = self._store.rollback(self._queue, self._tag, ids, delay=again, failed=again is not None)
+            else:
+                keep = self._settings.keep
+                done = self._store.commit(self._queue, self._tag, ids, history=keep, outcome=status)
+            if done < len(ids):
+                self._note(f"{len(ids) - done} of these events were no longer held: they keep their status", ids)
+        self._log.write()
+
+    def _note(self, message: str, ids: list[str], **facts: Any) -> None:
+        self._log.note(message, ids, transaction=self._tag, **facts)
+
+
+def run_all(events: Iterable[Event], executors: Executors, settings: Settings, round: Round) -> list[Result]:
+    """Run events one after the other, and settle them."""
+    results = []
+    with time_limit() as within:
+        for event in events:
+            result = run(event, executors, settings, within)
+            results.append(result)
+            round.add(result)
+        round.settle()
+    return results
+
+
+# --- a time limit ---------------------------------------------------------------------------------------------------
+
+
+#: Calls a function for so many seconds at most, with arguments. Raises `TimeIsUp` where it takes longer.
+Within = Callable[..., Any]
+
+
+@contextmanager
+def time_limit() -> Iterator[Within]:
+    """What calls functions, and raises `TimeIsUp` where one takes longer than it may.
+
+    In the main thread of a process, where Spark's workers call functions, an alarm ends whatever it does. In another
+    thread Python can end just what Python runs: a call into C, such as a long sleep, goes on in a thread of its own
+    that nobody waits for.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield _by_thread
+        return
+
+    def ring(_: int, frame: FrameType | None) -> None:
+        raise TimeIsUp
+
+    began = time.monotonic()
+    before, (left, _) = signal.signal(signal.SIGALRM, ring), signal.setitimer(signal.ITIMER_REAL, 0)
+    try:
+        yield _by_alarm
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        if left:  # somebody's own alarm
+            signal.setitimer(signal.ITIMER_REAL, max(0.001, left - (time.monotonic() - began)))
+
+
+def _by_alarm(seconds: float, function: Callable[..., Any], *arguments: object) -> Any:
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        return function(*arguments)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _by_thread(seconds: float, function: Callable[..., Any], *arguments: object) -> Any:
+    said: list[Any] = []
+    failed: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            said.append(function(*arguments))
+        except BaseException as error:  # noqa: BLE001  it is raised again where it is waited for
+            failed.append(error)
+
+    calling = threading.Thread(target=call, name="event", daemon=True)
+    calling.start()
+    calling.join(seconds)
+    if calling.is_alive() and calling.ident is not None:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(calling.ident), ctypes.py_object(TimeIsUp))
+        calling.join(GRACE)
+        raise TimeIsUp
+    if failed:
+        raise failed[0]
+    return said[0]

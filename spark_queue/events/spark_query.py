@@ -1,0 +1,140 @@
+"""Events executed by a streaming query: in Spark's workers, or in the process that runs the query.
+
+The query reserves events as consumer `executing.<name>`, so what it has taken is executing. A task runs a partition,
+one event after the other, and settles each by its own outcome while it goes on, under the partition's own tag; what
+Spark then commits of a batch is what is left of it: nothing. So a query that is killed runs again just the events
+that it had not settled, and an event ends with exactly one status, for all that settles is fenced.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import TYPE_CHECKING, Any
+
+from spark_queue.events.event import EXECUTING, Event
+from spark_queue.events.execution import Result, run, time_limit
+from spark_queue.events.queue import Events
+from spark_queue.events.spark_source import EventSource, carried
+from spark_queue.messages.json_text import load_foreign_json
+from spark_queue.spark import activate, supervise, version
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+from spark_queue.events.spark_worker import ExecutorWork
+
+log = logging.getLogger(__name__)
+
+#: Tries, beside the retries of executors, of an event that ends the worker it runs in; then it is failed.
+PATIENCE = 3
+
+
+class ExecutorQuery:
+    """Executes the events of a queue, for as long as it runs.
+
+    Any number of queries and programs may execute the events of one queue. `name` tells this one from others in the
+    log and the history. `batch`: how many events it takes at a time; one with priority that is made meanwhile waits
+    until they are done, and the next batch, too, where that is reserved ahead: while batches take less than two
+    seconds. `parallel`: tasks, each with a stretch of the batch, and threads in this process for executors with
+    `where: driver`; else what Spark runs at a time.
+    """
+
+    def __init__(
+        self,
+        events: Events,
+        checkpoint: str,
+        *,
+        name: str = "events",
+        batch: int = 1_000,
+        parallel: int | None = None,
+        options: dict[str, str] | None = None,
+    ) -> None:
+        """Raises `OptionError` where a function cannot be found.
+
+        `events`: the queue, whose executors and settings hold. `options`: more options of `format("queue")` to read
+        it, before those that are set here.
+        """
+        events.executors.check()
+        self.events = events
+        self._checkpoint = checkpoint
+        self._batch = batch
+        self._parallel = parallel
+        self._options = options or {}
+        self._work = ExecutorWork(
+            events.store.url,
+            events.name,
+            f"{EXECUTING}.{name}",
+            tuple(events.declared),
+            events.settings,
+            events.user,
+            events.host,
+        )
+
+    def start(self, spark: SparkSession, *, available_now: bool = False, every: int = 0) -> StreamingQuery:
+        """Start the query. `available_now`: it ends when all that is there now is executed. `every`: ms.
+
+        With `available_now` Spark 4.0 and 4.1 end it after one batch; `run` goes on.
+        """
+        for one in self.events.executors.doubled():
+            log.warning("%s", one)
+        parallel = self._parallel or spark.sparkContext.defaultParallelism
+        options = {
+            "maxRecordsPerTrigger": str(self._batch),
+            "maxTries": str(PATIENCE + max((one.retries for one in self.events.executors), default=0)),
+        }
+        work = self._work
+        options |= self._options | {
+            "url": work.url,
+            "queue": work.queue,
+            "consumer": work.consumer,
+            "history": f"{work.settings.keep}ms",
+            "payloadFormat": "json",
+            "numPartitions": str(parallel),
+            "minPartitions": str(parallel),  # few events, too: what takes long is to go on side by side
+        }
+        spark.dataSource.register(EventSource)
+        frame = spark.readStream.format(EventSource.name()).options(**options, work=carried(work)).load()
+        if any(one.where == "driver" for one in self.events.executors):
+            writer = frame.writeStream.foreachBatch(self._batched(parallel))
+        else:  # nothing is left, so a batch need not be planned a second time
+            writer = frame.writeStream.format("noop")
+        writer = writer.queryName(f"events {work.queue}").option("checkpointLocation", self._checkpoint)
+        trigger: dict[str, Any] = {"availableNow": True} if available_now else {"processingTime": f"{every} ms"}
+        return writer.trigger(**trigger).start()
+
+    def run(self, spark: SparkSession, *, available_now: bool = False, every: int = 0, **how: Any) -> StreamingQuery:
+        """Start the query, and again whenever it fails; see `supervise`."""
+        activate(spark)
+        begin: Callable[[], StreamingQuery] = lambda: self.start(spark, available_now=available_now, every=every)  # noqa: E731
+        return supervise(begin, self._work.url, by_batch=available_now and version(spark) < (4, 2), **how)
+
+    def _batched(self, parallel: int) -> Callable[[DataFrame, int], None]:
+        work, events = self._work, self.events
+
+        def on_batch(frame: DataFrame, number: int) -> None:
+            rows = frame.where("payload IS NOT NULL").collect()
+            payloads = [load_foreign_json(row["payload"].encode()) for row in rows]
+            left = [
+                Event.told(row["id"], payload, row["tries"], lambda row=row: row["mature"])  # type: ignore[misc]
+                for row, payload in zip(rows, payloads, strict=True)
+            ]
+            if left:
+                tag = rows[0]["tag"].rpartition("/")[0]
+                work.settle(events.store, tag, _in_threads(left, events, parallel))
+
+        return on_batch
+
+
+def _in_threads(left: list[Event], events: Events, parallel: int) -> Iterator[Result]:
+    """Run events in this process, as many at a time as it has threads; each result as it comes."""
+
+    def here(event: Event) -> Result:
+        with time_limit() as within:
+            return run(event, events.executors, events.settings, within)
+
+    left.sort(key=lambda one: (one.mature, one.id))
+    with ThreadPoolExecutor(parallel, "executor") as threads:
+        for done in as_completed([threads.submit(here, one) for one in left]):
+            yield done.result()

@@ -1,0 +1,105 @@
+"""What a task of an executor query does with the events of a batch: begin them, work on them, settle them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_queue.events.audit_log import Log
+from spark_queue.events.builtin import internal
+from spark_queue.events.event import EXECUTING, FAILED, NEW, Event
+from spark_queue.events.execution import Do, Result, Round, at_once, run, time_limit
+from spark_queue.events.executors import Executor, Executors
+from spark_queue.events.settings import Settings
+from spark_queue.messages.json_text import load_foreign_json
+from spark_queue.spark.worker import Behind
+from spark_queue.stores import open_store
+from spark_queue.stores.base import Store
+from spark_queue.stores.services.dead_letters import note_settled
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True)
+class ExecutorWork:
+    """What a query does with events, as Spark carries it to its workers."""
+
+    url: str = field(repr=False)
+    queue: str
+    consumer: str
+    declared: tuple[Executor, ...]
+    settings: Settings
+    user: str
+    host: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run what is for workers, in this one; of what is given back that is left which has a payload still."""
+        executors = Executors(self.declared) + internal(None)
+        with open_store(self.url) as store:
+            for batch in batches:
+                if not batch.num_rows:
+                    continue
+                tag = batch.column("tag")[0].as_py()  # a partition lies under one
+                note_settled(store, self.queue, self.consumer, batch.num_rows)  # whoever does
+                found = self.begin(store, tag, batch)
+                left = [one is not None and _for_driver(executors, one) for one in found]
+                mine = [one for one, stays in zip(found, left, strict=True) if one is not None and not stays]
+                with time_limit() as within, Behind() as behind:
+                    results = (run(one, executors, self.settings, within) for one in mine)
+                    self.settle(store, tag, results, behind.do)
+                column = batch.schema.get_field_index("payload")
+                payload = pc.if_else(pa.array(left, pa.bool_()), batch.column(column), None)
+                yield batch.set_column(column, batch.schema.field(column), payload)
+
+    def begin(self, store: Store, tag: str, batch: pa.RecordBatch) -> list[Event | None]:
+        """The events of a batch, of which the log is told; what is none is failed, and `None` here."""
+        found: list[Event | None] = []
+        wrong: dict[str, str] = {}
+        for event in _events(batch):
+            found.append(event if isinstance(event, Event) else None)
+            if not isinstance(event, Event):
+                wrong[event[0]] = event[1]
+        told = self.log(store)
+        ids = [one.id for one in found if one is not None]
+        told.note("Events begun", ids, transaction=tag, came=NEW, went=EXECUTING)
+        if wrong:
+            told.note("Messages that are no events", [*wrong], transaction=tag, went=FAILED, errors=wrong)
+        told.write()
+        if wrong:
+            store.commit(self.queue, tag, [*wrong], history=self.settings.keep, outcome=FAILED)
+        return found
+
+    def settle(self, store: Store, tag: str, results: Iterable[Result], do: Do = at_once) -> None:
+        """Settle results as they come, of events that a tag holds; `do` does so."""
+        round = Round(store, self.queue, tag, self.log(store), self.settings, do)
+        for one in results:
+            round.add(one)
+        round.settle()
+
+    def log(self, store: Store) -> Log:
+        """The log that is told."""
+        return Log(store, self.queue, self.user, self.host)
+
+
+def _for_driver(executors: Executors, event: Event) -> bool:
+    executor = executors.of(event)
+    return executor is not None and executor.where == "driver"
+
+
+def _events(batch: pa.RecordBatch) -> Iterator[Event | tuple[str, str]]:
+    """The events of a batch; of what is none, its id and why."""
+    payloads = batch.column("payload").to_pylist()
+    # All at once takes a third of the time. Each of them is JSON: Spark's source sees to that.
+    told: Any = load_foreign_json(f"[{','.join(payloads)}]".encode())
+    tries = batch.column("tries").to_pylist()
+    mature = batch.column("mature")
+    for row, (id, one) in enumerate(zip(batch.column("id").to_pylist(), told, strict=True)):
+        try:
+            yield Event.told(id, one, tries[row], lambda row=row: mature[row].as_py())  # type: ignore[misc]
+        except ValueError as error:
+            yield id, str(error)

@@ -1,0 +1,160 @@
+"""Mistakes of files that declare something: each with its line, where it is, what is wrong and what to do.
+
+pydantic and YAML find most of them; here their words become the user's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import yaml
+
+from spark_queue.errors import GraphError, near, plural
+from spark_queue.graph.parts import Origin, Path
+from spark_queue.options.masking import quoted, shown_as
+
+#: What the steps of a graph are called, by where they are declared.
+KINDS = {"exchanges": "exchange", "links": "link", "processors": "processor"}
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One mistake: where it is, and what is wrong. `line`: from 1; 0 if there is no file."""
+
+    path: Path
+    text: str
+    line: int = 0
+
+    def __str__(self) -> str:
+        where = ", ".join(filter(None, [f"line {self.line}" if self.line else "", _place(self.path)]))
+        return f"{where}: {self.text}" if where else self.text
+
+
+def _place(path: Path) -> str:
+    """Return a path in words."""
+    match path:
+        case ("namespaces", name, *rest):
+            words = [f"namespace {quoted(str(name))}"]
+        case ("exchanges" | "links" as kind, name, "dst", int(number), *rest):
+            words = [f"{KINDS[kind]} {quoted(str(name))}", f"destination {number + 1}"]
+        case ("exchanges" | "links" | "processors" as kind, name, *rest):
+            words = [f"{KINDS[kind]} {quoted(str(name))}"]
+        case ("executors" | "heartbeats" as kind, int(number), *rest):
+            words = [f"{kind[:-1]} {number + 1}"]
+        case _:
+            words, rest = [], list(path)
+    told = ".".join("in" if part == "in_" else shown_as(str(part)) for part in rest)
+    return ", ".join([*words, told] if rest else words)
+
+
+def refusal(mistakes: Iterable[Mistake], origin: Origin) -> GraphError:
+    """Return the error with all mistakes, by line."""
+    found = [replace(one, line=one.line or _line(origin.lines, one.path)) for one in mistakes]
+    found.sort(key=lambda one: (one.line, [str(part) for part in one.path]))
+    told = [str(one) for one in found]
+    head = f"{origin.file or 'the graph'} has {plural(len(found), 'mistake')}:"
+    return GraphError("\n  ".join([head, *told]), mistakes=told, file=origin.file)
+
+
+def _line(lines: Mapping[Path, int], path: Path) -> int:
+    """Return the line of a path, or of what is around it."""
+    return next((lines[path[:end]] for end in range(len(path), -1, -1) if path[:end] in lines), 0)
+
+
+# --- values that do not fit -----------------------------------------------------------------------------------------
+
+_NUMBER, _TRUTH = "must be a whole number", "must be true or false"
+_LIST, _MAPPING = "must be a list, such as [a, b]", "must be a mapping, such as {{key: value}}"
+
+#: What pydantic finds, and what is said of it.
+_WORDS = {
+    "string_type": "must be text",
+    "string_too_short": "must not be empty",
+    "too_short": "must not be empty",
+    "int_type": _NUMBER, "int_parsing": _NUMBER, "int_from_float": _NUMBER,
+    "float_type": "must be a number", "float_parsing": "must be a number",
+    "bool_type": _TRUTH, "bool_parsing": _TRUTH,
+    "list_type": _LIST, "tuple_type": _LIST,
+    "dict_type": _MAPPING, "mapping_type": _MAPPING, "dataclass_type": _MAPPING,
+    "greater_than_equal": "must be {ge:g} or more", "greater_than": "must be more than {gt:g}",
+    "less_than_equal": "must be {le:g} or less", "less_than": "must be less than {lt:g}",
+}  # fmt: skip
+
+
+def mistake_of(error: Any, keys: Callable[[Path], list[str]]) -> Mistake:
+    """Return an error of pydantic as a mistake. `keys`: those that are allowed at a path."""
+    path = tuple(part for part in error["loc"] if part != "[key]")
+    kind, facts, value = error["type"], error.get("ctx", {}), error.get("input")
+    if kind in ("unexpected_keyword_argument", "extra_forbidden"):
+        known = keys(path[:-1])
+        hint = near(str(path[-1]), known) or f"; allowed are {', '.join(known)}"
+        return Mistake(path, f"unknown key{hint}")
+    if kind in ("missing", "missing_argument"):
+        return Mistake(path[:-1], f"{path[-1]!r} is missing")
+    if kind == "value_error":
+        return Mistake(path, f"must be {facts['error']}")
+    if kind == "literal_error":
+        allowed = re.findall(r"'([^']*)'", str(facts.get("expected", "")))
+        return Mistake(path, f"must be one of {', '.join(allowed)}{_but(value)}{near(str(value), allowed)}")
+    if kind in _WORDS:
+        return Mistake(path, _WORDS[kind].format(**facts) + _but(value))
+    return Mistake(path, str(error["msg"]).removeprefix("Input should ").removeprefix("Value error, "))
+
+
+def _but(value: Any) -> str:
+    """Return what a value is instead, if it is a number: text may be a secret that a variable filled in."""
+    if isinstance(value, bool):
+        return f", not {str(value).lower()}"
+    return f", not {value}" if isinstance(value, int | float) else ""
+
+
+# --- text that cannot be read ---------------------------------------------------------------------------------------
+
+#: What YAML says, and what is said of it: by the first that matches.
+_YAML = (
+    (r"mapping values are not allowed", "unexpected ':': check the indentation, or put quotes around the text"),
+    (r"sequence entries are not allowed", "unexpected '- ': begin the list in a line of its own, below its key"),
+    (r"found '<stream end>'|got '<stream end>'|unexpected end of stream", "the {context} is not closed"),
+    (r"expected ',' or '(.)'", "the {context} is not closed: '{0}' or a comma is missing"),
+    (r"block mapping.*found '<(?:block mapping|block sequence)", "wrong indentation: it must be that of {context}"),
+    (r"expected <block end>", "unexpected text: check the indentation and the quotes"),
+    (r"found character '(.)' that cannot start", "a value cannot begin with {0}: put quotes around it"),
+    (r"found character '\\t'", "tabs cannot indent: use spaces"),
+    (r"found another document", "the file has a second document after '---': keep one"),
+    (r"constructor for the tag '(?:tag:yaml.org,2002:)?(.*)'", "the tag {0} is not allowed here: leave it out"),
+    (r"undefined alias '(.*)'", "*{0} refers to an anchor that does not exist: declare it before as &{0}"),
+    (r"duplicate anchor '(.*)'", "the anchor &{0} is declared twice: rename one"),
+    (r"unacceptable character (#x\w+)", "the file has a character that is not text ({0}): remove it"),
+    (r"unknown escape character '(.)'", "\\{0} is no escape in double quotes: write \\\\{0}, or use single quotes"),
+    (r"for merging", "<< must be a mapping, or a list of mappings"),
+    (r"unhashable key", "a key must be text, not a list or a mapping"),
+    (r"expected the node content, but found '(.)'", "unexpected '{0}': put quotes around the text"),
+    (r"could not find expected ':'", "a ':' is missing after the key"),
+)  # fmt: skip
+
+_CONTEXTS = {"flow sequence": "list", "flow mapping": "mapping", "flow node": "list", "quoted scalar": "quote"}
+
+
+def unparsed(error: Exception) -> Mistake:
+    """Return an error of YAML as a mistake."""
+    first, second = getattr(error, "context_mark", None), getattr(error, "problem_mark", None)
+    said = ", ".join(filter(None, [getattr(error, "context", None), getattr(error, "problem", None)])) or str(error)
+    began, line = (one.line + 1 if one else 0 for one in (first, second))
+    began, line = began or line, line or began
+    context = next((name for words, name in _CONTEXTS.items() if words in said), "")
+    context = f"{context} that begins in line {began}" if context else f"line {began}"
+    for pattern, text in _YAML:
+        if found := re.search(pattern, said):
+            return Mistake((), text.format(*found.groups(), context=context), line)
+    if not isinstance(error, yaml.YAMLError):
+        return Mistake((), f"a value does not fit its tag: {said}", line)
+    return Mistake((), f"this is neither YAML nor JSON: {said.splitlines()[0]}", line)
+
+
+def undecoded(error: UnicodeDecodeError) -> Mistake:
+    """Return an error of UTF-8 as a mistake."""
+    line = error.object[: error.start].count(b"\n") + 1
+    return Mistake((), f"byte 0x{error.object[error.start]:02x} is not UTF-8: save the file as UTF-8", line)

@@ -1,0 +1,167 @@
+"""Columns of batches: headers, and when messages are due."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_queue.messages.ids import FEW
+from spark_queue.messages.schema import EARLIEST, HISTORY, LATEST, MESSAGES, PUSHES
+
+
+def headers_array(headers: Sequence[Mapping[str, str] | None]) -> pa.MapArray:
+    """A headers column.
+
+    Almost every batch has none, which costs nothing.
+    """
+    if not any(headers):
+        return no_headers(len(headers))
+    return pa.array([list((one or {}).items()) for one in headers], PUSHES.field("headers").type)
+
+
+def no_headers(rows: int) -> pa.MapArray:
+    """A headers column of `rows` empty maps."""
+    nothing = pa.array([], pa.string())
+    return pa.MapArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), rows + 1), nothing, nothing)
+
+
+def filled(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A PUSHES batch in which a 0 stands for each payload that is NULL."""
+    missing = batch.column("payload").is_null()
+    for name, instead in (("payload", b"0"), ("payload_kind", "json")):
+        place = batch.schema.get_field_index(name)
+        column = pc.if_else(missing, pa.scalar(instead, batch.schema.field(name).type), batch.column(name))
+        batch = batch.set_column(place, batch.schema.field(name), column)
+    return batch
+
+
+def header_dicts(batch: pa.RecordBatch) -> list[dict[str, str]]:
+    """The headers of each row; those with a NULL value are left out."""
+    column = batch.column("headers")
+    if not len(column.items):
+        return [{}] * batch.num_rows
+    # In one sweep over all entries, which is many times faster than `to_pylist` of the map itself.
+    pairs = list(zip(column.keys.to_pylist(), column.items.to_pylist(), strict=True))
+    spans = zip(itertools.pairwise(column.offsets.to_pylist()), column.is_valid().to_pylist(), strict=True)
+    return [
+        {key: value for key, value in pairs[start:end] if there and value is not None}
+        for (start, end), there in spans
+    ]
+
+
+def milliseconds(column: pa.Array) -> pa.Array:
+    """A timestamp column as int64 ms since 1970 (finer parts are cut off)."""
+    return pc.divide(column.cast(pa.int64()), 1000)
+
+
+def due_ms(batch: pa.RecordBatch, now: int) -> list[int]:
+    """When each row of a PUSHES batch matures, in ms, where the database's time is `now`."""
+    if _all_at_once(batch):
+        return [now] * batch.num_rows
+    delayed = pc.add(batch.column("delay").fill_null(0), now)
+    moments: list[int] = pc.coalesce(milliseconds(batch.column("mature")), delayed).to_pylist()
+    return moments
+
+
+def first_due(batch: pa.RecordBatch) -> int:
+    """When the first of the rows of a PUSHES batch is due (ms), 0 for at once: by the clock of this machine."""
+    if _all_at_once(batch):
+        return 0
+    now = round(time.time() * 1000)
+    first = min(due_ms(batch, now))
+    return first if first > now else 0
+
+
+def _all_at_once(batch: pa.RecordBatch) -> bool:
+    return bool(batch.column("mature").null_count == batch.column("delay").null_count == batch.num_rows)
+
+
+def dated(batch: pa.RecordBatch, now: int) -> pa.RecordBatch:
+    """A PUSHES batch in which every row says when it matures, where the database's time is `now`."""
+    if _all_at_once(batch):
+        due_at = pa.repeat(pa.scalar(now * 1000, PUSHES.field("mature").type), batch.num_rows)
+    else:
+        due_at = timestamps(due_ms(batch, now))
+    no_delay = pa.nulls(batch.num_rows, pa.int64())
+    columns = {**dict(zip(batch.schema.names, batch.columns, strict=True)), "mature": due_at, "delay": no_delay}
+    return pa.RecordBatch.from_arrays([columns[name] for name in PUSHES.names], schema=PUSHES)
+
+
+def slices(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
+    """The batch in slices of about `size` bytes; a row that is larger has company of average size only."""
+    rows = max(1, batch.num_rows * size // max(1, batch.nbytes))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
+
+
+def timestamps(ms: Iterable[int]) -> pa.Array:
+    """Milliseconds since 1970 as a timestamp[us, UTC] column.
+
+    Raises `ValueError` for a moment that Python does not know.
+    """
+    type_ = pa.timestamp("us", tz="UTC")
+    if isinstance(ms, Sequence) and len(ms) <= FEW:
+        _check_moments(min(ms, default=0), max(ms, default=0))
+        return pa.array([one * 1000 for one in ms], type_)
+    column = pa.array(ms, pa.int64())
+    if len(column):
+        _check_moments(*pc.min_max(column).as_py().values())
+    return pc.multiply(column, 1000).cast(type_)
+
+
+def _check_moments(first: int, last: int) -> None:
+    if first < EARLIEST or last > LATEST:
+        raise ValueError(f"a moment is not from {EARLIEST} to {LATEST} ms: {first if first < EARLIEST else last}")
+
+
+def build(
+    queue: str,
+    ids: Sequence[str],
+    payloads: Sequence[bytes],
+    kinds: Sequence[str],
+    headers: Sequence[Mapping[str, str] | None],
+    mature: Sequence[int],
+    tries: Sequence[int],
+) -> pa.RecordBatch:
+    """A MESSAGES batch out of plain columns; `mature` in ms."""
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(ids, pa.string()),
+            pa.array(itertools.repeat(queue, len(ids)), pa.string(), size=len(ids)),
+            pa.array(payloads, pa.binary()),
+            pa.array(kinds, pa.string()),
+            headers_array(headers),
+            timestamps(mature),
+            pa.array(tries, pa.int32()),
+        ],
+        schema=MESSAGES,
+    )
+
+
+def build_alike(
+    queue: str, ids: pa.Array, payloads: pa.Array, headers: Mapping[str, str] | None, mature: pa.Array, tries: int
+) -> pa.RecordBatch:
+    """A MESSAGES batch of JSON messages with the same headers and tries; `mature` in ms."""
+    n = len(ids)
+    columns = {
+        "id": ids.cast(pa.string()),
+        "queue": pa.repeat(queue, n),
+        "payload": payloads,
+        "payload_kind": pa.repeat("json", n),
+        "headers": headers_array([headers] * n),
+        "mature": timestamps(mature),
+        "tries": pa.repeat(pa.scalar(tries, pa.int32()), n),
+    }
+    return pa.RecordBatch.from_arrays([columns[name] for name in MESSAGES.names], schema=MESSAGES)
+
+
+def with_history(
+    batch: pa.RecordBatch, processed: Sequence[int], consumers: Sequence[str | None], outcomes: Sequence[str]
+) -> pa.RecordBatch:
+    """A MESSAGES batch and what became of them, as a HISTORY batch; `processed` in ms."""
+    columns = timestamps(processed), pa.array(consumers, pa.string()), pa.array(outcomes, pa.string())
+    return pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=HISTORY)

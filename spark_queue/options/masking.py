@@ -1,0 +1,157 @@
+"""What is shown of URLs and of what may be one: never a password.
+
+`mask` returns a URL without its secrets. It shows only parts that it knows to be harmless: a password with an
+unescaped `@`, `/`, `?` or `#` looks like another part of the URL. It hides all but the scheme if that may be so.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from urllib.parse import quote, quote_plus, unquote, unquote_plus
+
+#: Parameters of a URL that are ours and not the driver's: `spark_queue.options.url` says what they mean.
+PARAMETERS = ("front", "layout", "ns", "pipeline", "ttl")
+
+#: What is shown of a text that may be a URL, or a password.
+HIDDEN = "(hidden)"
+
+#: Parameters of drivers whose values are no secrets, in lower case. Each other value is hidden.
+_HARMLESS = {
+    *PARAMETERS,
+    "appname", "authmechanism", "authsource", "compressors", "connect", "connecttimeoutms", "directconnection",
+    "fsync", "heartbeatfrequencyms", "j", "journal", "loadbalanced", "localthresholdms", "maxconnecting",
+    "maxidletimems", "maxpoolsize", "maxstalenessseconds", "minpoolsize", "readconcernlevel", "readpreference",
+    "readpreferencetags", "replicaset", "retryreads", "retrywrites", "servermonitoringmode",
+    "serverselectiontimeoutms", "sockettimeoutms", "srvallowedhostssuffix", "srvmaxhosts", "srvservicename", "ssl",
+    "ssl_ca_certs", "ssl_cert_reqs", "ssl_certfile", "ssl_check_hostname", "ssl_keyfile", "timeoutms", "tls",
+    "tlsallowinvalidcertificates", "tlsallowinvalidhostnames", "tlscafile", "tlscertificatekeyfile", "tlscrlfile",
+    "tlsdisablecertificaterevocationcheck", "tlsdisableocspendpointcheck", "tlsinsecure", "tz_aware",
+    "unicode_decode_error_handler", "uuidrepresentation", "w", "waitqueuetimeoutms", "wtimeout", "wtimeoutms",
+    "zlibcompressionlevel",
+}  # fmt: skip
+
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,15}(?=://)")  # what is longer, or has capitals, may be a password
+_HOST = r"(?:\[[0-9A-Fa-f:.]+(?:%25[\w.-]+)?\]|[\w.-]+|(?:%2[Ff][\w.-]+)+\.sock)(?::\d{0,5})?"
+_SERVER = re.compile(rf"(?:(?P<login>[^/?#]*)@)?(?P<place>{_HOST}(?:,{_HOST})*(?:/[\w.~$+-]*)?)")
+_PATH = re.compile(r"/(?![^/]*[:@])(?!.*:.*@)[^\x00-\x1f\x7f]*")
+_USER = re.compile(r"[\w.~+-]*")
+_NAME = re.compile(r"[A-Za-z]\w*")
+_VALUE = re.compile(r"[\w.,:$%+/~*-]*")
+
+
+def scheme_of(url: str) -> str:
+    """Return the scheme of a URL; an empty text if it has none."""
+    found = _SCHEME.match(url)
+    return found[0] if found else ""
+
+
+def mask(url: str) -> str:
+    """Return the URL without its secrets, fit for messages and logs.
+
+    Of a URL that cannot be parsed this is the scheme only, and nothing of one whose scheme is uncertain.
+    """
+    scheme = scheme_of(url)
+    if not scheme:
+        return HIDDEN
+    head, sign, query = url[len(scheme) + 3 :].partition("?")
+    server = _SERVER.fullmatch(head)
+    if "@" in query or not (server or _PATH.fullmatch(head) or not head):
+        return f"{scheme}://…"
+    if server and server["login"] is not None:
+        head = f"{_masked_login(server['login'])}@{server['place']}"
+    return f"{scheme}://{head}{sign}{'&'.join(_masked_query(query))}"
+
+
+def _masked_login(login: str) -> str:
+    user, colon, password = login.partition(":")
+    # Without a user, without a password, or with a second colon the text may be the password in the wrong place.
+    sure = not user or (password and ":" not in password and _USER.fullmatch(user))
+    return f"{user if sure else '***'}{colon}{'***' if colon else ''}"
+
+
+def _masked_query(query: str) -> Iterator[str]:
+    """Yield parameters up to the first that may be a secret: a raw `&` in it looks like the end of it."""
+    parts = query.split("&")
+    for number, one in enumerate(parts):
+        if not is_harmless(one):
+            yield f"{name}=***" if (name := named(one)) else "***" if one else ""
+            if number + 1 < len(parts):
+                yield "…"
+            return
+        yield one
+
+
+def is_harmless(parameter: str) -> bool:
+    """Return whether a parameter of a URL, `name=value`, is no secret."""
+    name, sign, value = parameter.partition("=")
+    return bool(sign) and unquote_plus(name).lower() in _HARMLESS and _VALUE.fullmatch(value) is not None
+
+
+def named(parameter: str) -> str:
+    """Return the name of a parameter of a URL, `name=value`; an empty text if it does not look like one."""
+    name, sign, _ = parameter.partition("=")
+    return name if sign and _NAME.fullmatch(name) else ""
+
+
+def scrub(text: str, url: str) -> str:
+    """Return the text, mostly a driver's, without the secrets of the URL, however they are written in it."""
+    found = {form for one in _secrets(url) for form in _forms(one) if len(form) > 3}
+    for one in sorted(found, key=len, reverse=True):  # one may be a part of another
+        text = text.replace(one, "***")
+    return text
+
+
+def _secrets(url: str) -> Iterator[str]:
+    """Yield what may be secret of a URL that a driver takes."""
+    head, _, query = url.partition("://")[2].partition("?")
+    login = re.split("[/#]", head, maxsplit=1)[0].rpartition("@")[0]
+    yield login.partition(":")[2] or login
+    after = False
+    for one in query.split("&"):
+        after = after or not is_harmless(one)
+        if after:  # a raw `&` in a secret looks like the end of it
+            value = one.partition("=")[2]
+            yield value
+            for part in unquote_plus(value).split(","):  # authMechanismProperties=NAME:secret,…
+                name, colon, secret = part.partition(":")
+                yield from [secret] if colon and re.fullmatch("[A-Z]+(_[A-Z]+)*", name) else [name, secret]
+
+
+def _forms(secret: str) -> Iterator[str]:
+    for one in (secret, unquote(secret), unquote_plus(secret)):
+        yield from (one, quote(one), quote(one, safe=""), quote_plus(one), repr(one)[1:-1], json.dumps(one)[1:-1])
+
+
+def harmless_cause(error: BaseException, url: str) -> BaseException | None:
+    """Return a driver's error to raise ours from; nothing if a text of its chain holds a secret of the URL."""
+    one: BaseException | None = error
+    while one is not None:
+        if scrub(str(one), url) != str(one):
+            return None
+        one = one.__cause__ or one.__context__
+    return error
+
+
+def shown_as(text: str) -> str:
+    """Return the text, which a user wrote where no URL belongs; if it looks like one, masked."""
+    return mask(text) if _is_suspect(text) else text
+
+
+def quoted(text: str) -> str:
+    """Return the same in quotes."""
+    return repr(shown_as(text))
+
+
+def masked_in(text: str, words: Iterable[str]) -> str:
+    """Return the text, which may quote these words, with those masked that look like URLs."""
+    found = [part for word in words for part in (word, word.partition("=")[2]) if part and _is_suspect(part)]
+    for one in sorted(found, key=len, reverse=True):  # one may be a part of another
+        for form in (repr(one)[1:-1], one):
+            text = text.replace(form, mask(one))
+    return text
+
+
+def _is_suspect(text: str) -> bool:
+    return "://" in text or re.search(":.*@", text, re.DOTALL) is not None

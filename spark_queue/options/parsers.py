@@ -1,0 +1,133 @@
+"""Values of options from text. Each parser raises `ValueError`, whose text goes on from "must be"."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+
+from spark_queue.errors import near
+from spark_queue.messages.buckets import LARGEST
+from spark_queue.options.inputs import LOG
+from spark_queue.options.values import LARGEST_COUNT, NEVER
+
+_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SPELLED = {
+    "millisecond": "ms", "milliseconds": "ms", "second": "s", "seconds": "s", "sec": "s", "secs": "s",
+    "minute": "m", "minutes": "m", "min": "m", "mins": "m", "hour": "h", "hours": "h", "day": "d", "days": "d",
+}  # fmt: skip
+_ISO = re.compile(
+    r"P(?:(\d+)W)?(?:(\d+)D)?(?:T(?=\d)(?:(\d+(?:\.\d+)?)H)?(?:(\d+(?:\.\d+)?)M)?(?:(\d+(?:\.\d+)?)S)?)?"
+)
+_NAME = re.compile(r"[A-Za-z0-9_.:@-]{1,100}")
+
+
+def duration(text: str) -> int:
+    """Milliseconds of a duration such as `500ms`, `30s`, `2 minutes`, `1.5h`, `7d`, or `PT1H30M` as ISO 8601 has it.
+
+    Raises `ValueError`. Years and months are none: they are not equally long.
+    """
+    if (iso := _ISO.fullmatch(text.strip())) and iso.lastindex:
+        weeks, days, hours, minutes, seconds = (float(part or 0) for part in iso.groups())
+        return round(1000 * (((weeks * 7 + days) * 24 + hours) * 3600 + minutes * 60 + seconds))
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*", text)
+    unit = _SPELLED.get(match[2].lower(), match[2].lower()) if match else ""
+    if match is None or unit not in _UNITS:
+        raise ValueError("a duration such as 500ms, 30s, 2m, 1h or 7d")
+    return round(float(match[1]) * _UNITS[unit])
+
+
+def lease(text: str) -> int | None:
+    """Milliseconds of a lease; `None` for `never`."""
+    if text.strip().lower() == NEVER:
+        return None
+    try:
+        lease = duration(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or {NEVER!r}") from None
+    if lease < 100:
+        raise ValueError("at least 100ms")
+    return lease
+
+
+def count(text: str) -> int:
+    """A whole number from 1."""
+    if not re.fullmatch(r"\s*\+?\d+\s*", text) or not 0 < int(text) <= LARGEST_COUNT:
+        raise ValueError("a whole number from 1 to 2147483647")
+    return int(text)
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """Return a parser of one of these words, whose letter case is ignored."""
+    spelled = {word.lower(): word for word in words}
+
+    def parse(text: str) -> str:
+        word = spelled.get(text.strip().lower())
+        if word is None:
+            raise ValueError("one of " + ", ".join(words) + near(text, words))
+        return word
+
+    return parse
+
+
+def word(text: str) -> str:
+    """A word in lower case."""
+    return not_empty(text).strip().lower()
+
+
+def flag(text: str) -> bool:
+    """`true` or `false`."""
+    return one_of("true", "false")(text) == "true"
+
+
+def bucket_rows(text: str) -> int:
+    """How many messages a bucket may hold."""
+    size = count(text)
+    if size > LARGEST:
+        raise ValueError(f"at most {LARGEST}")
+    return size
+
+
+def batch_number(text: str) -> int:
+    """A whole number from 0."""
+    if not re.fullmatch(r"\s*\d+\s*", text) or int(text) >= 2**63:
+        raise ValueError("a whole number from 0")
+    return int(text)
+
+
+def name_of_consumer(text: str) -> str:
+    """A consumer's name: it becomes part of tags.
+
+    Raises `ValueError`.
+    """
+    if not _NAME.fullmatch(text):
+        raise ValueError("1 to 100 letters, digits and _ . : @ -")
+    return text
+
+
+def name_of_holder(text: str) -> str:
+    """The same, of one who reserves: not that under which logs hold what they retain.
+
+    Raises `ValueError`.
+    """
+    if text == LOG:
+        raise ValueError(f"another name than {LOG!r}, under which logs hold what they retain")
+    return name_of_consumer(text)
+
+
+def url_map(text: str) -> dict[str, str]:
+    """URLs by name, from a JSON object."""
+    try:
+        urls = json.loads(text)
+    except ValueError:
+        urls = None
+    if not isinstance(urls, dict) or not urls or not all(isinstance(one, str) and one for one in urls.values()):
+        raise ValueError('a JSON object such as {"one": "sqlite:///queues.db", "two": "redis://localhost/0"}')
+    return urls
+
+
+def not_empty(text: str) -> str:
+    """Any text but blanks."""
+    if not text.strip():
+        raise ValueError("not empty")
+    return text

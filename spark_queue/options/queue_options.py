@@ -1,0 +1,369 @@
+"""The options of `format("queue")`: strings in, one frozen object out, parsed once and on the driver."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from typing import Any, Self
+
+from spark_queue.errors import OptionError, near
+from spark_queue.messages.buckets import Buckets, Layout
+from spark_queue.options.consistency import check_mode, resolve_delivery, resolve_inputs, resolve_layout, spelled
+from spark_queue.options.inputs import ALTS, LOG, QUEUE, ZIP, Input, parse_inputs
+from spark_queue.options.masking import HIDDEN, mask, quoted, shown_as
+from spark_queue.options.parsers import (
+    batch_number,
+    bucket_rows,
+    count,
+    duration,
+    flag,
+    lease,
+    name_of_consumer,
+    name_of_holder,
+    not_empty,
+    one_of,
+    url_map,
+    word,
+)
+from spark_queue.options.queue_names import dead_letter_queue
+from spark_queue.options.values import (
+    AT_LEAST_ONCE,
+    AT_MOST_ONCE,
+    BUCKET,
+    DOING,
+    EARLIEST,
+    EVERYONE,
+    EXACTLY_ONCE,
+    LARGEST_COUNT,
+    LATEST,
+    READERS,
+    SPARK_OWN,
+    Role,
+)
+
+
+def _option(
+    parse: Callable[[str], Any], roles: Iterable[Role], doc: str, default: Any = MISSING, shown: str = ""
+) -> Any:
+    return field(
+        default=default, metadata={"parse": parse, "roles": tuple(roles), "doc": doc, "default": shown or default}
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueOptions:
+    """Every option, typed.
+
+    Durations are milliseconds; `None` means not set (`reserve_timeout`: never). An option is spelled in camel
+    case, and letter case is ignored.
+    """
+
+    url: str = _option(
+        not_empty, EVERYONE, "`sqlite:///path/queues.db`, `mongodb://…/db` or `redis://…/0`", shown="required"
+    )
+    urls: Mapping[str, str] | None = _option(
+        url_map, ("stream", "push"),
+        "Instead of `url`, several databases: a JSON object of URLs by name. A row names its database in the column "
+        "`ns`, one of the `inputs` in its `ns`.",
+        None, "none",
+    )  # fmt: skip
+    queue: str | None = _option(
+        not_empty,
+        EVERYONE,
+        "Name of the queue. Required to read. In a write it overrides the column `queue`.",
+        None,
+        "none",
+    )
+    inputs: Mapping[str, Input] | None = _option(
+        parse_inputs, ("stream",),
+        "Instead of `queue`, [several queues read together](inputs.md): a JSON object by column, such as "
+        '`{"order": {"queue": "orders"}, "price": {"queue": "prices", "ns": "market"}}`.',
+        None, "none",
+    )  # fmt: skip
+    combine: str = _option(
+        one_of(ZIP, ALTS), ("stream",),
+        "How `inputs` become rows. `zip`: each row has one message of every input, the n-th of each. `alts`: each "
+        "micro-batch has messages of one input, the first in order that is not empty.",
+        ZIP,
+    )  # fmt: skip
+    fail_if_missing: bool | None = _option(
+        flag, READERS,
+        "Whether to fail if the queue does not exist. A stream that goes on warns once, and waits for the first "
+        "message.",
+        None, "`true` in a batch read, `false` in a stream",
+    )  # fmt: skip
+    mode: str = _option(
+        one_of(QUEUE, LOG), READERS,
+        "`queue`: each message goes to one reader and is then removed. `log`: messages are kept, and each query "
+        "reads all of them; its checkpoint has its position. A batch read returns the retained messages.",
+        QUEUE,
+    )  # fmt: skip
+    starting_offsets: str = _option(
+        one_of(EARLIEST, LATEST), ("stream",),
+        "With `mode=log`, where a query with a new checkpoint starts: at the first retained message, or after the "
+        "last one.",
+        EARLIEST,
+    )  # fmt: skip
+    retention: int | None = _option(
+        duration, ("stream",),
+        "With `mode=log`: older messages are removed, also if a query has not read them yet.",
+        None, "unlimited (remove with `spark-queue log trim`)",
+    )  # fmt: skip
+    fail_on_data_loss: bool = _option(
+        flag, READERS,
+        "With `mode=log`: whether a query fails if its next message was removed, or goes on at the first retained "
+        "message.",
+        True, "`true`",
+    )  # fmt: skip
+    consumer: str | None = _option(
+        name_of_holder, ("stream", "settle"),
+        "Name of the consumer, which the tools show and which `settle` needs.",
+        None, "generated, and kept in the checkpoint",
+    )  # fmt: skip
+    max_records_per_trigger: int = _option(count, ("stream",), "Maximum number of messages per micro-batch.", 10_000)
+    num_partitions: int | None = _option(
+        count,
+        ("stream",),
+        "Maximum number of partitions per micro-batch. There are fewer if there are few messages.",
+        None,
+        "cores of the driver",
+    )
+    min_partitions: int | None = _option(
+        count, ("stream",),
+        "Minimum number of partitions per micro-batch, if there are as many messages: for slow work.",
+        None, "none: a partition has at least 500 messages, unless it is the only one",
+    )  # fmt: skip
+    reserve_ahead: bool = _option(
+        flag, ("stream",),
+        "Whether a query reserves the next micro-batch while Spark processes the last one, if there is a backlog.",
+        True, "`true`",
+    )  # fmt: skip
+    reserve_timeout: int | None = _option(
+        lease, ("stream",),
+        "The lease: how long a reservation lasts after the query died. A running query renews it. "
+        "`never`: until commit, rollback or release.",
+        120_000, "120s with `delivery=at-least-once`, else `never`",
+    )  # fmt: skip
+    delivery: str = _option(
+        one_of(AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE), ("stream", "push"), "Delivery guarantee.",
+        AT_LEAST_ONCE, "`at-least-once` to read, `exactly-once` to write",
+    )  # fmt: skip
+    allow_eviction: bool = _option(
+        flag, ("stream", "push"),
+        "Whether `delivery=exactly-once` may use a Redis that throws messages away when its memory is full "
+        "(`maxmemory-policy` is `allkeys-…`). Messages can be lost then.",
+        False, "`false`",
+    )  # fmt: skip
+    txn_app_id: str | None = _option(
+        name_of_consumer, ("push",),
+        "In a batch write: name of the writer. With `txnVersion`, a repeated write (in `foreachBatch`, for example) "
+        "is skipped.",
+        None, "none",
+    )  # fmt: skip
+    txn_version: int | None = _option(
+        batch_number,
+        ("push",),
+        "In a batch write: its number. It grows with each write of this `txnAppId`.",
+        None,
+        "none",
+    )
+    replay_check: str = _option(
+        one_of("rows", "none"), ("push",),
+        "With `delivery=exactly-once`: what is checked of a batch that is written and comes again, after a restart "
+        "for example. `rows`: each row must be among those written, else the query fails. `none`: nothing, for a "
+        "query that makes other rows each time (random values, the clock).",
+        "rows",
+    )  # fmt: skip
+    max_tries: int | None = _option(
+        count,
+        ("stream", "settle"),
+        "Number of failed tries after which a message moves to the dead-letter queue.",
+        None,
+        "none",
+    )
+    isolate_failures: bool | None = _option(
+        flag, ("stream",),
+        "Whether a batch that fails repeatedly is split until the failing message is isolated. That one is tried "
+        "again after a delay, or goes to the dead-letter queue after `maxTries`.",
+        None, "`true` with `delivery=at-least-once`",
+    )  # fmt: skip
+    retry_delay: int = _option(
+        duration, ("stream",),
+        "Delay before the next try of an isolated message. It doubles after each try.", 1_000, "1s",
+    )  # fmt: skip
+    dead_letter_queue: str | None = _option(
+        not_empty,
+        ("stream", "push", "settle"),
+        "Queue for messages that failed `maxTries` times, or that were declared dead.",
+        None,
+        "`<queue>.dead`",
+    )
+    wait_timeout: int = _option(
+        duration, ("stream",), "How long an idle trigger waits for a message before it ends without a batch.",
+        1_000, "1s",
+    )  # fmt: skip
+    retry_timeout: int = _option(
+        duration,
+        EVERYONE,
+        "How long to retry while the database cannot be reached. Then the query fails, and loses nothing.",
+        30_000,
+        "30s",
+    )
+    history: int | None = _option(
+        duration, ("stream", "settle"),
+        "How long committed and dead-lettered messages are kept. Read them with `view=history`.",
+        None, "`0s`; in `settle`, that of the stream of this `consumer`",
+    )  # fmt: skip
+    payload_format: str | None = _option(
+        one_of("json", "text", "binary", "variant"), EVERYONE,
+        "Content of the column `payload`: JSON text, plain text, bytes, or a VARIANT.",
+        None, "`json`; in a write, by the column's type",
+    )  # fmt: skip
+    view: str = _option(
+        one_of("messages", "history"), ("snapshot",),
+        "What a batch read returns: the messages in the queue, or the processed ones.",
+        "messages",
+    )  # fmt: skip
+    layout: str | None = _option(
+        word, EVERYONE,
+        "In a write: `single` puts each message in its own record of the database, `bucket` thousands of messages "
+        "in one record, which is many times as fast. A queue may hold both. Or the layout of keuss or rfq, as in the "
+        "URL.",
+        None, "the queue's own setting, else `single`",
+    )  # fmt: skip
+    bucket_size: int | None = _option(
+        bucket_rows, ("push",), "Maximum number of messages in one bucket.", None, "4096"
+    )
+    compression: str | None = _option(one_of("lz4", "zstd"), ("push",), "Compression of buckets.", None, "`lz4`")
+    on_bad_row: str = _option(
+        one_of("fail", "deadLetter"), ("push", "settle"),
+        "What happens to a row that cannot become a message: `fail` the write, or move the row to the dead-letter "
+        "queue, with the reason in header `x-error`.",
+        "fail",
+    )  # fmt: skip
+    operation: str = _option(
+        one_of("push", "settle"), ("push", "settle"),
+        "What a write does: push messages, or decide the outcome of single messages that a query has reserved.",
+        "push",
+    )  # fmt: skip
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, str], *roles: Role) -> Self:
+        """The options of a DataFrame that does one of these `roles`.
+
+        Raises `OptionError` at the first option that cannot be meant.
+        """
+        known = {spelled(one): one for one in fields(cls)}
+        by_key = {name.lower(): name for name in known}
+        chosen: dict[str, Any] = {}
+        for key, text in raw.items():
+            if key.lower() in SPARK_OWN:
+                continue
+            name = by_key.get(key.lower())
+            if name is None:
+                hint = near(key, known) or f"; known are {', '.join(sorted(known))}"
+                if key.lower() == "path":
+                    hint = "; a queue has no path: set the options 'url' and 'queue'"
+                raise OptionError(f"unknown option {quoted(key)}{hint}", option=shown_as(key))
+            option = known[name]
+            if not set(roles) & set(option.metadata["roles"]):
+                doing = " or ".join(DOING[role] for role in roles)
+                raise OptionError(f"option {name!r} is not for {doing}: leave it out", option=name)
+            try:
+                chosen[option.name] = option.metadata["parse"](str(text))
+            except ValueError as error:
+                shown = HIDDEN if name in ("url", "urls") else quoted(str(text))
+                raise OptionError(f"option {name!r} is {shown} but must be {error}", option=name) from None
+        if "urls" in chosen:
+            if "url" in chosen:
+                raise OptionError("options 'url' and 'urls' exclude each other: set one of them", option="urls")
+            chosen["url"] = ""
+        if "url" not in chosen:
+            raise OptionError("option 'url' is missing: set it, to sqlite:///queues.db for example", option="url")
+        if "push" not in roles and "queue" not in chosen and "inputs" not in chosen:
+            raise OptionError("option 'queue' is missing: set it to the name of the queue", option="queue")
+        if "settle" in roles and "consumer" not in chosen:
+            raise OptionError(
+                "option 'consumer' is missing: settle needs the consumer whose messages it settles", option="consumer"
+            )
+        if chosen.get("min_partitions", 0) > chosen.get("num_partitions", LARGEST_COUNT):
+            raise OptionError(
+                f"option 'minPartitions' is {chosen['min_partitions']} but must not exceed 'numPartitions', which is "
+                f"{chosen['num_partitions']}",
+                option="minPartitions",
+            )
+        check_mode(fields(cls), chosen)
+        resolve_inputs(chosen, roles)
+        chosen.setdefault("fail_if_missing", roles == ("snapshot",))
+        resolve_delivery(chosen, roles)
+        resolve_layout(chosen, roles)
+        if chosen.get("layout") != BUCKET:
+            for name in ("bucket_size", "compression"):
+                if name in chosen:
+                    shown = spelled(next(one for one in fields(cls) if one.name == name))
+                    raise OptionError(f"option {shown!r} needs layout={BUCKET}: set that too", option=shown)
+        return cls(**chosen)
+
+    def partitions(self, cores: int) -> tuple[int, int]:
+        """The most partitions of a batch, where the driver has so many cores, and how many there are at least."""
+        least = self.min_partitions or 1
+        return self.num_partitions or max(cores, least), least
+
+    def __repr__(self) -> str:
+        told = {one.name: getattr(self, one.name) for one in fields(self)}
+        told |= {
+            "url": self.url and mask(self.url),
+            "urls": self.urls and {name: mask(url) for name, url in self.urls.items()},
+        }
+        return f"QueueOptions({', '.join(f'{name}={value!r}' for name, value in told.items())})"
+
+    @property
+    def history_ms(self) -> int:
+        """For how many ms processed messages are kept; 0 unless set."""
+        return self.history or 0
+
+    @property
+    def record_layout(self) -> Layout:
+        """How a write lays out messages in records."""
+        if self.layout == BUCKET:
+            usual = Buckets()
+            return Buckets(self.bucket_size or usual.size, self.compression or usual.compression)
+        return "single" if self.layout else None
+
+    def of(self, binding: str) -> QueueOptions:
+        """The options of one of the inputs, as if it were read alone."""
+        one = (self.inputs or {})[binding]
+        url = self.url if self.urls is None else self.urls[one.ns or ""]
+        return replace(self, url=url, urls=None, queue=one.queue, mode=one.mode, inputs=None, combine=ZIP)
+
+    def dead(self, queue: str) -> str:
+        """The dead-letter queue of `queue`."""
+        return self.dead_letter_queue or dead_letter_queue(queue)
+
+
+def role_of_write(raw: Mapping[str, str]) -> Role:
+    """Whether a write pushes or settles.
+
+    Raises `OptionError`.
+    """
+    for key, text in raw.items():
+        if key.lower() == "operation":
+            try:
+                return "settle" if one_of("push", "settle")(text) == "settle" else "push"
+            except ValueError as error:
+                raise OptionError(f"option 'operation' is {quoted(text)} but must be {error}", option=key) from None
+    return "push"
+
+
+def table() -> str:
+    """The options as a Markdown table, as the README shows it."""
+    rows = ["| option | default | goes with | meaning |", "|---|---|---|---|"]
+    for option in fields(QueueOptions):
+        facts = option.metadata
+        default = str(facts["default"])
+        default = (
+            f"`{default}`" if re.fullmatch(r"[\w-]+", default) and default not in ("required", "none") else default
+        )
+        rows.append(f"| `{spelled(option)}` | {default} | {', '.join(facts['roles'])} | {facts['doc']} |")
+    return "\n".join(rows)

@@ -1,0 +1,28 @@
+"""The words of options: what a DataFrame does, guarantees, layouts, modes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+#: What a DataFrame made with `format("queue")` does.
+Role = Literal["stream", "snapshot", "push", "settle"]
+
+READERS: tuple[Role, ...] = ("stream", "snapshot")
+EVERYONE: tuple[Role, ...] = ("stream", "snapshot", "push", "settle")
+
+#: Options that Spark itself adds to those of the user.
+SPARK_OWN = frozenset({"checkpointlocation", "queryname", "numrows", "truncate"})
+
+NEVER = "never"
+EARLIEST, LATEST = "earliest", "latest"
+SINGLE, BUCKET = "single", "bucket"
+AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE = "at-least-once", "at-most-once", "exactly-once"
+LARGEST_COUNT = 2**31 - 1
+
+
+DOING: dict[Role, str] = {
+    "stream": "a streaming read",
+    "snapshot": "a batch read",
+    "push": "a write that pushes",
+    "settle": "a write that settles",
+}

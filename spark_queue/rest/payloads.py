@@ -1,0 +1,241 @@
+"""HTTP bodies and headers, and messages.
+
+A single message is the body itself: JSON, text or bytes by its `Content-Type`; its headers are `x-ks-hdr-<name>`, in
+UTF-8. A batch is JSON, in which a message looks as it does on the command line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+import pyarrow as pa
+from fastapi import Request
+from starlette.responses import Response
+
+from spark_queue.errors import MessageError, OptionError
+from spark_queue.messages.columns import header_dicts
+from spark_queue.messages.json_text import load_json
+from spark_queue.messages.payload import Json, as_json, jsonable
+from spark_queue.messages.schema import LATEST, Kind
+from spark_queue.rest.errors import NotUnderstood, TooLarge
+from spark_queue.rest.receipts import handle_of
+
+#: The prefix of HTTP headers that are headers of the message.
+PREFIX = "x-ks-hdr-"
+
+#: The header of a message that holds the type of its payload.
+TYPE = "content-type"
+
+_KINDS: dict[str, str] = {
+    "json": "application/json",
+    "text": "text/plain; charset=utf-8",
+    "binary": "application/octet-stream",
+}
+_TOKEN = "!#$&'*+-.^_`|~"  # and letters and digits: what the name of a header of HTTP may have
+_CONTROL = re.compile("[\x00-\x1f\x7f]")
+_MEDIA_TYPE = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+-]+\s*(;.*)?")
+
+
+async def body_of(request: Request, most: int) -> bytes:
+    """Read the body. Raises `TooLarge`, unread if its length says so, and `NotUnderstood` if it is compressed."""
+    if (coding := request.headers.get("content-encoding", "identity")) != "identity":
+        raise NotUnderstood(
+            f"header Content-Encoding is {coding!r}, which is not supported: send the body uncompressed"
+        )
+    length = request.headers.get("content-length", "0")
+    parts, size = [], int(length) if length.isdecimal() else 0
+    if size <= most:
+        size = 0
+        async for part in request.stream():
+            size += len(part)
+            if size > most:
+                break
+            parts.append(part)
+    if size > most:
+        raise TooLarge(f"the body is larger than {most:,} bytes, the limit of this server: send less in one request")
+    return b"".join(parts)
+
+
+def json_of(text: bytes) -> Json:
+    """Parse a JSON body. Raises `OptionError`."""
+    try:
+        value: Json = load_json(text)
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"the body is not JSON ({error})") from None
+    return value
+
+
+# --- a single message -----------------------------------------------------------------------------------------------
+
+
+def payload_of(request: Request, body: bytes) -> tuple[bytes, Kind]:
+    """Return the payload in a body, and its kind. Raises `NotUnderstood`, `OptionError`."""
+    full = request.headers.get(TYPE, "")
+    if full and not _MEDIA_TYPE.fullmatch(full):
+        raise NotUnderstood(
+            f"header Content-Type is {full!r} but must be a media type such as application/json or text/plain"
+        )
+    media = full.partition(";")[0].strip().lower()
+    if _is_json(media):
+        return body, "json"
+    if not media.startswith("text/"):
+        return body, "binary"
+    found = re.search(r"charset=\"?([^\s;\"]+)", full, re.IGNORECASE)
+    try:
+        return body.decode(found[1] if found else "utf-8").encode(), "text"
+    except LookupError:
+        raise NotUnderstood(
+            f"header Content-Type has the unknown charset {found[1] if found else ''!r}: send UTF-8"
+        ) from None
+    except UnicodeError as error:
+        raise OptionError(
+            f"the body is not text in the charset of its Content-Type, {found[1] if found else 'utf-8'} ({error}); "
+            "send bytes as application/octet-stream"
+        ) from None
+
+
+def _is_json(media_type: str) -> bool:
+    media = media_type.partition(";")[0].strip().lower()
+    return media == "application/json" or media.endswith("+json")
+
+
+def headers_of(request: Request) -> dict[str, str]:
+    """Return the headers of a message. Raises `OptionError` if they are not UTF-8."""
+    found = {}
+    for name, value in request.headers.raw:
+        key = name.decode("latin-1")
+        if key == TYPE or key.startswith(PREFIX):
+            try:
+                found[key.removeprefix(PREFIX)] = value.decode()
+            except UnicodeDecodeError:
+                raise OptionError(f"header {key} is not UTF-8: encode its value in UTF-8") from None
+    return found
+
+
+def pushed(
+    payload: bytes,
+    kind: Kind,
+    headers: dict[str, str],
+    *,
+    id: str | None,
+    mature: datetime | None,
+    delay: float | None,
+    tries: int,
+) -> dict[str, Any]:
+    """Return one message as a row of PUSHES; `delay` in seconds. Raises `OptionError`."""
+    if delay is not None and not 0 <= delay <= LATEST / 2000:
+        raise OptionError(
+            f"parameter 'delay' is {delay} but must be 0 or more seconds, and end before the year 5000",
+            option="delay",
+        )
+    if mature is not None and delay is not None:
+        raise OptionError("parameters 'mature' and 'delay' exclude each other: give one of them", option="mature")
+    return {
+        "id": id, "payload": payload, "payload_kind": kind, "headers": list(headers.items()), "mature": mature,
+        "delay": None if delay is None else round(delay * 1000), "tries": tries,
+    }  # fmt: skip
+
+
+def refused(row: dict[str, Any], error: MessageError) -> MessageError:
+    """Return the error of a store for a single message, `row`, in the caller's terms: the body, and parameters."""
+    if row["payload_kind"] == "json":
+        try:
+            orjson.loads(row["payload"])
+        except orjson.JSONDecodeError as why:
+            return MessageError(
+                f"the body is not JSON, as its Content-Type says ({why}); nothing was pushed. Send JSON, or text as "
+                "text/plain"
+            )
+    rule = next(iter(error.rows.values()), str(error))
+    return MessageError(_nothing_pushed(f"the message is invalid: {rule}"))
+
+
+def refused_batch(error: MessageError) -> MessageError:
+    """Return the error for the messages of a body: it names the first by its position, and counts the rest."""
+    position, rule = next(iter(error.rows.items()))
+    rest = f" (and {len(error.rows) - 1} more)" if len(error.rows) > 1 else ""
+    return MessageError(_nothing_pushed(f"message {position}{rest}: {rule}"), rows=error.rows)
+
+
+def _nothing_pushed(sentence: str) -> str:
+    return f"{sentence} Nothing was pushed" if sentence.endswith("?") else f"{sentence}; nothing was pushed"
+
+
+def moment(text: str) -> datetime:
+    """Parse a moment: seconds since 1970, or ISO format with a time zone. Raises `OptionError`."""
+    try:
+        return datetime.fromtimestamp(float(text), UTC)
+    except (ValueError, OverflowError, OSError):
+        pass
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise OptionError(
+            f"parameter 'mature' is {text!r} but must be seconds since 1970, or a moment such as 2026-01-31T12:00Z",
+            option="mature",
+        )
+    return found
+
+
+def alone(batch: pa.RecordBatch, tag: str | None) -> Response:
+    """Return the first message as an answer; `tag` holds it if it is reserved."""
+    payload, kind, id = (batch.column(name)[0].as_py() for name in ("payload", "payload_kind", "id"))
+    headers = dict(header_dicts(batch.slice(0, 1))[0])
+    media = headers.pop(TYPE, None) or _KINDS[kind]
+    if _is_json(media):  # a store may keep a JSON string as the text that it is
+        payload = as_json(payload, kind)
+    told = {
+        "x-ks-id": id if tag is None else handle_of(tag),  # the tag holds this message only
+        "x-ks-message-id": id,
+        "x-ks-tries": str(batch.column("tries")[0].as_py()),
+        "x-ks-mature": str(jsonable(batch.column("mature")[0].as_py())),
+        "cache-control": "no-store",
+        "x-content-type-options": "nosniff",
+        "content-security-policy": "sandbox",  # a browser must not run a payload
+        TYPE: media,
+    }
+    answer = Response(payload)
+    raw = [(_name(key), _value(value)) for key, value in told.items()]
+    raw += [(_name(PREFIX + key), _value(value)) for key, value in headers.items()]
+    answer.raw_headers += raw
+    return answer
+
+
+def _name(key: str) -> bytes:
+    return quote(key.lower(), safe=_TOKEN).encode()
+
+
+def _value(text: str) -> bytes:
+    """Encode in UTF-8, with control characters percent-encoded."""
+    return _CONTROL.sub(lambda one: f"%{ord(one[0]):02X}", text.strip()).encode()
+
+
+# --- batches --------------------------------------------------------------------------------------------------------
+
+
+def facts_of(batches: list[pa.RecordBatch], tag: str | None) -> Iterator[dict[str, Any]]:
+    """Return the messages of batches for JSON; `tag` holds them if they are reserved. Payloads stay as they are."""
+    names = ("id", "queue", "payload", "payload_kind", "mature", "tries")
+    for batch in batches:
+        columns = (batch.column(name).to_pylist() for name in names)
+        for (id, queue, payload, kind, mature, tries), headers in zip(
+            zip(*columns, strict=True), header_dicts(batch), strict=True
+        ):
+            handle = {} if tag is None else {"handle": handle_of(tag, id)}
+            yield {
+                "id": id, **handle, "queue": queue, "payload": orjson.Fragment(as_json(payload, kind)),
+                "headers": headers, "mature": jsonable(mature), "tries": tries,
+            }  # fmt: skip
+
+
+def answer(value: object, status: int = 200) -> Response:
+    """Return a value as a JSON answer."""
+    headers = {"Cache-Control": "no-store"}
+    return Response(orjson.dumps(value, default=jsonable), status, headers, "application/json")

@@ -1,0 +1,65 @@
+"""Handles: a caller settles reserved messages by them, in a later request, also at another server.
+
+A handle is the tag of the reservation, and perhaps the id of one message, in base64url. It is fenced as the tag is:
+it cannot settle messages that the tag no longer holds. Tags that were not made here are refused, so a handle cannot
+settle what a query holds.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import uuid
+
+from spark_queue.errors import OptionError
+from spark_queue.messages.ids import LONGEST_ID
+from spark_queue.options.parsers import name_of_consumer
+
+#: The consumer of what was reserved here. A caller may add a name: `rest:desk`.
+CONSUMER = "rest"
+
+_TAG = re.compile(rf"{CONSUMER}(:[A-Za-z0-9_.:@-]{{1,100}})?/[0-9a-f]{{16}}")
+
+
+def new_tag(consumer: str | None = None) -> str:
+    """Return the tag of a new reservation. Raises `OptionError`."""
+    try:
+        name = CONSUMER if consumer is None else f"{CONSUMER}:{name_of_consumer(consumer)}"
+    except ValueError as error:
+        raise OptionError(f"parameter 'consumer' is {consumer!r} but must be {error}", option="consumer") from None
+    return f"{name}/{uuid.uuid4().hex[:16]}"
+
+
+def handle_of(tag: str, id: str | None = None) -> str:
+    """Return the handle of a reservation, or of one message of it."""
+    text = tag if id is None else f"{tag}\0{id}"
+    return base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
+
+
+def held_by(handle: str) -> tuple[str, str | None]:
+    """Return the tag, and the id if the handle is of one message. Raises `OptionError` for any other text."""
+    try:
+        text = base64.b64decode(handle + "=" * (-len(handle) % 4), altchars=b"-_", validate=True).decode()
+        tag, nul, id = text.partition("\0")
+    except (binascii.Error, ValueError):  # UnicodeDecodeError is one
+        tag, nul, id = "", "", ""
+    if not _TAG.fullmatch(tag) or bool(nul) != bool(id) or len(id.encode()) > LONGEST_ID:
+        raise OptionError(
+            f"{handle[:100]!r} is not a handle: reserve a message, and use its header x-ks-id, or in a batch "
+            "the field 'handle' or 'reservation'",
+            option="handle",
+        )
+    return tag, id if nul else None
+
+
+def by_tag(handles: list[str]) -> dict[str, list[str] | None]:
+    """Return what to settle under each tag: ids, or `None` for all that it holds. Raises `OptionError`."""
+    found: dict[str, list[str] | None] = {}
+    for tag, id in map(held_by, handles):
+        ids = found.setdefault(tag, [])
+        if id is None or ids is None:
+            found[tag] = None
+        elif id not in ids:
+            ids.append(id)
+    return found

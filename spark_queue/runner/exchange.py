@@ -1,0 +1,220 @@
+"""One exchange as a step between DataFrames: messages in, the copies that its destinations get out.
+
+A message goes through the destinations in order. What one of them changes, `payload`, `headers` and `state`, those
+after it see. Before the first, its hops are counted in the header `x-hop-count`: one that has gone through
+`max_hops` exchanges goes to `__too_many_hops__` and nowhere else. One that no destination wants goes to
+`__no_route__`. Both say in the header `x-exchange-name` where that was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_, or_
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from spark_queue.graph.file_mistakes import Mistake
+from spark_queue.graph.model import NO_ROUTE, TOO_MANY_HOPS, Destination, Exchange
+from spark_queue.runner.selector import (
+    ANSWER,
+    JSON,
+    SEEN,
+    Maker,
+    Typed,
+    answer,
+    changed_map,
+    changed_payload,
+    check_selector,
+)
+
+HOPS, NAME = "x-hop-count", "x-exchange-name"
+
+#: The name of the metrics that Spark observes of each batch.
+OBSERVED = "exchange"
+
+_COPY = (
+    "STRUCT<ns: STRING, queue: STRING, payload: STRING, headers: MAP<STRING, STRING>, "
+    "mature: TIMESTAMP, delay: DOUBLE, tries: INT>"
+)
+
+
+@dataclass(frozen=True)
+class _Leg:
+    """The way to one destination."""
+
+    to: Destination
+    selector: Typed | None
+    payload: Typed | None
+    headers: Mapping[str, Column]
+    state: Mapping[str, Column]
+
+
+class Route:
+    """What an exchange does, ready for any DataFrame of messages."""
+
+    def __init__(self, name: str, exchange: Exchange, max_hops: int, legs: list[_Leg]) -> None:
+        self.name = name
+        self.exchange = exchange
+        self.max_hops = max_hops
+        self._legs = legs
+
+    @classmethod
+    def of(cls, spark: SparkSession, name: str, exchange: Exchange, max_hops: int) -> tuple[Route, list[Mistake]]:
+        """The route, and what cannot work in it."""
+        frame = spark.createDataFrame([], SEEN)
+        legs: list[_Leg] = []
+        mistakes: list[Mistake] = []
+        for number, to in enumerate(exchange.dst):
+            maker = Maker(frame, ("exchanges", name, "dst", number), mistakes)
+            legs.append(
+                _Leg(
+                    to,
+                    maker.made(to.selector, "selector", check=check_selector),
+                    maker.made(to.set.payload, "set", "payload"),
+                    maker.all_made(to.set.headers, "set", "headers"),
+                    maker.all_made(to.set.state, "set", "state"),
+                )
+            )
+        return cls(name, exchange, max_hops, legs), mistakes
+
+    def copies(self, messages: DataFrame) -> DataFrame:
+        """The copies of messages, in columns `ns, queue, payload, headers, mature, delay, tries`.
+
+        `messages` are those of a queue. Each batch is observed, under `OBSERVED`.
+        """
+        frame, copies = self._routed(messages)
+        return frame.select(F.inline(F.array(*copies))).where("queue IS NOT NULL")
+
+    def outcomes(self, messages: DataFrame) -> DataFrame:
+        """What becomes of messages where there is one destination: a move, in columns of `operation=settle`.
+
+        Each goes there or to the queue of what could not be routed, and so to one. A payload that nothing changes
+        is NULL. Each batch is observed, as by `copies`.
+        """
+        frame, copies = self._routed(messages)
+        frame = frame.withColumn("_copy", F.coalesce(*copies))
+        changed = ["headers", "mature", "delay", "tries", *(["payload"] if self._legs[0].payload else [])]
+        told = (F.col("_copy")[name].alias(name) for name in changed)
+        return frame.select("id", F.lit("move").alias("outcome"), F.col("_copy")["queue"].alias("to"), *told)
+
+    def _routed(self, messages: DataFrame) -> tuple[DataFrame, list[Column]]:
+        """Messages that have been through all destinations, and the copies of each, NULL where there is none."""
+        frame, kept = self._counted(messages), list[dict[str, str]]()
+        for number, leg in enumerate(self._legs):
+            frame = _through(frame, number, leg, kept)
+        nowhere = reduce(and_, (~F.col(f"_goes{number}") for number in range(len(kept))), ~F.col("_over"))
+        frame = frame.withColumn("_nowhere", nowhere)
+        named = _with_header(F.col("headers"), NAME, F.lit(self.name))
+        frame = frame.withColumn("_named", F.when(F.col("_nowhere") | F.col("_over"), named))
+        frame = frame.observe(OBSERVED, *self._observed())
+        src, named = self.exchange.src, F.col("_named")
+        copies = [
+            *(_copy_to(leg, number, names) for number, (leg, names) in enumerate(zip(self._legs, kept, strict=True))),
+            F.when(F.col("_nowhere"), _copy(src.ns, NO_ROUTE, headers=named)),
+            F.when(F.col("_over"), _copy(src.ns, TOO_MANY_HOPS, headers=named)),
+        ]
+        return frame, copies
+
+    def _counted(self, messages: DataFrame) -> DataFrame:
+        """With the hops counted, and what expressions see."""
+        headers = F.coalesce("headers", F.create_map().cast("map<string,string>"))
+        text = headers[HOPS]
+        most = F.lit(self.max_hops)  # of a number of any length
+        number = F.least(F.trim(text).try_cast("decimal(38)"), most).cast("int")
+        hops = F.when(text.rlike(r"^\s*\d+\s*$"), number)
+        so_far = F.coalesce(hops, F.lit(0))
+        over = so_far >= self.max_hops
+        counted = _with_header(headers, HOPS, (so_far + 1).cast("string"))
+        seen = messages.select("id", "queue", "payload", headers.alias("headers"), "mature", "tries")
+        return seen.select(
+            "id",
+            "queue",
+            "payload",
+            "mature",
+            "tries",
+            F.when(over, headers).otherwise(counted).alias("headers"),
+            F.create_map().cast("map<string,string>").alias("state"),
+            F.try_parse_json("payload").alias(JSON),
+            over.alias("_over"),
+            (text.isNotNull() & hops.isNull()).alias("_odd_hops"),
+        )  # fmt: skip
+
+    def _observed(self) -> Iterator[Column]:
+        def counted(what: Column, name: str) -> Column:
+            return F.count_if(what).alias(name)
+
+        yield F.count(F.lit(1)).alias("received")
+        for number in range(len(self._legs)):
+            yield counted(F.col(f"_goes{number}"), f"pushed_{number}")
+            yield counted(F.col(f"_answer{number}").isNull(), f"failed_{number}")
+        yield counted(F.col("_nowhere"), "no_route")
+        yield counted(F.col("_over"), "too_many_hops")
+        yield counted(F.col("_odd_hops"), "odd_hops")
+
+
+def _through(frame: DataFrame, number: int, leg: _Leg, kept: list[dict[str, str]]) -> DataFrame:
+    """Past one destination: with whether it gets a copy, and with what it changes.
+
+    `kept` tells for each destination in which columns its payload and headers are.
+    """
+    said = F.lit("{}") if leg.selector is None else answer(leg.selector.made, leg.selector.kind)
+    name = f"_answer{number}"
+    frame = frame.withColumn(name, F.when(F.col("_over"), "false").otherwise(said))
+    goes = F.coalesce(F.col(name) != "false", F.lit(False))
+    new: dict[str, Column] = {}
+    if leg.payload is not None:
+        new["payload"] = changed_payload(leg.payload.made, leg.payload.kind)
+    if leg.headers:
+        new["headers"] = changed_map(F.col("headers"), leg.headers)
+    if leg.state:
+        new["state"] = changed_map(F.col("state"), leg.state)
+    if new:
+        frame = frame.withColumns({f"_{one}": F.when(goes, made) for one, made in new.items()})
+        failed = reduce(or_, (F.col(f"_{one}").isNull() for one in new))
+        frame = frame.withColumn(name, F.when(~goes | ~failed, F.col(name)))
+        before = {one: f"_{one}{number}" for one in new if any(names.get(one) == one for names in kept)}
+        frame = frame.withColumns({column: F.col(one) for one, column in before.items()})
+        kept[:] = [
+            {one: before.get(one, column) if one == column else column for one, column in names.items()}
+            for names in kept
+        ]
+        frame = frame.withColumns({one: F.when(goes, F.col(f"_{one}")).otherwise(F.col(one)) for one in new})
+        if "payload" in new:
+            frame = frame.withColumn(JSON, F.try_parse_json("payload"))
+    kept.append({"payload": "payload", "headers": "headers"})
+    return frame.withColumn(f"_goes{number}", goes)
+
+
+def _copy_to(leg: _Leg, number: int, names: Mapping[str, str]) -> Column:
+    """The copy that a destination gets, if any; `names`: the columns of its payload and headers."""
+    special = {one: F.col(column) for one, column in names.items()}
+    if leg.selector is not None and isinstance(leg.selector.kind, StructType):
+        told = F.from_json(f"_answer{number}", ANSWER)
+        special["mature"] = F.timestamp_millis(told["mature"])
+        special["delay"] = told["delay"].cast("double") / 1000
+        special["tries"] = told["tries"]
+    return F.when(F.col(f"_goes{number}"), _copy(leg.to.ns, leg.to.queue, **special))
+
+
+def _copy(ns: str, queue: str, **special: Column) -> Column:
+    """A copy of a message, as it is now."""
+    columns = {
+        "ns": F.lit(ns),
+        "queue": F.lit(queue),
+        "payload": F.col("payload"),
+        "headers": F.col("headers"),
+        "mature": F.lit(None),
+        "delay": F.lit(None),
+        "tries": F.lit(None),
+    } | special
+    return F.struct(*(one.alias(name) for name, one in columns.items())).cast(_COPY)
+
+
+def _with_header(headers: Column, name: str, value: Column) -> Column:
+    entry = F.create_map(F.lit(name), value)
+    others = F.map_filter(headers, lambda key, _: key != name)
+    return F.map_concat(F.when(F.map_contains_key(headers, name), others).otherwise(headers), entry)

@@ -1,0 +1,334 @@
+"""Selectors and changes: expressions over a message, made Columns that no row can make fail.
+
+What an expression sees are the columns `id, queue, payload, headers, state, mature, tries`; `payload` is JSON text,
+and `payload:a.b[0]` a field of it, as text. Where it raises on a row, and where it answers what nobody can push, its
+value is NULL: the row does not go there, and is counted.
+
+Spark has no `try` for just any expression. But it has one around the arguments of `try_to_binary`, which turns every
+exception below it into NULL, on Spark Connect and in Databricks too. It is given the answer as text. The CASE around
+that keeps Spark from computing what two expressions have in common before either, outside of the try.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DayTimeIntervalType,
+    IntegralType,
+    MapType,
+    NullType,
+    NumericType,
+    StringType,
+    StructType,
+    TimestampType,
+    VariantType,
+)
+from sqlglot import TokenError, tokenize
+from sqlglot.tokenizer_core import Token, TokenType
+
+from spark_queue.errors import GraphError, near
+from spark_queue.graph.file_mistakes import Mistake
+from spark_queue.graph.parts import Path
+from spark_queue.messages.schema import LATEST
+
+#: What expressions may look at.
+COLUMNS = "id STRING, queue STRING, payload STRING, headers MAP<STRING, STRING>, mature TIMESTAMP, tries INT"
+
+#: The payload as a VARIANT, parsed once for all expressions.
+JSON = "_json"
+SEEN = f"{COLUMNS}, state MAP<STRING, STRING>, {JSON} VARIANT"
+
+#: What a selector that answers a struct may tell.
+TELLS = ("mature", "delay", "tries")
+
+#: Where a selector's answer is kept between the guard and the push.
+ANSWER = "mature BIGINT, delay BIGINT, tries INT"
+
+_CALL = re.compile(r"(?!payload:)([A-Za-z_][\w.]*):([A-Za-z_]\w*)")
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True)
+class Env:
+    """A message, as a callable selector sees it: Columns."""
+
+    id: Column
+    queue: Column
+    payload: Column
+    headers: Column
+    state: Column
+    mature: Column
+    tries: Column
+
+    @classmethod
+    def columns(cls) -> Env:
+        """That of the message which is routed."""
+        return cls(*(F.col(name) for name in cls.__dataclass_fields__))
+
+    def field(self, path: str, kind: str = "string") -> Column:
+        """A field of the payload, `a.b[0]`, in a type of Spark SQL; NULL where it is not there or does not fit."""
+        return F.try_variant_get(F.col(JSON), f"$.{path}", kind)
+
+
+# --- from what people write to Columns ------------------------------------------------------------------------------
+
+
+def column(expression: Any) -> Column:
+    """The Column that an expression of a graph means. Raises `GraphError`."""
+    if isinstance(expression, Column):
+        return expression
+    if callable(expression):
+        return _called(expression, getattr(expression, "__qualname__", repr(expression)))
+    text = str(expression)
+    if call := _CALL.fullmatch(text.strip()):
+        return _called(found(call[1], call[2]), text)
+    try:
+        return F.expr(in_spark(text)[0])
+    except PySparkException as error:
+        raise GraphError(explained(error, text)) from None
+
+
+def found(module: str, name: str) -> Callable[..., Any]:
+    """The function of this name in a module. Raises `GraphError`."""
+    try:
+        made = import_module(module)
+    except ImportError as error:
+        raise GraphError(f"{module}:{name}: {error}") from None
+    if not callable(function := getattr(made, name, None)):
+        hint = near(name, vars(made))
+        raise GraphError(f"{module}:{name}: module {module!r} has no function {name!r}{hint}")
+    return function  # type: ignore[no-any-return]
+
+
+def _called(function: Callable[[Env], Any], name: str) -> Column:
+    try:
+        made = function(Env.columns())
+    except Exception as error:
+        raise GraphError(f"{name} fails: {type(error).__name__}: {error}") from error
+    if isinstance(made, Column):
+        return made
+    if made is None or isinstance(made, bool):
+        return F.lit(made)
+    raise GraphError(f"{name} returns {made!r}, which is no Column")
+
+
+def in_spark(text: str) -> tuple[str, list[tuple[int, int]]]:
+    """The SQL text with `payload:a.b` as Spark of any version understands it.
+
+    Beside it, pairs of positions in the new text and in the old one that mean the same, in order.
+    """
+    try:
+        tokens = tokenize(text, read="databricks")
+    except TokenError:
+        return text, [(0, 0)]  # Spark says better what is wrong
+    made, done, at, same = "", 0, 0, [(0, 0)]
+    while at < len(tokens):
+        end, path = _field_at(tokens, at)
+        if path:
+            made += text[done : tokens[at].start]
+            same.append((len(made), tokens[at].start))
+            made += f"try_variant_get({JSON}, {_quoted(path)}, 'string')"
+            done = tokens[end - 1].end + 1
+            same.append((len(made), done))
+        at = max(end, at + 1)
+    return made + text[done:], same
+
+
+def _field_at(tokens: list[Token], at: int) -> tuple[int, str]:
+    """Where `payload:a.b[0]['c']` that begins here ends, and its JSON path; no path where it is something else."""
+
+    def kind(position: int) -> TokenType | None:
+        return tokens[position].token_type if position < len(tokens) else None
+
+    first = tokens[at].text.lower() == "payload" and kind(at - 1 if at else len(tokens)) != TokenType.DOT
+    if not first or kind(at + 1) != TokenType.COLON:
+        return at, ""
+    at, path = at + 2, "$"
+    if kind(at) is None:
+        return at, ""
+    path += _key(tokens[at])
+    at += 1
+    while True:
+        if kind(at) == TokenType.DOT and kind(at + 1) is not None:
+            path += _key(tokens[at + 1])
+            at += 2
+        elif kind(at) == TokenType.L_BRACKET and kind(at + 2) == TokenType.R_BRACKET:
+            inside = tokens[at + 1]
+            path += f"[{inside.text}]" if inside.token_type == TokenType.NUMBER else _key(inside)
+            at += 3
+        else:
+            return at, path
+
+
+def _key(token: Token) -> str:
+    return f".{token.text}" if _WORD.fullmatch(token.text) else "[" + _quoted(token.text) + "]"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+# --- whether they can work at all -----------------------------------------------------------------------------------
+
+
+def kind_of(frame: DataFrame, made: Column, text: Any) -> DataType:
+    """The type of an expression over messages. Raises `GraphError` where it cannot be computed row by row."""
+    try:
+        kind = frame.select(made.alias("it")).schema["it"].dataType
+        frame.where(made.isNotNull()).schema  # noqa: B018  which allows no aggregate, no window, no generator
+    except PySparkException as error:
+        raise GraphError(explained(error, text)) from None
+    return kind
+
+
+def check_selector(kind: DataType) -> None:
+    """Raise `GraphError` where a selector of this type says nothing about where a message goes."""
+    if isinstance(kind, BooleanType | NullType):
+        return
+    if not isinstance(kind, StructType):
+        raise GraphError(f"it is {kind.simpleString()}, but must be BOOLEAN, or a STRUCT of {', '.join(TELLS)}")
+    for field in kind.fields:
+        if field.name not in TELLS:
+            hint = near(field.name, TELLS) or f"; it may have {', '.join(TELLS)}"
+            raise GraphError(f"its field {field.name!r} is unknown{hint}")
+        allowed = {
+            "mature": (TimestampType, NumericType),
+            "delay": (DayTimeIntervalType, NumericType),
+            "tries": (IntegralType,),
+        }[field.name]
+        if not isinstance(field.dataType, (*allowed, NullType)):
+            words = {"mature": "a TIMESTAMP, or seconds since 1970", "delay": "seconds, or an INTERVAL"}
+            raise GraphError(
+                f"its field {field.name!r} is {field.dataType.simpleString()}, but must be "
+                f"{words.get(field.name, 'a whole number')}"
+            )
+
+
+@dataclass(frozen=True)
+class Typed:
+    """An expression that can be computed for messages, and its type."""
+
+    made: Column
+    kind: DataType
+
+
+class Maker:
+    """Makes the expressions below one place of a graph, and notes what is wrong with them."""
+
+    def __init__(self, frame: DataFrame, path: Path, mistakes: list[Mistake]) -> None:
+        self._frame, self._path, self._mistakes = frame, path, mistakes
+
+    def made(self, expression: Any, *path: str, check: Callable[[DataType], None] = lambda _: None) -> Typed | None:
+        """The expression; `None` where there is none, or none that can work."""
+        if expression is None:
+            return None
+        try:
+            made = column(expression)
+            kind = kind_of(self._frame, made, expression)
+            check(kind)
+        except GraphError as error:
+            self._mistakes.append(Mistake((*self._path, *path), str(error)))
+            return None
+        return Typed(made, kind)
+
+    def all_made(self, expressions: Mapping[str, Any], *path: str) -> dict[str, Column]:
+        """Those of several that can work."""
+        typed = {name: self.made(one, *path, name) for name, one in expressions.items()}
+        return {name: one.made for name, one in typed.items() if one is not None}
+
+
+#: What Spark calls expressions that need more than one row, or make more than one.
+_NOT_BY_ROW = ("INVALID_WHERE_CONDITION", "UNSUPPORTED_GENERATOR", "WINDOW_FUNCTION_NOT_ALLOWED", "MISSING_GROUP_BY")
+
+
+def explained(error: PySparkException, text: Any) -> str:
+    """What Spark says of an expression, in one line and about what the user wrote."""
+    said = re.sub(r"\s*SQLSTATE: \w+|\W*\(?line \d+,? pos \d+\)?", "", str(error).strip().splitlines()[0])
+    if any(one in said for one in _NOT_BY_ROW):
+        said = f"it must be computed from one message alone: {said}"
+    if not isinstance(text, str):
+        return said.rstrip(".; ").replace(JSON, "payload")
+    where = re.search(r"line (\d+),? pos (\d+)", str(error))
+    place = f" at position {_position(text, int(where[1]), int(where[2]))}" if where else ""
+    return f"{said.rstrip('.; ').replace(JSON, 'payload')}{place} in {text!r}"
+
+
+def _position(text: str, line: int, column: int) -> int:
+    """Where in the user's text it is that Spark tells a place of, in the text it was given; from 1."""
+    given, same = in_spark(text)
+    there = sum(len(one) + 1 for one in given.split("\n")[: line - 1]) + column
+    new, old = max(one for one in same if one[0] <= there)
+    return min(old + there - new, len(text)) + 1
+
+
+# --- guarded: no row makes them fail --------------------------------------------------------------------------------
+
+
+def guarded(text: Column) -> Column:
+    """The text, and NULL where computing it raises."""
+    apart = F.when(F.col("id").isNotNull(), text)
+    return F.try_to_binary(apart, F.lit("utf-8")).cast("string")
+
+
+def answer(made: Column, kind: DataType) -> Column:
+    """A selector's answer for a row: `false`, or JSON of `ANSWER`; NULL where it failed."""
+    if isinstance(kind, StructType):
+        told = F.to_json(F.struct(*_told(made, kind)))
+        return guarded(F.when(made.isNull(), "false").otherwise(told))
+    return guarded(F.when(made.cast("boolean"), "{}").otherwise("false"))
+
+
+def _told(made: Column, kind: StructType) -> list[Column]:
+    parts = []
+    for field in kind.fields:
+        part = made[field.name]
+        match field.name, field.dataType:
+            case "mature", TimestampType():
+                part = F.unix_millis(part)
+            case "delay", DayTimeIntervalType():
+                part = F.unix_millis(F.timestamp_seconds(F.lit(0)) + part)
+            case "mature" | "delay", _:
+                part = F.round(part.cast("double") * 1000).cast("long")
+        most = {"mature": LATEST, "delay": LATEST // 2, "tries": 2**31 - 1}[field.name]
+        wrong = F.concat(F.lit(f"its {field.name} is "), part.cast("string"))
+        checked = F.when(part.between(0, most) | part.isNull(), part).otherwise(F.raise_error(wrong))
+        parts.append(checked.alias(field.name))
+    return parts
+
+
+def changed_payload(made: Column, kind: DataType) -> Column:
+    """The new payload as JSON text; NULL where that failed, or is no JSON."""
+    if isinstance(kind, StructType | MapType | ArrayType | VariantType):
+        text = F.to_json(made)
+    elif isinstance(kind, StringType):
+        text = made
+    else:
+        text = made.cast("string")
+    text = guarded(text)
+    return F.when(F.try_parse_json(text).isNotNull(), text)
+
+
+def changed_map(before: Column, made: Mapping[str, Column]) -> Column:
+    """A map of texts in which some entries are set, and those that are NULL left out; NULL where one failed."""
+    # A value as `==text` or `=`, which tell NULL from failure.
+    new = {
+        name: guarded(F.concat(F.lit("="), F.coalesce(F.concat(F.lit("="), one.cast("string")), F.lit(""))))
+        for name, one in made.items()
+    }
+    names = F.array(*map(F.lit, new))
+    values = F.array(*(F.when(one != "=", F.substr(one, F.lit(3))) for one in new.values()))
+    failed = F.exists(F.array(*new.values()), lambda one: one.isNull())
+    kept = F.map_filter(before, lambda name, _: ~F.array_contains(names, name))
+    both = F.map_concat(kept, F.map_from_arrays(names, values))
+    return F.when(~failed, F.map_filter(both, lambda _, value: value.isNotNull()))

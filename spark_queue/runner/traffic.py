@@ -1,0 +1,99 @@
+"""What goes through exchanges and links, counted in the store of their source, for every program to read.
+
+Statistics, not accounts: the last batch of a process that dies before it tells is not counted.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_queue.errors import StoreError
+from spark_queue.stores import open_store
+
+VERSION = 1
+PREFIX = "exchange/"
+
+
+@dataclass
+class Traffic:
+    """What went through an exchange or a link.
+
+    `received`: messages taken. `pushed`, `failed`: by destination (`ns/queue`), the copies that went there, and the
+    messages on which its selector or its changes failed. `odd_hops`: those whose header `x-hop-count` was no number.
+    Of a link, `done`: those that ended there, and `again`: those that were given back.
+    `milliseconds`: what the batches took, by Spark's names for their stages; `triggerExecution` is the whole.
+    """
+
+    batches: int = 0
+    received: int = 0
+    pushed: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    no_route: int = 0
+    too_many_hops: int = 0
+    odd_hops: int = 0
+    done: int = 0
+    again: int = 0
+    milliseconds: Counter[str] = field(default_factory=Counter)
+
+    def __add__(self, other: Traffic) -> Traffic:
+        total = Traffic.of(vars(self))
+        for name, more in vars(other).items():
+            mine = getattr(total, name)
+            if isinstance(mine, Counter):
+                mine.update(more)  # a sum of Counters would drop what is 0
+            else:
+                setattr(total, name, mine + more)
+        return total
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Traffic:
+        """Traffic from its facts, which are copied."""
+        copied: dict[str, Any] = {
+            name: Counter(one) if isinstance(one, Mapping) else one for name, one in facts.items()
+        }
+        return cls(**copied)
+
+    def __bool__(self) -> bool:
+        return self.batches > 0
+
+
+def count(url: str, exchange: str, traffic: Traffic) -> Traffic:
+    """Add to what was counted of an exchange, and give the sum. Raises `StoreError`."""
+    with open_store(url) as store:
+        while True:
+            note = store.note(PREFIX + exchange)
+            total = traffic if note is None else _read(exchange, note.value) + traffic
+            facts = {name: dict(one) if isinstance(one, Counter) else one for name, one in vars(total).items()}
+            facts |= {"v": VERSION, "by": uuid.uuid4().hex}  # two that count the same must not be taken for one
+            if store.set_note(PREFIX + exchange, facts, note.version if note else 0):
+                return total
+
+
+def counted(url: str) -> dict[str, Traffic]:
+    """What was counted of the exchanges whose sources are in this store, by their names. Raises `StoreError`."""
+    with open_store(url) as store:
+        notes = store.notes(PREFIX)
+    return {key.removeprefix(PREFIX): _read(key.removeprefix(PREFIX), note.value) for key, note in notes.items()}
+
+
+def forget(url: str, exchange: str) -> None:
+    """Begin to count anew."""
+    with open_store(url) as store:
+        while note := store.note(PREFIX + exchange):
+            if store.set_note(PREFIX + exchange, None, note.version):
+                return
+
+
+def _read(exchange: str, value: Mapping[str, Any]) -> Traffic:
+    facts = {name: one for name, one in value.items() if name != "by"}
+    if facts.pop("v", None) != VERSION:
+        raise StoreError(
+            f"the statistics of exchange {exchange!r} have version {value.get('v')!r}, this version of spark_queue "
+            f"reads {VERSION}: upgrade spark_queue",
+            exchange=exchange,
+        )
+    return Traffic.of(facts)

@@ -1,0 +1,206 @@
+"""Rows of Spark's become messages to be pushed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    MapType,
+    Row,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+)
+from pyspark.sql.variant_utils import VariantUtils
+
+from spark_queue.errors import MessageError
+from spark_queue.messages.batching import grouped
+from spark_queue.messages.columns import no_headers
+from spark_queue.messages.ids import new_id_array, new_ids
+from spark_queue.messages.payload import of_json
+from spark_queue.messages.rules import broken_by_ids, is_utf8, legible
+from spark_queue.messages.schema import PUSHES
+from spark_queue.spark.schema import arrow_schema
+from spark_queue.spark.typed_json import json_texts
+
+#: Rows of a batch that is made of single rows (Spark 4.0 gives a streaming writer nothing else).
+ROWS = 10_000
+
+#: Rows, and bytes, that go to the database together. Spark gives 10,000 rows at a time, each of which would wait for
+#: the database once, and leave a bucket that is not full.
+TOGETHER, TOGETHER_BYTES = 40_000, 8 << 20
+
+#: Bytes kept of a payload that is too large for its queue and goes to the dead-letter queue.
+KEPT = 1 << 20
+
+#: Makes so many ids.
+NewIds = Callable[[int], pa.Array]
+
+
+def pushes(batch: pa.RecordBatch, schema: StructType, form: str | None, new_ids: NewIds) -> pa.RecordBatch:
+    """A batch of Spark's as a PUSHES batch.
+
+    A NULL id gets a new one, NULL tries are 0.
+    """
+    n = batch.num_rows
+    has = set(batch.schema.names)
+    payload, kinds = _payload(batch.column("payload"), schema["payload"].dataType, form)
+    ids = batch.column("id") if "id" in has else pa.nulls(n, pa.string())
+    if ids.null_count:
+        ids = new_ids(n) if ids.null_count == n else pc.coalesce(ids, new_ids(n))
+    tries = pa.repeat(pa.scalar(0, pa.int32()), n)
+    if "tries" in has:
+        tries = batch.column("tries").cast(pa.int64()).fill_null(0)
+        if pc.any(pc.greater(tries, 2**31 - 1)).as_py():
+            row = pc.index(pc.greater(tries, 2**31 - 1), True).as_py()
+            raise MessageError(
+                f"row with id {ids[row].as_py()!r}: its tries is beyond 2147483647", rows={row: "tries"}
+            )
+    return pa.RecordBatch.from_arrays(
+        [
+            ids,
+            payload,
+            kinds,
+            _headers(batch.column("headers")) if "headers" in has else no_headers(n),
+            batch.column("mature") if "mature" in has else pa.nulls(n, pa.timestamp("us", tz="UTC")),
+            delays(batch.column("delay")) if "delay" in has else pa.nulls(n, pa.int64()),
+            tries.cast(pa.int32()),
+        ],
+        schema=PUSHES,
+    )
+
+
+def changes(batch: pa.RecordBatch, schema: StructType, form: str | None) -> pa.RecordBatch:
+    """A batch of Spark's as a PUSHES batch of messages that are there: what is NULL or missing stays what it is."""
+    if "payload" not in batch.schema.names:
+        batch = batch.append_column("payload", pa.nulls(batch.num_rows, pa.string()))
+        schema = StructType([*schema.fields, StructField("payload", StringType())])
+    rows = pushes(batch, schema, form, new_id_array)
+    if "headers" in batch.schema.names:
+        return rows
+    place = PUSHES.get_field_index("headers")
+    return rows.set_column(place, PUSHES.field(place), pa.nulls(len(rows), PUSHES.field(place).type))
+
+
+def named(batch: pa.RecordBatch, rows: pa.RecordBatch, column: str) -> pa.Array:
+    """The column that names where rows go. Raises `MessageError` where it does not."""
+    names = batch.column(column)
+    if names.null_count:
+        id = rows.column("id")[pc.index(names.is_null(), True).as_py()].as_py()
+        hint = ", and the option 'queue' is not set" if column == "queue" else ""
+        raise MessageError(f"row with id {id!r}: its {column} is NULL{hint}")
+    if not is_utf8(names):
+        raise MessageError(f"column {column!r} has text that is not UTF-8; clean it with make_valid_utf8({column})")
+    return names
+
+
+def _payload(column: pa.Array, kind: DataType, form: str | None) -> tuple[pa.Array, pa.Array]:
+    """Payloads, and the kind of each."""
+    if isinstance(kind, StructType | MapType | ArrayType):
+        return of_json(json_texts(column, kind))
+    if isinstance(kind, VariantType):
+        texts = [
+            None if one is None else VariantUtils.to_json(one["value"], one["metadata"]).encode()
+            for one in column.to_pylist()
+        ]
+        return of_json(pa.array(texts, pa.binary()))
+    payload = column.cast(pa.binary())
+    if form is None:
+        form = "json" if isinstance(kind, StringType) else "binary"
+    if form in ("json", "variant"):
+        return of_json(payload)
+    return payload, pa.repeat(form, len(payload))
+
+
+def _headers(column: pa.Array) -> pa.Array:
+    return column.cast(PUSHES.field("headers").type)
+
+
+def delays(column: pa.Array) -> pa.Array:
+    """An interval, or a number of seconds, in ms."""
+    if pa.types.is_duration(column.type):
+        return pc.divide(column.cast(pa.duration("us")).cast(pa.int64()), 1000)
+    if pa.types.is_integer(column.type):
+        return pc.multiply(column.cast(pa.int64()), 1000)
+    seconds = column.cast(pa.float64())
+    ms = pc.multiply(seconds, 1000)
+    # What no integer holds (infinity, not a number, too large) is beyond every bound, and refused as such.
+    bounded = pc.if_else(pc.less(pc.abs(ms), 1e15), ms, pc.if_else(pc.less(ms, 0), -1e15, 1e15))
+    return pc.round(bounded).cast(pa.int64())
+
+
+def obituary(queue: str, rows: pa.RecordBatch, reasons: Sequence[str]) -> pa.RecordBatch:
+    """Rows that could not become messages of `queue`, in a form that any queue takes."""
+    made: list[dict[str, Any]] = []
+    ids, rows = rows.column("id"), legible(rows)
+    changed = pc.not_equal(ids.cast(pa.binary()), rows.column("id").cast(pa.binary()))
+    broken = [*broken_by_ids(rows.column("id")), (changed, "it is not UTF-8")]
+    no_ids = {number for bad, _ in broken for number in pc.indices_nonzero(bad).to_pylist()}
+    for number, (row, reason) in enumerate(zip(rows.to_pylist(), reasons, strict=True)):
+        payload, kind = row["payload"], row["payload_kind"]
+        headers = {key: value for key, value in row["headers"] or () if value is not None}
+        headers |= {"x-error": reason, "x-dl-from-queue": queue}
+        if payload is None:
+            payload, kind = b"", "text"
+        if len(payload) > KEPT:
+            headers["x-dl-size"] = str(len(payload))
+            payload, kind = payload[:KEPT], "binary"
+        if kind != "binary":
+            try:
+                payload.decode()
+                kind = "text"
+            except UnicodeDecodeError:
+                kind = "binary"
+        id = row["id"]
+        if number in no_ids:
+            headers["x-dl-id"], (id,) = id or "", new_ids(1)
+        made.append(
+            {"id": id, "payload": payload, "payload_kind": kind, "headers": list(headers.items()), "tries": 0}
+        )
+    return pa.RecordBatch.from_pylist(made, schema=PUSHES)
+
+
+def together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer batches, of up to TOGETHER rows and TOGETHER_BYTES; one that is larger stays whole."""
+    filled = (batch for batch in batches if batch.num_rows)
+    for some in grouped(filled, (TOGETHER, TOGETHER_BYTES), lambda batch: (batch.num_rows, batch.nbytes)):
+        yield from pa.Table.from_batches(some).combine_chunks().to_batches()
+
+
+def batches_of(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """Single rows as batches."""
+    target = arrow_schema(schema)
+    while part := list(islice(rows, ROWS)):
+        columns = [
+            pa.array([_arrow_value(row[i], field.dataType) for row in part], target.field(i).type)
+            for i, field in enumerate(schema.fields)
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def _arrow_value(value: Any, kind: DataType) -> Any:
+    """What Arrow makes a value of a Spark row of."""
+    if value is None:
+        return None
+    match kind:
+        case StructType():
+            return {one.name: _arrow_value(value[one.name], one.dataType) for one in kind.fields}
+        case ArrayType():
+            return [_arrow_value(one, kind.elementType) for one in value]
+        case MapType():
+            return [
+                (_arrow_value(key, kind.keyType), _arrow_value(one, kind.valueType)) for key, one in value.items()
+            ]
+        case VariantType():
+            return {"value": value.value, "metadata": value.metadata}
+        case BinaryType():
+            return bytes(value)
+    return value

@@ -1,0 +1,1 @@
+"""Reads: micro-batches are planned, reserved, fetched and committed."""

@@ -1,0 +1,109 @@
+"""The heartbeat of a query: a thread of the reader process, beside its batches."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+
+from spark_queue.errors import FencedError, StoreError
+from spark_queue.options.masking import mask
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.stores import open_store
+from spark_queue.stores.base import Store
+from spark_queue.stores.services.owner import BEAT, Batch
+from spark_queue.stores.services.ownership import Ownership
+
+log = logging.getLogger(__name__)
+
+
+class Keeper:
+    """A thread that renews the note of the consumer, and the leases of what it has reserved."""
+
+    def __init__(self, options: QueueOptions, ownership: Ownership, lease: int, parked: str | None) -> None:
+        """Start the thread. `lease` (ms): of the batches to renew. `parked`: the tag of parked messages."""
+        self._options = options
+        self._ownership = ownership
+        self._parked = parked
+        self._lease = lease
+        self._pause = lease / 3000  # seconds between two renewals
+        self._due: dict[str, float] = {}  # when to renew what is reserved, by its tag (monotonic s)
+        self._lock = threading.Lock()
+        self._renewing = threading.Lock()
+        self._fenced: FencedError | None = None
+        self._parent = os.getppid()
+        self._wake = threading.Event()
+        self._done = False
+        self._thread = threading.Thread(target=self._run, name="spark_queue keeper", daemon=True)
+        self._thread.start()
+
+    def watch(self, tag: str, since: float = -math.inf) -> None:
+        """Renew the lease of this batch too, from now on; it began at `since` (monotonic s)."""
+        with self._lock:
+            self._due[tag] = since + self._pause
+        if since + self._pause < time.monotonic():
+            self._wake.set()
+
+    def forget(self, tag: str) -> None:
+        """Stop renewing the lease of this batch; it is not renewed after this returns."""
+        with self._lock:
+            self._due.pop(tag, None)
+        with self._renewing:
+            pass
+
+    def check(self) -> None:
+        """Raise `FencedError` if this process lost the consumer."""
+        if self._fenced is not None:
+            raise self._fenced
+        self._ownership.check()
+
+    def check_newest(self, batch: Batch) -> None:
+        """Do the same, and raise `CheckpointError` unless this batch was started last."""
+        if self._fenced is not None:
+            raise self._fenced
+        self._ownership.check_newest(batch)
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._done = True
+        self._wake.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        pause = min(BEAT, self._pause)
+        said = time.monotonic()
+        with open_store(self._options.url, patience=pause) as store:
+            mine = self._ownership.on(store)
+            while not self._done and self._fenced is None:
+                if os.getppid() != self._parent:
+                    log.warning("Spark has died: this process, which planned for it, ends too")
+                    os._exit(1)  # the main thread may be waiting for a database
+                try:
+                    self._renew(store)
+                    if time.monotonic() - said >= BEAT:
+                        said = time.monotonic()
+                        mine.renew()
+                except FencedError as error:
+                    self._fenced = error
+                except StoreError as error:
+                    # The next round may succeed, and the batch itself fails if the database stays away.
+                    log.warning(
+                        "the heartbeat of this query could not be written to %s: %s", mask(self._options.url), error
+                    )
+                self._wake.wait(pause)
+                self._wake.clear()
+
+    def _renew(self, store: Store) -> None:
+        queue, now = self._options.queue or "", time.monotonic()
+        with self._lock:
+            due = [tag for tag, moment in self._due.items() if moment <= now]
+        for tag in due:
+            with self._renewing:
+                if tag in self._due:
+                    store.renew(queue, tag, self._lease)
+        if due and self._parked is not None:
+            store.renew(queue, self._parked, self._lease)
+        with self._lock:
+            self._due |= {tag: time.monotonic() + self._pause for tag in due if tag in self._due}

@@ -1,0 +1,322 @@
+"""Several queues, in one or several stores, read as one source. Each has a `Consumer`, and these go in step.
+
+A batch has one number in all queues, and is reserved under `consumer/sequence.by` in each. With `zip` every input
+contributes the same number of messages: as many as the shortest has. Those reserved beyond that go back to their
+place before Spark knows the batch. With `alts` one input contributes all. The offset alone says which messages of
+which input a batch has, so a restarted query reads the same rows, even if messages were pushed meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+from spark_queue.errors import CheckpointError, FencedError
+from spark_queue.options.inputs import ALTS, LOG
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.values import EXACTLY_ONCE
+from spark_queue.spark.read.at_most_once import planned_as
+from spark_queue.spark.read.consumer import Consumer
+from spark_queue.spark.read.fetch import Rows, Share
+from spark_queue.spark.read.log_input import LogInput
+from spark_queue.spark.read.offsets import READ, VERSION, Offset, delivery_of
+from spark_queue.spark.read.wait_any import Waiting
+from spark_queue.stores.base import spread
+
+log = logging.getLogger(__name__)
+
+
+class Offsets(TypedDict, total=False):
+    """A place in the life of a consumer of several queues: as `Offset`, with the inputs and their rows by binding.
+
+    `by`: by binding too, since each queue has its own note of the consumer. `places`: of each log, the place before
+    the rows of the last batch, and the place after them.
+    """
+
+    v: int
+    inputs: dict[str, dict[str, str]]
+    consumer: str
+    seq: int
+    by: dict[str, int]
+    rows: dict[str, list[int]]
+    delivery: str
+    places: dict[str, list[dict[str, Any]]]
+
+
+def views(offset: Offsets) -> dict[str, Offset]:
+    """The offset as that of each of its inputs alone."""
+    rows, places, by = offset.get("rows", {}), offset.get("places", {}), offset.get("by", {})
+    found: dict[str, Offset] = {}
+    for binding, one in offset["inputs"].items():
+        found[binding] = {
+            "v": offset["v"],
+            "queue": one["queue"],
+            "consumer": offset["consumer"],
+            "seq": offset["seq"],
+            "by": by.get(binding, 0),
+            "rows": rows.get(binding, []),
+        }
+        if "delivery" in offset:
+            found[binding]["delivery"] = offset["delivery"]
+        if binding in places:
+            found[binding]["places"] = places[binding]
+    return found
+
+
+def cut(delivery: str, lies: Mapping[str, Sequence[Share]], least: int = 1) -> list[Rows]:
+    """The rows of a batch by task: of every input the same ones. `lies`: where its messages lie, in their order.
+
+    There are `least` tasks, where any input is in as many partitions.
+    """
+    total = sum(one.rows or 0 for one in next(iter(lies.values())))
+    found, first = [], 0
+    for rows in spread(total, max(map(len, lies.values())), least):
+        of = {binding: _within(shares, first, first + rows) for binding, shares in lies.items()}
+        found.append(Rows(delivery, of))
+        first += rows
+    return found
+
+
+def _within(shares: Sequence[Share], first: int, last: int) -> list[Share]:
+    """Of messages that lie so, those from `first` to before `last`."""
+    found, begin = [], 0
+    for one in shares:
+        rows = one.rows or 0
+        low, high = max(first, begin), min(last, begin + rows)
+        if low < high:
+            found.append(one.part(low - begin, high - begin))
+        begin += rows
+    return found
+
+
+class Inputs:
+    """Plans the batches of several queues, as a `Consumer` does for one."""
+
+    def __init__(self, options: QueueOptions) -> None:
+        assert options.inputs is not None
+        self._options = options
+        self._facts = {binding: one.facts for binding, one in options.inputs.items()}
+        alone = {binding: options.of(binding) for binding in options.inputs}
+        self._members: dict[str, Any] = {
+            binding: LogInput(one) if one.mode == LOG else Consumer(one) for binding, one in alone.items()
+        }
+        self._initial: Offsets | None = None
+        self._planned: Offsets | None = None
+        self._reserved: Offsets | None = None  # the batch that this very process has reserved
+        self._waiting = Waiting(member.watching for member in self._members.values())
+        self._bounded = False
+
+    @property
+    def initial(self) -> Offsets:
+        """The offset at which a query with a new checkpoint begins."""
+        if self._initial is None:
+            name = self._options.consumer or uuid.uuid4().hex[:12]
+            self._initial = {
+                "v": VERSION,
+                "inputs": self._facts,
+                "consumer": f"{name}/{uuid.uuid4().hex[:6]}",
+                "seq": 0,
+            }
+            if places := {binding: [log.begin()] * 2 for binding, log in self._logs.items()}:
+                self._initial["places"] = places
+        return self._initial
+
+    @property
+    def planned(self) -> Offsets:
+        """The end of the batch that was planned last."""
+        return self._planned or self.initial
+
+    @property
+    def _logs(self) -> dict[str, LogInput]:
+        return {binding: member for binding, member in self._members.items() if isinstance(member, LogInput)}
+
+    @property
+    def _only(self) -> Consumer | None:
+        """The consumer, if there is one queue only: it is then read as without `inputs`."""
+        ((_, member),) = self._members.items() if len(self._members) == 1 else [("", None)]
+        return member if isinstance(member, Consumer) else None
+
+    def next(self, start: Offsets, most: int, *, ahead: bool = False) -> Offsets:
+        """Commit up to `start` and reserve the next batch; return its end, or `start` if there is none."""
+        self._check(start)
+        of = views(start)
+        if self._only:
+            ((binding, view),) = of.items()
+            end = self._only.next(view, most, ahead=ahead)
+            rows = {binding: end["rows"]} if end["seq"] > start["seq"] else {}
+        else:
+            self.commit(start)
+            for binding, member in self._members.items():
+                member.tidy(of[binding])
+            take = self._of_one if self._options.combine == ALTS else self._of_each
+            rows = take(of, most)
+            for binding in rows:
+                self._members[binding].reserved(of[binding], rows[binding])
+        if not rows:
+            return start
+        by = {binding: one.number for binding, one in self._members.items() if isinstance(one, Consumer)}
+        found: Offsets = {**start, "v": VERSION, "seq": start["seq"] + 1, "by": by, "rows": rows}
+        if places := {binding: log.passed(sum(rows.get(binding, []))) for binding, log in self._logs.items()}:
+            found["places"] = places
+        self._reserved = planned_as(found, self._options)
+        return self._reserved
+
+    def _of_each(self, of: Mapping[str, Offset], most: int) -> dict[str, list[int]]:
+        """Reserve the same number of messages of every input; none if one of them has none."""
+        end = time.monotonic() + self._options.wait_timeout / 1000
+        if not all(one.wait(_left(end)) for one in self._members.values()):
+            self._idle()
+            return {}
+        for member in self._members.values():
+            most = member.ready(most)
+        rows: dict[str, list[int]] = {}
+        for binding, member in self._members.items():
+            if most:
+                rows[binding] = _taken(member, of[binding], max(most, 1))
+                most = min(most, sum(rows[binding]))
+        kept = {binding: self._members[binding].keep(of[binding], held, most) for binding, held in rows.items()}
+        return kept if most else {}
+
+    def _of_one(self, of: Mapping[str, Offset], most: int) -> dict[str, list[int]]:
+        """Reserve messages of the first input that has some."""
+        if not (self._bounded or self._waiting.any(self._options.wait_timeout)):
+            self._idle()
+            return {}
+        for binding, member in self._members.items():
+            rows = _taken(member, of[binding], most)
+            if rows:
+                return {binding: rows}
+        return {}
+
+    def plan(self, start: Offsets, end: Offsets) -> list[Rows]:
+        """Start a batch in all queues, hold it, and return what its tasks fetch; see `Consumer.plan`."""
+        self._check(start)
+        self._check(end)
+        self._planned = end
+        nothing = Rows(delivery_of(end), {})
+        if end["seq"] == start["seq"]:
+            return [] if end["seq"] else [nothing]  # see `Consumer.plan`
+        until = views(end)
+        chosen = [binding for binding, parts in end.get("rows", {}).items() if sum(parts)]
+        for binding, member in self._members.items():
+            member.start(until[binding])  # in all queues: an older checkpoint then fits none of them
+        shares = {binding: self._members[binding].hold(until[binding]) for binding in chosen}
+        if self._only:
+            return [Rows(delivery_of(end), {binding: [one]}) for binding in chosen for one in shares[binding]]
+        again = self._reserved != end
+        if not all(shares.values()) or (again and not self._whole(until, chosen)):
+            return [nothing]
+        lies = {binding: self._members[binding].lies(until[binding], again=again) for binding in chosen}
+        return cut(delivery_of(end), lies, self._options.min_partitions or 1) or [nothing]
+
+    def _whole(self, until: Mapping[str, Offset], chosen: Sequence[str]) -> bool:
+        """Return whether a batch that comes again still holds all its messages.
+
+        If some are missing, it is unknown which of the others belong together. Then all are released, and come again
+        in other batches. With exactly-once a person must decide that.
+        """
+        gone = {binding: self._members[binding].missing(until[binding]) for binding in chosen}
+        if len(chosen) == 1 or not any(gone.values()):
+            return True
+        rows = sum(until[chosen[0]]["rows"])
+        left = [binding for binding in chosen if gone[binding] < rows]
+        if not left:
+            return False
+        tag = delivery_of(until[chosen[0]])
+        held = ", ".join(f"{rows - gone[binding]} of {rows} of {until[binding]['queue']}" for binding in chosen)
+        if self._options.delivery == EXACTLY_ONCE:
+            raise FencedError(
+                f"batch {tag}: only {held} messages are still reserved, the others were released, or removed since "
+                "the batch was written. Messages of several inputs belong together, so the batch cannot be repeated. "
+                "Settle what is left, then start the query again: "
+                + "; ".join(
+                    f"spark-queue recover URL {until[b]['queue']} {until[b]['consumer']} --sink URL" for b in left
+                ),
+                tag=tag,
+            )
+        for binding in left:
+            self._members[binding].release(until[binding])
+        log.warning(
+            "batch %s: only %s messages are still reserved, so the batch cannot be repeated: they are released, and "
+            "come again in other batches",
+            tag, held,
+        )  # fmt: skip
+        return False
+
+    def commit(self, end: Offsets) -> None:
+        """Remove the messages of the batch that `end` ended; those before it are removed already.
+
+        Every input is checked first: if one refuses the checkpoint, no queue loses a message.
+        """
+        self._check(end)
+        of = views(end)
+        for binding in [one for one, member in self._members.items() if member.check(of[one])]:
+            self._members[binding].remove(of[binding])
+
+    def stop_at_now(self) -> None:
+        """Reserve only messages that are mature now, from now on."""
+        self._bounded = True
+        for member in self._members.values():
+            member.stop_at_now()
+
+    def backlog(self) -> dict[str, Any]:
+        """The place of this consumer, and the sizes of each queue."""
+        place = {key: value for key, value in self.planned.items() if key in ("v", "consumer", "seq")}
+        own = (*place, "reader", "places")
+        inputs = {
+            binding: self._facts[binding] | {k: v for k, v in one.backlog().items() if k not in own}
+            for binding, one in self._members.items()
+        }
+        return place | {"inputs": inputs}
+
+    @property
+    def holds_ahead(self) -> bool:
+        """Whether `close` has messages to release."""
+        return any(member.holds_ahead for member in self._members.values())
+
+    def close(self) -> None:
+        """As `Consumer.close`, of each."""
+        for member in self._members.values():
+            member.leave()  # all of them first: closing one may take time
+        self._waiting.close()
+        for member in self._members.values():
+            member.close()
+
+    def _idle(self) -> None:
+        for member in self._members.values():
+            member.idle()
+
+    def _check(self, offset: Offsets) -> None:
+        """Raise `CheckpointError` if an offset of Spark's is of other inputs."""
+        inputs = self._facts
+        if offset.get("v") not in READ or offset.get("inputs") == inputs:  # a member refuses an unknown version
+            return
+        was: Mapping[str, Mapping[str, Any]] = offset.get("inputs") or {"queue": {"queue": offset.get("queue")}}
+        raise CheckpointError(
+            f"the checkpoint is that of a query on {_named(was)}, but option 'inputs' has {_named(inputs)}: a query "
+            "keeps its inputs, by binding and queue, in any order; others need a new checkpoint",
+            inputs=inputs,
+        )
+
+
+def _taken(member: Any, start: Offset, most: int) -> list[int]:
+    """Reserve messages of one input, until some of them can be read; return their rows by partition."""
+    while rows := member.take(start, most):
+        if readable := member.readable(start, rows):
+            return list(readable)
+    return []
+
+
+def _named(inputs: Mapping[str, Mapping[str, Any]]) -> str:
+    return ", ".join(
+        f"{binding}: {'/'.join(str(one[name]) for name in ('ns', 'queue') if name in one)}"
+        for binding, one in inputs.items()
+    )
+
+
+def _left(end: float) -> int:
+    """ms until that moment (monotonic s)."""
+    return max(0, round((end - time.monotonic()) * 1000))

@@ -1,0 +1,97 @@
+"""The offsets of a consumer in Spark's checkpoint, and the tags that they name.
+
+An offset of version 2 names the process that reserved its batch (`by`). One of version 1 does not, and neither does
+its tag; both are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypedDict
+
+from spark_queue.errors import CheckpointError
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.stores.base import Store
+from spark_queue.stores.services.owner import Batch
+
+VERSION = 2
+READ = (1, VERSION)
+
+
+class Offset(TypedDict, total=False):
+    """A place in the life of one consumer: `seq` batches were reserved, the last one of `rows` by partition.
+
+    `by`: the number of the process that reserved the last one. `delivery`: what it was planned as, where that is at
+    most once. `places`: of a log beside other inputs, see `LogInput`.
+    """
+
+    v: int
+    queue: str
+    consumer: str
+    seq: int
+    by: int
+    rows: list[int]
+    delivery: str
+    places: list[dict[str, Any]]
+
+
+def batch_of(offset: Mapping[str, Any]) -> Batch:
+    """The batch that this offset ended."""
+    return Batch(offset["seq"], offset.get("by", 0))
+
+
+def tag_of(offset: Mapping[str, Any]) -> str:
+    """The tag under which the batch that this offset ended was reserved, with those below it."""
+    return f"{offset['consumer']}/{batch_of(offset)}"
+
+
+def delivery_of(offset: Mapping[str, Any]) -> str:
+    """The name of the batch that this offset ended, without the process that reserved it."""
+    return f"{offset['consumer']}/{offset['seq']}"
+
+
+def delivery_named(tag: str) -> str:
+    """The same, of a tag of one partition."""
+    consumer, batch, _ = tag.rsplit("/", 2)
+    return f"{consumer}/{batch.partition('.')[0]}"
+
+
+def check_offset(offset: Mapping[str, Any], options: QueueOptions) -> None:
+    """Raise `CheckpointError` where an offset of Spark's is not one of this query's options."""
+    queue = options.queue
+    if offset.get("v") not in READ:
+        raise CheckpointError(
+            f"the checkpoint of the query on queue {queue!r} holds an offset of version {offset.get('v')!r}, this "
+            f"version of spark_queue reads {' and '.join(map(str, READ))}: run it with the version that wrote it, or "
+            "start with a new checkpoint",
+            queue=queue,
+        )
+    if "segment" in offset:
+        raise CheckpointError(
+            f"the checkpoint is that of a query on queue {queue!r} with mode=log: set mode=log, or start with a new "
+            "checkpoint",
+            queue=queue,
+        )
+    if offset.get("queue") != queue:
+        raise CheckpointError(
+            f"the checkpoint is that of a query on queue {offset.get('queue')!r}, but option 'queue' is {queue!r}: a "
+            "query keeps its queue, another queue needs a new checkpoint",
+            queue=queue,
+        )
+    name = offset["consumer"].partition("/")[0]
+    if options.consumer not in (None, name):
+        raise CheckpointError(
+            f"the checkpoint is that of consumer {name!r}, but option 'consumer' is {options.consumer!r}: set the "
+            "same, or start with a new checkpoint",
+            consumer=name,
+        )
+
+
+def commit_named(store: Store, end: Offset, history: int) -> int:
+    """Commit just what an offset names, and give the number of messages removed.
+
+    Under a tag without `by`, a process that stood still may have gone on reserving this batch after its successor had
+    planned it: what the offset does not name was never worked on.
+    """
+    parts = [part for part, rows in enumerate(end.get("rows", [])) if rows]
+    return sum(store.commit(end["queue"], f"{tag_of(end)}/{part}", history=history) for part in parts)

@@ -1,0 +1,106 @@
+"""The next batch, reserved while Spark works on the last one."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from spark_queue.errors import FencedError, StoreError
+from spark_queue.options.masking import mask
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.stores import open_store
+from spark_queue.stores.base import Store
+from spark_queue.stores.services.ownership import Ownership
+
+log = logging.getLogger(__name__)
+
+#: Seconds for which a process that ends may wait to release a batch: less than LIFE.
+GRACE = 5
+
+
+@dataclass(frozen=True)
+class _Reserving:
+    """A batch that is being reserved since `began` (monotonic s)."""
+
+    tag: str
+    began: float
+    rows: Future[list[int]]
+
+
+class Ahead:
+    """Reserves one batch at a time in a thread, with a connection of its own.
+
+    The messages are held under the tag of a batch that Spark does not have in its log yet, as after any reserve. A
+    process that ends releases them; after a kill the next one does.
+    """
+
+    def __init__(
+        self, options: QueueOptions, ownership: Ownership, reserve: Callable[[Store, str, int, int], list[int]]
+    ) -> None:
+        self._options, self._ownership, self._reserve = options, ownership, reserve
+        self._store = open_store(options.url, patience=options.retry_timeout / 1000)
+        self._now: _Reserving | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether a batch is reserved, or being reserved, that `take` has not returned yet."""
+        return self._now is not None
+
+    def start(self, tag: str, most: int, before: int) -> None:
+        """Begin to reserve, under this tag, up to `most` messages that are mature at `before`; begin only once."""
+        if self._now is None:
+            self._now = _Reserving(tag, time.monotonic(), Future())
+            run = threading.Thread(
+                target=self._run, args=(self._now, most, before), name="spark_queue ahead", daemon=True
+            )
+            run.start()
+
+    def take(self, tag: str) -> tuple[list[int], float]:
+        """Return the rows reserved under this tag, by partition, and since when; none without a `start` for it.
+
+        Waits until it is done, and raises its error. From now on `close` does not release it.
+        """
+        found, self._now = self._now, None
+        if found is None or found.tag != tag:
+            return [], 0.0
+        return found.rows.result(), found.began
+
+    def _run(self, found: _Reserving, most: int, before: int) -> None:
+        try:
+            self._ownership.on(self._store).check()  # a process that lost its consumer reserves nothing
+            found.rows.set_result(self._reserve(self._store, found.tag, most, before))
+        except BaseException as error:  # noqa: BLE001 - `take` raises it
+            found.rows.set_exception(error)
+
+    def close(self) -> None:
+        """Release the batch that `take` has not returned, and close the connection.
+
+        If that fails or takes long, it stays reserved, as after a kill.
+        """
+        found, self._now = self._now, None
+        if found is not None:
+            self._give_back(found)
+        if found is None or found.rows.done():
+            self._store.close()
+
+    def _give_back(self, found: _Reserving) -> None:
+        try:
+            found.rows.exception(GRACE)
+            self._store.patience = GRACE / 2
+            # No process takes over before LIFE has passed, so these messages are not a successor's.
+            self._ownership.on(self._store).renew()
+            given = self._store.rollback(self._options.queue or "", found.tag, failed=False)
+            log.debug("%d messages of %s, reserved under %s, were released", given, self._options.queue, found.tag)
+        except FencedError:
+            pass  # the new owner uses it
+        except (StoreError, TimeoutError) as error:
+            log.warning(
+                "messages reserved under %s could not be released to %s: %s",
+                found.tag,
+                mask(self._options.url),
+                error,
+            )

@@ -1,0 +1,119 @@
+"""Batch reads: a snapshot of a queue, or of its history, that changes nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from spark_queue.messages.schema import TOLD
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.spark.carried import Carried
+from spark_queue.spark.schema import shaper
+from spark_queue.spark.sentence import sentence_first
+from spark_queue.spark.worker import program
+from spark_queue.stores import open_store
+from spark_queue.stores.services.existence import check_exists, exists
+from spark_queue.stores.types import Condition, View
+
+#: Spark's filter classes (4.1 and later), by name, and the condition that each becomes.
+_OPS = {
+    "EqualTo": "=",
+    "EqualNullSafe": "=",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "In": "in",
+}
+
+
+#: Columns of which a filter on NULL says nothing.
+NEVER_NULL = ("id", "mature", "tries", "queue", "processed", "outcome")
+
+#: The worker in which Spark hands over filters, where spark.sql.python.filterPushdown.enabled is true.
+_PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+def snapshot_reader(options: QueueOptions, schema: StructType) -> SnapshotReader:
+    """The reader of a batch read.
+
+    Spark refuses a reader that takes filters unless its configuration lets it hand them over (which is not the
+    default), so only the worker that does so gets one.
+    """
+    pushed = _PUSHDOWN_WORKER in sys.modules or program() == _PUSHDOWN_WORKER
+    return FilteringReader(options, schema) if pushed else SnapshotReader(options, schema)
+
+
+def is_there(options: QueueOptions) -> bool:
+    """Return whether there is a queue to read. If not, raise `OptionError`, unless `failIfMissing` says otherwise."""
+    queue = options.queue or ""
+    with open_store(options.url, patience=options.retry_timeout / 1000, create=False) as store:
+        if options.fail_if_missing:
+            check_exists(store, queue, "With failIfMissing=false it is read as empty.")
+        return exists(store, queue)
+
+
+@sentence_first
+class SnapshotReader(Carried, DataSourceReader):
+    """Reads all messages of a queue as they are at one moment, reserved ones included."""
+
+    def __init__(self, options: QueueOptions, schema: StructType) -> None:
+        self.options = options
+        self.schema = schema
+        self.where: list[Condition] = []
+        self.empty = False
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(0 if is_there(self.options) else None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        shape = shaper(self.schema, self.options)
+        if self.empty or self.options.queue is None or partition.value is None:
+            return
+        with open_store(self.options.url, patience=self.options.retry_timeout / 1000, create=False) as store:
+            view: View = "history" if self.options.view == "history" else "messages"
+            for batch in store.peek(self.options.queue, self.where, view=view, decoded=False):
+                yield shape(batch, None)
+
+
+@sentence_first
+class FilteringReader(SnapshotReader):
+    """Lets the store do the filtering, but by payload and headers."""
+
+    def pushFilters(self, filters: Sequence[Any]) -> Iterable[Any]:
+        columns = {"id", "mature", "tries", *(TOLD.names if self.options.view == "history" else ())}
+        for one in filters:
+            column = one.attribute[0] if len(getattr(one, "attribute", ())) == 1 else ""
+            op = _OPS.get(type(one).__name__)
+            if column == "queue" and op in ("=", "in"):
+                self.empty |= self.options.queue not in (one.value if op == "in" else [one.value])
+            elif column in columns and op and (condition := _condition(column, op, one.value)):
+                self.where.append(condition)
+            elif not (type(one).__name__ == "IsNotNull" and column in NEVER_NULL):
+                yield one
+
+
+def _condition(column: str, op: str, value: Any) -> Condition | None:
+    """The store's form of a filter; `None` where it has none, so that Spark filters."""
+    values = [_value(column, one) for one in (value if op == "in" else [value])]
+    if any(one is None for one in values):
+        return None
+    return Condition(column, op, tuple(values) if op == "in" else values[0])  # type: ignore[arg-type]
+
+
+def _value(column: str, value: Any) -> str | int | None:
+    if column in ("mature", "processed"):
+        if not isinstance(value, datetime):
+            return None
+        moment = value.astimezone(UTC)
+        # The store keeps milliseconds; a finer moment is left to Spark.
+        return None if moment.microsecond % 1000 else round(moment.timestamp() * 1000)
+    if column in ("id", "consumer", "outcome"):
+        return value if isinstance(value, str) else None
+    return value if isinstance(value, int) and abs(value) < 2**31 else None

@@ -1,0 +1,1 @@
+"""Writes: rows become messages, and whole batches visible at once; single messages are settled."""

@@ -1,0 +1,236 @@
+"""Writes: rows become messages of a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
+from pyspark.sql.types import Row, StructType
+
+from spark_queue.errors import MessageError, SchemaError, near
+from spark_queue.messages.ids import new_id_array
+from spark_queue.messages.rules import NOT_JSON, NOT_TEXT
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.values import EXACTLY_ONCE
+from spark_queue.spark.carried import Carried
+from spark_queue.spark.encode import NewIds, batches_of, named, obituary, pushes, together
+from spark_queue.spark.schema import PUSH, check_write_schema
+from spark_queue.spark.sentence import sentence_first
+from spark_queue.spark.worker import Behind
+from spark_queue.stores import open_store
+from spark_queue.stores.base import Store
+from spark_queue.stores.services.eviction import check_eviction
+
+#: What to do about payloads that cannot become messages.
+_REMEDIES = {
+    NOT_JSON: ("for plain text set payloadFormat=text; to write columns as JSON, to_json(struct(*)) AS payload"),
+    NOT_TEXT: "clean text with make_valid_utf8; for bytes write a column of type BINARY",
+}
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What one task did: `rows` as asked, `dead` of bad rows to the dead-letter queue.
+
+    Exactly once, they lie in `stage`, for batch `batch` of `sink`: so many in each of these databases (`staged`).
+    `hashes`: those of its rows, by database, where they are to be compared if the batch comes again.
+    `job`: whether it is known that no query writes.
+    """
+
+    rows: int = 0
+    dead: int = 0
+    sink: str = ""
+    batch: int = 0
+    stage: str = ""
+    staged: dict[str, int] = field(default_factory=dict)
+    hashes: dict[str, bytes] = field(default_factory=dict)
+    job: bool = False
+
+
+class Stores(AbstractContextManager["Stores"]):
+    """The databases that a write reaches, by name, each opened when it is first needed. A single one has no name.
+
+    Of several names with the same URL the first one is that of the database.
+    """
+
+    def __init__(self, options: QueueOptions) -> None:
+        self._urls = options.urls or {"": options.url}
+        self._layout = options.record_layout
+        self._patience = options.retry_timeout / 1000
+        self._open: dict[str, Store] = {}
+
+    def home(self, name: str) -> str:
+        """The name of the database that is called so."""
+        return next(one for one, url in self._urls.items() if url == self._urls[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(map(self.home, self._urls)))
+
+    def __getitem__(self, name: str) -> Store:
+        if name not in self._open:
+            self._open[name] = open_store(self._urls[name], patience=self._patience)
+            self._open[name].layout = self._layout
+        return self._open[name]
+
+    def __exit__(self, *_: object) -> None:
+        for store in self._open.values():
+            store.close()
+
+
+def each(batches: Iterable[pa.RecordBatch], write: Callable[[pa.RecordBatch], None]) -> None:
+    """Write one batch after the other; while one is written the next is received from Spark."""
+    with Behind() as behind:
+        for batch in together(batches):
+            behind.do(partial(write, batch))
+
+
+class Work:
+    """What a write does with a batch, whatever kind of write Spark asked for.
+
+    Facts only: it travels to the executors.
+    """
+
+    def __init__(self, options: QueueOptions, schema: StructType) -> None:
+        self.options = options
+        self.schema = schema
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Written:
+        done = Written()
+        with Stores(self.options) as stores:
+            each(batches, lambda batch: self.write(stores, batch, done))
+        return done
+
+    def write(self, stores: Stores, batch: pa.RecordBatch, done: Written) -> None:
+        raise NotImplementedError
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """All tasks have succeeded."""
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Some have not."""
+
+
+#: Puts rows into a queue: pushes them, or stages them.
+Put = Callable[[str, pa.RecordBatch], object]
+
+
+class Push(Work):
+    """Rows become messages, visible as soon as their batch is pushed."""
+
+    def __init__(self, options: QueueOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        needed = ["payload", *(["ns"] if options.urls else []), *([] if options.queue else ["queue"])]
+        check_write_schema(schema, PUSH, needed)
+        if "ns" in schema.names and not options.urls:
+            raise SchemaError("column 'ns' names one of several databases: set them in option 'urls'", column="ns")
+        with Stores(options) as stores:
+            for ns in stores:
+                once = options.delivery == EXACTLY_ONCE
+                check_eviction(stores[ns], exactly_once=once, allowed=options.allow_eviction)
+
+    def write(self, stores: Stores, batch: pa.RecordBatch, done: Written) -> None:
+        for ns, queue, rows in self._parts(batch, self._ids(stores, new_id_array)):
+            self._put(stores[ns].push, queue, rows, done)
+
+    def _ids(self, stores: Stores, made: NewIds) -> NewIds:
+        """Makes ids in the form of the database, where there is just one."""
+        return made if self.options.urls else lambda n: stores[""].own_ids(made(n))
+
+    def _put(self, put: Put, queue: str, rows: pa.RecordBatch, done: Written) -> None:
+        """Put the rows, and bury those that cannot become messages, if that is wanted."""
+        while True:
+            try:
+                put(queue, rows)
+            except MessageError as error:  # a store may find more once the rules of all stores are kept
+                if self.options.on_bad_row == "fail" or not error.rows:
+                    raise _with_remedy(error) from error
+                bad = pa.array(list(error.rows))
+                reasons = list(error.rows.values())
+                put(self.options.dead(queue), obituary(queue, rows.take(bad), reasons))
+                rows = rows.filter(pc.invert(pc.is_in(pa.array(range(rows.num_rows)), bad)))
+                done.dead += len(bad)
+            else:
+                done.rows += rows.num_rows
+                return
+
+    def _parts(self, batch: pa.RecordBatch, new_ids: NewIds) -> Iterator[tuple[str, str, pa.RecordBatch]]:
+        """The rows of each queue, as a PUSHES batch, with the names of its database and its own."""
+        rows = pushes(batch, self.schema, self.options.payload_format, new_ids)
+        fixed, urls = self.options.queue, self.options.urls
+        if fixed is not None and urls is None:
+            yield "", fixed, rows
+            return
+        ns = named(batch, rows, "ns") if urls else pa.scalar("")
+        queue = pa.scalar(fixed) if fixed is not None else named(batch, rows, "queue")
+        places = pc.binary_join_element_wise(ns, queue, "\0")
+        found = places.unique().to_pylist()
+        for place in found:
+            part = rows if len(found) == 1 else rows.filter(pc.equal(places, place))
+            name, _, own = place.partition("\0")
+            if urls and name not in urls:
+                id = part.column("id")[0].as_py()
+                raise MessageError(f"row with id {id!r}: option 'urls' has no database {name!r}{near(name, urls)}")
+            yield name, own, part
+
+
+def _with_remedy(error: MessageError) -> MessageError:
+    """Return the error for rows that cannot become messages, with what to do about their payloads."""
+    rules = [*error.rows.values()]
+    remedies = [remedy for wrong, remedy in _REMEDIES.items() if any(rule.startswith(wrong) for rule in rules)]
+    if not remedies:
+        return error
+    return MessageError("; ".join([str(error), *remedies]), **cast("dict[str, Any]", error.facts))
+
+
+@sentence_first
+class BatchWriter(Carried, DataSourceArrowWriter):
+    """`df.write`."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return self.work.run(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self.work.commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self.work.abort(messages)
+
+
+@sentence_first
+class RowWriter(Carried, DataSourceStreamWriter):
+    """`df.writeStream` on Spark 4.0, which gives rows."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+
+    def write(self, iterator: Iterator[Row]) -> Written:
+        return self.work.run(batches_of(iterator, self.work.schema))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        self.work.commit(messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        self.work.abort(messages)
+
+
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+
+    @sentence_first
+    class StreamWriter(DataSourceStreamArrowWriter, RowWriter):
+        """`df.writeStream`, which gives Arrow batches."""
+
+        def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+            return self.work.run(iterator)
+
+except ImportError:  # Spark 4.0
+    StreamWriter = RowWriter  # type: ignore[misc, assignment]

@@ -1,0 +1,178 @@
+"""Exactly-once writes: rows become messages, those of a whole batch together, however often the batch comes."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from spark_queue.errors import FencedError, QueueError
+from spark_queue.messages.ids import DerivedIds
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.spark.running import batch_of, in_a_job, query_of
+from spark_queue.spark.write.data_writers import Push, Stores, Written, each
+from spark_queue.stores.base import Store
+from spark_queue.stores.services.ageing import remove_old_notes
+from spark_queue.stores.services.ledger import (
+    NOTHING,
+    ONE_WRITE,
+    Ledger,
+    Writer,
+    apart,
+    begin,
+    decided,
+    forget,
+    inherit,
+    ledger_of,
+    members,
+    publish,
+    sink_of,
+    stage_of,
+)
+from spark_queue.stores.services.written import row_hashes
+
+
+class Publish(Push):
+    """Rows become messages exactly once, those of a whole batch together.
+
+    Tasks stage them, each attempt under a stage of its own; on the driver `commit` publishes the stages of the
+    attempts that won, by the ledger of the sink. The sink of a streaming query is the query, whose id is the same
+    after a restart. That of a batch write is `txnAppId`, in `foreachBatch` with the id of the query, or made for this
+    write. Spark may abort a write while some of its
+    tasks still run: what they stage then for a sink that is no more, they drop themselves.
+
+    A batch that is written and comes again is not staged. Its tasks give the hashes of its rows, which `commit`
+    compares with those that were written.
+    """
+
+    def __init__(self, options: QueueOptions, schema: StructType, *, streaming: bool) -> None:
+        super().__init__(options, schema)
+        self._streaming = streaming
+        self._once = not streaming and options.txn_app_id is None
+        self._compared = options.replay_check == "rows" and not self._once
+        self._sink = options.txn_app_id or f"{ONE_WRITE}{uuid.uuid4().hex}"
+        if self._once:
+            with Stores(options) as stores:
+                for ns in stores:
+                    begin(stores[ns], self._sink)
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Written:
+        task = TaskContext.get()
+        if task is None:
+            raise QueueError("exactly-once writes run in Spark's tasks only")
+        sink, number = self._place(task)
+        part = f"{sink}/{number}/{task.partitionId()}"
+        ids = DerivedIds(part)
+        stage = stage_of(sink, number, f"{task.partitionId():06}-{uuid.uuid4().hex[:12]}")
+        done = Written(sink=sink, batch=number, stage=stage, job=in_a_job(task))
+        with Stores(self.options) as stores:
+            ledgers = {ns: self._ledger(stores[ns], sink) for ns in stores}
+            since = self._members(ledgers, number)
+            finished = {
+                ns: decided(ledger, sink, number, self._writer(done.job, since.get(ns), number))
+                for ns, ledger in ledgers.items()
+            }
+            hashes: dict[str, list[bytes]] = {ns: [] for ns in ledgers if self._compared}
+            new_ids = self._ids(stores, ids.take)
+
+            def write(batch: pa.RecordBatch) -> None:
+                for name, queue, rows in self._parts(batch, new_ids):
+                    ns = stores.home(name)
+                    if self._compared:
+                        hashes[ns].append(row_hashes(queue, rows))
+                    if not finished[ns]:
+                        self._put(partial(put, ns), queue, rows, done)
+
+            def put(ns: str, queue: str, rows: pa.RecordBatch) -> None:
+                store = stores[ns]
+                store.stage(queue, stage, rows)
+                done.staged[ns] = done.staged.get(ns, 0) + rows.num_rows
+                if self._once and ledger_of(store, sink) is None:
+                    store.unstage(stage)
+                    raise FencedError(f"sink {sink!r}: its write has ended without this task", sink=sink)
+
+            if self._compared or not all(finished.values()):
+                each(batches, write)
+            done.hashes = {ns: b"".join(some) for ns, some in hashes.items()}
+        return done
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        tasks = _of_tasks(messages)
+        if not tasks:
+            return
+        sink, number, job = tasks[0].sink, tasks[0].batch, tasks[0].job
+        with Stores(self.options) as stores:
+            ledgers = apart({ns: stores[ns] for ns in stores}, sink) if self.options.urls else {}
+            since = self._members(ledgers, number)
+            for ns in stores:
+                # If only one of several databases decides, `recover` learns from it what the others are to publish.
+                where = list(stores) if self.options.urls else [ns]
+                winners = [one for one in tasks if not one.staged.keys().isdisjoint(where)]
+                stages = {one.stage: one.staged.get(ns, 0) for one in winners}
+                rows, writer = sum(stages.values()), self._writer(job, since.get(ns), number)
+                hashes = b"".join(one.hashes[ns] for one in tasks) if self._compared else None
+                publish(stores[ns], sink, number, list(stages), rows, writer, members=since, hashes=hashes)
+            for ns in stores:
+                if self._once:
+                    forget(stores[ns], sink)
+                if number == 0:  # there is a ledger more, or one that was there for this write
+                    remove_old_notes(stores[ns])
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        tasks = _of_tasks(messages)
+        sink = tasks[0].sink if tasks else self._sink
+        with Stores(self.options) as stores:
+            for ns in stores:
+                self._abort(stores[ns], sink, [one.stage for one in tasks if ns in one.staged])
+
+    def _abort(self, store: Store, sink: str, stages: Sequence[str]) -> None:
+        ledger = ledger_of(store, sink)
+        if self._once and (ledger is None or ledger.batch == NOTHING):
+            forget(store, sink)
+            return
+        for stage in stages:
+            # Only what is known as this run's: another run of the query may stage the same batch just now. And what
+            # the ledger names is still to be published.
+            if ledger is None or stage not in ledger.stages:
+                store.unstage(stage)
+
+    def _place(self, task: TaskContext) -> tuple[str, int]:
+        """The sink and the number of the batch."""
+        query, batch = query_of(task), batch_of(task)
+        if self._once:
+            return self._sink, 0
+        if not self._streaming:
+            return sink_of(self._sink, query), self.options.txn_version or 0
+        if query is None or batch is None:
+            raise QueueError(
+                "exactly-once writes need the ids of the query and the batch, which this version of Spark does not "
+                "pass to its tasks: set delivery=at-least-once"
+            )
+        return query, batch
+
+    def _ledger(self, store: Store, sink: str) -> Ledger | None:
+        found = ledger_of(store, sink)
+        if found is None and not self._streaming and sink != self._sink:
+            inherit(store, self._sink, sink)
+            found = ledger_of(store, sink)
+        return found
+
+    def _members(self, ledgers: Mapping[str, Ledger | None], number: int) -> dict[str, int]:
+        """Since which batch each database takes part, where there are several."""
+        return members(ledgers.values(), ledgers, number) if self.options.urls else {}
+
+    def _writer(self, job: bool, since: int | None, number: int) -> Writer:
+        """Return what the numbers of the batches mean in a database that takes part `since` this one."""
+        if self._streaming:
+            return Writer.JOINING if since == number else Writer.STREAM
+        return Writer.JOB if job else Writer.FOREACH_BATCH
+
+
+def _of_tasks(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
+    """Return the messages of tasks; Spark has none of a task that failed."""
+    return [one for one in messages if isinstance(one, Written)]

@@ -1,0 +1,131 @@
+"""A write with `operation=settle`: rows say what happens to messages of the batch that a query works on.
+
+The batch is found once, when the write is planned. Spark may run a task twice, and an attempt may outlive its batch;
+by then the consumer may have reserved the same messages again. A task settles under the tag of its own batch only, so
+such an attempt changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import StructType
+
+from spark_queue.errors import MessageError, OptionError, near
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.spark.encode import changes, delays
+from spark_queue.spark.schema import SETTLE, check_write_schema
+from spark_queue.spark.write.data_writers import Stores, Work, Written
+from spark_queue.stores import open_store
+from spark_queue.stores.base import Store
+from spark_queue.stores.services.dead_letters import give_back, history_of, note_settled
+from spark_queue.stores.services.owner import consumers, started_batches
+from spark_queue.stores.types import Death
+
+OUTCOMES = ("commit", "rollback", "dead", "move")
+
+
+class Settle(Work):
+    """Rows say what happens to messages of the batch: `commit`, `rollback`, `dead`, `move`.
+
+    Raises `OptionError` where no query of this consumer works on a batch.
+    """
+
+    def __init__(self, options: QueueOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        check_write_schema(schema, SETTLE, needed=["id", "outcome"])
+        self._queue, self._consumer = options.queue or "", options.consumer or ""
+        with open_store(options.url, patience=options.retry_timeout / 1000) as store:
+            self._tags = started_batches(store, self._queue, self._consumer)
+            if not self._tags:
+                raise self._outside(store)
+
+    def _outside(self, store: Store) -> OptionError:
+        """Return the error for a write outside of a batch."""
+        names = {consumer.partition("/")[0] for _, consumer, owner in consumers(store, self._queue) if owner}
+        return OptionError(
+            f"option 'consumer': no query that reads queue {self._queue!r} as consumer {self._consumer!r} works on a "
+            f"batch{near(self._consumer, names)}. Set the same option 'consumer' where the query reads it, and "
+            "settle in its foreachBatch or with its writeStream. Anywhere else settle with spark-queue commit or "
+            "rollback, or with Queue",
+            option="consumer",
+        )
+
+    def write(self, stores: Stores, batch: pa.RecordBatch, done: Written) -> None:
+        store, options, queue = stores[""], self.options, self._queue
+        groups = self._groups(batch)
+        history = history_of(store, queue, self._consumer) if options.history is None else options.history
+        note_settled(store, queue, self._consumer, batch.num_rows)
+        moving = batch.filter(pc.equal(batch.column("outcome"), "move"))
+        dead = 0
+        for tag in self._tags:
+            if moving.num_rows:
+                dead += self._move(store, tag, moving, history)
+            for (outcome, delay, reason), ids in groups.items():
+                self._settle(store, tag, ids, outcome, delay, reason, history)
+        done.rows += batch.num_rows - dead
+        done.dead += dead
+
+    def _groups(self, batch: pa.RecordBatch) -> dict[tuple[str, int, str | None], list[str]]:
+        """The ids by outcome, delay (ms) and reason, without those that move: these go together, checked as messages.
+
+        Raises `MessageError` for a row that cannot be meant.
+        """
+        n, queue = batch.num_rows, self._queue
+        delay = delays(batch.column("delay")).fill_null(0) if "delay" in batch.schema.names else pa.array([0] * n)
+        reason = batch.column("reason") if "reason" in batch.schema.names else pa.nulls(n, pa.string())
+        groups: dict[tuple[str, int, str | None], list[str]] = {}
+        columns = (batch.column("id"), batch.column("outcome"), delay, reason)
+        for id, outcome, later, why in zip(*(one.to_pylist() for one in columns), strict=True):
+            if outcome not in OUTCOMES:
+                raise MessageError(
+                    f"queue {queue!r}, row with id {id!r}: outcome {outcome!r} must be one of {', '.join(OUTCOMES)}",
+                    queue=queue,
+                )
+            if outcome == "move":
+                continue
+            if later < 0:
+                raise MessageError(f"queue {queue!r}, row with id {id!r}: its delay is negative", queue=queue)
+            groups.setdefault((outcome, later, why), []).append(id)
+        return groups
+
+    def _settle(
+        self, store: Store, tag: str, ids: list[str], outcome: str, delay: int, reason: str | None, history: int
+    ) -> None:
+        queue, dead = self._queue, self.options.dead(self._queue)
+        if outcome == "commit":
+            store.commit(queue, tag, ids, history=history)
+        elif outcome == "dead":
+            store.move(queue, dead, tag=tag, ids=ids, death=Death(reason, 1, history))
+        else:
+            how: dict[str, Any] = {"max_tries": self.options.max_tries, "dead": dead, "reason": reason}
+            give_back(store, queue, tag, ids, delay=delay, history=history, **how)
+
+    def _move(self, store: Store, tag: str, batch: pa.RecordBatch, history: int) -> int:
+        """Let messages go on to the queues in column `to`, with what other columns say of them that is not NULL.
+
+        Return how many of them cannot, and are dead letters now.
+        """
+        queue, dead = self._queue, 0
+        if "to" not in batch.schema.names or batch.column("to").null_count:
+            raise MessageError(f"queue {queue!r}: the outcome 'move' needs the column 'to', which names the queue")
+        rows = changes(batch, self.schema, self.options.payload_format)
+        for to in batch.column("to").unique().to_pylist():
+            part = rows.filter(pc.equal(batch.column("to"), to))
+            try:
+                store.forward(queue, to, tag, part)
+            except MessageError as error:
+                if self.options.on_bad_row == "fail" or not error.rows:
+                    raise
+                reasons: dict[str, list[str]] = {}
+                for row, reason in error.rows.items():
+                    reasons.setdefault(reason, []).append(part.column("id")[row].as_py())
+                for reason, ids in reasons.items():
+                    death = Death(reason, history=history)
+                    store.move(queue, self.options.dead(queue), tag=tag, ids=ids, death=death)
+                bad = pa.array(list(error.rows))
+                store.forward(queue, to, tag, part.filter(pc.invert(pc.is_in(pa.array(range(len(part))), bad))))
+                dead += len(bad)
+        return dead

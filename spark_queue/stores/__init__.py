@@ -1,0 +1,141 @@
+"""The stores: one database behind one URL, holding many queues.
+
+A new database is one file in this folder and one line in `STORES`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from importlib import import_module
+
+from spark_queue.errors import DriverMissing, OptionError, near
+from spark_queue.options.inputs import LOG
+from spark_queue.options.masking import scheme_of
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.url import Address
+from spark_queue.options.values import BUCKET, SINGLE
+from spark_queue.stores.base import Store
+
+
+@dataclass(frozen=True)
+class Registration:
+    """What is known of a store before its module is imported.
+
+    `path`: `module:class`. `extra`: the extra of this package that installs its driver, and `driver`: the driver's
+    name on the package index; both empty where none is needed. `server`: the kind of server that keeps the data,
+    empty for an embedded store. `variant_of`: the scheme of the same store, for one that only connects in another
+    way (TLS, a look-up in DNS).
+    """
+
+    path: str
+    extra: str = ""
+    driver: str = ""
+    server: str = ""
+    variant_of: str = ""
+
+
+_MONGODB = Registration(
+    "spark_queue.stores.mongodb.store:MongoStore", extra="mongodb", driver="pymongo", server="mongodb"
+)
+_REDIS = Registration("spark_queue.stores.redis.store:RedisStore", extra="redis", driver="redis", server="redis")
+
+#: URL scheme -> its store.
+STORES: dict[str, Registration] = {
+    "sqlite": Registration("spark_queue.stores.sqlite.store:SqliteStore"),
+    "mongodb": _MONGODB,
+    "mongodb+srv": replace(_MONGODB, variant_of="mongodb"),
+    "redis": _REDIS,
+    "rediss": replace(_REDIS, variant_of="redis"),
+}
+
+
+def store_class(url: str) -> type[Store]:
+    """The class of the store behind a URL, for its layout; nothing is opened.
+
+    Raises `OptionError` for an unknown scheme or layout, and `DriverMissing`, which names the extra to install.
+    """
+    scheme = scheme_of(url)
+    if not scheme:
+        *most, last = (f"{one}://" for one in STORES)
+        raise OptionError(
+            f"option 'url': it must begin with {', '.join(most)} or {last}, such as sqlite:///queues.db", option="url"
+        )
+    if scheme not in STORES:
+        hint = near(scheme, STORES) or f"; known are {', '.join(f'{one}://' for one in STORES)}"
+        raise OptionError(f"option 'url': no store for {scheme}://{hint}", option="url")
+    registered = STORES[scheme]
+    usual = _imported(registered.path, scheme, registered.extra)
+    address = Address.of(url)
+    layout = address.ours.get("layout")
+    if layout is None:
+        return usual
+    if layout not in usual.layouts:
+        known = f"; it has {', '.join(usual.layouts) or 'none to choose from'}, and in a write {SINGLE} and {BUCKET}"
+        hint = near(layout, [*usual.layouts, SINGLE, BUCKET]) or known
+        raise OptionError(f"{scheme}:// has no layout {address.shown('layout')!r}{hint}", option="layout")
+    return _imported(usual.layouts[layout], scheme, registered.extra)
+
+
+def _imported(path: str, scheme: str, extra: str) -> type[Store]:
+    module, _, name = path.partition(":")
+    try:
+        found: type[Store] = getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("spark_queue"):
+            raise
+        raise DriverMissing(
+            f"{scheme}:// needs the package {error.name!r}, which is not installed: "
+            f"pip install 'spark-queue[{extra}]'",
+            extra=extra,
+        ) from error
+    return found
+
+
+def open_store(url: str, *, patience: float = 5.0, create: bool = True) -> Store:
+    """Return the store behind a URL.
+
+    It connects at its first operation, so this does no I/O; close it, or use `with`. `patience`: seconds to
+    keep trying while the database cannot be reached. `create`: whether that operation creates a SQLite file that is
+    missing; else it raises `OptionError`. Raises `OptionError` for a URL that cannot be meant and `DriverMissing`.
+    """
+    store = store_class(url)(url, patience=patience)
+    store.creates = create
+    return store
+
+
+def usable(options: QueueOptions) -> QueueOptions:
+    """The options with URLs that hold wherever they are opened. Connects to nothing.
+
+    Raises `OptionError` for a URL or the name of a queue that the database forbids, and `DriverMissing`.
+    """
+    inputs = (options.inputs or {}).values()
+
+    def checked(url: str, ns: str | None = None) -> str:
+        logs = [one.queue for one in inputs if one.ns == ns and one.mode == LOG]
+        read = [one.queue for one in inputs if one.ns == ns]
+        with open_store(url) as store:
+            for queue in (options.queue, options.dead_letter_queue, *read):
+                if queue is not None:
+                    store.check_queue(queue)
+            for queue in [options.queue or ""] if options.mode == LOG else logs:
+                store.check_log(queue)
+            return store.url
+
+    if options.urls is not None:
+        return replace(options, urls={name: checked(url, name) for name, url in options.urls.items()})
+    return replace(options, url=checked(options.url))
+
+
+def planned(options: QueueOptions, *, create: bool) -> QueueOptions:
+    """The options for tasks: with the URL of a file goes which file that is, so that no task uses another one.
+
+    `create`: whether files that are missing are created first. A task creates none.
+    """
+
+    def here(url: str) -> str:
+        with open_store(url, patience=options.retry_timeout / 1000, create=create) as store:
+            return store.here()
+
+    if options.urls is not None:
+        return replace(options, urls={name: here(url) for name, url in options.urls.items()})
+    return replace(options, url=here(options.url))

@@ -1,0 +1,188 @@
+"""keuss' `bucket-mongo-safe`: many messages in one document, by `?layout=bucket-mongo-safe` in the URL.
+
+    _id         ObjectId  keuss calls a message `<this>:<its place>`
+    b           [ ]       of each message {__p: payload, __h: headers, __i: its id}; null for one that is done.
+                          `__i` is ours; messages of keuss have none, and older ones are the bare payload
+    n           Int32     how many of them are left
+    mature, tries, reserved     of all of them together, as in `mongo`; so is what we add to a document that is held
+
+To the rest of this package a document is a bucket (`messages/buckets.py`): it is reserved as a whole, and taken
+apart where something is done to some of its messages. A message that is pushed alone is a bucket of one. keuss has a
+bucket in memory while it works on it and writes now and then what is done; what it commits after its lease has ended
+is taken out of a bucket that is ours by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from bson import ObjectId
+from bson.raw_bson import RawBSONDocument
+from pymongo import IndexModel
+from pymongo.collection import Collection
+
+from spark_queue.messages.arrow_bytes import to_bytes
+from spark_queue.messages.buckets import READ, ROWS, Buckets, Layout, is_bucket, unsealed
+from spark_queue.messages.columns import due_ms, header_dicts, headers_array
+from spark_queue.messages.ids import OBJECT_ID
+from spark_queue.messages.schema import MARK
+from spark_queue.stores.base import PAGE_BYTES
+from spark_queue.stores.mongodb.bson_json import all_from_bson, check_document, difficult, header_text, to_bson
+from spark_queue.stores.mongodb.documents import (
+    BUCKETS,
+    INDEXES,
+    Document,
+    Filter,
+    Page,
+    count_of,
+    moment_of,
+    moved_to,
+)
+from spark_queue.stores.mongodb.keys import id_of, key_of
+from spark_queue.stores.mongodb.store import MongoStore
+from spark_queue.stores.support.damaged import UNREADABLE, Records, check, quoted
+from spark_queue.stores.types import Condition, Death, View
+
+#: Leads to all documents, and has all it takes to count their messages.
+COUNTED = IndexModel([("n", 1), ("processed", 1), ("mature", 1), ("_tag", 1)], name=BUCKETS.document["name"])
+
+
+class BucketStore(MongoStore):
+    """Queues of buckets that keuss shares."""
+
+    kind: ClassVar[str] = "bucket-mongo-safe"
+    indexes: ClassVar[Sequence[IndexModel]] = tuple(COUNTED if one is BUCKETS else one for one in INDEXES)
+    layout: Layout = Buckets(1024)  # keuss' own size
+
+    _rows: ClassVar[str] = "n"
+    _content: ClassVar[str] = "b"
+    _named: ClassVar[Document] = {"_id": 1, "n": 1}
+    _held_fields: ClassVar[Document] = {"b": 1, "n": 1, "tries": 1, "_mature": 1}
+    _bucket_ids: ClassVar[Filter] = {"$exists": True}
+
+    @staticmethod
+    def _key_of(id: str) -> Any:
+        """The `_id` of a record; no record has that of a message."""
+        if id.endswith(READ):
+            return key_of(id[1:].rsplit(MARK, 2)[0])
+        digest = sha256(id.encode()).hexdigest()
+        first = id[1:25] if is_bucket(id) else id
+        if not OBJECT_ID.fullmatch(first):
+            return ObjectId(digest[:24])
+        # The second and the number of its first message, so that what is pushed one after the other sorts so. The
+        # rest tells it from another record that begins with the same message.
+        return ObjectId(first[:8] + first[18:] + digest[:10])
+
+    @staticmethod
+    def _id_of(document: Document) -> str:
+        return f"{MARK}{id_of(document['_id'])}{MARK}{count_of(document.get('n', 0))}{READ}"
+
+    @staticmethod
+    def _weigh(keys: Iterable[ObjectId | str], documents: Iterable[Document | RawBSONDocument] = ()) -> int:
+        return sum(count_of(one.get("n", 0)) for one in documents)
+
+    @staticmethod
+    def _made(batch: pa.RecordBatch, now: int) -> tuple[list[Document], dict[int, str]]:
+        documents: list[Document] = []
+        wrong: dict[int, str] = {}
+        due, tries = due_ms(batch, now), batch.column("tries").to_pylist()
+        for row, id in enumerate(batch.column("id").to_pylist()):
+            one = batch.slice(row, 1)
+            rows = unsealed(id, one.column("payload")[0].as_buffer()) if is_bucket(id) else one
+            try:
+                entries = _entries(rows)
+                document = {
+                    "_id": BucketStore._key_of(id),
+                    "b": entries,
+                    "n": len(entries),
+                    "mature": moment_of(due[row]),
+                }
+                if tries[row]:
+                    document["tries"] = tries[row]
+                check_document(document)
+                documents.append(document)
+            except ValueError as error:
+                wrong[row] = str(error)
+        return documents, wrong
+
+    @staticmethod
+    def _pages(documents: Iterable[Document], most: int) -> Iterator[Page]:
+        """Pages end by bytes, which a bucket of keuss does not tell: so each is a page of its own size at least."""
+        page = Page.empty()
+        size = 0
+        for document in documents:
+            try:
+                packed = to_bytes(_rows_of(document))
+            except UNREADABLE as error:
+                page.damaged[len(page.documents)] = f"the bucket is damaged: {error}"
+                packed = b""
+            page.documents.append(document | {"_sid": BucketStore._id_of(document)})
+            page.payloads.append(packed)
+            page.kinds.append("binary")
+            size += len(packed)
+            if len(page.documents) >= most or size >= PAGE_BYTES:
+                yield page
+                page, size = Page.empty(), 0
+        if page.documents:
+            yield page
+
+    @staticmethod
+    def _moved(document: Document, queue: str, ahead: int, death: Death | None, now: int) -> Document:
+        moved = moved_to(document, queue, ahead, death, now)
+        told = moved.pop("hdrs", {})
+        moved.pop("_sid", None)
+        if told and isinstance(moved.get("b"), list):
+            moved["b"] = [
+                one and {**_entry(one), "__h": {**(_entry(one).get("__h") or {}), **told}} for one in moved["b"]
+            ]
+        return moved
+
+    def _has_buckets(self, queue: Collection[Document]) -> bool:
+        return True
+
+    def _peek(
+        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
+    ) -> Iterator[Records]:
+        return super()._peek(queue, (), limit, view, rows)  # what is asked of a message is looked for in open buckets
+
+
+def _entries(rows: pa.RecordBatch) -> list[Document]:
+    """Messages as entries. Raises `ValueError` with the rule that one breaks."""
+    columns = zip(
+        rows.column("id").to_pylist(),
+        rows.column("payload").to_pylist(),
+        rows.column("payload_kind").to_pylist(),
+        difficult(rows.column("payload")),
+        header_dicts(rows),
+        strict=True,
+    )
+    return [
+        {"__p": to_bson(payload, kind, hard), "__h": headers, "__i": id}
+        for id, payload, kind, hard, headers in columns
+    ]
+
+
+def _entry(value: Any) -> Document:
+    """An entry in the form of today; of one that only looks so, the whole is the payload."""
+    if isinstance(value, dict) and "__p" in value:
+        headers, id = value.get("__h"), value.get("__i")
+        if (not headers or isinstance(headers, dict)) and (id is None or isinstance(id, str)):
+            return value
+    return {"__p": value, "__h": {}}
+
+
+def _rows_of(document: Document) -> pa.RecordBatch:
+    """The messages that a document holds."""
+    values = document.get("b") or []
+    check(isinstance(values, list), f"its b is {quoted(values)}, not an array")
+    entries = [(place, _entry(value)) for place, value in enumerate(values) if value is not None]
+    first = id_of(document["_id"])
+    ids = [entry.get("__i") or f"{first}:{place}" for place, entry in entries]
+    payloads, kinds = all_from_bson(entry["__p"] for _, entry in entries)
+    hdrs = [entry.get("__h") for _, entry in entries]
+    headers = headers_array([header_text(one) for one in hdrs] if any(hdrs) else hdrs)
+    made = [pa.array(ids, pa.string()), pa.array(payloads, pa.binary()), pa.array(kinds, pa.string())]
+    return pa.RecordBatch.from_arrays([*made, headers], schema=ROWS)

@@ -1,0 +1,145 @@
+"""What is known of the `_id` of a document, whatever its type: the id of its message, and its place in the order.
+
+A message of ours has an ObjectId; a bucket, its id. Other programs may give any `_id`. Then the message is known by
+the canonical Extended JSON of it, `{"_id":{"$numberInt":"5"}}` or `{"_id":"order-7"}`. Such a text stands for this
+`_id` and no other, also if a message is pushed under it: nothing is looked up in two places.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+from bson import DBRef, Decimal128, MaxKey, MinKey, ObjectId, Timestamp, json_util
+from bson.code import Code
+from bson.codec_options import DatetimeConversion
+from bson.datetime_ms import DatetimeMS
+from bson.errors import BSONError
+from bson.regex import Regex
+
+from spark_queue.messages.buckets import is_bucket
+from spark_queue.messages.ids import OBJECT_ID
+
+_CANONICAL = json_util.JSONOptions(
+    json_mode=json_util.JSONMode.CANONICAL, datetime_conversion=DatetimeConversion.DATETIME_MS
+)
+
+#: How the text of an `_id` begins that is no ObjectId.
+_ODD = '{"_id":'
+
+#: The types of BSON in the order in which the server sorts their values, as `$type` names them.
+_ORDER = (
+    ("minKey",), ("null", "undefined"), ("number",), ("string", "symbol"), ("object",), ("array",), ("binData",),
+    ("objectId",), ("bool",), ("date",), ("timestamp",), ("regex",), ("dbPointer",), ("javascript",),
+    ("javascriptWithScope",), ("maxKey",),
+)  # fmt: skip
+_RANKS = {name: rank for rank, names in enumerate(_ORDER) for name in names}
+
+
+def json_text(value: object) -> str:
+    """Canonical Extended JSON, in which each type of BSON can be told from the others."""
+    text: str = json_util.dumps(value, json_options=_CANONICAL, separators=(",", ":"))
+    return text
+
+
+def id_of(key: Any) -> str:
+    """The id by which the record with this `_id` is known, unless it has a `_sid`."""
+    if isinstance(key, ObjectId):
+        return str(key)
+    return key if isinstance(key, str) and is_bucket_key(key) else json_text({"_id": key})
+
+
+def key_of(id: str) -> Any:
+    """The `_id` of the record with this id."""
+    if OBJECT_ID.fullmatch(id):
+        return ObjectId(bytes.fromhex(id))
+    if is_bucket(id):
+        return id
+    if id.startswith(_ODD):
+        try:
+            (key,) = json_util.loads(id, json_options=_CANONICAL).values()
+        except (ValueError, TypeError, ArithmeticError, AttributeError, RecursionError, BSONError):
+            pass  # an id of somebody's own that looks alike
+        else:
+            if id_of(key) == id and not isinstance(key, list | Regex):
+                return key
+    return ObjectId(hashlib.sha256(id.encode()).digest()[:12])
+
+
+def is_bucket_key(key: object) -> bool:
+    """Whether a record with this `_id` is a bucket: other programs may begin an `_id` with the same character."""
+    return isinstance(key, str) and is_bucket(key) and key.count(key[0]) >= 3
+
+
+# --- the order of the server ----------------------------------------------------------------------------------------
+
+
+def rank_of(value: Any) -> int:
+    """The place of a value's type in the order of the server."""
+    for types, name in _TYPES:
+        if isinstance(value, types):
+            return _RANKS[name]
+    return _RANKS["object"]
+
+
+_TYPES: tuple[tuple[Any, str], ...] = (
+    (MinKey, "minKey"),
+    (type(None), "null"),
+    (bool, "bool"),
+    (int | float | Decimal128, "number"),
+    (Code, "javascript"),
+    (str, "string"),
+    (Mapping | DBRef, "object"),
+    (list, "array"),
+    (bytes, "binData"),
+    (ObjectId, "objectId"),
+    (DatetimeMS, "date"),
+    (Timestamp, "timestamp"),
+    (Regex, "regex"),
+    (MaxKey, "maxKey"),
+)
+
+
+def in_order(value: Any) -> tuple[int, Any]:
+    """What sorts values as the server does, of whatever types."""
+    return rank_of(value), _within(value)
+
+
+def _within(value: Any) -> Any:
+    """What sorts a value among those of its type."""
+    match value:
+        case bool():
+            return value
+        case int() | float() | Decimal128():
+            number = value.to_decimal() if isinstance(value, Decimal128) else Decimal(value)
+            return (0, 0) if number.is_nan() else (1, number)
+        case Code() | str():
+            return str(value).encode("utf-8", "surrogatepass")
+        case bytes():
+            return len(value), getattr(value, "subtype", 0), bytes(value)
+        case DBRef():
+            return _within(value.as_doc())
+        case Mapping():
+            return [(rank_of(one), name, _within(one)) for name, one in value.items()]
+        case list():
+            return [in_order(one) for one in value]
+        case DatetimeMS():
+            return int(value)
+        case Timestamp():
+            return value.time, value.inc
+        case ObjectId():
+            return value.binary
+        case Regex():
+            return str(value.pattern), value.flags
+    return 0
+
+
+def greater(field: str, value: Any) -> list[dict[str, Any]]:
+    """The filters, of which one is met, for what comes after this value of a field: also values of other types."""
+    least = -math.inf if isinstance(value, float) and math.isnan(value) else value
+    op = "$gte" if least is not value else "$gt"
+    later = [name for names in _ORDER[rank_of(value) + 1 :] for name in names]
+    return [{field: {op: least}}, *([{field: {"$type": later}}] if later else [])]

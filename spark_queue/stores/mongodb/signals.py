@@ -1,0 +1,46 @@
+"""The signals of MongoDB: one cursor that follows the capped collection, for all queues of a namespace.
+
+The server sends it the signals of all these queues, for the filter of an open cursor cannot change. That is cheaper
+than a cursor for each: each of them would look at each signal, and keep a connection for itself.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+from bson import ObjectId
+from pymongo import CursorType
+from pymongo.collection import Collection
+
+from spark_queue.stores.services.listener import HEARTBEAT, Signal, SignalsLost, Subscription
+
+#: Seconds by which the clocks of those who send may differ.
+SKEW = 60
+
+
+class MongoSubscription(Subscription):
+    """A tailable cursor."""
+
+    everything = True
+
+    def __init__(self, signals: Collection[dict[str, Any]], prefix: str, now: int) -> None:
+        """An event of a queue is `prefix` and its name. `now` is the server's time (ms)."""
+        self._prefix = prefix
+        recent = ObjectId.from_datetime(datetime.fromtimestamp(now / 1000 - SKEW, UTC))
+        which = {"_id": {"$gt": recent}, "event": {"$regex": f"^{re.escape(prefix)}"}}
+        self._cursor = signals.find(which, cursor_type=CursorType.TAILABLE_AWAIT)
+        self._cursor.max_await_time_ms(round(HEARTBEAT * 1000))
+
+    def next(self, timeout: float) -> list[Signal]:
+        one = next(self._cursor, None)
+        if one is None:
+            if not self._cursor.alive:  # it was too slow for the capped collection, or the server ended it
+                raise SignalsLost
+            return []
+        return [Signal(str(one["event"]).removeprefix(self._prefix), str(one["message"]))]
+
+    def close(self) -> None:
+        """Close the cursor."""
+        self._cursor.close()

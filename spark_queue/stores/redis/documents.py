@@ -1,0 +1,345 @@
+"""Messages as Redis keeps them: JSON documents in the form of keuss.
+
+    {"_id":"…","payload":…,"tries":0,"hdrs":{…},"mature":ms}    and ,"type":"buffer" at its end for a base64 payload
+
+A document that has this very form is read by cutting it, so that a JSON payload is never parsed; one that keuss has
+written again may have its fields in any order.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import itertools
+import json
+import re
+import struct
+import sys
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from json.decoder import scanstring  # type: ignore[attr-defined]
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_queue.messages.buckets import rows_of, weigh
+from spark_queue.messages.columns import build, build_alike, header_dicts, with_history
+from spark_queue.messages.ids import FEW
+from spark_queue.stores.base import PAGE_BYTES, refused
+from spark_queue.stores.support import damaged
+from spark_queue.stores.support.damaged import (
+    QUOTED,
+    UNREADABLE,
+    Records,
+    Unreadable,
+    best,
+    check,
+    id_of,
+    mature_of,
+    read_each,
+    text_or_bytes,
+    tries_of,
+)
+
+LARGEST_DOCUMENT = (512 << 20) - 4096  #: bytes: with what is around it, it is one argument (`proto-max-bulk-len`)
+
+Row = tuple[int, bytes]  #: when a message is due (ms), and its id
+Told = tuple[int, str | None, str]  #: when it was processed (ms), by which consumer, and how
+
+#: What follows the payload in a document as it was pushed.
+TAIL = re.compile(rb',"tries":(\d+),"hdrs":(\{.*\}),"mature":\d+(,"type":"buffer")?\}', re.DOTALL)
+
+#: As no JSON value ends. What was cut out is several fields: keuss has written the document again, in its own order.
+NO_PAYLOAD_ENDS_SO = (b":true", b":false", b',"type":"buffer"')
+
+#: An entry of the history.
+ENTRY = re.compile(
+    rb'\{"processed":(\d+),"mature":(\d+)(?:,"consumer":"([^"]*)","outcome":"([^"]+)")?,"message":(.*)\}', re.DOTALL
+)
+
+
+def pieces(queue: str, batch: pa.RecordBatch, dues: Sequence[int], most: int) -> Iterator[tuple[int, bytes]]:
+    """A PUSHES batch as push.lua takes it: the number of messages of each piece, and the piece.
+
+    A piece has at most `most` records, and at most PAGE_BYTES of documents where it has more than one. Raises
+    `MessageError` for a row whose document Redis cannot take.
+    """
+    made = to_documents(queue, batch, dues)
+    if len(made) <= min(most, FEW) and sum(map(len, made)) <= PAGE_BYTES:
+        names = [id.encode() for id in batch.column("id").to_pylist()]
+        content = [b"%d" % sum(map(rows_of, batch.column("id").to_pylist()))]
+        content += [one for due, name in zip(dues, names, strict=True) for one in (b"%d" % due, name)]
+        content += [one for pair in zip(names, made, strict=True) for one in pair]
+        strings = (b"\xdb%b%b" % (struct.pack(">I", len(one)), one) for one in content)
+        yield int(content[0]), b"\xdd%b%b" % (struct.pack(">I", len(content)), b"".join(strings))
+        return
+    ids = batch.column("id").cast(pa.binary())
+    moments = pa.array(dues, pa.int64()).cast(pa.string()).cast(pa.binary())
+    ends = list(itertools.accumulate(map(len, made)))
+    start = 0
+    while start < len(ids):
+        before = ends[start - 1] if start else 0
+        stop = max(start + 1, min(start + most, bisect_right(ends, before + PAGE_BYTES)))
+        some = ids[start:stop]
+        texts = pa.array(made[start:stop], pa.binary())
+        messages = weigh(some)
+        yield messages, b"".join((
+            b"\xdd", struct.pack(">I", 1 + 4 * len(some)),  # a list of so many strings
+            _packed(pa.array([b"%d" % messages])), _packed(moments[start:stop], some), _packed(some, texts),
+        ))  # fmt: skip
+        start = stop
+
+
+def _packed(*columns: pa.Array) -> pa.Buffer:
+    """The values of binary columns, row by row, as strings of MessagePack, one after the other."""
+    strings: list[Any] = []
+    for column in columns:
+        lengths = array("I", pc.binary_length(column).to_pylist())  # four bytes each
+        if sys.byteorder == "little":
+            lengths.byteswap()
+        heads = pa.Array.from_buffers(pa.binary(4), len(column), [None, pa.py_buffer(lengths)])
+        strings += [b"\xdb", heads.cast(pa.binary()), column]
+    joined = pc.binary_join_element_wise(*strings, b"")
+    return joined.buffers()[2].slice(0, pc.sum(pc.binary_length(joined)).as_py())
+
+
+def to_documents(queue: str, batch: pa.RecordBatch, dues: Sequence[int]) -> Sequence[bytes]:
+    """The documents of a PUSHES batch. Raises `MessageError` for a row whose document Redis cannot take."""
+    made = _documents(batch, dues)
+    largest = max(map(len, made), default=0)
+    if largest > LARGEST_DOCUMENT:
+        row = next(row for row, one in enumerate(made) if len(one) > LARGEST_DOCUMENT)
+        rule = f"its document has {len(made[row]):,} bytes, and Redis takes {LARGEST_DOCUMENT:,}"
+        raise refused(queue, batch, {row: rule})
+    return made
+
+
+def _documents(batch: pa.RecordBatch, dues: Sequence[int]) -> Sequence[bytes]:
+    if batch.num_rows > FEW and _are_ordinary(batch):  # whole columns at a time, as almost always
+        made: Sequence[bytes] = pc.binary_join_element_wise(
+            b'{"_id":"',
+            batch.column("id").cast(pa.binary()),
+            b'","payload":',
+            batch.column("payload"),
+            b',"tries":',
+            batch.column("tries").cast(pa.string()).cast(pa.binary()),
+            b',"hdrs":{},"mature":',
+            pa.array(dues, pa.int64()).cast(pa.string()).cast(pa.binary()),
+            b"}",
+            b"",
+        ).to_pylist()
+        return made
+    columns = (batch.column(name).to_pylist() for name in ("id", "payload", "payload_kind", "tries"))
+    return [_document(*row) for row in zip(*columns, header_dicts(batch), dues, strict=True)]
+
+
+def _are_ordinary(batch: pa.RecordBatch) -> bool:
+    """Whether all are JSON without headers, with ids that need no escapes; and not too much for one array."""
+    if len(batch.column("headers").items) or batch.nbytes >= PAGE_BYTES * 16:
+        return False
+    escaped = pc.match_substring_regex(batch.column("id"), r'[\x00-\x1f"\\]')
+    return not pc.any(pc.or_(escaped, pc.not_equal(batch.column("payload_kind"), "json"))).as_py()
+
+
+def _document(id: str, payload: bytes, kind: str, tries: int, headers: dict[str, str], due: int) -> bytes:
+    end = b"}"
+    if kind == "text":
+        payload = orjson.dumps(payload.decode())
+    elif kind == "binary":
+        payload, end = b'"%b"' % base64.b64encode(payload), b',"type":"buffer"}'
+    told = orjson.dumps(headers) if headers else b"{}"
+    return b'{"_id":%b,"payload":%b,"tries":%d,"hdrs":%b,"mature":%d%b' % (
+        orjson.dumps(id), payload, tries, told, due, end,
+    )  # fmt: skip
+
+
+_Tail = tuple[int, dict[str, str] | None, bool]  # tries, headers, whether the payload is base64
+_Parts = tuple[bytes, str, dict[str, str] | None, int]  # payload, kind, headers, tries
+
+
+def as_records(
+    queue: str, rows: Sequence[Row], documents: Sequence[bytes], told: Sequence[Told] | None = None
+) -> Records:
+    """The messages of documents, and of the history what was `told` of each."""
+    try:
+        batch = _as_batch(queue, rows, documents)
+        return Records(batch if told is None else with_history(batch, *zip(*told, strict=True)))
+    except UNREADABLE:
+        numbered = range(len(rows))
+        return read_each(
+            queue,
+            numbered,
+            lambda row: _one(rows[row], documents[row], told[row] if told else None),
+            lambda row: _raw(rows[row], documents[row], told[row] if told else None),
+        )
+
+
+def _as_batch(queue: str, rows: Sequence[Row], documents: Sequence[bytes]) -> pa.RecordBatch:
+    """The same, as fast as it goes. Raises one of UNREADABLE for a document that cannot be read."""
+    alike = _alike(queue, rows, documents) if len(rows) > FEW else None
+    if alike is not None:
+        return alike
+    tails: dict[bytes, _Tail | None] = {}  # few differ in a batch
+    parts = [
+        _cut(id, document, tails) or _parsed(document) for (_, id), document in zip(rows, documents, strict=True)
+    ]
+    payloads, kinds, headers, tries = zip(*parts, strict=True)
+    return build(queue, [id.decode() for _, id in rows], payloads, kinds, headers, [due for due, _ in rows], tries)
+
+
+def _one(row: Row, document: bytes, told: Told | None) -> damaged.Row:
+    """Read one document. Raises `Unreadable` with what is wrong with it."""
+    due, id = row
+    payload, kind, headers, tries = _cut(id, document, {}) or _parsed(document)
+    check(id_of(id).encode() == id, "its id is not UTF-8 text")
+    return damaged.Row(id.decode(), payload, kind, headers, mature_of(due), tries_of(tries), told)
+
+
+def _raw(row: Row, document: bytes, told: Told | None) -> damaged.Row:
+    """What stands for a document that cannot be read."""
+    due, id = row
+    return damaged.Row(id_of(id), *text_or_bytes(document), None, best(mature_of, due), 0, told)
+
+
+def _alike(queue: str, rows: Sequence[Row], documents: Sequence[bytes]) -> pa.RecordBatch | None:
+    """The same, whole columns at a time, for documents that are alike: `None` where one is not.
+
+    They have the very form in which they were pushed, objects or lists as payloads, ids of one length, and the same
+    tries and headers.
+    """
+    head = len(b'{"_id":"","payload":') + len(rows[0][1])
+    tail = documents[0][documents[0].rfind(b',"tries":') :]
+    found, read = TAIL.fullmatch(tail), _tail(tail)
+    if found is None or read is None or read[2]:
+        return None
+    tries, headers, _ = read
+    ids, texts = pa.array([id for _, id in rows], pa.binary()), pa.array(documents, pa.binary())
+    dues = pa.array([due for due, _ in rows], pa.int64())
+    start = tail[: tail.rfind(b":") + 1]
+    payloads = pc.binary_slice(texts, head, -len(tail))
+    tests = (
+        pc.equal(
+            pc.binary_slice(texts, 0, head), pc.binary_join_element_wise(b'{"_id":"', ids, b'","payload":', b"")
+        ),
+        pc.equal(
+            pc.binary_slice(texts, -len(tail)),
+            pc.binary_join_element_wise(start, dues.cast(pa.string()).cast(pa.binary()), b"}", b""),
+        ),
+        pc.is_in(pc.binary_slice(payloads, 0, 1), pa.array([b"{", b"["])),
+        pc.is_in(pc.binary_slice(payloads, -1), pa.array([b"}", b"]"])),
+    )
+    if not all(pc.all(test).as_py() for test in tests):
+        return None
+    return build_alike(queue, ids, payloads, headers, dues, tries)
+
+
+def _cut(id: bytes, document: bytes, tails: dict[bytes, _Tail | None]) -> _Parts | None:
+    """Reads a document as it was pushed: the payload is cut out, not parsed. `None` for one of another form."""
+    head, end = b'{"_id":"%b","payload":' % id, document.rfind(b',"tries":')
+    if not document.startswith(head):
+        return None
+    text, tail = document[len(head) : end], document[end:]
+    if tail not in tails:
+        tails[tail] = _tail(tail)
+    found = tails[tail]
+    if found is None or text.endswith(NO_PAYLOAD_ENDS_SO):
+        return None
+    tries, headers, buffer = found
+    if text[:1] not in b'" \t\r\n':
+        return text, "json", headers, tries
+    try:
+        return *_payload(text, buffer), headers, tries
+    except ValueError:
+        return None
+
+
+def _tail(tail: bytes) -> _Tail | None:
+    found = TAIL.fullmatch(tail)
+    if not found:
+        return None
+    try:
+        return int(found[1]), None if found[2] == b"{}" else _headers(found[2]), found[3] is not None
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _parsed(document: bytes) -> _Parts:
+    """Reads a document with its fields in any order. The text of the payload stays as it is."""
+    try:
+        fields = _fields(document.decode())
+    except UnicodeDecodeError as error:
+        raise Unreadable(f"its document is not UTF-8 text ({error.reason} at byte {error.start})") from error
+    except (ValueError, IndexError, RecursionError) as error:
+        raise Unreadable(f"its document is not a JSON object ({error})") from error
+    payload = fields.get("payload", "null").encode()
+    headers, tries = fields.get("hdrs", "{}"), fields.get("tries", "0")
+    check(headers == "null" or headers.startswith("{"), f"its hdrs is {headers[:QUOTED]}, not an object")
+    told = _headers(headers.encode()) if headers != "null" else None
+    try:
+        count = 0 if tries == "null" else tries_of(float(tries))
+    except ValueError as error:
+        raise Unreadable(f"its tries is {tries[:QUOTED]}, not a number of failures") from error
+    return *_payload(payload, fields.get("type") == '"buffer"'), told, count
+
+
+def _payload(text: bytes, buffer: bool) -> tuple[bytes, str]:
+    """The payload and its kind, from its JSON text."""
+    if text.strip()[:1] != b'"':
+        return text, "json"
+    string: str = json.loads(text)
+    if buffer:
+        with suppress(binascii.Error, ValueError):
+            return base64.b64decode(string, validate=True), "binary"
+    return string.encode(errors="replace"), "text"  # half a surrogate pair has no UTF-8
+
+
+def _headers(text: bytes) -> dict[str, str]:
+    """Headers out of a JSON object; keuss keeps numbers and booleans in them, too."""
+    values = orjson.loads(text).items()
+    return {name: value if isinstance(value, str) else orjson.dumps(value).decode() for name, value in values}
+
+
+_VALUE = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
+_SPACE = re.compile(r"[ \t\r\n]*")
+
+
+def _fields(text: str) -> dict[str, str]:
+    """The fields of a JSON object, each value as the text it has there. Raises `ValueError` for what is none."""
+
+    def skip(at: int) -> int:
+        space = _SPACE.match(text, at)
+        return space.end() if space else at
+
+    def past(mark: str, at: int) -> int:
+        at = skip(at)
+        if text[at] != mark:
+            raise ValueError(f"{mark} expected at {at}")
+        return skip(at + 1)
+
+    found: dict[str, str] = {}
+    at = past("{", 0)
+    while text[at] != "}":
+        if found:
+            at = past(",", at)
+        name, at = scanstring(text, at + 1)
+        at = past(":", at)
+        _, end = _VALUE(text, at)
+        found[name] = text[at:end]
+        at = skip(end)
+    return found
+
+
+def read_entry(entry: bytes) -> tuple[int, Told, bytes]:
+    """An entry of the history: when it was due, what became of it, and the document.
+
+    Of an entry that cannot be read, the whole of it: then the document is not one either.
+    """
+    found = ENTRY.fullmatch(entry)
+    if not found:
+        return 0, (0, None, "commit"), entry
+    consumer, outcome = ((found[at] or b"").decode(errors="replace") for at in (3, 4))
+    return int(found[2]), (int(found[1]), consumer or None, outcome or "commit"), found[5]

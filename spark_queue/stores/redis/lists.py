@@ -1,0 +1,397 @@
+"""Redis layouts with lists, by `?layout=` in the URL: keuss' `redis-list`, and `rfq`.
+
+What is ready waits in their list, from which their own programs take it too; what is scheduled, reserved or kept as
+history lies beside, as `store.py` keeps it, under keys that begin with `spark_queue.<layout>:`. A message goes from
+one to the other in the one step that reserves it, rolls it back, pushes or publishes it. `lua/lists/lists.lua` tells
+the rest, and so do the heads of the layouts' own files. Neither layout has buckets.
+
+* The order is that of the list: first come, first served, whatever is said of maturity. What was rolled back goes to
+  its end; what a lease held that ended, to its front.
+* What is scheduled comes to the list when it is due and one of ours reserves or pushes in the queue; what a lease
+  held that ended, when one reserves. Until then programs other than ours do not see it.
+* To move or to purge what nobody holds, the whole list is taken aside, and what is left of it put back. A crash in
+  the middle leaves it aside until one of ours reserves or pushes.
+* A `peek` may miss what is rolled back while it looks.
+
+`redis-list` knows no reservations, no ids and no maturity: what keuss takes is gone, and what it has pushed gets an
+id when we take it. Nobody can tell whether the list has an id, so a push that is repeated pushes again; a publish
+does not.
+
+`rfq` calls a queue a topic. Its messages are flat maps of strings: a payload is an object of strings and numbers, and
+comes back as one of strings. What we have reserved stands in its `nextlog` like what its own programs have, and
+counts as reserved, whosever it is. rfq's own harvest takes it all back though somebody is at work on it: then two
+are, and whoever is done first removes it. An id whose message is gone is dropped, and counted: see `lost`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import chain
+from typing import Any, ClassVar, Literal, TypeVar
+
+import orjson
+import pyarrow as pa
+import redis
+
+from spark_queue.errors import OptionError
+from spark_queue.messages.json_text import load_json
+from spark_queue.messages.schema import MESSAGES
+from spark_queue.options.url import Address
+from spark_queue.stores.base import PAGE_ROWS, refused
+from spark_queue.stores.redis.documents import Row, as_records
+from spark_queue.stores.redis.keys import own
+from spark_queue.stores.redis.store import CHUNK, RedisStore, load_scripts
+from spark_queue.stores.support.damaged import Records, first_records, id_of, meeting_records
+from spark_queue.stores.types import Condition, Death, Lacking, View, Which
+
+T = TypeVar("T")
+
+
+@cache
+def scripts(layout: str) -> dict[str, tuple[str, str]]:
+    """The scripts of one of these layouts."""
+    return load_scripts(layout=layout)
+
+
+class ListStore(RedisStore):
+    """Queues of keuss' `redis-list`."""
+
+    kind: ClassVar[str] = "redis-list"
+    lacks: ClassVar[frozenset[Lacking]] = frozenset({"order", "ids", "buckets"})
+
+    def _script(self, name: str) -> tuple[str, str]:
+        return scripts(self.kind)[name]
+
+    def _lists(self, queue: str) -> Sequence[str]:
+        return (f"keuss:q:list:{queue}",)
+
+    def _waiting(self, queue: str) -> Sequence[str]:
+        return self._lists(queue)
+
+    # --- what is done to all of a queue -------------------------------------------------------------------------
+
+    def _move(self, queue: str, to: str, which: Which, death: Death | None) -> int:
+        if which.tag is not None:
+            return super()._move(queue, to, which, death)
+        self._fill(queue)
+        moved = super()._move(queue, to, which, death)
+        self._repeat("deliver", queue)
+        return moved
+
+    def _purge(self, queue: str) -> int:
+        self._fill(queue)
+        return super()._purge(queue)
+
+    def _fill(self, queue: str) -> None:
+        """Bring what waits to where messages can be chosen from."""
+        self._sweep(queue)
+        self._repeat("fill", queue)
+
+    def _repeat(self, script: str, queue: str, *arguments: str) -> None:
+        """Run a script until it says that nothing is left to do."""
+        while self._run(script, queue, *arguments):
+            pass
+
+    def _drop(self, queue: str) -> None:
+        super()._drop(queue)
+        with self._connection() as client:
+            client.unlink(*self._lists(queue))
+
+    # --- looking ------------------------------------------------------------------------------------------------
+
+    def _next_mature(self, queue: str) -> int | None:
+        with self._connection() as client:
+            if client.llen(self._lists(queue)[0]):
+                return 0
+        return super()._next_mature(queue)
+
+    def _peek(
+        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
+    ) -> Iterator[Records]:
+        if view == "history" or limit == 0:
+            yield from super()._peek(queue, where, limit, view, rows)
+            return
+        free, held, waiting = self._attempt(self._snapshot, queue)
+        beside = self._documents(queue, "messages", free + held, rows)
+        parts = chain(self._listed(queue, waiting, {id for _, id in free + held}, rows), beside)
+        pages = (meeting_records(as_records(queue, *part), where) for part in parts)
+        yield from first_records(pages, MESSAGES, limit, rows)
+
+    def _listed(
+        self, queue: str, waiting: list[list[bytes]], beside: set[bytes], rows: int
+    ) -> Iterator[tuple[list[Row], list[bytes]]]:
+        """What waits in the lists, the next one first, without what lies beside."""
+        (documents,) = waiting
+        now, seen = self.now(), set(beside)
+        found: list[Row] = []
+        for place, document in enumerate(reversed(documents)):
+            due, id = _told(document, now)
+            if not id or id in seen:
+                id = b"list:%d" % place  # it gets an id when it is reserved
+            seen.add(id)
+            found.append((due, id))
+        for start in range(0, len(found), rows):
+            stop = min(start + rows, len(found))
+            yield found[start:stop], [documents[-1 - place] for place in range(start, stop)]
+
+    def _queues(self) -> list[str]:
+        found = set(super()._queues())
+        with self._connection() as client:
+            for pattern in self._waiting("*"):
+                head, tail = pattern.split("*")
+                for key in client.scan_iter(match=pattern, count=PAGE_ROWS):
+                    found.add(key.decode()[len(head) : len(key.decode()) - len(tail)])
+        return list(found)
+
+
+def _told(document: bytes, now: int) -> Row:
+    """When a message of a list was due, and its id; one of keuss has neither."""
+    try:
+        told = orjson.loads(document)
+        return int(told.get("mature", now)), str(told.get("_id", "")).encode()
+    except (ValueError, TypeError, AttributeError, OverflowError):  # it is no document, which is told when it is read
+        return now, b""
+
+
+class RfqStore(ListStore):
+    """Topics of rfq. Ids that we make have its form: UUIDs of version 1."""
+
+    kind: ClassVar[str] = "rfq"
+    parameters: ClassVar[tuple[str, ...]] = (*ListStore.parameters, "front")
+    lacks: ClassVar[frozenset[Lacking]] = frozenset({"order", "payloads", "buckets", "holds"})
+    refuses: ClassVar[tuple[object, ...]] = (
+        None,
+        True,
+        1,
+        1.5,
+        "text",
+        [],
+        {},
+        ["a"],
+        {"a": None},
+        {"a": {}},
+        {"a": [1]},
+    )
+
+    @classmethod
+    def resolve(cls, url: str) -> str:
+        url = super().resolve(url)
+        address = Address.of(url)
+        front = address.ours.get("front", "false")
+        if front not in ("true", "false"):
+            raise OptionError(f"option 'url': front={address.shown('front')} must be true or false", option="url")
+        return url
+
+    def __init__(self, url: str, *, patience: float = 5.0) -> None:
+        super().__init__(url, patience=patience)
+        #: Whether what is pushed and published goes to the front of the topic, in its order: so with `front=true`.
+        self.front = Address.of(self.url).ours.get("front") == "true"
+
+    def _lists(self, queue: str) -> Sequence[str]:
+        beside = f"{own(self.kind)}:{queue}"
+        return f"rfq:{queue}:backlog", f"rfq:{queue}:nextlog", f"{beside}:more", f"{beside}:lost"
+
+    def _waiting(self, queue: str) -> Sequence[str]:
+        return self._lists(queue)[:2]
+
+    # --- messages in --------------------------------------------------------------------------------------------
+
+    def own_ids(self, made: pa.Array) -> pa.Array:
+        return pa.array(_uuids.take(len(made)), pa.string())
+
+    def _laid_out(self, queue: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        batch = super()._laid_out(queue, batch)
+        payloads: list[bytes] = []
+        wrong: dict[int, str] = {}
+        columns = (batch.column(name).to_pylist() for name in ("payload", "payload_kind"))
+        for row, (payload, kind) in enumerate(zip(*columns, strict=True)):
+            try:
+                payloads.append(_flat(payload, kind))
+            except ValueError as error:
+                wrong[row] = str(error)
+        if wrong:
+            raise refused(queue, batch, wrong)
+        place = batch.schema.get_field_index("payload")
+        return batch.set_column(place, batch.schema.field(place), pa.array(payloads, pa.binary()))
+
+    def _run(self, script: str, queue: str, *arguments: Any, more: Sequence[str] = ()) -> Any:
+        if self.front and script in ("push", "publish"):
+            arguments = (*arguments, "front")
+        return super()._run(script, queue, *arguments, more=more)
+
+    def _in_turn(self, parts: list[T]) -> list[T]:
+        return parts[::-1] if self.front else parts
+
+    # --- what rfq's own tools do --------------------------------------------------------------------------------
+
+    def topics(self) -> list[str]:
+        """Return the topics that hold messages, sorted: rfq knows no others."""
+        return sorted(self._attempt(self._queues))
+
+    def listq(self, queue: str, which: Literal["backlog", "nextlog"]) -> list[str]:
+        """The ids of what waits or of what was taken, the newest first."""
+        self.check_queue(queue)
+
+        def read() -> list[str]:
+            with self._connection() as client:
+                return [id.decode(errors="replace") for id in client.lrange(_list(queue, which), 0, -1)]
+
+        return self._attempt(read)
+
+    def harvest(self, queue: str, older_than: int | None = None) -> list[str]:
+        """Put what was taken back behind what waits, and give the ids, the first taken first.
+
+        All of it, as rfq does, though somebody may be at work on it. With `older_than` only what was published longer
+        ago than so many ms (rfq keeps no moment at which it was taken; an id that is no UUID tells none) and is not
+        held by ours under a lease that lasts; what a lease of ours held that has ended keeps its place in front. Each
+        message moves in one step. Raises `OptionError` for a negative age.
+        """
+        self.check_queue(queue)
+        if older_than is not None and older_than < 0:
+            raise OptionError(f"older_than cannot be {older_than} ms", older_than=older_than)
+        found: list[bytes] = []
+        if older_than is not None:
+            found = self._attempt(self._run, "harvest", queue, "aged", older_than)
+        else:
+            left = self._attempt(self._taken, queue)
+            while left > 0 and (ids := self._attempt(self._run, "harvest", queue, min(left, CHUNK))):
+                found += ids
+                left -= len(ids)
+        if found:
+            self._tell(queue)
+        return [id_of(id) for id in found]
+
+    def _taken(self, queue: str) -> int:
+        with self._connection() as client:
+            return int(client.llen(_list(queue, "nextlog")))
+
+    def purge_list(self, queue: str, which: Literal["backlog", "nextlog"]) -> list[str]:
+        """Remove what waits, or what was taken, by whomever, and give the ids, the oldest first.
+
+        Atomic in parts of some thousand messages.
+        """
+        self.check_queue(queue)
+        found: list[str] = []
+        while ids := self._attempt(self._run, "purge", queue, _list(queue, which).rpartition(":")[2]):
+            found += [id_of(id) for id in ids]
+        return found
+
+    def lost(self, queue: str) -> int:
+        """How many ids ours have met in the backlog whose message was gone, since the topic was dropped last."""
+
+        def read() -> int:
+            with self._connection() as client:
+                return int(client.get(self._lists(queue)[3]) or 0)
+
+        return self._attempt(read)
+
+    # --- looking ------------------------------------------------------------------------------------------------
+
+    def _listed(
+        self, queue: str, waiting: list[list[bytes]], beside: set[bytes], rows: int
+    ) -> Iterator[tuple[list[Row], list[bytes]]]:
+        backlog, nextlog = waiting
+        ids = [id for id in dict.fromkeys(chain(reversed(backlog), reversed(nextlog))) if id not in beside]
+        now = self.now()
+        for start in range(0, len(ids), min(rows, PAGE_ROWS)):
+            part = self._attempt(self._read_flat, queue, ids[start : start + min(rows, PAGE_ROWS)], now)
+            if part[0]:
+                yield part
+
+    def _read_flat(self, queue: str, ids: Sequence[bytes], now: int) -> tuple[list[Row], list[bytes]]:
+        """Those of these messages that are there, as rows and documents."""
+        with self._connection() as client:
+            ask = client.pipeline(transaction=False)
+            for id in ids:
+                ask.hgetall(b"rfq:%b:message:%b" % (queue.encode(), id))
+            ask.hmget(self._lists(queue)[2], ids)
+            *flats, known = ask.execute(raise_on_error=False)
+        if isinstance(known, redis.RedisError):
+            raise self._told(known)
+        rows: list[Row] = []
+        documents: list[bytes] = []
+        for id, flat, more in zip(ids, flats, known, strict=True):
+            if isinstance(flat, dict) and flat:  # else it is gone, or something else
+                tries, due, headers = more.split(b" ", 2) if more else (b"0", b"", b"{}")
+                moment = int(due) if due else min(now, published(id.decode(errors="replace")) or now)
+                rows.append((moment, id))
+                documents.append(_document(id, flat, tries, headers, moment))
+        return rows, documents
+
+    def _drop(self, queue: str) -> None:
+        self._repeat("purge", queue, "backlog")
+        self._repeat("purge", queue, "nextlog")
+        with self._connection() as client:
+            rest = client.zrange(self._keys(queue).moments, 0, -1)
+            for start in range(0, len(rest), CHUNK):
+                client.unlink(*(b"rfq:%b:message:%b" % (queue.encode(), id) for id in rest[start : start + CHUNK]))
+        super()._drop(queue)
+
+
+def _list(queue: str, which: str) -> str:
+    if which not in ("backlog", "nextlog"):
+        raise OptionError(f"{which!r} is no list of a topic: backlog or nextlog", which=which)
+    return f"rfq:{queue}:{which}"
+
+
+def _document(id: bytes, flat: dict[bytes, bytes], tries: bytes, headers: bytes, due: int) -> bytes:
+    """The document of a message of rfq, as `lua/rfq/rfq.lua` makes it."""
+    fields = {name.decode(errors="replace"): one.decode(errors="replace") for name, one in flat.items()}
+    return b'{"_id":%b,"payload":%b,"tries":%b,"hdrs":%b,"mature":%d}' % (
+        orjson.dumps(id.decode(errors="replace")), orjson.dumps(fields), tries, headers, due,
+    )  # fmt: skip
+
+
+def _flat(payload: bytes, kind: str) -> bytes:
+    """The payload with strings for all values. Raises `ValueError` with the rule that it breaks."""
+    value = load_json(payload) if kind == "json" else None
+    if not isinstance(value, dict) or not value:
+        raise ValueError("its payload must be an object with fields, as in messages of rfq")
+    for name, one in value.items():
+        if isinstance(one, bool) or not isinstance(one, str | int | float):
+            raise ValueError(f"its field {name!r} is neither a string nor a number, as those of rfq's messages are")
+    return orjson.dumps({name: one if isinstance(one, str) else repr(one) for name, one in value.items()})
+
+
+# --- ids ----------------------------------------------------------------------------------------------------------
+
+#: 100 ns steps from the beginning of the Gregorian calendar to 1970, where version 1 of UUIDs counts from.
+GREGORIAN = 0x01B21DD213814000
+
+
+def published(id: str) -> int | None:
+    """When a message of rfq was published (ms), which its id tells; `None` where it is no UUID of version 1."""
+    try:
+        found = uuid.UUID(hex=id)
+    except ValueError:
+        return None
+    return (found.time - GREGORIAN) // 10_000 if found.version == 1 else None
+
+
+class _Uuids:
+    """Makes ids as rfq does: UUIDs of version 1 with a random node, each later than all before it in this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pid = self._last = 0
+
+    def take(self, n: int) -> list[str]:
+        """`n` ids, 32 hex digits each."""
+        with self._lock:
+            if self._pid != os.getpid():  # a fork must not go on with its parent's node
+                self._pid = os.getpid()
+                chance = random.SystemRandom()
+                self._rest = f"{0x8000 | chance.getrandbits(14):04x}{chance.getrandbits(48) | 1 << 40:012x}"
+            first = max(time.time_ns() // 100 + GREGORIAN, self._last + 1)
+            self._last = first + n - 1
+        ticks = range(first, first + n)
+        return [f"{t & 0xFFFFFFFF:08x}{t >> 32 & 0xFFFF:04x}1{t >> 48:03x}{self._rest}" for t in ticks]
+
+
+_uuids = _Uuids()

@@ -1,0 +1,92 @@
+"""The signals of Redis: one connection that subscribes to the channel of each queue that is waited for.
+
+Why not to a pattern of all queues? The server would send the signals of all of them to every process that waits, and
+an ACL that allows channels by a pattern (`&keuss:signal:*`) refuses each other pattern.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import redis
+
+from spark_queue.errors import StoreError
+from spark_queue.stores.services.listener import HEARTBEAT, Signal, Subscription
+
+#: Most signals that are read in one go.
+MOST = 1_000
+
+
+class RedisSubscription(Subscription):
+    """A pubsub connection, and a socket that wakes the thread which waits for both."""
+
+    def __init__(self, pubsub: Any, prefix: str, told: Callable[[Exception], StoreError]) -> None:
+        """The channel of a queue is `prefix` and its name. `told` translates an error."""
+        self._pubsub, self._prefix, self._told = pubsub, prefix, told
+        self._asked: deque[str] = deque()  # queues whose subscription the server has not answered yet
+        self._connected = self._more = False
+        self._selector = selectors.DefaultSelector()
+        self._woken, self._waker = socket.socketpair()
+        for one in (self._woken, self._waker):
+            one.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+
+    def follow(self, queue: str) -> None:
+        self._asked.append(queue)
+        self._pubsub.subscribe(self._prefix + queue)
+        if not self._connected:
+            # redis-py has no method that waits for its socket and for another one. Two threads must not share the
+            # connection instead: with TLS, one may not write while the other reads.
+            self._selector.register(self._pubsub.connection._sock, selectors.EVENT_READ)
+            self._connected = True
+
+    def unfollow(self, queue: str) -> None:
+        self._pubsub.unsubscribe(self._prefix + queue)
+
+    def next(self, timeout: float) -> list[Signal]:
+        heard: list[Signal] = []
+        if not self._more:  # else some were read from the socket already, and are not looked at yet
+            ready = {key.fileobj for key, _ in self._selector.select(timeout)}
+            if self._woken in ready:
+                self._drain()
+            self._more = bool(ready - {self._woken})
+        while self._more and len(heard) < MOST:
+            if (one := self._read()) is not None:
+                heard.append(one)
+            self._more = self._pubsub.connection.can_read(timeout=0)
+        return heard
+
+    def _drain(self) -> None:
+        with suppress(BlockingIOError):
+            while self._woken.recv(4096):
+                pass
+
+    def _read(self) -> Signal | None:
+        try:
+            one = self._pubsub.get_message(timeout=HEARTBEAT)
+        except redis.ResponseError as error:  # the answers come in the order of the questions
+            if not self._asked:
+                raise
+            return Signal(self._asked.popleft(), refused=self._told(error))
+        if one is None or one["type"] not in ("message", "subscribe"):
+            return None
+        queue = one["channel"].decode().removeprefix(self._prefix)
+        if one["type"] == "subscribe":
+            self._asked.popleft()
+            return Signal(queue)
+        return Signal(queue, one["data"].decode(errors="replace"))
+
+    def wake(self) -> None:
+        with suppress(BlockingIOError):  # it is awake already
+            self._waker.send(b"\0")
+
+    def close(self) -> None:
+        """Close what wakes it; the connection is closed where it was opened."""
+        self._selector.close()
+        self._woken.close()
+        self._waker.close()

@@ -1,0 +1,986 @@
+"""Queues in Redis: `redis://[user:password@]host[:port][/db]`, or `rediss://` for TLS. Needs Redis 6.2 or later.
+
+Messages lie as keuss' `redis-oq` keeps them, so its programs and ours share a queue; what is ours lies beside. The
+head of `lua/common.lua` tells the layout. keuss compares moments as text of 13 digits: to it a message due before
+2001-09-09 looks as if it were not due yet.
+
+* Each call of a script is atomic and takes some 5,000 messages at most, so a push, a commit, a move is atomic in
+  parts of that size. One that is cut short leaves no message half done: repeated, it goes on with the rest.
+* What is staged lies in chunks of that size, each a string beside the queue that it is for. A chunk is published in
+  one step, which removes it; the name it had is not taken again for ten minutes, whatever comes late. The registry
+  of a sink, one set, has its chunks from before they are written until they are gone: after a crash one may be told
+  that holds no rows, until it is published or removed.
+* What is acknowledged is as durable as the server's AOF policy says: `appendfsync always` loses nothing, `everysec`
+  up to a second of writes, and without AOF a crash goes back to the last snapshot.
+* The time is the server's `TIME`.
+* Scripts declare their keys. On Redis Cluster a hash tag in the queue's name (`{flights}`) keeps a queue's keys
+  together; queues between which messages move need the same one. The URL is that of the node which holds the queue;
+  registries and notes may lie on any.
+* With `maxmemory` reached whatever adds messages is refused (what is staged stays so), and all that drains a queue
+  goes on, if the policy is `noeviction`. With `allkeys-*` messages are lost. With `volatile-*` the history can be
+  lost, and the marks that keep a late attempt from staging what was published already. See `eviction.py`.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from hashlib import sha1
+from itertools import chain, groupby
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+from urllib.parse import unquote_plus, urlsplit
+
+import orjson
+import pyarrow as pa
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from spark_queue.errors import AccessDenied, OptionError, PoolExhausted, StoreError, StoreUnavailable, near
+from spark_queue.messages.batching import grouped
+from spark_queue.messages.buckets import Record
+from spark_queue.messages.columns import due_ms
+from spark_queue.messages.schema import HISTORY, LATEST, MARK
+from spark_queue.options.masking import harmless_cause, mask, named, scrub
+from spark_queue.options.url import Address
+from spark_queue.stores.base import PAGE_BYTES, PAGE_ROWS
+from spark_queue.stores.redis.documents import Row, as_records, pieces, read_entry, to_documents
+from spark_queue.stores.redis.keys import (
+    USUAL,
+    Chunk,
+    Keys,
+    due_and_id,
+    ids_of,
+    keys_of,
+    member_of,
+    messages_of,
+    note_key,
+    registry_of,
+)
+from spark_queue.stores.redis.signals import RedisSubscription
+from spark_queue.stores.services import eviction
+from spark_queue.stores.services.listener import Subscription
+from spark_queue.stores.services.signals import SignallingStore
+from spark_queue.stores.support.counters import Counts, Statistics
+from spark_queue.stores.support.damaged import END, Records, first_records, id_of, meeting_records
+from spark_queue.stores.support.damaged import keys_of as keys_of_id
+from spark_queue.stores.types import (
+    Claim,
+    Condition,
+    Death,
+    Finding,
+    RawNote,
+    Reservation,
+    Sizes,
+    Staged,
+    View,
+    Which,
+    holder,
+)
+
+T = TypeVar("T")
+
+CHUNK = 5_000  #: most messages of one call of a script
+RUN = 250  #: most messages that one member of `held` names
+READ_TOGETHER = 500  #: most documents that are asked for at once: it is not known how large they are
+NOTE = ("value", "version", "written")  #: the fields of a note
+NEVER = LATEST  #: where a lease ends that does not end
+
+#: Seconds to wait for a connection, and for an answer.
+CONNECT_TIMEOUT, ANSWER_TIMEOUT = 3.0, 30.0
+
+#: Most connections of a client, as MongoDB's driver has by default, and seconds to wait until one is free.
+POOL, POOL_TIMEOUT = 100, 10.0
+
+#: What the query of a rediss:// URL may say, in the words of redis-py.
+TLS_OPTIONS = {"ssl_ca_certs", "ssl_cert_reqs", "ssl_certfile", "ssl_check_hostname", "ssl_keyfile"}
+
+
+LUA = Path(__file__).with_name("lua")
+
+
+def load_scripts(
+    chunk: int = CHUNK, run: int = RUN, page: int = PAGE_BYTES, layout: str = USUAL
+) -> dict[str, tuple[str, str]]:
+    """The scripts of a layout by name: SHA-1 and text.
+
+    `chunk` is the most messages of one call, `run` of one member of `held`; `page` the bytes that a call reads.
+    """
+    common = f"local CHUNK, RUN, BYTES, NEVER = {chunk}, {run}, {page}, {NEVER}\n"
+    heads = [LUA / "common.lua"]
+    if layout != USUAL:
+        heads += [LUA / name / f"{name}.lua" for name in ("lists", layout)]
+    common += "".join(head.read_text("utf-8") for head in heads)
+    files = [file for head in heads for file in head.parent.glob("*.lua") if file not in heads]
+    texts = {file.stem: common + file.read_text("utf-8") for file in files}
+    return {name: (sha1(text.encode(), usedforsecurity=False).hexdigest(), text) for name, text in texts.items()}
+
+
+SCRIPTS = load_scripts()
+
+
+class RedisStore(SignallingStore):
+    """Queues in one database of a Redis server. Safe to share among threads, and across a fork."""
+
+    kind: ClassVar[str] = USUAL
+    parameters: ClassVar[tuple[str, ...]] = ("ns",)
+    layouts: ClassVar[Mapping[str, str]] = {
+        USUAL: "spark_queue.stores.redis.store:RedisStore",
+        "redis-list": "spark_queue.stores.redis.lists:ListStore",
+        "rfq": "spark_queue.stores.redis.lists:RfqStore",
+    }
+    max_payload = 500_000_000  # and its document, longer by escapes or base64, has to fit into LARGEST_DOCUMENT
+    shrinks_by = "Redis gives memory back by itself; see MEMORY PURGE"
+
+    @classmethod
+    def resolve(cls, url: str) -> str:
+        def wrong(what: str) -> OptionError:
+            return OptionError(
+                f"option 'url': {mask(url)!r} {what}; write redis://[user:password@]host[:port][/db] or rediss://…",
+                option="url",
+            )
+
+        address = Address.of(url)
+        address.check(cls.kind, cls.parameters)
+        scheme, _, rest = address.url.partition("://")
+        if "@" in "".join(re.split(r"[/?#]", rest, maxsplit=1)[1:]):  # then we cannot tell what to hide
+            raise OptionError(
+                f"option 'url': an @ stands after the server of the {scheme}:// URL: write / ? # as %2F %3F %23",
+                option="url",
+            )
+        try:
+            parts = urlsplit(address.url)
+            port = parts.port
+        except ValueError:
+            raise wrong("has a malformed host or port") from None  # the error quotes it
+        if parts.scheme not in ("redis", "rediss") or not parts.hostname or port == 0:
+            raise wrong("names no server")
+        if not re.fullmatch(r"/?|/\d+", parts.path):
+            raise wrong(f"names no database: {parts.path[1:]!r} is not a number")
+        if parts.fragment:
+            raise wrong("has a fragment")
+        known = TLS_OPTIONS if parts.scheme == "rediss" else set()
+        for one in filter(None, parts.query.split("&")):
+            if unquote_plus(one.partition("=")[0]) not in known:
+                name = named(one)
+                what = f"the unknown parameter {name!r}{near(name, known)}" if name else "unknown text after the ?"
+                raise wrong(f"has {what}")
+        return url
+
+    def __init__(self, url: str, *, patience: float = 5.0) -> None:
+        super().__init__(url, patience=patience)
+        self._lock = threading.Lock()
+        self._client: redis.Redis | None = None
+        self._cluster: redis.RedisCluster | redis.Redis | None = None
+        self._pid = 0
+
+    # --- the connection -----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _connection(self) -> Iterator[Any]:
+        """The client; its errors become ours. `Any`: redis-py types an answer as that of all its kinds of clients."""
+        with self._lock:
+            if self._client is None or self._pid != os.getpid():
+                self._pid = os.getpid()
+                self._client = redis.Redis.from_pool(
+                    redis.BlockingConnectionPool.from_url(
+                        self._address.url, max_connections=POOL, timeout=POOL_TIMEOUT, **_connecting()
+                    )
+                )
+                self._cluster = None
+            client = self._client
+        try:
+            if eviction.by_itself and not eviction.known(self.url):
+                eviction.tell(self.url, _eviction(client))
+            yield client
+        except (redis.RedisError, redis.exceptions.RedisClusterException) as error:
+            raise self._told(error) from harmless_cause(error, self.url)
+
+    @contextmanager
+    def _anywhere(self) -> Iterator[Any]:
+        """The client for what lies beside the queues: any node of a cluster may have it."""
+        with self._connection() as client:
+            if self._cluster is None:
+                clustered = b"cluster" in client.execute_command("HELLO")
+                url = self._address.url
+                self._cluster = redis.RedisCluster.from_url(url, **_connecting()) if clustered else client
+            yield self._cluster
+
+    def _told(self, error: Exception) -> StoreError:
+        shown, text = mask(self.url), scrub(str(error), self.url)
+        if isinstance(error, redis.ConnectionError) and text.startswith("No connection available"):
+            return PoolExhausted(
+                f"{shown}: all {POOL} connections of this client are in use, and none became free in "
+                f"{POOL_TIMEOUT:g} s: use fewer threads, or several clients",
+                url=shown,
+            )
+        if isinstance(error, redis.exceptions.NoPermissionError) or "ACL failure" in text:
+            return AccessDenied(f"{shown}: {text}: check what the user's ACL allows", url=shown)
+        if isinstance(error, redis.AuthenticationError | redis.exceptions.AuthorizationError):
+            return StoreError(f"{shown}: {text}: check the user and the password of the URL", url=shown)
+        passing = (
+            redis.ConnectionError,
+            redis.TimeoutError,
+            redis.BusyLoadingError,
+            redis.ReadOnlyError,  # a failover is under way
+            redis.exceptions.ClusterDownError,
+            redis.exceptions.TryAgainError,
+            redis.exceptions.RedisClusterException,  # no node of a cluster answers
+        )
+        if isinstance(error, passing) or text.startswith(("BUSY", "LOADING", "MASTERDOWN")):
+            return StoreUnavailable(f"{shown} cannot be reached: {text}", url=shown)
+        if isinstance(error, redis.exceptions.OutOfMemoryError):
+            text += ": the server's maxmemory is reached; consume messages or raise it"
+        if isinstance(error, redis.exceptions.MovedError):
+            text = "this node of a cluster does not hold the queue: give the URL of the one that does"
+        return StoreError(f"{shown}: {text}", url=shown)
+
+    def _keys(self, queue: str) -> Keys:
+        return keys_of(queue, self.kind)
+
+    def _lists(self, queue: str) -> Sequence[str]:
+        """What keys a layout with lists has besides: see `lists.py`."""
+        return ()
+
+    def _waiting(self, queue: str) -> Sequence[str]:
+        """Those of them that are lists of messages."""
+        return ()
+
+    def _in_turn(self, parts: list[T]) -> list[T]:
+        """Parts of what comes to a queue, in the order in which they are to come there."""
+        return parts
+
+    def _script(self, name: str) -> tuple[str, str]:
+        return SCRIPTS[name]
+
+    def _run(self, script: str, queue: str, *arguments: Any, more: Sequence[str] = ()) -> Any:
+        """Call a script with the keys of a queue, and `more`."""
+        with self._connection() as client:
+            keys = [*self._keys(queue), *more, *self._lists(queue)]
+            return _call(client, self._script(script), keys, *arguments)
+
+    def close(self) -> None:
+        super().close()
+        with self._lock:
+            if self._client is not None and self._pid == os.getpid():
+                self._client.close()
+                if self._cluster is not None:
+                    self._cluster.close()
+            self._client = self._cluster = None
+
+    # --- signals ------------------------------------------------------------------------------------------------
+
+    def _send(self, queue: str, signal: int | str) -> None:
+        with self._connection() as client:
+            client.publish(self.topic(queue), signal)
+
+    @contextmanager
+    def _subscribe(self) -> Iterator[Subscription]:
+        try:
+            with (
+                redis.Redis.from_url(self._address.url, **_connecting()) as client,
+                client.pubsub() as heard,
+                closing(RedisSubscription(heard, self.topic(""), self._told)) as subscription,
+            ):
+                yield subscription
+        except redis.RedisError as error:
+            raise self._told(error) from harmless_cause(error, self.url)
+
+    # --- messages in --------------------------------------------------------------------------------------------
+
+    def _push(self, queue: str, batch: pa.RecordBatch) -> int:
+        dues = due_ms(batch, self._now())
+        parts = list(pieces(queue, batch, dues, CHUNK))  # a list: all documents are sound before one is sent
+        return sum(self._run("push", queue, part) for _, part in self._in_turn(parts))
+
+    # --- messages in, all at once -------------------------------------------------------------------------------
+
+    def _stage(self, queue: str, stage: str, part: str, batch: pa.RecordBatch) -> None:
+        dues = due_ms(batch, self._now())
+        contents = list(pieces(queue, batch, dues, CHUNK))
+        chunks = [
+            Chunk(stage, f"{part}.{number:06}.{rows}", queue, self.kind) for number, (rows, _) in enumerate(contents)
+        ]
+        with self._anywhere() as client:
+            client.sadd(registry_of(stage, self.kind), *(chunk.member for chunk in chunks))
+        for chunk, (_, content) in zip(chunks, contents, strict=True):
+            self._run("stage", queue, content, more=[chunk.key])
+
+    def _publish(self, stages: Sequence[str]) -> dict[str, int]:
+        named = set(stages)
+        sinks = {registry_of(stage, self.kind): stage for stage in stages}
+        found = (chunk for stage in sinks.values() for chunk in self._registered(stage))
+        published: Counter[str] = Counter()
+        for chunk, rows in self._end("publish", self._in_turn([chunk for chunk in found if chunk.stage in named])):
+            published[chunk.queue] += rows
+        return published
+
+    def _staged(self, stage: str) -> list[Staged]:
+        chunks = [chunk for chunk in self._registered(stage) if chunk.within(stage)]
+        rows: Counter[tuple[str, str]] = Counter()
+        with self._anywhere() as client:
+            ask = client.pipeline(transaction=False)
+            for chunk in chunks:
+                ask.strlen(chunk.key)
+            for chunk, size in zip(chunks, ask.execute(), strict=True):
+                rows[chunk.stage, chunk.queue] += chunk.rows if size else 0
+        return [Staged(*which, n) for which, n in rows.items()]
+
+    def _unstage(self, stage: str, keep: Sequence[str]) -> int:
+        kept, found = set(keep), self._registered(stage)
+        ending = [chunk for chunk in found if chunk.within(stage) and chunk.stage not in kept]
+        return sum(chunk.rows for chunk, there in self._end("unstage", ending) if there)
+
+    def _registered(self, stage: str) -> list[Chunk]:
+        """The chunks of the sink of a stage, of all sinks where it is empty, in order."""
+        with self._anywhere() as client:
+            every = registry_of("*", self.kind)
+            sinks = [registry_of(stage, self.kind)] if stage else client.scan_iter(match=every, count=PAGE_ROWS)
+            return sorted({Chunk.of(member, self.kind) for sink in sinks for member in client.smembers(sink)})
+
+    def _end(self, script: str, chunks: Sequence[Chunk]) -> list[tuple[Chunk, int]]:
+        """Publish or remove chunks, and only then forget them; give what the script says of each."""
+        told = [(chunk, self._run(script, chunk.queue, more=[chunk.key])) for chunk in chunks]
+        with self._anywhere() as client:
+            for registry, ended in groupby(chunks, lambda chunk: registry_of(chunk.stage, self.kind)):
+                client.srem(registry, *(chunk.member for chunk in ended))
+        return told
+
+    # --- reservations -------------------------------------------------------------------------------------------
+
+    def _claim(self, queue: str, tag: str, limit: int, enough: int, lease: int | None, before: int) -> Claim:
+        taken, state, large = 0, b"more", []
+        while state == b"more":
+            most = max(limit, 0), max(enough, 0)
+            taken, state, *large = self._run("claim", queue, tag, *most, _ms(lease), before, taken)
+        if state == b"held":
+            return Claim(self._count_held(queue, tag), held=True)
+        return Claim(int(taken), id_of(large[0]) if large else None)
+
+    def _ready(self, queue: str, limit: int, before: int) -> int:
+        return min(self._sweep(queue, before), limit)
+
+    def _sweep(self, queue: str, before: int = NEVER) -> int:
+        """Free what ended leases hold; give the number of messages that are ready then and were due by `before`."""
+        swept = False
+        while not swept:
+            swept, ready = self._run("ready", queue, before)
+        return int(ready)
+
+    def _spare(self, queue: str, after: Row | None, rows: int) -> Records:
+        self._sweep(queue)
+        low, start = (after[0] if after else "-inf"), 0
+        while True:
+            with self._connection() as client:
+                found = client.zrangebyscore(
+                    self._keys(queue).moments, low, _milliseconds(client.time()), start, PAGE_ROWS, withscores=True
+                )
+            spare = [row for row in ((_moment(score), id) for id, score in found) if after is None or row > after]
+            for part, documents in self._documents(queue, "messages", spare, rows):
+                return as_records(queue, part, documents)._replace(after=part[-1])
+            if len(found) < PAGE_ROWS:
+                return END
+            start += PAGE_ROWS
+
+    def _recast(self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch) -> bool:
+        dues = due_ms(batch, 0)
+        rows = zip(batch.column("id").to_pylist(), dues, to_documents(queue, batch, dues), strict=True)
+        new = list(chain.from_iterable(rows))
+        old = [member_of(tag or "", one.mature, one.id) for one in records]
+        return bool(self._run("recast", queue, tag or "", len(new), *new, *old))
+
+    def _page(self, queue: str, tag: str, after: Row | None, rows: int) -> Records:
+        cursor = member_of(tag, *after) if after else b""
+        missed: set[Row] = set()
+        while runs := self._run("page", queue, tag, cursor, rows):
+            found = [(due, id) for run in runs for _, due, id in messages_of(run)][:rows]
+            looked, there, documents = self._read(queue, "messages", found)
+            gone = set(found[:looked]).difference(there) if len(there) < looked else set()
+            if gone != missed and any(id.startswith(BUCKET) for _, id in gone):
+                missed = gone
+                continue  # it was taken apart meanwhile: its messages have other records now
+            marked = []
+            if MARKED in b"".join(documents):
+                marked = [member_of(tag, *row) for row, one in zip(there, documents, strict=True) if MARKED in one]
+            for start in range(0, len(marked), CHUNK):
+                self._run("unmark", queue, *marked[start : start + CHUNK])
+            if there:
+                return as_records(queue, there, documents)._replace(after=there[-1])
+            cursor = member_of(tag, *found[looked - 1])
+        return END
+
+    def _renew(self, queue: str, tag: str, lease: int | None) -> int:
+        return sum(self._walk(queue, one, _ms(lease)) for one, _ in (self._tags(queue, tag) if tag else ()))
+
+    def _count_held(self, queue: str, tag: str) -> int:
+        return self._walk(queue, tag, "as it is")
+
+    def _walk(self, queue: str, tag: str, lease: str | int) -> int:
+        rows = 0
+        cursor = target = resumed = b""
+        while True:
+            more, cursor, target, resumed = self._run("renew", queue, tag, lease, cursor, target, resumed)
+            rows += int(more)
+            if not cursor:
+                if resumed != b"yes":
+                    return rows
+                rows, target = 0, b""
+
+    def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int, outcome: str) -> int:
+        how = (tag, history, holder(tag) or "", outcome)
+        return self._settle_of(queue, tag, ids, "commit", how)
+
+    def _rollback(
+        self, queue: str, tag: str, ids: Sequence[str] | None, delay: int | None, failed: bool, endless: bool
+    ) -> int:
+        # One moment for all calls, so that the ids make the order.
+        due = "" if delay is None else min(self._now() + delay, LATEST)
+        tags = [tag] if endless else [one for one, until in self._tags(queue, tag) if until != NEVER]
+        how = due, int(failed), int(endless)
+        return sum(self._settle_of(queue, one, ids, "rollback", (one, *how)) for one in tags)
+
+    def _settle_of(self, queue: str, tag: str, ids: Sequence[str] | None, script: str, how: tuple[Any, ...]) -> int:
+        """Run a script over what the tag holds (of `ids`, where given), and give the number of messages.
+
+        Runs are named as they are where all of their messages are meant: to take them out of there one by one takes
+        the server much longer. Such a run that has changed meanwhile is passed over, so what is left is looked at
+        again, until nothing is.
+        """
+        if ids is None:
+            return self._settle(script, queue, how, None)
+        wanted, rows = {key for id in ids for key in keys_of_id(id)}, 0
+        before: list[tuple[bytes, int]] = []
+        while rows < len(set(ids)) and (named := self._named_runs(queue, tag, wanted)) != before:
+            for some in grouped(named, (CHUNK,), lambda one: (one[1],)):
+                rows += self._settle(script, queue, how, [run for run, _ in some])
+            before = named
+        return rows
+
+    def _settle(self, script: str, queue: str, arguments: tuple[Any, ...], members: list[bytes] | None) -> int:
+        """Run a script over members, or all that the tag holds, until nothing is left to do; give the messages."""
+        rows = 0
+        for start in range(0, 1 if members is None else len(members), CHUNK):
+            more = True
+            while more:
+                done, more = self._run(script, queue, *arguments, *(members or ())[start : start + CHUNK])
+                rows += done
+        return rows
+
+    def _named(self, queue: str, tag: str, ids: Iterable[str]) -> list[bytes]:
+        """The members of these ids in a tag's tree, in order of due and id."""
+        wanted = {key for id in ids for key in keys_of_id(id)}
+        return [member for member in self._members(queue, tag) if due_and_id(member)[1] in wanted] if wanted else []
+
+    def _named_runs(self, queue: str, tag: str, wanted: set[bytes]) -> list[tuple[bytes, int]]:
+        """The messages of these ids in a tag's tree, in order: runs, each with the number of its messages."""
+        found: list[tuple[bytes, int]] = []
+        for run in self._runs(queue, tag):
+            ids = ids_of(run)
+            if wanted.issuperset(ids):
+                found.append((run, len(ids)))
+            else:
+                found += [(member_of(*one), 1) for one in messages_of(run) if one[2] in wanted]
+        return sorted(found, key=lambda one: due_and_id(one[0]))
+
+    def _members(self, queue: str, tag: str) -> list[bytes]:
+        """The messages of a tag's tree, each as a run of its own, in order of due and id."""
+        found = [member_of(*one) for run in self._runs(queue, tag) for one in messages_of(run)]
+        return sorted(found, key=due_and_id)
+
+    def _runs(self, queue: str, tag: str) -> list[bytes]:
+        """The runs of a tag's tree."""
+        held, most, found = self._keys(queue).held, PAGE_ROWS // 10, []
+        left: list[tuple[str | bytes, str]] = [(f"[{tag}\0", f"({tag}\1"), (f"[{tag}/", f"({tag}0")]
+        with self._connection() as client:
+            while left:
+                ask = client.pipeline(transaction=False)
+                for low, high in left:
+                    ask.zrangebylex(held, low, high, 0, most)
+                pages: list[list[bytes]] = ask.execute()
+                found += [run for page in pages for run in page]
+                left = [
+                    (b"(" + page[-1], high) for (_, high), page in zip(left, pages, strict=True) if len(page) == most
+                ]
+        return found
+
+    def _tags(self, queue: str, tag: str) -> list[tuple[str, int]]:
+        """The tags of a tree with the ends of their leases."""
+        found = self._run("tags", queue, tag)
+        return [(name.decode(), int(until)) for name, until in zip(found[::2], found[1::2], strict=True)]
+
+    def _retag(self, queue: str, tag: str, to: str, ids: Sequence[str] | None, lease: int | None) -> int:
+        self._walk(queue, to, _ms(lease))  # so that all it will hold has one lease
+        start = to.encode() + b"\0"
+        members = self._members(queue, tag) if ids is None else self._named(queue, tag, ids)
+        passing = sorted(member for member in members if not member.startswith(start))  # those of a tag together
+        return self._settle("retag", queue, (to, _ms(lease)), passing)
+
+    def _reservations(self, queue: str, tag: str) -> list[Reservation]:
+        counted = ((name, self._count_held(queue, name), until) for name, until in self._tags(queue, tag))
+        return [Reservation(name, rows, None if until == NEVER else until) for name, rows, until in counted if rows]
+
+    # --- between queues -----------------------------------------------------------------------------------------
+
+    def _move(self, queue: str, to: str, which: Which, death: Death | None) -> int:
+        if which.tag is None:
+            members = self._free(queue, which.ids)
+        elif which.ids is None and which.min_tries:
+            members = self._exhausted(queue, which.tag, which.min_tries)
+        elif which.ids is None:
+            members = self._members(queue, which.tag)
+        else:
+            members = self._named(queue, which.tag, which.ids)
+        headers = b""
+        if death:
+            told = death.headers(queue, 0, self._now())
+            del told["x-dl-tries"]  # each message has its own
+            headers = orjson.dumps({name: orjson.dumps(value).decode() for name, value in told.items()})
+        target = self._keys(to)
+        how = (*((death.failed, death.history) if death else (0, 0)), holder(which.tag) or "")
+        other = (target.moments, target.hash, target.buckets, *self._lists(to))
+        most = NEVER if which.limit is None else which.limit
+        at = moved = 0
+        while at < len(members) and moved < most:
+            chunk = members[at : at + CHUNK]
+            least = most - moved, which.min_tries
+            done, last, met = self._run("move", queue, *least, *how, headers, *chunk, more=other)
+            moved += done
+            if met:
+                break
+            at = members.index(last, at) + 1 if last else at + len(chunk)
+        return moved
+
+    def _exhausted(self, queue: str, tag: str, tries: int) -> list[bytes]:
+        """The messages of a tag's tree that have failed so often, in order; runs of others stay as they are."""
+        found: list[bytes] = []
+        for some in grouped(self._runs(queue, tag), (CHUNK,), lambda run: (len(ids_of(run)),)):
+            left = some
+            while left:
+                told, last = self._run("exhausted", queue, tries, *left)
+                found += told
+                members = [member_of(*one) for run in left for one in messages_of(run)] if last else []
+                left = members[members.index(last) + 1 :] if last else []
+        return sorted(found, key=due_and_id)
+
+    def _free(self, queue: str, ids: Iterable[str] | None = None) -> list[bytes]:
+        """What nobody holds (of `ids`, where given), in order, each as the member of no tag."""
+        self._sweep(queue)
+        free, _, _ = self._snapshot(queue, None if ids is None else [key for id in ids for key in keys_of_id(id)])
+        return [member_of("", due, id) for due, id in sorted(free)]
+
+    # --- statistics and pause -----------------------------------------------------------------------------------
+
+    def _counted_as(self, queue: str) -> str:
+        """The key of a queue's statistics, which is keuss'."""
+        return f"keuss:stats:{self.ns}:{queue}"
+
+    def _count(self, counts: Counts) -> None:
+        with self._anywhere() as client:
+            add = client.pipeline(transaction=False)
+            for queue, acts in counts.items():
+                self._make_known(add, queue)
+                for act, number in acts.items():
+                    add.hincrby(self._counted_as(queue), f"counter_{act}", number)
+            add.execute()
+
+    def _statistics(self, queue: str | None) -> dict[str, Statistics]:
+        start = self._counted_as("")
+        with self._anywhere() as client:
+            keys: list[str] = [self._counted_as(queue)] if queue is not None else []
+            if queue is None:
+                keys += (key.decode() for key in client.scan_iter(match=_literal(start) + "?*", count=PAGE_ROWS))
+            ask = client.pipeline(transaction=False)
+            for key in keys:
+                ask.hgetall(key)
+            found = dict(zip(keys, ask.execute(), strict=True))
+        return {
+            key.removeprefix(start): Statistics.of(
+                {name.decode().removeprefix("counter_"): value for name, value in told.items()},
+                told.get(b"paused") == b"true",
+            )
+            for key, told in found.items()
+            if told
+        }
+
+    def _set_paused(self, queue: str, paused: bool) -> None:
+        with self._anywhere() as client:
+            change = client.pipeline(transaction=False)
+            self._make_known(change, queue)
+            change.hset(self._counted_as(queue), "paused", "true" if paused else "false")
+            change.execute()
+
+    def _make_known(self, pipeline: Any, queue: str) -> None:
+        for name, value in (("name", queue), ("ns", self.ns), ("opts", "{}")):
+            pipeline.hsetnx(self._counted_as(queue), name, value)
+
+    def _forget(self, queue: str) -> None:
+        with self._anywhere() as client:
+            client.unlink(self._counted_as(queue))
+
+    # --- notes --------------------------------------------------------------------------------------------------
+
+    def _note(self, key: str) -> RawNote | None:
+        with self._anywhere() as client:
+            return _as_note(*client.hmget(note_key(key, self.kind), *NOTE))
+
+    def _set_note(self, key: str, value: dict[str, Any] | None, version: int) -> bool:
+        text = b"" if value is None else orjson.dumps(value)
+        with self._anywhere() as client:
+            return bool(_call(client, self._script("note"), [note_key(key, self.kind)], text, version))
+
+    def _notes(self, prefix: str) -> dict[str, RawNote]:
+        start = len(note_key("", self.kind))
+        with self._anywhere() as client:
+            keys = list(client.scan_iter(match=note_key(_literal(prefix), self.kind) + "*", count=PAGE_ROWS))
+            ask = client.pipeline(transaction=False)
+            for key in keys:
+                ask.hmget(key, *NOTE)
+            found = {key.decode()[start:]: _as_note(*facts) for key, facts in zip(keys, ask.execute(), strict=True)}
+        return {key: note for key, note in found.items() if note}  # one may have been removed in between
+
+    # --- looking ------------------------------------------------------------------------------------------------
+
+    def _now(self) -> int:
+        with self._connection() as client:
+            return _milliseconds(client.time())
+
+    def _server(self) -> str:
+        with self._connection() as client:
+            return f"redis {client.info('server').get('redis_version', 'of an unknown version')}"
+
+    def eviction(self) -> str | None:
+        return self._attempt(self._ask_eviction)
+
+    def _ask_eviction(self) -> str | None:
+        with self._connection() as client:
+            return _eviction(client)
+
+    def _examine(self) -> list[Finding]:
+        with self._connection() as client:
+            facts = client.info()
+            aof = bool(facts.get("aof_enabled"))
+            try:
+                policy = client.config_get("appendfsync").get("appendfsync")
+            except redis.ResponseError:  # managed servers do not tell
+                policy = None
+        if not aof:
+            kept = Finding(
+                "append-only file", "worry", "off: what came since the last snapshot is lost when the server dies",
+                "CONFIG SET appendonly yes, and appendonly in its configuration",
+            )  # fmt: skip
+        elif policy == "everysec":
+            kept = Finding(
+                "append-only file", "worry", "on, written every second: the last one is lost when the machine dies",
+                "CONFIG SET appendfsync always, if that is too much",
+            )  # fmt: skip
+        elif policy == "no":
+            kept = Finding(
+                "append-only file", "worry", "on, written when the system likes: half a minute may be lost",
+                "CONFIG SET appendfsync always, or everysec",
+            )  # fmt: skip
+        else:
+            kept = Finding(
+                "append-only file", "good", "on, written " + ("at once" if policy else "as nobody may ask")
+            )
+        evicted = _policy(facts)
+        if not evicted:
+            full = Finding("full memory", "good", "nothing is thrown away")
+        else:
+            all_of_it = eviction.evicts(evicted)
+            what = "messages are" if all_of_it else "the history is"
+            full = Finding(
+                "full memory", "bad" if all_of_it else "worry", f"{evicted}: {what} thrown away when memory is full",
+                "CONFIG SET maxmemory-policy noeviction",
+            )  # fmt: skip
+        return [kept, full]
+
+    def _sizes(self, queue: str) -> Sizes:
+        now, ready, scheduled, reserved, *first = self._run("sizes", queue)
+        return Sizes(ready, scheduled, reserved, now - _moment(float(first[0])) if ready else None)
+
+    def _next_mature(self, queue: str) -> int | None:
+        keys = self._keys(queue)
+        with self._connection() as client:
+            ask = client.pipeline(transaction=False)
+            ask.time()
+            ask.zrange(keys.moments, 0, 0, withscores=True)
+            ask.zcount(keys.leases, NEVER, NEVER)
+            now, first, never = ask.execute()
+        if not first or (first[0][1] >= NEVER and never):
+            return None
+        return _moment(first[0][1]) - _milliseconds(now)
+
+    def _peek(
+        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
+    ) -> Iterator[Records]:
+        if limit == 0:
+            return
+        if view == "history":
+            yield from self._peek_history(queue, where, limit, rows)
+            return
+        ids = _ids_asked(where)
+        if ids is not None:
+            ids |= set(self._attempt(self._bucket_ids, queue))
+        free, held, _ = self._attempt(self._snapshot, queue, ids, None if where else limit)
+        found = [
+            (due, id)
+            for due, id in free + held
+            if id.startswith(BUCKET) or (_meets(where, "mature", due) and _meets(where, "id", id_of(id)))
+        ]
+        if limit is not None:
+            found.sort()
+            if not any(one.column == "tries" for one in where):
+                del found[limit:]
+        left = len(found) if limit is None else limit
+        for part, documents in self._documents(queue, "messages", found, rows):
+            page = meeting_records(as_records(queue, part, documents), where, left)
+            left -= page.batch.num_rows
+            if page.batch.num_rows:
+                yield page
+            if not left:
+                return
+
+    def _peek_history(
+        self, queue: str, where: Sequence[Condition], limit: int | None, rows: int
+    ) -> Iterator[Records]:
+        def pages() -> Iterator[Records]:
+            kept = self._attempt(self._remembered, queue)
+            ids = _ids_asked(where)
+            found = [(0, id) for id in kept if ids is None or id in ids or id.startswith(BUCKET)]
+            for part, entries in self._documents(queue, "history", found, rows):
+                dues, told, documents = zip(*map(read_entry, entries), strict=True)
+                named = [(due, id) for due, (_, id) in zip(dues, part, strict=True)]
+                yield meeting_records(as_records(queue, named, documents, told), where)
+
+        yield from first_records(pages(), HISTORY, limit, rows)
+
+    def _buckets(self, queue: str, id: str | None) -> Iterator[Records]:
+        ids = self._attempt(self._bucket_ids, queue) if id is None else [id.encode()]
+        free, held, _ = self._attempt(self._snapshot, queue, ids)
+        for part, documents in self._documents(queue, "messages", sorted(free + held), PAGE_ROWS):
+            yield as_records(queue, part, documents)
+
+    def _bucket_ids(self, queue: str) -> list[bytes]:
+        with self._connection() as client:
+            found: list[bytes] = client.zrange(self._keys(queue).buckets, 0, -1)
+            return found
+
+    def _remembered(self, queue: str) -> list[bytes]:
+        """The ids in the history."""
+        with self._connection() as client:
+            now = _milliseconds(client.time())
+            found: list[bytes] = client.zrangebyscore(self._keys(queue).processed, f"({now}", "+inf")
+            return found
+
+    def _snapshot(
+        self, queue: str, ids: Iterable[bytes] | None = None, first: int | None = None
+    ) -> tuple[list[Row], list[Row], list[list[bytes]]]:
+        """What is free and what is held, at one moment, with when it is or was due, unordered.
+
+        All of the queue, or of `ids`, or so many that the `first` in order are among them. And what waits in lists.
+        """
+        keys, asked = self._keys(queue), None if ids is None else list(ids)
+        if asked is not None and not asked:
+            return [], [], []
+        with self._connection() as client:
+            # What is held, and what is claimed just now, may stand before the free ones in the index.
+            last = -1
+            if first is not None:
+                last = first + sum(len(ids_of(run)) for run in client.zrange(keys.held, 0, -1)) + PAGE_ROWS
+            for whole in (True, False):
+                ask = client.pipeline(transaction=whole)
+                if asked is None:
+                    ask.zrange(keys.moments, 0, last, withscores=True)
+                else:
+                    ask.zmscore(keys.moments, asked)
+                ask.zrange(keys.held, 0, -1)
+                ask.zrange(keys.leases, 0, -1, withscores=True)
+                for key in self._waiting(queue):
+                    ask.lrange(key, 0, -1)
+                try:
+                    answers, runs, leases, *waiting = ask.execute()
+                    break
+                except (
+                    redis.exceptions.OutOfMemoryError
+                ):  # a full server takes no transaction, and reads all the same
+                    if not whole:
+                        raise
+            pairs = answers if asked is None else zip(asked, answers, strict=True)
+            scores = {id: score for id, score in pairs if score is not None}
+            ends: dict[bytes, set[float]] = {}
+            for name, end in leases:
+                ends.setdefault(name.rstrip(b"\0"), set()).add(end)
+            holders = {id: (tag, due) for run in runs for tag, due, id in messages_of(run)}
+            beyond = [id for id in holders if id not in scores] if first is not None else []
+            late = dict(zip(beyond, client.zmscore(keys.moments, beyond), strict=True)) if beyond else {}
+        held = {
+            id: due for id, (tag, due) in holders.items() if (scores.get(id) or late.get(id)) in ends.get(tag, ())
+        }
+        free = [(_moment(score), id) for id, score in scores.items() if id not in held]
+        return free, [(due, id) for id, due in held.items()], waiting
+
+    def _documents(
+        self, queue: str, view: View, found: Sequence[Row], rows: int
+    ) -> Iterator[tuple[list[Row], list[bytes]]]:
+        """Rows with their documents, without those that are gone: at most `rows` and about PAGE_BYTES at a time."""
+        at = 0
+        while at < len(found):
+            part = found[at : at + min(rows, PAGE_ROWS)]
+            looked, there, documents = self._attempt(self._read, queue, view, part)
+            at += looked
+            if there:
+                yield there, documents
+
+    def _read(self, queue: str, view: View, rows: Sequence[Row]) -> tuple[int, list[Row], list[bytes]]:
+        """Rows and their documents, from the first on, until about PAGE_BYTES of them are read.
+
+        Gives how many rows were looked at, and those that are there. No script reads them: to pass a document through
+        Lua takes the server twice as long.
+        """
+        keys = self._keys(queue)
+        key = keys.history if view == "history" else keys.hash
+        found: list[bytes | None] = []
+        size, step = 0, 1
+        with self._connection() as client:
+            while len(found) < len(rows) and size < PAGE_BYTES:
+                some = client.hmget(key, [id for _, id in rows[len(found) : len(found) + step]])
+                found += some
+                size += sum(map(len, filter(None, some)))
+                fits = (PAGE_BYTES - size) * len(found) // (size + 1)  # if they are alike
+                step = max(1, min(READ_TOGETHER, fits))
+        looked = list(rows[: len(found)])
+        documents = [one for one in found if one is not None]
+        if len(documents) < len(looked):
+            looked = [row for row, one in zip(looked, found, strict=True) if one is not None]
+        return len(found), looked, documents
+
+    def _queues(self) -> list[str]:
+        keys = self._keys("*")
+        with self._connection() as client:
+            found: set[str] = set()
+            for pattern in (keys.moments, keys.history):
+                head, tail = pattern.split("*")
+                for key in client.scan_iter(match=pattern, count=PAGE_ROWS):
+                    found.add(key.decode()[len(head) : len(key.decode()) - len(tail)])
+            return list(found)
+
+    # --- housekeeping -------------------------------------------------------------------------------------------
+
+    def _purge(self, queue: str) -> int:
+        return self._settle("commit", queue, ("", 0, "", ""), self._free(queue))
+
+    def _forget_past(self, queue: str, ids: Sequence[str]) -> int:
+        keys, told = self._keys(queue), 0
+        with self._connection() as client:
+            for start in range(0, len(ids), CHUNK):
+                some = [key for id in ids[start : start + CHUNK] for key in keys_of_id(id)]
+                with client.pipeline() as both:
+                    both.hdel(keys.history, *some)
+                    both.zrem(keys.processed, *some)
+                    told += both.execute()[0]
+        return told
+
+    def _drop(self, queue: str) -> None:
+        with self._connection() as client:
+            client.unlink(*self._keys(queue))
+
+
+# --- talking to the server --------------------------------------------------------------------------------------
+
+
+def _connecting() -> dict[str, Any]:
+    return {
+        "protocol": 2,
+        "retry": Retry(NoBackoff(), 0),  # the contract has its own patience
+        "socket_connect_timeout": CONNECT_TIMEOUT,
+        "socket_timeout": ANSWER_TIMEOUT,
+    }
+
+
+def _eviction(client: Any) -> str | None:
+    """Ask by INFO: many users may not call CONFIG."""
+    try:
+        return _policy(client.info("memory"))
+    except redis.ResponseError:  # this one may not call INFO either
+        return None
+
+
+def _policy(facts: Mapping[str, Any]) -> str:
+    """By which policy keys are thrown away; empty if none are."""
+    policy = str(facts.get("maxmemory_policy", "noeviction"))
+    return policy if policy != "noeviction" and facts.get("maxmemory") else ""
+
+
+def _call(client: Any, script: tuple[str, str], keys: Sequence[str], *arguments: Any) -> Any:
+    digest, text = script
+    try:
+        return client.evalsha(digest, len(keys), *keys, *arguments)
+    except redis.exceptions.NoScriptError:  # the first call since the server started
+        return client.eval(text, len(keys), *keys, *arguments)
+
+
+# --- plain values -----------------------------------------------------------------------------------------------
+
+HOLDS: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "in": lambda value, among: value in among,
+}
+
+
+#: How the ids of buckets begin.
+BUCKET = MARK.encode()
+
+#: What a document has that keuss holds.
+MARKED = b'reserved":true'
+
+
+def _ms(lease: int | None) -> str | int:
+    return "" if lease is None else lease
+
+
+def _moment(score: float) -> int:
+    """A score as a moment; other programs may write any."""
+    return int(min(max(score, -NEVER), NEVER))
+
+
+def _milliseconds(time: tuple[int, int]) -> int:
+    """An answer of TIME."""
+    return time[0] * 1000 + time[1] // 1000
+
+
+def _as_note(value: bytes | None, version: bytes | None, written: bytes | None) -> RawNote | None:
+    return RawNote(value, int(version), int(written) if written else None) if value and version else None
+
+
+def _literal(text: str) -> str:
+    """A pattern of SCAN that means just this text."""
+    return re.sub(r"[]\\*?[]", r"\\\g<0>", text)
+
+
+def _meets(where: Sequence[Condition], column: str, value: int | str) -> bool:
+    return all(HOLDS[one.op](value, one.value) for one in where if one.column == column)
+
+
+def _ids_asked(where: Sequence[Condition]) -> set[bytes] | None:
+    """The only ids that can meet the conditions; `None` where these name none."""
+    named = [
+        {
+            key
+            for id in ((one.value,) if isinstance(one.value, str | int) else one.value)
+            if isinstance(id, str)
+            for key in keys_of_id(id)
+        }
+        for one in where
+        if one.column == "id" and one.op in ("=", "in")
+    ]
+    return set.intersection(*named) if named else None

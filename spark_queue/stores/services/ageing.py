@@ -1,0 +1,121 @@
+"""Notes that nothing has written for a year are removed: of consumers, of queries, of exactly-once sinks.
+
+Each checkpoint is a new epoch of a consumer, with a few notes, and each query with an exactly-once sink has a ledger.
+They go with their queue, or by command. Those of queries that never come back would stay for ever. So a query that
+starts looks for old ones, once a day for each database. A year is counted by the database's clock.
+
+The notes of a consumer stay while it holds messages: `recover` needs them. A ledger stays while rows are staged for
+its sink: they may be decided and not yet visible. A checkpoint that is older than its notes is refused, as after
+`drop`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from urllib.parse import unquote
+
+from spark_queue.stores.base import Store
+from spark_queue.stores.services.bound import QUERY
+from spark_queue.stores.services.dead_letters import HISTORY, SETTLED
+from spark_queue.stores.services.ledger import PREFIX as LEDGER
+from spark_queue.stores.services.ledger import forget
+from spark_queue.stores.services.owner import OWNER
+from spark_queue.stores.services.poison import FAILING, FAILURE
+from spark_queue.stores.services.written import PREFIX as ROWS
+from spark_queue.stores.types import Note
+
+log = logging.getLogger(__name__)
+
+DAY = 24 * 60 * 60 * 1000
+YEAR = 365 * DAY
+
+#: Most notes that one look removes: a query that starts waits for it, for 2 s on MongoDB.
+MOST = 500
+
+#: The note of the last look at a database.
+LOOKED = "ageing"
+
+
+def remove_old_notes(store: Store) -> None:
+    """Remove what is a year old, unless that was done within a day. Several processes may call it at once."""
+    now = store.now()
+    last = store.note(LOOKED)
+    if last is not None and last.written is not None and now - last.written < DAY:
+        return
+    if store.set_note(LOOKED, {"v": 1, "at": now}, last.version if last else 0):  # else another process has begun
+        sweep(store)
+
+
+def sweep(store: Store, most: int = MOST) -> int:
+    """Remove what is a year old, `most` notes and ledgers at most, and return how many."""
+    removed = sum(1 for _ in islice(_removed(store, store.now()), most))
+    if removed:
+        log.info("removed %d notes of consumers and sinks that nothing has written for a year", removed)
+    return removed
+
+
+def _removed(store: Store, now: int) -> Iterator[str]:
+    """Remove old notes, and yield the key of each once it is removed."""
+    queues: dict[str, list[_About]] = {}
+    for key, note in store.notes("queue/", sound=True).items():
+        _, queue, kind, *names = key.split("/", 3)
+        if kind in (OWNER, QUERY, FAILING, SETTLED, HISTORY):
+            queues.setdefault(unquote(queue), []).append(_About(key, kind, names[0], note))
+    for queue, notes in queues.items():
+        yield from _of_queue(store, queue, notes, now)
+    for key, _ in _old(store, LEDGER, now):
+        if not store.staged(sink := key.removeprefix(LEDGER)):
+            forget(store, sink)
+            yield key
+    for prefix in (ROWS, FAILURE):  # a crash may have left them
+        for key, note in _old(store, prefix, now):
+            if _remove(store, key, note):
+                yield key
+
+
+@dataclass(frozen=True, slots=True)
+class _About:
+    """A note about a queue: its key, its kind, and which consumer, query or name it is about."""
+
+    key: str
+    kind: str
+    name: str
+    note: Note
+
+
+def _of_queue(store: Store, queue: str, notes: list[_About], now: int) -> Iterator[str]:
+    """Remove old notes about consumers of a queue. The one of the owner goes first: the others need it to stay."""
+    old = [one for one in notes if _is_old(store, one.key, one.note, now)]
+    consumers = {one.name for one in notes if one.kind == OWNER}
+    for one in old:
+        if one.kind == OWNER and not store.reservations(queue, one.name) and _remove(store, one.key, one.note):
+            consumers.discard(one.name)
+            yield one.key
+    names = {one.partition("/")[0] for one in consumers}
+    for one in old:
+        of = one.note.value["consumer"] if one.kind == QUERY else one.name
+        needed = names if one.kind in (SETTLED, HISTORY) else consumers
+        if one.kind != OWNER and of not in needed and _remove(store, one.key, one.note):
+            yield one.key
+
+
+def _old(store: Store, prefix: str, now: int) -> Iterator[tuple[str, Note]]:
+    for key, note in store.notes(prefix, sound=True).items():
+        if _is_old(store, key, note, now):
+            yield key, note
+
+
+def _is_old(store: Store, key: str, note: Note, now: int) -> bool:
+    """Return whether nothing has written a note for a year. One of an older version counts from now on."""
+    if note.written is None:
+        store.set_note(key, note.value, note.version)
+        return False
+    return now - note.written >= YEAR
+
+
+def _remove(store: Store, key: str, note: Note) -> bool:
+    """Remove a note unless it was written meanwhile; return whether it was removed."""
+    return store.set_note(key, None, note.version)

@@ -1,0 +1,89 @@
+"""What follows from the contract, written once for all stores: retries that end in the dead-letter queue."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from spark_queue.errors import plural
+from spark_queue.stores.base import Store
+from spark_queue.stores.types import Death, Note, about
+
+SETTLED, HISTORY = "settled", "history"  #: kinds of notes about consumers of one name
+
+
+def bury_exhausted(store: Store, queue: str, tag: str, max_tries: int, dead: str, history: int) -> int:
+    """Move what `tag` holds and what has failed `max_tries` times already to the queue `dead`; give the number.
+
+    It failed in other hands, or its lease ended there, so no error is known. `history` ms long the history tells of
+    these messages.
+    """
+    reason = f"failed {plural(max_tries, 'time')}: it was given back as failed, or its lease ended; no error is known"
+    death = Death(reason, history=history)
+    return store.move(queue, dead, tag=tag, min_tries=max_tries, death=death)
+
+
+def give_back(
+    store: Store,
+    queue: str,
+    tag: str,
+    ids: Sequence[str] | None = None,
+    *,
+    delay: int = 0,
+    max_tries: int | None = None,
+    dead: str = "",
+    reason: str | None = None,
+    history: int = 0,
+) -> tuple[int, int]:
+    """Roll back what `tag` holds (of `ids`, where given), as failed: mature in `delay` ms.
+
+    Where that makes `max_tries` failures of a message, it moves to the queue `dead` instead, with `reason` in its
+    headers, and `history` ms long the history tells of it. Gives the numbers rolled back and moved. Each message goes
+    one way or the other, atomically; repeat it if it fails.
+    """
+    buried = 0
+    if max_tries is not None:
+        death = Death(reason or f"failed {plural(max_tries, 'time')}", failed=1, history=history)
+        buried = store.move(queue, dead, tag=tag, ids=ids, min_tries=max_tries - 1, death=death)
+    return store.rollback(queue, tag, ids, delay=delay), buried
+
+
+def note_settled(store: Store, queue: str, consumer: str, rows: int) -> None:
+    """Note that up to `rows` messages of a consumer are about to be settled one by one.
+
+    So that the query that reserved them can tell them from those it has lost.
+    """
+    key = _settled_key(queue, consumer)
+    while True:
+        note = store.note(key) or Note({"rows": 0}, 0)
+        if store.set_note(key, {"rows": note.value["rows"] + rows, "by": uuid.uuid4().hex}, note.version):
+            return
+
+
+def settled(store: Store, queue: str, consumer: str) -> int:
+    """At most so many messages of a consumer have been settled one by one, since it was first run."""
+    note = store.note(_settled_key(queue, consumer))
+    return int(note.value["rows"]) if note else 0
+
+
+def _settled_key(queue: str, consumer: str) -> str:
+    return about(queue, SETTLED, consumer)
+
+
+def set_history(store: Store, queue: str, consumer: str, history: int) -> None:
+    """Note for how many ms the stream of a consumer keeps what it has processed, so that `settle` does the same.
+
+    `drop` removes the note with the queue.
+    """
+    key = about(queue, HISTORY, consumer)
+    while (note := store.note(key)) is not None or history:
+        if note is not None and note.value["history"] == history:
+            return
+        if store.set_note(key, {"v": 1, "history": history} if history else None, note.version if note else 0):
+            return
+
+
+def history_of(store: Store, queue: str, consumer: str) -> int:
+    """Return that number of ms; 0 if there is no such stream, or if it keeps nothing."""
+    note = store.note(about(queue, HISTORY, consumer))
+    return note.value["history"] if note else 0

@@ -1,0 +1,52 @@
+"""Which queues exist. To name one that does not is an error or a warning, never an empty result without a word."""
+
+from __future__ import annotations
+
+import logging
+
+from spark_queue.errors import OptionError, near
+from spark_queue.options.masking import mask, quoted
+from spark_queue.options.queue_names import is_dead_letter_queue, source_queue
+from spark_queue.stores.base import Store
+from spark_queue.stores.services.owner import consumers
+
+log = logging.getLogger(__name__)
+
+
+def known_queues(store: Store) -> set[str]:
+    """Return the queues that exist: they hold messages or history, had a consumer, or have statistics."""
+    if store.missing_database():
+        return set()
+    return {*store.queues(), *(queue for queue, _, _ in consumers(store))}
+
+
+def exists(store: Store, queue: str) -> bool:
+    """Return whether a queue exists; the usual dead-letter queue of one that does exists too."""
+    if store.missing_database():
+        return False
+    return (
+        store.exists(queue)
+        or any(consumers(store, queue))
+        or (is_dead_letter_queue(queue) and exists(store, source_queue(queue)))
+    )
+
+
+def check_exists(store: Store, queue: str, remedy: str = "") -> None:
+    """Raise `OptionError` if there is no such queue. `remedy`: a sentence at the end of the error."""
+    if not exists(store, queue):
+        raise OptionError(_missing(store, queue, remedy), option="queue", queue=queue)
+
+
+def expect(store: Store, queue: str, *, fail: bool) -> None:
+    """Check that a queue exists before it is read. If it does not, raise `OptionError`, or warn."""
+    if fail:
+        check_exists(store, queue, "With failIfMissing=false its first message is waited for.")
+    elif not exists(store, queue):
+        log.warning("%s", _missing(store, queue, "Its first message is waited for."))
+
+
+def _missing(store: Store, queue: str, more: str) -> str:
+    """Return what is said about a queue that does not exist, with names like it."""
+    hint = near(queue, known_queues(store))
+    sentence = store.missing_database() or f"queue {quoted(queue)} does not exist in {mask(store.url)}{hint}"
+    return f"{sentence}{'' if sentence.endswith('?') else '.'} {more}" if more else sentence

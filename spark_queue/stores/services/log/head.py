@@ -1,0 +1,94 @@
+"""The head of a log and its pages, as the database has them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+
+from spark_queue.errors import StoreError
+from spark_queue.stores.base import Store
+from spark_queue.stores.services.log.segments import LOG, VERSION, Head, Page, Place, Segment, known
+from spark_queue.stores.types import about
+
+#: Segments in one page; the head holds up to twice as many.
+PAGE = 256
+
+
+class Heads:
+    """Reads and writes the head and the pages of one log."""
+
+    def __init__(self, store: Store, queue: str) -> None:
+        self._store = store
+        self._queue = queue
+        self._pages: dict[tuple[str, int], tuple[Segment, ...]] = {}
+
+    @property
+    def _key(self) -> str:
+        return about(self._queue, LOG)
+
+    def open(self) -> Head:
+        """The head, which is made where there is none."""
+        while True:
+            note = self._store.note(self._key)
+            if note is not None:
+                return Head.read(self._queue, note)
+            self._store.set_note(self._key, Head(uuid.uuid4().hex).value(), 0)
+
+    def write(self, head: Head) -> Head | None:
+        """The head as it stands from now on; `None` where somebody has written another meanwhile."""
+        if self._store.set_note(self._key, head.value(), head.version):
+            return replace(head, version=head.version + 1)
+        return None
+
+    def first(self, head: Head) -> Place:
+        """The place of the first message that is retained."""
+        start = head.pages[0] if head.pages else head
+        position = start.position
+        for number, segment in self.segments(head, start.number):
+            if number >= head.first:
+                return Place(head.id, number, 0, position)
+            position += segment.rows
+        return Place(head.id, head.next, 0, position)
+
+    def segments(self, head: Head, number: int) -> Iterator[tuple[int, Segment]]:
+        """All segments from this one on, with their numbers."""
+        for page in head.pages:
+            if number < page.number + page.segments:
+                found = self._page(head.id, page.number)
+                yield from list(enumerate(found, page.number))[max(0, number - page.number) :]
+        yield from list(enumerate(head.segments, head.number))[max(0, number - head.number) :]
+
+    def _page(self, id: str, number: int) -> tuple[Segment, ...]:
+        if (id, number) not in self._pages:
+            note = self._store.note(about(self._queue, LOG, str(number)))
+            if note is None:
+                raise StoreError(
+                    f"log of queue {self._queue!r}: the note about segments from {number} on is gone",
+                    queue=self._queue,
+                )
+            self._pages[id, number] = tuple(Segment(*one) for one in known(self._queue, note)["segments"])
+        return self._pages[id, number]
+
+    def paged(self, head: Head) -> Head:
+        """The head with its older segments in a page, where it has too many."""
+        if len(head.segments) < 2 * PAGE:
+            return head
+        old, kept = head.segments[:PAGE], head.segments[PAGE:]
+        page = Page(head.number, head.position, PAGE, sum(one.rows for one in old))
+        value = {"v": VERSION, "segments": [list(one) for one in old]}
+        self._store.set_note(about(self._queue, LOG, str(page.number)), value, 0)  # or it stands there already
+        return replace(
+            head,
+            number=head.number + PAGE,
+            position=head.position + page.rows,
+            segments=kept,
+            pages=(*head.pages, page),
+        )
+
+    def forget(self, head: Head, page: Page) -> None:
+        """Remove a page."""
+        self._pages.pop((head.id, page.number), None)
+        key = about(self._queue, LOG, str(page.number))
+        if note := self._store.note(key):
+            self._store.set_note(key, None, note.version)

@@ -1,0 +1,166 @@
+"""Messages that are ready become segments of a log; one process at a time does that."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from spark_queue.messages.columns import milliseconds
+from spark_queue.messages.schema import LATEST
+from spark_queue.stores.base import Store
+from spark_queue.stores.services.log.head import Heads
+from spark_queue.stores.services.log.segments import LOG, Head, Sealing, Segment
+from spark_queue.stores.services.owner import Owner, Watch
+
+log = logging.getLogger(__name__)
+
+#: Most messages in a segment, unless one bucket holds more, and those that are sealed at a time.
+SEGMENT, CLAIM = 2_500, 10_000
+
+#: Most messages by which a segment grows.
+SMALL = 250
+
+#: ms for which what a sealer that was taken over may have taken since is given back.
+STALE = 600_000
+
+#: ms for which it is believed whether a queue is paused.
+PAUSE_KNOWN = 250
+
+
+class _Made(NamedTuple):
+    """What was sealed: new segments, or the last one as it has grown."""
+
+    segments: Sequence[Segment]
+    grown: Segment | None = None
+
+
+class Sealer:
+    """Seals what is ready of a queue, for one reader of its log."""
+
+    def __init__(self, store: Store, queue: str, heads: Heads) -> None:
+        self._store = store
+        self._queue = queue
+        self._heads = heads
+        self._token = uuid.uuid4().hex
+        self._watch = Watch()
+
+    def seal(self, most: int | None = None, *, before: int = LATEST) -> int:
+        """Put up to `most` messages that are ready and due by `before` (ms) into the log; give their number.
+
+        0 where nothing is ready, or somebody else is at it.
+        """
+        most = CLAIM if most is None else most
+        head = self._heads.open()
+        old = head.sealing
+        ready = self.ready(before, most)
+        if old is None and not ready:
+            return 0
+        now = self._store.now()
+        if old is not None and old.by.token != self._token and self.lives(old):
+            return 0
+        after = () if old is None else (*old.after, old.tag)
+        claim = Sealing(f"{head.next}/{uuid.uuid4().hex[:12]}", after, Owner.here(self._token, now))
+        stale = {tag: at for tag, at in head.stale if at > now - STALE}
+        known = tuple((stale | dict.fromkeys(after, now)).items())
+        begun = self._heads.write(replace(self._heads.paged(head), sealing=claim, stale=known))
+        if begun is None:
+            return 0
+        for tag in stale.keys() - set(after):
+            self._store.rollback(self._queue, f"{LOG}/{tag}", failed=False)
+        made = self._adopted(begun, claim) if after else None
+        if made is None:
+            made = self._taken(begun, claim, most, -(-ready // SEGMENT), before, now)
+        return self._decide(begun, claim, made)
+
+    def lives(self, sealing: Sealing) -> bool:
+        """Whether who seals counts as living: by the database's clock, and by ours for as long as we have seen it."""
+        silent = self._watch.silent(sealing.tag)
+        return sealing.by.lives(self._store.now()) and not silent
+
+    def ready(self, before: int, most: int = 1) -> int:
+        """How many messages may be sealed, counted up to `most`."""
+        if self._store.paused(self._queue, known=PAUSE_KNOWN):
+            return 0
+        return self._store._attempt(self._store._ready, self._queue, most, before)
+
+    def _adopted(self, head: Head, claim: Sealing) -> _Made | None:
+        """Go on with what those before have taken; `None` where the last segment was not growing."""
+        tag = f"{LOG}/{claim.tag}/0"
+        for old in claim.after:
+            self._store.retag(self._queue, f"{LOG}/{old}", tag, lease=None)
+        # Only now, for nobody else can let it grow any more.
+        tail = head.segments[-1] if head.segments and head.next > head.first else None
+        if tail is None or self._holds(tail.tag) <= tail.rows:
+            return None
+        if not self._grow(claim, tail):
+            return _Made(())
+        return _Made((), tail._replace(rows=self._holds(tail.tag), sealed=self._store.now(), last=None))
+
+    def _grow(self, claim: Sealing, tail: Segment) -> bool:
+        """Pass what the claim holds on to the last segment, unless somebody has taken over.
+
+        Nothing comes to the claim's tag any more. So whoever takes over after the look finds all of it there, or on
+        its way, and passes it on before he goes by what the segment holds.
+        """
+        head = self._heads.open()
+        if head.sealing is None or head.sealing.tag != claim.tag:
+            return False
+        self._store.retag(self._queue, f"{LOG}/{claim.tag}", f"{LOG}/{tail.tag}", lease=None)
+        return True
+
+    def _holds(self, tag: str) -> int:
+        return sum(one.rows for one in self._store.reservations(self._queue, f"{LOG}/{tag}"))
+
+    def _taken(self, head: Head, claim: Sealing, most: int, parts: int, before: int, now: int) -> _Made:
+        """Take messages, as new segments or for the last one."""
+        tag = f"{LOG}/{claim.tag}"
+        taken = self._store.reserve(self._queue, tag, most, partitions=max(1, parts), lease=None, before=before)
+        if len(taken) != 1 or taken[0] > SMALL:
+            made = [Segment(f"{claim.tag}/{part}", rows, now, None) for part, rows in enumerate(taken) if rows]
+            return _Made(tuple(made))
+        tag, rows = f"{claim.tag}/0", taken[0]
+        span = self._span(tag)
+        if span is None:
+            return _Made(())  # somebody has taken over
+        first, last = span
+        tail = head.segments[-1] if head.segments and head.next > head.first else None
+        if tail is None or tail.last is None or tail.rows + rows > SEGMENT or first <= tail.last:
+            return _Made((Segment(tag, rows, now, last),))
+        if not self._grow(claim, tail):
+            return _Made(())
+        return _Made((), tail._replace(rows=tail.rows + rows, sealed=now, last=last))
+
+    def _span(self, tag: str) -> tuple[int, int] | None:
+        """When the first and the last record that a tag holds were due; `None` where it holds none."""
+        moments = [
+            moment
+            for page in self._store._records(self._queue, f"{LOG}/{tag}")
+            for moment in milliseconds(page.batch.column("mature")).to_pylist()
+        ]
+        return (moments[0], moments[-1]) if moments else None
+
+    def _decide(self, head: Head, claim: Sealing, made: _Made) -> int:
+        """Write down what was sealed, unless it was taken over; give the number of messages."""
+        while head.sealing is not None and head.sealing.tag == claim.tag:
+            segments = head.segments
+            rows = sum(one.rows for one in made.segments)
+            if made.grown is not None:
+                rows = made.grown.rows - segments[-1].rows
+                segments = (*segments[:-1], made.grown)
+            if self._heads.write(replace(head, segments=(*segments, *made.segments), sealing=None)):
+                return rows
+            head = self._heads.open()  # somebody trims, or has taken over
+        tags = {one.tag for one in (*made.segments, *([made.grown] if made.grown else []))}
+        if any(one.tag in tags for _, one in self._heads.segments(head, 0)):
+            return sum(one.rows for one in made.segments)  # the answer was lost, and then somebody else wrote
+        given = self._store.rollback(self._queue, f"{LOG}/{claim.tag}", failed=False)
+        if given:
+            log.warning(
+                "log of queue %s: this process stood still while it sealed, and another went on; %d messages were "
+                "released",
+                self._queue, given,
+            )  # fmt: skip
+        return 0

@@ -1,0 +1,222 @@
+"""The right of one process to run a consumer, and to start its batches.
+
+The process writes its name into the note of the consumer, and renews it every few seconds. While it lives, another
+process is refused. If it has ended on the same machine, in the same PID namespace, another one takes over at once.
+Else that happens after LIFE without a renewal, by the database's clock or by the clock of the waiting process. A
+process that is about to end says so in the note; a new one then waits for its end. A process that lost the consumer
+fails when it reads the note next.
+
+A database cannot change a note and messages in one step, so no step depends on that. Each process has a number, which
+is part of the tags under which it reserves. So a tag names one reservation by one process, and a late commit or
+release by tag does no harm. The note names the batch that was started last. A process with an older checkpoint, or
+with another batch of the same number, is refused before it removes anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from copy import copy
+from dataclasses import replace
+
+from spark_queue.errors import CheckpointError, FencedError
+from spark_queue.stores.base import Store
+from spark_queue.stores.services.owner import OWNER, Batch, Owner, Standing, Watch
+from spark_queue.stores.types import Note, about
+
+log = logging.getLogger(__name__)
+
+START = Batch(0)  #: where a consumer begins
+
+#: Seconds between two reads of the note by a process that waits to take over.
+LOOK = 0.1
+
+#: Seconds after which it says that it waits; then it says so rarely.
+FIRST_SAID, SAID_AGAIN = 1.0, 30.0
+
+
+class Ownership:
+    """The claim of this process to a consumer (`name/epoch`) of a queue.
+
+    Used by one thread at a time; another thread takes a copy with a store of its own (`on`).
+    """
+
+    def __init__(self, store: Store, queue: str, consumer: str) -> None:
+        self._store = store
+        self._queue = queue
+        self._consumer = consumer
+        self._key = about(queue, OWNER, consumer)
+        self._token = uuid.uuid4().hex
+        self._leaves = threading.Event()
+        self._seen: Note | None = None  # the note as this thread read it last
+        self.number = 0  #: which process of the consumer this is: 1, 2, 3, …; 0 before `take`
+
+    def on(self, store: Store) -> Ownership:
+        """The same claim, for another thread."""
+        same = copy(self)
+        same._store = store
+        return same
+
+    def leave(self) -> None:
+        """Mark this process as about to end in each renewal from now on."""
+        self._leaves.set()
+
+    def take(self, batch: Batch = START) -> None:
+        """Become the owner; wait for an owner that is about to end. `batch`: the last one of the checkpoint.
+
+        Raises `CheckpointError` if the checkpoint is older than the batch started last, or if the consumer has no
+        note; the note does not change then. Raises `FencedError` if another process runs the consumer.
+        """
+        seen: Note | None = None
+        watch, began, say = Watch(), time.monotonic(), FIRST_SAID
+        while True:
+            note = self._store.note(self._key)
+            standing = self._standing(note, batch)
+            owner = standing.living(self._store.now())
+            silent = watch.silent(note)
+            if owner is None or owner.token == self._token or silent:
+                if owner is not None and silent:
+                    log.warning(
+                        "consumer %s of queue %r: %s counts as dead, it has given no sign of life. Its note is valid "
+                        "for longer, so the database's clock was set back",
+                        self._consumer, self._queue, owner,
+                    )  # fmt: skip
+                self.number = standing.number + 1
+                if self._write(note, replace(standing, number=self.number)):
+                    return
+                continue
+            if seen is not None and note != seen and not owner.leaves:  # it has renewed its note
+                raise FencedError(
+                    f"consumer {self._consumer} of queue {self._queue!r} is run by {owner}: a second query on a copy "
+                    "of its checkpoint would take the same messages. Stop one of them, or start this one with "
+                    "a new checkpoint",
+                    queue=self._queue,
+                    consumer=self._consumer,
+                )
+            seen = note
+            waited = time.monotonic() - began
+            if waited >= say:
+                say += SAID_AGAIN
+                log.warning(
+                    "consumer %s of queue %r: waiting for %s, %s, for %d s so far",
+                    self._consumer, self._queue, owner,
+                    "which is about to end" if owner.leaves else "which ran it last and may have died", waited,
+                )  # fmt: skip
+            time.sleep(LOOK)
+
+    def _standing(self, note: Note | None, batch: Batch) -> Standing:
+        """Read a note. Raises `CheckpointError` if the checkpoint does not fit it."""
+        if note is not None:
+            standing = Standing.read(note)
+            self._check_age(batch, standing.started)
+            return standing
+        if batch.by:
+            raise self._refused(
+                batch,
+                "nothing is known of this consumer: the queue was dropped, or this is another database",
+                "Start with a new checkpoint",
+            )
+        return Standing()
+
+    def _check_age(self, batch: Batch, started: Batch | None) -> None:
+        """Raise `CheckpointError` if a later batch was started, or another one of the same number."""
+        if started is not None and (batch.seq < started.seq or (batch.seq == started.seq and batch != started)):
+            raise self._refused(
+                batch,
+                f"batch {started} was started since: the checkpoint is an older copy, or has lost its newest files",
+                "Go on with the newest checkpoint. If the query was started while its predecessor ended, start it "
+                f"again. If the newest checkpoint is lost: {self._recover}",
+            )
+
+    def _refused(self, batch: Batch, why: str, way: str) -> CheckpointError:
+        return CheckpointError(
+            f"the checkpoint of consumer {self._consumer} of queue {self._queue!r} ends with batch {batch}, but "
+            f"{why}. Nothing was changed. {way}",
+            queue=self._queue,
+            consumer=self._consumer,
+        )
+
+    @property
+    def _recover(self) -> str:
+        command = f"spark-queue recover URL {self._queue} {self._consumer} --sink URL"
+        return f"{command}, then start with a new checkpoint"
+
+    def check_newest(self, batch: Batch) -> None:
+        """Raise unless this batch was started last: no other may be committed.
+
+        Raises `FencedError` if this process lost the consumer, `CheckpointError` if another batch was started last.
+        In a checkpoint with offsets of version 1, the first batch seen counts as started.
+        """
+        started = self._look().started
+        if started is None and not batch.by:
+            self.start(batch)
+            return
+        self._check_age(batch, started)
+        if started != batch:
+            raise self._refused(
+                batch,
+                f"the database knows of batch {started} at most: it was restored from a backup, or has lost its last "
+                "moments"
+                if started
+                else "the database knows of no batch: it was restored from a backup",
+                f"What it has again comes again: {self._recover}",
+            )
+
+    def start(self, batch: Batch) -> None:
+        """Write into the note that this batch is started: Spark has it in its log, and is going to run it.
+
+        One compare-and-set; repeating it changes nothing. Raises `FencedError` if this process lost the consumer,
+        `CheckpointError` if a later batch was started, or another one of the same number.
+        """
+        note = self._seen  # most often the note has not changed since
+        while True:
+            if note is None:
+                self._look()
+                note = self._seen
+            assert note is not None
+            standing = Standing.read(note)
+            self._check_age(batch, standing.started)
+            if standing.started == batch:
+                self.check()
+                return
+            if self._write(note, replace(standing, started=batch)):
+                return
+            note = None
+
+    def renew(self) -> None:
+        """Renew the note. Raises `FencedError` if this process lost the consumer."""
+        standing = self._look()
+        if not self._write(self._seen, standing):
+            self._look()
+
+    def check(self) -> None:
+        """Raise `FencedError` if this process lost the consumer."""
+        self._look()
+
+    def _look(self) -> Standing:
+        """Read the note. Raises `FencedError` if this process lost the consumer."""
+        note = self._seen = self._store.note(self._key)
+        standing = None if note is None else Standing.read(note)
+        owner = None if standing is None else standing.owner
+        if standing is not None and owner is not None and owner.token == self._token:
+            return standing
+        taker = "it was released manually" if standing else "its queue was dropped"
+        if owner is not None:
+            taker = f"{owner} has taken over"
+        raise FencedError(
+            f"this query no longer runs consumer {self._consumer} of queue {self._queue!r}: {taker}. What it had "
+            "reserved is not committed; started again, the query goes on with what its checkpoint still holds",
+            queue=self._queue,
+            consumer=self._consumer,
+        )
+
+    def _write(self, note: Note | None, standing: Standing) -> bool:
+        me = Owner.here(self._token, self._store.now(), self._leaves.is_set())
+        value = replace(standing, owner=me).value
+        version = note.version if note else 0
+        if not self._store.set_note(self._key, value, version):
+            return False
+        self._seen = Note(value, version + 1)
+        return True

@@ -1,0 +1,211 @@
+"""The message that makes its batch fail again and again is found, and the rest is delivered.
+
+Whoever replays a batch knows only that it did not succeed. After `PATIENCE` runs in vain the batch is split: it keeps
+a part of its messages, and the others are parked, in groups of that size, to be batches of their own later. A group
+that fails is split in its turn, at once. A message that fails alone is the one: with `max_tries` it is run so often,
+alone, and then moves to the dead-letter queue; without, it goes back to its queue as failed, with a growing delay.
+Among 10,000 messages it is found with four splits.
+
+The runs of a batch are counted in a note, which is written only when a batch comes again. Tasks add which run of
+their query works on it. The driver notes what a run of a query failed with. So a dead letter carries the error of the
+last run that worked on its message, and none of others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from spark_queue.stores.base import Store
+from spark_queue.stores.types import Death, about
+
+log = logging.getLogger(__name__)
+
+FAILING = "failing"  #: the kind of note of a consumer whose batch fails
+FAILURE = "failure/"  #: how the keys of notes about what a query failed with begin
+
+#: Runs of a batch that may fail for reasons of their own before one of its messages is suspected.
+PATIENCE = 3
+
+#: Into how many parts a batch that fails is split.
+PARTS = 16
+
+#: ms: the longest delay of a message that fails alone.
+LONGEST_DELAY = 3_600_000
+
+#: The reason of a message that failed alone, in a run of which no error is known.
+NO_ERROR = (
+    "its batch failed with this message alone, and Spark gave no error for that: the driver was killed, the run "
+    "ended before it read the message, or the session was not made with spark_queue.session()"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What becomes of a message that fails alone. `delay`, `lease`, `history`: ms."""
+
+    delay: int
+    lease: int | None
+    max_tries: int | None
+    dead: str
+    history: int = 0
+
+
+class Isolation:
+    """What one consumer (`name/epoch`) of a queue does about batches that fail."""
+
+    def __init__(self, store: Store, queue: str, consumer: str, rules: Rules) -> None:
+        self._store = store
+        self._queue = queue
+        self._consumer = consumer
+        self._rules = rules
+        self._key = _key(queue, consumer)
+        self.parked_tag = f"{consumer}/parked"
+        self.parking = store.note(self._key) is not None  #: whether groups may be parked
+
+    def run_again(self, tag: str) -> None:
+        """Count one more run of a batch that did not succeed, and act on it."""
+        error = self._error()
+        note = self._count(tag, error)
+        if note["runs"] <= PATIENCE:
+            return
+        ids, tries = self._held(tag)
+        if len(ids) > 1:
+            self._split(tag, ids)
+        elif ids:
+            earlier = note.get("error")
+            self._failed_alone(tag, tries[0], error or NO_ERROR + (f"; before that: {earlier}" if earlier else ""))
+
+    def next_parked(self, tag: str, lease: int) -> int:
+        """Let a batch hold a group that was parked, for `lease` ms, and return its size; 0 if none is left."""
+        if not self.parking:
+            return 0
+        group = next(iter(self._store.reservations(self._queue, self.parked_tag)), None)
+        if group is None:
+            self._forget()
+            return 0
+        # What was reserved ahead for this batch comes after the groups: their names are numbers.
+        self._store.retag(self._queue, tag, f"{self.parked_tag}/ahead", lease=self._rules.lease)
+        # It has failed in company: it is split as soon as it fails again.
+        self._update(lambda _: _first(self._number(tag), PATIENCE))
+        return self._store.retag(self._queue, group.tag, f"{tag}/0", lease=lease)
+
+    def _number(self, tag: str) -> int | str:
+        """The batch of a tag, as the note names it: a number where the tag is one of version 1."""
+        batch = tag.removeprefix(f"{self._consumer}/")
+        return int(batch) if batch.isdigit() else batch
+
+    def _count(self, tag: str, error: str | None) -> dict[str, Any]:
+        """Count one more run, after one that ended with this error, and return the note."""
+        seq = self._number(tag)
+
+        def once_more(value: dict[str, Any]) -> dict[str, Any]:
+            if value.get("seq") != seq:
+                return _first(seq, 2)
+            return {"runs": value["runs"] + 1, "run": None, "error": error or value.get("error")}
+
+        return self._update(once_more)
+
+    def _update(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+        """Change the note and return what it says then."""
+        self.parking = True
+        while True:
+            note = self._store.note(self._key)
+            value = note.value if note else {"v": 1}
+            value |= change(value)
+            if self._store.set_note(self._key, value, note.version if note else 0):
+                return value
+
+    def _forget(self) -> None:
+        note = self._store.note(self._key)
+        if note is not None and "query" in note.value:
+            forget_failure(self._store, note.value["query"])
+        if note is None or self._store.set_note(self._key, None, note.version):
+            self.parking = False
+
+    def _held(self, tag: str) -> tuple[list[str], list[int]]:
+        ids: list[str] = []
+        tries: list[int] = []
+        for one in self._store.reservations(self._queue, tag):
+            for batch in self._store.look(self._queue, one.tag):
+                ids += batch.column("id").to_pylist()
+                tries += batch.column("tries").to_pylist()
+        return ids, tries
+
+    def _split(self, tag: str, ids: list[str]) -> None:
+        self._update(lambda _: {"error": None})  # it may be due to a message that is parked now
+        size = -(-len(ids) // PARTS)
+        seq, _, by = str(self._number(tag)).partition(".")
+        for number, start in enumerate(range(size, len(ids), size)):
+            group = f"{self.parked_tag}/{int(seq):012}{by and '.' + by}-{number:03}"
+            self._store.retag(self._queue, tag, group, ids[start : start + size], lease=self._rules.lease)
+        log.warning(
+            "batch %s of %s fails again and again: %d of its %d messages are tried now, the others after them",
+            tag, self._queue, size, len(ids),
+        )  # fmt: skip
+
+    def _failed_alone(self, tag: str, tries: int, reason: str) -> None:
+        rules, queue = self._rules, self._queue
+        if rules.max_tries is None:
+            delay = min(rules.delay << min(tries, 40), LONGEST_DELAY)
+            if self._store.rollback(queue, tag, delay=delay):
+                log.warning("a message of %s makes its batch fail: tried again in %d ms (%s)", queue, delay, reason)
+            return
+        alone = self._update(lambda value: {"alone": value.get("alone", 0) + 1})["alone"]
+        death = Death(reason, failed=alone, history=rules.history)
+        if tries + alone >= rules.max_tries and self._store.move(queue, rules.dead, tag=tag, death=death):
+            log.warning("a message of %s makes its batch fail: moved to %s (%s)", queue, rules.dead, reason)
+
+    def _error(self) -> str | None:
+        """Return what the last run that worked on this batch failed with; `None` if no error is known of it."""
+        note = self._store.note(self._key)
+        run = note.value.get("run") if note else None
+        if note is None or run is None:
+            return None
+        failure = self._store.note(failure_key(note.value["query"]))
+        return failure.value["error"] if failure and failure.value.get("run") == run else None
+
+
+def note_run(store: Store, queue: str, consumer: str, query: str, run: str) -> None:
+    """Note which run of which query works on a batch that comes again: if that run fails, this may be why."""
+    key = _key(queue, consumer)
+    while (note := store.note(key)) is not None and note.value.get("run") != run:
+        if store.set_note(key, note.value | {"query": query, "run": run}, note.version):
+            return
+
+
+def _first(seq: int | str, runs: int) -> dict[str, Any]:
+    """What the note says of a batch that was not in it.
+
+    `alone`: how often its message failed alone. `run`: the run of the query whose tasks work on it. `error`: the last
+    one of earlier runs that had the same messages.
+    """
+    return {"seq": seq, "runs": runs, "alone": 0, "run": None, "error": None}
+
+
+def _key(queue: str, consumer: str) -> str:
+    return about(queue, FAILING, consumer)
+
+
+def failure_key(query: str) -> str:
+    """The key of the note about what a query failed with."""
+    return f"{FAILURE}{query}"
+
+
+def note_failure(store: Store, query: str, run: str, error: str) -> None:
+    """Note what a run of a query failed with, for the header `x-error` of a message that may be the cause.
+
+    A query has one such note, of its last failure. Several may note the same failure.
+    """
+    key, value = failure_key(query), {"v": 1, "run": run, "error": error}
+    while (note := store.note(key)) is None or note.value != value:
+        if store.set_note(key, value, note.version if note else 0):
+            return
+
+
+def forget_failure(store: Store, query: str) -> None:
+    """Remove that note: the query has succeeded, or no message is suspected any more."""
+    if note := store.note(failure_key(query)):
+        store.set_note(failure_key(query), None, note.version)

@@ -1,0 +1,113 @@
+"""Replays: a part of a queue's history becomes new messages, once for each name of a replay.
+
+A replay is a sink of one batch (`ledger.py`): its messages are staged, the ledger decides, then they are published.
+So one that was cut short is completed by another call, and one that is done stays so, whatever was consumed since.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+
+import pyarrow as pa
+
+from spark_queue.errors import OptionError, UsageError
+from spark_queue.messages.columns import header_dicts, headers_array
+from spark_queue.messages.ids import OBJECT_ID
+from spark_queue.messages.schema import PUSHES
+from spark_queue.stores.base import Store
+from spark_queue.stores.services.ledger import Writer, ledger_of, publish, stage_of
+
+#: What the headers of a replayed message tell: the name of the replay, and the id that the message had.
+REPLAY, REPLAYED = "x-replay", "x-replay-of"
+
+_NAME = re.compile(r"[A-Za-z0-9_.:@-]{1,100}")
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A replay of `queue` to the queue `to`, `rate` messages a second; `which` tells which ones, as it was asked.
+
+    Raises `OptionError` for what cannot be meant.
+    """
+
+    queue: str
+    name: str
+    to: str
+    rate: float | None
+    which: str
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise OptionError(
+                f"{self.name!r} cannot name a replay: 1 to 100 letters, digits and _ . : @ -", option="name"
+            )
+        if self.rate is not None and not 0 < self.rate < math.inf:
+            raise OptionError(f"rate must be more than 0 messages per second, not {self.rate}", option="rate")
+
+    @property
+    def sink(self) -> str:
+        return f"replay-{self.name}-{sha256(self.queue.encode()).hexdigest()[:8]}"
+
+    @property
+    def _asked(self) -> str:
+        """How its stages begin: another replay of the same name has others."""
+        asked = repr((self.to, self.rate, self.which))
+        return stage_of(self.sink, 0, sha256(asked.encode()).hexdigest()[:12])
+
+    def decided(self, store: Store) -> bool:
+        """Whether all that is left to do is to publish.
+
+        Raises `UsageError` where a replay of this name was another one.
+        """
+        ledger = ledger_of(store, self.sink)
+        if ledger and not all(one.startswith(self._asked) for one in ledger.stages):
+            raise UsageError(
+                f"replay {self.name!r} of queue {self.queue!r} was started with other filters before: choose "
+                "another name",
+                queue=self.queue,
+            )
+        return ledger is not None
+
+    def unpublished(self, store: Store) -> int:
+        """How many messages a decided replay has still to publish."""
+        ledger = ledger_of(store, self.sink)
+        return sum(one.rows for one in store.staged(self.sink) if ledger and one.stage in ledger.stages)
+
+    def run(self, store: Store, batches: Iterable[pa.RecordBatch]) -> int:
+        """Push the messages of HISTORY batches, or what is left of a decided replay; give the number pushed now."""
+        stage, staged = f"{self._asked}-{uuid.uuid4().hex[:12]}", 0
+        for batch in batches:
+            staged += store.stage(self.to, stage, self._again(batch, staged))
+        if not staged and not self.decided(store):
+            return 0  # perhaps there will be some
+        return publish(store, self.sink, 0, [stage], staged, Writer.JOB)
+
+    def _again(self, batch: pa.RecordBatch, before: int) -> pa.RecordBatch:
+        """The messages of a HISTORY batch as a PUSHES batch; so many come `before` them."""
+        n, ids = batch.num_rows, batch.column("id").to_pylist()
+        rows = zip(header_dicts(batch), ids, strict=True)
+        columns = {
+            "id": pa.array([replayed(self.name, id) for id in ids], pa.string()),
+            "payload": batch.column("payload"),
+            "payload_kind": batch.column("payload_kind"),
+            "headers": headers_array([told | {REPLAY: self.name, REPLAYED: id} for told, id in rows]),
+            "mature": batch.column("mature"),
+            "delay": pa.nulls(n, pa.int64()),
+            "tries": pa.repeat(pa.scalar(0, pa.int32()), n),
+        }
+        if self.rate is not None:
+            columns["mature"] = pa.nulls(n, PUSHES.field("mature").type)
+            columns["delay"] = pa.array([round((before + row) / self.rate * 1000) for row in range(n)], pa.int64())
+        return pa.RecordBatch.from_arrays([columns[name] for name in PUSHES.names], schema=PUSHES)
+
+
+def replayed(name: str, id: str) -> str:
+    """The id of a message that is replayed. Such as we make keep their order: only their middle is another."""
+    if not OBJECT_ID.fullmatch(id):
+        return sha256(f"{name}\0{id}".encode()).hexdigest()[:24]
+    return id[:8] + sha256(f"{name}\0{id[8:18]}".encode()).hexdigest()[:10] + id[18:]

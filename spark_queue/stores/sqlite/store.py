@@ -1,0 +1,1000 @@
+"""Queues in one SQLite file: `sqlite:///relative/path.db` or `sqlite:////absolute/path.db`.
+
+The embedded default: no server, several processes at once, one machine. Every operation is one transaction, so a
+push of a batch, a commit, a move is atomic as a whole. The file is in WAL mode with `synchronous=FULL`: what was
+acknowledged is on disk.
+
+A message that is held points to its lease; renewing touches the lease alone. The database's time is that of the
+machine, read by SQLite itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_queue.errors import OptionError, StoreError, StoreUnavailable, near, plural
+from spark_queue.messages.arrow_bytes import DamagedBytes, from_bytes_with_digest, to_bytes, with_digest
+from spark_queue.messages.buckets import DIGITS, Record, are_buckets, fitting, rows_of, weigh
+from spark_queue.messages.columns import dated, due_ms, header_dicts, slices
+from spark_queue.messages.schema import LATEST, MARK, PUSHES
+from spark_queue.options.masking import mask
+from spark_queue.stores.base import PAGE_ROWS, Store
+from spark_queue.stores.sqlite.file import Connection, FileId, FileUrl, InUse, connect, not_the_drivers
+from spark_queue.stores.sqlite.records import MORE_TRIES, SOUND, Place, ids_among, place_of, read_records
+from spark_queue.stores.support.counters import ACTS, Counts, Statistics
+from spark_queue.stores.support.damaged import END, NEVER_DUE, Records, id_of
+from spark_queue.stores.types import (
+    OF_EACH,
+    Claim,
+    Condition,
+    Death,
+    Finding,
+    RawNote,
+    Reservation,
+    Sizes,
+    Staged,
+    View,
+    Which,
+    below,
+    holder,
+)
+
+#: What makes a file of version 1, and of each later version out of the one before.
+#:
+#: Rows name their queue by its number, which keeps rows and indexes short.
+#: `message.lease` is the lease that holds the message, NULL while it is free; moments are ms since 1970.
+SCHEMA = (
+    """
+CREATE TABLE queue (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+
+CREATE TABLE message (
+    queue INTEGER NOT NULL, id TEXT NOT NULL, mature INTEGER NOT NULL, tries INTEGER NOT NULL,
+    kind TEXT NOT NULL, headers TEXT, payload BLOB NOT NULL, lease INTEGER
+);
+CREATE UNIQUE INDEX message_id ON message (queue, id);
+CREATE INDEX message_free ON message (queue, mature, id) WHERE lease IS NULL;
+CREATE INDEX message_held ON message (lease, mature, id) WHERE lease IS NOT NULL;
+
+CREATE TABLE lease (id INTEGER PRIMARY KEY AUTOINCREMENT, queue INTEGER NOT NULL, tag TEXT NOT NULL, until INTEGER);
+CREATE UNIQUE INDEX lease_tag ON lease (queue, tag);
+
+CREATE TABLE history (
+    queue INTEGER NOT NULL, id TEXT NOT NULL, mature INTEGER NOT NULL, tries INTEGER NOT NULL,
+    kind TEXT NOT NULL, headers TEXT, payload BLOB NOT NULL, processed INTEGER NOT NULL, until INTEGER NOT NULL
+);
+CREATE INDEX history_queue ON history (queue, mature, id);
+CREATE INDEX history_until ON history (until);
+""",
+    # `rows` is an Arrow IPC stream of a PUSHES batch in which every message has its moment, and the digest of that,
+    # which older versions left out and pass over.
+    """
+CREATE TABLE staged (stage TEXT NOT NULL, part TEXT NOT NULL, queue TEXT NOT NULL, size INTEGER NOT NULL, rows BLOB);
+CREATE UNIQUE INDEX staged_part ON staged (stage, part);
+
+CREATE TABLE note (key TEXT PRIMARY KEY, value TEXT NOT NULL, version INTEGER NOT NULL) WITHOUT ROWID;
+""",
+    # `rows`: how many messages a record holds. One index leads to the buckets, so that others need not know them.
+    """
+ALTER TABLE message ADD COLUMN rows INTEGER NOT NULL DEFAULT 1;
+CREATE INDEX message_bucket ON message (lease, queue, mature, id) WHERE rows > 1;
+CREATE INDEX lease_until ON lease (queue, until);
+""",
+    # What was committed before did not tell by whom.
+    """
+ALTER TABLE history ADD COLUMN consumer TEXT;
+ALTER TABLE history ADD COLUMN outcome TEXT NOT NULL DEFAULT 'commit';
+""",
+    # By name: a queue that is empty, or that nobody has used yet, may be paused.
+    """
+CREATE TABLE statistics (
+    queue TEXT PRIMARY KEY, put INTEGER NOT NULL DEFAULT 0, "get" INTEGER NOT NULL DEFAULT 0,
+    reserve INTEGER NOT NULL DEFAULT 0, "commit" INTEGER NOT NULL DEFAULT 0, "rollback" INTEGER NOT NULL DEFAULT 0,
+    deadletter INTEGER NOT NULL DEFAULT 0, paused INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+""",
+    # When it was written last (ms); NULL where an older version did it.
+    """
+ALTER TABLE note ADD COLUMN written INTEGER;
+""",
+)
+SCHEMA_VERSION = len(SCHEMA)
+
+#: SQLite's own reading of the clock, in ms.
+NOW = "SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
+
+COLUMNS = "id, payload, kind, headers, mature, tries"
+
+#: What is read of a note, whose value need not be text.
+NOTE = "CAST(value AS BLOB), version, written"
+
+#: Whether a record is a bucket, whatever it holds: a column `rows` of 1 may be that of a bucket of one.
+_IS_BUCKET = f"(id >= '{MARK}' AND id < '{chr(ord(MARK) + 1)}')"
+
+#: The id of a record, as far as it tells how many messages it holds: others may be no text.
+_BUCKET_ID = "iif(rows > 1, id, '')"
+
+#: Rows that one INSERT brings, and their bytes, about: twice as fast as a statement for each.
+TOGETHER = 200
+TOGETHER_BYTES = 8 << 20
+
+#: Bytes of messages in one row of the table `staged`, about.
+BLOB_BYTES = 32 << 20
+
+#: Seconds between two glances at the file of somebody who waits for a message.
+GLANCE = 0.002
+
+#: Most messages of the history that one transaction forgets.
+FORGOTTEN = 10_000
+
+#: Seconds to wait for another process's transaction.
+BUSY = 10.0
+
+
+log = logging.getLogger(__name__)
+
+#: File systems of other machines.
+REMOTE = {"9p", "afs", "ceph", "cifs", "glusterfs", "lustre", "nfs", "nfs4", "smb3", "smbfs"}
+
+
+class SqliteStore(Store):
+    """Queues in one file.
+
+    Safe to share among threads, and across a fork.
+    """
+
+    max_payload = 999_000_000  # SQLite's own limit for a row is 1,000,000,000 bytes
+
+    @classmethod
+    def resolve(cls, url: str) -> str:
+        path = url.removeprefix("sqlite:///")
+        if path == url or not path or "?" in path:
+            raise OptionError(
+                f"option 'url': {mask(url)!r} names no file; write sqlite:///relative/path.db or sqlite:////absolute/path.db",
+                option="url",
+            )
+        return f"sqlite:///{os.path.abspath(path)}"
+
+    def __init__(self, url: str, *, patience: float = 5.0) -> None:
+        super().__init__(url, patience=patience)
+        self._path = self.url.removeprefix("sqlite:///")
+        self._lock = threading.RLock()
+        self._connection: Connection | None = None
+        self._pid = 0
+        self._planned = url.file if isinstance(url, FileUrl) else None  # the driver's file, in a task
+        self._file: FileId | None = None  # that of the first connection: no later one goes on in another file
+        self._in_use: InUse | None = None
+
+    # --- the connection -----------------------------------------------------------------------------------------
+
+    def missing_database(self) -> str:
+        path = Path(self._path)
+        if path.exists():
+            return ""
+        others = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
+        return f"there is no file {str(path)!r}{near(path.name, others) or ': check the URL'}"
+
+    def here(self) -> str:
+        if self.creates and not Path(self._path).exists():
+            self.now()
+        file = FileId.at(self._path)
+        return self.url if file is None else FileUrl(self.url, file)
+
+    def _open(self) -> Connection:
+        before = self._found()
+        if not self.creates and (sentence := self.missing_database()):
+            raise OptionError(sentence, option="url")
+        if not Path(self._path).parent.is_dir():
+            raise StoreError(f"{self.url}: the folder {str(Path(self._path).parent)!r} does not exist", url=self.url)
+        opened = connect(self._path, create=before is None, timeout=BUSY)
+        try:
+            self._file = self._file or before or FileId.at(self._path)
+            self._found()  # it is still that one
+            opened.execute("PRAGMA synchronous = FULL")
+            opened.execute("PRAGMA cache_size = -65536")
+            opened.execute("PRAGMA secure_delete = FAST")  # Debian's SQLite would write what is removed once more
+            (version,) = opened.execute("PRAGMA user_version").fetchone()
+            if version < SCHEMA_VERSION:
+                self._create(opened)
+            elif version > SCHEMA_VERSION:
+                raise StoreError(
+                    f"{self.url} was written by a newer version of spark_queue (file version {version}, this one "
+                    f"reads {SCHEMA_VERSION}): upgrade spark_queue",
+                    url=self.url,
+                )
+        except BaseException:
+            opened.close()
+            raise
+        return opened
+
+    def _found(self) -> FileId | None:
+        """The file that is to be opened, `None` if it is to be created. Raises an error if it must be another one."""
+        if self._planned and (sentence := not_the_drivers(self._path, self._planned)):
+            raise OptionError(sentence, option="url", url=self.url)
+        found = FileId.at(self._path)
+        if self._file and found != self._file:
+            raise self._lost(f"the file {self._path!r} was {'replaced' if found else 'deleted'} while it was in use")
+        return found
+
+    def _check_file(self) -> None:
+        """Raise `StoreError` if nobody who opens the file now would see what this connection writes."""
+        if self._in_use is not None and (sentence := self._in_use.lost()):
+            raise self._lost(sentence)
+
+    def _lost(self, sentence: str) -> StoreError:
+        return StoreError(
+            f"{self.url}: {sentence}, so this was refused and nothing of it is kept. Put the file back, or restart "
+            "all processes that have it open",
+            url=self.url,
+        )
+
+    def _create(self, opened: sqlite3.Connection) -> None:
+        opened.execute("PRAGMA page_size = 8192")  # of a new file: flatter trees, fewer pages in a commit
+        opened.execute("PRAGMA journal_mode = WAL")
+        opened.execute("BEGIN IMMEDIATE")
+        (version,) = opened.execute("PRAGMA user_version").fetchone()
+        (tables,) = opened.execute("SELECT count(*) FROM sqlite_schema WHERE type = 'table'").fetchone()
+        if version == 0 and tables:
+            opened.execute("ROLLBACK")
+            raise StoreError(f"{self.url} is a SQLite file of another program: choose another file", url=self.url)
+        for step in SCHEMA[version:]:  # none where another process was faster
+            for statement in step.split(";"):
+                opened.execute(statement)
+        opened.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        opened.execute("COMMIT")
+        if version == 0:
+            log.info("created %s", self._path)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            text = str(error)
+            if "locked" in text or "busy" in text:
+                raise StoreUnavailable(
+                    f"{self.url}: another process holds the file ({text})", url=self.url
+                ) from error
+            hint = {
+                "file is not a database": ": it is some other kind of file",
+                "attempt to write a readonly database": ": make the file and its folder writable for this user",
+                "unable to open database file": ": check the path and the rights of its folder",
+            }.get(text, "")
+            raise StoreError(f"{self.url}: {text}{hint}", url=self.url) from error
+
+    @contextmanager
+    def _transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
+        with self._lock, self._translated():
+            db = self._connected()
+            try:
+                _begin(db, begin)
+                yield db
+                self._check_file()  # here, since what is committed is acknowledged
+                db.execute("COMMIT")
+            except BaseException:
+                db.abandon()
+                raise
+
+    def _connected(self) -> Connection:
+        if self._connection is None or self._pid != os.getpid():
+            self._connection, self._pid = self._open(), os.getpid()
+            self._in_use = InUse(self._path)
+        return self._connection
+
+    def _looking(self) -> AbstractContextManager[sqlite3.Connection]:
+        """A transaction that only reads: it sees one moment, and neither waits for writers nor keeps them waiting."""
+        return self._transaction("BEGIN")
+
+    def close(self) -> None:
+        super().close()
+        with self._lock:
+            if self._connection is not None and self._pid == os.getpid():
+                self._connection.close()
+            self._connection = self._in_use = None
+
+    # --- signals ------------------------------------------------------------------------------------------------
+    # SQLite tells a connection whether others have changed the file, and what it has changed itself.
+
+    def _rung(self, queue: str) -> int:
+        with self._lock, self._translated():
+            db = self._connected()
+            self._check_file()
+            (version,) = db.execute("PRAGMA data_version").fetchone()
+            return int(version) + db.total_changes
+
+    def _listen(self, queue: str, rung: int, timeout: float) -> None:
+        end = time.monotonic() + timeout
+        while (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, GLANCE))
+            if self._rung(queue) != rung:
+                return
+
+    # --- messages in --------------------------------------------------------------------------------------------
+
+    def _push(self, queue: str, batch: pa.RecordBatch) -> int:
+        rows = _rows(batch, self._now())  # ready before the file is locked: other writers need not wait for Python
+        with self._transaction() as db:
+            return _insert(db, queue, rows)
+
+    def _stage(self, queue: str, stage: str, part: str, batch: pa.RecordBatch) -> None:
+        parts = [
+            (stage, f"{part}.{number:06}", queue, weigh(some.column("id")), with_digest(to_bytes(some, "lz4")))
+            for number, some in enumerate(slices(dated(batch, self._now()), BLOB_BYTES))
+        ]
+        with self._transaction() as db:
+            db.executemany("INSERT OR REPLACE INTO staged VALUES (?, ?, ?, ?, ?)", parts)
+
+    def _publish(self, stages: Sequence[str]) -> dict[str, int]:
+        published: Counter[str] = Counter()
+        with self._transaction() as db:
+            for stage in stages:
+                found = db.execute(
+                    "SELECT queue, rows, part, rowid, size FROM staged WHERE stage = ? ORDER BY part", (stage,)
+                )
+                for queue, packed, part, rowid, size in found:
+                    try:
+                        batch = from_bytes_with_digest(packed, (PUSHES,))
+                    except DamagedBytes as error:
+                        raise self._damaged_part(queue, stage, part, rowid, size, error) from error
+                    published[queue] += _insert(db, queue, _rows(batch, 0))
+                db.execute("DELETE FROM staged WHERE stage = ?", (stage,))
+        return published
+
+    def _damaged_part(
+        self, queue: str, stage: str, part: str, rowid: int, size: int, error: DamagedBytes
+    ) -> StoreError:
+        return StoreError(
+            f"{self.url}: part {part!r} of stage {stage!r} is damaged: {error}. It has {plural(size, 'message')} for "
+            f"queue {queue!r}; nothing was published. Restore the file from a backup, or give the messages up: stop "
+            f"the query, remove the part in the sqlite3 shell (DELETE FROM staged WHERE rowid = {rowid}), and start "
+            "the query again",
+            url=self.url, queue=queue, stage=stage, part=part,
+        )  # fmt: skip
+
+    def _staged(self, stage: str) -> list[Staged]:
+        with self._looking() as db:
+            which, values = _tree("stage", stage)
+            found = db.execute(f"SELECT stage, queue, sum(size) FROM staged WHERE {which} GROUP BY 1, 2", values)
+            return [Staged(*row) for row in found]
+
+    def _unstage(self, stage: str, keep: Sequence[str]) -> int:
+        with self._transaction() as db:
+            which, values = _tree("stage", stage)
+            which += " AND stage NOT IN (SELECT value FROM json_each(?))"
+            values += (json.dumps(list(keep)),)
+            (rows,) = db.execute(f"SELECT coalesce(sum(size), 0) FROM staged WHERE {which}", values).fetchone()
+            db.execute(f"DELETE FROM staged WHERE {which}", values)
+            return int(rows)
+
+    # --- reservations -------------------------------------------------------------------------------------------
+
+    def _claim(self, queue: str, tag: str, limit: int, enough: int, lease: int | None, before: int) -> Claim:
+        with self._transaction() as db:
+            number = _number(db, queue)
+            held = db.execute("SELECT id FROM lease WHERE queue = ? AND tag = ?", (number, tag)).fetchone()
+            if held:
+                return Claim(_held(db, held[0]), held=True)
+            now = _now(db)
+            _expire(db, number, now)
+            until = None if lease is None else now + lease
+            made = db.execute(
+                "INSERT INTO lease (queue, tag, until) VALUES (?, ?, ?)", (number, tag, until)
+            ).lastrowid
+            free = "FROM message WHERE queue = ? AND lease IS NULL AND mature <= ? ORDER BY mature, id LIMIT ?"
+            which, large = (number, min(now, before), enough), None
+            if _buckets_in(db, number):
+                found = db.execute(f"SELECT rowid, {_BUCKET_ID} {free}", which)
+                rowids, claimed, large = fitting(found, limit, enough)
+                take = "UPDATE message SET lease = ? WHERE rowid IN (SELECT value FROM json_each(?))"
+                db.execute(take, (made, json.dumps(rowids)))
+            else:
+                take = f"UPDATE message SET lease = ? WHERE rowid IN (SELECT rowid {free})"
+                claimed = db.execute(take, (made, *which)).rowcount
+            if not claimed:
+                db.execute("DELETE FROM lease WHERE id = ?", (made,))
+            return Claim(claimed, large)
+
+    def _ready(self, queue: str, limit: int, before: int) -> int:
+        with self._transaction() as db:
+            number, now = _number(db, queue), _now(db)
+            _expire(db, number, now)
+            (rows,) = db.execute(
+                "SELECT count(*) FROM (SELECT 1 FROM message "
+                "WHERE queue = ? AND lease IS NULL AND mature <= ? ORDER BY mature LIMIT ?)",
+                (number, min(now, before), limit),
+            ).fetchone()
+            more = _more(db, "lease IS NULL AND queue = ? AND mature <= ?", (number, min(now, before)))
+            return min(int(rows) + more, limit)
+
+    def _spare(self, queue: str, after: Place | None, rows: int) -> Records:
+        with self._transaction() as db:
+            number, now = _number(db, queue), _now(db)
+            _expire(db, number, now)
+            which = "lease IS NULL AND queue = ? AND mature <= ?"
+            return _page(db, queue, which, (number, now), after, rows)
+
+    def _recast(self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch) -> bool:
+        with self._transaction() as db:
+            number = _number(db, queue)
+            lease = None
+            if tag is None:
+                _expire(db, number, _now(db))
+            else:
+                (lease,) = db.execute(
+                    "SELECT id FROM lease WHERE queue = ? AND tag = ?", (number, tag)
+                ).fetchone() or (0,)
+            named, ids = ids_among([one.id for one in records])
+            which, values = f"FROM message WHERE queue = ? AND lease IS ? AND {named}", (number, lease, *ids)
+            (there,) = db.execute(f"SELECT count(*) {which}", values).fetchone()
+            if there < len(records):
+                return False
+            db.execute(f"DELETE {which}", values)
+            _insert(db, queue, _rows(batch, 0), lease)
+            return True
+
+    def _page(self, queue: str, tag: str, after: Place | None, rows: int) -> Records:
+        with self._looking() as db:
+            which = "lease = (SELECT id FROM lease WHERE queue = ? AND tag = ?)"
+            return _page(db, queue, which, (_number(db, queue), tag), after, rows)
+
+    def _renew(self, queue: str, tag: str, lease: int | None) -> int:
+        with self._transaction() as db:
+            leases = _leases(db, queue, tag)
+            until = None if lease is None else _now(db) + lease
+            db.executemany("UPDATE lease SET until = ? WHERE id = ?", [(until, one) for one in leases])
+            return sum(_held(db, one) for one in leases)
+
+    def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int, outcome: str) -> int:
+        with self._transaction() as db:
+            leases = _leases(db, queue, tag)
+            held, values = _among(leases, ids)
+            if history:
+                _remember(db, held, values, history, tag, outcome)
+            removed = _change(db, "DELETE FROM message", held, values)
+            _forget_empty(db, leases)
+            return removed
+
+    def _rollback(
+        self, queue: str, tag: str, ids: Sequence[str] | None, delay: int | None, failed: bool, endless: bool
+    ) -> int:
+        with self._transaction() as db:
+            leases = _leases(db, queue, tag, endless=endless)
+            held, values = _among(leases, ids)
+            more = MORE_TRIES.format("?")
+            give = f"UPDATE message SET lease = NULL, mature = coalesce(?, mature), tries = {more}"
+            due = None if delay is None else _now(db) + delay
+            given = _change(db, give, held, values, due, int(failed))
+            _forget_empty(db, leases)
+            return given
+
+    def _retag(self, queue: str, tag: str, to: str, ids: Sequence[str] | None, lease: int | None) -> int:
+        with self._transaction() as db:
+            until = None if lease is None else _now(db) + lease
+            (target,) = db.execute(
+                "INSERT INTO lease (queue, tag, until) VALUES (?, ?, ?) "
+                "ON CONFLICT DO UPDATE SET until = excluded.until RETURNING id",
+                (_number(db, queue), to, until),
+            ).fetchone()
+            leases = [one for one in _leases(db, queue, tag) if one != target]
+            held, values = _among(leases, ids)
+            given = _change(db, "UPDATE message SET lease = ?", held, values, target)
+            _forget_empty(db, [*leases, target])
+            return given
+
+    def _reservations(self, queue: str, tag: str) -> list[Reservation]:
+        with self._looking() as db:
+            which, values = _tree("tag", tag)
+            found = db.execute(
+                f"SELECT tag, id, until FROM lease WHERE queue = ? AND {which} ORDER BY tag",
+                (_number(db, queue), *values),
+            ).fetchall()
+            return [Reservation(name, _held(db, lease), until) for name, lease, until in found]
+
+    # --- between queues -----------------------------------------------------------------------------------------
+
+    def _move(self, queue: str, to: str, which: Which, death: Death | None) -> int:
+        with self._transaction() as db:
+            now, number, target = _now(db), _number(db, queue), _made(db, to)
+            if which.tag is None:
+                _expire(db, number, now)
+                leases: list[int] = []
+                values: tuple[Any, ...]
+                where, values = "queue = ? AND lease IS NULL", (number,)
+                if which.ids is not None:
+                    named, ids = ids_among(which.ids)
+                    where, values = f"{where} AND {named}", (*values, *ids)
+            else:
+                leases = _leases(db, queue, which.tag)
+                where, values = _among(leases, which.ids)
+            db.execute("CREATE TEMP TABLE IF NOT EXISTS moving (row INTEGER PRIMARY KEY)")
+            db.execute("DELETE FROM moving")
+            where, values = f"{where} AND tries >= ?", (*values, which.min_tries)
+            if death:
+                where += f" AND {SOUND}"  # else it is found damaged when it is read, and dies of that
+            if which.limit is None:
+                moved = _change(db, "INSERT INTO moving SELECT rowid FROM message", where, values)
+            else:
+                some = f"SELECT rowid, {_BUCKET_ID} FROM message WHERE {where} ORDER BY mature, id LIMIT ?"
+                rowids, moved, _ = fitting(db.execute(some, (*values, which.limit)), which.limit, which.limit)
+                db.executemany("INSERT INTO moving VALUES (?)", ((one,) for one in rowids))
+            if death:
+                db.execute(
+                    "UPDATE message SET tries = tries + ?1, "
+                    "headers = json_set(json_patch(coalesce(headers, '{}'), ?2), "
+                    "'$.x-dl-tries', CAST(tries + ?1 AS TEXT)) WHERE rowid IN (SELECT row FROM moving)",
+                    (death.failed, json.dumps(death.headers(queue, 0, now))),
+                )
+                if death.history:
+                    _remember(db, "rowid IN (SELECT row FROM moving)", (), death.history, which.tag, "dead")
+            db.execute(
+                "UPDATE OR IGNORE message SET queue = ?, lease = NULL, tries = 0, "
+                "mature = iif(typeof(mature) IN ('integer', 'real'), mature, ?) "
+                "WHERE rowid IN (SELECT row FROM moving)",
+                (target, now),
+            )
+            db.execute("DELETE FROM message WHERE queue = ? AND rowid IN (SELECT row FROM moving)", (number,))
+            _forget_empty(db, leases)
+            return moved
+
+    # --- statistics and pause -----------------------------------------------------------------------------------
+
+    def _count(self, counts: Counts) -> None:
+        columns = ", ".join(f'"{act}"' for act in ACTS)
+        more = ", ".join(f'"{act}" = "{act}" + excluded."{act}"' for act in ACTS)
+        rows = [(queue, *(acts.get(act, 0) for act in ACTS)) for queue, acts in counts.items()]
+        # A count that is lost when the power fails is worth no wait for the disk: that would keep others waiting.
+        with self._lock, self._translated():
+            db = self._connected()
+            db.execute("PRAGMA synchronous = NORMAL")
+            try:
+                with self._transaction():
+                    db.executemany(
+                        f"INSERT INTO statistics (queue, {columns}) VALUES (?{', ?' * len(ACTS)}) "
+                        f"ON CONFLICT DO UPDATE SET {more}",
+                        rows,
+                    )
+            finally:
+                db.execute("PRAGMA synchronous = FULL")
+
+    def _statistics(self, queue: str | None) -> dict[str, Statistics]:
+        with self._looking() as db:
+            columns = ", ".join(f'"{act}"' for act in ACTS)
+            which = "" if queue is None else " WHERE queue = ?"
+            values = () if queue is None else (queue,)
+            found = db.execute(f"SELECT queue, paused, {columns} FROM statistics{which}", values)
+            return {
+                name: Statistics.of(dict(zip(ACTS, counts, strict=True)), bool(paused))
+                for name, paused, *counts in found
+            }
+
+    def _set_paused(self, queue: str, paused: bool) -> None:
+        with self._transaction() as db:
+            db.execute(
+                "INSERT INTO statistics (queue, paused) VALUES (?, ?) "
+                "ON CONFLICT DO UPDATE SET paused = excluded.paused",
+                (queue, paused),
+            )
+
+    def _forget(self, queue: str) -> None:
+        with self._transaction() as db:
+            db.execute("DELETE FROM statistics WHERE queue = ?", (queue,))
+
+    # --- notes --------------------------------------------------------------------------------------------------
+
+    def _note(self, key: str) -> RawNote | None:
+        with self._looking() as db:
+            # As bytes: what is no UTF-8 is damaged, but can be named.
+            found = db.execute(f"SELECT {NOTE} FROM note WHERE key = ?", (key,)).fetchone()
+            return RawNote(*found) if found else None
+
+    def _set_note(self, key: str, value: dict[str, Any] | None, version: int) -> bool:
+        text = None if value is None else orjson.dumps(value).decode()
+        with self._transaction() as db:
+            if text is None:
+                done = db.execute("DELETE FROM note WHERE key = ? AND version = ?", (key, version))
+            elif version:
+                change = f"UPDATE note SET value = ?, version = version + 1, written = ({NOW})"
+                done = db.execute(f"{change} WHERE key = ? AND version = ?", (text, key, version))
+            else:
+                done = db.execute(f"INSERT OR IGNORE INTO note VALUES (?, ?, 1, ({NOW}))", (key, text))
+            return done.rowcount == 1
+
+    def _notes(self, prefix: str) -> dict[str, RawNote]:
+        with self._looking() as db:
+            found = db.execute(f"SELECT key, {NOTE} FROM note WHERE substr(key, 1, ?) = ?", (len(prefix), prefix))
+            return {key: RawNote(*facts) for key, *facts in found}
+
+    # --- looking ------------------------------------------------------------------------------------------------
+
+    def _now(self) -> int:
+        with self._looking() as db:
+            return _now(db)
+
+    def _server(self) -> str:
+        return f"sqlite {sqlite3.sqlite_version}"
+
+    def _examine(self) -> list[Finding]:
+        with self._looking() as db:
+            (journal,) = db.execute("PRAGMA journal_mode").fetchone()
+        wal = (
+            Finding("journal", "good", "WAL, flushed at every commit")
+            if journal == "wal"
+            else Finding("journal", "bad", f"{journal}, not WAL", "sqlite3 FILE 'PRAGMA journal_mode = WAL'")
+        )
+        kind = _filesystem(self._path)
+        if kind in REMOTE or kind.startswith("fuse."):
+            disk = Finding(
+                "file system", "bad", f"{kind}: WAL needs memory that processes share, and locks that hold",
+                "keep the file on a disk of this machine, or use a server",
+            )  # fmt: skip
+        else:
+            disk = Finding("file system", "good", kind or "not told by this system")
+        return [wal, disk]
+
+    def _sizes(self, queue: str) -> Sizes:
+        with self._looking() as db:
+            number, now = _number(db, queue), _now(db)
+            scheduled, free, oldest = db.execute(
+                "SELECT count(*) FILTER (WHERE mature > ?), count(*) FILTER (WHERE mature <= ?), min(mature) "
+                "FROM message WHERE queue = ? AND lease IS NULL",
+                (now, now, number),
+            ).fetchone()
+            expired, held, oldest_expired = db.execute(
+                "SELECT count(*) FILTER (WHERE until <= ?), count(*) FILTER (WHERE until IS NULL OR until > ?), "
+                "min(until) FILTER (WHERE until <= ?) "
+                "FROM lease JOIN message ON message.lease = lease.id WHERE lease.queue = ?",
+                (now, now, now, number),
+            ).fetchone()
+            moments = [one for one in (oldest, oldest_expired) if isinstance(one, int | float) and one <= now]
+            since = int(min(moments)) if moments else None
+            free += _more(db, "lease IS NULL AND queue = ? AND mature <= ?", (number, now))
+            scheduled += _more(db, "lease IS NULL AND queue = ? AND mature > ?", (number, now))
+            of_queue = "lease IN (SELECT id FROM lease WHERE queue = ? AND "
+            expired += _more(db, f"{of_queue} until <= ?)", (number, now))
+            held += _more(db, f"{of_queue} (until IS NULL OR until > ?))", (number, now))
+            return Sizes(free + expired, scheduled, held, None if since is None else now - since)
+
+    def _never_due(self, queue: str) -> list[str]:
+        with self._looking() as db:
+            which = "queue = ? AND lease IS NULL AND mature > ?"  # a text or a blob is greater than any number
+            found = db.execute(
+                f"SELECT CAST(id AS BLOB) FROM message WHERE {which} AND typeof(mature) IN ('text', 'blob') LIMIT ?",
+                (_number(db, queue), LATEST, NEVER_DUE),
+            )
+            return [id_of(id) for (id,) in found]
+
+    def _next_mature(self, queue: str) -> int | None:
+        with self._looking() as db:
+            number = _number(db, queue)
+            free = db.execute(
+                "SELECT mature FROM message WHERE queue = ? AND lease IS NULL ORDER BY mature LIMIT 1", (number,)
+            ).fetchone()
+            (end,) = db.execute("SELECT min(until) FROM lease WHERE queue = ?", (number,)).fetchone()
+            moments = [one for one in (free[0] if free else None, end) if isinstance(one, int | float)]
+            return int(min(moments)) - _now(db) if moments else None
+
+    def _peek(
+        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
+    ) -> Iterator[Records]:
+        with self._translated():
+            db = (
+                self._open()
+            )  # of its own: its read transaction is the snapshot, and lasts as long as the caller likes
+            try:
+                db.execute("BEGIN")
+                which: list[str] = ["queue = ?"]
+                values: list[Any] = [_number(db, queue)]
+                if view == "history":
+                    which.append("until > ?")
+                    values.append(_now(db))
+                for one in where:
+                    in_bucket = f" OR {_IS_BUCKET}" if one.column in OF_EACH else ""
+                    if one.column == "id" and one.op in ("=", "in"):
+                        named, ids = ids_among(_texts(one))
+                        which.append(f"({named}{in_bucket})")
+                        values += ids
+                    elif one.op == "in":
+                        which.append(f"({one.column} IN (SELECT value FROM json_each(?)){in_bucket})")
+                        values.append(json.dumps(one.value))
+                    else:
+                        which.append(f"({one.column} {one.op} ?{in_bucket})")
+                        values.append(one.value)
+                source = f"FROM {'history' if view == 'history' else 'message'} WHERE {' AND '.join(which)}" + (
+                    " ORDER BY mature, id LIMIT ?" if limit is not None else ""
+                )
+                values += [limit] if limit is not None else []
+                yield from read_records(db, queue, source, values, rows, history=view == "history")
+            finally:
+                db.abandon()
+                db.close()
+
+    def _buckets(self, queue: str, id: str | None) -> Iterator[Records]:
+        return self._paged(lambda after: self._some_buckets(queue, id, after))
+
+    def _some_buckets(self, queue: str, id: str | None, after: Place | None) -> Records:
+        with self._looking() as db:
+            which = f"queue = ? AND {_IS_BUCKET} AND (? IS NULL OR id = ?)"
+            return _page(db, queue, which, (_number(db, queue), id, id), after, PAGE_ROWS)
+
+    def _queues(self) -> list[str]:
+        with self._looking() as db:
+            return [name for (name,) in db.execute("SELECT name FROM queue")]
+
+    # --- housekeeping -------------------------------------------------------------------------------------------
+
+    def _forget_past(self, queue: str, ids: Sequence[str]) -> int:
+        with self._transaction() as db:
+            named, values = ids_among(ids)
+            which, values = f"queue = ? AND {named}", (_number(db, queue), *values)
+            (told,) = db.execute(f"SELECT count(DISTINCT id) FROM history WHERE {which}", values).fetchone()
+            db.execute(f"DELETE FROM history WHERE {which}", values)
+            return int(told)
+
+    def shrink(self) -> int:
+        # In place: a copy that is renamed over the file would stop all who have it open.
+        with self._lock, self._translated():
+            before = self._bytes()
+            db = self._connected()
+            try:
+                self._check_file()
+                _patiently(db, "VACUUM")  # it fails at once if another process commits while it begins
+                (busy, _, _) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                self._check_file()
+            except BaseException:
+                db.abandon()
+                raise
+            if busy:
+                raise StoreUnavailable(
+                    f"{self.url}: the file is written anew, and becomes small as soon as no process reads its old "
+                    "state any more: run this again when long reads have ended",
+                    url=self.url,
+                )
+            return max(0, before - self._bytes())
+
+    def _bytes(self) -> int:
+        """The bytes of the file and of what waits to become a part of it."""
+        files = [Path(self._path), Path(f"{os.path.realpath(self._path)}-wal")]
+        return sum(one.stat().st_size for one in files if one.exists())
+
+    def _purge(self, queue: str) -> int:
+        with self._transaction() as db:
+            number = _number(db, queue)
+            _expire(db, number, _now(db))
+            return _change(db, "DELETE FROM message", "queue = ? AND lease IS NULL", (number,))
+
+    def _drop(self, queue: str) -> None:
+        with self._transaction() as db:
+            number = _number(db, queue)
+            for table in ("message", "lease", "history"):
+                db.execute(f"DELETE FROM {table} WHERE queue = ?", (number,))
+            db.execute("DELETE FROM queue WHERE id = ?", (number,))
+
+
+def _texts(condition: Condition) -> list[str]:
+    """The texts that a condition compares with."""
+    return [str(one) for one in (condition.value if isinstance(condition.value, tuple) else (condition.value,))]
+
+
+def _begin(db: sqlite3.Connection, begin: str) -> None:
+    """Begin a transaction; wait for those of other processes, at most BUSY seconds."""
+    if begin == "BEGIN":
+        db.execute(begin)
+    else:
+        _patiently(db, begin)
+
+
+def _patiently(db: sqlite3.Connection, statement: str) -> None:
+    """Execute a statement that needs the file for itself; wait for other processes, at most BUSY seconds.
+
+    SQLite itself would sleep longer and longer, up to 100 ms; here it is a sixteenth of what was waited, so that two
+    writers in turns lose little, and many do not ask all the time.
+    """
+    start = time.monotonic()
+    db.execute("PRAGMA busy_timeout = 0")
+    try:
+        while True:
+            try:
+                db.execute(statement)
+                return
+            except sqlite3.OperationalError as error:
+                waited = time.monotonic() - start
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or waited > BUSY:
+                    raise
+                time.sleep(min(max(waited / 16, 0.0005), 0.05))
+    finally:
+        db.execute(f"PRAGMA busy_timeout = {int(BUSY * 1000)}")
+
+
+# --- steps inside a transaction -------------------------------------------------------------------------------------
+
+
+def _now(db: sqlite3.Connection) -> int:
+    (now,) = db.execute(NOW).fetchone()
+    return int(now)
+
+
+def _number(db: sqlite3.Connection, queue: str) -> int:
+    """The number of a queue; 0, which no queue has, where there is none of that name."""
+    found = db.execute("SELECT id FROM queue WHERE name = ?", (queue,)).fetchone()
+    return int(found[0]) if found else 0
+
+
+def _made(db: sqlite3.Connection, queue: str) -> int:
+    """The number of a queue, which is made where there is none of that name."""
+    db.execute("INSERT OR IGNORE INTO queue (name) VALUES (?)", (queue,))
+    return _number(db, queue)
+
+
+class _Rows(NamedTuple):
+    """Rows of the table `message`: their columns from `id` on, as SQL, and the parameters of each.
+
+    `together` of them go into one statement; there are `buckets` among them.
+    """
+
+    columns: str
+    rows: Sequence[tuple[Any, ...]]
+    together: int
+    buckets: bool
+
+
+def _rows(batch: pa.RecordBatch, now: int) -> _Rows:
+    """The rows of a PUSHES batch."""
+    ids, due, payloads = batch.column("id").to_pylist(), due_ms(batch, now), batch.column("payload").to_pylist()
+    kinds, tries = batch.column("payload_kind"), batch.column("tries")
+    bytes_of_one = batch.column("payload").nbytes // max(1, len(ids)) + 1
+    how = max(1, min(TOGETHER, TOGETHER_BYTES // bytes_of_one)), bool(pc.any(are_buckets(batch.column("id"))).as_py())
+    alike = pc.all(pc.and_(pc.equal(kinds, "json"), pc.equal(tries, 0))).as_py()
+    if alike and not len(batch.column("headers").items):
+        return _Rows("?, ?, 0, 'json', NULL, ?", list(zip(ids, due, payloads, strict=True)), *how)
+    headers = [orjson.dumps(one).decode() if one else None for one in header_dicts(batch)]
+    columns = ids, due, tries.to_pylist(), kinds.to_pylist(), headers, payloads
+    return _Rows("?, ?, ?, ?, ?, ?", list(zip(*columns, strict=True)), *how)
+
+
+def _insert(db: sqlite3.Connection, queue: str, which: _Rows, lease: int | None = None) -> int:
+    """Insert those whose ids are not there yet and give the number of messages; under a lease, if one is given."""
+    number = _made(db, queue)
+
+    def insert(rows: Sequence[tuple[Any, ...]], weight: int, together: int) -> int:
+        one = f"({number}, {'NULL' if lease is None else lease}, {weight}, {which.columns})"
+        whole = len(rows) - len(rows) % together
+        parts = [rows[first : first + together] for first in range(0, whole, together)]
+        return sum(
+            db.executemany(
+                "INSERT INTO message (queue, lease, rows, id, mature, tries, kind, headers, payload) "
+                f"VALUES {', '.join([one] * size)} ON CONFLICT DO NOTHING",
+                parameters,
+            ).rowcount
+            for size, parameters in (
+                (together, (list(itertools.chain.from_iterable(part)) for part in parts)),
+                (1, rows[whole:]),
+            )
+        )
+
+    if not which.buckets:
+        return insert(which.rows, 1, which.together)
+    return sum(insert([row], weight, 1) * weight for row in which.rows for weight in (rows_of(row[0]),))
+
+
+def _more(db: sqlite3.Connection, which: str, values: Sequence[Any]) -> int:
+    """How many messages more there are than records."""
+    wide = f"rows > 1 AND rows < 1e{DIGITS}"  # text is greater than any number
+    found = db.execute(
+        f"SELECT coalesce(sum(rows - 1), 0) FROM message INDEXED BY message_bucket WHERE {wide} AND {which}", values
+    ).fetchone()
+    return int(found[0])
+
+
+def _change(db: sqlite3.Connection, act: str, which: str, values: Sequence[Any], *settings: Any) -> int:
+    """Act on the records that meet a condition, with settings that come before its values; give their messages."""
+    more = _more(db, which, values)
+    return db.execute(f"{act} WHERE {which}", (*settings, *values)).rowcount + more
+
+
+def _buckets_in(db: sqlite3.Connection, queue: int) -> bool:
+    """Whether a bucket of the queue is free."""
+    which = "WHERE rows > 1 AND lease IS NULL AND queue = ?"
+    return bool(db.execute(f"SELECT 1 FROM message INDEXED BY message_bucket {which} LIMIT 1", (queue,)).fetchone())
+
+
+def _tree(column: str, name: str) -> tuple[str, tuple[str, ...]]:
+    """The WHERE clause of a name and those below it, of all names where it is empty; and its values."""
+    if not name:
+        return "1", ()
+    first, end = below(name)
+    # One range of an index; the few names between the name itself and those below it are passed over.
+    return f"({column} >= ? AND {column} < ? AND ({column} = ? OR {column} >= ?))", (name, end, name, first)
+
+
+def _filesystem(path: str) -> str:
+    """The kind of file system that a file lies on; empty where the system does not tell."""
+    mounts = Path("/proc/self/mounts")
+    if not mounts.exists():
+        return ""
+    found = [line.split()[1:3] for line in mounts.read_text().splitlines()]
+    above = {str(one) for one in Path(os.path.realpath(path)).parents}
+    return max(((len(place), kind) for place, kind in found if place in above), default=(0, ""))[1]
+
+
+def _leases(db: sqlite3.Connection, queue: str, tag: str, *, endless: bool = True) -> list[int]:
+    """The leases of a tag and of those below it; without `endless` those that end."""
+    which, values = _tree("tag", tag)
+    which += "" if endless else " AND until IS NOT NULL"
+    found = db.execute(f"SELECT id FROM lease WHERE queue = ? AND {which}", (_number(db, queue), *values))
+    return [id for (id,) in found]
+
+
+def _held(db: sqlite3.Connection, lease: int) -> int:
+    (rows,) = db.execute("SELECT count(*) FROM message WHERE lease = ?", (lease,)).fetchone()
+    return int(rows) + _more(db, "lease = ?", (lease,))
+
+
+def _among(leases: Sequence[int], ids: Sequence[str] | None) -> tuple[str, tuple[Any, ...]]:
+    """The WHERE clause of the messages that these leases hold, and its values."""
+    held = "lease IN (SELECT value FROM json_each(?))"
+    if ids is None:
+        return held, (json.dumps(leases),)
+    named, values = ids_among(ids)
+    return f"{held} AND {named}", (json.dumps(leases), *values)
+
+
+def _page(
+    db: sqlite3.Connection, queue: str, which: str, values: Sequence[Any], after: Place | None, rows: int
+) -> Records:
+    """The first records in order that meet a condition and come after a place."""
+    beyond, place = place_of(after)
+    source = f"FROM message WHERE {which} AND {beyond} ORDER BY mature, id LIMIT ?"
+    return next(read_records(db, queue, source, (*values, *place, rows), rows), END)
+
+
+def _forget_empty(db: sqlite3.Connection, leases: Sequence[int]) -> None:
+    db.executemany(
+        "DELETE FROM lease WHERE id = ? AND NOT EXISTS (SELECT 1 FROM message WHERE lease = lease.id)",
+        [(one,) for one in leases],
+    )
+
+
+def _remember(
+    db: sqlite3.Connection, which: str, values: Sequence[Any], history: int, tag: str | None, outcome: str
+) -> None:
+    """Copy the messages that meet a condition to the history, `history` ms long."""
+    now = _now(db)
+    _forget_history(db, now)
+    db.execute(
+        f"INSERT INTO history (queue, {COLUMNS}, processed, until, consumer, outcome) "
+        f"SELECT queue, {COLUMNS}, ?, ?, ?, ? FROM message WHERE {which}",
+        (now, now + history, holder(tag), outcome, *values),
+    )
+
+
+def _forget_history(db: sqlite3.Connection, now: int) -> None:
+    db.execute(
+        "DELETE FROM history WHERE rowid IN (SELECT rowid FROM history WHERE until <= ? LIMIT ?)", (now, FORGOTTEN)
+    )
+
+
+def _expire(db: sqlite3.Connection, queue: int, now: int) -> None:
+    """Free what the ended leases of the queue hold; each of these messages has failed once more.
+
+    And remove what has expired of the history, of all queues: some of it at a time, so that nobody waits long.
+    """
+    _forget_history(db, now)
+    ended = "SELECT id FROM lease WHERE queue = ? AND until <= ?"
+    if db.execute(f"{ended} LIMIT 1", (queue, now)).fetchone():
+        free = f"UPDATE message SET lease = NULL, tries = {MORE_TRIES.format(1)}"
+        db.execute(f"{free} WHERE lease IN ({ended})", (queue, now))
+        db.execute("DELETE FROM lease WHERE queue = ? AND until <= ?", (queue, now))

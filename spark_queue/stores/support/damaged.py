@@ -1,0 +1,331 @@
+"""Records that cannot be read: each is a row of its page like any other, and the page names these rows.
+
+Such a row has an id by which the record can be settled, the raw record as payload, and the reason in the header
+`x-error`. What is known of its maturity and tries is kept; else it is due since 1970, and has not failed yet.
+
+A store reads whole columns at a time. If that fails, or meets a value of a wrong type, it reads record by record.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from itertools import groupby
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_queue.messages.buckets import READ, DamagedBucket, are_buckets, open_bucket, rows_of
+from spark_queue.messages.columns import build, header_dicts, headers_array, with_history
+from spark_queue.messages.json_text import load_foreign_json
+from spark_queue.messages.payload import jsonable
+from spark_queue.messages.rules import NOT_JSON, NOT_TEXT, all_json
+from spark_queue.messages.schema import EARLIEST, LATEST, NOTHING
+from spark_queue.stores.types import Condition, meeting
+
+T = TypeVar("T")
+
+#: The headers in which a dead letter says why it died, and what its raw record was (what a retry changes left out).
+ERROR, DIGEST = "x-error", "x-dl-sha256"
+
+#: What reading a record raises that is not what it should be.
+UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError, ArithmeticError, RecursionError)
+
+#: Most characters of a value that a reason quotes.
+QUOTED = 80
+
+#: Most records that are named which are never due.
+NEVER_DUE = 1_000
+
+_NONE: Mapping[int, str] = MappingProxyType({})
+
+
+class Unreadable(ValueError):
+    """A record that cannot be read; its text says why."""
+
+
+class Records(NamedTuple):
+    """A page of records in the order of their store.
+
+    `after`: the place of the last one, in the store's own terms. `damaged`: the rows that cannot be read, and why.
+    `sound`: all payloads are known to be what their kinds say.
+    """
+
+    batch: pa.RecordBatch
+    after: Any = None
+    damaged: Mapping[int, str] = _NONE
+    sound: bool = False
+
+
+#: A page without records: the end.
+END = Records(NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One message as plain values; `mature` in ms. `history`: when, by which consumer and how it was processed."""
+
+    id: str
+    payload: bytes
+    kind: str
+    headers: Mapping[str, str] | None = None
+    mature: int = 0
+    tries: int = 0
+    history: tuple[int, str | None, str] | None = None
+
+
+def check(holds: object, rule: str) -> None:
+    """Raise `Unreadable` with the rule that a record breaks."""
+    if not holds:
+        raise Unreadable(rule)
+
+
+def check_types(values: Sequence[Any], *known: type) -> None:
+    """Raise `Unreadable` unless all values of a column have one of these types, and no subclass of it."""
+    check(set(map(type, values)) <= set(known), "a value has a wrong type")
+
+
+def integer(name: str, value: object, least: int, most: int) -> int:
+    """Return a number as an `int`. Raises `Unreadable` if it is none, or beyond these bounds."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not least <= value <= most:  # type: ignore[operator]  # nor is NaN between them
+        raise Unreadable(f"its {name} is {quoted(value)}, not a number from {least} to {most}")
+    return int(value)  # type: ignore[call-overload,no-any-return]
+
+
+def tries_of(value: object) -> int:
+    """Return how often a message has failed."""
+    return integer("tries", value, -(2**31), 2**31 - 1)
+
+
+def mature_of(value: object) -> int:
+    """Return when a message is due (ms)."""
+    return integer("mature", value, EARLIEST, LATEST)
+
+
+def digest_of(content: bytes) -> dict[str, str]:
+    """Return the header that distinguishes a raw record from others of its id."""
+    return {DIGEST: sha256(content).hexdigest()}
+
+
+def quoted(value: object) -> str:
+    """Return the beginning of a value, for a reason."""
+    text = f"{type(value).__name__} {value!r}" if isinstance(value, str | bytes | list | dict) else repr(value)
+    return text if len(text) <= QUOTED else f"{text[:QUOTED]}…"
+
+
+def text_or_bytes(content: bytes) -> tuple[bytes, str]:
+    """Return a payload with its kind: text if it is UTF-8."""
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return content, "binary"
+    return content, "text"
+
+
+def read_each(queue: str, records: Sequence[T], read: Callable[[T], Row], raw: Callable[[T], Row]) -> Records:
+    """Return a page, read record by record; `raw` returns the row of one that `read` cannot read."""
+    rows: list[Row] = []
+    damaged: dict[int, str] = {}
+    for number, record in enumerate(records):
+        try:
+            row = read(record)
+            _built(queue, [row])
+        except UNREADABLE as error:
+            damaged[number] = str(error) if isinstance(error, Unreadable) else f"it cannot be read ({error})"
+            row = raw(record)
+            row = replace(row, headers={**digest_of(row.payload), **(row.headers or {}), ERROR: damaged[number]})
+        rows.append(row)
+    return Records(_built(queue, rows), None, damaged)
+
+
+def best(read: Callable[[object], int], *values: object) -> int:
+    """Return the first of these values that can be read, else 0."""
+    for value in values:
+        try:
+            return read(value)
+        except Unreadable:
+            continue
+    return 0
+
+
+def _built(queue: str, rows: Sequence[Row]) -> pa.RecordBatch:
+    columns = zip(*((one.id, one.payload, one.kind, one.headers, one.mature, one.tries) for one in rows), strict=True)
+    batch = build(queue, *columns)
+    processed = [one.history for one in rows if one.history is not None]
+    return with_history(batch, *zip(*processed, strict=True)) if processed else batch
+
+
+# --- buckets and payloads -------------------------------------------------------------------------------------------
+
+
+def part(page: Records, start: int, stop: int) -> Records:
+    """Return the rows of a page from `start` to before `stop`."""
+    damaged = {row - start: why for row, why in page.damaged.items() if start <= row < stop}
+    return Records(page.batch.slice(start, stop - start), None, damaged)
+
+
+def opened(records: Records, *, fill: bool = False) -> Iterator[Records]:
+    """Return the messages that records hold, in their order; a bucket that cannot be opened is one damaged row.
+
+    `fill`: it is as many rows as its store counts messages in it, so that those after it keep their positions.
+    """
+    batch = records.batch
+    marked = are_buckets(batch.column("id"))
+    if not pc.any(marked).as_py():
+        yield records
+        return
+    start = 0
+    for is_bucket, run in groupby(marked.to_pylist()):
+        stop = start + len(list(run))
+        if is_bucket:
+            for row in range(start, stop):
+                yield _one_bucket(batch.slice(row, 1), records.damaged.get(row), fill)
+        else:
+            yield part(records, start, stop)
+        start = stop
+
+
+def _one_bucket(record: pa.RecordBatch, reason: str | None, fill: bool) -> Records:
+    if reason is None:
+        try:
+            made_now = record.column("id")[0].as_py().endswith(READ)
+            return Records(open_bucket(record), sound=not made_now)  # payloads were checked before they were sealed
+        except DamagedBucket as error:
+            reason = f"the bucket is damaged: {error}"
+            record = _with(_with_error(record, reason), "payload_kind", pa.array(["binary"]))
+    if not fill:
+        return Records(record, None, {0: reason})
+    (id,) = record.column("id").to_pylist()
+    rest = _with(record, "payload", pa.array([b""], pa.binary()))  # its bytes would be too many, so often
+    (rows,) = pa.Table.from_batches([record, *[rest] * (rows_of(id) - 1)]).combine_chunks().to_batches()
+    return Records(rows, None, dict.fromkeys(range(rows.num_rows), reason))
+
+
+def _with(batch: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
+    place = batch.schema.get_field_index(name)
+    return batch.set_column(place, batch.schema.field(place), column)
+
+
+def _with_error(batch: pa.RecordBatch, reason: str) -> pa.RecordBatch:
+    """Return rows with the reason in their headers."""
+    headers = [one | {ERROR: reason} for one in header_dicts(batch)]
+    return _with(batch, "headers", headers_array(headers))
+
+
+def checked(records: Records, *, decoded: bool) -> Records:
+    """Return the page, with payloads that are not what their kind says among the damaged rows.
+
+    Each text must be UTF-8. `decoded`: each JSON must be JSON, as the caller decodes it.
+    """
+    payloads, kinds = records.batch.column("payload"), records.batch.column("payload_kind")
+    if records.sound or _sound(payloads, kinds, decoded):
+        return records
+    damaged = dict(records.damaged)
+    parts: list[pa.RecordBatch] = []
+    for row, (payload, kind) in enumerate(zip(payloads.to_pylist(), kinds.to_pylist(), strict=True)):
+        one = records.batch.slice(row, 1)
+        if row not in damaged and (reason := _fault(payload, kind, decoded)):
+            damaged[row] = reason
+            one = _with(_with_error(one, reason), "payload_kind", pa.array([text_or_bytes(payload)[1]]))
+        parts.append(one)
+    (batch,) = pa.Table.from_batches(parts).combine_chunks().to_batches()
+    return Records(batch, records.after, damaged)
+
+
+def _sound(payloads: pa.Array, kinds: pa.Array, decoded: bool) -> bool:
+    """Whether surely all payloads are what their kinds say: whole columns at a time."""
+    known = set(kinds.unique().to_pylist())
+    texts = payloads.filter(pc.not_equal(kinds, "binary")) if "binary" in known else payloads
+    try:
+        texts.cast(pa.string())
+    except pa.ArrowInvalid:
+        return False
+    if not decoded or "json" not in known:
+        return True
+    return all_json(payloads if len(known) == 1 else payloads.filter(pc.equal(kinds, "json")))
+
+
+def _fault(payload: bytes, kind: str, decoded: bool) -> str | None:
+    try:
+        if kind != "binary":
+            payload.decode()
+        if kind == "json" and decoded:
+            load_foreign_json(payload)
+    except UnicodeDecodeError as error:
+        return f"{NOT_TEXT} ({error.reason} at byte {error.start})"
+    except (ValueError, RecursionError) as error:
+        return f"{NOT_JSON} ({error})"
+    return None
+
+
+# --- ids that are no text -------------------------------------------------------------------------------------------
+
+_BINARY = re.compile(r'\{"_id":\{"\$binary":\{"base64":"([A-Za-z0-9+/]*={0,2})","subType":"00"\}\}\}')
+
+
+def text_of_bytes(id: bytes) -> str:
+    """Return the id by which messages of a key are known that is no UTF-8 text: Extended JSON, as for MongoDB."""
+    return f'{{"_id":{{"$binary":{{"base64":"{base64.b64encode(id).decode()}","subType":"00"}}}}}}'
+
+
+def bytes_of_text(id: str) -> bytes | None:
+    """Return the bytes that such an id names; `None` for any other id."""
+    found = _BINARY.fullmatch(id)
+    return base64.b64decode(found[1]) if found else None
+
+
+def id_of(key: bytes) -> str:
+    """Return the id by which the message of a key is known."""
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return text_of_bytes(key)
+
+
+def keys_of(id: str) -> list[bytes]:
+    """Return the keys that the message of this id may have."""
+    odd = bytes_of_text(id)
+    return [id.encode()] if odd is None else [id.encode(), odd]
+
+
+def json_of(value: Mapping[str, object]) -> bytes:
+    """Return a raw record as JSON text; bytes as Extended JSON."""
+    return orjson.dumps(value, default=jsonable)
+
+
+# --- choosing records -----------------------------------------------------------------------------------------------
+
+
+def meeting_records(page: Records, where: Sequence[Condition], most: int | None = None) -> Records:
+    """Return the records that meet the conditions, and all buckets; the first `most` of them."""
+    if not (page.damaged and where):
+        return page._replace(batch=meeting(page.batch, where, or_buckets=True).slice(0, most))
+    numbers = pa.array(range(page.batch.num_rows), pa.int64())
+    numbered = page.batch.append_column("number", numbers)
+    kept = meeting(numbered, where, or_buckets=True).slice(0, most)
+    damaged = {
+        row: page.damaged[old] for row, old in enumerate(kept.column("number").to_pylist()) if old in page.damaged
+    }
+    return Records(kept.drop_columns(["number"]), page.after, damaged)
+
+
+def first_records(pages: Iterable[Records], schema: pa.Schema, limit: int | None, rows: int) -> Iterator[Records]:
+    """Return pages that are not empty; with a `limit` the first records of all in the order of `(mature, id)`."""
+    if limit is None:
+        yield from (page for page in pages if page.batch.num_rows)
+        return
+    found = list(pages)
+    reasons = [page.damaged.get(row) for page in found for row in range(page.batch.num_rows)]
+    table = pa.Table.from_batches([page.batch for page in found], schema)
+    table = table.append_column("reason", pa.array(reasons, pa.string()))
+    first = table.sort_by([("mature", "ascending"), ("id", "ascending")]).slice(0, limit).combine_chunks()
+    for batch in first.to_batches(max_chunksize=rows):
+        damaged = {row: why for row, why in enumerate(batch.column("reason").to_pylist()) if why is not None}
+        yield Records(batch.drop_columns(["reason"]), None, damaged)
