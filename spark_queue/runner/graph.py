@@ -39,10 +39,10 @@ from spark_queue.messages.payload import Json
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.values import AT_LEAST_ONCE, EXACTLY_ONCE
 from spark_queue.runner import exchange as route
-from spark_queue.runner import link, processor
+from spark_queue.runner import link
 from spark_queue.runner.exchange import Route
 from spark_queue.runner.link import LinkRoute
-from spark_queue.runner.processor import ProcessorRoute
+from spark_queue.runner.processor import MADE, RECEIVED, ProcessorRoute
 from spark_queue.runner.traffic import Traffic, count
 from spark_queue.spark import activate, start_in_turn, supervise, version
 from spark_queue.spark.spark_errors import failure_of
@@ -607,7 +607,7 @@ def _observed(step: Step, progress: Any) -> dict[str, Any] | None:
         return None if found is None else found.asDict()
     rows = progress["numInputRows"]  # of what acts by itself, all that is known
     facts: dict[str, Any] = {"received": rows} if rows else {}
-    for name in (processor.RECEIVED, processor.MADE):
+    for name in (RECEIVED, MADE):
         if name in observed:
             facts |= observed[name].asDict()
     return facts or None

@@ -15,7 +15,7 @@ from spark_queue.graph.processor_function import Output
 from spark_queue.messages.columns import build
 from spark_queue.messages.json_text import load_json
 from spark_queue.runner.link import _Work
-from spark_queue.runner.processor import _Function, _Rows
+from spark_queue.runner.processor_function import ProcessorFunction, RowCalls
 
 MOMENT = datetime(2026, 1, 31, tzinfo=UTC)
 
@@ -63,7 +63,7 @@ def test_a_processor_tells_its_error_queue_and_the_others_go_on(made, told):
     rows = pa.RecordBatch.from_arrays(
         [messages().to_struct_array(), pa.array(["x", "y"])], names=["a", "delivery_hash"]
     )
-    (batch,) = _Rows(_Function("p", processor, None), processor)(iter([rows]))
+    (batch,) = RowCalls(ProcessorFunction("p", processor, None), processor)(iter([rows]))
     first, second = batch.to_pylist()
     assert [first["queue"], second["queue"], second["payload"]] == ["e", "b", '{"n":2}']
     assert load_json(first["payload"].encode())["cause"]["cause"].startswith(told)

@@ -45,7 +45,7 @@ from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.url import Address
 from spark_queue.rest.settings import Settings
 from spark_queue.runner.graph import _Query
-from spark_queue.runner.processor import Stores
+from spark_queue.runner.processor_function import Stores
 from spark_queue.stores import STORES, open_store, store_class, usable
 from spark_queue.stores.redis.store import RedisStore
 from spark_queue.stores.services import eviction

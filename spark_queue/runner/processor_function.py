@@ -1,0 +1,236 @@
+"""The function of a processor: what it knows, and how it is called for rows, in Spark's workers or on the driver."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from spark_queue.client import Queue
+from spark_queue.errors import GraphError, near
+from spark_queue.graph.model import Place, Processor
+from spark_queue.graph.processor_function import Output, Process, error_message, sound
+from spark_queue.messages.columns import header_dicts
+from spark_queue.messages.message import Message
+from spark_queue.messages.payload import decode, of_json
+from spark_queue.messages.values import check_texts
+from spark_queue.runner.selector import found
+from spark_queue.spark.spark_errors import failure_of
+from spark_queue.spark.worker import settle_in
+
+#: The header that tells where a message comes from, and the column that becomes it: JSON, `{"ns/queue": {"position":
+#: …, "time": ms}}`, with all queues that it and what it was made of have gone through.
+HEADER, PROVENANCE = "x-provenance", "provenance"
+
+#: What a function makes, whatever kind it is.
+_FIELDS = {
+    "ns": "STRING",
+    "queue": "STRING",
+    "payload": "STRING",
+    "headers": "MAP<STRING, STRING>",
+    "mature": "TIMESTAMP",
+    "delay": "DOUBLE",
+    "tries": "INT",
+    "id": "STRING",
+}
+MESSAGES = ", ".join(f"{name} {kind}" for name, kind in _FIELDS.items())
+MESSAGE = f"STRUCT<{', '.join(f'{name}: {kind}' for name, kind in _FIELDS.items())}>"
+
+ARROW = pa.schema(
+    [
+        *((name, pa.string()) for name in ("ns", "queue", "payload")),
+        ("headers", pa.map_(pa.string(), pa.string())),
+        ("mature", pa.timestamp("us", tz="UTC")),
+        ("delay", pa.float64()),
+        ("tries", pa.int32()),
+        ("id", pa.string()),
+    ]
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Stores:
+    """Where a graph has its queues: what travels to Spark's workers of it."""
+
+    urls: Mapping[str, str] = field(repr=False)
+
+    def queue(self, place: Place, consumer: str) -> Queue:
+        """A client of a queue."""
+        return Queue(self.urls[place.ns], place.queue, consumer=consumer)
+
+
+class ProcessorFunction:
+    """The function of a processor, and what it knows: facts, which travel to Spark's workers."""
+
+    def __init__(self, name: str, processor: Processor, system: Any) -> None:
+        self._fn = processor.fn
+        self._system = system
+        errors = str(processor.errors) if processor.errors else None
+        self._process = Process(name, processor.config(), processor.opts, {}, processor.delivery, errors)
+
+    def __str__(self) -> str:
+        return self._fn if isinstance(self._fn, str) else str(getattr(self._fn, "__qualname__", repr(self._fn)))
+
+    def load(self) -> Callable[..., Any]:
+        """The function. Raises `GraphError` where there is none."""
+        return _named(self._fn) if isinstance(self._fn, str) else self._fn
+
+    def process(self, **facts: Any) -> Process:
+        """What the function is told beside its messages."""
+        system = self._system
+        if isinstance(system, str):
+            system = _made_by(system)
+        elif callable(system):
+            system = system()
+        return replace(self._process, system=system or {}, **facts)
+
+    def call(self, frame: DataFrame, **facts: Any) -> Any:
+        """What it makes of a DataFrame. Raises `GraphError` where that cannot be computed."""
+        try:
+            return self.load()(self.process(**facts), frame)
+        except PySparkException as error:
+            raise GraphError(f"{self}: {failure_of(error).text}") from error
+
+
+@cache
+def _named(name: str) -> Callable[..., Any]:
+    return found(*name.split(":"))
+
+
+@cache
+def _made_by(name: str) -> Any:
+    """What the functions of a graph share, made once in each process."""
+    return _named(name)()
+
+
+class Hands:
+    """The queues that a function reads and writes by itself, opened when it is first called."""
+
+    def __init__(self, name: str, processor: Processor, stores: Stores) -> None:
+        self._name, self._stores = name, stores
+        self._places = {"tailers": processor.tailers, "appenders": processor.appenders}
+        self._open: dict[str, dict[str, Queue]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_open": {}}
+
+    def queues(self) -> dict[str, dict[str, Queue]]:
+        """Them, by `tailers` and `appenders` and by binding."""
+        if not self._open:
+            self._open = {
+                kind: {binding: self._stores.queue(place, self._name) for binding, place in places.items()}
+                for kind, places in self._places.items()
+            }
+        return self._open
+
+    def close(self) -> None:
+        """Give back what is held of them."""
+        for queues in self._open.values():
+            for one in queues.values():
+                one.close()
+        self._open = {}
+
+
+class RowCalls:
+    """Calls a function for each row of messages, in Spark's workers or on the driver."""
+
+    def __init__(self, function: ProcessorFunction, processor: Processor, hands: Hands | None = None) -> None:
+        self._function, self._hands = function, hands
+        self._inputs = {name: str(one) for name, one in processor.inputs.items()}
+        self._out, self._errors = processor.out, processor.errors
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What rows of messages become, in the columns of `ARROW`."""
+        function, process = self._function.load(), self._process()
+        if self._hands is None:  # else this is no worker's process
+            settle_in()
+        for batch in batches:
+            made: list[dict[str, Any]] = []
+            columns = {name: _messages(batch.column(name)) for name in self._inputs}
+            hashes = batch.column("delivery_hash").to_pylist()
+            hops = batch.column(PROVENANCE).to_pylist() if PROVENANCE in batch.schema.names else [None] * len(hashes)
+            for row, delivery in enumerate(hashes):
+                messages = {name: one for name, column in columns.items() if (one := column[row]) is not None}
+                made += self._row(function, replace(process, delivery_hash=delivery), messages, hops[row])
+            yield pa.RecordBatch.from_pylist(made, schema=ARROW)
+
+    def once(self) -> pa.RecordBatch:
+        """What it makes without any input."""
+        return pa.RecordBatch.from_pylist(self._row(self._function.load(), self._process(), {}, None), schema=ARROW)
+
+    def _process(self) -> Process:
+        return self._function.process(**(self._hands.queues() if self._hands is not None else {}))
+
+    def _row(
+        self, function: Callable[..., Any], process: Process, messages: Mapping[str, Message], hops: str | None
+    ) -> list[dict[str, Any]]:
+        """What a row becomes: messages for outputs, or one for the error queue."""
+        concerned: Mapping[str, Any] = {self._inputs[name]: one for name, one in messages.items()}
+        try:
+            outputs = self._outputs(function(process, messages))
+            made = []
+            for name, one in outputs.items():
+                concerned = {str(self._out[name]): one}
+                made.append(_message(self._out[name], one, hops))
+        except Exception as error:
+            if self._errors is None:
+                raise
+            log.warning("processor %s: a row goes to %s: %s", process.id, self._errors, error, exc_info=True)
+            told = error_message(process, error, concerned)
+            return [_message(self._errors, Output(told), hops)]
+        return made
+
+    def _outputs(self, given: object) -> dict[str, Output]:
+        if not self._out or given is None:  # what a sink gives does not matter
+            return {}
+        if not isinstance(given, Mapping):
+            raise TypeError(
+                f"{self._function} returns {given!r}, which is neither None nor a dict of messages by output"
+            )
+        made: dict[str, Output] = {}
+        for name, one in given.items():
+            if name not in self._out:
+                hint = near(str(name), self._out) or f"; they are {', '.join(self._out)}"
+                raise ValueError(f"{self._function} returns {name!r}, which is not one of the outputs{hint}")
+            if one is not None:
+                if isinstance(one, Message):
+                    one = Output(one.payload, one.headers)
+                made[name] = one if isinstance(one, Output) else Output(one)
+        return made
+
+
+def _message(place: Place, one: Output, hops: str | None) -> dict[str, Any]:
+    headers = dict(one.headers) if hops is None else {**one.headers, HEADER: hops}
+    check_texts(one.id, headers)
+    return {
+        "ns": place.ns,
+        "queue": place.queue,
+        "payload": sound(one).decode(),
+        "headers": list(headers.items()),
+        "mature": one.mature,
+        "delay": one.delay,
+        "tries": one.tries,
+        "id": one.id,
+    }
+
+
+def _messages(column: pa.StructArray) -> list[Message | None]:
+    """The messages of an input, with Python's payloads; `None` where there is none."""
+    if not len(column):
+        return []
+    batch = pa.RecordBatch.from_arrays(column.flatten(), names=[one.name for one in column.type])
+    payloads, kinds = of_json(batch.column("payload").cast(pa.binary()))
+    facts = (batch.column(name).to_pylist() for name in ("id", "queue", "mature", "tries"))
+    rows = zip(*facts, payloads.to_pylist(), kinds.to_pylist(), header_dicts(batch), strict=True)
+    return [
+        Message(id, queue, decode(bytes(payload), kind), headers, mature, tries) if id is not None else None
+        for id, queue, mature, tries, payload, kind, headers in rows
+    ]
