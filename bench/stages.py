@@ -43,8 +43,8 @@ LOOKS, FEWEST = 100, 50
 
 #: What a function is about, by its file; the first rule that fits the deepest frame counts.
 RULES = {
-    "rows into Arrow": r"store/\w+_documents\.py|spark_queue/(message|buckets|arrow_bytes)\.py|bson/|orjson",
-    "columns of the DataFrame": r"spark_queue/spark/(schema|typed)\.py",
+    "rows into Arrow": r"stores/\w+/(documents|records)\.py|spark_queue/messages/|bson/|orjson",
+    "columns of the DataFrame": r"spark_queue/spark/(schema|typed_json)\.py",
     "the database's driver": r"redis/|hiredis|pymongo/|spark_queue/stores/",
     "planning": r"spark_queue/",
     "handing over to Spark": r"pyspark/|py4j/|pyarrow/",

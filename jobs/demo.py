@@ -160,7 +160,7 @@ def push_command(graph: Graph) -> list[str]:
 
 def flow(spark: SparkSession, graph: Graph, rows: int, watch: job.Watch) -> None:
     """Run all exchanges, and a board beside them, until nothing is left to do. Kill one process on the way."""
-    from spark_queue.runner import ExchangeGraph
+    from spark_queue import ExchangeGraph
 
     began = time.monotonic()
     watch.tell(f"4. The graph starts: {len(graph.exchanges)} exchanges, each a streaming query, exactly once")

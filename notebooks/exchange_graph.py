@@ -35,12 +35,11 @@ from IPython.display import SVG, display
 from pyspark.sql import functions as F
 
 import spark_queue
-from spark_queue import open_store
+from spark_queue import ExchangeGraph, open_store
 from spark_queue.admin import graph_sizes
 from spark_queue.errors import UsageError
+from spark_queue.graph import rendering as graph_picture
 from spark_queue.graph.model import Changes, Destination, Exchange, Graph, Namespace, Place
-from spark_queue.graph.model import rendering as graph_picture
-from spark_queue.runner import ExchangeGraph
 from spark_queue.runner import traffic as statistics
 
 # COMMAND ----------

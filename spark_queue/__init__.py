@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from spark_queue.graph.processor_function import Output, Process, wrap_error
     from spark_queue.messages.buckets import Buckets
     from spark_queue.messages.message import Message
+    from spark_queue.runner import ExchangeGraph
     from spark_queue.spark import delivery_hash, drain, register, session, supervise
     from spark_queue.stores import open_store
     from spark_queue.stores.support.counters import Statistics
@@ -74,6 +75,7 @@ _HOME = {
     "StoreUnavailable": "errors",
     "UsageError": "errors",
     "Events": "events",
+    "ExchangeGraph": "runner",
     "Message": "messages.message",
     "compact": "admin",
     "dead_letters": "admin",
@@ -110,6 +112,7 @@ __all__ = [
     "CheckpointError",
     "DriverMissing",
     "Events",
+    "ExchangeGraph",
     "FencedError",
     "GraphError",
     "Message",
