@@ -20,7 +20,7 @@ from spark_queue.graph.model import RESTARTS, Graph
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_queue.runner.graph import ExchangeGraph, Status
+    from spark_queue.runner import ExchangeGraph, Status
 
 EPILOG = """\
 CONF is a YAML or JSON file with namespaces (databases by name), exchanges (from one queue to others, by selectors),

@@ -153,6 +153,16 @@ class Exchange:
         """The queues that it takes from."""
         return [self.src]
 
+    @property
+    def needs_all(self) -> bool:
+        """Whether each of these must have messages."""
+        return True
+
+    @property
+    def written(self) -> list[Place]:
+        """The queues that its messages go to."""
+        return [one.place for one in self.dst]
+
     def namespaces(self) -> list[str]:
         """Where it writes, that of its source first."""
         return list(dict.fromkeys([self.src.ns, *(one.ns for one in self.dst)]))
@@ -214,6 +224,16 @@ class Link:
     def sources(self) -> list[Place]:
         """The queues that it takes from."""
         return [self.src]
+
+    @property
+    def needs_all(self) -> bool:
+        """Whether each of these must have messages."""
+        return True
+
+    @property
+    def written(self) -> list[Place]:
+        """The queues that its messages go to."""
+        return [one.place for one in self.dst]
 
     def namespaces(self) -> list[str]:
         """Where it writes."""

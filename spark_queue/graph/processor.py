@@ -157,6 +157,16 @@ class Processor:
         """The queues that its outputs go to."""
         return list(self.out.values())
 
+    @property
+    def needs_all(self) -> bool:
+        """Whether each of these must have messages."""
+        return not self.alts
+
+    @property
+    def written(self) -> list[Place]:
+        """The queues that its messages go to, that of errors last."""
+        return [*self.dst, *([self.errors] if self.errors else [])]
+
     def others(self) -> list[Place]:
         """The queues beside its inputs and outputs: those it reads and writes by itself, and that of errors."""
         return [*self.tailers.values(), *self.appenders.values(), *([self.errors] if self.errors else [])]

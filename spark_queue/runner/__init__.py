@@ -1,7 +1,8 @@
 """Exchanges: a graph of queues as streaming queries. `ExchangeGraph` runs them; see `spark_queue.graph.model`."""
 
 from spark_queue.graph.model import isomorphic
-from spark_queue.runner.graph import ExchangeGraph, Status
+from spark_queue.runner.graph import ExchangeGraph
+from spark_queue.runner.running_step import Status
 from spark_queue.runner.selector import Env
 
 __all__ = ["Env", "ExchangeGraph", "Status", "isomorphic"]

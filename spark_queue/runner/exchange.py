@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_, or_
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -19,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from spark_queue.graph.file_mistakes import Mistake
 from spark_queue.graph.model import NO_ROUTE, TOO_MANY_HOPS, Destination, Exchange
+from spark_queue.options.values import EXACTLY_ONCE
 from spark_queue.runner.selector import (
     ANSWER,
     JSON,
@@ -30,6 +32,7 @@ from spark_queue.runner.selector import (
     changed_payload,
     check_selector,
 )
+from spark_queue.runner.step import RunnableStep
 
 HOPS, NAME = "x-hop-count", "x-exchange-name"
 
@@ -51,6 +54,29 @@ class _Leg:
     payload: Typed | None
     headers: Mapping[str, Column]
     state: Mapping[str, Column]
+
+
+class ExchangeStep(RunnableStep[Exchange]):
+    """An exchange of a graph."""
+
+    section = "exchanges"
+
+    def _build(self, spark: SparkSession, *, readable: bool) -> list[Mistake]:
+        self._route, mistakes = Route.of(spark, self.name, self.step, self.graph.max_hops)
+        return mistakes
+
+    @property
+    def moves(self) -> bool:
+        return len(self.step.dst) == 1 and self.step.consumer.reserve and self._in_one_database()
+
+    def pipeline(self, messages: DataFrame) -> tuple[DataFrame, dict[str, str]]:
+        if self.moves:
+            return self._route.outcomes(messages), self._settle()
+        return self._route.copies(messages), self._push(once=self.step.guarantee == EXACTLY_ONCE)
+
+    def observed(self, progress: Mapping[str, Any]) -> dict[str, Any] | None:
+        found = progress["observedMetrics"].get(OBSERVED)
+        return None if found is None else found.asDict()
 
 
 class Route:

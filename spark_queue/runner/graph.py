@@ -2,74 +2,35 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import os
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from itertools import groupby
-from typing import Any, Literal, Self
+from typing import Any, NamedTuple, Self
 
 import networkx as nx
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql import SparkSession
 
 from spark_queue.client import Queue
-from spark_queue.errors import GraphError, QueueError, StoreError, StoreUnavailable, UsageError, near
-from spark_queue.graph.file_mistakes import KINDS, Mistake, refusal
+from spark_queue.errors import GraphError, QueueError, near
+from spark_queue.graph.file_mistakes import refusal
 from spark_queue.graph.loader import Secrets, graph_in
 from spark_queue.graph.model import (
-    NO_ROUTE,
     RESTARTS,
-    TOO_MANY_HOPS,
-    Exchange,
     Graph,
-    Link,
     Place,
-    Processor,
     Step,
 )
 from spark_queue.graph.validation import checked, with_step, without_step
 from spark_queue.messages.message import Message
 from spark_queue.messages.payload import Json
-from spark_queue.options.queue_options import QueueOptions
-from spark_queue.options.values import AT_LEAST_ONCE, EXACTLY_ONCE
-from spark_queue.runner import exchange as route
-from spark_queue.runner import link
-from spark_queue.runner.exchange import Route
-from spark_queue.runner.link import LinkRoute
-from spark_queue.runner.processor import MADE, RECEIVED, ProcessorRoute
-from spark_queue.runner.traffic import Traffic, count
-from spark_queue.spark import activate, start_in_turn, supervise, version
-from spark_queue.spark.spark_errors import failure_of
-from spark_queue.stores import open_store, store_class, usable
-
-log = logging.getLogger(__name__)
-
-#: What an exchange is doing: nothing; starting its query; its work; waiting to start again after a failure; or it has
-#: done all there was.
-State = Literal["stopped", "starting", "running", "waiting", "finished"]
-
-
-@dataclass(frozen=True)
-class Status:
-    """How an exchange is.
-
-    `since`: when it took this state (UTC). `error`: what it failed with last. `traffic`: since it was started.
-    """
-
-    name: str
-    src: str
-    dst: list[str]
-    state: State
-    since: datetime
-    restarts: int
-    error: str | None
-    traffic: Traffic
+from spark_queue.runner.query import StepQuery, query_of
+from spark_queue.runner.running_step import RunningStep, Status
+from spark_queue.runner.step import RunnableStep
+from spark_queue.runner.steps import runnable
+from spark_queue.stores import open_store
 
 
 class ExchangeGraph:
@@ -87,7 +48,7 @@ class ExchangeGraph:
         self.graph = checked(graph)
         self._root = checkpoint_root.rstrip("/")
         self._pause, self._longest = pause, longest
-        self._running = {name: _Running(name, one) for name, one in self.graph.steps.items()}
+        self._running = {name: RunningStep(name, one) for name, one in self.graph.steps.items()}
         self._lock = threading.RLock()
 
     @classmethod
@@ -111,11 +72,11 @@ class ExchangeGraph:
         """
         with self._lock:
             chosen = [one for one in self._chosen(names) if not one.alive]
-            queries = self._queries(spark, chosen, available_now=available_now)
+            planned = self._planned(spark, chosen, available_now=available_now)
             self._make_known(chosen)
             for one in chosen:
                 one.begin()
-                one.start(queries[one.name], self._pause, self._longest, restarts)
+                one.start(planned[one.name].query, self._pause, self._longest, restarts)
         return self
 
     def drain(self, spark: SparkSession, *names: str, restarts: int | None = RESTARTS) -> None:
@@ -131,15 +92,15 @@ class ExchangeGraph:
             for one in chosen:
                 if one.alive:
                     raise GraphError(f"exchange {one.name!r} is running: stop it, then drain it", exchange=one.name)
-            queries = self._queries(spark, chosen, available_now=True)
+            planned = self._planned(spark, chosen, available_now=True)
             self._make_known(chosen)
             for one in chosen:
                 one.begin()
         going = chosen
-        while going := [one for one in going if queries[one.name].has_messages()]:
+        while going := [one for one in going if planned[one.name].query.has_messages()]:
             before = {one.name: one.status() for one in going}
             for one in going:
-                one.start(queries[one.name], self._pause, self._longest, restarts)
+                one.start(planned[one.name].query, self._pause, self._longest, restarts)
             for one in going:
                 one.join(None)
             fed: set[str] = set()
@@ -147,14 +108,15 @@ class ExchangeGraph:
                 now, then = one.status(), before[one.name]
                 if now.state != "finished":
                     raise QueueError(f"exchange {one.name!r} is {now.state}: {now.error}", exchange=one.name)
-                fed |= set(self._pushed(now) - self._pushed(then))
+                pushed = planned[one.name].step.pushed
+                fed |= set(pushed(now.traffic) - pushed(then.traffic))
             going = [one for one in chosen if fed.intersection(map(str, one.step.sources))]
         for one in chosen:
             one.finish()
 
-    def _make_known(self, chosen: Iterable[_Running]) -> None:
+    def _make_known(self, chosen: Iterable[RunningStep]) -> None:
         """Let the queues that these steps write exist, so that no reader of one warns that it is missing."""
-        written = {place for one in chosen for place in _written(one.step)}
+        written = {place for one in chosen for place in one.step.written}
         for url, places in groupby(sorted(written, key=self._url_of), key=self._url_of):
             with open_store(url) as store:
                 for place in places:
@@ -162,18 +124,6 @@ class ExchangeGraph:
 
     def _url_of(self, place: Place) -> str:
         return self.graph.namespaces[place.ns].url
-
-    def _pushed(self, one: Status) -> Counter[str]:
-        """What an exchange has pushed, by queue: what it could not route, too."""
-        step = self.graph.steps[one.name]
-        if isinstance(step, Processor):
-            return one.traffic.pushed
-        ns = step.src.ns
-        lost = {
-            str(Place(NO_ROUTE, ns)): one.traffic.no_route,
-            str(Place(TOO_MANY_HOPS, ns)): one.traffic.too_many_hops,
-        }
-        return one.traffic.pushed + Counter(lost)
 
     def stop(self, *names: str) -> None:
         """Stop these exchanges, or all, and wait until they have. A batch that is cut short comes again."""
@@ -201,7 +151,7 @@ class ExchangeGraph:
                 raise GraphError(f"there is an exchange {name!r} already", exchange=name)
             self.graph = with_step(self.graph, name, step)
             if name in self.graph.steps:
-                self._running[name] = _Running(name, self.graph.steps[name])
+                self._running[name] = RunningStep(name, self.graph.steps[name])
 
     def remove(self, name: str) -> None:
         """Stop a step and forget it. Its checkpoint stays, and what that has reserved."""
@@ -258,7 +208,7 @@ class ExchangeGraph:
     def _queue(self, place: Place) -> Queue:
         return Queue(self.graph.namespaces[place.ns].url, place.queue)
 
-    def _chosen(self, names: Iterable[str]) -> list[_Running]:
+    def _chosen(self, names: Iterable[str]) -> list[RunningStep]:
         names = list(names) or list(self._running)
         for name in names:
             if name not in self._running:
@@ -268,357 +218,21 @@ class ExchangeGraph:
 
     # --- queries ------------------------------------------------------------------------------------------------
 
-    def _moves(self, step: Step) -> bool:
-        """Whether messages move, each to one queue of the same database, in one step of it."""
-        if isinstance(step, Processor):
-            return False
-        src = self.graph.namespaces[step.src.ns].url
-        if isinstance(step, Exchange) and (len(step.dst) != 1 or not step.consumer.reserve):
-            return False
-        places = [to.place for to in step.dst]
-        alike = all(to.ns == step.src.ns or self.graph.namespaces[to.ns].url == src for to in places)
-        elsewhere = all(to.queue != step.src.queue for to in places)
-        return alike and elsewhere and store_class(src).forwards
-
-    def _urls(self, spaces: Iterable[str]) -> str:
-        return json.dumps({ns: self.graph.namespaces[ns].url for ns in spaces})
-
-    def _read_options(self, name: str, step: Step) -> dict[str, str]:
-        """How the messages of a step are read; nothing of what reads them by itself."""
-        if step.src is None:
-            return {}
-        src = self.graph.namespaces[step.src.ns]
-        parallel = step.consumer.parallel
-        if isinstance(step, Processor):
-            parallel = parallel or 1  # which keeps the order
-            asked = {
-                binding: {"queue": one.queue, "ns": one.ns, **({"mode": one.mode} if one.mode != "queue" else {})}
-                for binding, one in step.inputs.items()
-            }
-            place = {
-                "urls": self._urls(dict.fromkeys(one.ns for one in step.sources)),
-                "inputs": json.dumps(asked),
-                "combine": "alts" if step.alts else "zip",
-            }
-        else:
-            place = {"url": src.url, "queue": step.src.queue}
+    def _planned(
+        self, spark: SparkSession, chosen: Iterable[RunningStep], *, available_now: bool
+    ) -> dict[str, _Planned]:
+        """The steps with their queries. Raises `GraphError` with all that cannot work."""
+        steps = [runnable(spark, one.name, one.step, self.graph) for one in chosen]
+        if mistakes := [mistake for one in steps for mistake in one.mistakes]:
+            raise refusal(mistakes, self.graph.origin)
         return {
-            **place,
-            "consumer": name,
-            # What moves is in one queue at every moment: a lease that ends doubles nothing.
-            "delivery": AT_LEAST_ONCE if self._moves(step) else step.guarantee,
-            "maxRecordsPerTrigger": str(step.consumer.wsize),
-            **({} if parallel is None else {"numPartitions": str(parallel)}),
-            **src.options,
-            **step.options,
+            one.name: _Planned(one, query_of(spark, one, f"{self._root}/{one.name}", available_now=available_now))
+            for one in steps
         }
 
-    def _refused(self, name: str, step: Step) -> Iterator[Mistake]:
-        """What `format("queue")` refuses of a step, as far as it can tell without its databases."""
-        kind = next(kind for kind in KINDS if name in getattr(self.graph, kind))
-        key = "src" if not isinstance(step, Processor) else "alts" if step.alts else "in"
-        to: list[tuple[tuple[str | int, ...], Place]] = [
-            (("dst", n), place) for n, place in enumerate(one.place for one in step.dst)
-        ]
-        try:
-            options = self._options(name, step)
-            if options is not None:
-                usable(options)
-            if isinstance(step, Link) and step.dst and not self._moves(step):
-                text = "its database cannot move messages in one step: a link needs MongoDB with layout=pl-mongo"
-                yield Mistake((kind, name, key), text)
-        except UsageError as error:
-            yield Mistake((kind, name, key), str(error))
-        if isinstance(step, Processor):
-            bound = {"out": step.out, "tailers": step.tailers, "appenders": step.appenders}
-            to = [((key, one), place) for key, places in bound.items() for one, place in places.items()]
-            to += [(("errors",), step.errors)] if step.errors else []
-        for path, place in to:
-            try:
-                usable(QueueOptions(url=self.graph.namespaces[place.ns].url, queue=place.queue))
-            except UsageError as error:
-                yield Mistake((kind, name, *path), str(error))
 
-    def _options(self, name: str, step: Step) -> QueueOptions | None:
-        """The options that a step reads with. Raises `OptionError`."""
-        read = self._read_options(name, step)
-        return QueueOptions.parse(read, "stream") if read else None
+class _Planned(NamedTuple):
+    """A step and its query."""
 
-    def _queries(self, spark: SparkSession, chosen: Iterable[_Running], *, available_now: bool) -> dict[str, _Query]:
-        """The queries of these steps. Raises `GraphError` with all that cannot work."""
-        routes: dict[str, Route | LinkRoute | ProcessorRoute] = {}
-        mistakes: list[Mistake] = []
-        for one in chosen:
-            refused = list(self._refused(one.name, one.step))
-            found: list[Mistake]
-            if isinstance(one.step, Link):
-                routes[one.name], found = LinkRoute.of(spark, one.name, one.step)
-            elif isinstance(one.step, Processor):
-                options = None if refused else self._options(one.name, one.step)
-                routes[one.name], found = ProcessorRoute.of(spark, one.name, one.step, self.graph, options)
-            else:
-                routes[one.name], found = Route.of(spark, one.name, one.step, self.graph.max_hops)
-            mistakes += [*found, *refused]
-        if mistakes:
-            raise refusal(mistakes, self.graph.origin)
-        return {one.name: self._query(spark, one.name, one.step, routes[one.name], available_now) for one in chosen}
-
-    def _query(
-        self,
-        spark: SparkSession,
-        name: str,
-        step: Step,
-        by: Route | LinkRoute | ProcessorRoute,
-        available_now: bool,
-    ) -> _Query:
-        read = self._read_options(name, step)
-        settles = isinstance(by, LinkRoute) or self._moves(step)
-        shared = ("retrytimeout", *(("maxtries", "deadletterqueue", "history") if settles else ()))
-        write = {key: value for key, value in read.items() if key.lower() in shared}
-        # What a database cannot hold must not keep the rest from its destinations.
-        write["onBadRow"] = "fail" if isinstance(step, Processor) and step.errors is None else "deadLetter"
-        if settles and step.src is not None:
-            write |= {"url": read["url"], "queue": step.src.queue, "consumer": name, "operation": "settle"}
-        else:
-            once = isinstance(step, Processor) or step.guarantee == EXACTLY_ONCE
-            write |= {key: value for key, value in read.items() if key.lower() == "alloweviction"}
-            write["urls"] = self._urls(step.namespaces())
-            write["delivery"] = EXACTLY_ONCE if once else AT_LEAST_ONCE
-            if once:  # the source refuses what does not fit, and a processor may say something new each time
-                write["replayCheck"] = "none"
-        trigger: dict[str, Any] = {"availableNow": True} if available_now else {}
-        if step.every and not available_now:
-            trigger = {"processingTime": f"{step.every} milliseconds"}
-
-        def push(messages: DataFrame) -> None:
-            messages.write.format("queue").mode("append").options(**write).save()
-
-        def start() -> StreamingQuery:
-            activate(spark)
-            # What has no input is called for each batch of a source that always has one.
-            source = spark.readStream.format("queue" if read else "rate-micro-batch")
-            messages = source.options(**(read or {"rowsPerBatch": "1"})).load()
-            if isinstance(by, ProcessorRoute) and by.acts:
-                writer = messages.writeStream.foreachBatch(by.act(push))
-            else:
-                if isinstance(by, ProcessorRoute):
-                    made = by.messages(messages)
-                elif settles or isinstance(by, LinkRoute):
-                    made = by.outcomes(messages)
-                else:
-                    made = by.copies(messages)
-                writer = made.writeStream.format("queue").options(**write)
-            writer = writer.queryName(name).option("checkpointLocation", f"{self._root}/{name}")
-            return (writer.trigger(**trigger) if trigger else writer).start()
-
-        return _Query(
-            spark,
-            start,
-            url=self.graph.namespaces[self._home(step)].url,
-            sources=self._waited_for(step),
-            all_of_them=not (isinstance(step, Processor) and step.alts),
-            by_batch=available_now and bool(read) and version(spark) < (4, 2),
-            close=by.close if isinstance(by, ProcessorRoute) else lambda: None,
-        )
-
-    def _waited_for(self, step: Step) -> list[tuple[str, str | None]]:
-        """The queues that a step reads, with their stores; no queue where a log is read, of which only it knows."""
-        logs = (
-            {one.place for one in step.inputs.values() if one.mode == "log"} if isinstance(step, Processor) else set()
-        )
-        return [(self.graph.namespaces[one.ns].url, None if one in logs else one.queue) for one in step.sources]
-
-    def _home(self, step: Step) -> str:
-        """The namespace that is told how a step gets on."""
-        if step.src is not None:
-            return step.src.ns
-        assert isinstance(step, Processor)
-        return next(iter([*step.tailers.values(), *step.appenders.values()])).ns
-
-
-@dataclass(frozen=True)
-class _Query:
-    """How the query of a step is started, and what it reads.
-
-    `url`: the store that is told how it gets on. `sources`: the queues, with their stores, and no name where it reads
-    a log; `all_of_them`: whether each must have messages. `by_batch`: see `supervise`.
-    """
-
-    spark: SparkSession
-    start: Callable[[], StreamingQuery]
-    url: str = field(repr=False)
-    sources: list[tuple[str, str | None]] = field(default_factory=list, repr=False)
-    all_of_them: bool = True
-    by_batch: bool = False
-    close: Callable[[], None] = lambda: None
-
-    def has_messages(self) -> bool:
-        """Whether there is anything for it: ready, or held, perhaps by itself."""
-        found = []
-        for url, queue in self.sources:
-            if queue is None:
-                found.append(True)
-                continue
-            try:
-                with open_store(url) as store:
-                    sizes = store.sizes(queue)
-            except StoreUnavailable:
-                return True  # so that the query is started, which tries for longer and tells why it fails
-            found.append(bool(sizes.ready or sizes.reserved))
-        return all(found) if self.all_of_them else any(found)
-
-
-class _Stopped(Exception):
-    """An exchange was stopped before its query had started."""
-
-
-class _Running:
-    """One step of a graph, and the thread that keeps its query running."""
-
-    def __init__(self, name: str, step: Step) -> None:
-        self.name = name
-        self.step = step
-        self._thread: threading.Thread | None = None
-        self._stopping = threading.Event()
-        self._url = ""
-        self._seen: tuple[str, int] = ("", -1)
-        self.begin()
-
-    def begin(self) -> None:
-        """Count from zero."""
-        self._stopping.clear()
-        self._restarts = 0
-        self._error: str | None = None
-        self._traffic = self._untold = Traffic()
-        self._become("stopped")
-
-    def _become(self, state: State) -> None:
-        self._state, self._since = state, datetime.now(UTC)
-
-    @property
-    def alive(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
-
-    def start(self, query: _Query, pause: float, longest: float, restarts: int | None) -> None:
-        """Run the query in a thread, unless the exchange was stopped since it began."""
-        self._url = query.url
-        self._become("starting")
-
-        def asked() -> StreamingQuery:
-            if self._stopping.is_set():
-                raise _Stopped
-            return query.start()
-
-        def started() -> StreamingQuery:
-            self._become("starting")
-            made = start_in_turn(query.spark, asked, self._stopping.is_set)
-            self._become("running")
-            return made
-
-        def run() -> None:
-            try:
-                supervise(
-                    started,
-                    self._url,
-                    restarts=restarts,
-                    pause=pause,
-                    longest=longest,
-                    by_batch=query.by_batch,
-                    look=self._look,
-                    wait=self._wait,
-                )
-                self._become("stopped" if self._stopping.is_set() else "finished")
-            except _Stopped:
-                self._become("stopped")
-            except BaseException as error:
-                self._error = failure_of(error).text
-                self._become("stopped")
-                log.exception("exchange %s ends", self.name)
-            finally:
-                query.close()
-
-        self._thread = threading.Thread(target=run, name=f"exchange {self.name}", daemon=True)
-        self._thread.start()
-
-    def finish(self) -> None:
-        """There is nothing left to do for it."""
-        if self._state != "finished":
-            self._become("finished")
-
-    def _wait(self, seconds: float, error: str) -> bool:
-        """Wait before the next start; give whether there is to be one."""
-        self._restarts += 1
-        self._error = error
-        self._become("waiting")
-        return not self._stopping.wait(seconds)
-
-    def _look(self, query: StreamingQuery) -> None:
-        """Count what the query has done since the last look, and stop it if that is wanted."""
-        for progress in query.recentProgress:
-            run, batch = str(progress["runId"]), int(progress["batchId"])
-            observed = _observed(self.step, progress)
-            if observed is not None and (run != self._seen[0] or batch > self._seen[1]):
-                self._seen = run, batch
-                made = _traffic(self.step, observed, progress["durationMs"])
-                self._traffic, self._untold = self._traffic + made, self._untold + made
-        if self._untold:
-            try:
-                count(self._url, self.name, self._untold)
-                self._untold = Traffic()
-            except StoreError as error:
-                log.warning("what went through exchange %s is counted later: %s", self.name, error)
-        if self._stopping.is_set():
-            query.stop()
-
-    def ask_to_stop(self) -> None:
-        self._stopping.set()
-
-    def join(self, timeout: float | None) -> bool:
-        if self._thread is not None:
-            self._thread.join(timeout)
-        return not self.alive
-
-    def status(self) -> Status:
-        return Status(
-            self.name,
-            (" | " if isinstance(self.step, Processor) and self.step.alts else " + ").join(
-                map(str, self.step.sources)
-            ),
-            [str(one) for one in _written(self.step)],
-            self._state,
-            self._since,
-            self._restarts,
-            self._error,
-            self._traffic,
-        )
-
-
-def _written(step: Step) -> list[Place]:
-    """The queues that its messages go to, those of errors last."""
-    places = [one.place for one in step.dst]
-    return [*places, step.errors] if isinstance(step, Processor) and step.errors else places
-
-
-def _observed(step: Step, progress: Any) -> dict[str, Any] | None:
-    """What was observed of a batch of a step."""
-    observed = progress["observedMetrics"]
-    if not isinstance(step, Processor):
-        found = observed.get(link.OBSERVED if isinstance(step, Link) else route.OBSERVED)
-        return None if found is None else found.asDict()
-    rows = progress["numInputRows"]  # of what acts by itself, all that is known
-    facts: dict[str, Any] = {"received": rows} if rows else {}
-    for name in (RECEIVED, MADE):
-        if name in observed:
-            facts |= observed[name].asDict()
-    return facts or None
-
-
-def _traffic(step: Step, observed: Mapping[str, Any], durations: Mapping[str, int]) -> Traffic:
-    """What one batch has moved, and how long that took."""
-    traffic = Traffic(batches=1, milliseconds=Counter(durations))
-    for number, to in enumerate(_written(step)):
-        traffic.pushed[str(to)] += observed.get(f"pushed_{number}") or 0
-        traffic.failed[str(to)] += observed.get(f"failed_{number}") or 0
-    for name in ("received", "no_route", "too_many_hops", "odd_hops", "done", "again"):
-        setattr(traffic, name, observed.get(name) or 0)
-    return traffic
+    step: RunnableStep[Any]
+    query: StepQuery

@@ -8,7 +8,7 @@ called in Spark's workers for a message at a time. Where either fails the messag
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -37,6 +37,7 @@ from spark_queue.runner.selector import (
     found,
     guarded,
 )
+from spark_queue.runner.step import RunnableStep
 from spark_queue.spark.worker import settle_in
 
 #: The name of the metrics that Spark observes of each batch.
@@ -62,6 +63,32 @@ _ARROW = pa.schema(
 LONG = 500
 
 log = logging.getLogger(__name__)
+
+
+class LinkStep(RunnableStep[Link]):
+    """A link of a graph."""
+
+    section = "links"
+
+    def _build(self, spark: SparkSession, *, readable: bool) -> list[Mistake]:
+        self._route, mistakes = LinkRoute.of(spark, self.name, self.step)
+        return mistakes
+
+    @property
+    def moves(self) -> bool:
+        return self._in_one_database()
+
+    def _refused_source(self) -> str:
+        if self.step.dst and not self.moves:
+            return "its database cannot move messages in one step: a link needs MongoDB with layout=pl-mongo"
+        return ""
+
+    def pipeline(self, messages: DataFrame) -> tuple[DataFrame, dict[str, str]]:
+        return self._route.outcomes(messages), self._settle()
+
+    def observed(self, progress: Mapping[str, Any]) -> dict[str, Any] | None:
+        found = progress["observedMetrics"].get(OBSERVED)
+        return None if found is None else found.asDict()
 
 
 class LinkRoute:

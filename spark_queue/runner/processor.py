@@ -9,7 +9,8 @@ by hand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -33,6 +34,7 @@ from pyspark.sql.types import (
 from spark_queue.errors import GraphError, near
 from spark_queue.graph.file_mistakes import Mistake
 from spark_queue.graph.model import Graph, Place, Processor
+from spark_queue.graph.parts import Path
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.runner.processor_function import (
     ARROW,
@@ -45,6 +47,7 @@ from spark_queue.runner.processor_function import (
     RowCalls,
     Stores,
 )
+from spark_queue.runner.step import RunnableStep, Write
 from spark_queue.spark import delivery_hash
 from spark_queue.spark.schema import read_schema
 from spark_queue.spark.spark_errors import failure_of
@@ -55,6 +58,70 @@ RECEIVED, MADE = "processor", "processed"
 HEADERS = "map<string,string>"
 _TOLD = ("headers", "mature", "delay", "tries", "id")
 _HOPS = "map<string,struct<position:string,time:bigint>>"
+
+
+class ProcessorStep(RunnableStep[Processor]):
+    """A processor of a graph."""
+
+    section = "processors"
+
+    @property
+    def key(self) -> str:
+        return "alts" if self.step.alts else "in"
+
+    def _build(self, spark: SparkSession, *, readable: bool) -> list[Mistake]:
+        options = self.options if readable else None
+        self._route, mistakes = ProcessorRoute.of(spark, self.name, self.step, self.graph, options)
+        return mistakes
+
+    def _source(self) -> dict[str, str]:
+        asked = {
+            binding: {"queue": one.queue, "ns": one.ns, **({"mode": one.mode} if one.mode != "queue" else {})}
+            for binding, one in self.step.inputs.items()
+        }
+        return {
+            "urls": self._urls(dict.fromkeys(one.ns for one in self.step.sources)),
+            "inputs": json.dumps(asked),
+            "combine": "alts" if self.step.alts else "zip",
+        }
+
+    @property
+    def _parallel(self) -> int | None:
+        return self.step.consumer.parallel or 1  # which keeps the order
+
+    @property
+    def waits_for(self) -> list[tuple[str, str | None]]:
+        logs = {one.place for one in self.step.inputs.values() if one.mode == "log"}
+        return [(self._url(one.ns), None if one in logs else one.queue) for one in self.step.sources]
+
+    @property
+    def home(self) -> str:
+        return self._url((self.step.src or self.step.others()[0]).ns)
+
+    def _targets(self) -> Iterable[tuple[Path, Place]]:
+        bound = {"out": self.step.out, "tailers": self.step.tailers, "appenders": self.step.appenders}
+        to: list[tuple[Path, Place]] = [
+            ((key, one), place) for key, places in bound.items() for one, place in places.items()
+        ]
+        return to + ([(("errors",), self.step.errors)] if self.step.errors else [])
+
+    def pipeline(self, messages: DataFrame) -> tuple[DataFrame, dict[str, str]]:
+        options = self._push(once=True, on_bad_row="fail" if self.step.errors is None else "deadLetter")
+        return messages if self._route.acts else self._route.messages(messages), options
+
+    def on_batch(self, write: Write) -> Callable[[DataFrame, int], None] | None:
+        return self._route.act(write) if self._route.acts else None
+
+    def close(self) -> None:
+        self._route.close()
+
+    def observed(self, progress: Mapping[str, Any]) -> dict[str, Any] | None:
+        rows = progress["numInputRows"]  # of what acts by itself, all that is known
+        facts: dict[str, Any] = {"received": rows} if rows else {}
+        for name in (RECEIVED, MADE):
+            if name in progress["observedMetrics"]:
+                facts |= progress["observedMetrics"][name].asDict()
+        return facts or None
 
 
 class ProcessorRoute:

@@ -268,7 +268,7 @@ BUGS: dict[str, Bug] = {
         "tests/spark/test_exchange.py::test_flows_to_all_dests_correctly",
     ),
     "an exchange that fails is not started again": Bug(
-        "runner/graph.py",
+        "runner/running_step.py",
         "        return not self._stopping.wait(seconds)\n",
         "        return False\n",
         "tests/spark/test_exchange_life.py::test_exchanges_whose_server_is_down_are_tried_again_and_the_others_go_on",

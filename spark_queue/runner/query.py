@@ -1,0 +1,84 @@
+"""The streaming query of one step: how it is started, and what it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_queue.errors import StoreUnavailable
+from spark_queue.runner.step import RunnableStep
+from spark_queue.spark import activate, version
+from spark_queue.stores import open_store
+
+
+@dataclass(frozen=True)
+class StepQuery:
+    """How the query of a step is started, and what it reads.
+
+    `url`: the store that is told how it gets on. `sources`: the queues, with their stores, and no name where it reads
+    a log; `all_of_them`: whether each must have messages. `by_batch`: see `supervise`. `observed`: what was
+    observed of a batch, from its progress.
+    """
+
+    spark: SparkSession
+    start: Callable[[], StreamingQuery]
+    url: str = field(repr=False)
+    sources: list[tuple[str, str | None]] = field(default_factory=list, repr=False)
+    all_of_them: bool = True
+    by_batch: bool = False
+    observed: Callable[[Mapping[str, Any]], dict[str, Any] | None] = lambda _: None
+    close: Callable[[], None] = lambda: None
+
+    def has_messages(self) -> bool:
+        """Whether there is anything for it: ready, or held, perhaps by itself."""
+        found = []
+        for url, queue in self.sources:
+            if queue is None:
+                found.append(True)
+                continue
+            try:
+                with open_store(url) as store:
+                    sizes = store.sizes(queue)
+            except StoreUnavailable:
+                return True  # so that the query is started, which tries for longer and tells why it fails
+            found.append(bool(sizes.ready or sizes.reserved))
+        return all(found) if self.all_of_them else any(found)
+
+
+def query_of(spark: SparkSession, step: RunnableStep[Any], checkpoint: str, *, available_now: bool) -> StepQuery:
+    """The query of a step; `checkpoint` is its folder. `available_now`: it ends when it has done what is there."""
+    reads = step.reads
+    trigger: dict[str, Any] = {"availableNow": True} if available_now else {}
+    if step.step.every and not available_now:
+        trigger = {"processingTime": f"{step.step.every} milliseconds"}
+
+    def start() -> StreamingQuery:
+        activate(spark)
+        # What has no input is called for each batch of a source that always has one.
+        source = spark.readStream.format("queue" if reads else "rate-micro-batch")
+        made, options = step.pipeline(source.options(**(reads or {"rowsPerBatch": "1"})).load())
+
+        def push(messages: DataFrame) -> None:
+            messages.write.format("queue").mode("append").options(**options).save()
+
+        if act := step.on_batch(push):
+            writer = made.writeStream.foreachBatch(act)
+        else:
+            writer = made.writeStream.format("queue").options(**options)
+        writer = writer.queryName(step.name).option("checkpointLocation", checkpoint)
+        return (writer.trigger(**trigger) if trigger else writer).start()
+
+    return StepQuery(
+        spark,
+        start,
+        url=step.home,
+        sources=step.waits_for,
+        all_of_them=step.step.needs_all,
+        by_batch=available_now and bool(reads) and version(spark) < (4, 2),
+        observed=step.observed,
+        close=step.close,
+    )

@@ -1,0 +1,183 @@
+"""One step of a graph at work: the thread that keeps its query running, and how it is."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_queue.errors import StoreError
+from spark_queue.graph.parts import Place
+from spark_queue.runner.query import StepQuery
+from spark_queue.runner.step import Declared
+from spark_queue.runner.traffic import Traffic, count
+from spark_queue.spark import start_in_turn, supervise
+from spark_queue.spark.spark_errors import failure_of
+
+log = logging.getLogger(__name__)
+
+#: What an exchange is doing: nothing; starting its query; its work; waiting to start again after a failure; or it has
+#: done all there was.
+State = Literal["stopped", "starting", "running", "waiting", "finished"]
+
+
+@dataclass(frozen=True)
+class Status:
+    """How an exchange is.
+
+    `since`: when it took this state (UTC). `error`: what it failed with last. `traffic`: since it was started.
+    """
+
+    name: str
+    src: str
+    dst: list[str]
+    state: State
+    since: datetime
+    restarts: int
+    error: str | None
+    traffic: Traffic
+
+
+class _Stopped(Exception):
+    """A step was stopped before its query had started."""
+
+
+class RunningStep:
+    """One step of a graph, and the thread that keeps its query running."""
+
+    def __init__(self, name: str, step: Declared) -> None:
+        self.name = name
+        self.step = step
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self._url = ""
+        self._observed: Callable[[Mapping[str, Any]], dict[str, Any] | None] = lambda _: None
+        self._seen: tuple[str, int] = ("", -1)
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from zero."""
+        self._stopping.clear()
+        self._restarts = 0
+        self._error: str | None = None
+        self._traffic = self._untold = Traffic()
+        self._become("stopped")
+
+    def _become(self, state: State) -> None:
+        self._state, self._since = state, datetime.now(UTC)
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self, query: StepQuery, pause: float, longest: float, restarts: int | None) -> None:
+        """Run the query in a thread, unless the exchange was stopped since it began."""
+        self._url, self._observed = query.url, query.observed
+        self._become("starting")
+
+        def asked() -> StreamingQuery:
+            if self._stopping.is_set():
+                raise _Stopped
+            return query.start()
+
+        def started() -> StreamingQuery:
+            self._become("starting")
+            made = start_in_turn(query.spark, asked, self._stopping.is_set)
+            self._become("running")
+            return made
+
+        def run() -> None:
+            try:
+                supervise(
+                    started,
+                    self._url,
+                    restarts=restarts,
+                    pause=pause,
+                    longest=longest,
+                    by_batch=query.by_batch,
+                    look=self._look,
+                    wait=self._wait,
+                )
+                self._become("stopped" if self._stopping.is_set() else "finished")
+            except _Stopped:
+                self._become("stopped")
+            except BaseException as error:
+                self._error = failure_of(error).text
+                self._become("stopped")
+                log.exception("exchange %s ends", self.name)
+            finally:
+                query.close()
+
+        self._thread = threading.Thread(target=run, name=f"exchange {self.name}", daemon=True)
+        self._thread.start()
+
+    def finish(self) -> None:
+        """There is nothing left to do for it."""
+        if self._state != "finished":
+            self._become("finished")
+
+    def _wait(self, seconds: float, error: str) -> bool:
+        """Wait before the next start; give whether there is to be one."""
+        self._restarts += 1
+        self._error = error
+        self._become("waiting")
+        return not self._stopping.wait(seconds)
+
+    def _look(self, query: StreamingQuery) -> None:
+        """Count what the query has done since the last look, and stop it if that is wanted."""
+        for progress in query.recentProgress:
+            run, batch = str(progress["runId"]), int(progress["batchId"])
+            observed = self._observed(progress)
+            if observed is not None and (run != self._seen[0] or batch > self._seen[1]):
+                self._seen = run, batch
+                made = _traffic(self.step.written, observed, progress["durationMs"])
+                self._traffic, self._untold = self._traffic + made, self._untold + made
+        if self._untold:
+            try:
+                count(self._url, self.name, self._untold)
+                self._untold = Traffic()
+            except StoreError as error:
+                log.warning("what went through exchange %s is counted later: %s", self.name, error)
+        if self._stopping.is_set():
+            query.stop()
+
+    def ask_to_stop(self) -> None:
+        """Let it stop soon."""
+        self._stopping.set()
+
+    def join(self, timeout: float | None) -> bool:
+        """Wait until it has ended, at most `timeout` seconds; return whether it has."""
+        if self._thread is not None:
+            self._thread.join(timeout)
+        return not self.alive
+
+    def status(self) -> Status:
+        """How it is."""
+        return Status(
+            self.name,
+            (" + " if self.step.needs_all else " | ").join(map(str, self.step.sources)),
+            [str(one) for one in self.step.written],
+            self._state,
+            self._since,
+            self._restarts,
+            self._error,
+            self._traffic,
+        )
+
+
+def _traffic(written: Sequence[Place], observed: Mapping[str, Any], durations: Mapping[str, int]) -> Traffic:
+    """What one batch has moved, and how long that took."""
+    traffic = Traffic(batches=1, milliseconds=Counter(durations))
+    for number, to in enumerate(written):
+        traffic.pushed[str(to)] += observed.get(f"pushed_{number}") or 0
+        traffic.failed[str(to)] += observed.get(f"failed_{number}") or 0
+    for name in ("received", "no_route", "too_many_hops", "odd_hops", "done", "again"):
+        setattr(traffic, name, observed.get(name) or 0)
+    return traffic
