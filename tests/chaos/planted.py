@@ -182,7 +182,7 @@ BUGS: dict[str, Bug] = {
         "tests/protocol/test_scenarios.py::test_the_code_follows_the_model",
     ),
     "what another process has started is given back": Bug(
-        "spark/read/consumer.py",
+        "spark/read/leftovers.py",
         "failed=False, endless=False):\n",
         "failed=False):\n",
         "tests/spark/test_consumer.py::test_a_late_release_leaves_what_another_process_has_started",

@@ -232,7 +232,7 @@ def test_an_owner_that_is_about_to_end_is_waited_for(any_url, name, monkeypatch)
 
 def test_a_dead_owner_is_taken_over_at_once_and_a_silent_one_after_a_while(sqlite_url, name, monkeypatch):
     program = (
-        "import sys; from spark_queue import open_store; from spark_queue.stores import owner, ownership\n"
+        "import sys; from spark_queue import open_store; from spark_queue.stores.services import owner, ownership\n"
         "owner.LIFE = 3_600_000\n"
         "with open_store(sys.argv[1]) as store: ownership.Ownership(store, sys.argv[2], 'c/1').take()"
     )

@@ -46,8 +46,6 @@ LONGER = {
     "stores/base.py", "stores/sqlite/store.py", "stores/mongodb/store.py", "stores/mongodb/documents.py",
     "stores/redis/store.py", "stores/redis/lua/common.lua", "stores/conformance/conformance.py",
     "stores/conformance/log.py",
-    # These are next.
-    "spark/read/consumer.py",
 }  # fmt: skip
 
 MODULES = sorted(HOUSE.rglob("*.py"))

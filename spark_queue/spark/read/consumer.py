@@ -16,54 +16,36 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.options.values import EXACTLY_ONCE
+from spark_queue.spark.read.accounting import Accounting
 from spark_queue.spark.read.at_most_once import GIVEN_UP, given_up, planned_as
-from spark_queue.spark.read.backlog import Backlog
-from spark_queue.spark.read.fetch import Share, lost
+from spark_queue.spark.read.fetch import Share
 from spark_queue.spark.read.lease_renewer import Keeper
+from spark_queue.spark.read.leftovers import log_others, release_leftovers
 from spark_queue.spark.read.offsets import VERSION, Offset, batch_of, check_offset, commit_named, tag_of
+from spark_queue.spark.read.opening import opened
 from spark_queue.spark.read.prefetch import Ahead
+from spark_queue.spark.read.queue_state import QueueState
+from spark_queue.spark.read.reserving import reserve_batch
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.ageing import remove_old_notes
-from spark_queue.stores.services.dead_letters import bury_exhausted, set_history, settled
-from spark_queue.stores.services.eviction import check_eviction
-from spark_queue.stores.services.existence import expect
+from spark_queue.stores.services.dead_letters import set_history
 from spark_queue.stores.services.owner import Batch
 from spark_queue.stores.services.ownership import Ownership
 from spark_queue.stores.services.poison import Isolation, Rules
 
 log = logging.getLogger(__name__)
 
-#: How long it is cached whether a queue without ready messages is paused (ms). A signal ends that sooner, and with
-#: ready messages it is not used.
-PAUSE_KNOWN = 10_000
-
 #: The lease (ms), until it is started, of a batch that is then held without an end. Spark writes a file in between.
 UNSTARTED = 120_000
-
-
-def opened(options: QueueOptions) -> Store:
-    """Return the store of a query. Raise `OptionError` or warn if it evicts messages, or its queue does not exist."""
-    fail = bool(options.fail_if_missing)
-    store = open_store(options.url, patience=options.retry_timeout / 1000, create=not fail)
-    try:
-        check_eviction(store, exactly_once=options.delivery == EXACTLY_ONCE, allowed=options.allow_eviction)
-        expect(store, options.queue or "", fail=fail)
-    except BaseException:
-        store.close()
-        raise
-    return store
 
 
 class Consumer:
@@ -93,11 +75,11 @@ class Consumer:
         self._ahead: Ahead | None = None
         self._full: int | None = None  # the rows of a batch after which the next one is reserved ahead
         self._replayed = 0  # the batch that comes again since an earlier process has planned it
-        self._settled_before = self._missed = 0
+        self._accounting: Accounting | None = None
         self._started: Batch | None = None  # the batch that this very process has started last
         self._tidied = False  # whether leftovers of earlier processes were released
-        self._busy = self._paused = False
-        self._backlog = Backlog(self._sizes)
+        self._busy = False
+        self._state = QueueState(self._store, self._queue)
 
     def next(self, start: Offset, most: int, *, ahead: bool = False) -> Offset:
         """Commit up to `start` and reserve the next batch; return its end, or `start` if nothing is ready.
@@ -127,7 +109,7 @@ class Consumer:
             self._reserved_at = time.monotonic()
             rows = self._reserve(self._store, tag, most, self._before)
         if not rows:
-            self._look_whether_paused()
+            self._state.paused()
         return rows
 
     def reserved(self, start: Offset, rows: list[int]) -> Offset:
@@ -183,7 +165,7 @@ class Consumer:
 
     def idle(self) -> None:
         """Do what is due while no message is ready."""
-        self._look_whether_paused()
+        self._state.paused()
 
     def missing(self, end: Offset) -> int:
         """Count the messages of the batch that `end` ended that it no longer holds."""
@@ -235,29 +217,7 @@ class Consumer:
         return [rows] if rows else []
 
     def _reserve(self, store: Store, tag: str, most: int, before: int | None) -> list[int]:
-        """Reserve a batch without messages that have failed too often."""
-        options = self._options
-        partitions, least = options.partitions(cores())
-        while True:
-            rows = store.reserve(
-                self._queue,
-                tag,
-                most,
-                partitions=partitions,
-                least=least,
-                lease=self._lease,
-                **({} if before is None else {"before": before}),
-            )
-            if not rows or options.max_tries is None:
-                return rows
-            dead = options.dead(self._queue)
-            buried = bury_exhausted(store, self._queue, tag, options.max_tries, dead, options.history_ms)
-            if not buried:
-                return rows
-            log.warning("%d messages of %s failed too often: moved to %s", buried, self._queue, dead)
-            held = {one.tag: one.rows for one in store.reservations(self._queue, tag)}
-            if held:
-                return [held.get(f"{tag}/{partition}", 0) for partition in range(len(rows))]
+        return reserve_batch(store, self._options, tag, most, lease=self._lease, before=before)
 
     def plan(self, start: Offset, end: Offset) -> list[Share]:
         """Start the batch from `start` to `end`, and return what its tasks fetch."""
@@ -327,7 +287,8 @@ class Consumer:
         done = self._remove(end) if end.get("rows") else 0  # of several inputs, not each is in every batch
         self._committed = end["seq"]
         if self._reserved == end and self._store.retries == retries:
-            self._account(end, done)
+            assert self._accounting is not None
+            self._accounting.add(end, done)
 
     def _remove(self, end: Offset) -> int:
         """Commit a batch, and return the number of messages removed."""
@@ -365,42 +326,11 @@ class Consumer:
         return rows
 
     def tidy(self, start: Offset) -> None:
-        """Remove old notes, and release what earlier processes reserved beyond `start` that is not in Spark's log.
-
-        Only reservations with a lease that ends: another process may have started the others meanwhile. The end of
-        these leases would do the same, but would count a failed try.
-        """
-        if self._tidied:
-            return
-        self._tidied = True
-        remove_old_notes(self._store)
-        consumer = start["consumer"]
-        for one in self._store.reservations(self._queue, consumer):
-            if one.tag.startswith((f"{consumer}/parked/", f"{tag_of(start)}/")):
-                continue
-            if one.until is None:
-                log.warning(
-                    "%d messages of %s were left reserved under %s, for ever; to release them: "
-                    "spark-queue release URL %s %s",
-                    one.rows, self._queue, one.tag, self._queue, one.tag,
-                )  # fmt: skip
-            elif given := self._store.rollback(self._queue, one.tag, delay=None, failed=False, endless=False):
-                log.info(
-                    "%d messages of %s that an earlier process of this query had reserved under %s, and not begun to "
-                    "work on, were released",
-                    given, self._queue, one.tag,
-                )  # fmt: skip
-
-    def _account(self, end: Offset, done: int) -> None:
-        """Raise `FencedError` if other consumers took messages of a batch while this query worked on it."""
-        self._missed += sum(end["rows"]) - done
-        if self._missed <= 0:
-            return
-        name = end["consumer"].partition("/")[0]
-        gone = self._missed - (settled(self._store, self._queue, name) - self._settled_before)
-        if gone > 0:
-            self._missed -= gone
-            raise lost(self._options, gone, sum(end["rows"]), tag_of(end))
+        """Remove old notes, and release what earlier processes reserved beyond `start`."""
+        if not self._tidied:
+            self._tidied = True
+            remove_old_notes(self._store)
+            release_leftovers(self._store, self._queue, start)
 
     def _drop(self, end: Offset) -> None:
         """Commit a batch unread: with at-most-once it is not delivered a second time, even if it was in part only."""
@@ -414,24 +344,7 @@ class Consumer:
     def backlog(self) -> dict[str, Any]:
         """Return the place of this consumer and the sizes of the queue."""
         place = {key: value for key, value in self.planned.items() if key not in ("rows", "delivery", "places")}
-        return place | self._backlog.seen(self._busy) | {"paused": self._look_whether_paused()}
-
-    def _sizes(self) -> dict[str, Any]:
-        sizes = self._store.sizes(self._queue)
-        return {
-            "ready": sizes.ready,
-            "scheduled": sizes.scheduled,
-            "reserved": sizes.reserved,
-            "oldestReadyAgeMs": sizes.oldest_ready_age,
-        }
-
-    def _look_whether_paused(self) -> bool:
-        """Return whether the queue is paused, as far as the store knows; log when that begins."""
-        paused = self._store.paused(self._queue, known=PAUSE_KNOWN)
-        if paused and not self._paused:
-            log.warning("queue %s is paused: nothing is taken from it until it is resumed", self._queue)
-        self._paused = paused
-        return paused
+        return place | self._state.report(self._busy)
 
     @property
     def holds_ahead(self) -> bool:
@@ -474,24 +387,5 @@ class Consumer:
         self._ahead = Ahead(options, ownership, self._reserve)
         self._ownership = ownership
         self.planned = offset
-        self._settled_before = settled(self._store, self._queue, consumer.partition("/")[0])
-        self._log_others(consumer)
-
-    def _log_others(self, consumer: str) -> None:
-        """Log what other epochs of this consumer hold: only an operator knows whether their queries start again."""
-        name = consumer.partition("/")[0]
-        held: Counter[str] = Counter()
-        for one in self._store.reservations(self._queue, name):
-            held["/".join(one.tag.split("/")[:2])] += one.rows
-        del held[consumer]
-        for other, rows in held.items():
-            log.warning(
-                "consumer %s, of another checkpoint, still holds %d messages of %s; if its query never starts again: "
-                "spark-queue recover URL %s %s --sink URL",
-                other, rows, self._queue, self._queue, other,
-            )  # fmt: skip
-
-
-def cores() -> int:
-    """Return the number of cores that this process may use; on macOS, of all."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._accounting = Accounting(self._store, options, consumer)
+        log_others(self._store, self._queue, consumer)

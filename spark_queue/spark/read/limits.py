@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from spark_queue.options.queue_options import QueueOptions
@@ -36,3 +37,8 @@ def most_of(limit: Any, options: QueueOptions) -> int:
     if name == "ReadAllAvailable":
         return ALL
     return options.max_records_per_trigger
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use; on macOS, of all."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

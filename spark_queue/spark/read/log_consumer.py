@@ -18,8 +18,9 @@ from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.values import LATEST
 from spark_queue.spark.read.at_most_once import GIVEN_UP, given_up, planned_as
 from spark_queue.spark.read.backlog import Backlog
-from spark_queue.spark.read.consumer import PAUSE_KNOWN, cores, opened
-from spark_queue.spark.read.limits import ALL
+from spark_queue.spark.read.limits import ALL, cores
+from spark_queue.spark.read.opening import opened
+from spark_queue.spark.read.queue_state import PAUSE_KNOWN
 from spark_queue.stores.base import Store, spread
 from spark_queue.stores.services.log.log import Log
 from spark_queue.stores.services.log.segments import Piece, Place

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.carried import Carried
-from spark_queue.spark.read.consumer import cores
+from spark_queue.spark.read.limits import cores
 from spark_queue.spark.read.log_consumer import LogReader, log_of, shared
 from spark_queue.spark.read.snapshot import is_there
 from spark_queue.spark.read.stream import Planner, QueueStream

@@ -1,0 +1,33 @@
+"""Whether other consumers took messages of a batch while its query worked on it."""
+
+from __future__ import annotations
+
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.spark.read.fetch import lost
+from spark_queue.spark.read.offsets import Offset, tag_of
+from spark_queue.stores.base import Store
+from spark_queue.stores.services.dead_letters import settled
+
+
+class Accounting:
+    """Counts what a consumer reserved and did not remove itself. Some of it was settled, message by message."""
+
+    def __init__(self, store: Store, options: QueueOptions, consumer: str) -> None:
+        self._store = store
+        self._options = options
+        self._name = consumer.partition("/")[0]
+        self._settled_before = self._settled()
+        self._missed = 0
+
+    def add(self, end: Offset, done: int) -> None:
+        """Note that `done` messages of a batch were removed. Raises `FencedError` if others took some of it."""
+        self._missed += sum(end["rows"]) - done
+        if self._missed <= 0:
+            return
+        gone = self._missed - (self._settled() - self._settled_before)
+        if gone > 0:
+            self._missed -= gone
+            raise lost(self._options, gone, sum(end["rows"]), tag_of(end))
+
+    def _settled(self) -> int:
+        return settled(self._store, self._options.queue or "", self._name)

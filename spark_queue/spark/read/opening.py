@@ -1,0 +1,23 @@
+"""The store of a query is opened, and what may harm the query is checked."""
+
+from __future__ import annotations
+
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.values import EXACTLY_ONCE
+from spark_queue.stores import open_store
+from spark_queue.stores.base import Store
+from spark_queue.stores.services.eviction import check_eviction
+from spark_queue.stores.services.existence import expect
+
+
+def opened(options: QueueOptions) -> Store:
+    """Return the store of a query. Raise `OptionError` or warn if it evicts messages, or its queue does not exist."""
+    fail = bool(options.fail_if_missing)
+    store = open_store(options.url, patience=options.retry_timeout / 1000, create=not fail)
+    try:
+        check_eviction(store, exactly_once=options.delivery == EXACTLY_ONCE, allowed=options.allow_eviction)
+        expect(store, options.queue or "", fail=fail)
+    except BaseException:
+        store.close()
+        raise
+    return store

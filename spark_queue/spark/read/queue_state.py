@@ -1,0 +1,46 @@
+"""What a query reports of its queue: its sizes, and whether it is paused."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from spark_queue.spark.read.backlog import Backlog
+from spark_queue.stores.base import Store
+
+log = logging.getLogger(__name__)
+
+#: How long it is cached whether a queue without ready messages is paused (ms). A signal ends that sooner, and with
+#: ready messages it is not used.
+PAUSE_KNOWN = 10_000
+
+
+class QueueState:
+    """The state of one queue."""
+
+    def __init__(self, store: Store, queue: str) -> None:
+        self._store = store
+        self._queue = queue
+        self._paused = False
+        self._backlog = Backlog(self._sizes)
+
+    def report(self, busy: bool) -> dict[str, Any]:
+        """The sizes, counted now and then only, and whether the queue is paused."""
+        return self._backlog.seen(busy) | {"paused": self.paused()}
+
+    def paused(self) -> bool:
+        """Return whether the queue is paused, as far as the store knows; log when that begins."""
+        paused = self._store.paused(self._queue, known=PAUSE_KNOWN)
+        if paused and not self._paused:
+            log.warning("queue %s is paused: nothing is taken from it until it is resumed", self._queue)
+        self._paused = paused
+        return paused
+
+    def _sizes(self) -> dict[str, Any]:
+        sizes = self._store.sizes(self._queue)
+        return {
+            "ready": sizes.ready,
+            "scheduled": sizes.scheduled,
+            "reserved": sizes.reserved,
+            "oldestReadyAgeMs": sizes.oldest_ready_age,
+        }

@@ -1,0 +1,43 @@
+"""A batch is reserved, without messages that have failed too often."""
+
+from __future__ import annotations
+
+import logging
+
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.spark.read.limits import cores
+from spark_queue.stores.base import Store
+from spark_queue.stores.services.dead_letters import bury_exhausted
+
+log = logging.getLogger(__name__)
+
+
+def reserve_batch(
+    store: Store, options: QueueOptions, tag: str, most: int, *, lease: int, before: int | None
+) -> list[int]:
+    """Reserve up to `most` messages under a tag for `lease` ms, and return the rows of each partition.
+
+    `before`: only messages that are due by then (ms).
+    """
+    queue = options.queue or ""
+    partitions, least = options.partitions(cores())
+    while True:
+        rows = store.reserve(
+            queue,
+            tag,
+            most,
+            partitions=partitions,
+            least=least,
+            lease=lease,
+            **({} if before is None else {"before": before}),
+        )
+        if not rows or options.max_tries is None:
+            return rows
+        dead = options.dead(queue)
+        buried = bury_exhausted(store, queue, tag, options.max_tries, dead, options.history_ms)
+        if not buried:
+            return rows
+        log.warning("%d messages of %s failed too often: moved to %s", buried, queue, dead)
+        held = {one.tag: one.rows for one in store.reservations(queue, tag)}
+        if held:
+            return [held.get(f"{tag}/{partition}", 0) for partition in range(len(rows))]
