@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, ClassVar
 
 import networkx as nx
@@ -136,6 +136,9 @@ class Exchange:
 
     __pydantic_config__ = FORBID
 
+    section: ClassVar[str] = "exchanges"
+    runner: ClassVar[str] = "spark_queue.runner.exchange:ExchangeStep"
+
     src: AtPlace
     dst: list[Annotated[Destination, BeforeValidator(place_of)]]
     consumer: Consumer = field(default_factory=Consumer)
@@ -204,6 +207,9 @@ class Link:
 
     __pydantic_config__ = FORBID
 
+    section: ClassVar[str] = "links"
+    runner: ClassVar[str] = "spark_queue.runner.link:LinkStep"
+
     src: AtPlace
     dst: Annotated[list[AtPlace], BeforeValidator(listed)] = field(default_factory=list)
     process: Function = None
@@ -252,6 +258,15 @@ def _system(value: Any) -> Any:
 Step = Exchange | Link | Processor
 
 
+#: Marks a field of `Graph` that has steps, by name. Their class says in `runner` what runs them.
+STEPS: Mapping[str, bool] = {"steps": True}
+
+
+def sections(graph: type[Graph] | Graph) -> list[str]:
+    """The fields of a graph that have steps."""
+    return [one.name for one in fields(graph) if one.metadata.get("steps")]
+
+
 @dataclass(frozen=True)
 class Graph:
     """Namespaces, exchanges, links and processors, by name. `max_hops`: how many exchanges a message may go through.
@@ -264,10 +279,10 @@ class Graph:
     __pydantic_config__ = FORBID
 
     namespaces: dict[Name, OfStore] = field(repr=False)  # until it is checked, it may hold bare URLs
-    exchanges: dict[NameOfStep, Exchange] = field(default_factory=dict)
+    exchanges: dict[NameOfStep, Exchange] = field(default_factory=dict, metadata=STEPS)
     max_hops: Annotated[int, Field(ge=1)] = MAX_HOPS
-    links: dict[NameOfStep, Link] = field(default_factory=dict)
-    processors: dict[NameOfStep, Processor] = field(default_factory=dict)
+    links: dict[NameOfStep, Link] = field(default_factory=dict, metadata=STEPS)
+    processors: dict[NameOfStep, Processor] = field(default_factory=dict, metadata=STEPS)
     system: Annotated[Any, BeforeValidator(_system)] = field(default=None, repr=False)  # it may hold secrets
     errors: AtPlace | None = None
     provenance: bool = True
@@ -276,8 +291,10 @@ class Graph:
     @property
     def steps(self) -> dict[str, Step]:
         """All that takes messages from queues, by name: exchanges, links, and processors that are no sources."""
-        working = {name: one for name, one in self.processors.items() if one.kind != "source"}
-        return {**self.exchanges, **self.links, **working}
+        all_of_them = {name: one for section in sections(self) for name, one in getattr(self, section).items()}
+        return {
+            name: one for name, one in all_of_them.items() if not isinstance(one, Processor) or one.kind != "source"
+        }
 
     @property
     def entries(self) -> dict[str, Place]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
@@ -105,6 +105,9 @@ class Processor:
     """
 
     __pydantic_config__ = _NAMED
+
+    section: ClassVar[str] = "processors"
+    runner: ClassVar[str] = "spark_queue.runner.processor:ProcessorStep"
 
     fn: Function = None
     in_: Annotated[Inputs, Field(alias="in")] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from spark_queue.errors import near
 from spark_queue.graph.file_mistakes import KINDS, Mistake, mistake_of, refusal
-from spark_queue.graph.model import TOO_MANY_HOPS, Changes, Destination, Exchange, Graph, Link, Moves, Retry
+from spark_queue.graph.model import TOO_MANY_HOPS, Changes, Destination, Exchange, Graph, Link, Moves, Retry, sections
 from spark_queue.graph.parts import Consumer, Namespace, Origin, Path, Place, place_of
 from spark_queue.graph.processor import Input, Processor, bound
 from spark_queue.options.masking import quoted, shown_as
@@ -32,17 +32,13 @@ def checked(graph: Graph) -> Graph:
 
 def with_step(graph: Graph, name: str, step: Exchange | Link | Processor) -> Graph:
     """Return the graph with one more step. Raises `GraphError`."""
-    kind = next(kind for kind, one in _STEPS.items() if isinstance(step, one))
-    return _replaced(graph, kind, {**getattr(graph, kind), name: step})
+    return _replaced(graph, step.section, {**getattr(graph, step.section), name: step})
 
 
 def without_step(graph: Graph, name: str) -> Graph:
     """Return the graph without a step."""
-    kind = next(kind for kind in _STEPS if name in getattr(graph, kind))
+    kind = next(kind for kind in sections(graph) if name in getattr(graph, kind))
     return _replaced(graph, kind, {other: one for other, one in getattr(graph, kind).items() if other != name})
-
-
-_STEPS: dict[str, Any] = {"exchanges": Exchange, "links": Link, "processors": Processor}
 
 
 def _replaced(graph: Graph, kind: str, steps: Mapping[str, Any]) -> Graph:
@@ -57,7 +53,8 @@ def read(raw: Any, origin: Origin | None = None, found: Iterable[Mistake] = ()) 
     origin = origin or Origin()
     mistakes = list(found)
     try:
-        graph = _GRAPH.validate_python(raw)
+        known = _GRAPH if not isinstance(raw, Graph) or type(raw) is Graph else TypeAdapter(type(raw))
+        graph = known.validate_python(raw)
     except ValidationError as error:
         mistakes += [mistake_of(one, keys_at) for one in error.errors(include_url=False)]
         graph = None
@@ -198,9 +195,11 @@ _OWN = {
 def _contradictions(graph: Graph) -> Iterator[Mistake]:
     options: list[tuple[Path, dict[str, str]]] = [
         *((("namespaces", name, "options"), one.options) for name, one in graph.namespaces.items()),
-        *((("exchanges", name, "options"), one.options) for name, one in graph.exchanges.items()),
-        *((("links", name, "options"), one.options) for name, one in graph.links.items()),
-        *((("processors", name, "options"), one.options) for name, one in graph.processors.items()),
+        *(
+            ((section, name, "options"), one.options)
+            for section in sections(graph)
+            for name, one in getattr(graph, section).items()
+        ),
     ]
     for path, given in options:
         told = _of_frames(_OWN) if path[0] == "processors" and not _by_row(graph.processors[str(path[1])]) else _OWN

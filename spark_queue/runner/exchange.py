@@ -59,8 +59,6 @@ class _Leg:
 class ExchangeStep(RunnableStep[Exchange]):
     """An exchange of a graph."""
 
-    section = "exchanges"
-
     def _build(self, spark: SparkSession, *, readable: bool) -> list[Mistake]:
         self._route, mistakes = Route.of(spark, self.name, self.step, self.graph.max_hops)
         return mistakes

@@ -68,8 +68,6 @@ log = logging.getLogger(__name__)
 class LinkStep(RunnableStep[Link]):
     """A link of a graph."""
 
-    section = "links"
-
     def _build(self, spark: SparkSession, *, readable: bool) -> list[Mistake]:
         self._route, mistakes = LinkRoute.of(spark, self.name, self.step)
         return mistakes

@@ -63,8 +63,6 @@ _HOPS = "map<string,struct<position:string,time:bigint>>"
 class ProcessorStep(RunnableStep[Processor]):
     """A processor of a graph."""
 
-    section = "processors"
-
     @property
     def key(self) -> str:
         return "alts" if self.step.alts else "in"

@@ -1,4 +1,4 @@
-"""What the runner needs of a step. Each kind of step is a subclass of `RunnableStep`; `steps.py` knows which."""
+"""What the runner needs of a step. Each kind of step is a subclass of `RunnableStep`, which its declaration names."""
 
 from __future__ import annotations
 
@@ -30,8 +30,12 @@ class Target(Protocol):
 class Declared(Protocol):
     """A step as a graph declares it.
 
+    `section`: the part of a graph that has steps of its kind. `runner`: the `RunnableStep` of it, as `module:class`.
     `needs_all`: each of its sources must have messages. `written`: the queues that it writes, that of errors last.
     """
+
+    section: ClassVar[str]
+    runner: ClassVar[str]
 
     @property
     def src(self) -> Place | None: ...
@@ -62,9 +66,6 @@ Write = Callable[[DataFrame], None]
 
 class RunnableStep(ABC, Generic[D]):
     """One step of a graph, ready to run. `mistakes`: what cannot work in it."""
-
-    #: Where steps of this kind are declared.
-    section: ClassVar[str]
 
     def __init__(self, spark: SparkSession, name: str, step: D, graph: Graph) -> None:
         self.name = name
@@ -203,14 +204,14 @@ class RunnableStep(ABC, Generic[D]):
             if options is not None:
                 usable(options)
             if text := self._refused_source():
-                yield Mistake((self.section, self.name, self.key), text)
+                yield Mistake((self.step.section, self.name, self.key), text)
         except UsageError as error:
-            yield Mistake((self.section, self.name, self.key), str(error))
+            yield Mistake((self.step.section, self.name, self.key), str(error))
         for path, place in self._targets():
             try:
                 usable(QueueOptions(url=self._url(place.ns), queue=place.queue))
             except UsageError as error:
-                yield Mistake((self.section, self.name, *path), str(error))
+                yield Mistake((self.step.section, self.name, *path), str(error))
 
     def _refused_source(self) -> str:
         """Why it cannot read what it reads; an empty text if it can."""
