@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import subprocess
 import sys
 from pathlib import Path
@@ -149,6 +150,23 @@ def test_files_are_short():
     files = [*MODULES, *HOUSE.rglob("*.lua")]
     long = {str(path.relative_to(HOUSE)) for path in files if len(path.read_text().splitlines()) > LONGEST}
     assert long == LONGER, "split it by subject; a file that is short now leaves the list of those that wait"
+
+
+#: Exceptions that no user meets: each is caught where it is raised, or one call above.
+INSIDE = {"DamagedBytes", "DamagedBucket", "Unreadable", "_Stopped", "TimeIsUp"}
+
+
+def test_errors_have_one_root():
+    bases: dict[str, set[str]] = {}
+    for path in MODULES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                bases[node.name] = {base.id for base in node.bases if isinstance(base, ast.Name)}
+    builtin = {
+        name for name, one in vars(builtins).items() if isinstance(one, type) and issubclass(one, BaseException)
+    }
+    roots = {name for name, of in bases.items() if of & builtin}
+    assert roots == {"QueueError"} | INSIDE
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: module_of(path))
