@@ -14,7 +14,7 @@ from spark_queue.messages.message import messages
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.stores.services.owner import revoke
-from spark_queue.stores.services.poison import NO_ERROR, PARTS, PATIENCE, note_failure, note_run
+from spark_queue.stores.services.poison import NO_ERROR, PARTS, PATIENCE, failure_key, note_failure, note_run
 from spark_queue.stores.types import about
 
 
@@ -40,6 +40,7 @@ class Runs:
         raw = {"url": url, "queue": name, "numPartitions": "2", "waitTimeout": "0s"} | options
         self.options = QueueOptions.parse(raw, "stream", "snapshot")
         self.poison, self.die_anyway = set(poison), die_anyway
+        self.query = f"the query of {name}"  # whose notes no other test has
         self.count = 0
         self.most, self.ahead, self.killed = most, ahead, killed
         self.done, self.failed, self.tries = [], [], []
@@ -73,7 +74,7 @@ class Runs:
                 raise self.before[self.count]
             for share in shares:
                 if share.suspect:
-                    note_run(store, self.options.queue, self.end["consumer"], "the query", f"run {self.count}")
+                    note_run(store, self.options.queue, self.end["consumer"], self.query, f"run {self.count}")
                 for batch in store.fetch(self.options.queue, share.tag):
                     for one in messages(batch):
                         numbers.append(one.payload["n"])
@@ -98,7 +99,7 @@ class Runs:
                 continue
             except Died as error:
                 with open_store(self.options.url) as store:
-                    note_failure(store, "the query", f"run {self.count}", str(error))
+                    note_failure(store, self.query, f"run {self.count}", str(error))
         raise AssertionError(f"it still fails: {[len(one) for one in self.failed]}")
 
 
@@ -124,7 +125,7 @@ def test_a_poison_message_is_found_and_dies_and_the_rest_is_delivered(any_url, n
     with open_store(any_url) as store:
         assert store.sizes(name).total == 0
         assert store.notes(about(name, "failing")) == {}
-        assert store.notes("failure/the query") == {}, "nothing is left of it"
+        assert store.notes(failure_key(runs.query)) == {}, "nothing is left of it"
 
 
 def test_a_dead_letter_has_the_error_of_its_own_last_run(any_url, name):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from datetime import datetime
 from pathlib import Path
 
@@ -253,7 +254,7 @@ def test_bytes_are_extended_json(file):
 
 
 def test_a_redrive_that_is_stopped_tells_how_far_it_came(file, monkeypatch):
-    monkeypatch.setattr("spark_queue.admin.dead_letters.STEP", 2)
+    monkeypatch.setattr(sys.modules["spark_queue.admin.dead_letters"], "STEP", 2)
     real, calls = deadletter.Redriving.step, []
 
     def step(self, moved, found):

@@ -361,7 +361,7 @@ def test_a_letter_that_somebody_holds_is_passed_over(url, store, name):
 
 
 def test_a_redrive_that_is_cut_short_is_completed_by_another(url, store, name, monkeypatch):
-    monkeypatch.setattr("spark_queue.admin.dead_letters.STEP", 10)
+    monkeypatch.setattr(sys.modules["spark_queue.admin.dead_letters"], "STEP", 10)
     headers = [{"x-dl-from-queue": name, "x-dl-t": f"2026-01-01T00:00:{n:02}.000Z"} for n in range(55)]
     batch = pushes(list(range(55)), headers=headers)
     store.push(f"{name}.dead", batch)
@@ -381,7 +381,7 @@ def test_a_redrive_that_is_cut_short_is_completed_by_another(url, store, name, m
 
 
 def test_two_redrives_at_once_move_each_letter_once(url, store, name, monkeypatch):
-    monkeypatch.setattr("spark_queue.admin.dead_letters.STEP", 20)
+    monkeypatch.setattr(sys.modules["spark_queue.admin.dead_letters"], "STEP", 20)
     store.push(f"{name}.dead", pushes(list(range(400)), headers={"x-dl-from-queue": name}))
     moved = []
     threads = [threading.Thread(target=lambda: moved.append(redrive(url, name).get(name, 0))) for _ in range(3)]
@@ -400,7 +400,7 @@ def test_a_redrive_keeps_to_its_rate(sqlite_url, monkeypatch, rate, steps):
     slept, seen = [], []
     ticks = itertools.count(0, 0.1)
     clock = SimpleNamespace(monotonic=lambda: next(ticks), sleep=slept.append)
-    monkeypatch.setattr("spark_queue.admin.dead_letters.time", clock)
+    monkeypatch.setattr(sys.modules["spark_queue.admin.dead_letters"], "time", clock)
     letters = 250 if rate > 1 else 3
     with open_store(sqlite_url) as store:
         store.push("q.dead", pushes(list(range(letters)), headers={"x-dl-from-queue": "q"}))
