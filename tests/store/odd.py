@@ -165,7 +165,7 @@ TABLE: dict[str, tuple[Odd, ...]] = {
 
 def put(kind: str, url: str, queue: str, record: Any, mature: int | None = None) -> None:
     """Write a record, due at that moment (ms; now by default), as another program does."""
-    due = round(time.time() * 1000) if mature is None else mature
+    due = int(time.time() * 1000) if mature is None else mature  # not rounded up: that would be later than now
     scheme, layout = kind.split("/")
     if scheme == "sqlite":
         _put_sqlite(url, queue, record, due)
