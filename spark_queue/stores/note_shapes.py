@@ -106,8 +106,29 @@ def _fault_of_fields(value: object, shape: Mapping[str, Shape], place: str) -> s
 def _fault_of_items(value: object, shape: list[Shape], place: str) -> str:
     if not isinstance(value, list):
         return f"{place} is not a list"
+    if shape[-1] is ... and _surely_fit(value, shape[0]):
+        return ""
     shapes = shape[:1] * len(value) if shape[-1] is ... else shape
     if len(value) != len(shapes):
         return f"{place} has {len(value)} items, not {len(shapes)}"
     faults = (_fault(one, of, f"{place}[{row}]") for row, (one, of) in enumerate(zip(value, shapes, strict=True)))
     return next(filter(None, faults), "")
+
+
+def _surely_fit(items: list[Any], shape: Shape) -> bool:
+    """Whether all items have a simple shape: whole columns at a time, for the head of a log has 500 segments."""
+    if not isinstance(shape, list):
+        return set(map(type, items)) <= _types(shape)
+    if not items or set(map(type, items)) != {list} or set(map(len, items)) != {len(shape)}:
+        return not items
+    columns = zip(*items, strict=True)
+    return all(set(map(type, column)) <= _types(one) for column, one in zip(columns, shape, strict=True))
+
+
+def _types(shape: Shape) -> set[type]:
+    """The types of the values of a simple shape; none for another shape."""
+    if isinstance(shape, Either):
+        return set().union(*map(_types, shape))
+    if shape is None:
+        return {type(None)}
+    return {shape} if isinstance(shape, type) else set()

@@ -300,6 +300,16 @@ WRONG_NOTES = {
     "queue/q/history/c": ('{"v":1,"history":true}', lambda store: history_of(store, "q", "c")),
     "queue/q/layout": ('{"v":1,"size":3}', lambda store: layout_of(store, "q")),
     "queue/q/log": ('{"v":1,"id":"x"}', lambda store: retained(store, "q")),
+    "queue/r/log": (
+        '{"v":1,"id":"x","first":0,"cleared":0,"number":0,"position":0,"pages":[],"sealing":null,"stale":[],'
+        '"segments":[["t",1,1,null],["t",1,true,null]]}',
+        lambda store: retained(store, "r"),
+    ),
+    "queue/s/log": (
+        '{"v":1,"id":"x","first":0,"cleared":0,"number":0,"position":0,"pages":[],"sealing":null,"stale":[["t"]],'
+        '"segments":[]}',
+        lambda store: retained(store, "s"),
+    ),
     "queue/q/failing/c": ('{"v":1,"seq":1}', lambda store: store.note("queue/q/failing/c")),
     "exchange/x": ('{"v":1,"batches":"7"}', lambda store: store.notes("exchange/")),
 }  # fmt: skip
