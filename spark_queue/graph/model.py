@@ -30,7 +30,7 @@ anything with it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, ClassVar
@@ -125,8 +125,30 @@ class Destination:
         return str(self.place)
 
 
+class _OneSource:
+    """What a step with one source is asked, whatever kind it is."""
+
+    src: Place
+    dst: Sequence[Destination | Place]
+
+    @property
+    def sources(self) -> list[Place]:
+        """The queues that it takes from."""
+        return [self.src]
+
+    @property
+    def needs_all(self) -> bool:
+        """Whether each of these must have messages."""
+        return True
+
+    @property
+    def written(self) -> list[Place]:
+        """The queues that its messages go to."""
+        return [one.place for one in self.dst]
+
+
 @dataclass(frozen=True)
-class Exchange:
+class Exchange(_OneSource):
     """From one queue to any number of others.
 
     `delivery`: exactly once, unless `consumer.reserve` is false, which is at most once. `every`: ms from the start of
@@ -150,21 +172,6 @@ class Exchange:
     def guarantee(self) -> str:
         """The delivery that holds."""
         return self.delivery or (EXACTLY_ONCE if self.consumer.reserve else AT_MOST_ONCE)
-
-    @property
-    def sources(self) -> list[Place]:
-        """The queues that it takes from."""
-        return [self.src]
-
-    @property
-    def needs_all(self) -> bool:
-        """Whether each of these must have messages."""
-        return True
-
-    @property
-    def written(self) -> list[Place]:
-        """The queues that its messages go to."""
-        return [one.place for one in self.dst]
 
     def namespaces(self) -> list[str]:
         """Where it writes, that of its source first."""
@@ -195,7 +202,7 @@ class Retry:
 
 
 @dataclass(frozen=True)
-class Link:
+class Link(_OneSource):
     """From a queue to one of others that lie in the same collection of MongoDB (`layout=pl-mongo`), or to none.
 
     A message is changed and moved in one step of the database, so it is in one of the queues at every moment, and
@@ -225,21 +232,6 @@ class Link:
     def guarantee(self) -> str:
         """The delivery that holds, by construction."""
         return EXACTLY_ONCE
-
-    @property
-    def sources(self) -> list[Place]:
-        """The queues that it takes from."""
-        return [self.src]
-
-    @property
-    def needs_all(self) -> bool:
-        """Whether each of these must have messages."""
-        return True
-
-    @property
-    def written(self) -> list[Place]:
-        """The queues that its messages go to."""
-        return [one.place for one in self.dst]
 
     def namespaces(self) -> list[str]:
         """Where it writes."""

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_, or_
-from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -59,6 +58,8 @@ class _Leg:
 class ExchangeStep(RunnableStep[Exchange]):
     """An exchange of a graph."""
 
+    metrics = (OBSERVED,)
+
     def _build(self, spark: SparkSession, *, readable: bool) -> list[Mistake]:
         self._route, mistakes = Route.of(spark, self.name, self.step, self.graph.max_hops)
         return mistakes
@@ -71,10 +72,6 @@ class ExchangeStep(RunnableStep[Exchange]):
         if self.moves:
             return self._route.outcomes(messages), self._settle()
         return self._route.copies(messages), self._push(once=self.step.guarantee == EXACTLY_ONCE)
-
-    def observed(self, progress: Mapping[str, Any]) -> dict[str, Any] | None:
-        found = progress["observedMetrics"].get(OBSERVED)
-        return None if found is None else found.asDict()
 
 
 class Route:

@@ -8,7 +8,7 @@ called in Spark's workers for a message at a time. Where either fails the messag
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -68,6 +68,8 @@ log = logging.getLogger(__name__)
 class LinkStep(RunnableStep[Link]):
     """A link of a graph."""
 
+    metrics = (OBSERVED,)
+
     def _build(self, spark: SparkSession, *, readable: bool) -> list[Mistake]:
         self._route, mistakes = LinkRoute.of(spark, self.name, self.step)
         return mistakes
@@ -83,10 +85,6 @@ class LinkStep(RunnableStep[Link]):
 
     def pipeline(self, messages: DataFrame) -> tuple[DataFrame, dict[str, str]]:
         return self._route.outcomes(messages), self._settle()
-
-    def observed(self, progress: Mapping[str, Any]) -> dict[str, Any] | None:
-        found = progress["observedMetrics"].get(OBSERVED)
-        return None if found is None else found.asDict()
 
 
 class LinkRoute:

@@ -55,13 +55,15 @@ from spark_queue.spark.spark_errors import failure_of
 #: The names of the metrics that Spark observes of each batch: of what comes in, and of what goes out.
 RECEIVED, MADE = "processor", "processed"
 
-HEADERS = "map<string,string>"
+_HEADERS = "map<string,string>"
 _TOLD = ("headers", "mature", "delay", "tries", "id")
 _HOPS = "map<string,struct<position:string,time:bigint>>"
 
 
 class ProcessorStep(RunnableStep[Processor]):
     """A processor of a graph."""
+
+    metrics = (RECEIVED, MADE)
 
     @property
     def key(self) -> str:
@@ -115,11 +117,7 @@ class ProcessorStep(RunnableStep[Processor]):
 
     def observed(self, progress: Mapping[str, Any]) -> dict[str, Any] | None:
         rows = progress["numInputRows"]  # of what acts by itself, all that is known
-        facts: dict[str, Any] = {"received": rows} if rows else {}
-        for name in (RECEIVED, MADE):
-            if name in progress["observedMetrics"]:
-                facts |= progress["observedMetrics"][name].asDict()
-        return facts or None
+        return ({"received": rows} if rows else {}) | (super().observed(progress) or {}) or None
 
 
 class ProcessorRoute:
@@ -220,7 +218,7 @@ class ProcessorRoute:
             listed = F.split(F.regexp_replace(said, r"\s+", ""), ",")
             if json is not None:
                 field = F.try_variant_get(json, "$.topics", "array<string>")
-                truths = F.try_variant_get(json, "$.topics", HEADERS)
+                truths = F.try_variant_get(json, "$.topics", _HEADERS)
                 true = F.map_keys(F.map_filter(truths, lambda _, value: value.isNotNull() & (value != "false")))
                 word = F.try_variant_get(json, "$.topics", "string")
                 # An object, a list, or a word: of what the payload says just one has this form.
@@ -287,7 +285,7 @@ class ProcessorRoute:
             payload, form = one["payload"], kind["payload"].dataType
             told = ("headers",) if "queue" in kind.names else _TOLD  # a message as it was read goes on as a new one
             parts = {part: one[part] for part in told if part in kind.names}
-        headers = F.coalesce(parts.get("headers", F.lit(None)).cast(HEADERS), F.create_map().cast(HEADERS))
+        headers = F.coalesce(parts.get("headers", F.lit(None)).cast(_HEADERS), F.create_map().cast(_HEADERS))
         if PROVENANCE in made.columns:
             others = F.map_filter(headers, lambda key, _: key != HEADER)
             headers = F.map_concat(others, F.create_map(F.lit(HEADER), F.col(PROVENANCE)))

@@ -67,6 +67,9 @@ Write = Callable[[DataFrame], None]
 class RunnableStep(ABC, Generic[D]):
     """One step of a graph, ready to run. `mistakes`: what cannot work in it."""
 
+    #: The names of the metrics that Spark observes of each batch.
+    metrics: ClassVar[tuple[str, ...]] = ()
+
     def __init__(self, spark: SparkSession, name: str, step: D, graph: Graph) -> None:
         self.name = name
         self.step = step
@@ -183,9 +186,11 @@ class RunnableStep(ABC, Generic[D]):
         assert self.step.src is not None
         return self._url(self.step.src.ns)
 
-    @abstractmethod
     def observed(self, progress: Mapping[str, Any]) -> dict[str, Any] | None:
         """What was observed of a batch, from Spark's progress; `None` if nothing was."""
+        rows = progress["observedMetrics"]
+        found = [rows[name].asDict() for name in self.metrics if name in rows]
+        return {name: one for facts in found for name, one in facts.items()} if found else None
 
     def pushed(self, traffic: Traffic) -> Counter[str]:
         """What it has pushed, by queue: also what it could not route."""
