@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from spark_queue.events.spark_worker import ExecutorWork
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.data_source import QueueDataSource
-from spark_queue.spark.read.stream import QueueStream
+from spark_queue.spark.read.queue_stream import QueueStream
 from spark_queue.spark.worker import settle_in
 
 #: What is read of a message, and told of it: its payload, if it is to run in the process of the query, else NULL.

@@ -11,8 +11,8 @@ from spark_queue.options.queue_options import QueueOptions, role_of_write
 from spark_queue.options.values import EXACTLY_ONCE, READERS, Role
 from spark_queue.spark.carried import Carried
 from spark_queue.spark.read.log_stream import LogSnapshot, LogStream
+from spark_queue.spark.read.queue_stream import QueueStream
 from spark_queue.spark.read.snapshot import snapshot_reader
-from spark_queue.spark.read.stream import QueueStream
 from spark_queue.spark.schema import check_read_schema, read_schema
 from spark_queue.spark.sentence import sentence_first
 from spark_queue.spark.write.data_writers import BatchWriter, Push, StreamWriter

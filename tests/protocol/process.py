@@ -20,13 +20,15 @@ import pytest
 from spark_queue import FencedError
 from spark_queue.admin import common
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.spark.read import consumer as consumer_module
 from spark_queue.spark.read import fetch as share
 from spark_queue.spark.read import lease_renewer as keeper
+from spark_queue.spark.read import opening, queue_input
 from spark_queue.spark.read import prefetch as ahead
+from spark_queue.spark.read.batches import Batches
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.fetch import Rows, Share, fetched, side_by_side
 from spark_queue.spark.read.multi_input import Inputs
+from spark_queue.spark.read.queue_input import QueueInput
 from spark_queue.spark.write import data_writers as writer
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
@@ -122,7 +124,7 @@ class Process:
     def members(self) -> list[Consumer]:
         """The consumer of each input."""
         if isinstance(self.consumer, Inputs):
-            return list(self.consumer._members.values())
+            return [queue.consumer for queue in self.consumer.queues.values()]
         return [] if self.consumer is None else [self.consumer]
 
     def input_of(self, queue: object) -> int:
@@ -267,7 +269,7 @@ def points() -> Iterator[None]:
             def stands(*arguments: Any, **named: Any) -> Any:
                 process: Process | None = getattr(_here, "process", None)
                 if process is not None and when(process, *arguments):
-                    queue = getattr(arguments[0], "_queue", arguments[1])
+                    queue = getattr(arguments[0], "queue", arguments[1])
                     process.stand(at, arguments[1] if isinstance(arguments[0], Store) else queue)
                 return real(*arguments, **named)
 
@@ -276,12 +278,12 @@ def points() -> Iterator[None]:
         before(Ownership, "take", "own")
         before(Ownership, "check_newest", "ask")
         before(Store, "commit", "commit")
-        before(Consumer, "tidy", "tidy", lambda _, consumer, *rest: not consumer._tidied)
-        before(Consumer, "take", "claim", _claims_alone)
+        before(Batches, "tidy", "tidy", lambda _, batches, *rest: not batches.tidied)
+        before(Batches, "reserve", "claim", _claims_alone)
         before(Store, "_take", "claim", lambda _, store, queue, tag, *rest: not tag.endswith("/0"))
         before(Inputs, "_of_one", "claim")
         before(Inputs, "_of_each", "claim")
-        before(Consumer, "keep", "keep", lambda _, consumer, start, rows, most: sum(rows) > most)
+        before(QueueInput, "trim", "keep", lambda _, one, start, rows, most: sum(rows) > most)
         before(Ownership, "start", "plan")
         before(Store, "renew", "hold")
         before(Inputs, "_whole", "whole", lambda process, *_: process.several == "zip")
@@ -289,7 +291,7 @@ def points() -> Iterator[None]:
         before(Store, "_opened", "read", lambda process, *_: process.in_task)  # and not as the batch is planned
         before(Store, "set_note", "decide", lambda _, store, key, *rest: key.startswith(PREFIX))
         patch.setattr(Store, "publish", _publish_of(Store.publish))
-        for module in (ahead, common, consumer_module, keeper, share, writer):
+        for module in (ahead, common, keeper, opening, queue_input, share, writer):
             patch.setattr(module, "open_store", clients.open)
         # No sign of life in between, and no lease that is renewed: processes stand still for a part of a second.
         patch.setitem(vars(keeper), "BEAT", 3_600)
@@ -298,9 +300,9 @@ def points() -> Iterator[None]:
     clients.end()
 
 
-def _claims_alone(process: Process, consumer: Consumer, *_: object) -> bool:
+def _claims_alone(process: Process, batches: Batches, *_: object) -> bool:
     """Whether a claim is a step of its own: of several inputs, with `zip`, all but the first, which waits for all."""
-    return not process.several or (process.several == "zip" and process.input_of(consumer._queue) > 0)
+    return not process.several or (process.several == "zip" and process.input_of(batches.queue) > 0)
 
 
 def _publish_of(real: Callable[..., int]) -> Callable[..., int]:

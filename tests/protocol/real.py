@@ -263,14 +263,15 @@ class Real(There):
             offset = process.consumer.planned
             self.epochs[after.epoch] = offset["consumer"]
         for queue, (member, by) in enumerate(zip(process.members, after.by, strict=False)):
-            if member._ownership is not None:
-                self.numbers[after.epoch, queue, by] = member.number
+            if member.owned is not None:
+                self.numbers[after.epoch, queue, by] = member.owned.number
 
     def _ended(self, place: int) -> None:
         """Let the note of its consumer say no longer that it lives."""
         for member in self.processes.pop(place).members:
-            if (ownership := member._ownership) is not None:
-                self._silence(ownership._queue, ownership._consumer, ownership._token)
+            if member.owned is not None:
+                ownership = member.owned.ownership
+                self._silence(ownership.queue, ownership.consumer, ownership.token)
 
     def _silence(self, queue: str, consumer: str, token: str = "") -> None:
         """Let the owner of a consumer have been silent for too long; if it is this one."""

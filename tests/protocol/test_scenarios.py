@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_queue import open_store
-from spark_queue.spark.read.consumer import Consumer
+from spark_queue.spark.read.batches import Batches
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.ownership import Ownership
 from tests.protocol.process import points
@@ -79,7 +79,7 @@ def nothing(*_: object, **__: object) -> int:
     [
         (Ownership, "start", "note of epoch"),
         (Ownership, "check_newest", "is fenced: it asks"),
-        (Consumer, "tidy", "messages: "),
+        (Batches, "tidy", "messages: "),
         (Store, "commit", "messages: |it ends: FencedError"),
         (Store, "renew", "messages: "),
         (Store, "publish", "visible: "),

@@ -16,8 +16,7 @@ import pytest
 from spark_queue import CheckpointError, FencedError, Queue, StoreError, open_store
 from spark_queue.messages.message import messages
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.spark.read import backlog
-from spark_queue.spark.read import consumer as consumer_module
+from spark_queue.spark.read import backlog, batches
 from spark_queue.spark.read import lease_renewer as keeper
 from spark_queue.spark.read import prefetch as ahead
 from spark_queue.spark.read.consumer import Consumer
@@ -99,11 +98,11 @@ def renewing(monkeypatch):
 
     def make(options, *rest):
         made = keeper.Keeper(options, *rest)
-        assert made._pause == (options.reserve_timeout or consumer_module.UNSTARTED) / 3000
+        assert made._pause == (options.reserve_timeout or batches.UNSTARTED) / 3000
         made._pause = 0.05
         return made
 
-    monkeypatch.setattr(consumer_module, "Keeper", make)
+    monkeypatch.setattr(batches, "Keeper", make)
     return {"reserveTimeout": "1h"}
 
 
@@ -142,7 +141,7 @@ def test_what_a_predecessor_reserves_late_is_neither_lost_nor_kept(any_url, name
         ids = queue.push_many([{"n": n} for n in range(3_000)])
     old, new = (consumers(any_url, name, delivery="exactly-once") for _ in range(2))
     start, waits, go = old.initial, threading.Event(), threading.Event()
-    claim = old._store._claim
+    claim = old.store._claim
 
     def stand_still(queue, tag, *rest):
         if tag.endswith("/1.1/1"):
@@ -150,7 +149,7 @@ def test_what_a_predecessor_reserves_late_is_neither_lost_nor_kept(any_url, name
             go.wait()
         return claim(queue, tag, *rest)
 
-    old._store._claim = stand_still
+    old.store._claim = stand_still
     thread = threading.Thread(target=old.next, args=(start, 1_200))
     thread.start()
     assert waits.wait(60)
@@ -317,7 +316,7 @@ def test_what_an_offset_names_as_empty_is_not_committed(any_url, name):
 def test_a_backlog_that_takes_long_to_count_is_counted_rarely(sqlite_url, name, consumers, monkeypatch):
     consumer, looks, now = consumers(sqlite_url, name), [], 1_000.0
     monkeypatch.setattr(backlog, "time", SimpleNamespace(monotonic=lambda: now))
-    sizes = consumer._store.sizes
+    sizes = consumer.store.sizes
 
     def slow(queue):
         nonlocal now
@@ -325,7 +324,7 @@ def test_a_backlog_that_takes_long_to_count_is_counted_rarely(sqlite_url, name, 
         now += 3
         return sizes(queue)
 
-    monkeypatch.setattr(consumer._store, "sizes", slow)
+    monkeypatch.setattr(consumer.store, "sizes", slow)
     for _ in range(6):
         consumer.backlog()
         now += backlog.IDLE
@@ -375,7 +374,7 @@ def test_after_a_full_batch_the_next_one_is_reserved_ahead(any_url, name, consum
     assert consumer.next(start, 1_000, ahead=True) == start
     assert sorted(seen) == sorted(ids)
     assert reserved(any_url, name) == {}
-    assert consumer._keeper._due == {}, "no lease is renewed any more"
+    assert consumer.owned.keeper._due == {}, "no lease is renewed any more"
 
 
 @pytest.mark.parametrize("how", ["not asked for", "not full", "a batch that comes again", "parts of one that failed"])
@@ -390,7 +389,7 @@ def test_nothing_is_reserved_ahead_where(sqlite_url, name, consumers, how, monke
         taken_over(sqlite_url, name, offset)
         consumer = consumers(sqlite_url, name)
     if how == "parts of one that failed":
-        consumer._isolation.parking = True
+        consumer.owned.isolation.parking = True
     consumer.plan(consumer.initial, offset)
     assert begun == []
 
@@ -410,10 +409,10 @@ def test_a_batch_that_is_planned_twice_is_followed_by_one(sqlite_url, name, cons
 
 def killed(consumer):
     """As if its process were gone, once it has reserved ahead what it can."""
-    consumer._ahead._now.rows.result(60)
-    consumer._ahead._now = None
+    consumer.owned.ahead.reserving.rows.result(60)
+    consumer.owned.ahead.reserving = None
     consumer.close()
-    taken_over(consumer._options.url, consumer._queue, consumer.planned)
+    taken_over(consumer.store.url, consumer.queue, consumer.planned)
 
 
 @pytest.mark.parametrize("batch", ["has ended", "comes again"])
@@ -452,7 +451,7 @@ def test_a_run_to_the_end_that_is_killed_and_started_again_leaves_nothing(any_ur
     new.stop_at_now()
     seen, start = fetched(any_url, name, new.plan(old.initial, offset)), offset
     with Queue(any_url, name) as queue:
-        later_than(queue.store, new._before)
+        later_than(queue.store, new.before)
         queue.push("later")
     while (offset := new.next(start, 10, ahead=True)) != start:
         seen += fetched(any_url, name, new.plan(start, offset))
@@ -487,14 +486,14 @@ def test_a_process_that_ends_while_it_reserves_ahead_waits_for_that(sqlite_url, 
     monkeypatch.setattr(ahead, "GRACE", 60)
     consumer = consumers(sqlite_url, name, delivery="exactly-once")
     offset = consumer.next(consumer.initial, 10, ahead=True)
-    waits, claim = threading.Event(), type(consumer._store)._claim
+    waits, claim = threading.Event(), type(consumer.store)._claim
 
     def slow(*arguments):
         waits.set()
         until(lambda: not consumer.holds_ahead, what="the end of the process")
         return claim(*arguments)
 
-    monkeypatch.setattr(type(consumer._store), "_claim", slow)
+    monkeypatch.setattr(type(consumer.store), "_claim", slow)
     consumer.plan(consumer.initial, offset)
     assert waits.wait(60)
     consumer.close()
@@ -564,7 +563,7 @@ def test_a_process_that_stood_still_reserves_nothing_ahead(any_url, name, consum
     taken_over(any_url, name, first)
     new.plan(old.initial, first)
     go.set()
-    assert isinstance(old._ahead._now.rows.exception(60), FencedError)
+    assert isinstance(old.owned.ahead.reserving.rows.exception(60), FencedError)
     assert reserved(any_url, name) == {1: 10}
 
 
@@ -595,7 +594,7 @@ def test_a_process_that_stands_still_while_it_reserves_ahead_takes_nothing_from_
     with Queue(any_url, name) as queue:
         ids = queue.push_many([{"n": n} for n in range(4_000)])
     old, new = (consumers(any_url, name, delivery="exactly-once") for _ in range(2))
-    waits, go, claim = threading.Event(), threading.Event(), type(old._store)._claim
+    waits, go, claim = threading.Event(), threading.Event(), type(old.store)._claim
 
     def stand_still(store, queue, tag, *rest):
         if tag.endswith("/2.1/1") and not waits.is_set():
@@ -605,7 +604,7 @@ def test_a_process_that_stands_still_while_it_reserves_ahead_takes_nothing_from_
 
     start = old.initial
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(old._store), "_claim", stand_still)
+        patch.setattr(type(old.store), "_claim", stand_still)
         offset = old.next(start, 1_000, ahead=True)
         old.plan(start, offset)
         assert waits.wait(60)
@@ -630,7 +629,7 @@ def test_a_failure_to_reserve_ahead_is_that_of_the_next_batch(sqlite_url, name, 
     def fails(*_):
         raise StoreError("no")
 
-    monkeypatch.setattr(type(consumer._store), "_claim", fails)
+    monkeypatch.setattr(type(consumer.store), "_claim", fails)
     consumer.plan(consumer.initial, offset)
     with pytest.raises(StoreError, match="no"):
         consumer.next(offset, 10, ahead=True)
@@ -641,7 +640,7 @@ def test_a_failure_to_reserve_ahead_is_that_of_the_next_batch(sqlite_url, name, 
 
 @pytest.mark.parametrize("delivery", [LEAST, EXACTLY])
 def test_the_lease_of_what_is_reserved_ahead_is_renewed(sqlite_url, name, consumers, renewing, monkeypatch, delivery):
-    monkeypatch.setattr(consumer_module, "UNSTARTED", 3_600_000)
+    monkeypatch.setattr(batches, "UNSTARTED", 3_600_000)
     with Queue(sqlite_url, name) as queue:
         queue.push_many(list(range(20)))
     options = renewing if delivery == LEAST else {"delivery": delivery}
@@ -652,7 +651,7 @@ def test_the_lease_of_what_is_reserved_ahead_is_renewed(sqlite_url, name, consum
     renewed(sqlite_url, name, ["1.1/0", "2.1/0"], endless=["1.1/0"] if delivery == EXACTLY else [])
     following = consumer.next(offset, 10, ahead=True)
     assert (following["seq"], sum(following["rows"])) == (2, 10)
-    assert consumer._keeper._due == {}, "from now on it may be held without an end"
+    assert consumer.owned.keeper._due == {}, "from now on it may be held without an end"
 
 
 # --- what is reserved, and what is started --------------------------------------------------------------------------
@@ -674,7 +673,7 @@ def test_until_it_is_started_a_batch_has_a_lease_that_ends(any_url, name, consum
         end = consumer.next(start, 10, ahead=ahead)
         (until,) = held_until(any_url, name).values()
         with open_store(any_url) as store:
-            assert until is not None and 0 < until - store.now() <= consumer_module.UNSTARTED
+            assert until is not None and 0 < until - store.now() <= batches.UNSTARTED
         consumer.plan(start, end)
         assert held_until(any_url, name)[f"{end['seq']}.1"] is None
         start = end
@@ -717,15 +716,15 @@ def test_a_late_release_leaves_what_another_process_has_started(any_url, name, c
     taken_over(any_url, name, one)
     second.commit(one)
     taken_over(any_url, name, one)
-    list_reservations, shares = second._store.reservations, []
+    list_reservations, shares = second.store.reservations, []
 
     def listed_early(*args):
         found = list_reservations(*args)
         shares.extend(third.plan(one, two))
         return found
 
-    monkeypatch.setattr(second._store, "reservations", listed_early)
-    second.tidy(one)
+    monkeypatch.setattr(second.store, "reservations", listed_early)
+    second.batches(one).tidy(one)
     assert fetched(any_url, name, shares) == ids[10:]
     assert third.next(two, 10) == two
     assert reserved(any_url, name) == {}

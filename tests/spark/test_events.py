@@ -78,7 +78,7 @@ def test_events_are_reserved_ahead_while_batches_are_quick(sqlite_url, name, mon
     for _ in range(3):
         end = stream.latestOffset(start)
         stream.partitions(start, end)
-        ahead.append(stream._consumer.holds_ahead)
+        ahead.append(stream.planner.holds_ahead)
         start = end
     stream.stop()
     assert ahead == [False, quick, quick], "how long a batch takes is known after the first"

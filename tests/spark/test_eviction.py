@@ -19,7 +19,7 @@ from spark_queue.messages.message import pushes
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.runner.graph import ExchangeGraph
 from spark_queue.spark.read.consumer import Consumer
-from spark_queue.spark.read.log_consumer import LogReader
+from spark_queue.spark.read.log_reader import LogReader
 from spark_queue.spark.read.multi_input import Inputs
 from spark_queue.spark.write.data_writers import Push
 from spark_queue.spark.write.publish import Publish

@@ -12,9 +12,9 @@ from spark_queue import Buckets, CheckpointError, FencedError, Queue, StoreError
 from spark_queue.admin.recovery import recover_consumer
 from spark_queue.messages.message import messages, pushes
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.fetch import side_by_side
 from spark_queue.spark.read.multi_input import Inputs
+from spark_queue.spark.read.queue_input import QueueInput
 from spark_queue.spark.schema import joiner, read_schema
 from spark_queue.spark.supervision import drain
 from spark_queue.stores.conformance.waiting import end_lease, until
@@ -159,7 +159,7 @@ def test_the_nth_comes_with_the_nth_whatever_comes_meanwhile(world):
         start = end
     assert seen == same(range(1_600))
     assert world.sizes() == {"a": (0, 0), "b": (400, 0)}
-    assert all(not one._keeper._due for one in reader._members.values()), "no lease is renewed any more"
+    assert all(not one.consumer.owned.keeper._due for one in reader.queues.values()), "no lease is renewed any more"
 
 
 def test_inputs_of_several_stores_go_in_step(wide):
@@ -219,17 +219,17 @@ def test_what_others_take_meanwhile_is_made_up_for(small, monkeypatch):
     reader, seen = small.reader(delivery="exactly-once"), []
     assert reader.next({**reader.initial, "seq": 0}, 10)["seq"] == 1
     start = reader.next(reader.initial, 10)
-    ready, stolen = type(reader._members["b"]).ready, []
+    ready, stolen = QueueInput.ready, []
 
     def steal(self, most):
         found = ready(self, most)
-        if self is reader._members["b"] and not stolen:
+        if self is reader.members["b"] and not stolen:
             with open_store(self._options.url) as store:
-                store.reserve(self._queue, "rival", 35)
+                store.reserve(self.queue, "rival", 35)
                 stolen.append(True)
         return found
 
-    monkeypatch.setattr(Consumer, "ready", steal)
+    monkeypatch.setattr(QueueInput, "ready", steal)
     seen += small.rows(reader, reader.plan(reader.initial, start))
     end = reader.next(start, 30)
     assert end["rows"] == {"a": [5], "b": [5]}
@@ -251,16 +251,16 @@ def test_a_process_that_dies_before_spark_knows_of_its_batch_leaves_the_order_as
     old, new = (world.reader(delivery="exactly-once") for _ in range(2))
     assert old.next(old.initial, 10) == old.initial
     world.push("b", range(60))
-    take, keep, last = Consumer.take, Consumer.keep, "b" if step == "b is reserved" else "a"
+    take, trim, last = QueueInput.take, QueueInput.trim, "b" if step == "b is reserved" else "a"
 
     def dies(self, *arguments, **options):
-        done = (keep if step == STEPS[2] else take)(self, *arguments, **options)
-        if self is old._members[last]:
+        done = (trim if step == STEPS[2] else take)(self, *arguments, **options)
+        if self is old.members[last]:
             raise Died
         return done
 
-    monkeypatch.setattr(Consumer, "ready", lambda self, most: most)  # so that more is reserved than is wanted
-    monkeypatch.setattr(Consumer, "keep" if step == STEPS[2] else "take", dies)
+    monkeypatch.setattr(QueueInput, "ready", lambda self, most: most)  # so that more is reserved than is wanted
+    monkeypatch.setattr(QueueInput, "trim" if step == STEPS[2] else "take", dies)
     with pytest.raises(Died):
         old.next(old.initial, 80)
     monkeypatch.undo()
@@ -315,7 +315,7 @@ def test_a_commit_that_a_crash_has_cut_short_is_completed(world, monkeypatch):
     old, new = (world.reader(delivery="exactly-once") for _ in range(2))
     end = old.next(old.initial, 20)
     old.plan(old.initial, end)
-    monkeypatch.setattr(old._members["b"], "remove", lambda end: 1 / 0)
+    monkeypatch.setattr(old.members["b"], "remove", lambda end: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         old.next(end, 20)
     old.close()

@@ -58,9 +58,9 @@ class Runs:
                 self.end = offset
                 self.work(consumer)
         finally:
-            if self.killed and consumer._ahead is not None and consumer._ahead._now is not None:
-                consumer._ahead._now.rows.result(20)
-                consumer._ahead._now = None  # not given back
+            if self.killed and consumer.owned is not None and consumer.owned.ahead.reserving is not None:
+                consumer.owned.ahead.reserving.rows.result(20)
+                consumer.owned.ahead.reserving = None  # not given back
             consumer.close()
             with open_store(self.options.url) as store:  # its process is gone
                 revoke(store, self.options.queue, (self.end or self.start)["consumer"])

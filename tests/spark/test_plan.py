@@ -214,7 +214,7 @@ def test_a_batch_that_takes_ten_times_its_lease_is_delivered_once(any_url, name,
 
     def slow(batch):
         seen.extend(numbers(batch))
-        renews = batch.reader._consumer._keeper
+        renews = batch.reader.planner.owned.keeper
         with Queue(any_url, name) as rival, open_store(any_url) as store:
             while passed.seconds < 10 * 3_600:
                 until(lambda: min(renews._due.values()) > clock.monotonic(), what="the keeper's rest")

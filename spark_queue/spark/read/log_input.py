@@ -9,70 +9,91 @@ from typing import Any
 
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read.at_most_once import given_up
+from spark_queue.spark.read.backlog import Backlog
 from spark_queue.spark.read.fetch import Share
-from spark_queue.spark.read.limits import ALL
-from spark_queue.spark.read.log_consumer import LogReader
+from spark_queue.spark.read.log_cursor import LogCursor, rows_of
 from spark_queue.spark.read.offsets import Offset
 from spark_queue.stores import open_store
 from spark_queue.stores.services.log.log import Log
 from spark_queue.stores.services.log.segments import Piece, Place
 
 
-class LogInput(LogReader):
-    """What a `Consumer` is to a queue: see there. Nothing is held, so that there is nothing to give back.
+class LogInput:
+    """A log whose batches go in step with those of other inputs: see `PlannedInput`. Nothing of it is held.
 
     The offset of a batch names the place before it, and the one after it, as `places`.
     """
 
     def __init__(self, options: QueueOptions) -> None:
-        super().__init__(options)
+        self._options = options
+        self._queue = options.queue or ""
+        self._cursor = LogCursor(options)
+        self._initial: Place | None = None
+        self._planned: Place | None = None  # where the last batch ended
+        self._checked: Place | None = None  # where the batch ended that was checked last
         self._at: Place | None = None  # where the next batch begins
         self._taken: list[Piece] = []  # what that is going to be
         self._reserved = -1  # the number of the last batch that this very process has taken
+        self._busy = False
+        self._backlog = Backlog(lambda: self._cursor.sizes(self._reached.position))
 
     def begin(self) -> dict[str, Any]:
-        """The place at which a query begins that has a new checkpoint."""
-        return asdict(self._place(self.initial))
+        """Return the place at which a query begins that has a new checkpoint."""
+        return asdict(self._beginning)
+
+    @property
+    def _beginning(self) -> Place:
+        if self._initial is None:
+            self._initial = self._cursor.beginning()
+        return self._initial
+
+    @property
+    def _reached(self) -> Place:
+        return self._planned or self._beginning
 
     def check(self, end: Offset) -> bool:
+        """Find the place after a batch. Raises `CheckpointError` if it is gone, and may not be passed over."""
+        self._checked = self._cursor.log.found(Place(**end["places"][1]))
         return True
 
     def remove(self, end: Offset) -> None:
-        self._at = self._log.found(Place(**end["places"][1]))
-        self._taken = []
+        """Go on after a batch for which `check` returned true. What was read stays in the log."""
+        self._at, self._taken = self._checked, []
 
     def wait(self, timeout: int) -> bool:
+        """Wait until a message is there, for `timeout` ms at most; return whether one is."""
         assert self._at is not None
-        return self._before is not None or self._log.wait(self._at, timeout)
+        return self._cursor.before is not None or self._cursor.log.wait(self._at, timeout)
 
     @contextmanager
     def watching(self) -> Iterator[Callable[[int], bool]]:
+        """Yield `wait` for another thread."""
         with open_store(self._options.url, patience=self._options.retry_timeout / 1000) as store:
-            log = Log(store, self._queue, lossy=True)
+            log = Log(store, self._queue, lossy=True)  # what is gone is said where the batch is checked
             yield lambda timeout: self._at is not None and log.wait(self._at, timeout)
 
     def ready(self, most: int) -> int:
+        """Count the messages that come next, up to `most`."""
         assert self._at is not None
-        if most >= ALL:
-            most = self._log.latest().position - self._at.position
-        self._taken = self._ahead(self._at, most) if most > 0 else []
-        return sum(one.rows for one in self._taken)
+        most = self._cursor.most(self._at, most)
+        self._taken = self._cursor.ahead(self._at, most) if most > 0 else []
+        return rows_of(self._taken)
 
     def take(self, start: Offset, most: int) -> list[int]:
+        """Return the rows of the batch after `start`; none if nothing is there."""
         rows = self.ready(most)
         return [rows] if rows else []
 
-    def readable(self, start: Offset, rows: list[int]) -> list[int]:
-        return rows  # a log shows what cannot be read, and keeps its place
-
-    def keep(self, start: Offset, rows: list[int], most: int) -> list[int]:
+    def trim(self, start: Offset, rows: list[int], most: int) -> list[int]:
+        """Leave all but the first `most` messages to later batches; return the rows that stay."""
         return [min(sum(rows), most)] if rows and most else []
 
     def reserved(self, start: Offset, rows: list[int]) -> None:
+        """Note that this process has taken the batch after `start`."""
         self._reserved = start["seq"] + 1
 
     def passed(self, rows: int) -> list[dict[str, Any]]:
-        """The places before and after so many rows of what was taken."""
+        """Return the places before and after so many rows of what was taken."""
         assert self._at is not None
         begin = end = self._taken[0].start if rows else self._at
         for piece in self._taken:
@@ -82,31 +103,36 @@ class LogInput(LogReader):
         return [asdict(begin), asdict(end)]
 
     def hold(self, end: Offset) -> list[Share]:
-        self._planned = self._offset(Place(**end["places"][1]), end["consumer"])
+        """Return what the tasks of a batch fetch; nothing if it comes again and is dropped (`given_up`)."""
+        self._planned = Place(**end["places"][1])
         self._busy = True
         if self._reserved != end["seq"] and given_up(end, self._options):
             return []
-        return self.lies(end)
+        return self.ranges(end)
 
-    def lies(self, end: Offset, *, again: bool = False) -> list[Share]:
+    def ranges(self, end: Offset, *, again: bool = False) -> list[Share]:
+        """Return where the messages of a batch lie, in their order."""
         begin, last = (Place(**one) for one in end["places"])
-        pieces = self._log.between(begin, last)
+        pieces = self._cursor.log.between(begin, last)
         return [Share(one.tag, one.rows, first=one.start.row, position=one.start.position) for one in pieces]
 
     def missing(self, end: Offset) -> int:
-        return sum(end["rows"]) - sum(one.rows or 0 for one in self.lies(end))
-
-    def release(self, end: Offset) -> int:
-        return 0
-
-    def leave(self) -> None:
-        pass
-
-    def start(self, end: Offset) -> None:
-        pass
-
-    def tidy(self, start: Offset) -> None:
-        pass
+        """Count the messages of a batch that the log no longer has."""
+        return sum(end["rows"]) - sum(one.rows or 0 for one in self.ranges(end))
 
     def idle(self) -> None:
+        """Do what is due while no message is there: report sizes less often."""
         self._busy = False
+
+    def stop_at_now(self) -> None:
+        """Take nothing from now on that is not there yet."""
+        self._cursor.stop_at_now()
+
+    def backlog(self) -> dict[str, Any]:
+        """Return the place that the query has reached, and what lies before it."""
+        place = {"queue": self._queue} | asdict(self._reached)
+        return place | self._backlog.seen(self._busy) | {"paused": self._cursor.paused()}
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._cursor.close()

@@ -1,4 +1,4 @@
-"""Logs as Spark asks for them: streaming, and as what is retained now. See `spark_queue.spark.read.log_consumer`."""
+"""Logs as Spark asks for them: streaming, and as what is retained now. See `spark_queue.spark.read.log_reader`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from pyspark.sql.types import StructType
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.carried import Carried
 from spark_queue.spark.read.limits import cores
-from spark_queue.spark.read.log_consumer import LogReader, log_of, shared
+from spark_queue.spark.read.log_cursor import log_of
+from spark_queue.spark.read.log_reader import LogReader, shared
 from spark_queue.spark.read.snapshot import is_there
-from spark_queue.spark.read.stream import Planner, QueueStream
+from spark_queue.spark.read.stream import PlannedStream
 from spark_queue.spark.schema import Shaper, shaper
 from spark_queue.spark.sentence import sentence_first
 from spark_queue.stores import open_store
@@ -37,14 +38,14 @@ class PiecesPartition(InputPartition):
 
 
 @sentence_first
-class LogStream(QueueStream):
+class LogStream(PlannedStream[LogReader]):
     """A reader of a log."""
 
-    def _made(self) -> Planner:
+    def start(self) -> LogReader:
         return LogReader(self.options)
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return [PiecesPartition(pieces, end["reader"]) for pieces in self._consumer.plan(start, end)]
+    def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
+        return [PiecesPartition(pieces, end["reader"]) for pieces in self.planner.plan(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, PiecesPartition)

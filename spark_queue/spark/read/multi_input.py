@@ -1,4 +1,4 @@
-"""Several queues, in one or several stores, read as one source. Each has a `Consumer`, and these go in step.
+"""Several queues and logs, in one or several stores, read as one source: their batches go in step.
 
 A batch has one number in all queues, and is reserved under `consumer/sequence.by` in each. With `zip` every input
 contributes the same number of messages: as many as the shortest has. Those reserved beyond that go back to their
@@ -11,18 +11,19 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypedDict
 
 from spark_queue.errors import CheckpointError, FencedError
 from spark_queue.options.inputs import ALTS, LOG
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.values import EXACTLY_ONCE
 from spark_queue.spark.read.at_most_once import planned_as
-from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.fetch import Rows, Share
 from spark_queue.spark.read.log_input import LogInput
 from spark_queue.spark.read.offsets import READ, VERSION, Offset, delivery_of
+from spark_queue.spark.read.queue_input import QueueInput
 from spark_queue.spark.read.wait_any import Waiting
 from spark_queue.stores.base import spread
 
@@ -66,15 +67,15 @@ def views(offset: Offsets) -> dict[str, Offset]:
     return found
 
 
-def cut(delivery: str, lies: Mapping[str, Sequence[Share]], least: int = 1) -> list[Rows]:
-    """The rows of a batch by task: of every input the same ones. `lies`: where its messages lie, in their order.
+def cut(delivery: str, ranges: Mapping[str, Sequence[Share]], least: int = 1) -> list[Rows]:
+    """Return the rows of a batch by task: of every input the same ones. `ranges`: where its messages lie, in order.
 
     There are `least` tasks, where any input is in as many partitions.
     """
-    total = sum(one.rows or 0 for one in next(iter(lies.values())))
+    total = sum(one.rows or 0 for one in next(iter(ranges.values())))
     found, first = [], 0
-    for rows in spread(total, max(map(len, lies.values())), least):
-        of = {binding: _within(shares, first, first + rows) for binding, shares in lies.items()}
+    for rows in spread(total, max(map(len, ranges.values())), least):
+        of = {binding: _within(shares, first, first + rows) for binding, shares in ranges.items()}
         found.append(Rows(delivery, of))
         first += rows
     return found
@@ -92,6 +93,55 @@ def _within(shares: Sequence[Share], first: int, last: int) -> list[Share]:
     return found
 
 
+class PlannedInput(Protocol):
+    """One of several inputs: a `QueueInput` or a `LogInput`. Its batches have the numbers of the whole query's."""
+
+    def check(self, end: Offset) -> bool:
+        """Return whether the batch that `end` ended is still to be removed. Raise if it may not be."""
+
+    def remove(self, end: Offset) -> None:
+        """Be done with the batch that was checked: the next one comes after it."""
+
+    def wait(self, timeout: int) -> bool:
+        """Wait until a message is ready, for `timeout` ms at most; return whether one is."""
+
+    def watching(self) -> AbstractContextManager[Callable[[int], bool]]:
+        """Yield `wait` for another thread."""
+
+    def ready(self, most: int) -> int:
+        """Count the messages that are ready, up to `most`."""
+
+    def take(self, start: Offset, most: int) -> list[int]:
+        """Take the batch after `start`; return its rows by partition, none if nothing is ready."""
+
+    def trim(self, start: Offset, rows: list[int], most: int) -> list[int]:
+        """Keep the first `most` of the messages that were taken after `start`; return the rows that stay."""
+
+    def reserved(self, start: Offset, rows: list[int]) -> None:
+        """Note that the batch after `start` is one of this very process."""
+
+    def hold(self, end: Offset) -> list[Share]:
+        """Hold a batch while its tasks work; return what they fetch, nothing if it is dropped."""
+
+    def ranges(self, end: Offset, *, again: bool = False) -> list[Share]:
+        """Return where the messages of a batch lie, in their order; if it comes again, those that are left."""
+
+    def missing(self, end: Offset) -> int:
+        """Count the messages of a batch that are there no longer."""
+
+    def idle(self) -> None:
+        """Do what is due while no message is ready."""
+
+    def stop_at_now(self) -> None:
+        """Take only messages that are there now, from now on."""
+
+    def backlog(self) -> dict[str, Any]:
+        """Return the place of the query in this input, and its sizes."""
+
+    def close(self) -> None:
+        """End threads and connections."""
+
+
 class Inputs:
     """Plans the batches of several queues, as a `Consumer` does for one."""
 
@@ -100,13 +150,18 @@ class Inputs:
         self._options = options
         self._facts = {binding: one.facts for binding, one in options.inputs.items()}
         alone = {binding: options.of(binding) for binding in options.inputs}
-        self._members: dict[str, Any] = {
-            binding: LogInput(one) if one.mode == LOG else Consumer(one) for binding, one in alone.items()
-        }
+        self.members: dict[str, PlannedInput] = {}
+        self.queues: dict[str, QueueInput] = {}
+        self._logs: dict[str, LogInput] = {}
+        for binding, one in alone.items():
+            if one.mode == LOG:
+                self.members[binding] = self._logs[binding] = LogInput(one)
+            else:
+                self.members[binding] = self.queues[binding] = QueueInput(one)
         self._initial: Offsets | None = None
         self._planned: Offsets | None = None
         self._reserved: Offsets | None = None  # the batch that this very process has reserved
-        self._waiting = Waiting(member.watching for member in self._members.values())
+        self._waiting = Waiting(member.watching for member in self.members.values())
         self._bounded = False
 
     @property
@@ -130,14 +185,9 @@ class Inputs:
         return self._planned or self.initial
 
     @property
-    def _logs(self) -> dict[str, LogInput]:
-        return {binding: member for binding, member in self._members.items() if isinstance(member, LogInput)}
-
-    @property
-    def _only(self) -> Consumer | None:
-        """The consumer, if there is one queue only: it is then read as without `inputs`."""
-        ((_, member),) = self._members.items() if len(self._members) == 1 else [("", None)]
-        return member if isinstance(member, Consumer) else None
+    def _only(self) -> QueueInput | None:
+        """The queue, if there is one only, and no log: it is then read as without `inputs`."""
+        return next(iter(self.queues.values()), None) if len(self.members) == 1 else None
 
     def next(self, start: Offsets, most: int, *, ahead: bool = False) -> Offsets:
         """Commit up to `start` and reserve the next batch; return its end, or `start` if there is none."""
@@ -145,19 +195,19 @@ class Inputs:
         of = views(start)
         if self._only:
             ((binding, view),) = of.items()
-            end = self._only.next(view, most, ahead=ahead)
+            end = self._only.consumer.next(view, most, ahead=ahead)
             rows = {binding: end["rows"]} if end["seq"] > start["seq"] else {}
         else:
             self.commit(start)
-            for binding, member in self._members.items():
-                member.tidy(of[binding])
+            for binding, queue in self.queues.items():
+                queue.tidy(of[binding])
             take = self._of_one if self._options.combine == ALTS else self._of_each
             rows = take(of, most)
             for binding in rows:
-                self._members[binding].reserved(of[binding], rows[binding])
+                self.members[binding].reserved(of[binding], rows[binding])
         if not rows:
             return start
-        by = {binding: one.number for binding, one in self._members.items() if isinstance(one, Consumer)}
+        by = {binding: queue.number for binding, queue in self.queues.items()}
         found: Offsets = {**start, "v": VERSION, "seq": start["seq"] + 1, "by": by, "rows": rows}
         if places := {binding: log.passed(sum(rows.get(binding, []))) for binding, log in self._logs.items()}:
             found["places"] = places
@@ -167,17 +217,17 @@ class Inputs:
     def _of_each(self, of: Mapping[str, Offset], most: int) -> dict[str, list[int]]:
         """Reserve the same number of messages of every input; none if one of them has none."""
         end = time.monotonic() + self._options.wait_timeout / 1000
-        if not all(one.wait(_left(end)) for one in self._members.values()):
+        if not all(one.wait(_left(end)) for one in self.members.values()):
             self._idle()
             return {}
-        for member in self._members.values():
+        for member in self.members.values():
             most = member.ready(most)
         rows: dict[str, list[int]] = {}
-        for binding, member in self._members.items():
+        for binding, member in self.members.items():
             if most:
-                rows[binding] = _taken(member, of[binding], max(most, 1))
+                rows[binding] = member.take(of[binding], max(most, 1))
                 most = min(most, sum(rows[binding]))
-        kept = {binding: self._members[binding].keep(of[binding], held, most) for binding, held in rows.items()}
+        kept = {binding: self.members[binding].trim(of[binding], held, most) for binding, held in rows.items()}
         return kept if most else {}
 
     def _of_one(self, of: Mapping[str, Offset], most: int) -> dict[str, list[int]]:
@@ -185,8 +235,8 @@ class Inputs:
         if not (self._bounded or self._waiting.any(self._options.wait_timeout)):
             self._idle()
             return {}
-        for binding, member in self._members.items():
-            rows = _taken(member, of[binding], most)
+        for binding, member in self.members.items():
+            rows = member.take(of[binding], most)
             if rows:
                 return {binding: rows}
         return {}
@@ -201,16 +251,16 @@ class Inputs:
             return [] if end["seq"] else [nothing]  # see `Consumer.plan`
         until = views(end)
         chosen = [binding for binding, parts in end.get("rows", {}).items() if sum(parts)]
-        for binding, member in self._members.items():
-            member.start(until[binding])  # in all queues: an older checkpoint then fits none of them
-        shares = {binding: self._members[binding].hold(until[binding]) for binding in chosen}
+        for binding, queue in self.queues.items():
+            queue.start(until[binding])  # in all queues: an older checkpoint then fits none of them
+        shares = {binding: self.members[binding].hold(until[binding]) for binding in chosen}
         if self._only:
             return [Rows(delivery_of(end), {binding: [one]}) for binding in chosen for one in shares[binding]]
         again = self._reserved != end
         if not all(shares.values()) or (again and not self._whole(until, chosen)):
             return [nothing]
-        lies = {binding: self._members[binding].lies(until[binding], again=again) for binding in chosen}
-        return cut(delivery_of(end), lies, self._options.min_partitions or 1) or [nothing]
+        ranges = {binding: self.members[binding].ranges(until[binding], again=again) for binding in chosen}
+        return cut(delivery_of(end), ranges, self._options.min_partitions or 1) or [nothing]
 
     def _whole(self, until: Mapping[str, Offset], chosen: Sequence[str]) -> bool:
         """Return whether a batch that comes again still holds all its messages.
@@ -218,7 +268,7 @@ class Inputs:
         If some are missing, it is unknown which of the others belong together. Then all are released, and come again
         in other batches. With exactly-once a person must decide that.
         """
-        gone = {binding: self._members[binding].missing(until[binding]) for binding in chosen}
+        gone = {binding: self.members[binding].missing(until[binding]) for binding in chosen}
         if len(chosen) == 1 or not any(gone.values()):
             return True
         rows = sum(until[chosen[0]]["rows"])
@@ -238,7 +288,8 @@ class Inputs:
                 tag=tag,
             )
         for binding in left:
-            self._members[binding].release(until[binding])
+            if binding in self.queues:  # nothing of a log is held
+                self.queues[binding].release(until[binding])
         log.warning(
             "batch %s: only %s messages are still reserved, so the batch cannot be repeated: they are released, and "
             "come again in other batches",
@@ -253,13 +304,13 @@ class Inputs:
         """
         self._check(end)
         of = views(end)
-        for binding in [one for one, member in self._members.items() if member.check(of[one])]:
-            self._members[binding].remove(of[binding])
+        for binding in [one for one, member in self.members.items() if member.check(of[one])]:
+            self.members[binding].remove(of[binding])
 
     def stop_at_now(self) -> None:
         """Reserve only messages that are mature now, from now on."""
         self._bounded = True
-        for member in self._members.values():
+        for member in self.members.values():
             member.stop_at_now()
 
     def backlog(self) -> dict[str, Any]:
@@ -268,25 +319,25 @@ class Inputs:
         own = (*place, "reader", "places")
         inputs = {
             binding: self._facts[binding] | {k: v for k, v in one.backlog().items() if k not in own}
-            for binding, one in self._members.items()
+            for binding, one in self.members.items()
         }
         return place | {"inputs": inputs}
 
     @property
     def holds_ahead(self) -> bool:
         """Whether `close` has messages to release."""
-        return any(member.holds_ahead for member in self._members.values())
+        return any(queue.consumer.holds_ahead for queue in self.queues.values())
 
     def close(self) -> None:
         """As `Consumer.close`, of each."""
-        for member in self._members.values():
-            member.leave()  # all of them first: closing one may take time
+        for queue in self.queues.values():
+            queue.consumer.leave()  # all of them first: closing one may take time
         self._waiting.close()
-        for member in self._members.values():
+        for member in self.members.values():
             member.close()
 
     def _idle(self) -> None:
-        for member in self._members.values():
+        for member in self.members.values():
             member.idle()
 
     def _check(self, offset: Offsets) -> None:
@@ -300,14 +351,6 @@ class Inputs:
             "keeps its inputs, by binding and queue, in any order; others need a new checkpoint",
             inputs=inputs,
         )
-
-
-def _taken(member: Any, start: Offset, most: int) -> list[int]:
-    """Reserve messages of one input, until some of them can be read; return their rows by partition."""
-    while rows := member.take(start, most):
-        if readable := member.readable(start, rows):
-            return list(readable)
-    return []
 
 
 def _named(inputs: Mapping[str, Mapping[str, Any]]) -> str:

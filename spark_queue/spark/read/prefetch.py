@@ -43,19 +43,19 @@ class Ahead:
     ) -> None:
         self._options, self._ownership, self._reserve = options, ownership, reserve
         self._store = open_store(options.url, patience=options.retry_timeout / 1000)
-        self._now: _Reserving | None = None
+        self.reserving: _Reserving | None = None
 
     @property
     def holds(self) -> bool:
         """Whether a batch is reserved, or being reserved, that `take` has not returned yet."""
-        return self._now is not None
+        return self.reserving is not None
 
     def start(self, tag: str, most: int, before: int) -> None:
         """Begin to reserve, under this tag, up to `most` messages that are mature at `before`; begin only once."""
-        if self._now is None:
-            self._now = _Reserving(tag, time.monotonic(), Future())
+        if self.reserving is None:
+            self.reserving = _Reserving(tag, time.monotonic(), Future())
             run = threading.Thread(
-                target=self._run, args=(self._now, most, before), name="spark_queue ahead", daemon=True
+                target=self._run, args=(self.reserving, most, before), name="spark_queue ahead", daemon=True
             )
             run.start()
 
@@ -64,7 +64,7 @@ class Ahead:
 
         Waits until it is done, and raises its error. From now on `close` does not release it.
         """
-        found, self._now = self._now, None
+        found, self.reserving = self.reserving, None
         if found is None or found.tag != tag:
             return [], 0.0
         return found.rows.result(), found.began
@@ -81,7 +81,7 @@ class Ahead:
 
         If that fails or takes long, it stays reserved, as after a kill.
         """
-        found, self._now = self._now, None
+        found, self.reserving = self.reserving, None
         if found is not None:
             self._give_back(found)
         if found is None or found.rows.done():

@@ -45,10 +45,10 @@ class Ownership:
 
     def __init__(self, store: Store, queue: str, consumer: str) -> None:
         self._store = store
-        self._queue = queue
-        self._consumer = consumer
+        self.queue = queue
+        self.consumer = consumer
         self._key = about(queue, OWNER, consumer)
-        self._token = uuid.uuid4().hex
+        self.token = uuid.uuid4().hex
         self._leaves = threading.Event()
         self._seen: Note | None = None  # the note as this thread read it last
         self.number = 0  #: which process of the consumer this is: 1, 2, 3, …; 0 before `take`
@@ -76,12 +76,12 @@ class Ownership:
             standing = self._standing(note, batch)
             owner = standing.living(self._store.now())
             silent = watch.silent(note)
-            if owner is None or owner.token == self._token or silent:
+            if owner is None or owner.token == self.token or silent:
                 if owner is not None and silent:
                     log.warning(
                         "consumer %s of queue %r: %s counts as dead, it has given no sign of life. Its note is valid "
                         "for longer, so the database's clock was set back",
-                        self._consumer, self._queue, owner,
+                        self.consumer, self.queue, owner,
                     )  # fmt: skip
                 self.number = standing.number + 1
                 if self._write(note, replace(standing, number=self.number)):
@@ -89,11 +89,11 @@ class Ownership:
                 continue
             if seen is not None and note != seen and not owner.leaves:  # it has renewed its note
                 raise FencedError(
-                    f"consumer {self._consumer} of queue {self._queue!r} is run by {owner}: a second query on a copy "
+                    f"consumer {self.consumer} of queue {self.queue!r} is run by {owner}: a second query on a copy "
                     "of its checkpoint would take the same messages. Stop one of them, or start this one with "
                     "a new checkpoint",
-                    queue=self._queue,
-                    consumer=self._consumer,
+                    queue=self.queue,
+                    consumer=self.consumer,
                 )
             seen = note
             waited = time.monotonic() - began
@@ -101,7 +101,7 @@ class Ownership:
                 say += SAID_AGAIN
                 log.warning(
                     "consumer %s of queue %r: waiting for %s, %s, for %d s so far",
-                    self._consumer, self._queue, owner,
+                    self.consumer, self.queue, owner,
                     "which is about to end" if owner.leaves else "which ran it last and may have died", waited,
                 )  # fmt: skip
             time.sleep(LOOK)
@@ -132,15 +132,15 @@ class Ownership:
 
     def _refused(self, batch: Batch, why: str, way: str) -> CheckpointError:
         return CheckpointError(
-            f"the checkpoint of consumer {self._consumer} of queue {self._queue!r} ends with batch {batch}, but "
+            f"the checkpoint of consumer {self.consumer} of queue {self.queue!r} ends with batch {batch}, but "
             f"{why}. Nothing was changed. {way}",
-            queue=self._queue,
-            consumer=self._consumer,
+            queue=self.queue,
+            consumer=self.consumer,
         )
 
     @property
     def _recover(self) -> str:
-        command = f"spark-queue recover URL {self._queue} {self._consumer} --sink URL"
+        command = f"spark-queue recover URL {self.queue} {self.consumer} --sink URL"
         return f"{command}, then start with a new checkpoint"
 
     def check_newest(self, batch: Batch) -> None:
@@ -200,20 +200,20 @@ class Ownership:
         note = self._seen = self._store.note(self._key)
         standing = None if note is None else Standing.read(note)
         owner = None if standing is None else standing.owner
-        if standing is not None and owner is not None and owner.token == self._token:
+        if standing is not None and owner is not None and owner.token == self.token:
             return standing
         taker = "it was released manually" if standing else "its queue was dropped"
         if owner is not None:
             taker = f"{owner} has taken over"
         raise FencedError(
-            f"this query no longer runs consumer {self._consumer} of queue {self._queue!r}: {taker}. What it had "
+            f"this query no longer runs consumer {self.consumer} of queue {self.queue!r}: {taker}. What it had "
             "reserved is not committed; started again, the query goes on with what its checkpoint still holds",
-            queue=self._queue,
-            consumer=self._consumer,
+            queue=self.queue,
+            consumer=self.consumer,
         )
 
     def _write(self, note: Note | None, standing: Standing) -> bool:
-        me = Owner.here(self._token, self._store.now(), self._leaves.is_set())
+        me = Owner.here(self.token, self._store.now(), self._leaves.is_set())
         value = replace(standing, owner=me).value
         version = note.version if note else 0
         if not self._store.set_note(self._key, value, version):

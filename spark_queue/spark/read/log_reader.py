@@ -15,14 +15,11 @@ from typing import Any, NotRequired, TypedDict
 
 from spark_queue.errors import CheckpointError
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.options.values import LATEST
 from spark_queue.spark.read.at_most_once import GIVEN_UP, given_up, planned_as
 from spark_queue.spark.read.backlog import Backlog
-from spark_queue.spark.read.limits import ALL, cores
-from spark_queue.spark.read.opening import opened
-from spark_queue.spark.read.queue_state import PAUSE_KNOWN
-from spark_queue.stores.base import Store, spread
-from spark_queue.stores.services.log.log import Log
+from spark_queue.spark.read.limits import cores
+from spark_queue.spark.read.log_cursor import LogCursor, rows_of
+from spark_queue.stores.base import spread
 from spark_queue.stores.services.log.segments import Piece, Place
 
 log = logging.getLogger(__name__)
@@ -49,33 +46,25 @@ class LogOffset(TypedDict):
 
 
 class LogReader:
-    """The place of one query, and what comes next from there."""
-
-    holds_ahead = False
+    """The place of one query in a log, and what comes next from there."""
 
     def __init__(self, options: QueueOptions) -> None:
         assert options.queue is not None
         self._options = options
         self._queue = options.queue
-        self._store = opened(options)
-        self._log = log_of(self._store, options, retention=options.retention)
-        self._store.count(self._queue)  # what had a reader exists
+        self._cursor = LogCursor(options)
         self._reader = f"{options.consumer or uuid.uuid4().hex[:12]}/{uuid.uuid4().hex[:6]}"
         self._initial: LogOffset | None = None
         self._planned: LogOffset | None = None
         self._answered: LogOffset | None = None  # what this very process has given as the end of a batch
-        self._before: int | None = None
-        self._last: Place | None = None  # where a run ends that takes what was there at its start
         self._busy = False
-        self._backlog = Backlog(self._sizes)
+        self._backlog = Backlog(lambda: self._cursor.sizes(self.planned["position"]))
 
     @property
     def initial(self) -> LogOffset:
         """Where a query begins; the same whenever it is asked for."""
         if self._initial is None:
-            latest = self._options.starting_offsets == LATEST
-            place = self._log.latest() if latest else self._log.first()
-            self._initial = self._offset(place, self._reader)
+            self._initial = self._offset(self._cursor.beginning(), self._reader)
         return self._initial
 
     @property
@@ -87,84 +76,65 @@ class LogReader:
         """
         return self.initial if self._planned is None else self._planned
 
-    def next(self, start: LogOffset, most: int, *, ahead: bool = False) -> LogOffset:
-        """Where up to `most` messages lead, or `start` if none is there. Nothing is held, so nothing `ahead`."""
-        place = self._log.found(self._place(start))
-        if most >= ALL:
-            most = self._log.latest().position - place.position
+    def next(self, start: LogOffset, most: int) -> LogOffset:
+        """Return where up to `most` messages lead, or `start` if none is there."""
+        place = self._cursor.log.found(self._place(start))
+        most = self._cursor.most(place, most)
         end = time.monotonic() + self._options.wait_timeout / 1000
         self._busy = False
         while most > 0:
-            if pieces := self._ahead(place, most):
+            if pieces := self._cursor.ahead(place, most):
                 self._busy = True
                 found = self._answer(pieces[-1].end, start["reader"])
                 if start == self._initial:
                     found["begin"] = asdict(place)
                 return found
             left = end - time.monotonic()
-            if self._last is not None or left <= 0:
+            if self._cursor.ended or left <= 0:
                 break
-            self._log.wait(place, round(left * 1000))
+            self._cursor.log.wait(place, round(left * 1000))
         return start
 
-    def _ahead(self, place: Place, most: int) -> list[Piece]:
-        if self._before is None:
-            return self._log.ahead(place, most)
-        while self._last is None:
-            if self._log.complete(self._before):
-                self._last = self._log.end()
-            elif pieces := self._log.ahead(place, most, before=self._before):
-                return pieces
-            else:
-                self._log.wait(place, 100)  # somebody else is sealing
-        most = min(most, self._last.position - place.position)
-        return self._log.ahead(place, most, before=self._before) if most > 0 else []
-
     def plan(self, start: LogOffset, end: LogOffset) -> list[list[Piece]]:
-        """What the tasks of a batch fetch."""
+        """Return what the tasks of a batch fetch."""
         begin, stop = self._place(start), self._place(end)
         self._planned = end
         if start == end:  # no batch, see `next`
             return []
         if "begin" in end:
             begin = Place(**end["begin"])
-        pieces = self._log.between(begin, stop) if begin != stop else []
+        pieces = self._cursor.log.between(begin, stop) if begin != stop else []
         if pieces and self._answered != end and given_up(end, self._options):
-            log.warning(GIVEN_UP, sum(one.rows for one in pieces), self._queue)
+            log.warning(GIVEN_UP, rows_of(pieces), self._queue)
             return []
-        rows = sum(one.rows for one in pieces)
-        return shared(pieces, spread(rows, *self._options.partitions(cores())))
+        return shared(pieces, spread(rows_of(pieces), *self._options.partitions(cores())))
 
     def stop_at_now(self) -> None:
         """Take nothing from now on that is not there yet."""
-        self._before = self._store.now()
+        self._cursor.stop_at_now()
 
     def backlog(self) -> dict[str, Any]:
-        """The place of this reader and what lies before it."""
-        found = self._backlog.seen(self._busy)
-        return dict(self.planned) | found | {"paused": self._store.paused(self._queue, known=PAUSE_KNOWN)}
-
-    def _sizes(self) -> dict[str, Any]:
-        sizes, (first, end) = self._store.sizes(self._queue), self._log.positions
-        return {
-            "ready": max(0, end - max(first, self.planned["position"])) + sizes.ready,
-            "scheduled": sizes.scheduled,
-            "retained": end - first,
-        }
-
-    def commit(self, end: LogOffset) -> None:
-        """Nothing: what was read stays."""
+        """Return the place of this reader and what lies before it."""
+        return dict(self.planned) | self._backlog.seen(self._busy) | {"paused": self._cursor.paused()}
 
     def close(self) -> None:
         """Close the connection."""
-        self._store.close()
+        self._cursor.close()
 
     def _answer(self, place: Place, reader: str) -> LogOffset:
         self._answered = planned_as(self._offset(place, reader), self._options)
         return self._answered
 
     def _offset(self, place: Place, reader: str) -> LogOffset:
-        return {"v": OFFSET_VERSION, "queue": self._queue, "reader": reader, **asdict(place)}  # type: ignore[typeddict-item]
+        return {
+            "v": OFFSET_VERSION,
+            "queue": self._queue,
+            "reader": reader,
+            "log": place.log,
+            "segment": place.segment,
+            "row": place.row,
+            "position": place.position,
+        }
 
     def _place(self, offset: Mapping[str, Any]) -> Place:
         """The place in an offset of Spark's. Raises `CheckpointError` where it is that of another query."""
@@ -208,8 +178,3 @@ def shared(pieces: Sequence[Piece], shares: Sequence[int]) -> list[list[Piece]]:
             left -= part.rows
         found.append(mine)
     return found
-
-
-def log_of(store: Store, options: QueueOptions, *, retention: int | None = None) -> Log:
-    """The log that a query reads, as its options say."""
-    return Log(store, options.queue or "", retention=retention, lossy=not options.fail_on_data_loss)

@@ -1,0 +1,246 @@
+"""The batches of one consumer, in the process that runs it: the life of a batch, from top to bottom.
+
+1. `reserve`: its messages get the tag `consumer/sequence.by/partition`, and a lease that ends. `by` is the number of
+   this process, so no other process reserves under such a tag.
+2. `offset`: the batch gets its offset, which Spark writes to its log.
+3. `start`: the note of the consumer says that it was started last (see `Ownership`).
+4. `hold`: it is held as the options say, and its tasks fetch it. A batch that comes again begins here.
+5. `check`, `remove`: Spark's log is past it, so its messages are removed, if it is the one that was started last.
+
+So the offset log and the queue differ by the batch in flight at most, and a restarted query finds its batch under
+the same tags.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.spark.read.accounting import Accounting
+from spark_queue.spark.read.at_most_once import GIVEN_UP, given_up, planned_as
+from spark_queue.spark.read.fetch import Share
+from spark_queue.spark.read.lease_renewer import Keeper
+from spark_queue.spark.read.leftovers import log_others, release_leftovers
+from spark_queue.spark.read.offsets import VERSION, Offset, batch_of, commit_named, tag_of
+from spark_queue.spark.read.prefetch import Ahead
+from spark_queue.spark.read.reserving import reserve_batch
+from spark_queue.stores.base import Store
+from spark_queue.stores.services.ageing import remove_old_notes
+from spark_queue.stores.services.dead_letters import set_history
+from spark_queue.stores.services.owner import Batch
+from spark_queue.stores.services.ownership import Ownership
+from spark_queue.stores.services.poison import Isolation, Rules
+
+log = logging.getLogger(__name__)
+
+#: The lease (ms), until it is started, of a batch that is then held without an end. Spark writes a file in between.
+UNSTARTED = 120_000
+
+
+class Batches:
+    """The batches of one consumer, `name/epoch`, which this process owns."""
+
+    def __init__(self, store: Store, options: QueueOptions, consumer: str, last: Batch) -> None:
+        """Become the owner of a consumer. `last`: the batch with which its checkpoint ends.
+
+        Raises `FencedError` if another process runs it, `CheckpointError` if the checkpoint does not fit its note.
+        """
+        self.queue = options.queue or ""
+        self._store, self._options = store, options
+        self.ownership = Ownership(store, self.queue, consumer)
+        self.ownership.take(last)
+        store.count(self.queue)  # a queue with a consumer exists
+        set_history(store, self.queue, consumer.partition("/")[0], options.history_ms)
+        self.isolation: Isolation | None = None
+        if options.isolate_failures:
+            dead = options.dead(self.queue)
+            rules = Rules(options.retry_delay, options.reserve_timeout, options.max_tries, dead, options.history_ms)
+            self.isolation = Isolation(store, self.queue, consumer, rules)
+        parked = self.isolation.parked_tag if self.isolation and options.reserve_timeout else None
+        self.keeper = Keeper(options, self.ownership, self._lease, parked)
+        self.ahead = Ahead(options, self.ownership, self._reserve)
+        self._accounting = Accounting(store, options, consumer)
+        log_others(store, self.queue, consumer)
+        self.tidied = False  # whether leftovers of earlier processes were released
+        self.busy = False
+        self._committed = 0
+        self._reserved: Offset | None = None  # the batch that this very process has reserved
+        self._reserved_at = -math.inf  # when it began to (monotonic s)
+        self._following: tuple[int, int | None] | None = None  # `most` and `before` of a batch to reserve ahead
+        self._started: Batch | None = None  # the batch that this very process has started last
+        self._replayed = 0  # the batch that comes again since an earlier process has planned it
+
+    @property
+    def number(self) -> int:
+        """The number of this process among those of its consumer: a part of each of its tags."""
+        return self.ownership.number
+
+    def tag_after(self, offset: Offset) -> str:
+        """Return the tag under which this process reserves the batch after `offset`."""
+        return f"{offset['consumer']}/{Batch(offset['seq'] + 1, self.number)}"
+
+    @property
+    def _lease(self) -> int:
+        """The lease (ms) of a batch until it is started."""
+        return self._options.reserve_timeout or UNSTARTED
+
+    def tidy(self, start: Offset) -> None:
+        """Remove old notes, and release what earlier processes reserved beyond `start`; once."""
+        if not self.tidied:
+            self.tidied = True
+            remove_old_notes(self._store)
+            release_leftovers(self._store, self.queue, start)
+
+    # --- 1. reserved
+
+    def reserve(
+        self,
+        start: Offset,
+        most: int,
+        *,
+        before: int | None = None,
+        wait: Callable[[], bool] = lambda: True,
+        ahead: bool = False,
+    ) -> list[int]:
+        """Reserve the batch after `start`, and return its rows by partition; none if nothing is ready.
+
+        Parts of a batch that has failed come first, then what was reserved ahead. Else this waits with `wait`, which
+        returns whether a message is ready, and reserves up to `most` messages that are due by `before` (ms).
+        `ahead`: if this batch is full, the one after it is reserved as soon as this one is held.
+        """
+        self._following = (most, before) if ahead else None
+        tag = self.tag_after(start)
+        self._reserved_at = time.monotonic()
+        rows = self._next_parked(tag) or self._taken_ahead(tag)
+        if not rows and wait():
+            self._reserved_at = time.monotonic()
+            rows = self._reserve(self._store, tag, most, before)
+        return rows
+
+    def _next_parked(self, tag: str) -> list[int]:
+        rows = self.isolation.next_parked(tag, self._lease) if self.isolation else 0
+        return [rows] if rows else []
+
+    def _taken_ahead(self, tag: str) -> list[int]:
+        """Return the rows, by partition, that were reserved ahead under this tag."""
+        rows, began = self.ahead.take(tag)
+        self.keeper.forget(tag)  # its lease is renewed no more: the batch may be held without an end soon
+        if rows:
+            self._reserved_at = began
+        return rows
+
+    def _reserve(self, store: Store, tag: str, most: int, before: int | None) -> list[int]:
+        return reserve_batch(store, self._options, tag, most, lease=self._lease, before=before)
+
+    # --- 2. in Spark's log
+
+    def offset(self, start: Offset, rows: list[int]) -> Offset:
+        """Return the offset of the batch after `start`, which this process has just reserved."""
+        end: Offset = {**start, "v": VERSION, "seq": start["seq"] + 1, "by": self.number, "rows": rows}
+        self._reserved = planned_as(end, self._options)
+        return self._reserved
+
+    # --- 3. started
+
+    def start(self, end: Offset) -> None:
+        """Note that the batch that `end` ended is started, unless that is noted: see `Ownership.start`."""
+        if self._started != (batch := batch_of(end)):
+            self.ownership.start(batch)
+            self._started = batch
+
+    # --- 4. held, while its tasks work on it
+
+    def hold(self, end: Offset) -> list[Share]:
+        """Hold a batch that is started, or renew its lease, as the options say; return what its tasks fetch.
+
+        Starting comes first: a process that lost its consumer must not hold messages without an end.
+        """
+        tag, parts = tag_of(end), end.get("rows", [])
+        fresh = self._reserved == end
+        if not fresh and not self._comes_again(end):
+            return []
+        if self._options.reserve_timeout is None:
+            self._store.renew(self.queue, tag, None)
+        else:
+            self.keeper.watch(tag, self._reserved_at if fresh else -math.inf)
+        self.busy = True
+        if fresh:
+            self._reserve_ahead(end)
+        suspect = self.isolation is not None and self.isolation.parking
+        return [Share(f"{tag}/{part}", rows if fresh else None, suspect) for part, rows in enumerate(parts) if rows]
+
+    def _comes_again(self, end: Offset) -> bool:
+        """Return whether a batch that comes again after a restart is run.
+
+        It runs as before, is dropped (`given_up`), or is split if it fails repeatedly.
+        """
+        tag = tag_of(end)
+        if given_up(end, self._options):
+            if rows := self._store.commit(self.queue, tag, history=self._options.history_ms):
+                log.warning(GIVEN_UP, rows, self.queue)
+            return False
+        if self.isolation and self._replayed != end["seq"]:
+            self.isolation.run_again(tag)
+        self._replayed = end["seq"]
+        return True
+
+    def _reserve_ahead(self, end: Offset) -> None:
+        """Reserve the batch after a full one, unless parts of a failed one come first."""
+        if self._following is None or (self.isolation and self.isolation.parking):
+            return
+        most, before = self._following
+        if sum(end.get("rows", [])) < most:
+            return
+        # Messages that this batch releases one by one are not reserved before it has ended: a task that is tried
+        # again releases them again, which must change nothing.
+        now = self._store.now()
+        tag = self.tag_after(end)
+        self.keeper.watch(tag, time.monotonic())
+        self.ahead.start(tag, most, now if before is None else min(now, before))
+
+    # --- 5. removed
+
+    def commit(self, end: Offset) -> None:
+        """Remove the messages of the batch that `end` ended; those before it are removed already."""
+        if self.check(end):
+            self.remove(end)
+
+    def check(self, end: Offset) -> bool:
+        """Return whether the batch that `end` ended is still to be committed.
+
+        Raises `CheckpointError` unless it was started last, `FencedError` if this process lost its consumer.
+        """
+        if end["seq"] <= self._committed:
+            return False
+        self.keeper.check_newest(batch_of(end))
+        return True
+
+    def remove(self, end: Offset) -> None:
+        """Remove the messages of a batch for which `check` returned true."""
+        retries = self._store.retries
+        done = self._remove(end) if end.get("rows") else 0  # of several inputs, not each is in every batch
+        self._committed = end["seq"]
+        if self._reserved == end and self._store.retries == retries:
+            self._accounting.add(end, done)
+
+    def _remove(self, end: Offset) -> int:
+        """Commit a batch, and return the number of messages removed."""
+        tag, history = tag_of(end), self._options.history_ms
+        if end.get("by"):
+            done = self._store.commit(self.queue, tag, history=history)
+        else:
+            done = commit_named(self._store, end, history)
+            self._store.rollback(self.queue, tag, failed=False)
+        self.keeper.forget(tag)
+        self.busy = False
+        log.debug("committed %d messages of %s under %s", done, self.queue, tag)
+        self._store.write_counts()  # a signal ends the process of a finished run, and leaves no time for that
+        return done
+
+    def close(self) -> None:
+        """Release what was reserved ahead, and end the heartbeat. The batch whose offset Spark has stays reserved."""
+        self.ahead.close()
+        self.keeper.stop()

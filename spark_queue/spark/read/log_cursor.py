@@ -1,0 +1,87 @@
+"""What a query asks of one log: what comes next from a place, and what lies before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.values import LATEST
+from spark_queue.spark.read.limits import ALL
+from spark_queue.spark.read.opening import opened
+from spark_queue.spark.read.queue_state import PAUSE_KNOWN
+from spark_queue.stores.base import Store
+from spark_queue.stores.services.log.log import Log
+from spark_queue.stores.services.log.segments import Piece, Place
+
+
+class LogCursor:
+    """A log as one query reads it, in the driver's reader process. It holds no place: callers do."""
+
+    def __init__(self, options: QueueOptions) -> None:
+        assert options.queue is not None
+        self._from_latest = options.starting_offsets == LATEST
+        self._queue = options.queue
+        self._store = opened(options)
+        self.log = log_of(self._store, options, retention=options.retention)
+        self._store.count(self._queue)  # what had a reader exists
+        self.before: int | None = None  #: messages that are due later (ms) are not taken
+        self._last: Place | None = None  # where a run ends that takes what was there at its start
+
+    def beginning(self) -> Place:
+        """Return where a query begins that has a new checkpoint."""
+        return self.log.latest() if self._from_latest else self.log.first()
+
+    def most(self, place: Place, most: int) -> int:
+        """Return how many messages a batch takes from a place, if Spark allows `most`."""
+        return self.log.latest().position - place.position if most >= ALL else most
+
+    def ahead(self, place: Place, most: int) -> list[Piece]:
+        """Return what comes next from a place, `most` messages at most; seal what no reader has sealed yet."""
+        if self.before is None:
+            return self.log.ahead(place, most)
+        while self._last is None:
+            if self.log.complete(self.before):
+                self._last = self.log.end()
+            elif pieces := self.log.ahead(place, most, before=self.before):
+                return pieces
+            else:
+                self.log.wait(place, 100)  # somebody else is sealing
+        most = min(most, self._last.position - place.position)
+        return self.log.ahead(place, most, before=self.before) if most > 0 else []
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing comes that `ahead` has not returned: the run takes what was there at its start."""
+        return self._last is not None
+
+    def stop_at_now(self) -> None:
+        """Take nothing from now on that is not there yet."""
+        self.before = self._store.now()
+
+    def sizes(self, position: int) -> dict[str, Any]:
+        """Count what is ready for a reader at this position, what is scheduled, and what is retained."""
+        sizes, (first, end) = self._store.sizes(self._queue), self.log.positions
+        return {
+            "ready": max(0, end - max(first, position)) + sizes.ready,
+            "scheduled": sizes.scheduled,
+            "retained": end - first,
+        }
+
+    def paused(self) -> bool:
+        """Return whether the queue is paused, as far as the store knows."""
+        return self._store.paused(self._queue, known=PAUSE_KNOWN)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._store.close()
+
+
+def log_of(store: Store, options: QueueOptions, *, retention: int | None = None) -> Log:
+    """Return the log that a query reads, as its options say."""
+    return Log(store, options.queue or "", retention=retention, lossy=not options.fail_on_data_loss)
+
+
+def rows_of(pieces: Sequence[Piece]) -> int:
+    """Count the messages of pieces."""
+    return sum(one.rows for one in pieces)

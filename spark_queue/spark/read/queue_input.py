@@ -1,0 +1,154 @@
+"""A queue beside other inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.spark.read.consumer import Consumer
+from spark_queue.spark.read.fetch import Share
+from spark_queue.spark.read.offsets import Offset, tag_of
+from spark_queue.stores import open_store
+
+
+class QueueInput:
+    """A `Consumer` whose batches go in step with those of other inputs: see `PlannedInput`."""
+
+    def __init__(self, options: QueueOptions) -> None:
+        self._options = options
+        self.consumer = Consumer(options)
+        self.queue = self.consumer.queue
+        self._store = self.consumer.store
+
+    @property
+    def number(self) -> int:
+        """The number of this process among those of the consumer. It must own the consumer."""
+        assert self.consumer.owned is not None
+        return self.consumer.owned.number
+
+    def check(self, end: Offset) -> bool:
+        """Return whether a batch is still to be committed. Raises as `Batches.check`."""
+        return self.consumer.batches(end).check(end)
+
+    def remove(self, end: Offset) -> None:
+        """Remove the messages of a batch for which `check` returned true."""
+        self.consumer.batches(end).remove(end)
+
+    def tidy(self, start: Offset) -> None:
+        """Release what earlier processes reserved beyond `start`."""
+        self.consumer.batches(start).tidy(start)
+
+    def wait(self, timeout: int) -> bool:
+        """Wait until a message is ready, for `timeout` ms at most; return whether one is."""
+        return self.consumer.wait(timeout)
+
+    @contextmanager
+    def watching(self) -> Iterator[Callable[[int], bool]]:
+        """Yield `wait` for another thread."""
+        with open_store(self._options.url, patience=self._options.retry_timeout / 1000) as store:
+            yield partial(store.wait, self.queue)
+
+    def ready(self, most: int) -> int:
+        """Count the messages that are ready, up to `most`."""
+        before = self.consumer.before
+        return self._store.ready(self.queue, most, **({} if before is None else {"before": before}))
+
+    def take(self, start: Offset, most: int) -> list[int]:
+        """Reserve messages of the batch after `start` until some can be read; return their rows by partition.
+
+        A task finds its messages by their place, so none may leave the batch later: what cannot be read becomes a
+        dead letter now.
+        """
+        batches = self.consumer.batches(start)
+        while rows := batches.reserve(start, most, before=self.consumer.before):
+            if any(stay := self._readable(batches.tag_after(start), len(rows))):
+                return stay
+        self.idle()
+        return []
+
+    def _readable(self, tag: str, parts: int) -> list[int]:
+        """Let what cannot be read under a tag become dead letters; return the rows that stay, by partition."""
+        dead, history = self._options.dead(self.queue), self._options.history_ms
+        pages = [self._store.fetch(self.queue, f"{tag}/{part}", dead=dead, history=history) for part in range(parts)]
+        return [sum(page.num_rows for page in one) for one in pages]
+
+    def trim(self, start: Offset, rows: list[int], most: int) -> list[int]:
+        """Release all but the first `most` messages of the batch after `start`; return the rows that stay.
+
+        Released messages go back to their place; their tries do not change.
+        """
+        batches, kept = self.consumer.batches(start), []
+        tag = batches.tag_after(start)
+        if sum(rows) > most:
+            batches.keeper.check()
+        for part, held in enumerate(rows):
+            stays = min(held, most)
+            most -= stays
+            kept.append(stays)
+            if stays < held:
+                ids = self._ids(f"{tag}/{part}", stays) if stays else None
+                self._store.rollback(self.queue, f"{tag}/{part}", ids, delay=None, failed=False)
+        while kept and not kept[-1]:
+            kept.pop()
+        return kept
+
+    def _ids(self, tag: str, first: int) -> list[str]:
+        """Return the ids of the messages that a tag holds, from the `first` on."""
+        found: list[str] = []
+        for batch in self._store.look(self.queue, tag):
+            found += batch.column("id").to_pylist()
+        return found[first:]
+
+    def reserved(self, start: Offset, rows: list[int]) -> None:
+        """Note that this process has reserved the batch after `start`."""
+        self.consumer.batches(start).offset(start, rows)
+
+    def start(self, end: Offset) -> None:
+        """Note that a batch is started: see `Batches.start`."""
+        self.consumer.batches(end).start(end)
+
+    def hold(self, end: Offset) -> list[Share]:
+        """Hold a batch that is started; return what its tasks fetch."""
+        return self.consumer.batches(end).hold(end)
+
+    def ranges(self, end: Offset, *, again: bool = False) -> list[Share]:
+        """Return where the messages of a batch lie, in their order.
+
+        `again`: the batch comes again, and what it no longer holds is left out.
+        """
+        parts = self._held(end) if again else end["rows"]
+        return [Share(f"{tag_of(end)}/{part}", rows, first=0) for part, rows in enumerate(parts) if rows]
+
+    def missing(self, end: Offset) -> int:
+        """Count the messages of a batch that it no longer holds."""
+        return sum(max(0, rows - held) for rows, held in zip(end["rows"], self._held(end), strict=True))
+
+    def _held(self, end: Offset) -> list[int]:
+        """Count the messages that a batch holds, by partition."""
+        tag = tag_of(end)
+        held = {one.tag: one.rows for one in self._store.reservations(self.queue, tag)}
+        return [held.get(f"{tag}/{part}", 0) for part in range(len(end["rows"]))]
+
+    def release(self, end: Offset) -> int:
+        """Release a batch, and return the number of messages; their tries do not change."""
+        self.consumer.batches(end).keeper.check()
+        return self._store.rollback(self.queue, tag_of(end), delay=None, failed=False)
+
+    def idle(self) -> None:
+        """Do what is due while no message is ready: say so if the queue is paused."""
+        self.consumer.state.paused()
+
+    def stop_at_now(self) -> None:
+        """Reserve only messages that are mature now, from now on."""
+        self.consumer.stop_at_now()
+
+    def backlog(self) -> dict[str, Any]:
+        """Return the place of the consumer and the sizes of the queue."""
+        return self.consumer.backlog()
+
+    def close(self) -> None:
+        """As `Consumer.close`."""
+        self.consumer.close()
