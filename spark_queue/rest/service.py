@@ -27,6 +27,7 @@ from spark_queue.rest.settings import Settings
 from spark_queue.rest.waiters import GONE, Lines, Waiter
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
+from spark_queue.stores.named import NamedStores
 from spark_queue.stores.services.dead_letters import bury_exhausted, give_back
 
 T = TypeVar("T")
@@ -139,7 +140,7 @@ class Service:
     def __init__(self, settings: Settings) -> None:
         """Opens nothing yet."""
         self.settings, self.limits = settings, settings.limits
-        self.stores = {ns: open_store(one.url, patience=PATIENCE) for ns, one in settings.options.items()}
+        self.stores = NamedStores({ns: one.url for ns, one in settings.options.items()}, patience=PATIENCE)
         self.lines = Lines()
         self.meters = Meters(self.stores)
         self.readiness = Readiness(self.stores)
@@ -241,8 +242,7 @@ class Service:
         self.readiness.close()
         self._executing.shutdown()
         self._threads.shutdown()
-        for store in self.stores.values():
-            store.close()
+        self.stores.close()
         if self.events is not None:
             self.events.store.close()
 

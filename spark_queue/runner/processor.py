@@ -45,12 +45,12 @@ from spark_queue.runner.processor_function import (
     Hands,
     ProcessorFunction,
     RowCalls,
-    Stores,
 )
 from spark_queue.runner.step import RunnableStep, Write
 from spark_queue.spark import delivery_hash
 from spark_queue.spark.schema import read_schema
 from spark_queue.spark.spark_errors import failure_of
+from spark_queue.stores.named import NamedStores
 
 #: The names of the metrics that Spark observes of each batch: of what comes in, and of what goes out.
 RECEIVED, MADE = "processor", "processed"
@@ -129,7 +129,7 @@ class ProcessorRoute:
         self._provenance = graph.provenance
         self._function = ProcessorFunction(name, processor, graph.system)
         urls = {ns: one.url for ns, one in graph.namespaces.items()}
-        self._hands = Hands(name, processor, Stores(urls))
+        self._hands = Hands(name, processor, NamedStores(urls))
 
     @classmethod
     def of(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -23,6 +23,7 @@ from spark_queue.messages.values import check_texts
 from spark_queue.runner.selector import found
 from spark_queue.spark.spark_errors import failure_of
 from spark_queue.spark.worker import settle_in
+from spark_queue.stores.named import NamedStores
 
 #: The header that tells where a message comes from, and the column that becomes it: JSON, `{"ns/queue": {"position":
 #: …, "time": ms}}`, with all queues that it and what it was made of have gone through.
@@ -54,17 +55,6 @@ ARROW = pa.schema(
 )
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Stores:
-    """Where a graph has its queues: what travels to Spark's workers of it."""
-
-    urls: Mapping[str, str] = field(repr=False)
-
-    def queue(self, place: Place, consumer: str) -> Queue:
-        """A client of a queue."""
-        return Queue(self.urls[place.ns], place.queue, consumer=consumer)
 
 
 class ProcessorFunction:
@@ -114,7 +104,7 @@ def _made_by(name: str) -> Any:
 class Hands:
     """The queues that a function reads and writes by itself, opened when it is first called."""
 
-    def __init__(self, name: str, processor: Processor, stores: Stores) -> None:
+    def __init__(self, name: str, processor: Processor, stores: NamedStores) -> None:
         self._name, self._stores = name, stores
         self._places = {"tailers": processor.tailers, "appenders": processor.appenders}
         self._open: dict[str, dict[str, Queue]] = {}
@@ -126,10 +116,13 @@ class Hands:
         """Them, by `tailers` and `appenders` and by binding."""
         if not self._open:
             self._open = {
-                kind: {binding: self._stores.queue(place, self._name) for binding, place in places.items()}
+                kind: {binding: self._queue(place) for binding, place in places.items()}
                 for kind, places in self._places.items()
             }
         return self._open
+
+    def _queue(self, place: Place) -> Queue:
+        return Queue(self._stores[place.ns], place.queue, consumer=self._name)
 
     def close(self) -> None:
         """Give back what is held of them."""
@@ -137,6 +130,7 @@ class Hands:
             for one in queues.values():
                 one.close()
         self._open = {}
+        self._stores.close()
 
 
 class RowCalls:

@@ -20,7 +20,7 @@ from spark_queue.spark.failures import KEPT, forget, note
 from spark_queue.spark.read.multi_input import Offsets, views
 from spark_queue.spark.read.offsets import READ, Offset, commit_named
 from spark_queue.spark.spark_errors import failure_of
-from spark_queue.stores import open_store
+from spark_queue.stores.named import NamedStores
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -169,13 +169,14 @@ def drain(query: StreamingQuery, url: str | Mapping[str, str], *, history: int =
     query.awaitTermination()
     progress = query.lastProgress
     done = 0
-    for source in progress["sources"] if progress else ():
-        offset = _offset(source["endOffset"])
-        if offset.get("v") not in READ or "consumer" not in offset:
-            continue
-        for binding, view in views(cast("Offsets", offset)).items() if "inputs" in offset else [("", offset)]:
-            ns = offset["inputs"][binding].get("ns") if binding else None
-            with open_store(url if isinstance(url, str) else url[ns or ""]) as store:
+    with NamedStores({"": url} if isinstance(url, str) else url) as stores:
+        for source in progress["sources"] if progress else ():
+            offset = _offset(source["endOffset"])
+            if offset.get("v") not in READ or "consumer" not in offset:
+                continue
+            for binding, view in views(cast("Offsets", offset)).items() if "inputs" in offset else [("", offset)]:
+                ns = offset["inputs"][binding].get("ns") if binding else None
+                store = stores["" if isinstance(url, str) else ns or ""]
                 done += commit_named(store, cast("Offset", view), history)
     return done
 

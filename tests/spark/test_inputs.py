@@ -682,6 +682,20 @@ def test_a_log_goes_in_step_with_a_queue_and_is_kept(world, delivery):
     assert world.columns(alone) == ["id", "queue", "payload", "headers", "mature", "tries", "position"]
 
 
+def test_where_a_log_is_gone_no_queue_loses_a_message(world):
+    world.logs = {"b"}
+    world.push("a", range(20))
+    world.push("b", range(20))
+    reader = world.reader(delivery="exactly-once")
+    end = reader.next(reader.initial, 10)
+    reader.plan(reader.initial, end)
+    with open_store(world.urls["here"]) as store:
+        store.drop(world.queues["b"][1])
+    with pytest.raises(CheckpointError, match="the queue was dropped"):
+        reader.commit(end)
+    assert world.sizes()["a"] == (10, 10)
+
+
 def test_alts_of_logs_and_queues(world):
     world.logs = {"a"}
     world.push("b", range(3))

@@ -37,6 +37,7 @@ IN_STORES = [
     ["services"],
     ["sqlite", "mongodb", "redis"],
     ["stores"],  # the registry, which names the databases without importing them
+    ["named"],
     ["conformance"],
 ]
 DATABASES = {"pymongo", "bson", "redis", "sqlite3"}

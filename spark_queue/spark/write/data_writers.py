@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -23,8 +22,7 @@ from spark_queue.spark.encode import NewIds, batches_of, named, obituary, pushes
 from spark_queue.spark.schema import PUSH, check_write_schema
 from spark_queue.spark.sentence import sentence_first
 from spark_queue.spark.worker import Behind
-from spark_queue.stores import open_store
-from spark_queue.stores.base import Store
+from spark_queue.stores.named import NamedStores
 from spark_queue.stores.services.eviction import check_eviction
 
 #: What to do about payloads that cannot become messages.
@@ -53,34 +51,10 @@ class Written(WriterCommitMessage):
     job: bool = False
 
 
-class Stores(AbstractContextManager["Stores"]):
-    """The databases that a write reaches, by name, each opened when it is first needed. A single one has no name.
-
-    Of several names with the same URL the first one is that of the database.
-    """
-
-    def __init__(self, options: QueueOptions) -> None:
-        self._urls = options.urls or {"": options.url}
-        self._layout = options.record_layout
-        self._patience = options.retry_timeout / 1000
-        self._open: dict[str, Store] = {}
-
-    def home(self, name: str) -> str:
-        """The name of the database that is called so."""
-        return next(one for one, url in self._urls.items() if url == self._urls[name])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys(map(self.home, self._urls)))
-
-    def __getitem__(self, name: str) -> Store:
-        if name not in self._open:
-            self._open[name] = open_store(self._urls[name], patience=self._patience)
-            self._open[name].layout = self._layout
-        return self._open[name]
-
-    def __exit__(self, *_: object) -> None:
-        for store in self._open.values():
-            store.close()
+def stores_of(options: QueueOptions) -> NamedStores:
+    """Return the databases that a write reaches, by name; a single one has no name."""
+    patience = options.retry_timeout / 1000
+    return NamedStores(options.urls or {"": options.url}, patience=patience, layout=options.record_layout)
 
 
 def each(batches: Iterable[pa.RecordBatch], write: Callable[[pa.RecordBatch], None]) -> None:
@@ -102,11 +76,11 @@ class Work:
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Written:
         done = Written()
-        with Stores(self.options) as stores:
+        with stores_of(self.options) as stores:
             each(batches, lambda batch: self.write(stores, batch, done))
         return done
 
-    def write(self, stores: Stores, batch: pa.RecordBatch, done: Written) -> None:
+    def write(self, stores: NamedStores, batch: pa.RecordBatch, done: Written) -> None:
         raise NotImplementedError
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -129,16 +103,16 @@ class Push(Work):
         check_write_schema(schema, PUSH, needed)
         if "ns" in schema.names and not options.urls:
             raise SchemaError("column 'ns' names one of several databases: set them in option 'urls'", column="ns")
-        with Stores(options) as stores:
-            for ns in stores:
+        with stores_of(options) as stores:
+            for ns in stores.homes:
                 once = options.delivery == EXACTLY_ONCE
                 check_eviction(stores[ns], exactly_once=once, allowed=options.allow_eviction)
 
-    def write(self, stores: Stores, batch: pa.RecordBatch, done: Written) -> None:
+    def write(self, stores: NamedStores, batch: pa.RecordBatch, done: Written) -> None:
         for ns, queue, rows in self._parts(batch, self._ids(stores, new_id_array)):
             self._put(stores[ns].push, queue, rows, done)
 
-    def _ids(self, stores: Stores, made: NewIds) -> NewIds:
+    def _ids(self, stores: NamedStores, made: NewIds) -> NewIds:
         """Makes ids in the form of the database, where there is just one."""
         return made if self.options.urls else lambda n: stores[""].own_ids(made(n))
 

@@ -15,7 +15,7 @@ from spark_queue.errors import FencedError, QueueError
 from spark_queue.messages.ids import DerivedIds
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.running import batch_of, in_a_job, query_of
-from spark_queue.spark.write.data_writers import Push, Stores, Written, each
+from spark_queue.spark.write.data_writers import Push, Written, each, stores_of
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.ageing import remove_old_notes
 from spark_queue.stores.services.ledger import (
@@ -57,8 +57,8 @@ class Publish(Push):
         self._compared = options.replay_check == "rows" and not self._once
         self._sink = options.txn_app_id or f"{ONE_WRITE}{uuid.uuid4().hex}"
         if self._once:
-            with Stores(options) as stores:
-                for ns in stores:
+            with stores_of(options) as stores:
+                for ns in stores.homes:
                     begin(stores[ns], self._sink)
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Written:
@@ -70,8 +70,8 @@ class Publish(Push):
         ids = DerivedIds(part)
         stage = stage_of(sink, number, f"{task.partitionId():06}-{uuid.uuid4().hex[:12]}")
         done = Written(sink=sink, batch=number, stage=stage, job=in_a_job(task))
-        with Stores(self.options) as stores:
-            ledgers = {ns: self._ledger(stores[ns], sink) for ns in stores}
+        with stores_of(self.options) as stores:
+            ledgers = {ns: self._ledger(stores[ns], sink) for ns in stores.homes}
             since = self._members(ledgers, number)
             finished = {
                 ns: decided(ledger, sink, number, self._writer(done.job, since.get(ns), number))
@@ -106,18 +106,18 @@ class Publish(Push):
         if not tasks:
             return
         sink, number, job = tasks[0].sink, tasks[0].batch, tasks[0].job
-        with Stores(self.options) as stores:
-            ledgers = apart({ns: stores[ns] for ns in stores}, sink) if self.options.urls else {}
+        with stores_of(self.options) as stores:
+            ledgers = apart({ns: stores[ns] for ns in stores.homes}, sink) if self.options.urls else {}
             since = self._members(ledgers, number)
-            for ns in stores:
+            for ns in stores.homes:
                 # If only one of several databases decides, `recover` learns from it what the others are to publish.
-                where = list(stores) if self.options.urls else [ns]
+                where = stores.homes if self.options.urls else [ns]
                 winners = [one for one in tasks if not one.staged.keys().isdisjoint(where)]
                 stages = {one.stage: one.staged.get(ns, 0) for one in winners}
                 rows, writer = sum(stages.values()), self._writer(job, since.get(ns), number)
                 hashes = b"".join(one.hashes[ns] for one in tasks) if self._compared else None
                 publish(stores[ns], sink, number, list(stages), rows, writer, members=since, hashes=hashes)
-            for ns in stores:
+            for ns in stores.homes:
                 if self._once:
                     forget(stores[ns], sink)
                 if number == 0:  # there is a ledger more, or one that was there for this write
@@ -126,8 +126,8 @@ class Publish(Push):
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         tasks = _of_tasks(messages)
         sink = tasks[0].sink if tasks else self._sink
-        with Stores(self.options) as stores:
-            for ns in stores:
+        with stores_of(self.options) as stores:
+            for ns in stores.homes:
                 self._abort(stores[ns], sink, [one.stage for one in tasks if ns in one.staged])
 
     def _abort(self, store: Store, sink: str, stages: Sequence[str]) -> None:

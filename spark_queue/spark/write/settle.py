@@ -17,9 +17,10 @@ from spark_queue.errors import MessageError, OptionError, near
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.encode import changes, delays
 from spark_queue.spark.schema import SETTLE, check_write_schema
-from spark_queue.spark.write.data_writers import Stores, Work, Written
+from spark_queue.spark.write.data_writers import Work, Written
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
+from spark_queue.stores.named import NamedStores
 from spark_queue.stores.services.dead_letters import give_back, history_of, note_settled
 from spark_queue.stores.services.owner import consumers, started_batches
 from spark_queue.stores.types import Death
@@ -53,7 +54,7 @@ class Settle(Work):
             option="consumer",
         )
 
-    def write(self, stores: Stores, batch: pa.RecordBatch, done: Written) -> None:
+    def write(self, stores: NamedStores, batch: pa.RecordBatch, done: Written) -> None:
         store, options, queue = stores[""], self.options, self._queue
         groups = self._groups(batch)
         history = history_of(store, queue, self._consumer) if options.history is None else options.history

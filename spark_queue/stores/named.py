@@ -1,0 +1,65 @@
+"""Stores by name: the databases of a write, of a graph or of a service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+from spark_queue.messages.buckets import Layout
+from spark_queue.stores import open_store
+from spark_queue.stores.base import Store
+
+
+class NamedStores(Mapping[str, Store]):
+    """A store for each name, opened when it is first asked for. A single one may have the name "".
+
+    It travels to other processes as its URLs. Threads may share it, as they may share a store.
+    """
+
+    def __init__(self, urls: Mapping[str, str], *, patience: float = 5.0, layout: Layout = None) -> None:
+        """Open nothing. `patience` (s): as in `open_store`. `layout`: what `Store.layout` becomes."""
+        self._urls = dict(urls)
+        self._patience, self._layout = patience, layout
+        self._open: dict[str, Store] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_open": {}}
+
+    def __getitem__(self, name: str) -> Store:
+        if name not in self._open:
+            store = open_store(self._urls[name], patience=self._patience)
+            if self._layout is not None:
+                store.layout = self._layout
+            self._open.setdefault(name, store)  # another thread's, if it came first; this one has no connection yet
+        return self._open[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._urls)
+
+    def __len__(self) -> int:
+        return len(self._urls)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(self._urls)})"  # a URL may hold a password
+
+    @property
+    def homes(self) -> list[str]:
+        """One name of each database: of several names with the same URL the first one."""
+        return list(dict.fromkeys(map(self.home, self._urls)))
+
+    def home(self, name: str) -> str:
+        """Return the first name that has the URL of this one."""
+        return next(one for one, url in self._urls.items() if url == self._urls[name])
+
+    def close(self) -> None:
+        """Close the stores that are open."""
+        for store in self._open.values():
+            store.close()
+        self._open = {}
+
+    def __enter__(self) -> NamedStores:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        self.close()
