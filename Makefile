@@ -198,7 +198,8 @@ $(VENV)/.installed-%: pyproject.toml | $(VENV)/bin/python
 	@touch $(patsubst %,$(VENV)/.installed-%,$* $(WITHIN_$*))
 
 # What there is of Spark in the tests. Links, exchanges and queues that are shared with the real keuss are among it.
-OF_SPARK := tests/spark tests/interop/test_links.py tests/interop/test_keuss.py tests/interop/test_keuss_buckets.py
+OF_SPARK := tests/spark tests/runner tests/events/test_spark.py $(patsubst %,tests/project/test_%.py,demo docs jobs notebooks) \
+    tests/interop/test_links.py tests/interop/test_keuss.py tests/interop/test_keuss_buckets.py
 
 define compat_rules
 .PHONY: compat-$(1)

@@ -13,13 +13,14 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 from hypothesis import settings
 
+from spark_queue import open_store
 from spark_queue.stores import STORES
 from spark_queue.stores.services.ledger import forget
-from tests import stores
+from tests import registered
 from tests.redis_server import Server
 from tests.services import service_urls
 
-pytest_plugins = ["tests.tiers"]
+pytest_plugins = ["tests.tiers", "tests.spark_session"]
 
 #: Machines are noisy: how long an example takes says nothing about it.
 settings.register_profile("noisy", deadline=None)
@@ -113,7 +114,7 @@ def scheme(request):
 
 def store_url(request, scheme, folder):
     """The URL of a store: a file in that folder, or the database of the fixture `<kind of server>_url`."""
-    if stores.embedded(scheme):
+    if registered.embedded(scheme):
         return f"{scheme}:///{folder}/queues.db"
     return request.getfixturevalue(f"{STORES[scheme].server}_url")
 
@@ -128,6 +129,19 @@ def url_of(request, tmp_path):
 def any_url(scheme, url_of):
     """The URL of each store in turn."""
     return url_of(scheme)
+
+
+@pytest.fixture
+def url(any_url):
+    """The URL of each store in turn."""
+    return any_url
+
+
+@pytest.fixture
+def store(url):
+    with open_store(url) as opened:
+        opened.now()  # makes the SQLite file
+        yield opened
 
 
 @pytest.fixture

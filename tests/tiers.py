@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import stores
+from tests import registered
 
 
 def param(value: str, *, fast: bool) -> object:
@@ -26,9 +26,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     marks = {mark.name: mark for mark in reversed([*metafunc.definition.iter_markers()])}
     only = marks["stores"].kwargs["server"] if "stores" in marks else None
-    found = stores.schemes(server=only)
-    fast = "every_store" in marks or not any(map(stores.embedded, found))
-    values = [param(one, fast=fast or stores.embedded(one)) for one in found]
+    found = registered.schemes(server=only)
+    fast = "every_store" in marks or not any(map(registered.embedded, found))
+    values = [param(one, fast=fast or registered.embedded(one)) for one in found]
     metafunc.parametrize("scheme", values, indirect=True, scope="session")
 
 

@@ -16,7 +16,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from tests import stores as registered
+from tests import registered
 from tests.chaos.killer import PACK, live
 from tests.chaos.world import EXCHANGE, MOVERS, PROCESSORS, World
 

@@ -10,7 +10,6 @@ import pytest
 
 from spark_queue import open_store
 from tests.services import service_urls
-from tests.spark.conftest import spark  # noqa: F401
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests import stores as registered
+from tests import registered
 from tests.chaos.checkpoints import STRIKES
 from tests.chaos.killer import PACK, live
 from tests.chaos.world import EXCHANGE, PROCESSORS, World

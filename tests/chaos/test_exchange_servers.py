@@ -13,7 +13,7 @@ from spark_queue.graph.model import Destination, Exchange, Graph, Namespace, Pla
 from spark_queue.runner import ExchangeGraph
 from spark_queue.stores import STORES
 from spark_queue.stores.conformance.waiting import until
-from tests import stores as registered
+from tests import registered
 from tests.chaos.servers import PASSWORD, Server
 from tests.services import ServiceError
 

@@ -9,7 +9,7 @@ import pytest
 from spark_queue import Queue, open_store
 from spark_queue.messages.message import messages
 from spark_queue.stores.conformance.waiting import until
-from tests import stores
+from tests import registered
 from tests.chaos.processes import kill_tree, start
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(400)]
@@ -18,7 +18,7 @@ KILLS, ROWS = 1, 1_500
 
 
 def test_a_killed_query_on_two_queues_pairs_every_message_once(url_of, name, rng, tmp_path):
-    urls = {"x": url_of(stores.schemes()[0]), "y": url_of(stores.schemes()[-1])}
+    urls = {"x": url_of(registered.schemes()[0]), "y": url_of(registered.schemes()[-1])}
     inputs = {"a": {"queue": f"{name}.a", "ns": "x"}, "b": {"queue": f"{name}.b", "ns": "y"}}
     to_url, to = f"sqlite:///{tmp_path}/out.db", f"{name}.out"
     pushed, process = 0, None

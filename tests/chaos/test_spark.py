@@ -17,7 +17,7 @@ from spark_queue.messages.message import messages
 from spark_queue.spark import drain
 from spark_queue.stores.conformance.waiting import until
 from tests.chaos.processes import descendants, kill_tree, send, start
-from tests.stores import embedded
+from tests.registered import embedded
 
 pytestmark = pytest.mark.full
 

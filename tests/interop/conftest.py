@@ -12,7 +12,6 @@ import pytest
 from spark_queue import Queue, open_store
 from spark_queue.options.url import Address
 from tests.interop.keuss import Keuss, unavailable
-from tests.spark.conftest import spark  # noqa: F401
 
 #: Where each backend keeps its messages, and what keuss itself can do there: `hold` them, for `later`, tell an `id`.
 ALL = {"hold", "later", "id"}

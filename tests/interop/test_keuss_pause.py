@@ -14,7 +14,6 @@ from spark_queue import Queue, Statistics
 from spark_queue.stores import base
 from spark_queue.stores.conformance.waiting import until
 from tests.interop.keuss import Keuss, unavailable
-from tests.spark.conftest import spark  # noqa: F401
 
 pytestmark = [pytest.mark.interop, pytest.mark.full]
 
@@ -196,7 +195,7 @@ def test_a_push_of_one_wakes_the_other(carried, deaf_for_an_hour, sleeps):
 # --- Spark ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_pause_of_keuss_stops_spark_until_keuss_ends_it(shared, spark, tmp_path):  # noqa: F811
+def test_a_pause_of_keuss_stops_spark_until_keuss_ends_it(shared, spark, tmp_path):
     keuss, got = shared.keuss(stats=True), []
     keuss.push(1)
     writing = (

@@ -9,7 +9,7 @@ pytest.importorskip("fastapi")
 import httpx
 
 from spark_queue import open_store
-from tests import stores
+from tests import registered
 from tests.conftest import store_url
 from tests.serving import serving
 
@@ -18,7 +18,7 @@ from tests.serving import serving
 def urls(request, tmp_path_factory):
     """The stores that are served, by namespace."""
     folder = tmp_path_factory.mktemp("rest")
-    return {scheme: store_url(request, scheme, folder) for scheme in stores.schemes()}
+    return {scheme: store_url(request, scheme, folder) for scheme in registered.schemes()}
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,8 @@ pytest.importorskip("fastapi")
 from spark_queue import Queue
 from spark_queue.graph.model import Graph, Namespace
 from spark_queue.rest import Settings, create_app
+from tests import odd
 from tests.rest.in_process import calling
-from tests.store import odd
 
 ODD = [one for one in odd.TABLE["sqlite/"] if one.decoded or one.rows > 1 or "headers" in one.name]
 

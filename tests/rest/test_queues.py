@@ -13,7 +13,7 @@ import pytest
 from spark_queue import Queue
 from spark_queue.rest.receipts import handle_of, held_by
 from spark_queue.stores.conformance.waiting import until
-from tests import stores
+from tests import registered
 
 PAYLOADS = {
     "object": (b'{"a": [1, 2.5, null, "\xc3\xa9"], "n": 123456789012345678}', "application/json"),
@@ -321,7 +321,7 @@ def test_status_of_all_and_numbers_for_prometheus(http, q, ns, queue):
     http.patch(f"{q}/commit/{http.get(q, params={'reserve': 1}).headers['x-ks-id']}")
     one, among_all = http.get(f"{q}/status").json(), http.get(f"/q/{ns}").json()[queue]
     assert among_all.pop("next_t") >= one.pop("next_t") - 5_000 and among_all == one
-    assert set(http.get("/q").json()) == set(stores.schemes())
+    assert set(http.get("/q").json()) == set(registered.schemes())
 
     def sample(text):
         return next((float(line.split()[-1]) for line in lines() if line.startswith(text)), None)

@@ -27,7 +27,7 @@ from spark_queue.spark.schema import arrow_schema
 from spark_queue.spark.write.data_writers import Written
 from spark_queue.stores.services.ledger import ledger_of
 from spark_queue.stores.services.owner import revoke
-from tests.spark.conftest import SPARK
+from tests.spark_session import SPARK
 
 #: As Spark Connect marks its jobs.
 CONNECT_TAG = "SparkConnect_OperationTag_User__Session_5a0b_Operation_91c4"

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSource
 from spark_queue import Queue, open_store, register
 from spark_queue.spark import QueueDataSource
 from spark_queue.stores.types import Condition
-from tests.spark.conftest import SPARK
+from tests.spark_session import SPARK
 
 
 def peek(q, name=None):

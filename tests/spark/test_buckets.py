@@ -11,8 +11,8 @@ from spark_queue.spark import drain
 from spark_queue.stores.base import set_layout
 from spark_queue.stores.types import Sizes
 from tests.spark.drive import TEXT, Query, Write, found, left_behind, rows
-from tests.spark.test_settle import outcomes, settling
-from tests.spark.test_stream import numbers
+from tests.spark.read.test_stream import numbers
+from tests.spark.write.test_settle import outcomes, settling
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.conftest import SPARK
+from tests.spark_session import SPARK
 
 PROGRAM = """
 import sys

@@ -1,6 +1,6 @@
 """Delivery guarantees through Spark: batches that Spark runs again, its errors, queries that compete, hashes.
 
-What needs no Spark is in test_publish.py, test_plan.py and test_settle.py.
+What needs no Spark is in read/test_plan.py, write/test_publish.py and write/test_settle.py.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from spark_queue.spark import drain
 from spark_queue.stores.conformance.waiting import until
 from spark_queue.stores.services.ledger import set_ledger
 from spark_queue.stores.services.owner import consumers, owner_of, revoke
-from tests.spark.conftest import SPARK
 from tests.spark.drive import batch_in_ledger, change_ledger, forget_ledger, left_behind, payloads
-from tests.spark.test_stream import numbers, stopped
+from tests.spark.read.test_stream import numbers, stopped
+from tests.spark_session import SPARK
 
 
 @pytest.fixture

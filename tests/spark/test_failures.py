@@ -17,7 +17,7 @@ from spark_queue.messages.message import messages
 from spark_queue.spark import drain, failures
 from spark_queue.stores.services.poison import NO_ERROR, PATIENCE, failure_key
 from spark_queue.stores.types import about
-from tests.spark.conftest import SPARK
+from tests.spark_session import SPARK
 
 HERE = Path(__file__)
 ROOT = HERE.parents[2]

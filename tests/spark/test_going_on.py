@@ -1,6 +1,7 @@
 """No false alarms: after each of these events a query goes on without an error, and loses nothing.
 
-Queries run without Spark here. What depends on Spark itself is in test_stream.py, test_delivery.py and tests/chaos.
+Queries run without Spark here. What depends on Spark itself is in read/test_stream.py, test_delivery.py
+and tests/chaos.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from spark_queue.stores.base import Store
 from spark_queue.stores.conformance.waiting import end_lease
 from spark_queue.stores.services.ledger import forget
 from spark_queue.stores.types import about
-from tests.spark.conftest import SPARK
 from tests.spark.drive import Batch, Query, payloads, source
+from tests.spark_session import SPARK
 
 MOST, LEAST, EXACTLY = DELIVERIES = "at-most-once", "at-least-once", "exactly-once"
 

@@ -15,8 +15,8 @@ from spark_queue.messages.columns import build
 from spark_queue.spark.schema import _variant, arrow_schema
 from spark_queue.spark.typed_json import typed
 from spark_queue.spark.write.data_writers import RowWriter
-from tests.spark.conftest import SPARK
 from tests.spark.drive import Write, found, payloads, rows, save, snapshot, source, task
+from tests.spark_session import SPARK
 
 UTC_TIME = pa.timestamp("us", tz="UTC")
 HEADERS = pa.map_(pa.string(), pa.string())

@@ -1,0 +1,196 @@
+"""A query on a paused queue takes nothing, lives on and says so; and what it does to messages is counted."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+
+import pytest
+
+from spark_queue import Queue, Statistics, open_store
+from spark_queue.stores import base, store_class
+from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.services import listener, signals
+from spark_queue.stores.support import pause as pauses
+from tests.spark.read.test_consumer import consumers, fetched, taken_over  # noqa: F401
+from tests.spark_session import SPARK
+
+#: Whether the progress of a query tells what is in its queue: Spark 4.0 and 4.1 do not ask a source for that.
+TELLS = SPARK >= (4, 2)
+
+
+@pytest.fixture
+def by_signals(any_url, monkeypatch):
+    """Make clients of the store wait for a signal alone, and never look by themselves. They hear before they look.
+
+    What rings in a file does not say whether a queue goes on: there clients still look at that by themselves.
+    """
+    monkeypatch.setattr(base, "POLL", 3_600_000)
+    if issubclass(store_class(any_url), signals.SignallingStore):
+        monkeypatch.setattr(base, "KNOWN", 3_600)
+        monkeypatch.setattr(listener, "COMING_UP", 60)
+
+
+@pytest.fixture
+def listening(any_url, monkeypatch):
+    """Give what waits until a client of the store has looked and found nothing, and sleeps from now on."""
+    of, begun = store_class(any_url), threading.Event()
+    listen = of._listen
+
+    def spy(*arguments):
+        begun.set()
+        listen(*arguments)
+
+    monkeypatch.setattr(of, "_listen", spy)
+
+    def wait():
+        assert begun.wait(60)
+        begun.clear()
+
+    return wait
+
+
+def told(caplog):
+    return [one.getMessage() for one in caplog.records if "paused" in one.getMessage()]
+
+
+# --- what the reader process does -----------------------------------------------------------------------------------
+
+
+def test_a_consumer_takes_nothing_from_a_paused_queue_and_says_so_once(any_url, name, consumers, caplog):  # noqa: F811
+    consumer = consumers(any_url, name)
+    with Queue(any_url, name) as queue, caplog.at_level(logging.WARNING):
+        queue.push_many([1, 2, 3])
+        start = consumer.next(consumer.initial, 1)
+        assert consumer.backlog()["paused"] is False
+        queue.pause()
+        consumer.store._pauses.forget(name)  # as after KNOWN
+        assert fetched(any_url, name, consumer.plan(consumer.initial, start)), "what it holds goes on"
+        for _ in range(3):
+            assert consumer.next(start, 1) == start
+        assert consumer.backlog()["paused"] is True
+        assert queue.statistics() == Statistics(put=3, reserve=1, commit=1, paused=True)
+        assert told(caplog) == [f"queue {name} is paused: nothing is taken from it until it is resumed"]
+        queue.resume()
+        consumer.store._pauses.forget(name)
+        assert sum(consumer.next(start, 10)["rows"]) == 2
+        assert consumer.backlog()["paused"] is False
+
+
+def test_a_restarted_consumer_replays_its_batch_though_the_queue_is_paused(any_url, name, consumers):  # noqa: F811
+    with Queue(any_url, name) as queue:
+        queue.push_many([1, 2, 3])
+        start = consumers(any_url, name).initial
+        first = consumers(any_url, name)
+        end = first.next(start, 2)
+        first.plan(start, end)
+        first.close()
+        queue.pause()
+        taken_over(any_url, name, start)
+        again = consumers(any_url, name)
+        assert len(fetched(any_url, name, again.plan(start, end))) == 2
+        assert again.next(end, 2) == end
+        assert queue.sizes().total == 1, "the batch is committed"
+
+
+def test_a_run_until_now_ends_on_a_paused_queue_and_warns(any_url, name, consumers, caplog):  # noqa: F811
+    consumer = consumers(any_url, name, waitTimeout="1h")
+    with Queue(any_url, name) as queue, caplog.at_level(logging.WARNING):
+        queue.push(1)
+        queue.pause()
+        consumer.stop_at_now()
+        assert consumer.next(consumer.initial, 10) == consumer.initial
+        assert len(told(caplog)) == 1
+
+
+def test_a_resume_and_a_push_wake_an_idle_consumer_by_their_signals_alone(
+    any_url,
+    name,
+    consumers,  # noqa: F811
+    by_signals,
+    listening,
+):
+    consumer = consumers(any_url, name, waitTimeout="2m", numPartitions="1")
+    with Queue(any_url, name) as queue:
+        queue.push(0)
+        offset = consumer.next(consumer.initial, 10)
+        consumer.plan(consumer.initial, offset)
+        for act in ("push", "resume") * 3:
+            if act == "resume":
+                queue.pause()
+                consumer.store._pauses.forget(name)
+                queue.push(1)
+            found = []
+            thread = threading.Thread(target=lambda: found.append(consumer.next(offset, 10)), daemon=True)  # noqa: B023
+            thread.start()
+            listening()
+            assert not found, "it waits"
+            queue.push(1) if act == "push" else queue.resume()
+            thread.join(60)  # how many ms that takes, bench/latency.py tells
+            consumer.plan(offset, found[0])
+            (offset,) = found
+
+
+def test_the_counts_of_a_batch_are_written_with_its_commit(any_url, name, consumers, monkeypatch):  # noqa: F811
+    """Spark ends the process by a signal, at once after the last commit."""
+    monkeypatch.setattr("spark_queue.stores.support.counters.PERIOD", 3600)
+    consumer = consumers(any_url, name)
+    with Queue(any_url, name) as queue:
+        queue.push_many([1, 2])
+        end = consumer.next(consumer.initial, 10)
+        consumer.plan(consumer.initial, end)
+        consumer.next(end, 10)
+        with open_store(any_url) as store:
+            found = store.statistics(name)
+            assert (found.reserve, found.commit) == (2, 2)
+
+
+# --- with Spark -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.full  # an idle query counts what is in its queue every 10 s
+def test_a_query_sleeps_while_its_queue_is_paused_and_goes_on_when_it_is_resumed(q_any):
+    got = []
+    q_any.push([{"n": n} for n in range(5)])
+    stream = q_any.stream(waitTimeout="500ms", maxRecordsPerTrigger="5")
+    query = q_any.run(stream, lambda df, i: got.extend(df.collect()), trigger={"processingTime": "100 milliseconds"})
+    try:
+        until(lambda: len(got) == 5)
+        with q_any.client() as queue:
+            queue.pause()
+            time.sleep(pauses.KNOWN + 0.05)  # for so long its process may believe that the queue is not paused
+            queue.push_many([{"n": n} for n in range(5, 8)])
+
+            def says():
+                return (query.lastProgress or {}) and json.loads(query.lastProgress["sources"][0]["latestOffset"])
+
+            if TELLS:
+                until(lambda: (found := says()) and found["paused"] and found["ready"] == 3)
+            else:
+                time.sleep(0.6)  # more than it waits
+            assert (len(got), query.isActive) == (5, True)
+            queue.resume()
+            until(lambda: len(got) == 8)
+            until(lambda: not TELLS or says()["paused"] is False)
+            until(lambda: queue.statistics().commit == 8)
+            assert queue.statistics() == Statistics(put=8, reserve=8, commit=8)
+    finally:
+        query.stop()
+
+
+def test_available_now_on_a_paused_queue_ends_without_taking_anything(q_any):
+    q_any.push([{"n": 1}])
+    with q_any.client() as queue:
+        queue.pause()
+        assert q_any.drain() == []
+        queue.resume()
+    assert [row.payload for batch in q_any.drain() for row in batch] == ['{"n":1}']
+
+
+def test_a_drain_is_counted_to_its_last_message(q_any):
+    q_any.push([{"n": n} for n in range(25)])
+    q_any.drain(maxRecordsPerTrigger="10")
+    with q_any.client() as queue:
+        assert queue.statistics() == Statistics(put=25, reserve=25, commit=25)

@@ -1,0 +1,122 @@
+"""Signals, without a database: what is sent when."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+
+import pytest
+
+from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.services import signals
+from spark_queue.stores.services.signals import Sender
+from tests.stores.clock import Clock
+
+#: Seconds after which what should have happened has not.
+DEADLINE = 60
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """What windows are measured by: none ends by itself."""
+    return Clock(monkeypatch, signals)
+
+
+@pytest.fixture
+def sent():
+    return []
+
+
+def test_the_first_signal_is_sent_at_once_and_the_others_of_a_window_as_one_at_its_end(clock, sent):
+    sender = Sender(lambda *one: sent.append(one))
+    for mature in (7, 5, 3, 4):
+        sender.tell("q", mature)
+    assert sent == [("q", 7)]
+    clock.advance(0.9 * signals.WINDOW)
+    assert len(sent) == 1
+    clock.advance(0.2 * signals.WINDOW)
+    assert sent[1:] == [("q", 3)]
+    sender.tell("q", 9)  # the window of the second has begun
+    assert len(sent) == 2
+    clock.advance(signals.WINDOW)
+    assert sent[2:] == [("q", 9)]
+    clock.advance(2 * signals.WINDOW)
+    sender.tell("q", 8)
+    assert sent[3:] == [("q", 8)], "a window without a signal has ended"
+
+
+def test_queues_have_windows_of_their_own(clock, sent):
+    sender = Sender(lambda *one: sent.append(one))
+    for queue in ("a", "b", "a"):
+        sender.tell(queue, 0)
+    assert sent == [("a", 0), ("b", 0)]
+
+
+def test_what_waits_for_the_end_of_its_window_is_flushed_once(clock, sent):
+    sender = Sender(lambda *one: sent.append(one))
+    sender.tell("q", 0)
+    sender.tell("q", 5)
+    sender.flush()
+    assert sent == [("q", 0), ("q", 5)]
+    sender.flush()
+    clock.advance(2 * signals.WINDOW)
+    assert sent == [("q", 0), ("q", 5)]
+
+
+def test_nothing_is_being_sent_when_a_flush_returns(clock, sent):
+    begun, end = threading.Event(), threading.Event()
+
+    def send(*one):
+        if one[1]:
+            begun.set()
+            end.wait(DEADLINE)
+        sent.append(one)
+
+    sender = Sender(send)
+    sender.tell("q", 0)
+    sender.tell("q", 5)
+    ending = threading.Thread(target=clock.advance, args=(signals.WINDOW,))
+    ending.start()
+    assert begun.wait(DEADLINE)
+    flushing = threading.Thread(target=sender.flush)
+    flushing.start()
+    flushing.join(0.05)
+    assert flushing.is_alive() and sent == [("q", 0)]
+    end.set()
+    for one in (flushing, ending):
+        one.join(DEADLINE)
+    assert not flushing.is_alive() and sent == [("q", 0), ("q", 5)]
+
+
+def test_none_is_lost_when_many_threads_tell(sent, monkeypatch):
+    monkeypatch.setattr(signals, "WINDOW", 0.005)
+    sender = Sender(lambda queue, mature: (sent.append(mature), time.sleep(0.001)))
+
+    def tell():
+        for _ in range(300):
+            sender.tell("q", 1)
+            time.sleep(0.0005)
+
+    threads = [threading.Thread(target=tell) for _ in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    sender.tell("q", -1)
+    until(lambda: sent[-1] == -1)
+
+
+def test_a_fork_does_not_wait_for_its_parents_window(clock):
+    there, here = multiprocessing.get_context("fork").Pipe()
+    sender = Sender(lambda *one: there.send(one))
+    sender.tell("q", 0)
+    sender.tell("q", 1)
+    assert here.recv() == ("q", 0)
+    child = multiprocessing.get_context("fork").Process(target=sender.tell, args=("q", 2))
+    child.start()
+    child.join()
+    assert here.recv() == ("q", 2)
+    assert not here.poll(), "the window of the parent has not ended"
+    clock.advance(signals.WINDOW)
+    assert here.recv() == ("q", 1)

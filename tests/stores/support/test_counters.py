@@ -1,0 +1,239 @@
+"""Counts of a client, without a database: when they are written, and that none is lost or written twice."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import weakref
+
+import pytest
+
+from spark_queue.errors import AccessDenied, StoreError, StoreUnavailable
+from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.support import counters
+from spark_queue.stores.support import pause as pauses
+from spark_queue.stores.support.counters import Counters, Statistics
+from spark_queue.stores.support.pause import Pauses
+from tests.stores.clock import Clock
+
+
+def test_what_is_counted_in_a_tenth_of_a_second_is_written_together(monkeypatch):
+    clock, written = Clock(monkeypatch, counters), []
+    mine = Counters(written.append)
+    for _ in range(1_000):
+        mine.add("a", put=2, get=0)
+        mine.add("b", reserve=1)
+    clock.advance(0.09)
+    assert written == []
+    clock.advance(0.02)
+    assert written == [{"a": {"put": 2_000}, "b": {"reserve": 1_000}}]
+    mine.add("a", put=1)
+    clock.advance(0.09)
+    assert len(written) == 1
+    clock.advance(0.02)
+    assert written[1] == {"a": {"put": 1}}
+
+
+def test_nothing_is_written_where_nothing_is_left_to_say():
+    written = []
+    mine = Counters(written.append)
+    mine.add("a", put=0)
+    mine.add("a", commit=1)
+    mine.add("a", commit=-1, get=1)
+    mine.add("b", commit=1)
+    mine.add("b", commit=-1)
+    mine.close()
+    mine.close()
+    assert written == [{"a": {"get": 1}}]
+
+
+def test_what_cannot_be_written_is_kept_and_told_once(monkeypatch, caplog):
+    monkeypatch.setattr(counters, "PERIOD", 0.01)
+    monkeypatch.setattr(counters, "PAUSE", 0.01)
+    tried, written = [], []
+
+    def write(counts):
+        tried.append(counts)
+        if len(tried) < 4:
+            raise StoreUnavailable("no server there")
+        written.append(counts)
+
+    mine = Counters(write)
+    with caplog.at_level(logging.WARNING):
+        mine.add("a", put=1)
+        until(lambda: tried)
+        mine.add("a", put=2)
+        until(lambda: written)
+    mine.close()
+    total = sum(one["a"]["put"] for one in written)
+    assert total == 3
+    assert [one.getMessage() for one in caplog.records] == [
+        "the statistics of 'a' are not written, and kept: no server there"
+    ]
+
+
+def test_a_client_that_is_closed_opens_nothing_again(monkeypatch):
+    clock, tried = Clock(monkeypatch, counters), []
+
+    def write(counts):
+        tried.append(counts)
+        raise StoreError("gone")
+
+    mine = Counters(write)
+    mine.add("a", put=1)
+    mine.close()
+    clock.advance(3_600)
+    assert len(tried) == 1
+    mine.add("a", put=1)
+    clock.advance(counters.PAUSE)
+    assert tried[1:] == [{"a": {"put": 2}}]
+    mine.close()
+    clock.advance(3_600)
+    assert len(tried) == 3
+
+
+def test_threads_lose_no_count(monkeypatch):
+    monkeypatch.setattr(counters, "PERIOD", 0.001)
+    total, lock = [0], threading.Lock()
+
+    def write(counts):
+        with lock:
+            total[0] += counts["a"]["put"]
+
+    mine = Counters(write)
+
+    def count():
+        for turn in range(2_000):
+            mine.add("a", put=1)
+            if turn % 100 == 0:
+                mine.write()
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    mine.close()
+    assert total == [8_000]
+
+
+def test_a_fork_writes_its_own_counts_and_not_its_parents(monkeypatch):
+    monkeypatch.setattr(counters, "PERIOD", 60)
+    there, here = multiprocessing.get_context("fork").Pipe()
+    mine = Counters(lambda counts: there.send((os.getpid(), counts)))
+    mine.add("a", put=5)
+
+    def child():
+        mine.write()
+        mine.add("a", put=1)
+        mine.close()
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join()
+    mine.close()
+    assert sorted((here.recv(), here.recv()), key=lambda one: one[1]["a"]["put"]) == [
+        (process.pid, {"a": {"put": 1}}),
+        (os.getpid(), {"a": {"put": 5}}),
+    ]
+    assert not here.poll()
+
+
+def test_a_process_that_ends_by_itself_writes_what_it_has_counted_and_does_not_wait(tmp_path):
+    code = (
+        "import sys\n"
+        "from spark_queue import open_store\n"
+        "from spark_queue.messages.message import pushes\n"
+        "from spark_queue.stores.support import counters\n"
+        "counters.PERIOD = 3600\n"
+        "store = open_store(sys.argv[1])\n"
+        "store.push('q', pushes(['x'] * 7))\n"
+        "raise SystemExit(sys.argv[2] == 'fail' and 'planned')"
+    )
+    from spark_queue import open_store
+
+    url = f"sqlite:///{tmp_path}/queues.db"
+    for number, how in enumerate(("end", "fail"), 1):
+        subprocess.run([sys.executable, "-c", code, url, how], timeout=300, stderr=subprocess.DEVNULL, check=False)
+        with open_store(url) as store:
+            assert store.statistics("q") == Statistics(put=7 * number)
+
+
+def test_a_client_that_nobody_has_any_more_is_forgotten(monkeypatch):
+    monkeypatch.setattr(counters, "PERIOD", 0.001)
+    written = []
+    mine = Counters(written.append)
+    mine.add("a", put=1)
+    until(lambda: written)
+    there = weakref.ref(mine)
+    assert there() in counters._unwritten
+    del mine
+
+    def gone():
+        gc.collect()
+        return there() is None
+
+    until(gone)
+
+
+# --- what is known of a pause ---------------------------------------------------------------------------------------
+
+
+def test_a_flag_is_asked_for_when_what_is_known_is_too_old(monkeypatch):
+    clock, asked, flag = Clock(monkeypatch, pauses), [], [True]
+    mine = Pauses(lambda queue: asked.append(queue) or flag[0])
+    assert [mine.paused("q", 0.05) for _ in range(5)] == [True] * 5
+    assert asked == ["q"]
+    flag[0] = False
+    assert not mine.paused("other", 0.05)
+    clock.advance(0.04)
+    assert mine.paused("q", 0.05), "it is believed so long"
+    clock.advance(0.02)
+    assert not mine.paused("q", 0.05)
+    mine.learn("q", True)
+    assert mine.paused("q", 0.05)
+    assert asked == ["q", "other", "q"]
+    mine.forget("q")
+    assert not mine.paused("q", 0.05)
+
+
+def test_a_signal_that_comes_while_the_flag_is_read_is_believed():
+    mine = Pauses(lambda queue: mine.learn(queue, True) or False)
+    assert mine.paused("q", 60)
+    assert mine.paused("q", 60)
+
+
+def test_a_queue_whose_flag_may_not_be_read_is_not_paused_and_the_log_says_so_once(caplog):
+    def refused(queue):
+        raise AccessDenied("not authorized")
+
+    mine = Pauses(refused)
+    with caplog.at_level(logging.WARNING):
+        assert not any(mine.paused("q", 0) for _ in range(5))
+    assert [one.getMessage() for one in caplog.records] == [
+        "whether 'q' is paused cannot be read, so it is taken for running: not authorized"
+    ]
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("no server there"), StoreError("wrong password")])
+def test_a_flag_that_cannot_be_read_for_another_reason_is_an_error(error):
+    def failing(queue):
+        raise error
+
+    with pytest.raises(type(error)):
+        Pauses(failing).paused("q")
+
+
+def test_no_more_queues_are_known_than_is_allowed(monkeypatch):
+    monkeypatch.setattr(pauses, "MOST", 10)
+    mine = Pauses(lambda queue: queue == "q55")
+    for number in range(100):
+        assert mine.paused(f"q{number}") is (number == 55)
+        mine.learn(f"r{number}", True)
+        assert mine.paused(f"r{number}", 3_600)
+        assert len(mine._known) <= 10
