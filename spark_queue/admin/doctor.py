@@ -23,7 +23,7 @@ from spark_queue.errors import QueueError, StoreError, StoreUnavailable, UsageEr
 from spark_queue.options.masking import mask
 from spark_queue.stores import STORES
 from spark_queue.stores.base import Store
-from spark_queue.stores.types import Finding, State
+from spark_queue.stores.types import Finding, Verdict
 
 __all__ = ["examine", "remove_note", "server"]
 
@@ -102,7 +102,7 @@ def _dotted(numbers: tuple[int, ...]) -> str:
 def _java() -> Finding:
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else "java"
-    state: State = "worry" if _installed("pyspark") is None else "bad"
+    state: Verdict = "worry" if _installed("pyspark") is None else "bad"
     todo = f"install Java {JAVA} or later (on Debian: apt-get install openjdk-{JAVA}-jre-headless), or set JAVA_HOME"
     path = shutil.which(java)
     if path is None:
@@ -123,7 +123,7 @@ def _workers() -> Finding:
     told = os.environ.get("PYSPARK_PYTHON") or "python3"
     source = "PYSPARK_PYTHON" if os.environ.get("PYSPARK_PYTHON") else "python3 on the PATH"
     todo = f"export PYSPARK_PYTHON={sys.executable}"
-    state: State = "worry" if _installed("pyspark") is None else "bad"
+    state: Verdict = "worry" if _installed("pyspark") is None else "bad"
     path = shutil.which(told)
     if path is None:
         return Finding("workers", state, f"{source}: {told} does not exist", todo)

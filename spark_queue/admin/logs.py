@@ -12,7 +12,7 @@ from spark_queue.errors import OptionError, UsageError, near
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.existence import known_queues
 from spark_queue.stores.services.log.log import Log, retained
-from spark_queue.stores.services.log.segments import LOG
+from spark_queue.stores.services.log.segments import LOG_TAG
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def logs(url: str, queue: str | None = None) -> list[Kept]:
 
 def kept(store: Store, queue: str) -> Iterator[Kept]:
     """What a queue retains, where it is read as a log."""
-    held = store.reservations(queue, LOG)  # first: a tag is in the note before it holds anything
+    held = store.reservations(queue, LOG_TAG)  # first: a tag is in the note before it holds anything
     found = retained(store, queue)
     if found is not None:
         oldest = None if found.oldest is None else moment_of(found.oldest)

@@ -9,8 +9,7 @@ from pydantic import Field
 
 from spark_queue.events.event import MAX_URIS, STATUS_PREFIX
 from spark_queue.events.executors import DECLARED, Lasting
-
-HOUR, DAY = 3_600_000, 86_400_000
+from spark_queue.options.parsers import DAY, HOUR
 
 
 @dataclass(frozen=True, slots=True)

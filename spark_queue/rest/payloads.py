@@ -21,7 +21,7 @@ from spark_queue.errors import MessageError, OptionError
 from spark_queue.messages.columns import header_dicts
 from spark_queue.messages.json_text import load_json
 from spark_queue.messages.payload import Json, as_json, jsonable
-from spark_queue.messages.schema import LATEST, Kind
+from spark_queue.messages.schema import LATEST, PayloadKind
 from spark_queue.rest.errors import NotUnderstood, TooLarge
 from spark_queue.rest.receipts import handle_of
 
@@ -73,7 +73,7 @@ def json_of(text: bytes) -> Json:
 # --- a single message -----------------------------------------------------------------------------------------------
 
 
-def payload_of(request: Request, body: bytes) -> tuple[bytes, Kind]:
+def payload_of(request: Request, body: bytes) -> tuple[bytes, PayloadKind]:
     """Return the payload in a body, and its kind. Raises `NotUnderstood`, `OptionError`."""
     full = request.headers.get(TYPE, "")
     if full and not _MEDIA_TYPE.fullmatch(full):
@@ -119,7 +119,7 @@ def headers_of(request: Request) -> dict[str, str]:
 
 def pushed(
     payload: bytes,
-    kind: Kind,
+    kind: PayloadKind,
     headers: dict[str, str],
     *,
     id: str | None,

@@ -37,7 +37,7 @@ from spark_queue.admin.sinks import left_staged
 from spark_queue.messages.message import messages, pushes
 from spark_queue.stores.services import owner
 from spark_queue.stores.services.existence import check_exists
-from spark_queue.stores.services.ledger import ONE_WRITE, PREFIX, Ledger, begin, forget, ledger_of, stage_of
+from spark_queue.stores.services.ledger import LEDGER_PREFIX, ONE_WRITE, Ledger, begin, forget, ledger_of, stage_of
 from spark_queue.stores.services.log.log import Log
 from spark_queue.stores.services.owner import OWNER
 from spark_queue.stores.services.ownership import Ownership
@@ -420,8 +420,8 @@ def stage(store, queue, sink, batch, rows, attempt="a"):
 
 def decide(store, sink, batch, *stages, v=1):
     """What a sink writes at the moment from which the batch counts as written."""
-    note = store.note(PREFIX + sink) or Note({}, 0)
-    assert store.set_note(PREFIX + sink, {"v": v, "batch": batch, "stages": list(stages)}, note.version)
+    note = store.note(LEDGER_PREFIX + sink) or Note({}, 0)
+    assert store.set_note(LEDGER_PREFIX + sink, {"v": v, "batch": batch, "stages": list(stages)}, note.version)
 
 
 def seen(url, sink):

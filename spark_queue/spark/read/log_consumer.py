@@ -15,7 +15,7 @@ from typing import Any, NotRequired, TypedDict
 
 from spark_queue.errors import CheckpointError
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.options.values import LATEST
+from spark_queue.options.values import FROM_LATEST
 from spark_queue.spark.read.at_most_once import GIVEN_UP, given_up, planned_as
 from spark_queue.spark.read.backlog import Backlog
 from spark_queue.spark.read.limits import ALL, cores
@@ -73,7 +73,7 @@ class LogReader:
     def initial(self) -> LogOffset:
         """Where a query begins; the same whenever it is asked for."""
         if self._initial is None:
-            latest = self._options.starting_offsets == LATEST
+            latest = self._options.starting_offsets == FROM_LATEST
             place = self._log.latest() if latest else self._log.first()
             self._initial = self._offset(place, self._reader)
         return self._initial
