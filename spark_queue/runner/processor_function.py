@@ -39,8 +39,8 @@ _FIELDS = {
     "tries": "INT",
     "id": "STRING",
 }
-MESSAGES = ", ".join(f"{name} {kind}" for name, kind in _FIELDS.items())
-MESSAGE = f"STRUCT<{', '.join(f'{name}: {kind}' for name, kind in _FIELDS.items())}>"
+MESSAGE_COLUMNS = ", ".join(f"{name} {kind}" for name, kind in _FIELDS.items())
+MESSAGE_STRUCT = f"STRUCT<{', '.join(f'{name}: {kind}' for name, kind in _FIELDS.items())}>"
 
 ARROW = pa.schema(
     [
@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Stores:
+class GraphStores:
     """Where a graph has its queues: what travels to Spark's workers of it."""
 
     urls: Mapping[str, str] = field(repr=False)
@@ -114,7 +114,7 @@ def _made_by(name: str) -> Any:
 class Hands:
     """The queues that a function reads and writes by itself, opened when it is first called."""
 
-    def __init__(self, name: str, processor: Processor, stores: Stores) -> None:
+    def __init__(self, name: str, processor: Processor, stores: GraphStores) -> None:
         self._name, self._stores = name, stores
         self._places = {"tailers": processor.tailers, "appenders": processor.appenders}
         self._open: dict[str, dict[str, Queue]] = {}

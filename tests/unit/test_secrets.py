@@ -44,7 +44,7 @@ from spark_queue.options.masking import HIDDEN, mask, masked_in, quoted, scrub
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.url import Address
 from spark_queue.rest.settings import Settings
-from spark_queue.runner.processor_function import Stores
+from spark_queue.runner.processor_function import GraphStores
 from spark_queue.runner.query import StepQuery
 from spark_queue.stores import STORES, open_store, store_class, usable
 from spark_queue.stores.redis.store import RedisStore
@@ -370,7 +370,7 @@ def test_what_travels_to_workers_shows_no_secret():
         options,
         QueueOptions(url="", urls={"a": url}),
         Address.of(url),
-        Stores({"a": url}),
+        GraphStores({"a": url}),
         StepQuery(None, None, url=url, sources=[(url, "q")]),
         Executor("a:b", "c:d", print, config=own),
         ExecutorWork(url, "q", "c", (), EventSettings(), "me", "here"),
