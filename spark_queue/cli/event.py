@@ -28,7 +28,7 @@ from spark_queue.cli.params import (
 from spark_queue.errors import UsageError, plural, unreadable
 
 if TYPE_CHECKING:
-    from spark_queue.events import Events, Known, Record
+    from spark_queue.events import AuditRecord, Events, Known
     from spark_queue.events.event import Event
 
 event = group("Create, execute and inspect events.")
@@ -239,7 +239,7 @@ def event_log(
         say(f"the event log of {queue} is empty")
 
 
-def _record(one: Record) -> Sequence[object]:
+def _record(one: AuditRecord) -> Sequence[object]:
     ids = " ".join(one.ids[:3]) + (f" and {len(one.ids) - 3:,} more" if len(one.ids) > 3 else "")
     error = next(iter(one.errors.values()), "").strip()
     last = error.splitlines()[-1] if error else ""

@@ -13,7 +13,7 @@ from spark_queue.options.parsers import DAY, HOUR
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class EventSettings:
     """How long an event may have a status, and how many go together. Durations are ms.
 
     `new_timeout`: an event that nobody has taken for so long fails. `pending_timeout`: one that was taken and is not

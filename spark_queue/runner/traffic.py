@@ -68,10 +68,8 @@ def count(url: str, exchange: str, traffic: Traffic) -> Traffic:
             note = store.note(TRAFFIC_PREFIX + exchange)
             total = traffic if note is None else _read(exchange, note.value) + traffic
             facts = {name: dict(one) if isinstance(one, Counter) else one for name, one in vars(total).items()}
-            facts |= {
-                "v": TRAFFIC_VERSION,
-                "by": uuid.uuid4().hex,
-            }  # two that count the same must not be taken for one
+            # Two that count the same must not be taken for one.
+            facts |= {"v": TRAFFIC_VERSION, "by": uuid.uuid4().hex}
             if store.set_note(TRAFFIC_PREFIX + exchange, facts, note.version if note else 0):
                 return total
 

@@ -81,7 +81,8 @@ class Settle(Work):
         for id, outcome, later, why in zip(*(one.to_pylist() for one in columns), strict=True):
             if outcome not in SETTLE_OUTCOMES:
                 raise MessageError(
-                    f"queue {queue!r}, row with id {id!r}: outcome {outcome!r} must be one of {', '.join(SETTLE_OUTCOMES)}",
+                    f"queue {queue!r}, row with id {id!r}: outcome {outcome!r} must be one of "
+                    f"{', '.join(SETTLE_OUTCOMES)}",
                     queue=queue,
                 )
             if outcome == "move":
