@@ -25,7 +25,7 @@ from spark_queue.stores.types import DIED_HEADER, ERROR_HEADER, FROM_HEADER, TRI
 T = TypeVar("T")
 
 #: Dead letters that move in one step.
-STEP = 1_000
+LETTERS_STEP = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def _move(
     progress: Callable[[int, int], None] | None,
 ) -> dict[str, int]:
     """Move ids to their targets, step by step."""
-    step = STEP if rate is None else min(STEP, max(1, int(rate)))
+    step = LETTERS_STEP if rate is None else min(LETTERS_STEP, max(1, int(rate)))
     moved = dict.fromkeys((target for _, target in plan), 0)
     for start in range(0, len(plan), step):
         began = time.monotonic()

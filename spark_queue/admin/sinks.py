@@ -19,7 +19,7 @@ from spark_queue.stores.types import check_tag
 _STAGE = re.compile(r"([^/]+)/(\d+)/[^/]+")
 
 #: ms after which the staged rows of a query are looked at: while it lives, its ledger changes with each batch.
-IDLE = 3_600_000
+STAGED_IDLE = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def left_staged(store: Store) -> Iterator[tuple[Sink, int | None]]:
     for sink in _sinks(store):
         note = store.note(LEDGER_PREFIX + sink.sink)
         idle = now - note.written if note is not None and note.written is not None else None
-        if sink.staged and (sink.sink.startswith(ONE_WRITE) or idle is None or idle > IDLE):
+        if sink.staged and (sink.sink.startswith(ONE_WRITE) or idle is None or idle > STAGED_IDLE):
             yield sink, idle
 
 
