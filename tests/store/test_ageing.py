@@ -10,8 +10,9 @@ import pytest
 from spark_queue import open_store
 from spark_queue.errors import CheckpointError
 from spark_queue.messages.message import pushes
+from spark_queue.options.parsers import DAY
 from spark_queue.stores.services import ageing
-from spark_queue.stores.services.ageing import DAY, LOOKED, YEAR, remove_old_notes, sweep
+from spark_queue.stores.services.ageing import LOOKED, YEAR, remove_old_notes, sweep
 from spark_queue.stores.services.bound import Reading, bind
 from spark_queue.stores.services.dead_letters import note_settled, set_history
 from spark_queue.stores.services.ledger import LEDGER_PREFIX, Writer, ledger_of, publish
