@@ -254,7 +254,7 @@ def test_bytes_are_extended_json(file):
 
 
 def test_a_redrive_that_is_stopped_tells_how_far_it_came(file, monkeypatch):
-    monkeypatch.setattr(sys.modules["spark_queue.admin.dead_letters"], "STEP", 2)
+    monkeypatch.setattr(sys.modules["spark_queue.admin.dead_letters"], "LETTERS_STEP", 2)
     real, calls = deadletter.Redriving.step, []
 
     def step(self, moved, found):

@@ -361,7 +361,7 @@ def test_a_letter_that_somebody_holds_is_passed_over(url, store, name):
 
 
 def test_a_redrive_that_is_cut_short_is_completed_by_another(url, store, name, monkeypatch):
-    monkeypatch.setattr(sys.modules["spark_queue.admin.dead_letters"], "STEP", 10)
+    monkeypatch.setattr(sys.modules["spark_queue.admin.dead_letters"], "LETTERS_STEP", 10)
     headers = [{"x-dl-from-queue": name, "x-dl-t": f"2026-01-01T00:00:{n:02}.000Z"} for n in range(55)]
     batch = pushes(list(range(55)), headers=headers)
     store.push(f"{name}.dead", batch)
@@ -381,7 +381,7 @@ def test_a_redrive_that_is_cut_short_is_completed_by_another(url, store, name, m
 
 
 def test_two_redrives_at_once_move_each_letter_once(url, store, name, monkeypatch):
-    monkeypatch.setattr(sys.modules["spark_queue.admin.dead_letters"], "STEP", 20)
+    monkeypatch.setattr(sys.modules["spark_queue.admin.dead_letters"], "LETTERS_STEP", 20)
     store.push(f"{name}.dead", pushes(list(range(400)), headers={"x-dl-from-queue": name}))
     moved = []
     threads = [threading.Thread(target=lambda: moved.append(redrive(url, name).get(name, 0))) for _ in range(3)]
