@@ -28,7 +28,7 @@ from pyspark.sql import functions as F
 
 import spark_queue
 from spark_queue import Events, open_store
-from spark_queue.events import Executor, Heartbeat, Settings, tick
+from spark_queue.events import EventSettings, Executor, Heartbeat, tick
 from spark_queue.events.dataframes import as_messages, view
 from spark_queue.events.event import INTERNAL, TYPES
 from spark_queue.events.spark_query import ExecutorQuery
@@ -84,7 +84,7 @@ executors = [
     Executor(FLIGHTS, f"{FLIGHTS}/landed", landed, config={"busy": 100}),
     Executor(FLIGHTS, f"{FLIGHTS}/inspected", inspected, config=register, retries=1, backoff=100),
 ]
-events = Events(url, "events", executors=executors, settings=Settings(max_uris=200), user="notebook")
+events = Events(url, "events", executors=executors, settings=EventSettings(max_uris=200), user="notebook")
 
 # COMMAND ----------
 

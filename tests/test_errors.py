@@ -163,12 +163,12 @@ def test_a_file_that_another_process_holds(tmp_path):
     holder.execute("BEGIN IMMEDIATE")
     from spark_queue.stores.sqlite import store as sqlite
 
-    busy, sqlite.BUSY = sqlite.BUSY, 0.05
+    busy, sqlite.BUSY_TIMEOUT = sqlite.BUSY_TIMEOUT, 0.05
     try:
         with open_store(url, patience=0.2) as store:
             assert store.sizes("a").total == 0, "readers need not wait"
             with pytest.raises(StoreUnavailable, match="another process holds"):
                 store.drop("a")
     finally:
-        sqlite.BUSY = busy
+        sqlite.BUSY_TIMEOUT = busy
         holder.close()

@@ -15,9 +15,6 @@ Moment = datetime | timedelta
 #: Messages that one step pushes, takes or moves.
 STEP = 5_000
 
-#: The header in which a dead letter tells why it died: see `Death`.
-ERROR = "x-error"
-
 
 def opened(url: str) -> Store:
     """Return the store. Raises `OptionError` if it is a SQLite file that does not exist."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
 
-from spark_queue.admin.common import ERROR, Moment, absolute, checked_limit, opened
+from spark_queue.admin.common import Moment, absolute, checked_limit, opened
 from spark_queue.errors import OptionError, UsageError
 from spark_queue.messages.columns import header_dicts
 from spark_queue.messages.payload import Json, decode
@@ -20,15 +20,12 @@ from spark_queue.messages.schema import EPOCH
 from spark_queue.options.queue_names import dead_letter_queue
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.existence import check_exists
-from spark_queue.stores.types import Condition
+from spark_queue.stores.types import DIED_HEADER, ERROR_HEADER, FROM_HEADER, TRIES_HEADER, Condition
 
 T = TypeVar("T")
 
 #: Dead letters that move in one step.
-STEP = 1_000
-
-#: What the headers of a dead letter tell, beside ERROR: see `Death`.
-FROM, DIED, TRIES = "x-dl-from-queue", "x-dl-t", "x-dl-tries"
+LETTERS_STEP = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +100,16 @@ def redrive(
             if not create and to != queue:
                 check_exists(store, to, "To create it, use --create (create=True).")
         # Without the payloads, which may be many gigabytes.
-        found = ((one.died, one.id, to or one.headers.get(FROM, "")) for one in search.letters(store))
+        found = ((one.died, one.id, to or one.headers.get(FROM_HEADER, "")) for one in search.letters(store))
         plan = [(id, target) for _, id, target in _least(found, search.limit, lambda one: one[:2])]
         for target in dict.fromkeys(target for _, target in plan):
             if target in ("", search.dead):
                 id = next(id for id, its in plan if its == target)
-                why = "would be moved to its own queue" if target else f"has no header {FROM}: its queue is unknown"
+                why = (
+                    "would be moved to its own queue"
+                    if target
+                    else f"has no header {FROM_HEADER}: its queue is unknown"
+                )
                 raise UsageError(
                     f"dead letter {id!r} of queue {search.dead!r} {why}; nothing was moved. Name a queue with "
                     "--to (to=…), or leave the letter out by filters",
@@ -129,7 +130,7 @@ def _move(
     progress: Callable[[int, int], None] | None,
 ) -> dict[str, int]:
     """Move ids to their targets, step by step."""
-    step = STEP if rate is None else min(STEP, max(1, int(rate)))
+    step = LETTERS_STEP if rate is None else min(LETTERS_STEP, max(1, int(rate)))
     moved = dict.fromkeys((target for _, target in plan), 0)
     for start in range(0, len(plan), step):
         began = time.monotonic()
@@ -189,8 +190,8 @@ class _Search:
 
     def _means(self, one: _Found) -> bool:
         return (
-            (self.from_queue is None or one.headers.get(FROM) == self.from_queue)
-            and (self.reason is None or self.reason in one.headers.get(ERROR, "").lower())
+            (self.from_queue is None or one.headers.get(FROM_HEADER) == self.from_queue)
+            and (self.reason is None or self.reason in one.headers.get(ERROR_HEADER, "").lower())
             and (self.since is None or one.died >= self.since)
             and (self.until is None or EPOCH < one.died < self.until)
         )
@@ -207,13 +208,13 @@ class _Found(NamedTuple):
 
     def letter(self) -> DeadLetter:
         told = self.headers
-        tries = told.get(TRIES, "")
+        tries = told.get(TRIES_HEADER, "")
         return DeadLetter(
             id=self.id,
-            from_queue=told.get(FROM),
+            from_queue=told.get(FROM_HEADER),
             died=None if self.died == EPOCH else self.died,
             tries=int(tries) if re.fullmatch(r"\d{1,9}", tries) else None,
-            error=told.get(ERROR),
+            error=told.get(ERROR_HEADER),
             payload=decode(self.payload, self.kind),
             headers=told,
         )
@@ -221,7 +222,7 @@ class _Found(NamedTuple):
 
 def _died(headers: Mapping[str, str]) -> datetime:
     try:
-        moment = datetime.fromisoformat(headers.get(DIED, ""))
+        moment = datetime.fromisoformat(headers.get(DIED_HEADER, ""))
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):  # somebody else's header, or none
         return EPOCH

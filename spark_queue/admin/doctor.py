@@ -23,7 +23,7 @@ from spark_queue.errors import QueueError, StoreError, StoreUnavailable, UsageEr
 from spark_queue.options.masking import mask
 from spark_queue.stores import STORES
 from spark_queue.stores.base import Store
-from spark_queue.stores.types import Finding, State
+from spark_queue.stores.types import Finding, Verdict
 
 __all__ = ["examine", "remove_note", "server"]
 
@@ -31,10 +31,10 @@ __all__ = ["examine", "remove_note", "server"]
 JAVA, SPARK, PYTHON = 17, ((4, 0), (4, 4)), (3, 11)
 
 #: Seconds that another program may take to tell its version.
-PATIENCE = 30
+PROGRAM_TIMEOUT = 30
 
 #: Seconds between two clocks that are worth a word, and times that the server is asked for its own.
-APART, ASKED = 5.0, 7
+APART, CLOCK_READS = 5.0, 7
 
 #: What another Python is asked.
 _ASK = """
@@ -102,7 +102,7 @@ def _dotted(numbers: tuple[int, ...]) -> str:
 def _java() -> Finding:
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else "java"
-    state: State = "worry" if _installed("pyspark") is None else "bad"
+    state: Verdict = "worry" if _installed("pyspark") is None else "bad"
     todo = f"install Java {JAVA} or later (on Debian: apt-get install openjdk-{JAVA}-jre-headless), or set JAVA_HOME"
     path = shutil.which(java)
     if path is None:
@@ -123,7 +123,7 @@ def _workers() -> Finding:
     told = os.environ.get("PYSPARK_PYTHON") or "python3"
     source = "PYSPARK_PYTHON" if os.environ.get("PYSPARK_PYTHON") else "python3 on the PATH"
     todo = f"export PYSPARK_PYTHON={sys.executable}"
-    state: State = "worry" if _installed("pyspark") is None else "bad"
+    state: Verdict = "worry" if _installed("pyspark") is None else "bad"
     path = shutil.which(told)
     if path is None:
         return Finding("workers", state, f"{source}: {told} does not exist", todo)
@@ -148,7 +148,7 @@ def _workers() -> Finding:
 def _run(command: list[str]) -> subprocess.CompletedProcess[str] | str:
     """What a program says, or why it does not."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PROGRAM_TIMEOUT)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
 
@@ -196,7 +196,7 @@ def _database(url: str) -> Iterator[Finding]:
 
 def _clock(store: Store) -> Iterator[Finding]:
     """How far the server is, in ms, and how far its clock is from ours."""
-    looks = [_look(store.now) for _ in range(ASKED)]
+    looks = [_look(store.now) for _ in range(CLOCK_READS)]
     latency = statistics.median(passed for passed, _ in looks)
     yield Finding("latency", "good" if latency < 20 else "worry", f"{latency * 1000:.1f} ms for a round trip")
     apart = min(looks)[1]

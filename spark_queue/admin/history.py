@@ -9,7 +9,7 @@ from typing import TypedDict, Unpack
 
 import pyarrow as pa
 
-from spark_queue.admin.common import ERROR, Moment, absolute, checked_limit, opened
+from spark_queue.admin.common import Moment, absolute, checked_limit, opened
 from spark_queue.errors import OptionError, near
 from spark_queue.events.event import FAILED, FINISHED
 from spark_queue.messages.columns import header_dicts
@@ -18,7 +18,7 @@ from spark_queue.messages.schema import EPOCH, HISTORY, OUTCOMES, Outcome
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.existence import check_exists
 from spark_queue.stores.services.replay import Replay
-from spark_queue.stores.types import Condition, check_outcome
+from spark_queue.stores.types import ERROR_HEADER, Condition, check_outcome
 
 #: How messages went that a replay is about, if it does not say so.
 PROCESSED: tuple[Outcome, ...] = ("commit", "pop")
@@ -179,7 +179,7 @@ class _PastSearch:
         yield from found if self.limit is None else _last(found, self.limit)
 
     def _reasoned(self, batch: pa.RecordBatch) -> pa.Array:
-        return pa.array([(self.reason or "") in one.get(ERROR, "").lower() for one in header_dicts(batch)])
+        return pa.array([(self.reason or "") in one.get(ERROR_HEADER, "").lower() for one in header_dicts(batch)])
 
 
 def _last(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
@@ -196,7 +196,7 @@ def _pasts(batch: pa.RecordBatch) -> Iterator[Past]:
     columns = (batch.column(name).to_pylist() for name in names)
     for *told, payload, kind, headers in zip(*columns, header_dicts(batch), strict=True):
         id, processed, consumer, outcome, mature, tries = told
-        error = headers.get(ERROR) if outcome == "dead" else None
+        error = headers.get(ERROR_HEADER) if outcome == "dead" else None
         yield Past(id, processed, consumer, outcome, error, mature, tries, decode(payload, kind), headers)
 
 

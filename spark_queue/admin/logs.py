@@ -12,11 +12,11 @@ from spark_queue.errors import OptionError, UsageError, near
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.existence import known_queues
 from spark_queue.stores.services.log.log import Log, retained
-from spark_queue.stores.services.log.segments import LOG
+from spark_queue.stores.services.log.segments import LOG_TAG
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RetainedLog:
     """What the log of a queue retains: `messages`, from position `first` to `end`, in so many segments.
 
     `oldest`: when the first segment got its last message, `None` where nothing is retained. `strays`: tags that
@@ -32,20 +32,20 @@ class Kept:
     strays: list[str]
 
 
-def logs(url: str, queue: str | None = None) -> list[Kept]:
+def logs(url: str, queue: str | None = None) -> list[RetainedLog]:
     """The queues that are read as logs, or just this one, and what each retains."""
     with opened(url) as store:
         return [one for name in (store.queues() if queue is None else [queue]) for one in kept(store, name)]
 
 
-def kept(store: Store, queue: str) -> Iterator[Kept]:
+def kept(store: Store, queue: str) -> Iterator[RetainedLog]:
     """What a queue retains, where it is read as a log."""
-    held = store.reservations(queue, LOG)  # first: a tag is in the note before it holds anything
+    held = store.reservations(queue, LOG_TAG)  # first: a tag is in the note before it holds anything
     found = retained(store, queue)
     if found is not None:
         oldest = None if found.oldest is None else moment_of(found.oldest)
         strays = [one.tag for one in held if not belongs(one.tag, found)]
-        yield Kept(queue, found.end - found.first, found.first, found.end, found.segments, oldest, strays)
+        yield RetainedLog(queue, found.end - found.first, found.first, found.end, found.segments, oldest, strays)
 
 
 def trim(url: str, queue: str, older_than: timedelta) -> int:

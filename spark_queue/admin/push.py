@@ -22,7 +22,7 @@ from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
 
 #: What a line tells that is pushed: a payload in JSON, a payload that is plain text, or a whole message.
-Form = Literal["json", "text", "message"]
+LineForm = Literal["json", "text", "message"]
 
 #: Makes so many ids.
 MakeIds = Callable[[int], list[str]]
@@ -52,7 +52,7 @@ def push(
     url: str,
     queue: str,
     lines: Iterable[Sequence[bytes]],
-    form: Form = "json",
+    form: LineForm = "json",
     common: Common | None = None,
     *,
     front: bool = False,
@@ -88,7 +88,7 @@ def push(
         return pushed
 
 
-def check(lines: Iterable[Sequence[bytes]], form: Form = "json", common: Common | None = None) -> None:
+def check(lines: Iterable[Sequence[bytes]], form: LineForm = "json", common: Common | None = None) -> None:
     """Raise `MessageError` as `push` would, for all that can be told without a store."""
     number = 0
     for some in lines:
@@ -100,7 +100,7 @@ def check(lines: Iterable[Sequence[bytes]], form: Form = "json", common: Common 
 
 
 def _push(
-    store: Store, queue: str, lines: Sequence[tuple[int, bytes]], form: Form, common: Common, before: int
+    store: Store, queue: str, lines: Sequence[tuple[int, bytes]], form: LineForm, common: Common, before: int
 ) -> list[str]:
     batch = _batch(lines, form, common, before, lambda n: _ids_like(store, n))
     try:
@@ -124,7 +124,7 @@ def _wrong(number: int, rule: str, before: int) -> MessageError:
 
 
 def _batch(
-    lines: Sequence[tuple[int, bytes]], form: Form, common: Common, before: int, made: MakeIds = new_ids
+    lines: Sequence[tuple[int, bytes]], form: LineForm, common: Common, before: int, made: MakeIds = new_ids
 ) -> pa.RecordBatch:
     """The lines as a PUSHES batch."""
     if form == "message":

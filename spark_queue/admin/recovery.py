@@ -15,7 +15,7 @@ from spark_queue.stores.base import Store
 from spark_queue.stores.services.bound import Reading, readings
 from spark_queue.stores.services.dead_letters import history_of
 from spark_queue.stores.services.existence import check_exists
-from spark_queue.stores.services.ledger import PREFIX, Ledger, Writer, ledger_of, publish
+from spark_queue.stores.services.ledger import LEDGER_PREFIX, Ledger, Writer, ledger_of, publish
 from spark_queue.stores.services.owner import Batch, consumers, revoke, standing_of
 from spark_queue.stores.types import check_tag
 
@@ -151,8 +151,8 @@ def _sinks(stores: Sequence[Store], reading: Reading) -> dict[str, list[tuple[St
     """Return the ledgers of a query by sink. Raises `UsageError` unless all of them are known."""
     found: dict[str, list[tuple[Store, Ledger]]] = {}
     for store in stores:
-        for key, note in store.notes(PREFIX).items():
-            name = key.removeprefix(PREFIX)
+        for key, note in store.notes(LEDGER_PREFIX).items():
+            name = key.removeprefix(LEDGER_PREFIX)
             ledger = Ledger.read(name, note)
             if ledger is not None and (name == reading.query or name.endswith(f":{reading.query}")):
                 found.setdefault(name, []).append((store, ledger))

@@ -12,7 +12,7 @@ from spark_queue.options.queue_names import source_queue
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.existence import check_exists, known_queues
 from spark_queue.stores.services.log.log import Retained, retained
-from spark_queue.stores.services.log.segments import LOG
+from spark_queue.stores.services.log.segments import LOG_TAG
 from spark_queue.stores.services.owner import Owner, consumers, revoke, standing_of
 from spark_queue.stores.support.burial import ASIDE
 from spark_queue.stores.types import Reservation, check_tag
@@ -140,10 +140,10 @@ def _check_not_started(store: Store, queue: str, tag: str) -> None:
 
 def _check_no_log(store: Store, queue: str, tag: str = "") -> None:
     """Raise `UsageError` where the log of the queue retains what is held in the branch of a tag, or any at all."""
-    kept = None if tag and not _same_branch(LOG, tag) else retained(store, queue)
+    kept = None if tag and not _same_branch(LOG_TAG, tag) else retained(store, queue)
     if kept is not None and any(not tag or _same_branch(one, tag) for one in kept.tags):
         raise UsageError(
-            f"queue {queue!r} is read as a log, and tag {tag or LOG} belongs to it: its readers would miss these "
+            f"queue {queue!r} is read as a log, and tag {tag or LOG_TAG} belongs to it: its readers would miss these "
             f"messages. To remove the oldest: spark-queue log trim URL {queue} --older-than 7d",
             queue=queue,
             tag=tag,

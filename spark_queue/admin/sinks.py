@@ -11,7 +11,7 @@ from spark_queue.admin.common import opened
 from spark_queue.errors import FencedError, OptionError, UsageError, near
 from spark_queue.options.masking import mask
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.ledger import NOTHING, ONE_WRITE, PREFIX, Ledger, batch_of, forget, ledger_of
+from spark_queue.stores.services.ledger import LEDGER_PREFIX, NOTHING, ONE_WRITE, Ledger, batch_of, forget, ledger_of
 from spark_queue.stores.services.ledger import set_ledger as write_ledger
 from spark_queue.stores.types import check_tag
 
@@ -19,7 +19,7 @@ from spark_queue.stores.types import check_tag
 _STAGE = re.compile(r"([^/]+)/(\d+)/[^/]+")
 
 #: ms after which the staged rows of a query are looked at: while it lives, its ledger changes with each batch.
-IDLE = 3_600_000
+STAGED_IDLE = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ def left_staged(store: Store) -> Iterator[tuple[Sink, int | None]]:
     """
     now = store.now()
     for sink in _sinks(store):
-        note = store.note(PREFIX + sink.sink)
+        note = store.note(LEDGER_PREFIX + sink.sink)
         idle = now - note.written if note is not None and note.written is not None else None
-        if sink.staged and (sink.sink.startswith(ONE_WRITE) or idle is None or idle > IDLE):
+        if sink.staged and (sink.sink.startswith(ONE_WRITE) or idle is None or idle > STAGED_IDLE):
             yield sink, idle
 
 
@@ -155,7 +155,7 @@ def _ledger(store: Store, sink: str) -> Ledger | None:
 
 
 def _sinks(store: Store) -> list[Sink]:
-    ledgers = {key.removeprefix(PREFIX): note for key, note in store.notes(PREFIX).items()}
+    ledgers = {key.removeprefix(LEDGER_PREFIX): note for key, note in store.notes(LEDGER_PREFIX).items()}
     read = {name: Ledger.read(name, note) for name, note in ledgers.items()}
     staged: dict[str, Counter[int]] = {name: Counter() for name in read}
     unpublished: Counter[str] = Counter()

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from spark_queue.cli.lazy import operations
-from spark_queue.cli.output import LONG, Progressing, cut, dumped, listed, say, show, tell
-from spark_queue.cli.params import Command, Ids, Json, Url, app, argument, flag, group, moment, option
+from spark_queue.cli.output import LIST_ROWS, Progressing, cut, dumped, listed, say, show, tell
+from spark_queue.cli.params import Command, Ids, JsonFlag, Reason, Url, app, argument, flag, group, moment, option
 from spark_queue.errors import plural
 from spark_queue.options.queue_names import dead_letter_queue
 
@@ -21,14 +21,13 @@ app.add_typer(deadletter, name="deadletter")
 # Which dead letters.
 Of = Annotated[str | None, argument("QUEUE", "The queue in which the messages failed.")]
 Dead = Annotated[str | None, option("--dead", "Q", "The dead-letter queue (default: <queue>.dead).")]
-Reason = Annotated[str | None, option("--reason", "TEXT", "Only those whose error contains this text.")]
-Since = Annotated[
+FailedSince = Annotated[
     Any,
     option(
         "--since", "WHEN", "Only those that failed since 2026-01-31T12:00 (UTC), or in the last 2h.", parser=moment
     ),
 ]
-Until = Annotated[Any, option("--until", "WHEN", "Only those that failed before that.", parser=moment)]
+FailedUntil = Annotated[Any, option("--until", "WHEN", "Only those that failed before that.", parser=moment)]
 
 
 @deadletter.command("list", cls=Command)
@@ -38,10 +37,12 @@ def deadletter_list(
     dead: Dead = None,
     id: Ids = None,
     reason: Reason = None,
-    since: Since = None,
-    until: Until = None,
-    limit: Annotated[int, option("--limit", "N", f"Maximum number: the oldest (default: {LONG}).", min=1)] = LONG,
-    json: Json = False,
+    since: FailedSince = None,
+    until: FailedUntil = None,
+    limit: Annotated[
+        int, option("--limit", "N", f"Maximum number: the oldest (default: {LIST_ROWS}).", min=1)
+    ] = LIST_ROWS,
+    json: JsonFlag = False,
 ) -> None:
     """Show dead letters, oldest first."""
     filters = operations.Filters(dead=dead, ids=id, reason=reason, since=since, until=until, limit=limit + 1)
@@ -75,10 +76,10 @@ def deadletter_redrive(
     dead: Dead = None,
     id: Ids = None,
     reason: Reason = None,
-    since: Since = None,
-    until: Until = None,
+    since: FailedSince = None,
+    until: FailedUntil = None,
     limit: Annotated[int | None, option("--limit", "N", "Maximum number: the oldest.", min=1)] = None,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> None:
     """Move dead letters back to their queues.
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from spark_queue.cli.lazy import doctor
 from spark_queue.cli.output import console, printable, show, tell
-from spark_queue.cli.params import Command, Json, MaybeUrl, app, option
+from spark_queue.cli.params import Command, JsonFlag, MaybeUrl, app, option
 from spark_queue.errors import OptionError
 
 #: How a finding looks.
@@ -22,7 +22,7 @@ def look(
     remove_note: Annotated[
         str | None, option("--remove-note", "KEY", "Remove this note, which is damaged, instead.")
     ] = None,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> None:
     """Check this machine and a database.
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spark_queue.cli.lazy import events
-from spark_queue.cli.output import LONG, confirm, cut, dumped, listed, say, show, table, tell
+from spark_queue.cli.output import LIST_ROWS, confirm, cut, dumped, listed, say, show, table, tell
 from spark_queue.cli.params import (
     Command,
-    Json,
-    Queue,
+    JsonFlag,
+    QueueArgument,
     Url,
     Yes,
     app,
@@ -28,7 +28,7 @@ from spark_queue.cli.params import (
 from spark_queue.errors import UsageError, plural, unreadable
 
 if TYPE_CHECKING:
-    from spark_queue.events import Events, Known, Record
+    from spark_queue.events import AuditRecord, Events, Known
     from spark_queue.events.event import Event
 
 event = group("Create, execute and inspect events.")
@@ -44,7 +44,7 @@ EventIds = Annotated[list[str], argument("ID", "Ids of events.", callback=of_tex
 @event.command("create", cls=Command)
 def event_create(
     url: Url,
-    queue: Queue,
+    queue: QueueArgument,
     source: Annotated[str, argument("SOURCE", "The source of the event, usually a URI.")],
     type: Annotated[str, argument("TYPE", "The type of the event, usually a URI.")],
     uri: Annotated[list[str] | None, option("--uri", "URI", "A URI that the event is about; repeatable.")] = None,
@@ -58,7 +58,7 @@ def event_create(
     ] = None,
     priority: Annotated[bool, flag("--priority", help="Take it before events without priority.")] = False,
     conf: Conf = None,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> None:
     """Create an event; with many URIs, several."""
     about = [*(uri or []), *(line.strip() for line in uris or () if line.strip())]
@@ -81,10 +81,10 @@ def event_create(
 @event.command("take", cls=Command)
 def event_take(
     url: Url,
-    queue: Queue,
+    queue: QueueArgument,
     count: Annotated[int | None, option("--count", "N", "Maximum number of events (default: 10).", min=1)] = None,
     conf: Conf = None,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> None:
     """Take new events; they become pending.
 
@@ -103,7 +103,7 @@ def event_take(
 
 
 @event.command("execute", cls=Command)
-def event_execute(url: Url, queue: Queue, ids: EventIds, conf: Conf = None, json: Json = False) -> None:
+def event_execute(url: Url, queue: QueueArgument, ids: EventIds, conf: Conf = None, json: JsonFlag = False) -> None:
     """Execute pending events in this process."""
     with _opened(url, queue, conf) as found:
         told = found.execute(ids)
@@ -111,7 +111,7 @@ def event_execute(url: Url, queue: Queue, ids: EventIds, conf: Conf = None, json
 
 
 @event.command("status", cls=Command)
-def event_status(url: Url, queue: Queue, ids: EventIds, json: Json = False) -> None:
+def event_status(url: Url, queue: QueueArgument, ids: EventIds, json: JsonFlag = False) -> None:
     """Show the status of events.
 
     Exit code 1 if one is unknown.
@@ -134,7 +134,7 @@ def _tell_statuses(told: dict[str, str | None], json: bool) -> None:
 @event.command("list", cls=Command)
 def event_list(
     url: Url,
-    queue: Queue,
+    queue: QueueArgument,
     status: Annotated[str | None, option("--status", "S", "Only events with this status.")] = None,
     older_than: Annotated[
         Any,
@@ -142,8 +142,10 @@ def event_list(
             "--older-than", "PT1H", "Only events that have had the status of --status for longer.", parser=seconds
         ),
     ] = "0s",
-    limit: Annotated[int, option("--limit", "N", f"Maximum number of events (default: {LONG}).", min=1)] = LONG,
-    json: Json = False,
+    limit: Annotated[
+        int, option("--limit", "N", f"Maximum number of events (default: {LIST_ROWS}).", min=1)
+    ] = LIST_ROWS,
+    json: JsonFlag = False,
 ) -> None:
     """Show events and their statuses."""
     with _opened(url, queue, None) as found:
@@ -170,7 +172,7 @@ def _row(one: Known) -> Sequence[object]:
 
 
 @event.command("summary", cls=Command)
-def event_summary(url: Url, queue: Queue, json: Json = False) -> None:
+def event_summary(url: Url, queue: QueueArgument, json: JsonFlag = False) -> None:
     """Show the number of events by status."""
     with _opened(url, queue, None) as found:
         told = found.summary()
@@ -181,7 +183,7 @@ def event_summary(url: Url, queue: Queue, json: Json = False) -> None:
 
 
 @event.command("reset", cls=Command)
-def event_reset(url: Url, queue: Queue, ids: EventIds, json: Json = False) -> None:
+def event_reset(url: Url, queue: QueueArgument, ids: EventIds, json: JsonFlag = False) -> None:
     """Set the status of events to new."""
     with _opened(url, queue, None) as found:
         done = found.reset(ids)
@@ -191,10 +193,10 @@ def event_reset(url: Url, queue: Queue, ids: EventIds, json: Json = False) -> No
 @event.command("fail", cls=Command)
 def event_fail(
     url: Url,
-    queue: Queue,
+    queue: QueueArgument,
     ids: EventIds,
     reason: Annotated[str, option("--reason", "TEXT", "The reason, for the log.")] = "",
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> None:
     """Set the status of events to failed, unless they have ended."""
     with _opened(url, queue, None) as found:
@@ -204,7 +206,7 @@ def event_fail(
 
 @event.command("clear", cls=Command)
 def event_clear(
-    url: Url, queue: Queue, ids: EventIds, conf: Conf = None, yes: Yes = False, json: Json = False
+    url: Url, queue: QueueArgument, ids: EventIds, conf: Conf = None, yes: Yes = False, json: JsonFlag = False
 ) -> None:
     """Delete events of any status; the log records it."""
     if not yes:
@@ -224,11 +226,11 @@ def _tell_done(done: int, what: str, json: bool) -> None:
 @event.command("log", cls=Command)
 def event_log(
     url: Url,
-    queue: Queue,
+    queue: QueueArgument,
     limit: Annotated[
-        int, option("--limit", "N", f"Maximum number of records: the oldest (default: {LONG}).", min=1)
-    ] = LONG,
-    json: Json = False,
+        int, option("--limit", "N", f"Maximum number of records: the oldest (default: {LIST_ROWS}).", min=1)
+    ] = LIST_ROWS,
+    json: JsonFlag = False,
 ) -> None:
     """Show the log of a queue's events, oldest first."""
     with _opened(url, queue, None) as found:
@@ -239,7 +241,7 @@ def event_log(
         say(f"the event log of {queue} is empty")
 
 
-def _record(one: Record) -> Sequence[object]:
+def _record(one: AuditRecord) -> Sequence[object]:
     ids = " ".join(one.ids[:3]) + (f" and {len(one.ids) - 3:,} more" if len(one.ids) > 3 else "")
     error = next(iter(one.errors.values()), "").strip()
     last = error.splitlines()[-1] if error else ""
@@ -249,10 +251,10 @@ def _record(one: Record) -> Sequence[object]:
 @event.command("heartbeat", cls=Command)
 def event_heartbeat(
     url: Url,
-    queue: Queue,
+    queue: QueueArgument,
     id: Annotated[str, argument("ID", "The id of the heartbeat.")],
     conf: Conf = None,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> None:
     """Create the events of a heartbeat once.
 

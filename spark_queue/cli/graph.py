@@ -11,11 +11,11 @@ import typer
 
 from spark_queue.cli.lazy import operations
 from spark_queue.cli.output import printable, say, tell
-from spark_queue.cli.params import Json, Plain, app, argument, option
+from spark_queue.cli.params import JsonFlag, Plain, app, argument, option
 from spark_queue.errors import UsageError, plural, unreadable
 
 
-class Form(StrEnum):
+class DrawingForm(StrEnum):
     """The formats of a drawing."""
 
     tree = "tree"
@@ -28,11 +28,11 @@ class Form(StrEnum):
 def graph_of(
     conf: Annotated[Path, argument("CONF", "The YAML or JSON file of the graph.")],
     form: Annotated[
-        Form, option("--format", "FORM", "tree (default), mermaid, dot, or svg, which needs Graphviz.")
-    ] = Form.tree,
+        DrawingForm, option("--format", "FORM", "tree (default), mermaid, dot, or svg, which needs Graphviz.")
+    ] = DrawingForm.tree,
     output: Annotated[Path | None, option("--output", "FILE", "The file to write (default: stdout).")] = None,
     sizes: Annotated[bool, typer.Option(help="Show the sizes of the queues.")] = True,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> None:
     """Draw a graph of exchanges, links and processors."""
     try:
@@ -52,11 +52,11 @@ def graph_of(
     if json:
         tell(graph_picture.facts(graph, known))
         return
-    if form is Form.svg:
+    if form is DrawingForm.svg:
         drawn = graph_picture.svg(graph, known)
-    elif form is Form.dot:
+    elif form is DrawingForm.dot:
         drawn = graph_picture.dot(graph, known).source
-    elif form is Form.mermaid:
+    elif form is DrawingForm.mermaid:
         drawn = graph_picture.mermaid(graph, known)
     else:
         drawn = "".join(f"{'  ' * depth}{printable(text)}\n" for depth, text in graph_picture.tree(graph, known))

@@ -7,12 +7,24 @@ from typing import Annotated, Any
 
 from spark_queue.cli.lazy import operations
 from spark_queue.cli.messages import text
-from spark_queue.cli.output import LONG, cut, listed, say, show, tell
-from spark_queue.cli.params import Command, Ids, Json, Queue, Url, app, argument, flag, moment, option
+from spark_queue.cli.output import LIST_ROWS, cut, listed, say, show, tell
+from spark_queue.cli.params import (
+    Command,
+    Ids,
+    JsonFlag,
+    QueueArgument,
+    Reason,
+    Url,
+    app,
+    argument,
+    flag,
+    moment,
+    option,
+)
 from spark_queue.errors import plural
 
 # Which messages.
-Consumer = Annotated[
+ConsumerOption = Annotated[
     str | None, option("--consumer", "NAME", "Only those of this consumer (the first part of the tag).")
 ]
 Went = Annotated[
@@ -23,26 +35,27 @@ Went = Annotated[
         "Only those with this outcome: commit, dead, pop or remove (by keuss programs), finished or failed (events).",
     ),
 ]
-Reason = Annotated[str | None, option("--reason", "TEXT", "Only those whose error contains this text.")]
-Since = Annotated[
+ProcessedSince = Annotated[
     Any,
     option("--since", "WHEN", "Only those processed since 2026-01-31T12:00 (UTC), or in the last 2h.", parser=moment),
 ]
-Until = Annotated[Any, option("--until", "WHEN", "Only those processed before that.", parser=moment)]
+ProcessedUntil = Annotated[Any, option("--until", "WHEN", "Only those processed before that.", parser=moment)]
 
 
 @app.command(cls=Command)
 def history(
     url: Url,
-    queue: Queue,
+    queue: QueueArgument,
     id: Ids = None,
-    consumer: Consumer = None,
+    consumer: ConsumerOption = None,
     outcome: Went = None,
     reason: Reason = None,
-    since: Since = None,
-    until: Until = None,
-    limit: Annotated[int, option("--limit", "N", f"Maximum number: the latest (default: {LONG}).", min=1)] = LONG,
-    json: Json = False,
+    since: ProcessedSince = None,
+    until: ProcessedUntil = None,
+    limit: Annotated[
+        int, option("--limit", "N", f"Maximum number: the latest (default: {LIST_ROWS}).", min=1)
+    ] = LIST_ROWS,
+    json: JsonFlag = False,
 ) -> None:
     """Show the messages that a queue has processed, latest last.
 
@@ -65,7 +78,7 @@ def _past(one: Any) -> Sequence[object]:
 @app.command(cls=Command)
 def replay(
     url: Url,
-    queue: Queue,
+    queue: QueueArgument,
     name: Annotated[str, argument("NAME", "A name for this replay: one with the same name is done only once.")],
     to: Annotated[str | None, option("--to", "Q", "The queue to push them to (default: the same queue).")] = None,
     create: Annotated[bool, flag("--create", help="Create that queue if it does not exist.")] = False,
@@ -74,13 +87,13 @@ def replay(
     ] = None,
     dry_run: Annotated[bool, flag("--dry-run", help="Show how many would be pushed, and push nothing.")] = False,
     id: Ids = None,
-    consumer: Consumer = None,
+    consumer: ConsumerOption = None,
     outcome: Went = None,
     reason: Reason = None,
-    since: Since = None,
-    until: Until = None,
+    since: ProcessedSince = None,
+    until: ProcessedUntil = None,
     limit: Annotated[int | None, option("--limit", "N", "Maximum number: the latest.", min=1)] = None,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> None:
     """Push processed messages again, as new messages.
 

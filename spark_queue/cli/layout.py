@@ -8,7 +8,7 @@ from typing import Annotated
 
 from spark_queue.cli.lazy import buckets, operations
 from spark_queue.cli.output import show, tell
-from spark_queue.cli.params import Command, Json, Queue, Url, app, argument, option, queue_names
+from spark_queue.cli.params import Command, JsonFlag, QueueArgument, Url, app, argument, option, queue_names
 from spark_queue.errors import plural
 
 
@@ -22,7 +22,7 @@ class How(StrEnum):
 @app.command(cls=Command)
 def layout(
     url: Url,
-    queue: Queue,
+    queue: QueueArgument,
     to: Annotated[
         How | None,
         argument("LAYOUT", "The new layout: one record per message, or buckets of many (default: show it)."),
@@ -33,7 +33,7 @@ def layout(
     compression: Annotated[
         str | None, option("--compression", "lz4|zstd", "Compression of buckets (default: lz4).")
     ] = None,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> None:
     """Show or set the layout of a queue.
 
@@ -60,7 +60,7 @@ def compact(
     queue: Annotated[
         str | None, argument("QUEUE", "The name of the queue (default: the SQLite file).", autocompletion=queue_names)
     ] = None,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> None:
     """Merge messages into buckets, or shrink a SQLite file.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from spark_queue.cli.lazy import operations
 from spark_queue.cli.output import confirm, say, show, table, tell
-from spark_queue.cli.params import Command, Json, Url, Yes, app, argument, group
+from spark_queue.cli.params import Command, JsonFlag, Url, Yes, app, argument, group
 from spark_queue.errors import plural
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ SinkName = Annotated[str, argument("SINK", "The id of the query, or the txnAppId
 
 
 @ledger.command("list", cls=Command)
-def ledger_list(url: Url, json: Json = False) -> None:
+def ledger_list(url: Url, json: JsonFlag = False) -> None:
     """Show the last batch of each sink, and staged rows."""
     sinks = operations.ledgers(url)
     if json:
@@ -42,7 +42,7 @@ def _sink(one: Sink) -> Sequence[object]:
 
 
 @ledger.command("recover", cls=Command)
-def ledger_recover(url: Url, sink: SinkName, json: Json = False) -> None:
+def ledger_recover(url: Url, sink: SinkName, json: JsonFlag = False) -> None:
     """Publish the rest of the last batch.
 
     Other staged rows are dropped. Stop the query first.
@@ -55,7 +55,7 @@ def ledger_recover(url: Url, sink: SinkName, json: Json = False) -> None:
 
 
 @ledger.command("forget", cls=Command)
-def ledger_forget(url: Url, sink: SinkName, yes: Yes = False, json: Json = False) -> None:
+def ledger_forget(url: Url, sink: SinkName, yes: Yes = False, json: JsonFlag = False) -> None:
     """Remove the ledger of a sink that never writes again."""
     if not yes:
         confirm(f"Remove the ledger of {sink}? Its query, started again, may write its last batch twice.")
@@ -71,7 +71,7 @@ def ledger_set(
     url: Url,
     sink: SinkName,
     batch: Annotated[int, argument("BATCH", "The last batch that the sink has written.")],
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> None:
     """Set the last batch that a sink has written."""
     before = operations.set_ledger(url, sink, batch)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from spark_queue.cli.lazy import logs
 from spark_queue.cli.output import say, show, table, tell
-from spark_queue.cli.params import Command, Json, Queue, Url, app, argument, group, option, seconds
+from spark_queue.cli.params import Command, JsonFlag, QueueArgument, Url, app, argument, group, option, seconds
 from spark_queue.errors import plural
 
 if TYPE_CHECKING:
-    from spark_queue.admin.logs import Kept
+    from spark_queue.admin.logs import RetainedLog
 
 log = group("Show and trim what queues with mode=log retain.")
 app.add_typer(log, name="log")
@@ -22,7 +22,7 @@ app.add_typer(log, name="log")
 def log_list(
     url: Url,
     queue: Annotated[str | None, argument("QUEUE", "The queue (default: all).")] = None,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> None:
     """Show what the logs of queues retain."""
     found = logs.logs(url, queue)
@@ -34,18 +34,18 @@ def log_list(
         say(f"{queue or 'no queue'} is {'not ' if queue else ''}read as a log (mode=log)")
 
 
-def _kept(one: Kept) -> Sequence[object]:
+def _kept(one: RetainedLog) -> Sequence[object]:
     return one.queue, one.messages, one.first, one.end, one.segments, one.oldest
 
 
 @log.command("trim", cls=Command)
 def log_trim(
     url: Url,
-    queue: Queue,
+    queue: QueueArgument,
     older_than: Annotated[
         Any, option("--older-than", "7d", "Remove messages that have been in the log for longer.", parser=seconds)
     ],
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> None:
     """Remove old messages of a log.
 

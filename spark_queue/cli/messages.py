@@ -16,10 +16,10 @@ from spark_queue.cli.output import Progressing, cut, dumped, line, say, show, ta
 from spark_queue.cli.params import (
     Command,
     Ids,
-    Json,
+    JsonFlag,
     JsonLines,
     MaybeQueue,
-    Queue,
+    QueueArgument,
     Topic,
     Url,
     app,
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from spark_queue.messages.message import Message
 
 #: Bytes that are read at once: lines are pushed as soon as they are there, so that a slow pipe does not wait.
-READ = 1 << 20
+READ_BYTES = 1 << 20
 
 
-class Form(StrEnum):
+class PushForm(StrEnum):
     """What a line of a push is."""
 
     json = "json"
@@ -55,7 +55,7 @@ Tag = Annotated[str, argument("TAG", "The tag that `reserve` printed, or the beg
 SomeIds = Annotated[
     list[str] | None, argument("ID", "Ids of messages (default: all that the tag holds).", callback=of_text)
 ]
-Delay = Annotated[Any, option("--delay", "10s", "Time until they can be reserved.", parser=seconds)]
+DelayOption = Annotated[Any, option("--delay", "10s", "Time until they can be reserved.", parser=seconds)]
 Timeout = Annotated[
     Any, option("--timeout", "5s", "Time to wait for the first message; `never`: forever.", parser=lasting)
 ]
@@ -67,18 +67,18 @@ Timeout = Annotated[
 @app.command(cls=Command)
 def push(
     url: Url,
-    queue: Queue,
+    queue: QueueArgument,
     file: Annotated[Path | None, argument("FILE", "The file with the lines (default, and -: stdin).")] = None,
     form: Annotated[
-        Form,
+        PushForm,
         option(
             "--as",
             "FORM",
             "What a line is: json (a payload; the default), text, or message (as `pop --json` prints it).",
         ),
-    ] = Form.json,
+    ] = PushForm.json,
     header: Annotated[list[str] | None, option("--header", "K=V", "A header for all messages; repeatable.")] = None,
-    delay: Delay = None,
+    delay: DelayOption = None,
     mature: Annotated[
         Any,
         option(
@@ -89,7 +89,7 @@ def push(
         ),
     ] = None,
     front: Annotated[bool, flag("--front", help="Put them before all others; layout rfq only.")] = False,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> None:
     """Push messages, one per line.
 
@@ -133,7 +133,7 @@ def size_of(source: IO[bytes]) -> int | None:
 def batches(source: IO[bytes], bar: Progressing | None = None) -> Iterator[Sequence[bytes]]:
     """Yield lines as they come."""
     rest = b""
-    while chunk := source.read1(READ):  # type: ignore[attr-defined]
+    while chunk := source.read1(READ_BYTES):  # type: ignore[attr-defined]
         *lines, rest = (rest + chunk).split(b"\n")
         yield lines
         if bar is not None:
@@ -166,7 +166,7 @@ def when(mature: Any) -> Any:
 @app.command(cls=Command)
 def pop(
     url: Url,
-    queue: Queue,
+    queue: QueueArgument,
     limit: Annotated[int, option("--limit", "N", "Maximum number of messages (default: 1).", min=1)] = 1,
     everything: Annotated[bool, flag("--all", help="Pop all messages that are ready; ignore --limit.")] = False,
     timeout: Timeout = "0s",
@@ -214,7 +214,7 @@ def finite(duration: float) -> float | None:
 @app.command(cls=Command)
 def reserve(
     url: Url,
-    queue: Queue,
+    queue: QueueArgument,
     limit: Annotated[int, option("--limit", "N", "Maximum number of messages (default: 1).", min=1)] = 1,
     lease: Annotated[
         Any,
@@ -229,7 +229,7 @@ def reserve(
     consumer: Annotated[
         str, option("--consumer", "NAME", "Name of the consumer, the first part of the tag (default: cli).")
     ] = "cli",
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> None:
     """Reserve messages under a tag: no other consumer gets them.
 
@@ -261,13 +261,13 @@ def text(one: Message) -> str:
 @app.command(cls=Command)
 def commit(
     url: Url,
-    queue: Queue,
+    queue: QueueArgument,
     tag: Tag,
     ids: SomeIds = None,
     history: Annotated[
         Any, option("--history", "7d", "Time for which the history keeps them (default: not at all).", parser=seconds)
     ] = "0s",
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> None:
     """Remove reserved messages: they are processed.
 
@@ -284,16 +284,16 @@ def commit(
 @app.command(cls=Command)
 def rollback(
     url: Url,
-    queue: Queue,
+    queue: QueueArgument,
     tag: Tag,
     ids: SomeIds = None,
-    delay: Delay = "0s",
+    delay: DelayOption = "0s",
     max_tries: Annotated[
         int | None,
         option("--max-tries", "N", "Number of failures after which a message becomes a dead letter.", min=1),
     ] = None,
     dead: Annotated[str | None, option("--dead", "Q", "The queue for dead letters (default: <queue>.dead).")] = None,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> None:
     """Return reserved messages to the queue, as failed.
 
@@ -324,14 +324,14 @@ def complain(done: int, queue: str, tag: str, ids: Sequence[str] | None) -> None
 @app.command(cls=Command)
 def move(
     url: Url,
-    queue: Queue,
+    queue: QueueArgument,
     to: Annotated[str, argument("TO", "The queue to move them to.")],
     id: Ids = None,
     limit: Annotated[
         int | None, option("--limit", "N", "Maximum number of messages: the first in order.", min=1)
     ] = None,
     create: Annotated[bool, flag("--create", help="Create that queue if it does not exist.")] = False,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> None:
     """Move messages to another queue of the store.
 

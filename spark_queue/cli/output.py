@@ -22,7 +22,7 @@ from spark_queue.errors import UsageError, plural
 T = TypeVar("T")
 
 #: Most characters of a payload or an error in a table, and most rows of a list unless asked otherwise.
-WIDE, LONG = 60, 100
+CELL_WIDTH, LIST_ROWS = 60, 100
 
 #: Characters that JSON allows in a string, but terminals obey or programs take for the end of a line.
 _ODD = re.compile("[\x7f-\x9f\u2028\u2029]")
@@ -161,7 +161,7 @@ def printable(text: str) -> str:
 
 def cut(text: str) -> str:
     """Return the beginning of a long text."""
-    return text if len(text) <= WIDE else f"{text[: WIDE - 1]}…"
+    return text if len(text) <= CELL_WIDTH else f"{text[: CELL_WIDTH - 1]}…"
 
 
 def confirm(question: str) -> None:

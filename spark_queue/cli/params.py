@@ -296,16 +296,17 @@ _URL = f"The store: sqlite:///queues.db, mongodb://host/db or redis://host/0 (de
 
 Url = Annotated[str, argument("URL", _URL, callback=laid_out)]
 MaybeUrl = Annotated[str | None, argument("URL", _URL, callback=laid_out)]
-Queue = Annotated[str, argument("QUEUE", "The name of the queue.", autocompletion=queue_names)]
+QueueArgument = Annotated[str, argument("QUEUE", "The name of the queue.", autocompletion=queue_names)]
 Queues = Annotated[
     list[str] | None, argument("QUEUE", "The names of queues (default: all).", autocompletion=queue_names)
 ]
-Json = Annotated[bool, flag("--json", help="Print the result as one JSON document.")]
+JsonFlag = Annotated[bool, flag("--json", help="Print the result as one JSON document.")]
 JsonLines = Annotated[bool, flag("--json", help="Print JSON, one document per line.")]
 Yes = Annotated[bool, flag("--yes", "-y", help="Do not ask for confirmation.")]
 Ids = Annotated[
     list[str] | None, option("--id", "ID", "Only the message with this id; repeatable.", callback=of_text)
 ]
+Reason = Annotated[str | None, option("--reason", "TEXT", "Only those whose error contains this text.")]
 
 # A queue, by our way or by rfq's.
 MaybeQueue = Annotated[str | None, argument("QUEUE", "The name of the queue.", autocompletion=queue_names)]

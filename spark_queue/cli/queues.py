@@ -9,24 +9,24 @@ from rich.text import Text
 
 from spark_queue.cli.lazy import levels, queues
 from spark_queue.cli.output import age, bar, say, show, table, tell
-from spark_queue.cli.params import Command, Json, Queue, Queues, Url, app
+from spark_queue.cli.params import Command, JsonFlag, QueueArgument, Queues, Url, app
 
 if TYPE_CHECKING:
     from spark_queue.admin.sizes import Level
 
 #: Columns of sizes, and the colours of their bars.
-STATES = {"ready": "green", "scheduled": "blue", "reserved": "yellow", "dead": "red"}
+STATE_COLOURS = {"ready": "green", "scheduled": "blue", "reserved": "yellow", "dead": "red"}
 
 
 @app.command(cls=Command)
-def size(url: Url, queues: Queues = None, json: Json = False) -> None:
+def size(url: Url, queues: Queues = None, json: JsonFlag = False) -> None:
     """Show the number of messages by state."""
     found = levels.sizes(url, queues or ())
     if json:
         tell(found)
     elif found:
         kept = any(one.retained for one in found)
-        heads = ("queue", *STATES, *(["retained"] if kept else []), "oldest ready", "")
+        heads = ("queue", *STATE_COLOURS, *(["retained"] if kept else []), "oldest ready", "")
         table(heads, (cells(one, kept=kept) for one in found))
     if not found:
         say("this store has no queues")
@@ -34,7 +34,7 @@ def size(url: Url, queues: Queues = None, json: Json = False) -> None:
 
 def cells(one: Level, *, kept: bool) -> Sequence[object]:
     """A row of a table of sizes, with what logs retain."""
-    numbers = [getattr(one, state) for state in STATES]
+    numbers = [getattr(one, state) for state in STATE_COLOURS]
     return one.queue, *numbers, *([one.retained] if kept else []), age(one.oldest), picture(one)
 
 
@@ -43,13 +43,13 @@ def picture(one: Level) -> Text:
     drawn = Text()
     if one.paused:
         drawn.append("paused ", style="bold red")
-    for state, colour in STATES.items():
+    for state, colour in STATE_COLOURS.items():
         drawn.append(bar(getattr(one, state)), style=colour)
     return drawn
 
 
 @app.command(cls=Command)
-def stats(url: Url, queues: Queues = None, json: Json = False) -> None:
+def stats(url: Url, queues: Queues = None, json: JsonFlag = False) -> None:
     """Show statistics of queues.
 
     The numbers of messages pushed, popped, reserved, committed, … by all programs, since the queue exists.
@@ -71,7 +71,7 @@ def stats(url: Url, queues: Queues = None, json: Json = False) -> None:
 
 
 @app.command(cls=Command)
-def pause(url: Url, queue: Queue, json: Json = False) -> None:
+def pause(url: Url, queue: QueueArgument, json: JsonFlag = False) -> None:
     """Pause a queue: no client can reserve messages.
 
     It lasts until `resume`. Reserved messages can be settled, and pushes go on.
@@ -84,7 +84,7 @@ def pause(url: Url, queue: Queue, json: Json = False) -> None:
 
 
 @app.command(cls=Command)
-def resume(url: Url, queue: Queue, json: Json = False) -> None:
+def resume(url: Url, queue: QueueArgument, json: JsonFlag = False) -> None:
     """Resume a paused queue."""
     queues.resume(url, queue)
     if json:

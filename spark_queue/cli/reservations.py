@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from spark_queue.cli.lazy import operations
 from spark_queue.cli.output import confirm, say, show, table, tell
-from spark_queue.cli.params import Command, Json, Queue, Url, Yes, app, argument, flag, option, seconds
+from spark_queue.cli.params import Command, JsonFlag, QueueArgument, Url, Yes, app, argument, flag, option, seconds
 from spark_queue.errors import plural
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def reservations(
     url: Url,
     queue: Annotated[str | None, argument("QUEUE", "The name of the queue (default: all).")] = None,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> None:
     """Show reservations: tag, consumer, end of the lease."""
     held = operations.reservations(url, queue)
@@ -47,7 +47,7 @@ def _reserved(held: Sequence[Held]) -> Iterator[Sequence[object]]:
 @app.command(cls=Command)
 def release(
     url: Url,
-    queue: Queue,
+    queue: QueueArgument,
     tag: Annotated[
         str,
         argument(
@@ -61,7 +61,7 @@ def release(
     failed: Annotated[bool, flag("--failed", help="Count one more failed try for each message.")] = False,
     delay: Annotated[Any, option("--delay", "10s", "Time until they can be reserved.", parser=seconds)] = "0s",
     yes: Yes = False,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> None:
     """Return reserved messages to the queue, by tag.
 
@@ -84,7 +84,7 @@ def release(
 @app.command(cls=Command)
 def recover(
     url: Url,
-    queue: Queue,
+    queue: QueueArgument,
     consumer: Annotated[str, argument("CONSUMER", "One run of a consumer, as `reservations` shows it: etl/3fa9c1.")],
     sink: Annotated[
         list[str] | None,
@@ -95,7 +95,7 @@ def recover(
         flag("--written/--not-written", help="Whether the sink has the last batch, if it is no queue."),
     ] = None,
     yes: Yes = False,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> None:
     """Settle the messages of a query that cannot be started again.
 

@@ -20,7 +20,7 @@ from spark_queue.cli.messages import Timeout, finite, nothing_ready, say_if_paus
 from spark_queue.cli.output import confirm, line, printable, say, show, tell
 from spark_queue.cli.params import (
     Command,
-    Json,
+    JsonFlag,
     MaybeQueue,
     Queues,
     Topic,
@@ -41,18 +41,20 @@ if TYPE_CHECKING:
     from spark_queue.messages.message import Message
 
 
-class Log(StrEnum):
+class TopicPart(StrEnum):
     """The two parts of a topic."""
 
     backlog = "backlog"
     nextlog = "nextlog"
 
 
-Which = Annotated[Log, option("--queue", "LOG", "backlog: free messages (default); nextlog: reserved ones.", "-q")]
+TopicPartOption = Annotated[
+    TopicPart, option("--queue", "LOG", "backlog: free messages (default); nextlog: reserved ones.", "-q")
+]
 
 
 @app.command(cls=Command)
-def info(url: Url, queues: Queues = None, json: Json = False) -> None:
+def info(url: Url, queues: Queues = None, json: JsonFlag = False) -> None:
     """Show the backlog and nextlog of each topic.
 
     With other layouts than rfq it prints what `size` prints.
@@ -69,7 +71,7 @@ def info(url: Url, queues: Queues = None, json: Json = False) -> None:
 
 
 @app.command("list-topics", cls=Command)
-def list_topics(url: Url, json: Json = False) -> None:
+def list_topics(url: Url, json: JsonFlag = False) -> None:
     """Show the names of the queues."""
     names([one.queue for one in holding(url)] if is_rfq(url) else queues.queues(url), json)
 
@@ -81,10 +83,14 @@ def holding(url: str) -> list[Level]:
 
 @app.command("list-queue", cls=Command)
 def list_queue(
-    url: Url, name: MaybeQueue = None, topic: Topic = None, queue: Which = Log.backlog, json: Json = False
+    url: Url,
+    name: MaybeQueue = None,
+    topic: Topic = None,
+    queue: TopicPartOption = TopicPart.backlog,
+    json: JsonFlag = False,
 ) -> None:
     """Show the ids of a queue's messages, the last first."""
-    names(queues.listing(url, one_queue(name, topic), held=queue is Log.nextlog), json)
+    names(queues.listing(url, one_queue(name, topic), held=queue is TopicPart.nextlog), json)
 
 
 @app.command("purge-queue", cls=Command)
@@ -92,15 +98,15 @@ def purge_queue(
     url: Url,
     name: MaybeQueue = None,
     topic: Topic = None,
-    queue: Which = Log.backlog,
+    queue: TopicPartOption = TopicPart.backlog,
     yes: Yes = False,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> None:
     """Remove a queue's messages, and print their ids.
 
     They cannot be restored. With the layout rfq it does not ask for confirmation.
     """
-    named, held = one_queue(name, topic), queue is Log.nextlog
+    named, held = one_queue(name, topic), queue is TopicPart.nextlog
     if not yes and not is_rfq(url):
         confirm(f"Remove all {'reserved' if held else 'free'} messages of {named}? They cannot be restored.")
     names(queues.purge(url, named, held=held), json)
@@ -113,7 +119,7 @@ def publish(
     topic: Topic = None,
     message: Annotated[str | None, option("--message", "JSON", "The payload in JSON.", "-m")] = None,
     front: Annotated[bool, flag("--front", "-f", help="Put it before all others; layout rfq only.")] = False,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> None:
     """Push one message, and print its id."""
     queue = one_queue(name, topic)
@@ -131,7 +137,7 @@ def publish(
 
 @app.command(cls=Command)
 def consume(
-    url: Url, name: MaybeQueue = None, topic: Topic = None, timeout: Timeout = "never", json: Json = False
+    url: Url, name: MaybeQueue = None, topic: Topic = None, timeout: Timeout = "never", json: JsonFlag = False
 ) -> None:
     """Wait for a message, print it, and remove it.
 
@@ -166,7 +172,7 @@ def harvest(
     older_than: Annotated[
         Any, option("--older-than", "10m", "Only messages published longer ago; layout rfq only.", parser=seconds)
     ] = None,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> None:
     """Return all reserved messages to the queue.
 

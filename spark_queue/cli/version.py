@@ -8,7 +8,7 @@ from typing import Annotated
 import spark_queue
 from spark_queue.cli.lazy import doctor
 from spark_queue.cli.output import show, tell
-from spark_queue.cli.params import Command, Json, MaybeUrl, Plain, app, argument
+from spark_queue.cli.params import Command, JsonFlag, MaybeUrl, Plain, app, argument
 
 
 class Shell(StrEnum):
@@ -19,7 +19,7 @@ class Shell(StrEnum):
 
 
 #: Bash splits URLs at each colon, so the script reads the line as it was typed.
-SCRIPTS = {
+COMPLETION_SCRIPTS = {
     Shell.bash: """\
 _spark_queue_completion() {
     local IFS=$' \\t\\n' line="${COMP_LINE:0:COMP_POINT}" words last
@@ -44,7 +44,7 @@ compdef _spark_queue_completion spark-queue
 
 
 @app.command(cls=Command)
-def version(url: MaybeUrl = None, json: Json = False) -> None:
+def version(url: MaybeUrl = None, json: JsonFlag = False) -> None:
     """Show the versions of this program and of the database."""
     found = {"spark-queue": spark_queue.__version__}
     if url is not None:
@@ -63,4 +63,4 @@ def completions(shell: Annotated[Shell, argument("SHELL", "bash or zsh.")]) -> N
 
     To use it: eval "$(spark-queue completions bash)".
     """
-    print(SCRIPTS[shell], end="")
+    print(COMPLETION_SCRIPTS[shell], end="")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from spark_queue.cli.lazy import levels
 from spark_queue.cli.output import age, console, line, made_table, rate, sparks
 from spark_queue.cli.params import Command, JsonLines, Queues, Url, app, option, seconds
-from spark_queue.cli.queues import STATES, picture
+from spark_queue.cli.queues import STATE_COLOURS, picture
 
 if TYPE_CHECKING:
     from spark_queue.admin.sizes import Flow
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: Looks that the chart of a queue shows.
 PAST = 30
 
-HEADS = ("queue", *STATES, "pushed/s", "done/s", "change/s", "oldest ready", "")
+HEADS = ("queue", *STATE_COLOURS, "pushed/s", "done/s", "change/s", "oldest ready", "")
 
 
 @app.command(cls=Command)
@@ -56,7 +56,7 @@ def watch(
 def cells(one: Flow, past: Sequence[int]) -> Sequence[object]:
     """A row of the table."""
     level = one.level
-    sizes = (getattr(level, state) for state in STATES)
+    sizes = (getattr(level, state) for state in STATE_COLOURS)
     change = rate(one.change, sign=True)
     chart = picture(level).append(f" {sparks(past)}", "cyan")
     return level.queue, *sizes, rate(one.pushed), rate(one.done), change, age(level.oldest), chart
@@ -66,6 +66,6 @@ def facts(one: Flow) -> dict[str, object]:
     """A queue, as JSON has it."""
     level = one.level
     return {
-        "queue": level.queue, **{state: getattr(level, state) for state in STATES}, "oldest": level.oldest,
+        "queue": level.queue, **{state: getattr(level, state) for state in STATE_COLOURS}, "oldest": level.oldest,
         "paused": level.paused, "pushed": one.pushed, "done": one.done, "change": one.change,
     }  # fmt: skip

@@ -1,30 +1,30 @@
 """Events: work that has a source, a type and a status, and executors that do it.
 
 `Events` is a queue of them; `Executors` are the functions that work on them, `Heartbeat` what makes some again and
-again, and `Settings` their times; `declared_in` reads these from files. `query` and `frames` are for Spark.
+again, and `EventSettings` their times; `declared_in` reads these from files. `query` and `frames` are for Spark.
 """
 
 from __future__ import annotations
 
-from spark_queue.events.audit_log import Record
-from spark_queue.events.config import Declared, declared_in, executors_in, heartbeats_in
+from spark_queue.events.audit_log import AuditRecord
+from spark_queue.events.config import Declarations, declared_in, executors_in, heartbeats_in
 from spark_queue.events.event import Event
 from spark_queue.events.executors import Executor, Executors
 from spark_queue.events.heartbeats import Heartbeat, tick
 from spark_queue.events.queue import Events
-from spark_queue.events.settings import Settings
+from spark_queue.events.settings import EventSettings
 from spark_queue.events.status import Known
 
 __all__ = [
-    "Declared",
+    "AuditRecord",
+    "Declarations",
     "Event",
+    "EventSettings",
     "Events",
     "Executor",
     "Executors",
     "Heartbeat",
     "Known",
-    "Record",
-    "Settings",
     "declared_in",
     "executors_in",
     "heartbeats_in",

@@ -17,7 +17,7 @@ from spark_queue.messages.message import Message, messages, pushes
 from spark_queue.stores.base import Store
 
 #: Ids in one record at most: it is one message.
-LONGEST = 10_000
+MOST_IDS = 10_000
 
 
 def log_of(queue: str) -> str:
@@ -26,7 +26,7 @@ def log_of(queue: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class AuditRecord:
     """What was done.
 
     `timestamp`: when (UTC). `transaction`: the tag under which events were held. `came`, `went`: the statuses before
@@ -45,7 +45,7 @@ class Record:
     events: tuple[dict[str, Any], ...]
 
     @classmethod
-    def of(cls, message: Message) -> Record:
+    def of(cls, message: Message) -> AuditRecord:
         """The record that a message of the log is."""
         told: Any = message.payload
         return cls(
@@ -62,7 +62,7 @@ class Record:
         )
 
 
-class Log:
+class AuditLog:
     """Writes records of one queue's events; and reads them."""
 
     def __init__(self, store: Store, queue: str, user: str, host: str) -> None:
@@ -85,8 +85,8 @@ class Log:
     ) -> None:
         """Keep a record for the next `write`; `facts` are told besides."""
         whole = {one.id: one for one in events}
-        for start in range(0, max(len(ids), 1), LONGEST):
-            some = ids[start : start + LONGEST]
+        for start in range(0, max(len(ids), 1), MOST_IDS):
+            some = ids[start : start + MOST_IDS]
             record: dict[str, Any] = {"message": message, **self._who, "transaction": transaction, "ids": list(some)}
             if came is not None:
                 record["from"] = came
@@ -104,7 +104,7 @@ class Log:
             self._store.push(self.queue, pushes(self._waiting))
             self._waiting = []
 
-    def records(self, limit: int | None = None) -> list[Record]:
+    def records(self, limit: int | None = None) -> list[AuditRecord]:
         """What was told, the oldest first; the first `limit`."""
         found = [one for batch in self._store.peek(self.queue, limit=limit) for one in messages(batch)]
-        return [Record.of(one) for one in sorted(found, key=lambda one: (one.mature, one.id))]
+        return [AuditRecord.of(one) for one in sorted(found, key=lambda one: (one.mature, one.id))]

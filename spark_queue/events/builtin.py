@@ -22,17 +22,17 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from spark_queue.events.audit_log import Log
+from spark_queue.events.audit_log import AuditLog
 from spark_queue.events.event import EXECUTING, FAILED, FINISHED, HEARTBEAT, INTERNAL, NEW, PENDING, TYPES, Event
 from spark_queue.events.executors import Executor
-from spark_queue.events.settings import Settings
+from spark_queue.events.settings import EventSettings
 
 
 class EventQueue(Protocol):
     """What these functions do with a queue of events: see `Events`."""
 
-    log: Log
-    settings: Settings
+    log: AuditLog
+    settings: EventSettings
 
     def another(self) -> EventQueue: ...
     def create_batch(

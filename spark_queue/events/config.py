@@ -34,7 +34,7 @@ from pydantic.alias_generators import to_camel
 from spark_queue.errors import near
 from spark_queue.events.executors import DECLARED, Executor, Executors
 from spark_queue.events.heartbeats import Heartbeat
-from spark_queue.events.settings import Settings
+from spark_queue.events.settings import EventSettings
 from spark_queue.graph.file_mistakes import Mistake, mistake_of, refusal
 from spark_queue.graph.loader import Fill, Secrets, loaded, text_of, variables
 from spark_queue.graph.parts import Origin, Path
@@ -43,18 +43,18 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Declared:
+class Declarations:
     """The declarations of files."""
 
     __pydantic_config__ = DECLARED
 
     executors: list[Executor] = field(default_factory=list)
     heartbeats: list[Heartbeat] = field(default_factory=list)
-    settings: Settings = field(default_factory=Settings)
+    settings: EventSettings = field(default_factory=EventSettings)
 
 
-_KINDS: dict[str, Any] = {"executors": Executor, "heartbeats": Heartbeat, "settings": Settings}
-_DECLARED: TypeAdapter[Declared] = TypeAdapter(Declared)
+_KINDS: dict[str, Any] = {"executors": Executor, "heartbeats": Heartbeat, "settings": EventSettings}
+_DECLARED: TypeAdapter[Declarations] = TypeAdapter(Declarations)
 
 
 def executors_in(*files: str | os.PathLike[str]) -> Executors:
@@ -70,7 +70,7 @@ def heartbeats_in(*files: str | os.PathLike[str]) -> list[Heartbeat]:
     return declared_in(*files).heartbeats
 
 
-def declared_in(*files: str | os.PathLike[str], secrets: Secrets | None = None) -> Declared:
+def declared_in(*files: str | os.PathLike[str], secrets: Secrets | None = None) -> Declarations:
     """Return what YAML, JSON and XML files declare, together; only one of them may have settings.
 
     Variables such as `${NAME}` are filled in as in a graph. A heartbeat without a type is skipped and logged. Raises
@@ -78,7 +78,7 @@ def declared_in(*files: str | os.PathLike[str], secrets: Secrets | None = None) 
     """
     executors: list[Executor] = []
     heartbeats: list[Heartbeat] = []
-    settings, told_by = Settings(), ""
+    settings, told_by = EventSettings(), ""
     for file in files:
         one, told = _of_file(File(file), variables(secrets))
         executors += one.executors
@@ -89,10 +89,10 @@ def declared_in(*files: str | os.PathLike[str], secrets: Secrets | None = None) 
                     [Mistake(("settings",), f"{told_by} has settings, too: keep them in one file")], Origin(str(file))
                 )
             settings, told_by = one.settings, str(file)
-    return Declared(executors, heartbeats, settings)
+    return Declarations(executors, heartbeats, settings)
 
 
-def _of_file(file: File, fill: Fill) -> tuple[Declared, bool]:
+def _of_file(file: File, fill: Fill) -> tuple[Declarations, bool]:
     text = text_of(file)
     if text.lstrip("\ufeff \t\r\n").startswith("<"):
         raw, origin, mistakes = _of_xml(text, str(file))
@@ -118,7 +118,7 @@ def _once(mistakes: list[Mistake]) -> list[Mistake]:
 
 def _keys_at(path: Path) -> list[str]:
     """Return the keys that are allowed at a path."""
-    kind = next((_KINDS[str(part)] for part in path if part in _KINDS), Declared)
+    kind = next((_KINDS[str(part)] for part in path if part in _KINDS), Declarations)
     return [to_camel(one.name) for one in fields(kind) if one.name != "place"]
 
 

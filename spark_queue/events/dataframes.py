@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 #: What can be looked at.
-View = Literal["queue", "status", "uris", "log"]
+EventView = Literal["queue", "status", "uris", "log"]
 
 #: Where hub-queue has an event as a document: the columns `uri` and `event_uri` tell that.
 DOCUMENTS = "/noslogan.org/hub-queue/queue/"
@@ -106,7 +106,7 @@ def as_messages(
     return frame.select(*ids, F.to_json(document, form).alias("payload"), F.when(priority, ahead).alias("mature"))
 
 
-def view(spark: SparkSession, url: str, queue: str, what: View, **options: str) -> DataFrame:
+def view(spark: SparkSession, url: str, queue: str, what: EventView, **options: str) -> DataFrame:
     """The events of a queue, as rows; `options` are those of `format("queue")`.
 
     `queue`: id, uri, created, priority, type, source, transaction, user, source_host, kind, payload, tries. `status`:
@@ -179,6 +179,6 @@ def _status(spark: SparkSession, url: str, queue: str, living: DataFrame, past: 
             F.when(F.col("held").isNull(), new).otherwise(F.col("since")).alias("updated"),
         )
     )
-    names = F.create_map(*(F.lit(one) for pair in held.OUTCOMES.items() for one in pair))
+    names = F.create_map(*(F.lit(one) for pair in held.STATUS_OF_OUTCOME.items() for one in pair))
     status = F.coalesce(F.try_element_at(names, F.col("outcome")), F.col("outcome"))
     return now.unionByName(past.select("id", status.alias("status"), F.col("processed").alias("updated")))

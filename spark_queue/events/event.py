@@ -23,8 +23,8 @@ BASE = "http://noslogan.org/hub-queue/"
 STATUS_PREFIX = f"{BASE}status/"
 
 #: The statuses that every event may have; executors may give others.
-Status = Literal["new", "pending", "executing", "finished", "failed"]
-STATUSES: tuple[Status, ...] = get_args(Status)
+EventStatus = Literal["new", "pending", "executing", "finished", "failed"]
+STATUSES: tuple[EventStatus, ...] = get_args(EventStatus)
 NEW, PENDING, EXECUTING, FINISHED, FAILED = STATUSES
 
 #: The sources of the events that come from here: of housekeeping, and of heartbeats that name none.
@@ -34,8 +34,8 @@ INTERNAL, HEARTBEAT = f"{BASE}source/internal", f"{BASE}source/heartbeat"
 TYPES = f"{BASE}event/"
 
 #: How a payload is written: nothing; the text of an XML element; an object; a list; anything else, as text.
-Kind = Literal["none", "element", "map", "array", "atomic"]
-KINDS = frozenset(get_args(Kind))
+PayloadForm = Literal["none", "element", "map", "array", "atomic"]
+PAYLOAD_FORMS = frozenset(get_args(PayloadForm))
 
 _NO_EVENT = "it is no event: no JSON object with the texts source and type"
 
@@ -59,7 +59,7 @@ class Event:
     source: str
     type: str
     payload: Json = None
-    kind: Kind = "none"
+    kind: PayloadForm = "none"
     uris: tuple[str, ...] = ()
     priority: bool = False
     user: str = ""
@@ -85,7 +85,7 @@ class Event:
             raise ValueError("its uris must be a list of text")
         payload: Any = told.get("payload")
         kind: Any = told.get("kind")
-        if kind not in KINDS:
+        if kind not in PAYLOAD_FORMS:
             payload, kind = written(payload)
         return cls(
             id,
@@ -133,7 +133,7 @@ def due(created: datetime, priority: bool) -> datetime:
     return datetime.fromtimestamp(created.timestamp() - AHEAD / 1000, UTC) if priority else created
 
 
-def written(payload: object) -> tuple[Json, Kind]:
+def written(payload: object) -> tuple[Json, PayloadForm]:
     """Return a payload as an event holds it, and its kind. Raises `MessageError` for bytes.
 
     Elements become XML text, at any depth; moments their ISO format; any other single value its text.

@@ -17,22 +17,22 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from spark_queue.events.audit_log import Log
+from spark_queue.events.audit_log import AuditLog
 from spark_queue.events.event import EXECUTING, FAILED, FINISHED, NEW, PENDING, Event, short
 from spark_queue.events.executors import Executor, Executors
-from spark_queue.events.settings import Settings
+from spark_queue.events.settings import EventSettings
 from spark_queue.messages.json_text import cleaned
 from spark_queue.stores.base import Store
 from spark_queue.stores.types import check_outcome
 
 #: Seconds for which what became of events may wait to be settled together with more, and how many of them.
-TOGETHER, MANY = 0.5, 2_500
+SETTLE_WAIT, SETTLE_MOST = 0.5, 2_500
 
 #: Seconds that a thread has to end whose time is up; then it is left alone.
-GRACE = 0.5
+THREAD_GRACE = 0.5
 
 #: Most characters of what went wrong with an event, in the log: the end of it.
-LONG = 8_000
+LOGGED_LENGTH = 8_000
 
 #: ms: the longest time until an event comes again.
 LONGEST_BACKOFF = 86_400_000
@@ -70,7 +70,7 @@ class Result:
         return lines[-1] if lines else ""
 
 
-def run(event: Event, executors: Executors, settings: Settings, within: Within) -> Result:
+def run(event: Event, executors: Executors, settings: EventSettings, within: Within) -> Result:
     """Call the function that has this event. Never raises for what that does."""
     executor = executors.of(event)
     if executor is None:
@@ -90,10 +90,10 @@ def _trace(error: BaseException) -> str:
     at = error.__traceback__
     while at is not None and at.tb_next is not None and at.tb_frame.f_code.co_filename == __file__:
         at = at.tb_next
-    return cleaned("".join(traceback.format_exception(error.with_traceback(at)))[-LONG:])
+    return cleaned("".join(traceback.format_exception(error.with_traceback(at)))[-LOGGED_LENGTH:])
 
 
-def _status(said: object, settings: Settings) -> str:
+def _status(said: object, settings: EventSettings) -> str:
     if said is None or said == "":
         return FINISHED
     if not isinstance(said, str):
@@ -117,7 +117,9 @@ class Round:
     `do`: who settles them, one lot after the other; else it is done at once.
     """
 
-    def __init__(self, store: Store, queue: str, tag: str, log: Log, settings: Settings, do: Do = at_once) -> None:
+    def __init__(
+        self, store: Store, queue: str, tag: str, log: AuditLog, settings: EventSettings, do: Do = at_once
+    ) -> None:
         self._store = store
         self._queue = queue
         self._tag = tag
@@ -130,7 +132,7 @@ class Round:
     def add(self, result: Result) -> None:
         """Settle an event, soon."""
         self._results.append(result)
-        if len(self._results) >= MANY or time.monotonic() - self._since > TOGETHER:
+        if len(self._results) >= SETTLE_MOST or time.monotonic() - self._since > SETTLE_WAIT:
             self.settle()
 
     def settle(self) -> None:
@@ -162,7 +164,7 @@ class Round:
         self._log.note(message, ids, transaction=self._tag, **facts)
 
 
-def run_all(events: Iterable[Event], executors: Executors, settings: Settings, round: Round) -> list[Result]:
+def run_all(events: Iterable[Event], executors: Executors, settings: EventSettings, round: Round) -> list[Result]:
     """Run events one after the other, and settle them."""
     results = []
     with time_limit() as within:
@@ -230,7 +232,7 @@ def _by_thread(seconds: float, function: Callable[..., Any], *arguments: object)
     calling.join(seconds)
     if calling.is_alive() and calling.ident is not None:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(calling.ident), ctypes.py_object(TimeIsUp))
-        calling.join(GRACE)
+        calling.join(THREAD_GRACE)
         raise TimeIsUp
     if failed:
         raise failed[0]

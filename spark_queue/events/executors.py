@@ -19,7 +19,7 @@ from spark_queue.events.event import Event, check_name
 from spark_queue.options.parsers import duration
 
 #: Works on an event, with the `config` of its executor; gives the status that the event gets, or nothing: finished.
-Work = Callable[[Event, Any], str | None]
+ExecutorFunction = Callable[[Event, Any], str | None]
 
 #: Where a function is called: in Spark's workers, or in the process that runs the query, where a Spark session is.
 Where = Literal["driver", "executors"]
@@ -96,7 +96,7 @@ class Executor:
         """Whether it works on such events."""
         return event.source in self.source and event.type in self.type
 
-    def work(self) -> Work:
+    def work(self) -> ExecutorFunction:
         """The function. Raises `OptionError` where it cannot be found."""
         if not isinstance(self.function, str):
             return self.function  # type: ignore[no-any-return]
@@ -123,7 +123,7 @@ class Executors:
     def __init__(self, executors: Iterable[Executor] = ()) -> None:
         self._all = tuple(executors)
         self._found: dict[tuple[str, str], Executor | None] = {}
-        self._works: dict[int, Work] = {}
+        self._works: dict[int, ExecutorFunction] = {}
 
     def __iter__(self) -> Iterator[Executor]:
         return iter(self._all)
@@ -141,7 +141,7 @@ class Executors:
             self._found[key] = next((one for one in self._all if one.matches(event)), None)
         return self._found[key]
 
-    def work(self, executor: Executor) -> Work:
+    def work(self, executor: Executor) -> ExecutorFunction:
         """The function of one of these executors, imported once. Raises as `Executor.work`."""
         if (work := self._works.get(id(executor))) is None:
             work = self._works[id(executor)] = executor.work()

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from spark_queue.errors import OptionError
 from spark_queue.events import status as held
-from spark_queue.events.audit_log import Log
+from spark_queue.events.audit_log import AuditLog
 from spark_queue.events.builtin import internal
 from spark_queue.events.event import (
     EXECUTING,
@@ -41,7 +41,7 @@ from spark_queue.events.event import (
 )
 from spark_queue.events.execution import Round, run_all
 from spark_queue.events.executors import Executor, Executors
-from spark_queue.events.settings import Settings
+from spark_queue.events.settings import EventSettings
 from spark_queue.events.status import Known
 from spark_queue.messages.ids import new_id_array
 from spark_queue.messages.json_text import dump_json
@@ -53,7 +53,7 @@ from spark_queue.stores.types import Condition, Death
 log = logging.getLogger(__name__)
 
 #: What was said of events that could not be read.
-_NO_EVENT = "message %s of %s is left out: %s"
+_LEFT_OUT = "message %s of %s is left out: %s"
 
 
 class Events:
@@ -70,7 +70,7 @@ class Events:
         queue: str,
         *,
         executors: Iterable[Executor] = (),
-        settings: Settings | None = None,
+        settings: EventSettings | None = None,
         user: str | None = None,
         host: str | None = None,
     ) -> None:
@@ -86,10 +86,10 @@ class Events:
         self.store.check_queue(queue)
         self.store.layout = "single"  # an event ends alone, and is forgotten alone
         self.name = queue
-        self.settings = settings or Settings()
+        self.settings = settings or EventSettings()
         self.user = user if user is not None else this_user()
         self.host = host if host is not None else socket.gethostname()
-        self.log = Log(self.store, queue, self.user, self.host)
+        self.log = AuditLog(self.store, queue, self.user, self.host)
         self.declared = tuple(executors)
 
     @cached_property
@@ -210,7 +210,7 @@ class Events:
                 yield Event.of(message)
             except ValueError as error:
                 if wrong is None:
-                    log.warning(_NO_EVENT, message.id, self.name, error)
+                    log.warning(_LEFT_OUT, message.id, self.name, error)
                 else:
                     wrong[message.id] = str(error)
 

@@ -9,12 +9,11 @@ from pydantic import Field
 
 from spark_queue.events.event import MAX_URIS, STATUS_PREFIX
 from spark_queue.events.executors import DECLARED, Lasting
-
-HOUR, DAY = 3_600_000, 86_400_000
+from spark_queue.options.parsers import DAY, HOUR
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class EventSettings:
     """How long an event may have a status, and how many go together. Durations are ms.
 
     `new_timeout`: an event that nobody has taken for so long fails. `pending_timeout`: one that was taken and is not

@@ -28,7 +28,7 @@ from spark_queue.events.spark_worker import ExecutorWork
 log = logging.getLogger(__name__)
 
 #: Tries, beside the retries of executors, of an event that ends the worker it runs in; then it is failed.
-PATIENCE = 3
+CRASH_TRIES = 3
 
 
 class ExecutorQuery:
@@ -82,7 +82,7 @@ class ExecutorQuery:
         parallel = self._parallel or spark.sparkContext.defaultParallelism
         options = {
             "maxRecordsPerTrigger": str(self._batch),
-            "maxTries": str(PATIENCE + max((one.retries for one in self.events.executors), default=0)),
+            "maxTries": str(CRASH_TRIES + max((one.retries for one in self.events.executors), default=0)),
         }
         work = self._work
         options |= self._options | {

@@ -24,7 +24,7 @@ from spark_queue.spark.read.queue_stream import QueueStream
 from spark_queue.spark.worker import settle_in
 
 #: What is read of a message, and told of it: its payload, if it is to run in the process of the query, else NULL.
-READ = "id STRING, payload STRING, mature TIMESTAMP, tries INT, tag STRING"
+SOURCE_COLUMNS = "id STRING, payload STRING, mature TIMESTAMP, tries INT, tag STRING"
 
 
 class EventSource(QueueDataSource):
@@ -40,7 +40,7 @@ class EventSource(QueueDataSource):
         return "queue_events"
 
     def schema(self) -> str:  # type: ignore[override]
-        return READ
+        return SOURCE_COLUMNS
 
     def streamReader(self, schema: StructType) -> EventStream:
         options = self._read_options(schema, "stream")

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_queue.events.audit_log import Log
+from spark_queue.events.audit_log import AuditLog
 from spark_queue.events.builtin import internal
 from spark_queue.events.event import EXECUTING, FAILED, NEW, Event
 from spark_queue.events.execution import Do, Result, Round, at_once, run, time_limit
 from spark_queue.events.executors import Executor, Executors
-from spark_queue.events.settings import Settings
+from spark_queue.events.settings import EventSettings
 from spark_queue.messages.json_text import load_foreign_json
 from spark_queue.spark.worker import Behind
 from spark_queue.stores import open_store
@@ -33,7 +33,7 @@ class ExecutorWork:
     queue: str
     consumer: str
     declared: tuple[Executor, ...]
-    settings: Settings
+    settings: EventSettings
     user: str
     host: str
 
@@ -81,9 +81,9 @@ class ExecutorWork:
             round.add(one)
         round.settle()
 
-    def log(self, store: Store) -> Log:
+    def log(self, store: Store) -> AuditLog:
         """The log that is told."""
-        return Log(store, self.queue, self.user, self.host)
+        return AuditLog(store, self.queue, self.user, self.host)
 
 
 def _for_driver(executors: Executors, event: Event) -> bool:

@@ -23,7 +23,7 @@ from spark_queue.stores.types import Condition, Reservation
 
 #: The outcomes of histories that are statuses by another name: of what a client or a query without executors took,
 #: and of dead letters.
-OUTCOMES = {"commit": FINISHED, "pop": FINISHED, "remove": FINISHED, "dead": FAILED}
+STATUS_OF_OUTCOME = {"commit": FINISHED, "pop": FINISHED, "remove": FINISHED, "dead": FAILED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +68,12 @@ def since(tag: str) -> int | None:
 
 def status_by(outcome: str) -> str:
     """The status of events that the history tells of with this outcome."""
-    return OUTCOMES.get(outcome, outcome)
+    return STATUS_OF_OUTCOME.get(outcome, outcome)
 
 
 def outcomes_of(status: str) -> tuple[str, ...]:
     """The outcomes that are this status."""
-    return (status, *(outcome for outcome, name in OUTCOMES.items() if name == status))
+    return (status, *(outcome for outcome, name in STATUS_OF_OUTCOME.items() if name == status))
 
 
 def instant(ms: int | None) -> datetime | None:

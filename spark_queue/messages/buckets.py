@@ -28,7 +28,7 @@ from spark_queue.errors import OptionError, near
 from spark_queue.messages.arrow_bytes import DamagedBytes, from_bytes, to_bytes
 from spark_queue.messages.columns import header_dicts, headers_array, no_headers
 from spark_queue.messages.rules import faults
-from spark_queue.messages.schema import MARK, MESSAGES, PUSHES, Kind
+from spark_queue.messages.schema import MARK, MESSAGES, PUSHES, PayloadKind
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ DIGITS = 6
 DIGEST_DIGITS = 16
 
 #: How the id ends of a bucket that a store made of a document just now: it needs no digest, and may be empty.
-READ = f"{MARK}id"
+READ_MARK = f"{MARK}id"
 
 
 class DamagedBucket(ValueError):
@@ -109,7 +109,7 @@ def _rows_named(id: str) -> int | None:
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= DIGITS):
         return None
     rows = int(digits)
-    return rows if rows or id.endswith(READ) else None
+    return rows if rows or id.endswith(READ_MARK) else None
 
 
 def weigh(ids: pa.Array) -> int:
@@ -239,7 +239,7 @@ def unsealed(id: str, packed: bytes | pa.Buffer | None) -> pa.RecordBatch:
     expected, digest = _rows_named(id), id.rpartition(MARK)[2]
     if expected is None:
         raise DamagedBucket(f"its id does not say how many messages it holds, which is 1 to {10**DIGITS - 1:,}")
-    made_now, has_digest = id.endswith(READ), len(digest) == DIGEST_DIGITS
+    made_now, has_digest = id.endswith(READ_MARK), len(digest) == DIGEST_DIGITS
     try:
         rows = from_bytes(packed, (ROWS, _DATED), digest if has_digest else None)
     except DamagedBytes as error:
@@ -265,5 +265,5 @@ def _check_rows(rows: pa.RecordBatch) -> None:
         raise DamagedBucket("one of its messages has no mature")
     if pc.count_distinct(own["id"]).as_py() < n:
         raise DamagedBucket("two of its messages have the same id")
-    if odd := set(own["payload_kind"].unique().to_pylist()) - {*get_args(Kind)}:
+    if odd := set(own["payload_kind"].unique().to_pylist()) - {*get_args(PayloadKind)}:
         raise DamagedBucket(f"no payload is of the kind {odd.pop()!r}")

@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 
 from spark_queue.errors import MessageError
 from spark_queue.messages.json_text import HALF, dump_json, load_foreign_json
-from spark_queue.messages.schema import Kind
+from spark_queue.messages.schema import PayloadKind
 
 Json = dict[str, Any] | list[Any] | str | int | float | bool | None
 
 
-def encode(payload: Json | bytes) -> tuple[bytes, Kind]:
+def encode(payload: Json | bytes) -> tuple[bytes, PayloadKind]:
     """Return the bytes and the kind that a Python value is kept as.
 
     Raises `MessageError` for a value that JSON or UTF-8 cannot hold.
@@ -81,7 +81,7 @@ def of_json(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
     return pa.array(payloads, pa.binary()), pa.array(kinds, pa.string())
 
 
-def _no_json_in(text: bytes) -> tuple[bytes, Kind]:
+def _no_json_in(text: bytes) -> tuple[bytes, PayloadKind]:
     """The text in a JSON string, the bytes in Extended JSON; what it is where it is something else."""
     with suppress(ValueError):
         match orjson.loads(text):

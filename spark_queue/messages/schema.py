@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 import pyarrow as pa
 
-Kind = Literal["json", "text", "binary"]
+PayloadKind = Literal["json", "text", "binary"]
 
 #: What stores give: one row per message.
 MESSAGES = pa.schema(
@@ -48,7 +48,7 @@ PUSHES = pa.schema(
 
 #: No messages. Made of nulls, for the first `pa.array` of a process imports pandas, if there is one, which takes as
 #: long as Spark and we together; and what plans batches needs none.
-NOTHING = pa.RecordBatch.from_arrays([pa.nulls(0, one.type) for one in MESSAGES], schema=MESSAGES)
+NO_MESSAGES = pa.RecordBatch.from_arrays([pa.nulls(0, one.type) for one in MESSAGES], schema=MESSAGES)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST = 253_402_300_799_999  #: 9999-12-31T23:59:59.999Z in ms: the last moment a message may mature at.

@@ -11,7 +11,8 @@ from spark_queue.messages.buckets import LARGEST
 from spark_queue.options.inputs import LOG
 from spark_queue.options.values import LARGEST_COUNT, NEVER
 
-_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+HOUR, DAY = 3_600_000, 86_400_000  #: in ms
+_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": HOUR, "d": DAY}
 _SPELLED = {
     "millisecond": "ms", "milliseconds": "ms", "second": "s", "seconds": "s", "sec": "s", "secs": "s",
     "minute": "m", "minutes": "m", "min": "m", "mins": "m", "hour": "h", "hours": "h", "day": "d", "days": "d",
@@ -19,7 +20,9 @@ _SPELLED = {
 _ISO = re.compile(
     r"P(?:(\d+)W)?(?:(\d+)D)?(?:T(?=\d)(?:(\d+(?:\.\d+)?)H)?(?:(\d+(?:\.\d+)?)M)?(?:(\d+(?:\.\d+)?)S)?)?"
 )
-_NAME = re.compile(r"[A-Za-z0-9_.:@-]{1,100}")
+
+#: What names a consumer, or a replay.
+PLAIN_NAME = re.compile(r"[A-Za-z0-9_.:@-]{1,100}")
 
 
 def duration(text: str) -> int:
@@ -100,7 +103,7 @@ def name_of_consumer(text: str) -> str:
 
     Raises `ValueError`.
     """
-    if not _NAME.fullmatch(text):
+    if not PLAIN_NAME.fullmatch(text):
         raise ValueError("1 to 100 letters, digits and _ . : @ -")
     return text
 

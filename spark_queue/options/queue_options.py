@@ -32,11 +32,11 @@ from spark_queue.options.values import (
     AT_MOST_ONCE,
     BUCKET,
     DOING,
-    EARLIEST,
     EVERYONE,
     EXACTLY_ONCE,
+    FROM_EARLIEST,
+    FROM_LATEST,
     LARGEST_COUNT,
-    LATEST,
     READERS,
     SPARK_OWN,
     Role,
@@ -100,10 +100,10 @@ class QueueOptions:
         QUEUE,
     )  # fmt: skip
     starting_offsets: str = _option(
-        one_of(EARLIEST, LATEST), ("stream",),
+        one_of(FROM_EARLIEST, FROM_LATEST), ("stream",),
         "With `mode=log`, where a query with a new checkpoint starts: at the first retained message, or after the "
         "last one.",
-        EARLIEST,
+        FROM_EARLIEST,
     )  # fmt: skip
     retention: int | None = _option(
         duration, ("stream",),

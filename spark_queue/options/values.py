@@ -14,7 +14,7 @@ EVERYONE: tuple[Role, ...] = ("stream", "snapshot", "push", "settle")
 SPARK_OWN = frozenset({"checkpointlocation", "queryname", "numrows", "truncate"})
 
 NEVER = "never"
-EARLIEST, LATEST = "earliest", "latest"
+FROM_EARLIEST, FROM_LATEST = "earliest", "latest"
 SINGLE, BUCKET = "single", "bucket"
 AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE = "at-least-once", "at-most-once", "exactly-once"
 LARGEST_COUNT = 2**31 - 1

@@ -18,7 +18,7 @@ from spark_queue.rest.routes import (
     Delay,
     HeldFor,
     Lease,
-    Namespace,
+    NamespaceName,
     QueueName,
     Reserve,
     Tid,
@@ -32,9 +32,9 @@ from spark_queue.rest.service import Served, Service
 routes = router("batches")
 
 #: Most messages of a pop that does not say how many.
-USUAL = 100
+USUAL_POP = 100
 
-MESSAGE = {
+MESSAGE_SCHEMA = {
     "type": "object",
     "required": ["payload"],
     "additionalProperties": False,
@@ -47,7 +47,7 @@ MESSAGE = {
         "tries": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1},
     },
 }
-MESSAGES = {"type": "array", "items": MESSAGE}
+MESSAGES_SCHEMA = {"type": "array", "items": MESSAGE_SCHEMA}
 HANDLES = {"type": "array", "items": {"type": "string"}, "minItems": 1}
 
 
@@ -66,8 +66,8 @@ async def _list(request: Request, service: Service, of: str) -> list[object]:
 
 
 @routes.post("/q/{ns}/{queue}/batch", responses={200: json_answer("The `ids`, in order.")},
-             openapi_extra=body("The messages.", "application/json", schema=MESSAGES))  # fmt: skip
-async def push_batch(ns: Namespace, queue: QueueName, service: Served, request: Request) -> Response:
+             openapi_extra=body("The messages.", "application/json", schema=MESSAGES_SCHEMA))  # fmt: skip
+async def push_batch(ns: NamespaceName, queue: QueueName, service: Served, request: Request) -> Response:
     """Push messages: all of them, or none if one is invalid.
 
     A message whose id the queue already holds is skipped, so a batch with ids may be pushed again.
@@ -94,7 +94,7 @@ async def push_batch(ns: Namespace, queue: QueueName, service: Served, request: 
     "/q/{ns}/{queue}/batch", responses={200: json_answer("`messages`, and the `reservation` that holds them.")}
 )
 async def pop_batch(
-    ns: Namespace,
+    ns: NamespaceName,
     queue: QueueName,
     service: Served,
     request: Request,
@@ -111,7 +111,7 @@ async def pop_batch(
     may be fewer than `n` if they are large.
     """
     room = service.room(ns, queue)
-    most = min(USUAL, service.limits.messages) if n is None else n
+    most = min(USUAL_POP, service.limits.messages) if n is None else n
     service.check_most(most, "n")
     try:
         taken = await taken_by(service, room, request, most, to, reserve, lease, consumer, tid)
@@ -135,7 +135,7 @@ async def _handles(request: Request, service: Service) -> dict[str, list[str] | 
 
 @routes.patch("/q/{ns}/{queue}/commit", responses={200: json_answer("The number of messages that were `committed`.")},
               openapi_extra=body("Handles.", "application/json", schema=HANDLES))  # fmt: skip
-async def commit_batch(ns: Namespace, queue: QueueName, service: Served, request: Request) -> Response:
+async def commit_batch(ns: NamespaceName, queue: QueueName, service: Served, request: Request) -> Response:
     """Commit reserved messages by their handles, or by those of whole reservations: they are done and removed.
 
     Messages that a handle no longer holds are not changed and not counted.
@@ -151,7 +151,7 @@ async def commit_batch(ns: Namespace, queue: QueueName, service: Served, request
 @routes.patch("/q/{ns}/{queue}/rollback", responses={200: json_answer("The numbers of messages.")},
               openapi_extra=body("Handles.", "application/json", schema=HANDLES))  # fmt: skip
 async def rollback_batch(
-    ns: Namespace, queue: QueueName, service: Served, request: Request, delay: Delay = 0
+    ns: NamespaceName, queue: QueueName, service: Served, request: Request, delay: Delay = 0
 ) -> Response:
     """Roll back reserved messages: they failed, and become ready again or dead letters."""
     room = service.room(ns, queue)

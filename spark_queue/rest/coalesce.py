@@ -12,20 +12,22 @@ from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 Asked = TypeVar("Asked")
-Told = TypeVar("Told")
+Answered = TypeVar("Answered")
 
 
-class Together(Generic[Key, Asked, Told]):
+class Together(Generic[Key, Asked, Answered]):
     """Gathers calls. `act` does up to `most` of one key, and returns the result or the error of each."""
 
-    def __init__(self, act: Callable[[Key, list[Asked]], Awaitable[Sequence[Told | Exception]]], most: int) -> None:
+    def __init__(
+        self, act: Callable[[Key, list[Asked]], Awaitable[Sequence[Answered | Exception]]], most: int
+    ) -> None:
         self._act, self._most = act, most
-        self._waiting: dict[Key, list[tuple[Asked, asyncio.Future[Told]]]] = {}
+        self._waiting: dict[Key, list[tuple[Asked, asyncio.Future[Answered]]]] = {}
         self._working: set[asyncio.Task[None]] = set()
 
-    async def ask(self, key: Key, one: Asked) -> Told:
+    async def ask(self, key: Key, one: Asked) -> Answered:
         """Return the result of one call, or raise its error."""
-        answer: asyncio.Future[Told] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
         if key in self._waiting:
             self._waiting[key].append((one, answer))
         else:

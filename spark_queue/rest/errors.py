@@ -66,7 +66,7 @@ class Ending(QueueError):
 
 
 #: The status of each kind of error; the first that fits.
-STATUS: dict[type[Exception], int] = {
+STATUS_CODES: dict[type[Exception], int] = {
     NotThere: 404,
     NotAllowed: 405,
     TooLarge: 413,
@@ -87,7 +87,7 @@ STATUS: dict[type[Exception], int] = {
 
 def status_of(error: Exception) -> int:
     """Return the status for an error."""
-    return next((status for kind, status in STATUS.items() if isinstance(error, kind)), 500)
+    return next((status for kind, status in STATUS_CODES.items() if isinstance(error, kind)), 500)
 
 
 def problem(status: int, title: str, detail: str, **more: Any) -> Response:

@@ -41,22 +41,22 @@ NAMESPACE = "http://noslogan.org/hub-queue/event-list"
 XML, JSON, TEXT = "text/xml", "application/json", "text/plain"
 SPOKEN = {XML: XML, "application/xml": XML, JSON: JSON, TEXT: TEXT}
 
-Form = Annotated[
+ReadmeForm = Annotated[
     Literal["readme", "head"],
     Query(alias="rs:format", description="The form of hub-queue's README, or of its newest code."),
 ]
-ANSWER = {"description": "XML, JSON or text.", "content": {one: {"schema": {}} for one in (XML, JSON, TEXT)}}
+RESPONSE = {"description": "XML, JSON or text.", "content": {one: {"schema": {}} for one in (XML, JSON, TEXT)}}
 EVENTS = body("The ids of events, as GET returns them.", XML, JSON)
 
 
-@routes.get("/v1/resources/hub-queue", responses={200: ANSWER})
+@routes.get("/v1/resources/hub-queue", responses={200: RESPONSE})
 async def take(
     service: Served,
     request: Request,
     count: Annotated[
         int | None, Query(alias="rs:count", ge=0, description="Return at most this many events. Default: 10.")
     ] = None,
-    form: Form = "readme",
+    form: ReadmeForm = "readme",
 ) -> Response:
     """Take new events: they become pending, and no other caller gets them. Priority first, then the oldest."""
     media, events = wanted(request), events_of(service)
@@ -65,8 +65,8 @@ async def take(
     return listed([one.id for one in taken], media, form)
 
 
-@routes.put("/v1/resources/hub-queue", responses={200: ANSWER}, openapi_extra=EVENTS)
-async def execute(service: Served, request: Request, form: Form = "readme") -> Response:
+@routes.put("/v1/resources/hub-queue", responses={200: RESPONSE}, openapi_extra=EVENTS)
+async def execute(service: Served, request: Request, form: ReadmeForm = "readme") -> Response:
     """Execute pending events, one after the other, and return the status of each.
 
     An event that is not pending is not changed; one that does not exist has an empty status.
@@ -80,7 +80,7 @@ async def execute(service: Served, request: Request, form: Form = "readme") -> R
     return results(told, media, form)
 
 
-@routes.put("/v1/resources/hub-queue-heartbeat", responses={200: ANSWER})
+@routes.put("/v1/resources/hub-queue-heartbeat", responses={200: RESPONSE})
 async def heartbeat(
     service: Served,
     request: Request,
@@ -88,7 +88,7 @@ async def heartbeat(
     id: Annotated[
         str | None, Query(alias="rs:id", description="The same, by the name in hub-queue's README.")
     ] = None,
-    form: Form = "readme",
+    form: ReadmeForm = "readme",
 ) -> Response:
     """Create the events of a heartbeat, and return their ids."""
     media, events = wanted(request), events_of(service)

@@ -21,7 +21,7 @@ from spark_queue.stores.base import Store
 from spark_queue.stores.support.counters import ACTS
 
 #: Seconds for which numbers of the stores are reused.
-FRESH = 2.0
+NUMBERS_FRESH = 2.0
 
 #: The numbers of a queue, by the names of keuss-server.
 SIZES = {
@@ -33,7 +33,7 @@ SIZES = {
     "paused": "1 if the queue is paused",
 }
 
-BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+DURATION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
 class Meters:
@@ -51,7 +51,7 @@ class Meters:
         }  # fmt: skip
         self.requests = Histogram(
             "http_request_duration_seconds", "Duration of requests", ("method", "route", "status"),
-            buckets=BUCKETS, registry=self._registry,
+            buckets=DURATION_BUCKETS, registry=self._registry,
         )  # fmt: skip
         self._text, self._until = b"", 0.0
 
@@ -73,7 +73,7 @@ class Meters:
         """Return all metrics in Prometheus' format. May block."""
         if time.monotonic() >= self._until:
             self._text = generate_latest(self._registry)
-            self._until = time.monotonic() + FRESH
+            self._until = time.monotonic() + NUMBERS_FRESH
         return self._text
 
 

@@ -21,12 +21,12 @@ from spark_queue.errors import MessageError, OptionError
 from spark_queue.messages.columns import header_dicts
 from spark_queue.messages.json_text import load_json
 from spark_queue.messages.payload import Json, as_json, jsonable
-from spark_queue.messages.schema import LATEST, Kind
+from spark_queue.messages.schema import LATEST, PayloadKind
 from spark_queue.rest.errors import NotUnderstood, TooLarge
 from spark_queue.rest.receipts import handle_of
 
 #: The prefix of HTTP headers that are headers of the message.
-PREFIX = "x-ks-hdr-"
+HEADER_PREFIX = "x-ks-hdr-"
 
 #: The header of a message that holds the type of its payload.
 TYPE = "content-type"
@@ -73,7 +73,7 @@ def json_of(text: bytes) -> Json:
 # --- a single message -----------------------------------------------------------------------------------------------
 
 
-def payload_of(request: Request, body: bytes) -> tuple[bytes, Kind]:
+def payload_of(request: Request, body: bytes) -> tuple[bytes, PayloadKind]:
     """Return the payload in a body, and its kind. Raises `NotUnderstood`, `OptionError`."""
     full = request.headers.get(TYPE, "")
     if full and not _MEDIA_TYPE.fullmatch(full):
@@ -109,9 +109,9 @@ def headers_of(request: Request) -> dict[str, str]:
     found = {}
     for name, value in request.headers.raw:
         key = name.decode("latin-1")
-        if key == TYPE or key.startswith(PREFIX):
+        if key == TYPE or key.startswith(HEADER_PREFIX):
             try:
-                found[key.removeprefix(PREFIX)] = value.decode()
+                found[key.removeprefix(HEADER_PREFIX)] = value.decode()
             except UnicodeDecodeError:
                 raise OptionError(f"header {key} is not UTF-8: encode its value in UTF-8") from None
     return found
@@ -119,7 +119,7 @@ def headers_of(request: Request) -> dict[str, str]:
 
 def pushed(
     payload: bytes,
-    kind: Kind,
+    kind: PayloadKind,
     headers: dict[str, str],
     *,
     id: str | None,
@@ -203,7 +203,7 @@ def alone(batch: pa.RecordBatch, tag: str | None) -> Response:
     }
     answer = Response(payload)
     raw = [(_name(key), _value(value)) for key, value in told.items()]
-    raw += [(_name(PREFIX + key), _value(value)) for key, value in headers.items()]
+    raw += [(_name(HEADER_PREFIX + key), _value(value)) for key, value in headers.items()]
     answer.raw_headers += raw
     return answer
 

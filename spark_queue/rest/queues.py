@@ -23,7 +23,7 @@ from spark_queue.rest.routes import (
     Handle,
     HeldFor,
     Lease,
-    Namespace,
+    NamespaceName,
     QueueName,
     Reserve,
     Tid,
@@ -38,7 +38,7 @@ from spark_queue.stores.base import Store
 routes = router("queues")
 
 #: A queue's status, as the OpenAPI page has it.
-STATUS = {
+QUEUE_STATUS = {
     "type": "object",
     "required": ["ns", "queue", "size", "totalSize", "schedSize", "resvSize", "next_t", "paused", "stats"],
     "properties": {
@@ -57,7 +57,7 @@ STATUS = {
     },
 }
 
-MESSAGE = {
+MESSAGE_RESPONSE = {
     "description": "The payload; `x-ks-` headers have the rest of the message.",
     "headers": {
         name: {"description": text, "required": True, "schema": {"type": "string"}}
@@ -72,7 +72,7 @@ MESSAGE = {
 }
 
 TAKEN: dict[int | str, dict[str, Any]] = {
-    200: MESSAGE,
+    200: MESSAGE_RESPONSE,
     410: {"description": "The wait was cancelled."},
     504: {"description": "No message is ready, or came in time."},
 }
@@ -96,29 +96,31 @@ async def namespaces(service: Served) -> Response:
     return answer({ns: {"store": mask(store.url).partition("?")[0]} for ns, store in service.stores.items()})
 
 
-@routes.get("/q/{ns}", responses={200: json_answer("By queue.", {"type": "object", "additionalProperties": STATUS})})
-async def queues(ns: Namespace, service: Served) -> Response:
+@routes.get(
+    "/q/{ns}", responses={200: json_answer("By queue.", {"type": "object", "additionalProperties": QUEUE_STATUS})}
+)
+async def queues(ns: NamespaceName, service: Served) -> Response:
     """Return the status of all queues of a namespace that hold messages or were used before."""
     store = service.room(ns, "any").store
     return answer(await service.work(_statuses, ns, store))
 
 
-@routes.get("/q/{ns}/{queue}/status", responses={200: json_answer("Sizes and counters.", STATUS)})
-async def status(ns: Namespace, queue: QueueName, service: Served) -> Response:
+@routes.get("/q/{ns}/{queue}/status", responses={200: json_answer("Sizes and counters.", QUEUE_STATUS)})
+async def status(ns: NamespaceName, queue: QueueName, service: Served) -> Response:
     """Return how many messages a queue holds, and counters of what was done."""
     room = service.room(ns, queue)
     return answer(await service.work(_status, ns, room.store, queue))
 
 
 @routes.get("/q/{ns}/{queue}/paused", responses={200: json_answer("`paused`.")})
-async def paused(ns: Namespace, queue: QueueName, service: Served) -> Response:
+async def paused(ns: NamespaceName, queue: QueueName, service: Served) -> Response:
     """Return whether a queue is paused."""
     room = service.room(ns, queue)
     return answer({"paused": await service.work(room.store.paused, queue)})
 
 
 @routes.patch("/q/{ns}/{queue}/pause", status_code=201, responses={201: json_answer("`paused`.")})
-async def pause(ns: Namespace, queue: QueueName, service: Served) -> Response:
+async def pause(ns: NamespaceName, queue: QueueName, service: Served) -> Response:
     """Pause the queue: no client can reserve messages until `resume`, keuss programs included."""
     room = service.room(ns, queue)
     await service.work(room.store.pause, queue)
@@ -126,7 +128,7 @@ async def pause(ns: Namespace, queue: QueueName, service: Served) -> Response:
 
 
 @routes.patch("/q/{ns}/{queue}/resume", status_code=201, responses={201: json_answer("`paused`.")})
-async def resume(ns: Namespace, queue: QueueName, service: Served) -> Response:
+async def resume(ns: NamespaceName, queue: QueueName, service: Served) -> Response:
     """Resume the queue."""
     room = service.room(ns, queue)
     await service.work(room.store.resume, queue)
@@ -134,7 +136,7 @@ async def resume(ns: Namespace, queue: QueueName, service: Served) -> Response:
 
 
 @routes.get("/q/{ns}/{queue}/consumers", responses={200: json_answer("Waiting requests, by `tid`.")})
-async def consumers(ns: Namespace, queue: QueueName, service: Served) -> Response:
+async def consumers(ns: NamespaceName, queue: QueueName, service: Served) -> Response:
     """List the requests that wait for messages of the queue at this server."""
     service.room(ns, queue)
     waiting = service.lines.waiting(ns, queue)
@@ -142,7 +144,7 @@ async def consumers(ns: Namespace, queue: QueueName, service: Served) -> Respons
 
 
 @routes.delete("/q/{ns}/{queue}/consumer/{tid}", status_code=204)
-async def cancel(ns: Namespace, queue: QueueName, tid: str, service: Served) -> Response:
+async def cancel(ns: NamespaceName, queue: QueueName, tid: str, service: Served) -> Response:
     """Cancel a waiting request; its answer is 410."""
     service.room(ns, queue)
     service.lines.cancel(ns, queue, tid)
@@ -157,7 +159,7 @@ async def cancel(ns: Namespace, queue: QueueName, tid: str, service: Served) -> 
 @routes.post("/q/{ns}/{queue}", responses={200: json_answer("The message's `id`.")}, operation_id="post_message",
              openapi_extra=PAYLOAD)  # fmt: skip
 async def push(
-    ns: Namespace,
+    ns: NamespaceName,
     queue: QueueName,
     service: Served,
     request: Request,
@@ -191,7 +193,7 @@ async def push(
 
 @routes.get("/q/{ns}/{queue}", responses=TAKEN)
 async def pop(
-    ns: Namespace,
+    ns: NamespaceName,
     queue: QueueName,
     service: Served,
     request: Request,
@@ -253,7 +255,7 @@ async def taken_by(
 
 
 @routes.patch("/q/{ns}/{queue}/commit/{handle}", status_code=204)
-async def commit(ns: Namespace, queue: QueueName, handle: Handle, service: Served) -> Response:
+async def commit(ns: NamespaceName, queue: QueueName, handle: Handle, service: Served) -> Response:
     """Commit a reserved message, or all messages of a reservation: they are done and removed.
 
     404 if the handle no longer holds any; then nothing is changed.
@@ -268,7 +270,9 @@ async def commit(ns: Namespace, queue: QueueName, handle: Handle, service: Serve
 
 
 @routes.patch("/q/{ns}/{queue}/rollback/{handle}", responses={200: json_answer("The numbers of messages.")})
-async def rollback(ns: Namespace, queue: QueueName, handle: Handle, service: Served, delay: Delay = 0) -> Response:
+async def rollback(
+    ns: NamespaceName, queue: QueueName, handle: Handle, service: Served, delay: Delay = 0
+) -> Response:
     """Roll back a reserved message, or all messages of a reservation: they failed.
 
     They become ready again after `delay` ms. If the namespace has `maxTries`, the last failure makes a message a dead
@@ -286,7 +290,9 @@ async def rollback(ns: Namespace, queue: QueueName, handle: Handle, service: Ser
 
 
 @routes.patch("/q/{ns}/{queue}/renew/{handle}", responses={200: json_answer("The number of messages that are held.")})
-async def renew(ns: Namespace, queue: QueueName, handle: Handle, service: Served, lease: Lease = None) -> Response:
+async def renew(
+    ns: NamespaceName, queue: QueueName, handle: Handle, service: Served, lease: Lease = None
+) -> Response:
     """Renew the lease of a reservation, for work that takes longer."""
     room = service.room(ns, queue)
     tag, _ = held_by(handle)

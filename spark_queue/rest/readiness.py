@@ -11,7 +11,7 @@ from spark_queue.errors import QueueError
 from spark_queue.stores.base import Store
 
 #: Seconds for which an answer of the stores is reused, and the longest that a caller waits for one.
-FRESH, LONGEST = 1.0, 2.5
+ANSWER_FRESH, LONGEST_CHECK = 1.0, 2.5
 
 log = logging.getLogger(__name__)
 
@@ -26,18 +26,18 @@ class Readiness:
         self._until = 0.0
 
     async def ready(self) -> bool:
-        """Return whether all stores answer, as of FRESH seconds ago at most."""
+        """Return whether all stores answer, as of ANSWER_FRESH seconds ago at most."""
         now = asyncio.get_running_loop().time
         if self._asking is None or (self._asking.done() and now() >= self._until):
             self._asking = asyncio.ensure_future(self._ask())
-        done, _ = await asyncio.wait([self._asking], timeout=LONGEST)
+        done, _ = await asyncio.wait([self._asking], timeout=LONGEST_CHECK)
         return bool(done) and self._asking.result()
 
     async def _ask(self) -> bool:
         loop = asyncio.get_running_loop()
         asked = [loop.run_in_executor(self._threads, self._answers, ns) for ns in self._stores]
         found = await asyncio.gather(*asked)
-        self._until = loop.time() + FRESH
+        self._until = loop.time() + ANSWER_FRESH
         return all(found)
 
     def _answers(self, ns: str) -> bool:

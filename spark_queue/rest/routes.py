@@ -15,7 +15,7 @@ from starlette.responses import Response
 from spark_queue.errors import OptionError, near
 from spark_queue.rest.errors import ANSWERS
 
-Namespace = Annotated[str, Path(alias="ns", description="The name of a namespace.", max_length=200)]
+NamespaceName = Annotated[str, Path(alias="ns", description="The name of a namespace.", max_length=200)]
 QueueName = Annotated[
     str, Path(alias="queue", description="The name of a queue; its first push creates it.", max_length=200)
 ]
@@ -42,7 +42,7 @@ Delay = Annotated[int, Query(ge=0, le=10**13, description="How long until they a
 Handle = Annotated[str, Path(description="The `x-ks-id`, `handle` or `reservation` of a reserved message.")]
 
 
-class Route(APIRoute):
+class StrictRoute(APIRoute):
     """A route that refuses unknown parameters."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -71,7 +71,7 @@ def _known(parameters: list[str]) -> str:
 
 def router(tag: str, answers: dict[int | str, dict[str, Any]] = ANSWERS) -> APIRouter:
     """Return a router for resources that belong together; `answers`: the errors that they have."""
-    return APIRouter(route_class=Route, tags=[tag], responses=answers)
+    return APIRouter(route_class=StrictRoute, tags=[tag], responses=answers)
 
 
 def body(description: str, *types: str, schema: dict[str, Any] | None = None) -> dict[str, Any]:

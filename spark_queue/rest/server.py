@@ -16,7 +16,7 @@ from spark_queue.rest.app import create_app
 from spark_queue.rest.settings import Settings, check_address
 
 #: Seconds that running requests get at a shutdown; those that wait for messages end at once.
-GRACE = 10
+SHUTDOWN_GRACE = 10
 
 
 def serve(
@@ -40,7 +40,7 @@ def serve(
     app = create_app(settings)
     config = uvicorn.Config(
         app, lifespan="on", log_level="warning", access_log=False, server_header=False, date_header=False,
-        timeout_graceful_shutdown=GRACE, proxy_headers=False,
+        timeout_graceful_shutdown=SHUTDOWN_GRACE, proxy_headers=False,
         ssl_certfile=certificate, ssl_keyfile=key,
     )  # fmt: skip
     scheme = "http" if certificate is None else "https"

@@ -33,10 +33,10 @@ from spark_queue.stores.services.dead_letters import bury_exhausted, give_back
 T = TypeVar("T")
 
 #: Threads for calls of stores, for the first request of each line, and for executors.
-THREADS, WAITING, EXECUTING = 32, 64, 8
+CALL_THREADS, WAITING_THREADS, EXECUTOR_THREADS = 32, 64, 8
 
 #: Seconds to keep trying while a database cannot be reached: callers have time limits of their own.
-PATIENCE = 2.0
+RETRY_SECONDS = 2.0
 
 #: Most messages that are pushed together, and the largest payload (bytes) that is not pushed alone.
 PUSHED, LARGE = 256, 1 << 16
@@ -46,7 +46,7 @@ POPPED = 60_000
 
 
 @dataclass(frozen=True)
-class Taken:
+class TakenBatches:
     """Messages that a tag holds, as MESSAGES batches."""
 
     tag: str
@@ -67,7 +67,7 @@ class Room:
     store: Store
     options: QueueOptions
 
-    def take(self, tag: str, most: int, size: int, lease: int | None) -> Taken | None:
+    def take(self, tag: str, most: int, size: int, lease: int | None) -> TakenBatches | None:
         """Reserve up to `most` messages, of about `size` bytes together; return `None` if none is ready.
 
         Messages that have failed too often, and records that cannot be read, go to the dead-letter queue first.
@@ -88,7 +88,7 @@ class Room:
             if found < rows:
                 tag = self._let_go(tag, batches, lease)
             if found:
-                return Taken(tag, batches)
+                return TakenBatches(tag, batches)
         return None
 
     def _let_go(self, tag: str, keep: Sequence[pa.RecordBatch], lease: int | None) -> str:
@@ -120,7 +120,7 @@ class Room:
         """Commit the messages, of these ids, that the tag still holds; return their number."""
         return self.store.commit(self.queue, tag, ids, history=self.options.history_ms)
 
-    def popped(self, taken: Taken) -> None:
+    def popped(self, taken: TakenBatches) -> None:
         """Remove popped messages, and count each as one act (`get`), as keuss does."""
         done = self.commit(taken.tag)
         self.store.count(self.queue, reserve=-done, commit=-done, get=done)
@@ -140,21 +140,23 @@ class Service:
     def __init__(self, settings: Settings) -> None:
         """Opens nothing yet."""
         self.settings, self.limits = settings, settings.limits
-        self.stores = NamedStores({ns: one.url for ns, one in settings.options.items()}, patience=PATIENCE)
+        self.stores = NamedStores({ns: one.url for ns, one in settings.options.items()}, patience=RETRY_SECONDS)
         self.lines = Lines()
         self.meters = Meters(self.stores)
         self.readiness = Readiness(self.stores)
         self.events = self._events(settings)
-        self._threads = ThreadPoolExecutor(THREADS, "rest")
-        self._executing = ThreadPoolExecutor(EXECUTING, "rest executes")
+        self._threads = ThreadPoolExecutor(CALL_THREADS, "rest")
+        self._executing = ThreadPoolExecutor(EXECUTOR_THREADS, "rest executes")
         self._pushes = Together(self._push_all, PUSHED)
-        self._waiting = ThreadPoolExecutor(WAITING, "rest waits")
+        self._waiting = ThreadPoolExecutor(WAITING_THREADS, "rest waits")
 
     def _events(self, settings: Settings) -> Events | None:
         place = settings.place_of_events()
         if place is None:
             return None
-        store = open_store(settings.options[place.ns].url, patience=PATIENCE)  # of its own: events have their layout
+        store = open_store(
+            settings.options[place.ns].url, patience=RETRY_SECONDS
+        )  # of its own: events have their layout
         return Events(store, place.queue, executors=settings.declared.executors, settings=settings.declared.settings)
 
     def room(self, ns: str, queue: str) -> Room:
@@ -188,13 +190,13 @@ class Service:
 
     async def take(
         self, room: Room, waiter: Waiter, tag: str, most: int, wait: int, lease: int | None
-    ) -> Taken | None:
+    ) -> TakenBatches | None:
         """Reserve up to `most` messages, waiting up to `wait` ms for the first; return `None` if none came.
 
         Raises `Unwanted` or `Ending` if the wait has ended; messages it had got by then are given back.
         """
 
-        async def look() -> Taken | None:
+        async def look() -> TakenBatches | None:
             return await self.work(room.take, tag, most, self.limits.body, lease)
 
         async def ring(seconds: float) -> bool:

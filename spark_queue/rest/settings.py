@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spark_queue.errors import OptionError, near
-from spark_queue.events.config import Declared
+from spark_queue.events.config import Declarations
 from spark_queue.events.executors import Executors
 from spark_queue.graph.model import Graph, Place
 from spark_queue.graph.validation import checked
@@ -123,7 +123,7 @@ class Settings:
     credentials: Credentials = Credentials()
     limits: Limits = Limits()
     events: str | None = None
-    declared: Declared = field(default_factory=Declared)
+    declared: Declarations = field(default_factory=Declarations)
     options: Mapping[str, QueueOptions] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

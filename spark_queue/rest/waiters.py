@@ -23,7 +23,7 @@ T = TypeVar("T")
 STRETCH = 0.5
 
 #: Why a wait has ended.
-GONE, CANCELLED, ENDING = "gone", "cancelled", "ending"
+GONE, CANCELLED, SHUTTING_DOWN = "gone", "cancelled", "ending"
 
 
 @dataclass(eq=False)
@@ -50,7 +50,7 @@ class Waiter:
     def check(self) -> None:
         """Raise `Ending` or `Unwanted` if its wait has ended."""
         if self.ended.done():
-            if self.ended.result() == ENDING:
+            if self.ended.result() == SHUTTING_DOWN:
                 raise Ending("the server is shutting down: try again")
             raise Unwanted(f"the wait was cancelled by DELETE …/consumer/{self.tid}")
 
@@ -72,7 +72,7 @@ class Lines:
                 f"parameter 'tid' is {tid!r}, but another request waits with that: choose another", option="tid"
             )
         if self._ending:
-            one.end(ENDING)
+            one.end(SHUTTING_DOWN)
         self._waiters[one.tid] = one
         try:
             yield one
@@ -100,7 +100,7 @@ class Lines:
         """End all waits: the server is shutting down."""
         self._ending = True
         for one in self._waiters.values():
-            one.end(ENDING)
+            one.end(SHUTTING_DOWN)
 
     async def wait(
         self,

@@ -22,7 +22,7 @@ from spark_queue.graph.model import NO_ROUTE, TOO_MANY_HOPS, Destination, Exchan
 from spark_queue.options.values import EXACTLY_ONCE
 from spark_queue.runner.selector import (
     ANSWER,
-    JSON,
+    JSON_COLUMN,
     SEEN,
     Maker,
     Typed,
@@ -36,7 +36,7 @@ from spark_queue.runner.step import RunnableStep
 HOPS, NAME = "x-hop-count", "x-exchange-name"
 
 #: The name of the metrics that Spark observes of each batch.
-OBSERVED = "exchange"
+EXCHANGE_METRICS = "exchange"
 
 _COPY = (
     "STRUCT<ns: STRING, queue: STRING, payload: STRING, headers: MAP<STRING, STRING>, "
@@ -58,7 +58,7 @@ class _Leg:
 class ExchangeStep(RunnableStep[Exchange]):
     """An exchange of a graph."""
 
-    metrics = (OBSERVED,)
+    metrics = (EXCHANGE_METRICS,)
 
     def _build(self, spark: SparkSession, *, readable: bool) -> list[Mistake]:
         self._route, mistakes = Route.of(spark, self.name, self.step, self.graph.max_hops)
@@ -105,7 +105,7 @@ class Route:
     def copies(self, messages: DataFrame) -> DataFrame:
         """The copies of messages, in columns `ns, queue, payload, headers, mature, delay, tries`.
 
-        `messages` are those of a queue. Each batch is observed, under `OBSERVED`.
+        `messages` are those of a queue. Each batch is observed, under `EXCHANGE_METRICS`.
         """
         frame, copies = self._routed(messages)
         return frame.select(F.inline(F.array(*copies))).where("queue IS NOT NULL")
@@ -131,7 +131,7 @@ class Route:
         frame = frame.withColumn("_nowhere", nowhere)
         named = _with_header(F.col("headers"), NAME, F.lit(self.name))
         frame = frame.withColumn("_named", F.when(F.col("_nowhere") | F.col("_over"), named))
-        frame = frame.observe(OBSERVED, *self._observed())
+        frame = frame.observe(EXCHANGE_METRICS, *self._observed())
         src, named = self.exchange.src, F.col("_named")
         copies = [
             *(_copy_to(leg, number, names) for number, (leg, names) in enumerate(zip(self._legs, kept, strict=True))),
@@ -159,7 +159,7 @@ class Route:
             "tries",
             F.when(over, headers).otherwise(counted).alias("headers"),
             F.create_map().cast("map<string,string>").alias("state"),
-            F.try_parse_json("payload").alias(JSON),
+            F.try_parse_json("payload").alias(JSON_COLUMN),
             over.alias("_over"),
             (text.isNotNull() & hops.isNull()).alias("_odd_hops"),
         )  # fmt: skip
@@ -205,7 +205,7 @@ def _through(frame: DataFrame, number: int, leg: _Leg, kept: list[dict[str, str]
         ]
         frame = frame.withColumns({one: F.when(goes, F.col(f"_{one}")).otherwise(F.col(one)) for one in new})
         if "payload" in new:
-            frame = frame.withColumn(JSON, F.try_parse_json("payload"))
+            frame = frame.withColumn(JSON_COLUMN, F.try_parse_json("payload"))
     kept.append({"payload": "payload", "headers": "headers"})
     return frame.withColumn(f"_goes{number}", goes)
 

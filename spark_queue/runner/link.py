@@ -26,7 +26,7 @@ from spark_queue.messages.payload import decode
 from spark_queue.messages.values import check_texts
 from spark_queue.runner.selector import (
     ANSWER,
-    JSON,
+    JSON_COLUMN,
     SEEN,
     TELLS,
     Maker,
@@ -41,10 +41,10 @@ from spark_queue.runner.step import RunnableStep
 from spark_queue.spark.worker import settle_in
 
 #: The name of the metrics that Spark observes of each batch.
-OBSERVED = "link"
+LINK_METRICS = "link"
 
 #: What is told of a message, in columns of `operation=settle`.
-TOLD = (
+SETTLE_COLUMNS = (
     "id STRING, outcome STRING, reason STRING, to STRING, payload STRING, headers MAP<STRING, STRING>, "
     "mature TIMESTAMP, delay DOUBLE, tries INT"
 )
@@ -60,7 +60,7 @@ _ARROW = pa.schema(
 )
 
 #: Most characters of an error in the headers of a message.
-LONG = 500
+ERROR_LENGTH = 500
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ log = logging.getLogger(__name__)
 class LinkStep(RunnableStep[Link]):
     """A link of a graph."""
 
-    metrics = (OBSERVED,)
+    metrics = (LINK_METRICS,)
 
     def _build(self, spark: SparkSession, *, readable: bool) -> list[Mistake]:
         self._route, mistakes = LinkRoute.of(spark, self.name, self.step)
@@ -108,15 +108,15 @@ class LinkRoute:
         except GraphError as error:
             return cls(name, link, lambda frame: frame), [Mistake(("links", name, "process"), str(error))]
         work = _Work(link)
-        return cls(name, link, lambda frame: frame.mapInArrow(work, TOLD)), []
+        return cls(name, link, lambda frame: frame.mapInArrow(work, SETTLE_COLUMNS)), []
 
     def outcomes(self, messages: DataFrame) -> DataFrame:
-        """What becomes of messages of a queue. Each batch is observed, under `OBSERVED`."""
+        """What becomes of messages of a queue. Each batch is observed, under `LINK_METRICS`."""
         headers = F.coalesce("headers", F.create_map().cast("map<string,string>")).alias("headers")
         told = self._told(messages.select("id", "queue", "payload", headers, "mature", "tries"))
         outcome, to = F.col("outcome"), F.col("to")
         return told.observe(
-            OBSERVED,
+            LINK_METRICS,
             F.count(F.lit(1)).alias("received"),
             *(F.count_if(to == one.queue).alias(f"pushed_{n}") for n, one in enumerate(self.link.dst)),
             F.count_if(outcome == "commit").alias("done"),
@@ -151,7 +151,7 @@ class _Expressions:
     def told(self, messages: DataFrame) -> DataFrame:
         """What becomes of messages."""
         state = F.create_map().cast("map<string,string>")
-        frame = messages.withColumns({"state": state, JSON: F.try_parse_json("payload")})
+        frame = messages.withColumns({"state": state, JSON_COLUMN: F.try_parse_json("payload")})
         drop = F.lit("false") if self._drop is None else answer(self._drop.made, self._drop.kind)
         made = self._changes()
         frame = frame.withColumns({"_drop": drop, **{f"_{name}": one for name, one in made.items()}})
@@ -243,7 +243,7 @@ class _Work:
             return {"id": one.id, **self._answer(one, process(one))}
         except Exception as error:  # whatever it raises is a failure of this message
             log.warning("message %s of %s comes again: %s", one.id, one.queue, error, exc_info=True)
-            reason = cleaned(f"{type(error).__name__}: {error}"[:LONG])
+            reason = cleaned(f"{type(error).__name__}: {error}"[:ERROR_LENGTH])
             return {"id": one.id, "outcome": "rollback", "reason": reason, "delay": pause(self._retry, one.tries)}
 
     def _answer(self, one: Message, said: object) -> dict[str, Any]:

@@ -39,8 +39,8 @@ from spark_queue.options.queue_options import QueueOptions
 from spark_queue.runner.processor_function import (
     ARROW,
     HEADER,
-    MESSAGE,
-    MESSAGES,
+    MESSAGE_COLUMNS,
+    MESSAGE_STRUCT,
     PROVENANCE,
     Hands,
     ProcessorFunction,
@@ -153,7 +153,7 @@ class ProcessorRoute:
         return self.processor.kind == "imperative" or (self.processor.kind == "sink" and not self.processor.rows)
 
     def messages(self, inputs: DataFrame) -> DataFrame:
-        """The messages made of rows of the inputs, in columns `MESSAGES`. Each batch is observed."""
+        """The messages made of rows of the inputs, in columns `MESSAGE_COLUMNS`. Each batch is observed."""
         made = self._messages(self._seen(inputs.observe(RECEIVED, F.count(F.lit(1)).alias("received"))))
         places = [*self.processor.dst, *([self.processor.errors] if self.processor.errors else [])]
         told = [
@@ -163,7 +163,7 @@ class ProcessorRoute:
         return made.observe(MADE, *told) if told else made
 
     def act(self, write: Callable[[DataFrame], None]) -> Callable[[DataFrame, int], None]:
-        """What is done with each batch on the driver. `write`: writes messages, in columns `MESSAGES`."""
+        """What is done with each batch on the driver. `write`: writes messages, in columns `MESSAGE_COLUMNS`."""
 
         def on_batch(inputs: DataFrame, batch: int) -> None:
             if self.processor.kind == "sink":
@@ -247,7 +247,7 @@ class ProcessorRoute:
 
     def _messages(self, seen: DataFrame) -> DataFrame:
         if self.processor.rows:
-            return seen.mapInArrow(RowCalls(self._function, self.processor), MESSAGES)
+            return seen.mapInArrow(RowCalls(self._function, self.processor), MESSAGE_COLUMNS)
         made = self._function.call(seen)
         if isinstance(made, Mapping):
             made = self._with_columns(seen, made)
@@ -298,7 +298,7 @@ class ProcessorRoute:
         }
         if "delay" in parts:
             columns["delay"] = _seconds(parts["delay"], kind)
-        struct = F.struct(*(column.alias(part) for part, column in columns.items())).cast(MESSAGE)
+        struct = F.struct(*(column.alias(part) for part, column in columns.items())).cast(MESSAGE_STRUCT)
         return F.when(one.isNotNull(), struct)
 
 

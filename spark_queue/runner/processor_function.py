@@ -40,8 +40,8 @@ _FIELDS = {
     "tries": "INT",
     "id": "STRING",
 }
-MESSAGES = ", ".join(f"{name} {kind}" for name, kind in _FIELDS.items())
-MESSAGE = f"STRUCT<{', '.join(f'{name}: {kind}' for name, kind in _FIELDS.items())}>"
+MESSAGE_COLUMNS = ", ".join(f"{name} {kind}" for name, kind in _FIELDS.items())
+MESSAGE_STRUCT = f"STRUCT<{', '.join(f'{name}: {kind}' for name, kind in _FIELDS.items())}>"
 
 ARROW = pa.schema(
     [

@@ -43,11 +43,11 @@ from spark_queue.graph.parts import Path
 from spark_queue.messages.schema import LATEST
 
 #: What expressions may look at.
-COLUMNS = "id STRING, queue STRING, payload STRING, headers MAP<STRING, STRING>, mature TIMESTAMP, tries INT"
+SELECTOR_COLUMNS = "id STRING, queue STRING, payload STRING, headers MAP<STRING, STRING>, mature TIMESTAMP, tries INT"
 
 #: The payload as a VARIANT, parsed once for all expressions.
-JSON = "_json"
-SEEN = f"{COLUMNS}, state MAP<STRING, STRING>, {JSON} VARIANT"
+JSON_COLUMN = "_json"
+SEEN = f"{SELECTOR_COLUMNS}, state MAP<STRING, STRING>, {JSON_COLUMN} VARIANT"
 
 #: What a selector that answers a struct may tell.
 TELLS = ("mature", "delay", "tries")
@@ -78,7 +78,7 @@ class Env:
 
     def field(self, path: str, kind: str = "string") -> Column:
         """A field of the payload, `a.b[0]`, in a type of Spark SQL; NULL where it is not there or does not fit."""
-        return F.try_variant_get(F.col(JSON), f"$.{path}", kind)
+        return F.try_variant_get(F.col(JSON_COLUMN), f"$.{path}", kind)
 
 
 # --- from what people write to Columns ------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ def in_spark(text: str) -> tuple[str, list[tuple[int, int]]]:
         if path:
             made += text[done : tokens[at].start]
             same.append((len(made), tokens[at].start))
-            made += f"try_variant_get({JSON}, {_quoted(path)}, 'string')"
+            made += f"try_variant_get({JSON_COLUMN}, {_quoted(path)}, 'string')"
             done = tokens[end - 1].end + 1
             same.append((len(made), done))
         at = max(end, at + 1)
@@ -258,10 +258,10 @@ def explained(error: PySparkException, text: Any) -> str:
     if any(one in said for one in _NOT_BY_ROW):
         said = f"it must be computed from one message alone: {said}"
     if not isinstance(text, str):
-        return said.rstrip(".; ").replace(JSON, "payload")
+        return said.rstrip(".; ").replace(JSON_COLUMN, "payload")
     where = re.search(r"line (\d+),? pos (\d+)", str(error))
     place = f" at position {_position(text, int(where[1]), int(where[2]))}" if where else ""
-    return f"{said.rstrip('.; ').replace(JSON, 'payload')}{place} in {text!r}"
+    return f"{said.rstrip('.; ').replace(JSON_COLUMN, 'payload')}{place} in {text!r}"
 
 
 def _position(text: str, line: int, column: int) -> int:

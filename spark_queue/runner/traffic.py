@@ -14,8 +14,8 @@ from typing import Any
 from spark_queue.errors import StoreError
 from spark_queue.stores import open_store
 
-VERSION = 1
-PREFIX = "exchange/"
+TRAFFIC_VERSION = 1
+TRAFFIC_PREFIX = "exchange/"
 
 
 @dataclass
@@ -65,35 +65,39 @@ def count(url: str, exchange: str, traffic: Traffic) -> Traffic:
     """Add to what was counted of an exchange, and give the sum. Raises `StoreError`."""
     with open_store(url) as store:
         while True:
-            note = store.note(PREFIX + exchange)
+            note = store.note(TRAFFIC_PREFIX + exchange)
             total = traffic if note is None else _read(exchange, note.value) + traffic
             facts = {name: dict(one) if isinstance(one, Counter) else one for name, one in vars(total).items()}
-            facts |= {"v": VERSION, "by": uuid.uuid4().hex}  # two that count the same must not be taken for one
-            if store.set_note(PREFIX + exchange, facts, note.version if note else 0):
+            # Two that count the same must not be taken for one.
+            facts |= {"v": TRAFFIC_VERSION, "by": uuid.uuid4().hex}
+            if store.set_note(TRAFFIC_PREFIX + exchange, facts, note.version if note else 0):
                 return total
 
 
 def counted(url: str) -> dict[str, Traffic]:
     """What was counted of the exchanges whose sources are in this store, by their names. Raises `StoreError`."""
     with open_store(url) as store:
-        notes = store.notes(PREFIX)
-    return {key.removeprefix(PREFIX): _read(key.removeprefix(PREFIX), note.value) for key, note in notes.items()}
+        notes = store.notes(TRAFFIC_PREFIX)
+    return {
+        key.removeprefix(TRAFFIC_PREFIX): _read(key.removeprefix(TRAFFIC_PREFIX), note.value)
+        for key, note in notes.items()
+    }
 
 
 def forget(url: str, exchange: str) -> None:
     """Begin to count anew."""
     with open_store(url) as store:
-        while note := store.note(PREFIX + exchange):
-            if store.set_note(PREFIX + exchange, None, note.version):
+        while note := store.note(TRAFFIC_PREFIX + exchange):
+            if store.set_note(TRAFFIC_PREFIX + exchange, None, note.version):
                 return
 
 
 def _read(exchange: str, value: Mapping[str, Any]) -> Traffic:
     facts = {name: one for name, one in value.items() if name != "by"}
-    if facts.pop("v", None) != VERSION:
+    if facts.pop("v", None) != TRAFFIC_VERSION:
         raise StoreError(
             f"the statistics of exchange {exchange!r} have version {value.get('v')!r}, this version of spark_queue "
-            f"reads {VERSION}: upgrade spark_queue",
+            f"reads {TRAFFIC_VERSION}: upgrade spark_queue",
             exchange=exchange,
         )
     return Traffic.of(facts)

@@ -32,14 +32,14 @@ from spark_queue.spark.schema import arrow_schema
 from spark_queue.spark.typed_json import json_texts
 
 #: Rows of a batch that is made of single rows (Spark 4.0 gives a streaming writer nothing else).
-ROWS = 10_000
+SINGLE_ROWS = 10_000
 
 #: Rows, and bytes, that go to the database together. Spark gives 10,000 rows at a time, each of which would wait for
 #: the database once, and leave a bucket that is not full.
 TOGETHER, TOGETHER_BYTES = 40_000, 8 << 20
 
 #: Bytes kept of a payload that is too large for its queue and goes to the dead-letter queue.
-KEPT = 1 << 20
+KEPT_BYTES = 1 << 20
 
 #: Makes so many ids.
 NewIds = Callable[[int], pa.Array]
@@ -150,9 +150,9 @@ def obituary(queue: str, rows: pa.RecordBatch, reasons: Sequence[str]) -> pa.Rec
         headers |= {"x-error": reason, "x-dl-from-queue": queue}
         if payload is None:
             payload, kind = b"", "text"
-        if len(payload) > KEPT:
+        if len(payload) > KEPT_BYTES:
             headers["x-dl-size"] = str(len(payload))
-            payload, kind = payload[:KEPT], "binary"
+            payload, kind = payload[:KEPT_BYTES], "binary"
         if kind != "binary":
             try:
                 payload.decode()
@@ -178,7 +178,7 @@ def together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def batches_of(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
     """Single rows as batches."""
     target = arrow_schema(schema)
-    while part := list(islice(rows, ROWS)):
+    while part := list(islice(rows, SINGLE_ROWS)):
         columns = [
             pa.array([_arrow_value(row[i], field.dataType) for row in part], target.field(i).type)
             for i, field in enumerate(schema.fields)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: Characters kept of what a query failed with.
-KEPT = 2_000
+ERROR_CHARACTERS = 2_000
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 _WITH_LOGIN = re.compile(r"\w[\w+.-]*://[^\s'\"]*@[^\s'\"]*")
@@ -56,7 +56,7 @@ def reason(error: StreamingQueryException, url: str) -> str:
     """Return what a dead letter says of a failure: in one line, without passwords."""
     failure = failure_of(error)
     text = _CONTROL.sub(" ", failure.python or failure.text)
-    return masked_in(scrub(text, url), _WITH_LOGIN.findall(text))[:KEPT]
+    return masked_in(scrub(text, url), _WITH_LOGIN.findall(text))[:ERROR_CHARACTERS]
 
 
 def forget(query: StreamingQuery, url: str) -> None:
@@ -79,7 +79,7 @@ def listen(spark: SparkSession) -> None:
     """Note from now on what the queries of a session fail with. With Spark Connect this does nothing."""
     if getattr(spark, "_sc", None) is None or spark in _heard:
         return
-    listener = Listener(spark)
+    listener = QueryListener(spark)
     spark.streams.addListener(listener)
     atexit.register(listener.close)
     _heard.add(spark)
@@ -103,7 +103,7 @@ class _Run:
                 self._noted = True
 
 
-class Listener(StreamingQueryListener):
+class QueryListener(StreamingQueryListener):
     """Hears the queries of one session start and end.
 
     By default Spark makes a Python object of each event, with dozens of calls for each micro-batch. This takes an

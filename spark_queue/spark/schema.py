@@ -35,8 +35,7 @@ from pyspark.sql.variant_utils import VariantUtils
 from spark_queue.errors import SchemaError, near
 from spark_queue.messages.json_text import cleaned_json
 from spark_queue.messages.payload import as_json, as_text
-from spark_queue.options.inputs import DELIVERY_HASH
-from spark_queue.options.inputs import LOG as MODE_LOG
+from spark_queue.options.inputs import DELIVERY_HASH, LOG
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read.offsets import delivery_named
 from spark_queue.spark.typed_json import parser, typed, writer_of
@@ -49,7 +48,7 @@ PASSED_OVER = ("delivery_hash", "position", "processed", "consumer", "outcome", 
 _HEADERS = MapType(StringType(), StringType())
 
 #: Every column of a read but `payload`, in order.
-READ: dict[str, DataType] = {
+READ_COLUMNS: dict[str, DataType] = {
     "id": StringType(),
     "queue": StringType(),
     "headers": _HEADERS,
@@ -58,9 +57,9 @@ READ: dict[str, DataType] = {
     DELIVERY_HASH: StringType(),
 }
 #: What a read tells of a message where the schema of the user asks for it: the tag under which it is held.
-ASKED: dict[str, DataType] = {"tag": StringType()}
-LOG: dict[str, DataType] = READ | {"position": LongType()}
-HISTORY: dict[str, DataType] = READ | {
+ASKED_COLUMNS: dict[str, DataType] = {"tag": StringType()}
+LOG_COLUMNS: dict[str, DataType] = READ_COLUMNS | {"position": LongType()}
+HISTORY_COLUMNS: dict[str, DataType] = READ_COLUMNS | {
     "processed": TimestampType(),
     "consumer": StringType(),
     "outcome": StringType(),
@@ -87,7 +86,11 @@ PUSH: dict[str, tuple[type[DataType], ...]] = {
     "mature": (TimestampType,),
     "delay": _DELAY,
     "tries": _WHOLE,
-    **{name: (type(kind),) for name, kind in (LOG | HISTORY | ASKED).items() if name in PASSED_OVER},
+    **{
+        name: (type(kind),)
+        for name, kind in (LOG_COLUMNS | HISTORY_COLUMNS | ASKED_COLUMNS).items()
+        if name in PASSED_OVER
+    },
 }
 SETTLE: dict[str, tuple[type[DataType], ...]] = {
     "id": (StringType,),
@@ -122,9 +125,9 @@ def _struct(columns: Mapping[str, DataType], options: QueueOptions) -> StructTyp
 
 def _columns(options: QueueOptions) -> dict[str, DataType]:
     """Those of a read but `payload`."""
-    if options.mode == MODE_LOG:
-        return LOG
-    return HISTORY if options.view == "history" else READ
+    if options.mode == LOG:
+        return LOG_COLUMNS
+    return HISTORY_COLUMNS if options.view == "history" else READ_COLUMNS
 
 
 def _of_input(options: QueueOptions, binding: str) -> dict[str, DataType]:
@@ -135,7 +138,7 @@ def _of_input(options: QueueOptions, binding: str) -> dict[str, DataType]:
 def check_read_schema(schema: StructType, options: QueueOptions) -> None:
     """Raise `SchemaError` where a queue cannot be read as `schema`."""
     if options.inputs is None:
-        asked = {} if options.mode == MODE_LOG else ASKED
+        asked = {} if options.mode == LOG else ASKED_COLUMNS
         _check_columns(schema, _columns(options) | asked, options, "a queue")
         return
     for field in schema.fields:
@@ -147,7 +150,7 @@ def check_read_schema(schema: StructType, options: QueueOptions) -> None:
                 column=name,
             )
         if name == DELIVERY_HASH:
-            _check_columns(StructType([field]), READ, options, "a queue")
+            _check_columns(StructType([field]), READ_COLUMNS, options, "a queue")
         elif isinstance(kind, StructType):
             _check_columns(kind, _of_input(options, name), options, f"the input {name!r}")
         else:

@@ -15,7 +15,7 @@ from spark_queue.errors import CheckpointError, QueueError, UsageError
 
 _OURS = re.compile(r"(?:^(?:\w+: )?|: )spark_queue\.errors\.(\w+): (.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 _BEGINS = "Traceback (most recent call last)"
-_PYTHON = re.compile(rf"{re.escape(_BEGINS)}:\n((?:[ \t].*\n)+)(?:py4j\.protocol\.Py4JJavaError: .*\n: )?(\S.*)")
+_TRACEBACK = re.compile(rf"{re.escape(_BEGINS)}:\n((?:[ \t].*\n)+)(?:py4j\.protocol\.Py4JJavaError: .*\n: )?(\S.*)")
 _FRAME = re.compile(r'^ +File "(.+)", line (\d+), in (\S.*)$', re.MULTILINE)
 
 #: Files of Python's own library and of installed packages: an error in one of them is one of the user's call.
@@ -56,7 +56,7 @@ def failure_of(error: BaseException) -> Failure:
         return Failure(str(error), type(error))
     said = [str(one) for one in _causes(error)]
     text = "\n".join(said)
-    raised = _PYTHON.findall(text)
+    raised = _TRACEBACK.findall(text)
     python = _located(*raised[-1]) if raised else None
     if ours := _OURS.search(text):
         return Failure(ours[2].strip(), getattr(errors, ours[1], QueueError), python)

@@ -16,7 +16,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 from spark_queue.errors import SchemaError
-from spark_queue.spark.failures import KEPT, forget, note
+from spark_queue.spark.failures import ERROR_CHARACTERS, forget, note
 from spark_queue.spark.read.multi_input import Offsets, views
 from spark_queue.spark.read.offsets import READ, Offset, commit_named
 from spark_queue.spark.spark_errors import failure_of
@@ -35,7 +35,7 @@ LOOK = 1
 STARTING = 3
 
 #: Seconds for which a query may take up one of these places, and between two looks whether it still does.
-PLACE, GLANCE = 10.0, 0.05
+PLACE, PLACE_GLANCE = 10.0, 0.05
 
 _first, _places = threading.Lock(), threading.Semaphore(STARTING)
 _started: WeakSet[SparkSession] = WeakSet()
@@ -54,7 +54,7 @@ def start_in_turn(
     def started() -> StreamingQuery:
         query, end = start(), time.monotonic() + PLACE
         while query.isActive and time.monotonic() < end and not (hurry() or _answers(query)):
-            time.sleep(GLANCE)
+            time.sleep(PLACE_GLANCE)
         return query
 
     with _first:
@@ -142,7 +142,7 @@ def supervise(
             note(query, error, url)
             if failure.lasting or (restarts is not None and failures > restarts):
                 raise
-            told = failure.text[:KEPT]
+            told = failure.text[:ERROR_CHARACTERS]
             delay = min(pause * 2 ** min(failures - 1, 30), longest)
             log.warning("query %s has failed and starts again in %.1f s: %s", query.name or query.id, delay, told)
             if wait is None:

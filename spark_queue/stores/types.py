@@ -21,13 +21,16 @@ from spark_queue.messages.json_text import cleaned
 from spark_queue.stores.note_shapes import fault_of
 
 View = Literal["messages", "history"]
-State = Literal["good", "worry", "bad"]
+Verdict = Literal["good", "worry", "bad"]
 
 #: What a layout may lack. `order`: messages come in the order in which they became ready, and so do those of a tag,
 #: where `mature` may be a few ms more for that. `ids`: a push or a move does not see that a ready message has the id
 #: already, so only a publish may be repeated. `payloads`: they are objects of strings, which numbers become too.
 #: `buckets`: there are none. `holds`: programs of the layout's own give back what is held, though its lease lasts.
 Lacking = Literal["order", "ids", "payloads", "buckets", "holds"]
+
+#: The headers in which a dead letter tells of its death: see `Death`.
+ERROR_HEADER, FROM_HEADER, DIED_HEADER, TRIES_HEADER = "x-error", "x-dl-from-queue", "x-dl-t", "x-dl-tries"
 
 #: Columns in which the messages of a bucket differ.
 OF_EACH = ("id", "mature")
@@ -168,8 +171,8 @@ class Death:
     def headers(self, queue: str, tries: int, now: int) -> dict[str, str]:
         """What the headers of a message of `queue` get that dies at `now` (ms) after `tries` failures."""
         moment = datetime.fromtimestamp(now / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        told = {"x-dl-from-queue": queue, "x-dl-t": moment, "x-dl-tries": str(tries + self.failed)}
-        return told if self.reason is None else told | {"x-error": cleaned(self.reason)}
+        told = {FROM_HEADER: queue, DIED_HEADER: moment, TRIES_HEADER: str(tries + self.failed)}
+        return told if self.reason is None else told | {ERROR_HEADER: cleaned(self.reason)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +190,7 @@ class Finding:
     """One thing that was looked at, and how it is; `todo` says what to do about it, if anything."""
 
     what: str
-    state: State
+    state: Verdict
     told: str
     todo: str = ""
 

@@ -37,7 +37,7 @@ from spark_queue.admin.sinks import left_staged
 from spark_queue.messages.message import messages, pushes
 from spark_queue.stores.services import owner
 from spark_queue.stores.services.existence import check_exists
-from spark_queue.stores.services.ledger import ONE_WRITE, PREFIX, Ledger, begin, forget, ledger_of, stage_of
+from spark_queue.stores.services.ledger import LEDGER_PREFIX, ONE_WRITE, Ledger, begin, forget, ledger_of, stage_of
 from spark_queue.stores.services.log.log import Log
 from spark_queue.stores.services.owner import OWNER
 from spark_queue.stores.services.ownership import Ownership
@@ -361,7 +361,7 @@ def test_a_letter_that_somebody_holds_is_passed_over(url, store, name):
 
 
 def test_a_redrive_that_is_cut_short_is_completed_by_another(url, store, name, monkeypatch):
-    monkeypatch.setattr(sys.modules["spark_queue.admin.dead_letters"], "STEP", 10)
+    monkeypatch.setattr(sys.modules["spark_queue.admin.dead_letters"], "LETTERS_STEP", 10)
     headers = [{"x-dl-from-queue": name, "x-dl-t": f"2026-01-01T00:00:{n:02}.000Z"} for n in range(55)]
     batch = pushes(list(range(55)), headers=headers)
     store.push(f"{name}.dead", batch)
@@ -381,7 +381,7 @@ def test_a_redrive_that_is_cut_short_is_completed_by_another(url, store, name, m
 
 
 def test_two_redrives_at_once_move_each_letter_once(url, store, name, monkeypatch):
-    monkeypatch.setattr(sys.modules["spark_queue.admin.dead_letters"], "STEP", 20)
+    monkeypatch.setattr(sys.modules["spark_queue.admin.dead_letters"], "LETTERS_STEP", 20)
     store.push(f"{name}.dead", pushes(list(range(400)), headers={"x-dl-from-queue": name}))
     moved = []
     threads = [threading.Thread(target=lambda: moved.append(redrive(url, name).get(name, 0))) for _ in range(3)]
@@ -420,8 +420,8 @@ def stage(store, queue, sink, batch, rows, attempt="a"):
 
 def decide(store, sink, batch, *stages, v=1):
     """What a sink writes at the moment from which the batch counts as written."""
-    note = store.note(PREFIX + sink) or Note({}, 0)
-    assert store.set_note(PREFIX + sink, {"v": v, "batch": batch, "stages": list(stages)}, note.version)
+    note = store.note(LEDGER_PREFIX + sink) or Note({}, 0)
+    assert store.set_note(LEDGER_PREFIX + sink, {"v": v, "batch": batch, "stages": list(stages)}, note.version)
 
 
 def seen(url, sink):

@@ -17,7 +17,7 @@ from spark_queue import CheckpointError, FencedError, Queue, StoreError, open_st
 from spark_queue.messages.message import pushes
 from spark_queue.stores.services import owner
 from spark_queue.stores.services.bound import Reading, bind
-from spark_queue.stores.services.ledger import PREFIX, Writer, decided, stage_of
+from spark_queue.stores.services.ledger import LEDGER_PREFIX, Writer, decided, stage_of
 from spark_queue.stores.services.log.log import Log
 from spark_queue.stores.services.owner import Batch
 from spark_queue.stores.services.ownership import Ownership
@@ -73,10 +73,10 @@ def living(tmp_path, monkeypatch):
         stages = [stage_of(QUERY, 41, f"00000{n}-5e0f1a2b3c4d") for n in range(2)]
         for stage in [*stages, stage_of(QUERY, 42, "000000-9a8b7c6d5e4f")]:
             store.stage("late", stage, pushes(list(range(500))))
-        store.set_note(PREFIX + QUERY, {"v": 1, "batch": 41, "stages": stages}, 0)
+        store.set_note(LEDGER_PREFIX + QUERY, {"v": 1, "batch": 41, "stages": stages}, 0)
         store.publish(stages[:1])  # then its driver died
-        store.set_note(f"{PREFIX}nightly-load", {"v": 1, "batch": 7, "stages": []}, 0)
-        store.set_note(PREFIX + LOST, {"v": 1, "batch": 30, "stages": []}, 0)
+        store.set_note(f"{LEDGER_PREFIX}nightly-load", {"v": 1, "batch": 7, "stages": []}, 0)
+        store.set_note(LEDGER_PREFIX + LOST, {"v": 1, "batch": 30, "stages": []}, 0)
         bind(store, "departures", "etl", Reading(LOST, "etl/0b51d2", 30, "31.1"))
         dead = Ownership(store, "departures", "etl/0b51d2")
         dead.take()

@@ -12,7 +12,7 @@ from spark_queue.messages.message import pushes
 from spark_queue.stores.services import owner
 from spark_queue.stores.services.bound import Reading, bind
 from spark_queue.stores.services.dead_letters import set_history
-from spark_queue.stores.services.ledger import PREFIX, forget, stage_of
+from spark_queue.stores.services.ledger import LEDGER_PREFIX, forget, stage_of
 from spark_queue.stores.services.owner import Batch, standing_of
 from spark_queue.stores.services.ownership import Ownership
 from spark_queue.stores.types import about
@@ -38,7 +38,7 @@ class Lost:
         bind(self.store, self.queue, None, Reading(self.query, CONSUMER, number, batch))
 
     def has_written(self, batch, stages=(), sink=None):
-        self.store.set_note(PREFIX + (sink or self.query), {"v": 1, "batch": batch, "stages": stages}, 0)
+        self.store.set_note(LEDGER_PREFIX + (sink or self.query), {"v": 1, "batch": batch, "stages": stages}, 0)
 
     @property
     def left(self):
@@ -95,13 +95,15 @@ def test_what_one_of_several_databases_has_decided_follows_in_the_others(url, st
     members = {"a": 0, "b": 0}
     store.stage(f"{name}.out", first, pushes([1]))
     lost.store.set_note(
-        PREFIX + lost.query, {"v": 1, "id": "1", "batch": 6, "stages": [first, second], "members": members}, 0
+        LEDGER_PREFIX + lost.query, {"v": 1, "id": "1", "batch": 6, "stages": [first, second], "members": members}, 0
     )
     other = f"sqlite:///{tmp_path}/other.db"
     with open_store(other) as there:
         for stage in (second, stage_of(lost.query, 6, "000001-loser")):
             there.stage("out", stage, pushes([2, 3]))
-        there.set_note(PREFIX + lost.query, {"v": 1, "id": "2", "batch": 5, "stages": [], "members": members}, 0)
+        there.set_note(
+            LEDGER_PREFIX + lost.query, {"v": 1, "id": "2", "batch": 5, "stages": [], "members": members}, 0
+        )
         with pytest.raises(UsageError, match="writes to 2 databases, 'a', 'b' in its option 'urls', and 1 of them"):
             recover_consumer(url, name, CONSUMER, sink=url)
         assert lost.left == (0, 15)

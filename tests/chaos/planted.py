@@ -45,8 +45,8 @@ BUGS: dict[str, Bug] = {
     ),
     "visible before the ledger": Bug(
         "stores/services/ledger.py",
-        "        if store.set_note(PREFIX + sink, value",
-        "        store.publish(stages)\n        if store.set_note(PREFIX + sink, value",
+        "        if store.set_note(LEDGER_PREFIX + sink, value",
+        "        store.publish(stages)\n        if store.set_note(LEDGER_PREFIX + sink, value",
         "tests/spark/write/test_publish.py::test_nothing_is_visible_before_the_ledger_has_decided",
         worlds=True,
     ),

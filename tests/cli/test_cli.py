@@ -16,7 +16,7 @@ from spark_queue.cli import output as show
 from spark_queue.cli import params as parse
 from spark_queue.messages.message import pushes
 from spark_queue.stores.services import owner
-from spark_queue.stores.services.ledger import PREFIX, begin, forget, stage_of
+from spark_queue.stores.services.ledger import LEDGER_PREFIX, begin, forget, stage_of
 from spark_queue.stores.services.ownership import Ownership
 from tests.command_line import Run, program
 
@@ -123,7 +123,7 @@ def test_ledgers(url, store, name):
     winner, later = stage_of(name, 3, "a"), stage_of(name, 4, "a")
     store.stage(name, winner, pushes([1, 2, 3]))
     store.stage(name, later, pushes([1, 2]))
-    store.set_note(PREFIX + name, {"v": 1, "batch": 3, "stages": [winner]}, 0)
+    store.set_note(LEDGER_PREFIX + name, {"v": 1, "batch": 3, "stages": [winner]}, 0)
     shown = Run("ledger", "list", url)
     (line,) = [line for line in shown.out.splitlines() if name in line]
     assert "batch 3: 3, batch 4: 2" in line and "half published: 3 left" in line
@@ -191,7 +191,7 @@ def test_a_mistake_ends_with_code_2_and_a_message(file, args, tmp_path, monkeypa
     assert "Traceback" not in done.err
     with open_store(file) as store:
         assert (store.sizes("departures"), store.sizes("departures.dead")) == before
-        assert store.notes(PREFIX) == {}
+        assert store.notes(LEDGER_PREFIX) == {}
     assert not Path("nowhere.db").exists()
 
 
@@ -254,7 +254,7 @@ def test_bytes_are_extended_json(file):
 
 
 def test_a_redrive_that_is_stopped_tells_how_far_it_came(file, monkeypatch):
-    monkeypatch.setattr(sys.modules["spark_queue.admin.dead_letters"], "STEP", 2)
+    monkeypatch.setattr(sys.modules["spark_queue.admin.dead_letters"], "LETTERS_STEP", 2)
     real, calls = deadletter.Redriving.step, []
 
     def step(self, moved, found):
@@ -281,7 +281,7 @@ def test_a_database_that_fails_ends_with_code_1(tmp_path, monkeypatch):
 
 def test_a_ledger_of_a_newer_version_ends_with_code_1(file):
     with open_store(file) as store:
-        store.set_note(f"{PREFIX}s", {"v": 2}, 0)
+        store.set_note(f"{LEDGER_PREFIX}s", {"v": 2}, 0)
     for args in (["list", file], ["recover", file, "s"], ["set", file, "s", "1"]):
         done = Run("ledger", *args)
         assert done.code == 1 and "upgrade spark_queue" in done.err

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_queue.errors import GraphError, MessageError, OptionError
-from spark_queue.events import Executor, Executors, Settings, declared_in, executors_in, heartbeats_in
+from spark_queue.events import EventSettings, Executor, Executors, declared_in, executors_in, heartbeats_in
 from spark_queue.events import execution as events_run
 from spark_queue.events.event import BASE, HEARTBEAT, STATUSES, Event, check_name, chunks, due, long, short, written
 from spark_queue.events.execution import TimeIsUp, run, time_limit
@@ -200,7 +200,7 @@ def test_a_function_that_is_not_there_is_told_before_events_come():
 def become(function, tries=0, **facts):
     made = Executors([Executor("s", "t", function, **facts)])
     with time_limit() as within:
-        return run(event(tries=tries), made, Settings(), within)
+        return run(event(tries=tries), made, EventSettings(), within)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_what_a_function_raises_is_told_with_its_trace_and_without_ours():
 
 def test_a_missing_executor_fails_the_event():
     with time_limit() as within:
-        result = run(event("other"), Executors(), Settings(), within)
+        result = run(event("other"), Executors(), EventSettings(), within)
     assert (result.status, result.error) == ("failed", "there is no executor for events other of s")
 
 
@@ -263,7 +263,7 @@ def test_a_function_that_takes_too_long_is_ended():
 
 
 def test_a_time_limit_holds_in_any_thread(monkeypatch):
-    monkeypatch.setattr(events_run, "GRACE", 0.01)
+    monkeypatch.setattr(events_run, "THREAD_GRACE", 0.01)
     told, let = [], threading.Event()
 
     def spin():
@@ -372,7 +372,7 @@ def test_a_file_declares_executors_heartbeats_and_settings(file, caplog):
     assert [(beat.source, beat.type, beat.payload) for beat in declared.heartbeats] == [
         (HEARTBEAT, "ping", {"a": 1}), ("mine", "pong", None),
     ]  # fmt: skip
-    assert declared.settings == Settings(pending_timeout=300_000, detailed_log=True)
+    assert declared.settings == EventSettings(pending_timeout=300_000, detailed_log=True)
     assert "line 13: heartbeat 'OneMinute' is skipped: it has no type" in caplog.text
 
 

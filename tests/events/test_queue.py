@@ -15,7 +15,7 @@ import pytest
 
 from spark_queue.client import Queue
 from spark_queue.errors import MessageError, OptionError
-from spark_queue.events import Events, Executor, Heartbeat, Settings, tick
+from spark_queue.events import Events, EventSettings, Executor, Heartbeat, tick
 from spark_queue.events.event import BASE, HEARTBEAT, INTERNAL, TYPES
 from spark_queue.events.spark_worker import ExecutorWork
 from spark_queue.messages.message import pushes
@@ -68,7 +68,7 @@ def events(store, name, seen):
 
 
 def with_settings(events, **settings):
-    return Events(events.store, events.name, executors=events.declared, settings=Settings(**settings))
+    return Events(events.store, events.name, executors=events.declared, settings=EventSettings(**settings))
 
 
 def taken(events, *types, **facts):

@@ -18,7 +18,7 @@ from spark_queue.messages.arrow_bytes import MOST_UNPACKED, DamagedBytes, from_b
 from spark_queue.messages.buckets import (
     DIGEST_DIGITS,
     DIGITS,
-    READ,
+    READ_MARK,
     ROWS,
     Buckets,
     DamagedBucket,
@@ -150,11 +150,11 @@ def test_an_id_that_is_cut_off_is_one_damaged_bucket(id):
 
 def test_a_bucket_that_was_made_of_a_document_may_be_empty_or_have_more_than_its_document_counts():
     packed = to_bytes(rows())
-    assert unsealed(f"{MARK}a{MARK}1{READ}", packed) == rows()
-    assert unsealed(f"{MARK}a{MARK}0{READ}", to_bytes(rows().slice(0, 0))).num_rows == 0
-    assert rows_of(f"{MARK}a{MARK}0{READ}") == 0
+    assert unsealed(f"{MARK}a{MARK}1{READ_MARK}", packed) == rows()
+    assert unsealed(f"{MARK}a{MARK}0{READ_MARK}", to_bytes(rows().slice(0, 0))).num_rows == 0
+    assert rows_of(f"{MARK}a{MARK}0{READ_MARK}") == 0
     with pytest.raises(DamagedBucket, match="holds 2 messages, and 3 by its id"):
-        unsealed(f"{MARK}a{MARK}3{READ}", packed)
+        unsealed(f"{MARK}a{MARK}3{READ_MARK}", packed)
 
 
 # --- bytes ----------------------------------------------------------------------------------------------------------

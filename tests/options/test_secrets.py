@@ -33,7 +33,7 @@ from spark_queue.cli.params import URL_VARIABLE
 from spark_queue.errors import QueueError
 from spark_queue.events.executors import Executor
 from spark_queue.events.queue import Events
-from spark_queue.events.settings import Settings as EventSettings
+from spark_queue.events.settings import EventSettings
 from spark_queue.events.spark_worker import ExecutorWork
 from spark_queue.graph.loader import parse
 from spark_queue.graph.model import Destination, Exchange, Graph, Namespace, Place

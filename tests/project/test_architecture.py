@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import builtins
+import pkgutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import networkx as nx
@@ -153,21 +155,119 @@ def test_files_are_short():
     assert long == LONGER, "split it by subject; a file that is short now leaves the list of those that wait"
 
 
+def at_the_top(nodes: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements of a module, also those under an `if`, `try` or `with`."""
+    for node in nodes:
+        yield node
+        if isinstance(node, ast.If | ast.Try | ast.With):
+            for part in (node, *getattr(node, "handlers", ())):
+                for name in ("body", "orelse", "finalbody"):
+                    yield from at_the_top(getattr(part, name, []))
+
+
+def defined(source: str) -> set[str]:
+    """The public classes, constants and aliases of types of a module; its variables of types are its own."""
+    found = set()
+    for node in at_the_top(ast.parse(source).body):
+        if isinstance(node, ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            made = node.value.func if isinstance(node.value, ast.Call) else None
+            if made is None or ast.unparse(made).rpartition(".")[2] not in ("TypeVar", "ParamSpec"):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                names = [one for each in targets for one in ast.walk(each) if isinstance(one, ast.Name)]
+                found |= {one.id for one in names if isinstance(one.ctx, ast.Store)}
+    return {name for name in found if name[0].isupper()}
+
+
+def namesakes(sources: dict[str, str]) -> dict[str, list[str]]:
+    """The names that several modules define, and these modules."""
+    modules: dict[str, list[str]] = {}
+    for module, source in sorted(sources.items()):
+        for name in defined(source):
+            modules.setdefault(name, []).append(module)
+    return {name: those for name, those in sorted(modules.items()) if len(those) > 1}
+
+
+def test_a_name_has_one_meaning():
+    assert namesakes({module_of(path): path.read_text() for path in MODULES}) == {}, (
+        "define one thing once, and import it; give two things two names"
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("class Place: ...", "if True:\n    class Place(tuple): ..."),
+        ("LONG, Place = 1, 2", "try:\n    import fast\nexcept ImportError:\n    Place: int = 3"),
+        ("Place = dict[str, int]", "class Place: ..."),
+        ("Place = NewType('Place', int)", "OTHER = Place = None"),
+    ],
+)
+def test_a_name_with_two_meanings_is_seen(one, other):
+    a, b = "spark_queue.errors", "spark_queue.client"
+    assert namesakes({a: one, b: other}) == {"Place": [b, a]}
+
+
+def test_what_is_imported_private_or_a_variable_of_types_is_no_second_meaning():
+    own = "T = TypeVar('T')\nP = typing.ParamSpec('P')\n_PLACE = 1\nlog = None\ndef f():\n    LOCAL = 2\n"
+    a, b = "spark_queue.errors", "spark_queue.client"
+    assert namesakes({a: own + "class Place: ...", b: own + "from spark_queue.errors import Place"}) == {}
+
+
 #: Exceptions that no user meets: each is caught where it is raised, or one call above.
-INSIDE = {"DamagedBytes", "DamagedBucket", "Unreadable", "_Stopped", "TimeIsUp"}
+INSIDE = {"DamagedBytes", "DamagedBucket", "Unreadable", "_Stopped", "TimeIsUp", "Crash"}
+
+
+def roots_of_errors(sources: dict[str, str]) -> set[str]:
+    """The exceptions that derive from one of Python's, or of another package."""
+    found = set()
+    for source in sources.values():
+        tree = ast.parse(source)
+        classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+        come = {one.name: f"spark_queue.{one.name}" for one in classes}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                come |= {one.asname: one.name for one in node.names if one.asname}
+            elif isinstance(node, ast.ImportFrom):
+                come |= {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
+        found |= {one.name for one in classes if any(is_foreign_error(base, come) for base in one.bases)}
+    return found
+
+
+def is_foreign_error(base: ast.expr, come: dict[str, str]) -> bool:
+    """Whether this is an exception, not one of ours; `come`: from where names come."""
+    name = ast.unparse(base.value if isinstance(base, ast.Subscript) else base)
+    first, dot, rest = name.partition(".")
+    name = come.get(first, first if dot or not hasattr(builtins, first) else f"builtins.{first}") + dot + rest
+    if name.startswith("spark_queue."):
+        return False
+    try:
+        one = pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):  # of a version that is not installed here: its name tells
+        return name.endswith(("Error", "Exception"))
+    return isinstance(one, type) and issubclass(one, BaseException)
 
 
 def test_errors_have_one_root():
-    bases: dict[str, set[str]] = {}
-    for path in MODULES:
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef):
-                bases[node.name] = {base.id for base in node.bases if isinstance(base, ast.Name)}
-    builtin = {
-        name for name, one in vars(builtins).items() if isinstance(one, type) and issubclass(one, BaseException)
-    }
-    roots = {name for name, of in bases.items() if of & builtin}
-    assert roots == {"QueueError"} | INSIDE
+    assert roots_of_errors({module_of(path): path.read_text() for path in MODULES}) == {"QueueError"} | INSIDE
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class Odd(Exception): ...",
+        "class Odd(dict, LookupError): ...",
+        "import json\nclass Odd(json.JSONDecodeError): ...",
+        "import concurrent.futures as threads\nclass Odd(threads.CancelledError): ...",
+        "from json import JSONDecodeError as Bad\ndef f():\n    class Odd(Bad): ...",
+        "from starlette import exceptions\nclass Odd(exceptions.HTTPException): ...",
+        "import no_such_package.errors\nclass Odd(no_such_package.errors.SomeError): ...",
+    ],
+)
+def test_a_second_root_of_errors_is_seen(source):
+    sound = "from spark_queue import errors\nclass Sound(errors.QueueError): ...\nclass Bag(dict): ..."
+    assert roots_of_errors({"spark_queue.client": sound, "spark_queue.rest.errors": source}) == {"Odd"}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: module_of(path))

@@ -33,7 +33,7 @@ from spark_queue.spark.write import data_writers as writer
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
 from spark_queue.stores.services import owner
-from spark_queue.stores.services.ledger import PREFIX, batch_of
+from spark_queue.stores.services.ledger import LEDGER_PREFIX, batch_of
 from spark_queue.stores.services.ownership import Ownership
 from tests.spark.drive import TEXT, Write, task
 
@@ -289,7 +289,7 @@ def points() -> Iterator[None]:
         before(Inputs, "_whole", "whole", lambda process, *_: process.several == "zip")
         before(share, "bind", "bind")
         before(Store, "_opened", "read", lambda process, *_: process.in_task)  # and not as the batch is planned
-        before(Store, "set_note", "decide", lambda _, store, key, *rest: key.startswith(PREFIX))
+        before(Store, "set_note", "decide", lambda _, store, key, *rest: key.startswith(LEDGER_PREFIX))
         patch.setattr(Store, "publish", _publish_of(Store.publish))
         for module in (ahead, common, keeper, opening, queue_input, share, writer):
             patch.setattr(module, "open_store", clients.open)

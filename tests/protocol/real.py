@@ -19,7 +19,7 @@ from spark_queue.messages.message import messages, pushes
 from spark_queue.spark.supervision import drain
 from spark_queue.stores.base import Store
 from spark_queue.stores.conformance.waiting import end_lease
-from spark_queue.stores.services.ledger import PREFIX, ledger_of
+from spark_queue.stores.services.ledger import LEDGER_PREFIX, ledger_of
 from spark_queue.stores.services.owner import OWNER, Standing
 from spark_queue.stores.types import about
 from tests.protocol.process import EACH, RANK, Checkpoint, Process, Refused
@@ -61,8 +61,8 @@ class Real(There):
         for process in self.processes.values():
             process.kill()
         for query in self.queries:
-            if note := self.store.note(PREFIX + query):
-                self.store.set_note(PREFIX + query, None, note.version)
+            if note := self.store.note(LEDGER_PREFIX + query):
+                self.store.set_note(LEDGER_PREFIX + query, None, note.version)
             self.store.unstage(query)
         for queue in (*self.queues, self.out):  # others use them again
             for held in self.store.reservations(queue):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark_queue.events import Events
-from spark_queue.rest.errors import STATUS
+from spark_queue.rest.errors import STATUS_CODES
 from tests.command_line import Run
 from tests.pages import blocks, calls
 from tests.serving import serving
@@ -59,5 +59,5 @@ def test_the_page_tells_of_every_option_and_status():
     shown = Run("serve", "--help").out
     for option in re.findall(r"--[a-z-]+", shown):
         assert option in PAGE or option == "--help", option
-    for status in {*STATUS.values(), 401, 403}:
+    for status in {*STATUS_CODES.values(), 401, 403}:
         assert re.search(rf"^\| [\d, ]*\b{status}\b", PAGE, re.MULTILINE), status

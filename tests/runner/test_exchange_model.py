@@ -26,7 +26,7 @@ from spark_queue.graph.model import Changes, Destination, Exchange, Place
 from spark_queue.runner import Env
 from spark_queue.runner import exchange as route
 from spark_queue.runner.exchange import Route
-from spark_queue.runner.selector import COLUMNS
+from spark_queue.runner.selector import SELECTOR_COLUMNS
 from tests.runner.test_exchange import ansi_mode
 
 EXAMPLES = int(os.environ.get("SPARK_QUEUE_MODEL_EXAMPLES") or 8)
@@ -472,8 +472,8 @@ def observed(spark, exchange, name, max_hops, rows):
     facts = [(f"m{number}", "in", text, headers, None, tries) for number, (text, headers, tries) in enumerate(rows)]
     counts = Observation()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(route, "OBSERVED", counts)
-        copies = built.copies(spark.createDataFrame(facts, COLUMNS))
+        patch.setattr(route, "EXCHANGE_METRICS", counts)
+        copies = built.copies(spark.createDataFrame(facts, SELECTOR_COLUMNS))
     found = copies.select(
         F.concat_ws("/", "ns", "queue"), "payload", "headers", F.col("delay") * 1000, "tries", F.unix_millis("mature")
     ).collect()

@@ -108,7 +108,7 @@ def test_the_dead_letter_has_the_exception_and_the_last_line_of_the_users_code(q
         ("bad: geheim%21 and geheim!", "mongodb://u:geheim%21@h/x", "bad: *** and ***"),
         ("at redis://me:other@h:1/0 again", "sqlite:///x.db", "at redis://me:***@h:1/0 again"),
         ("see https://example.com/a/b?c=d", "sqlite:///x.db", "see https://example.com/a/b?c=d"),
-        ("x" * 5_000, "sqlite:///x.db", "x" * failures.KEPT),
+        ("x" * 5_000, "sqlite:///x.db", "x" * failures.ERROR_CHARACTERS),
     ],
 )
 def test_a_reason_is_one_line_without_passwords(text, url, shown):
@@ -121,7 +121,7 @@ def test_a_reason_is_one_line_without_passwords(text, url, shown):
 @pytest.mark.full
 def test_it_is_noted_though_spark_says_it_late(q, work, listening, monkeypatch):
     """The query starts again before Spark has said that it ended: here it never says so."""
-    monkeypatch.setattr(failures.Listener, "onQueryTerminated", lambda *_: None)
+    monkeypatch.setattr(failures.QueryListener, "onQueryTerminated", lambda *_: None)
     q.push(["batch"])
     restarted(q, work)
     (error,) = letters(q.url, q.name).values()
@@ -223,7 +223,7 @@ if how == "not heard":
 else:
     spark = spark_queue.session(**conf)
 if how == "at exit":
-    failures.Listener.onQueryTerminated = lambda *_: None
+    failures.QueryListener.onQueryTerminated = lambda *_: None
 
 
 def work(df, batch_id):

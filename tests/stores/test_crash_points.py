@@ -143,9 +143,9 @@ class MongoWorld(World):
         self._client = pymongo.MongoClient(url)
 
     def take_small_steps(self, patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(mongodb, "CHUNK", 3)
-        patch.setattr(mongodb.MongoStore._among, "__defaults__", (3,))  # CHUNK, as it was at the import
-        patch.setattr(mongodb, "TOGETHER", 5)
+        patch.setattr(mongodb, "COMMAND_CHUNK", 3)
+        patch.setattr(mongodb.MongoStore._among, "__defaults__", (3,))  # COMMAND_CHUNK, as it was at the import
+        patch.setattr(mongodb, "TRANSACTION_CHUNK", 5)
         patch.setattr(mongodb_stages, "CHUNK_ROWS", 3)
 
     def bury(self) -> None:
@@ -171,7 +171,7 @@ class RedisWorld(World):
         if self._forgets:  # texts that the server has not seen yet
             texts = {name: f"-- {uuid.uuid4()}\n{text}" for name, (_, text) in scripts.items()}
             scripts = {name: (sha1(text.encode()).hexdigest(), text) for name, text in texts.items()}
-        patch.setattr(redis, "CHUNK", 3)
+        patch.setattr(redis, "SCRIPT_CHUNK", 3)
         patch.setattr(redis, "SCRIPTS", scripts)
 
     def close(self) -> None:
@@ -198,7 +198,7 @@ def world(request, url_of, monkeypatch):
             opened = RedisWorld(url, plan, forgets=variant == "forgets its scripts")
         case "mongodb":
             monkeypatch.setattr(mongodb, "STOPPING", 0.005)
-            monkeypatch.setattr(mongodb_stages, "BUSY", 0.03)
+            monkeypatch.setattr(mongodb_stages, "PUBLISHER_TIMEOUT", 0.03)
             monkeypatch.setattr(pymongo.common, "MIN_HEARTBEAT_INTERVAL", 0.005)
             if variant == "without transactions":
                 hello = mongodb.MongoStore._hello

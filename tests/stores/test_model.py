@@ -404,12 +404,12 @@ def ms(moment):
 def small_steps(monkeypatch):
     """Few messages are enough for several partitions, and for several steps of an operation."""
     monkeypatch.setattr(base, "SMALLEST_PARTITION", 2)
-    monkeypatch.setattr(mongodb, "CHUNK", 3)
-    monkeypatch.setattr(mongodb, "TOGETHER", 2)
-    monkeypatch.setattr(mongodb.MongoStore._among, "__defaults__", (3,))  # CHUNK, as it was at the import
+    monkeypatch.setattr(mongodb, "COMMAND_CHUNK", 3)
+    monkeypatch.setattr(mongodb, "TRANSACTION_CHUNK", 2)
+    monkeypatch.setattr(mongodb.MongoStore._among, "__defaults__", (3,))  # COMMAND_CHUNK, as it was at the import
     monkeypatch.setattr(mongodb_stages, "CHUNK_ROWS", 3)
     monkeypatch.setattr(sqlite, "BLOB_BYTES", 300)
-    monkeypatch.setattr(redis, "CHUNK", 3)
+    monkeypatch.setattr(redis, "SCRIPT_CHUNK", 3)
     monkeypatch.setattr(redis, "SCRIPTS", redis.load_scripts(chunk=3, page=300))
 
 

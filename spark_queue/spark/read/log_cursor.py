@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.options.values import LATEST
+from spark_queue.options.values import FROM_LATEST
 from spark_queue.spark.read.limits import ALL
 from spark_queue.spark.read.opening import opened
 from spark_queue.spark.read.queue_state import PAUSE_KNOWN
@@ -20,7 +20,7 @@ class LogCursor:
 
     def __init__(self, options: QueueOptions) -> None:
         assert options.queue is not None
-        self._from_latest = options.starting_offsets == LATEST
+        self._from_latest = options.starting_offsets == FROM_LATEST
         self._queue = options.queue
         self._store = opened(options)
         self.log = log_of(self._store, options, retention=options.retention)

@@ -26,7 +26,7 @@ from spark_queue.stores.named import NamedStores
 from spark_queue.stores.services.eviction import check_eviction
 
 #: What to do about payloads that cannot become messages.
-_REMEDIES = {
+_PAYLOAD_REMEDIES = {
     NOT_JSON: ("for plain text set payloadFormat=text; to write columns as JSON, to_json(struct(*)) AS payload"),
     NOT_TEXT: "clean text with make_valid_utf8; for bytes write a column of type BINARY",
 }
@@ -156,7 +156,9 @@ class Push(Work):
 def _with_remedy(error: MessageError) -> MessageError:
     """Return the error for rows that cannot become messages, with what to do about their payloads."""
     rules = [*error.rows.values()]
-    remedies = [remedy for wrong, remedy in _REMEDIES.items() if any(rule.startswith(wrong) for rule in rules)]
+    remedies = [
+        remedy for wrong, remedy in _PAYLOAD_REMEDIES.items() if any(rule.startswith(wrong) for rule in rules)
+    ]
     if not remedies:
         return error
     return MessageError("; ".join([str(error), *remedies]), **cast("dict[str, Any]", error.facts))

@@ -25,7 +25,7 @@ from spark_queue.stores.services.dead_letters import give_back, history_of, note
 from spark_queue.stores.services.owner import consumers, started_batches
 from spark_queue.stores.types import Death
 
-OUTCOMES = ("commit", "rollback", "dead", "move")
+SETTLE_OUTCOMES = ("commit", "rollback", "dead", "move")
 
 
 class Settle(Work):
@@ -80,9 +80,10 @@ class Settle(Work):
         groups: dict[tuple[str, int, str | None], list[str]] = {}
         columns = (batch.column("id"), batch.column("outcome"), delay, reason)
         for id, outcome, later, why in zip(*(one.to_pylist() for one in columns), strict=True):
-            if outcome not in OUTCOMES:
+            if outcome not in SETTLE_OUTCOMES:
                 raise MessageError(
-                    f"queue {queue!r}, row with id {id!r}: outcome {outcome!r} must be one of {', '.join(OUTCOMES)}",
+                    f"queue {queue!r}, row with id {id!r}: outcome {outcome!r} must be one of "
+                    f"{', '.join(SETTLE_OUTCOMES)}",
                     queue=queue,
                 )
             if outcome == "move":

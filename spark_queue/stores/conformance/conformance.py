@@ -59,7 +59,7 @@ from spark_queue.stores.conformance.waiting import (
 from spark_queue.stores.types import Claim, Condition, Death, Sizes
 
 #: Every shape of JSON that all stores must keep.
-SHAPES: list[Any] = [
+JSON_SHAPES: list[Any] = [
     {}, [], "", "text", "ünïcødé \u0000 \u2028 🛫", 0, -1, 1.5, 1e300, -2.5e-10, True, False,
     2**31, -(2**31) - 1, 2**53 + 1, 2**63 - 1, -(2**63), 123456789012345,
     {"a": None, "b": [], "c": {}, "d": [None, [[]], {"": 0}]},
@@ -69,7 +69,7 @@ SHAPES: list[Any] = [
     [1, "two", 3.0, None, {"four": [5]}], [[[[[[1]]]]]], {"$dollar": 1, "dot.ted": 2},
 ]  # fmt: skip
 
-#: JSON objects and arrays of any content; integers of 64 bits. (Top-level values of other types are in SHAPES.)
+#: JSON objects and arrays of any content; integers of 64 bits. (Top-level values of other types are in JSON_SHAPES.)
 _leaves = (
     st.none()
     | st.booleans()
@@ -304,7 +304,7 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
     # --- payload fidelity ---------------------------------------------------------------------------------------
 
     def test_json_of_every_shape_survives(self, store: Store, queue: str) -> None:
-        shapes = [one for one in [*SHAPES, None] if not any(one is bad for bad in store.refuses)]
+        shapes = [one for one in [*JSON_SHAPES, None] if not any(one is bad for bad in store.refuses)]
         store.push(queue, pushes(shapes))
         store.reserve(queue, "c/1", 100)
         store.rollback(queue, "c/1")

@@ -26,7 +26,7 @@ from bson.dbref import DBRef
 from bson.errors import BSONError
 
 from spark_queue.messages.json_text import load_json
-from spark_queue.messages.schema import Kind
+from spark_queue.messages.schema import PayloadKind
 
 #: Dates as milliseconds: BSON has years that `datetime` has not. Strings that others wrote may not be UTF-8.
 CODEC: CodecOptions[dict[str, Any]] = CodecOptions(
@@ -34,7 +34,7 @@ CODEC: CodecOptions[dict[str, Any]] = CodecOptions(
 )
 
 #: Most bytes of a document: the server's 16 MiB less what a reservation adds to it.
-LARGEST = (16 << 20) - (16 << 10)
+LARGEST_BSON = (16 << 20) - (16 << 10)
 
 #: Most levels of nesting that MongoDB documents.
 DEEPEST = 100
@@ -70,8 +70,8 @@ def difficult(payloads: pa.Array) -> list[bool]:
 
 def check_document(document: Mapping[str, Any]) -> None:
     """Raises `ValueError` with the rule that a whole document breaks."""
-    if len(_encoded(document)) > LARGEST:
-        raise ValueError(f"its document is larger than {LARGEST:,} bytes")
+    if len(_encoded(document)) > LARGEST_BSON:
+        raise ValueError(f"its document is larger than {LARGEST_BSON:,} bytes")
 
 
 def _encoded(document: Mapping[str, Any]) -> bytes:
@@ -95,7 +95,7 @@ def to_bson(payload: bytes, kind: str, difficult: bool) -> Any:
     return payload.decode() if kind == "text" else payload
 
 
-def from_bson(value: Any) -> tuple[bytes, Kind]:
+def from_bson(value: Any) -> tuple[bytes, PayloadKind]:
     """The payload and its kind that a value in a document stands for. The inverse of `to_bson`."""
     if type(value) is str:
         return value.encode(), "text"
@@ -104,7 +104,7 @@ def from_bson(value: Any) -> tuple[bytes, Kind]:
     return _json(value), "json"
 
 
-def all_from_bson(values: Iterable[Any]) -> tuple[list[bytes], list[Kind]]:
+def all_from_bson(values: Iterable[Any]) -> tuple[list[bytes], list[PayloadKind]]:
     """The same of many, as payloads and their kinds: faster where all of them are JSON."""
     values = list(values)
     if any(one is str or issubclass(one, bytes) for one in set(map(type, values))):

@@ -25,7 +25,7 @@ from pymongo import IndexModel
 from pymongo.collection import Collection
 
 from spark_queue.messages.arrow_bytes import to_bytes
-from spark_queue.messages.buckets import READ, ROWS, Buckets, Layout, is_bucket, unsealed
+from spark_queue.messages.buckets import READ_MARK, ROWS, Buckets, Layout, is_bucket, unsealed
 from spark_queue.messages.columns import due_ms, header_dicts, headers_array
 from spark_queue.messages.ids import OBJECT_ID
 from spark_queue.messages.schema import MARK
@@ -35,8 +35,8 @@ from spark_queue.stores.mongodb.documents import (
     BUCKETS,
     INDEXES,
     Document,
+    DocumentPage,
     Filter,
-    Page,
     count_of,
     moment_of,
     moved_to,
@@ -66,7 +66,7 @@ class BucketStore(MongoStore):
     @staticmethod
     def _key_of(id: str) -> Any:
         """The `_id` of a record; no record has that of a message."""
-        if id.endswith(READ):
+        if id.endswith(READ_MARK):
             return key_of(id[1:].rsplit(MARK, 2)[0])
         digest = sha256(id.encode()).hexdigest()
         first = id[1:25] if is_bucket(id) else id
@@ -78,7 +78,7 @@ class BucketStore(MongoStore):
 
     @staticmethod
     def _id_of(document: Document) -> str:
-        return f"{MARK}{id_of(document['_id'])}{MARK}{count_of(document.get('n', 0))}{READ}"
+        return f"{MARK}{id_of(document['_id'])}{MARK}{count_of(document.get('n', 0))}{READ_MARK}"
 
     @staticmethod
     def _weigh(keys: Iterable[ObjectId | str], documents: Iterable[Document | RawBSONDocument] = ()) -> int:
@@ -109,9 +109,9 @@ class BucketStore(MongoStore):
         return documents, wrong
 
     @staticmethod
-    def _pages(documents: Iterable[Document], most: int) -> Iterator[Page]:
+    def _pages(documents: Iterable[Document], most: int) -> Iterator[DocumentPage]:
         """Pages end by bytes, which a bucket of keuss does not tell: so each is a page of its own size at least."""
-        page = Page.empty()
+        page = DocumentPage.empty()
         size = 0
         for document in documents:
             try:
@@ -125,7 +125,7 @@ class BucketStore(MongoStore):
             size += len(packed)
             if len(page.documents) >= most or size >= PAGE_BYTES:
                 yield page
-                page, size = Page.empty(), 0
+                page, size = DocumentPage.empty(), 0
         if page.documents:
             yield page
 

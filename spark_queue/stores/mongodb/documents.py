@@ -66,10 +66,10 @@ from spark_queue.stores.types import Condition, Death, holder
 Document = dict[str, Any]
 Filter = Mapping[str, Any]
 
-EPOCH = DatetimeMS(0)
+BSON_EPOCH = DatetimeMS(0)
 
 #: When a lease of `None` ends.
-NEVER = DatetimeMS(LATEST)
+NO_END_DATE = DatetimeMS(LATEST)
 
 #: Error code of the server: the id is there already.
 DUPLICATE_KEY = 11000
@@ -100,10 +100,10 @@ FORGET = {"reserved": "", "_tag": "", "_mature": "", "_reserved": ""}
 #: The `_id` of buckets: see `is_bucket_key`.
 BUCKET_IDS = Regex(f"^{MARK}.*{MARK}.*{MARK}", "s")
 
-OPERATORS = {"=": "$eq", "<": "$lt", "<=": "$lte", ">": "$gt", ">=": "$gte", "in": "$in"}
+COMPARISONS = {"=": "$eq", "<": "$lt", "<=": "$lte", ">": "$gt", ">=": "$gte", "in": "$in"}
 
 
-class State(NamedTuple):
+class DocumentState(NamedTuple):
     """One of the states that a message is in: how it is found, and what its fields mean then."""
 
     which: Filter
@@ -117,7 +117,7 @@ class State(NamedTuple):
         return {"$and": [self.which, *(self._one(condition) for condition in conditions if condition.column != "id")]}
 
     def _one(self, condition: Condition) -> Filter:
-        op = OPERATORS[condition.op]
+        op = COMPARISONS[condition.op]
         values: list[Any] = list(_values(condition))
         match condition.column:
             case "mature" | "processed":
@@ -137,14 +137,14 @@ class State(NamedTuple):
         return {condition.column: {op: value}}
 
 
-class Place(NamedTuple):
+class DocumentPlace(NamedTuple):
     """Where a record stands in an order: by a field and `_id`, of whatever types."""
 
     value: Any
     key: Any
 
 
-class Page(NamedTuple):
+class DocumentPage(NamedTuple):
     """Documents of one batch, and their payloads with their kinds; of one that cannot be read, nothing and why."""
 
     documents: list[Document]
@@ -153,7 +153,7 @@ class Page(NamedTuple):
     damaged: dict[int, str]
 
     @classmethod
-    def empty(cls) -> Page:
+    def empty(cls) -> DocumentPage:
         """A page to be filled."""
         return cls([], [], [], {})
 
@@ -178,7 +178,7 @@ _COUNTED: Document = {
 }
 
 #: What can be changed as a message is changed that dies.
-SOUND: Filter = {
+SOUND_DOCUMENT: Filter = {
     "hdrs": {"$not": {"$type": ["array", "string", "number", "bool", "date", "binData", "objectId", "timestamp"]}},
     "$expr": _COUNTED,
 }
@@ -203,9 +203,9 @@ FENCED: Filter = {**RESERVED, "$expr": {"$eq": ["$reserved", "$_reserved"]}}
 WAITING_ORDER = [("processed", 1), ("mature", 1), ("_id", 1)]
 HELD_ORDER = [("_mature", 1), ("_id", 1)]
 
-FREE = State({"processed": None, "reserved": {"$exists": False}}, "mature", 0, READY, WAITING_ORDER)
-OURS = State(FENCED, "_mature", 1, HELD, HELD_ORDER)
-THEIRS = State({**RESERVED, "$expr": {"$ne": ["$reserved", "$_reserved"]}}, "mature", 1, HELD, WAITING_ORDER)
+FREE = DocumentState({"processed": None, "reserved": {"$exists": False}}, "mature", 0, READY, WAITING_ORDER)
+OURS = DocumentState(FENCED, "_mature", 1, HELD, HELD_ORDER)
+THEIRS = DocumentState({**RESERVED, "$expr": {"$ne": ["$reserved", "$_reserved"]}}, "mature", 1, HELD, WAITING_ORDER)
 
 
 # --- filters and updates --------------------------------------------------------------------------------------------
@@ -225,10 +225,10 @@ def id_condition(condition: Condition) -> Filter:
     if condition.op in ("=", "in"):
         return or_bucket({"_id": {"$in": [key_of(str(one)) for one in _values(condition)]}})
     id = {"$ifNull": ["$_sid", {"$convert": {"input": "$_id", "to": "string", "onError": ""}}]}
-    return or_bucket({"$expr": {OPERATORS[condition.op]: [id, {"$literal": condition.value}]}})
+    return or_bucket({"$expr": {COMPARISONS[condition.op]: [id, {"$literal": condition.value}]}})
 
 
-def after_record(field: str, place: Place) -> Document:
+def after_record(field: str, place: DocumentPlace) -> Document:
     """What comes after a place in the order of a field and `_id`."""
     moment, key = place
     return {"$or": [*greater(field, moment), *({field: moment, **one} for one in greater("_id", key))]}
@@ -249,19 +249,19 @@ def held_by(tag: str) -> Document:
     return {**FENCED, "_tag": {"$in": [tag, Regex(f"^{re.escape(tag)}/")]}}
 
 
-def loose(now: int) -> State:
+def loose(now: int) -> DocumentState:
     """What nobody holds under a lease that lasts."""
     ended = {"mature": {"$lte": DatetimeMS(now)}}
-    return State(
+    return DocumentState(
         {"processed": None, "$or": [{"reserved": {"$exists": False}}, ended]}, "mature", 0, READY, WAITING_ORDER
     )
 
 
-def history_of(now: int) -> State:
+def history_of(now: int) -> DocumentState:
     """Committed messages, also those that other programs committed."""
-    which = {"processed": {"$exists": True, "$ne": NEVER}, "_until": {"$not": {"$lte": DatetimeMS(now)}}}
+    which = {"processed": {"$exists": True, "$ne": NO_END_DATE}, "_until": {"$not": {"$lte": DatetimeMS(now)}}}
     due = {"$ifNull": ["$_mature", {"$min": ["$mature", "$processed"]}]}
-    return State(which, due, 0, READY, HELD_ORDER)
+    return DocumentState(which, due, 0, READY, HELD_ORDER)
 
 
 def outcome_of(document: Document) -> str:
@@ -284,7 +284,7 @@ def remembering(now: int, history: int, tag: str | None, outcome: str) -> tuple[
 
 def lease_end(now: int, lease: int | None) -> DatetimeMS:
     """When a lease that begins now ends."""
-    return NEVER if lease is None else moment_of(now + lease)
+    return NO_END_DATE if lease is None else moment_of(now + lease)
 
 
 def moment_of(ms: int) -> DatetimeMS:
@@ -451,7 +451,7 @@ def due_of(document: Document) -> Any:
     """
     reserved = document.get("reserved")
     ours = "processed" in document or (reserved is not None and reserved == document.get("_reserved"))
-    due = document.get("mature", EPOCH)
+    due = document.get("mature", BSON_EPOCH)
     if ours and "_mature" in document:
         due = document["_mature"]
     elif "processed" in document:
@@ -464,9 +464,9 @@ def _ahead(document: Document) -> int:
     return int("reserved" in document and "processed" not in document)
 
 
-def pages(documents: Iterable[Document], most: int) -> Iterator[Page]:
+def pages(documents: Iterable[Document], most: int) -> Iterator[DocumentPage]:
     """Documents in pages of at most `most`, each ending early at PAGE_BYTES of payload."""
-    page, size = Page.empty(), 0
+    page, size = DocumentPage.empty(), 0
     for document in documents:
         try:
             payload, kind = from_bson(document.get("payload"))
@@ -479,12 +479,12 @@ def pages(documents: Iterable[Document], most: int) -> Iterator[Page]:
         size += len(payload)
         if len(page.documents) >= most or size >= PAGE_BYTES:
             yield page
-            page, size = Page.empty(), 0
+            page, size = DocumentPage.empty(), 0
     if page.documents:
         yield page
 
 
-def as_records(queue: str, page: Page, whole: Callable[[Document], Document] | None = None) -> Records:
+def as_records(queue: str, page: DocumentPage, whole: Callable[[Document], Document] | None = None) -> Records:
     """A page as records, with the messages as MESSAGES or HISTORY.
 
     `whole`: the documents have just the fields of HELD_FIELDS, and this returns all of one.
@@ -504,7 +504,7 @@ def as_records(queue: str, page: Page, whole: Callable[[Document], Document] | N
         )
 
 
-def _as_batch(queue: str, page: Page, held: bool) -> pa.RecordBatch:
+def _as_batch(queue: str, page: DocumentPage, held: bool) -> pa.RecordBatch:
     """The same, whole columns at a time. Raises one of UNREADABLE for a value of a wrong type."""
     documents, payloads, kinds, _ = page
     ids = [one.get("_sid") or (str(key) if type(key := one["_id"]) is ObjectId else id_of(key)) for one in documents]
@@ -525,7 +525,7 @@ def _as_batch(queue: str, page: Page, held: bool) -> pa.RecordBatch:
 # --- one by one -----------------------------------------------------------------------------------------------------
 
 
-def _read(page: Page, row: int, held: bool) -> Row:
+def _read(page: DocumentPage, row: int, held: bool) -> Row:
     """Read one document. Raises `Unreadable` with what is wrong with it."""
     document = page.documents[row]
     check(row not in page.damaged, page.damaged.get(row, ""))

@@ -30,7 +30,7 @@ from spark_queue.errors import OptionError
 from spark_queue.messages.columns import filled
 from spark_queue.stores.mongodb.documents import BY_ID, DUE, FORGET, INDEXES, Document, Filter, dying, held_by, weight
 from spark_queue.stores.mongodb.stages import OWN
-from spark_queue.stores.mongodb.store import CHUNK, MongoStore, parts_of
+from spark_queue.stores.mongodb.store import COMMAND_CHUNK, MongoStore, parts_of
 from spark_queue.stores.types import Death, Lacking, Which
 
 
@@ -105,7 +105,7 @@ class PipelineStore(MongoStore):
         if death is not None:
             change["hdrs"] = dying(queue, state.ahead, death, now)
         moved = 0
-        for part in parts_of(moving, CHUNK):
+        for part in parts_of(moving, COMMAND_CHUNK):
             where = {**state.which, "_id": {"$in": part}}
             done = self._attempt(found.update_many, where, [{"$set": change}, {"$unset": list(FORGET)}])
             moved += weight(part) if done.modified_count == len(part) else done.modified_count

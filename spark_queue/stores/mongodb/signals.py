@@ -14,7 +14,7 @@ from bson import ObjectId
 from pymongo import CursorType
 from pymongo.collection import Collection
 
-from spark_queue.stores.services.listener import HEARTBEAT, Signal, SignalsLost, Subscription
+from spark_queue.stores.services.listener import LISTENER_HEARTBEAT, Signal, SignalsLost, Subscription
 
 #: Seconds by which the clocks of those who send may differ.
 SKEW = 60
@@ -31,7 +31,7 @@ class MongoSubscription(Subscription):
         recent = ObjectId.from_datetime(datetime.fromtimestamp(now / 1000 - SKEW, UTC))
         which = {"_id": {"$gt": recent}, "event": {"$regex": f"^{re.escape(prefix)}"}}
         self._cursor = signals.find(which, cursor_type=CursorType.TAILABLE_AWAIT)
-        self._cursor.max_await_time_ms(round(HEARTBEAT * 1000))
+        self._cursor.max_await_time_ms(round(LISTENER_HEARTBEAT * 1000))
 
     def next(self, timeout: float) -> list[Signal]:
         one = next(self._cursor, None)

@@ -48,7 +48,7 @@ from spark_queue.messages.batching import grouped
 from spark_queue.stores.mongodb.bson_json import CODEC
 from spark_queue.stores.mongodb.documents import (
     BY_ID,
-    NEVER,
+    NO_END_DATE,
     Document,
     Filter,
     Weigh,
@@ -70,7 +70,7 @@ CHUNK_ROWS, CHUNK_BYTES = 5_000, 8 << 20
 LANES = 4
 
 #: Seconds until a publisher that keeps others waiting is taken for dead; twice as many after each time.
-BUSY = 1.5
+PUBLISHER_TIMEOUT = 1.5
 
 #: Hands documents on without reading them.
 RAW: CodecOptions[Any] = CODEC.with_options(document_class=RawBSONDocument)
@@ -103,7 +103,7 @@ class Stages:
         self._chunks = database[name]
         self._raw = database.get_collection(name, codec_options=RAW)
         self._queue, self._attempt = queue, attempt
-        self._busy = min(BUSY, patience / 3)
+        self._busy = min(PUBLISHER_TIMEOUT, patience / 3)
 
     # --- in and out ---------------------------------------------------------------------------------------------
 
@@ -325,7 +325,7 @@ def _insert_hidden(
 
     To whoever reads the queue they look like a history of the future: not even keuss would deliver them.
     """
-    marks = {"mature": NEVER, "processed": NEVER, "_hidden": {"part": part, "generation": generation}}
+    marks = {"mature": NO_END_DATE, "processed": NO_END_DATE, "_hidden": {"part": part, "generation": generation}}
     hidden = [{**one, **marks, "_mature": one["mature"]} for one in documents]
     insert(queue, hidden, instead={"_hidden.part": {"$ne": part}})
     older = {**_hidden(ids, part), "_hidden.generation": {"$lt": generation}}

@@ -77,18 +77,18 @@ from spark_queue.stores.mongodb.documents import (
     HELD_FIELDS,
     HELD_ORDER,
     INDEXES,
-    NEVER,
+    NO_END_DATE,
     OURS,
     READY,
     RESERVED,
-    SOUND,
+    SOUND_DOCUMENT,
     THEIRS,
     WAITING_ORDER,
     Document,
+    DocumentPage,
+    DocumentPlace,
+    DocumentState,
     Filter,
-    Page,
-    Place,
-    State,
     after_record,
     as_records,
     claiming,
@@ -146,11 +146,11 @@ DEFAULTS: dict[str, Any] = {
 }
 
 #: Ids in one command, and messages in one transaction, which is to stay far from its limits (60 s, the cache).
-CHUNK = 10_000
-TOGETHER = 1_000
+COMMAND_CHUNK = 10_000
+TRANSACTION_CHUNK = 1_000
 
 #: Notes are read as the majority of the servers has them: whoever acts on one must not see it taken back.
-NOTES, SETTLED = "notes", ReadConcern("majority")
+NOTES, MAJORITY = "notes", ReadConcern("majority")
 
 #: Who meets others goes past up to 2 ** CROWD times as many messages as he wants.
 CROWD = 6
@@ -531,7 +531,7 @@ class MongoStore(SignallingStore):
         large: str | None = None
         while claimed + more < enough and large is None:
             wanted = enough - claimed - more
-            most = min(wanted, CHUNK)  # records, each of a message at least
+            most = min(wanted, COMMAND_CHUNK)  # records, each of a message at least
             # Who met others goes past some messages, which are theirs most likely, or all would meet again and again.
             past = random.randrange(most << min(lost, CROWD)) if lost else 0
             ids = found.find(due, self._named, skip=past, limit=most, batch_size=most, **self._by(found, READY))
@@ -589,7 +589,7 @@ class MongoStore(SignallingStore):
         ready = found.count_documents(due, limit=limit, **self._by(found, READY))
         return min(limit, ready + self._more(found, due)) if ready < limit else limit
 
-    def _spare(self, queue: str, after: Place | None, rows: int) -> Records:
+    def _spare(self, queue: str, after: DocumentPlace | None, rows: int) -> Records:
         found, now = self._queue(queue), self._now()
         which: Document = {"$and": [FREE.which, {"mature": {"$lte": DatetimeMS(now)}}]}
         if after is not None:
@@ -600,13 +600,13 @@ class MongoStore(SignallingStore):
         return self._records_of(queue, page, "mature")
 
     def _records_of(
-        self, queue: str, page: Page | None, field: str, whole: Callable[[Document], Document] | None = None
+        self, queue: str, page: DocumentPage | None, field: str, whole: Callable[[Document], Document] | None = None
     ) -> Records:
         """A page that was read in the order of a field and `_id`."""
         if page is None:
             return END
         last = page.documents[-1]
-        return self._read(queue, page, whole)._replace(after=Place(last.get(field), last["_id"]))
+        return self._read(queue, page, whole)._replace(after=DocumentPlace(last.get(field), last["_id"]))
 
     def _recast(self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch) -> bool:
         now, transactions = self._hello()
@@ -630,7 +630,7 @@ class MongoStore(SignallingStore):
             insert_new(self._collection(queue), [one["_id"] for one in documents], documents, session)
             return True
 
-    def _page(self, queue: str, tag: str, after: Place | None, rows: int) -> Records:
+    def _page(self, queue: str, tag: str, after: DocumentPlace | None, rows: int) -> Records:
         found = self._queue(queue)
         which: Document = {**FENCED, "_tag": tag}
         if after is not None:
@@ -662,7 +662,7 @@ class MongoStore(SignallingStore):
         self, queue: str, tag: str, ids: Sequence[str] | None, delay: int | None, failed: bool, endless: bool
     ) -> int:
         found = self._queue(queue)
-        which = held_by(tag) if endless else {"$and": [held_by(tag), {"mature": {"$lt": NEVER}}]}
+        which = held_by(tag) if endless else {"$and": [held_by(tag), {"mature": {"$lt": NO_END_DATE}}]}
         held = self._among(found, OURS._replace(which=which), ids)
         due = DUE if delay is None else moment_of(self._now() + delay)
         tries = "$tries" if failed else more_tries(-1)  # the claim has counted one
@@ -705,7 +705,7 @@ class MongoStore(SignallingStore):
         return queue.find_one({"_id": self._bucket_ids}, {"_id": 1}, **BY_ID) is not None
 
     def _among(
-        self, queue: Collection[Document], state: State, ids: Sequence[str] | None, size: int = CHUNK
+        self, queue: Collection[Document], state: DocumentState, ids: Sequence[str] | None, size: int = COMMAND_CHUNK
     ) -> Iterator[tuple[Document, dict[str, Any]]]:
         """Filters for the messages in a state (of `ids`, `size` at a time), each with the index to use."""
         if ids is None:
@@ -720,7 +720,7 @@ class MongoStore(SignallingStore):
         group = {"_id": "$_tag", "rows": {"$sum": counted(self._rows)}, "until": {"$max": "$mature"}}
         steps = [{"$match": which}, {"$group": group}, {"$sort": {"_id": 1}}]
         return [
-            Reservation(one["_id"], int(one["rows"]), None if one["until"] >= NEVER else int(one["until"]))
+            Reservation(one["_id"], int(one["rows"]), None if one["until"] >= NO_END_DATE else int(one["until"]))
             for one in found.aggregate(steps, **self._by(found, HELD))
         ]
 
@@ -738,7 +738,7 @@ class MongoStore(SignallingStore):
             with self._together(transactions) as session:
                 where = {**state.which, "_id": {"$in": part}}
                 with found.find(where, session=session, **BY_ID).sort("_id", 1) as some:
-                    documents = next((page.documents for page in self._pages(some, TOGETHER)), [])
+                    documents = next((page.documents for page in self._pages(some, TRANSACTION_CHUNK)), [])
                 copied = [one["_id"] for one in documents]
                 entering = [self._moved(one, queue, state.ahead, death, now) for one in documents]
                 if session is None:
@@ -755,7 +755,7 @@ class MongoStore(SignallingStore):
                 return moved, [id for id in part if documents and in_order(id) > in_order(documents[-1]["_id"])]
 
         moved = 0
-        for part in parts_of(moving, TOGETHER):
+        for part in parts_of(moving, TRANSACTION_CHUNK):
             left = part
             while left:
                 number, left = self._attempt(transfer, left)
@@ -769,15 +769,17 @@ class MongoStore(SignallingStore):
         told = {"tries": more_tries(death.failed - ahead), "hdrs": dying(queue, ahead, death, now), "_mature": DUE}
         return [{"$set": told | {name: {"$literal": one} for name, one in fields.items()}}, {"$unset": forgotten}]
 
-    def _moving(self, found: Collection[Document], which: Which, now: int, *, dies: bool) -> tuple[State, list[Any]]:
+    def _moving(
+        self, found: Collection[Document], which: Which, now: int, *, dies: bool
+    ) -> tuple[DocumentState, list[Any]]:
         """The `_id` of what moves, in order where there is a limit, and the state that all of it is in."""
         state = loose(now) if which.tag is None else OURS._replace(which=held_by(which.tag))
         if dies:  # what cannot be read stays: it is found when it is read, and dies of that
-            state = state._replace(which={"$and": [state.which, SOUND]})
+            state = state._replace(which={"$and": [state.which, SOUND_DOCUMENT]})
         if which.min_tries:
             state = state._replace(which={**state.which, "tries": {"$gte": which.min_tries + state.ahead}})
         moving: list[Any] = []
-        together = CHUNK if which.limit is None or not which.ids else len(which.ids)
+        together = COMMAND_CHUNK if which.limit is None or not which.ids else len(which.ids)
         for where, by in self._among(found, state, which.ids, together):
             some = found.find(where, self._named, **by)
             if which.limit is None:
@@ -865,7 +867,7 @@ class MongoStore(SignallingStore):
         return {one["_id"]: _as_note(one) for one in self._settled_notes().find(which)}
 
     def _settled_notes(self) -> Collection[Document]:
-        return self._database().get_collection(self._own + NOTES, read_concern=SETTLED)
+        return self._database().get_collection(self._own + NOTES, read_concern=MAJORITY)
 
     # --- looking ------------------------------------------------------------------------------------------------
 
@@ -901,7 +903,7 @@ class MongoStore(SignallingStore):
             {"$project": {"_id": 0, "mature": 1, "now": "$$NOW"}},  # a waiting client asks often: one round trip
         ]
         for first in found.aggregate(steps, **self._by(found, READY)):
-            return None if first["mature"] >= NEVER else int(first["mature"]) - int(first["now"])
+            return None if first["mature"] >= NO_END_DATE else int(first["mature"]) - int(first["now"])
         return None
 
     def _first(self, queue: Collection[Document]) -> int | None:
@@ -931,12 +933,14 @@ class MongoStore(SignallingStore):
             yield self._read(queue, page)
             after = [{"$or": greater("_id", page.documents[-1]["_id"])}]
 
-    def _first_of(self, queue: str, state: State, which: Filter, by: dict[str, Any], limit: int) -> list[Document]:
+    def _first_of(
+        self, queue: str, state: DocumentState, which: Filter, by: dict[str, Any], limit: int
+    ) -> list[Document]:
         """The first `limit` messages in a state, in order."""
         found = self._queue(queue)
         return list(found.find(which, limit=limit, **(by or self._by(found, state.by))).sort(state.order))
 
-    def _some_of(self, queue: str, which: Filter, rows: int) -> Page | None:
+    def _some_of(self, queue: str, which: Filter, rows: int) -> DocumentPage | None:
         """The first messages in the order of `_id`: up to `rows`, and as far as PAGE_BYTES."""
         with self._queue(queue).find(which, limit=rows, batch_size=rows, **BY_ID).sort("_id", 1) as documents:
             return next(self._pages(documents, rows), None)
@@ -956,7 +960,7 @@ class MongoStore(SignallingStore):
 
     def _forget_past(self, queue: str, ids: Sequence[str]) -> int:
         found = self._queue(queue)
-        past = State({"processed": {"$exists": True, "$ne": NEVER}}, "mature", 0, READY, WAITING_ORDER)
+        past = DocumentState({"processed": {"$exists": True, "$ne": NO_END_DATE}}, "mature", 0, READY, WAITING_ORDER)
         return sum(found.delete_many(which, **by).deleted_count for which, by in self._among(found, past, ids))
 
     def _purge(self, queue: str) -> int:

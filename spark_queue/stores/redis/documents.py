@@ -47,7 +47,7 @@ from spark_queue.stores.support.damaged import (
 
 LARGEST_DOCUMENT = (512 << 20) - 4096  #: bytes: with what is around it, it is one argument (`proto-max-bulk-len`)
 
-Row = tuple[int, bytes]  #: when a message is due (ms), and its id
+DueId = tuple[int, bytes]  #: when a message is due (ms), and its id
 Told = tuple[int, str | None, str]  #: when it was processed (ms), by which consumer, and how
 
 #: What follows the payload in a document as it was pushed.
@@ -162,7 +162,7 @@ _Parts = tuple[bytes, str, dict[str, str] | None, int]  # payload, kind, headers
 
 
 def as_records(
-    queue: str, rows: Sequence[Row], documents: Sequence[bytes], told: Sequence[Told] | None = None
+    queue: str, rows: Sequence[DueId], documents: Sequence[bytes], told: Sequence[Told] | None = None
 ) -> Records:
     """The messages of documents, and of the history what was `told` of each."""
     try:
@@ -178,7 +178,7 @@ def as_records(
         )
 
 
-def _as_batch(queue: str, rows: Sequence[Row], documents: Sequence[bytes]) -> pa.RecordBatch:
+def _as_batch(queue: str, rows: Sequence[DueId], documents: Sequence[bytes]) -> pa.RecordBatch:
     """The same, as fast as it goes. Raises one of UNREADABLE for a document that cannot be read."""
     alike = _alike(queue, rows, documents) if len(rows) > FEW else None
     if alike is not None:
@@ -191,7 +191,7 @@ def _as_batch(queue: str, rows: Sequence[Row], documents: Sequence[bytes]) -> pa
     return build(queue, [id.decode() for _, id in rows], payloads, kinds, headers, [due for due, _ in rows], tries)
 
 
-def _one(row: Row, document: bytes, told: Told | None) -> damaged.Row:
+def _one(row: DueId, document: bytes, told: Told | None) -> damaged.Row:
     """Read one document. Raises `Unreadable` with what is wrong with it."""
     due, id = row
     payload, kind, headers, tries = _cut(id, document, {}) or _parsed(document)
@@ -199,13 +199,13 @@ def _one(row: Row, document: bytes, told: Told | None) -> damaged.Row:
     return damaged.Row(id.decode(), payload, kind, headers, mature_of(due), tries_of(tries), told)
 
 
-def _raw(row: Row, document: bytes, told: Told | None) -> damaged.Row:
+def _raw(row: DueId, document: bytes, told: Told | None) -> damaged.Row:
     """What stands for a document that cannot be read."""
     due, id = row
     return damaged.Row(id_of(id), *text_or_bytes(document), None, best(mature_of, due), 0, told)
 
 
-def _alike(queue: str, rows: Sequence[Row], documents: Sequence[bytes]) -> pa.RecordBatch | None:
+def _alike(queue: str, rows: Sequence[DueId], documents: Sequence[bytes]) -> pa.RecordBatch | None:
     """The same, whole columns at a time, for documents that are alike: `None` where one is not.
 
     They have the very form in which they were pushed, objects or lists as payloads, ids of one length, and the same

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from spark_queue.stores.redis.documents import Row
+from spark_queue.stores.redis.documents import DueId
 
 USUAL = "redis-oq"  #: the layout of a URL that names none
 
@@ -110,7 +110,7 @@ def messages_of(run: bytes) -> list[tuple[bytes, int, bytes]]:
     return [(tag, moment, id) for id in ids]
 
 
-def due_and_id(member: bytes) -> Row:
+def due_and_id(member: bytes) -> DueId:
     """When a run is due, and the ids of its messages: by this runs of several tags are put in order."""
     at = member.index(b"\0")
     return int(member[at + 1 : at + 16]), member[at + 17 :]

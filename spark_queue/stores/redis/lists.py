@@ -44,9 +44,9 @@ from spark_queue.messages.json_text import load_json
 from spark_queue.messages.schema import MESSAGES
 from spark_queue.options.url import Address
 from spark_queue.stores.base import PAGE_ROWS, refused
-from spark_queue.stores.redis.documents import Row, as_records
+from spark_queue.stores.redis.documents import DueId, as_records
 from spark_queue.stores.redis.keys import own
-from spark_queue.stores.redis.store import CHUNK, RedisStore, load_scripts
+from spark_queue.stores.redis.store import SCRIPT_CHUNK, RedisStore, load_scripts
 from spark_queue.stores.support.damaged import Records, first_records, id_of, meeting_records
 from spark_queue.stores.types import Condition, Death, Lacking, View, Which
 
@@ -125,11 +125,11 @@ class ListStore(RedisStore):
 
     def _listed(
         self, queue: str, waiting: list[list[bytes]], beside: set[bytes], rows: int
-    ) -> Iterator[tuple[list[Row], list[bytes]]]:
+    ) -> Iterator[tuple[list[DueId], list[bytes]]]:
         """What waits in the lists, the next one first, without what lies beside."""
         (documents,) = waiting
         now, seen = self.now(), set(beside)
-        found: list[Row] = []
+        found: list[DueId] = []
         for place, document in enumerate(reversed(documents)):
             due, id = _told(document, now)
             if not id or id in seen:
@@ -150,7 +150,7 @@ class ListStore(RedisStore):
         return list(found)
 
 
-def _told(document: bytes, now: int) -> Row:
+def _told(document: bytes, now: int) -> DueId:
     """When a message of a list was due, and its id; one of keuss has neither."""
     try:
         told = orjson.loads(document)
@@ -260,7 +260,7 @@ class RfqStore(ListStore):
             found = self._attempt(self._run, "harvest", queue, "aged", older_than)
         else:
             left = self._attempt(self._taken, queue)
-            while left > 0 and (ids := self._attempt(self._run, "harvest", queue, min(left, CHUNK))):
+            while left > 0 and (ids := self._attempt(self._run, "harvest", queue, min(left, SCRIPT_CHUNK))):
                 found += ids
                 left -= len(ids)
         if found:
@@ -295,7 +295,7 @@ class RfqStore(ListStore):
 
     def _listed(
         self, queue: str, waiting: list[list[bytes]], beside: set[bytes], rows: int
-    ) -> Iterator[tuple[list[Row], list[bytes]]]:
+    ) -> Iterator[tuple[list[DueId], list[bytes]]]:
         backlog, nextlog = waiting
         ids = [id for id in dict.fromkeys(chain(reversed(backlog), reversed(nextlog))) if id not in beside]
         now = self.now()
@@ -304,7 +304,7 @@ class RfqStore(ListStore):
             if part[0]:
                 yield part
 
-    def _read_flat(self, queue: str, ids: Sequence[bytes], now: int) -> tuple[list[Row], list[bytes]]:
+    def _read_flat(self, queue: str, ids: Sequence[bytes], now: int) -> tuple[list[DueId], list[bytes]]:
         """Those of these messages that are there, as rows and documents."""
         with self._connection() as client:
             ask = client.pipeline(transaction=False)
@@ -314,7 +314,7 @@ class RfqStore(ListStore):
             *flats, known = ask.execute(raise_on_error=False)
         if isinstance(known, redis.RedisError):
             raise self._told(known)
-        rows: list[Row] = []
+        rows: list[DueId] = []
         documents: list[bytes] = []
         for id, flat, more in zip(ids, flats, known, strict=True):
             if isinstance(flat, dict) and flat:  # else it is gone, or something else
@@ -329,8 +329,10 @@ class RfqStore(ListStore):
         self._repeat("purge", queue, "nextlog")
         with self._connection() as client:
             rest = client.zrange(self._keys(queue).moments, 0, -1)
-            for start in range(0, len(rest), CHUNK):
-                client.unlink(*(b"rfq:%b:message:%b" % (queue.encode(), id) for id in rest[start : start + CHUNK]))
+            for start in range(0, len(rest), SCRIPT_CHUNK):
+                client.unlink(
+                    *(b"rfq:%b:message:%b" % (queue.encode(), id) for id in rest[start : start + SCRIPT_CHUNK])
+                )
         super()._drop(queue)
 
 

@@ -16,10 +16,10 @@ from typing import Any
 import redis
 
 from spark_queue.errors import StoreError
-from spark_queue.stores.services.listener import HEARTBEAT, Signal, Subscription
+from spark_queue.stores.services.listener import LISTENER_HEARTBEAT, Signal, Subscription
 
 #: Most signals that are read in one go.
-MOST = 1_000
+MOST_SIGNALS = 1_000
 
 
 class RedisSubscription(Subscription):
@@ -55,7 +55,7 @@ class RedisSubscription(Subscription):
             if self._woken in ready:
                 self._drain()
             self._more = bool(ready - {self._woken})
-        while self._more and len(heard) < MOST:
+        while self._more and len(heard) < MOST_SIGNALS:
             if (one := self._read()) is not None:
                 heard.append(one)
             self._more = self._pubsub.connection.can_read(timeout=0)
@@ -68,7 +68,7 @@ class RedisSubscription(Subscription):
 
     def _read(self) -> Signal | None:
         try:
-            one = self._pubsub.get_message(timeout=HEARTBEAT)
+            one = self._pubsub.get_message(timeout=LISTENER_HEARTBEAT)
         except redis.ResponseError as error:  # the answers come in the order of the questions
             if not self._asked:
                 raise

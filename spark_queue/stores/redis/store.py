@@ -50,7 +50,7 @@ from spark_queue.messages.schema import HISTORY, LATEST, MARK
 from spark_queue.options.masking import harmless_cause, mask, named, scrub
 from spark_queue.options.url import Address
 from spark_queue.stores.base import PAGE_BYTES, PAGE_ROWS
-from spark_queue.stores.redis.documents import Row, as_records, pieces, read_entry, to_documents
+from spark_queue.stores.redis.documents import DueId, as_records, pieces, read_entry, to_documents
 from spark_queue.stores.redis.keys import (
     USUAL,
     Chunk,
@@ -86,11 +86,11 @@ from spark_queue.stores.types import (
 
 T = TypeVar("T")
 
-CHUNK = 5_000  #: most messages of one call of a script
+SCRIPT_CHUNK = 5_000  #: most messages of one call of a script
 RUN = 250  #: most messages that one member of `held` names
 READ_TOGETHER = 500  #: most documents that are asked for at once: it is not known how large they are
-NOTE = ("value", "version", "written")  #: the fields of a note
-NEVER = LATEST  #: where a lease ends that does not end
+NOTE_FIELDS = ("value", "version", "written")  #: the fields of a note
+NO_END = LATEST  #: where a lease ends that does not end
 
 #: Seconds to wait for a connection, and for an answer.
 CONNECT_TIMEOUT, ANSWER_TIMEOUT = 3.0, 30.0
@@ -106,13 +106,13 @@ LUA = Path(__file__).with_name("lua")
 
 
 def load_scripts(
-    chunk: int = CHUNK, run: int = RUN, page: int = PAGE_BYTES, layout: str = USUAL
+    chunk: int = SCRIPT_CHUNK, run: int = RUN, page: int = PAGE_BYTES, layout: str = USUAL
 ) -> dict[str, tuple[str, str]]:
     """The scripts of a layout by name: SHA-1 and text.
 
     `chunk` is the most messages of one call, `run` of one member of `held`; `page` the bytes that a call reads.
     """
-    common = f"local CHUNK, RUN, BYTES, NEVER = {chunk}, {run}, {page}, {NEVER}\n"
+    common = f"local CHUNK, RUN, BYTES, NEVER = {chunk}, {run}, {page}, {NO_END}\n"
     heads = [LUA / "common.lua"]
     if layout != USUAL:
         heads += [LUA / name / f"{name}.lua" for name in ("lists", layout)]
@@ -296,14 +296,14 @@ class RedisStore(SignallingStore):
 
     def _push(self, queue: str, batch: pa.RecordBatch) -> int:
         dues = due_ms(batch, self._now())
-        parts = list(pieces(queue, batch, dues, CHUNK))  # a list: all documents are sound before one is sent
+        parts = list(pieces(queue, batch, dues, SCRIPT_CHUNK))  # a list: all documents are sound before one is sent
         return sum(self._run("push", queue, part) for _, part in self._in_turn(parts))
 
     # --- messages in, all at once -------------------------------------------------------------------------------
 
     def _stage(self, queue: str, stage: str, part: str, batch: pa.RecordBatch) -> None:
         dues = due_ms(batch, self._now())
-        contents = list(pieces(queue, batch, dues, CHUNK))
+        contents = list(pieces(queue, batch, dues, SCRIPT_CHUNK))
         chunks = [
             Chunk(stage, f"{part}.{number:06}.{rows}", queue, self.kind) for number, (rows, _) in enumerate(contents)
         ]
@@ -366,14 +366,14 @@ class RedisStore(SignallingStore):
     def _ready(self, queue: str, limit: int, before: int) -> int:
         return min(self._sweep(queue, before), limit)
 
-    def _sweep(self, queue: str, before: int = NEVER) -> int:
+    def _sweep(self, queue: str, before: int = NO_END) -> int:
         """Free what ended leases hold; give the number of messages that are ready then and were due by `before`."""
         swept = False
         while not swept:
             swept, ready = self._run("ready", queue, before)
         return int(ready)
 
-    def _spare(self, queue: str, after: Row | None, rows: int) -> Records:
+    def _spare(self, queue: str, after: DueId | None, rows: int) -> Records:
         self._sweep(queue)
         low, start = (after[0] if after else "-inf"), 0
         while True:
@@ -395,21 +395,21 @@ class RedisStore(SignallingStore):
         old = [member_of(tag or "", one.mature, one.id) for one in records]
         return bool(self._run("recast", queue, tag or "", len(new), *new, *old))
 
-    def _page(self, queue: str, tag: str, after: Row | None, rows: int) -> Records:
+    def _page(self, queue: str, tag: str, after: DueId | None, rows: int) -> Records:
         cursor = member_of(tag, *after) if after else b""
-        missed: set[Row] = set()
+        missed: set[DueId] = set()
         while runs := self._run("page", queue, tag, cursor, rows):
             found = [(due, id) for run in runs for _, due, id in messages_of(run)][:rows]
             looked, there, documents = self._read(queue, "messages", found)
             gone = set(found[:looked]).difference(there) if len(there) < looked else set()
-            if gone != missed and any(id.startswith(BUCKET) for _, id in gone):
+            if gone != missed and any(id.startswith(BUCKET_MARK) for _, id in gone):
                 missed = gone
                 continue  # it was taken apart meanwhile: its messages have other records now
             marked = []
             if MARKED in b"".join(documents):
                 marked = [member_of(tag, *row) for row, one in zip(there, documents, strict=True) if MARKED in one]
-            for start in range(0, len(marked), CHUNK):
-                self._run("unmark", queue, *marked[start : start + CHUNK])
+            for start in range(0, len(marked), SCRIPT_CHUNK):
+                self._run("unmark", queue, *marked[start : start + SCRIPT_CHUNK])
             if there:
                 return as_records(queue, there, documents)._replace(after=there[-1])
             cursor = member_of(tag, *found[looked - 1])
@@ -441,7 +441,7 @@ class RedisStore(SignallingStore):
     ) -> int:
         # One moment for all calls, so that the ids make the order.
         due = "" if delay is None else min(self._now() + delay, LATEST)
-        tags = [tag] if endless else [one for one, until in self._tags(queue, tag) if until != NEVER]
+        tags = [tag] if endless else [one for one, until in self._tags(queue, tag) if until != NO_END]
         how = due, int(failed), int(endless)
         return sum(self._settle_of(queue, one, ids, "rollback", (one, *how)) for one in tags)
 
@@ -457,7 +457,7 @@ class RedisStore(SignallingStore):
         wanted, rows = {key for id in ids for key in keys_of_id(id)}, 0
         before: list[tuple[bytes, int]] = []
         while rows < len(set(ids)) and (named := self._named_runs(queue, tag, wanted)) != before:
-            for some in grouped(named, (CHUNK,), lambda one: (one[1],)):
+            for some in grouped(named, (SCRIPT_CHUNK,), lambda one: (one[1],)):
                 rows += self._settle(script, queue, how, [run for run, _ in some])
             before = named
         return rows
@@ -465,10 +465,10 @@ class RedisStore(SignallingStore):
     def _settle(self, script: str, queue: str, arguments: tuple[Any, ...], members: list[bytes] | None) -> int:
         """Run a script over members, or all that the tag holds, until nothing is left to do; give the messages."""
         rows = 0
-        for start in range(0, 1 if members is None else len(members), CHUNK):
+        for start in range(0, 1 if members is None else len(members), SCRIPT_CHUNK):
             more = True
             while more:
-                done, more = self._run(script, queue, *arguments, *(members or ())[start : start + CHUNK])
+                done, more = self._run(script, queue, *arguments, *(members or ())[start : start + SCRIPT_CHUNK])
                 rows += done
         return rows
 
@@ -523,7 +523,7 @@ class RedisStore(SignallingStore):
 
     def _reservations(self, queue: str, tag: str) -> list[Reservation]:
         counted = ((name, self._count_held(queue, name), until) for name, until in self._tags(queue, tag))
-        return [Reservation(name, rows, None if until == NEVER else until) for name, rows, until in counted if rows]
+        return [Reservation(name, rows, None if until == NO_END else until) for name, rows, until in counted if rows]
 
     # --- between queues -----------------------------------------------------------------------------------------
 
@@ -544,10 +544,10 @@ class RedisStore(SignallingStore):
         target = self._keys(to)
         how = (*((death.failed, death.history) if death else (0, 0)), holder(which.tag) or "")
         other = (target.moments, target.hash, target.buckets, *self._lists(to))
-        most = NEVER if which.limit is None else which.limit
+        most = NO_END if which.limit is None else which.limit
         at = moved = 0
         while at < len(members) and moved < most:
-            chunk = members[at : at + CHUNK]
+            chunk = members[at : at + SCRIPT_CHUNK]
             least = most - moved, which.min_tries
             done, last, met = self._run("move", queue, *least, *how, headers, *chunk, more=other)
             moved += done
@@ -559,7 +559,7 @@ class RedisStore(SignallingStore):
     def _exhausted(self, queue: str, tag: str, tries: int) -> list[bytes]:
         """The messages of a tag's tree that have failed so often, in order; runs of others stay as they are."""
         found: list[bytes] = []
-        for some in grouped(self._runs(queue, tag), (CHUNK,), lambda run: (len(ids_of(run)),)):
+        for some in grouped(self._runs(queue, tag), (SCRIPT_CHUNK,), lambda run: (len(ids_of(run)),)):
             left = some
             while left:
                 told, last = self._run("exhausted", queue, tries, *left)
@@ -627,7 +627,7 @@ class RedisStore(SignallingStore):
 
     def _note(self, key: str) -> RawNote | None:
         with self._anywhere() as client:
-            return _as_note(*client.hmget(note_key(key, self.kind), *NOTE))
+            return _as_note(*client.hmget(note_key(key, self.kind), *NOTE_FIELDS))
 
     def _set_note(self, key: str, value: dict[str, Any] | None, version: int) -> bool:
         text = b"" if value is None else orjson.dumps(value)
@@ -640,7 +640,7 @@ class RedisStore(SignallingStore):
             keys = list(client.scan_iter(match=note_key(_literal(prefix), self.kind) + "*", count=PAGE_ROWS))
             ask = client.pipeline(transaction=False)
             for key in keys:
-                ask.hmget(key, *NOTE)
+                ask.hmget(key, *NOTE_FIELDS)
             found = {key.decode()[start:]: _as_note(*facts) for key, facts in zip(keys, ask.execute(), strict=True)}
         return {key: note for key, note in found.items() if note}  # one may have been removed in between
 
@@ -710,9 +710,9 @@ class RedisStore(SignallingStore):
             ask = client.pipeline(transaction=False)
             ask.time()
             ask.zrange(keys.moments, 0, 0, withscores=True)
-            ask.zcount(keys.leases, NEVER, NEVER)
+            ask.zcount(keys.leases, NO_END, NO_END)
             now, first, never = ask.execute()
-        if not first or (first[0][1] >= NEVER and never):
+        if not first or (first[0][1] >= NO_END and never):
             return None
         return _moment(first[0][1]) - _milliseconds(now)
 
@@ -731,7 +731,7 @@ class RedisStore(SignallingStore):
         found = [
             (due, id)
             for due, id in free + held
-            if id.startswith(BUCKET) or (_meets(where, "mature", due) and _meets(where, "id", id_of(id)))
+            if id.startswith(BUCKET_MARK) or (_meets(where, "mature", due) and _meets(where, "id", id_of(id)))
         ]
         if limit is not None:
             found.sort()
@@ -752,7 +752,7 @@ class RedisStore(SignallingStore):
         def pages() -> Iterator[Records]:
             kept = self._attempt(self._remembered, queue)
             ids = _ids_asked(where)
-            found = [(0, id) for id in kept if ids is None or id in ids or id.startswith(BUCKET)]
+            found = [(0, id) for id in kept if ids is None or id in ids or id.startswith(BUCKET_MARK)]
             for part, entries in self._documents(queue, "history", found, rows):
                 dues, told, documents = zip(*map(read_entry, entries), strict=True)
                 named = [(due, id) for due, (_, id) in zip(dues, part, strict=True)]
@@ -780,7 +780,7 @@ class RedisStore(SignallingStore):
 
     def _snapshot(
         self, queue: str, ids: Iterable[bytes] | None = None, first: int | None = None
-    ) -> tuple[list[Row], list[Row], list[list[bytes]]]:
+    ) -> tuple[list[DueId], list[DueId], list[list[bytes]]]:
         """What is free and what is held, at one moment, with when it is or was due, unordered.
 
         All of the queue, or of `ids`, or so many that the `first` in order are among them. And what waits in lists.
@@ -826,8 +826,8 @@ class RedisStore(SignallingStore):
         return free, [(due, id) for id, due in held.items()], waiting
 
     def _documents(
-        self, queue: str, view: View, found: Sequence[Row], rows: int
-    ) -> Iterator[tuple[list[Row], list[bytes]]]:
+        self, queue: str, view: View, found: Sequence[DueId], rows: int
+    ) -> Iterator[tuple[list[DueId], list[bytes]]]:
         """Rows with their documents, without those that are gone: at most `rows` and about PAGE_BYTES at a time."""
         at = 0
         while at < len(found):
@@ -837,7 +837,7 @@ class RedisStore(SignallingStore):
             if there:
                 yield there, documents
 
-    def _read(self, queue: str, view: View, rows: Sequence[Row]) -> tuple[int, list[Row], list[bytes]]:
+    def _read(self, queue: str, view: View, rows: Sequence[DueId]) -> tuple[int, list[DueId], list[bytes]]:
         """Rows and their documents, from the first on, until about PAGE_BYTES of them are read.
 
         Gives how many rows were looked at, and those that are there. No script reads them: to pass a document through
@@ -878,8 +878,8 @@ class RedisStore(SignallingStore):
     def _forget_past(self, queue: str, ids: Sequence[str]) -> int:
         keys, told = self._keys(queue), 0
         with self._connection() as client:
-            for start in range(0, len(ids), CHUNK):
-                some = [key for id in ids[start : start + CHUNK] for key in keys_of_id(id)]
+            for start in range(0, len(ids), SCRIPT_CHUNK):
+                some = [key for id in ids[start : start + SCRIPT_CHUNK] for key in keys_of_id(id)]
                 with client.pipeline() as both:
                     both.hdel(keys.history, *some)
                     both.zrem(keys.processed, *some)
@@ -938,7 +938,7 @@ HOLDS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 #: How the ids of buckets begin.
-BUCKET = MARK.encode()
+BUCKET_MARK = MARK.encode()
 
 #: What a document has that keuss holds.
 MARKED = b'reserved":true'
@@ -950,7 +950,7 @@ def _ms(lease: int | None) -> str | int:
 
 def _moment(score: float) -> int:
     """A score as a moment; other programs may write any."""
-    return int(min(max(score, -NEVER), NEVER))
+    return int(min(max(score, -NO_END), NO_END))
 
 
 def _milliseconds(time: tuple[int, int]) -> int:

@@ -17,23 +17,22 @@ from dataclasses import dataclass
 from itertools import islice
 from urllib.parse import unquote
 
+from spark_queue.options.parsers import DAY
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.bound import QUERY
-from spark_queue.stores.services.dead_letters import HISTORY, SETTLED
-from spark_queue.stores.services.ledger import PREFIX as LEDGER
-from spark_queue.stores.services.ledger import forget
+from spark_queue.stores.services.dead_letters import HISTORY_NOTE, SETTLED_NOTE
+from spark_queue.stores.services.ledger import LEDGER_PREFIX, forget
 from spark_queue.stores.services.owner import OWNER
 from spark_queue.stores.services.poison import FAILING, FAILURE
-from spark_queue.stores.services.written import PREFIX as ROWS
+from spark_queue.stores.services.written import WRITTEN_PREFIX
 from spark_queue.stores.types import Note
 
 log = logging.getLogger(__name__)
 
-DAY = 24 * 60 * 60 * 1000
 YEAR = 365 * DAY
 
 #: Most notes that one look removes: a query that starts waits for it, for 2 s on MongoDB.
-MOST = 500
+MOST_NOTES = 500
 
 #: The note of the last look at a database.
 LOOKED = "ageing"
@@ -49,7 +48,7 @@ def remove_old_notes(store: Store) -> None:
         sweep(store)
 
 
-def sweep(store: Store, most: int = MOST) -> int:
+def sweep(store: Store, most: int = MOST_NOTES) -> int:
     """Remove what is a year old, `most` notes and ledgers at most, and return how many."""
     removed = sum(1 for _ in islice(_removed(store, store.now()), most))
     if removed:
@@ -62,15 +61,15 @@ def _removed(store: Store, now: int) -> Iterator[str]:
     queues: dict[str, list[_About]] = {}
     for key, note in store.notes("queue/", sound=True).items():
         _, queue, kind, *names = key.split("/", 3)
-        if kind in (OWNER, QUERY, FAILING, SETTLED, HISTORY):
+        if kind in (OWNER, QUERY, FAILING, SETTLED_NOTE, HISTORY_NOTE):
             queues.setdefault(unquote(queue), []).append(_About(key, kind, names[0], note))
     for queue, notes in queues.items():
         yield from _of_queue(store, queue, notes, now)
-    for key, _ in _old(store, LEDGER, now):
-        if not store.staged(sink := key.removeprefix(LEDGER)):
+    for key, _ in _old(store, LEDGER_PREFIX, now):
+        if not store.staged(sink := key.removeprefix(LEDGER_PREFIX)):
             forget(store, sink)
             yield key
-    for prefix in (ROWS, FAILURE):  # a crash may have left them
+    for prefix in (WRITTEN_PREFIX, FAILURE):  # a crash may have left them
         for key, note in _old(store, prefix, now):
             if _remove(store, key, note):
                 yield key
@@ -97,7 +96,7 @@ def _of_queue(store: Store, queue: str, notes: list[_About], now: int) -> Iterat
     names = {one.partition("/")[0] for one in consumers}
     for one in old:
         of = one.note.value["consumer"] if one.kind == QUERY else one.name
-        needed = names if one.kind in (SETTLED, HISTORY) else consumers
+        needed = names if one.kind in (SETTLED_NOTE, HISTORY_NOTE) else consumers
         if one.kind != OWNER and of not in needed and _remove(store, one.key, one.note):
             yield one.key
 

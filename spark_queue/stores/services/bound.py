@@ -17,7 +17,7 @@ from spark_queue.errors import CheckpointError
 from spark_queue.stores.base import Store
 from spark_queue.stores.types import about
 
-VERSION = 1
+BOUND_VERSION = 1
 QUERY = "query"  #: the kind of note
 
 
@@ -54,7 +54,7 @@ def bind(store: Store, queue: str, option: str | None, reading: Reading) -> None
                 queue=queue,
                 consumer=reading.consumer,
             )
-        value: dict[str, Any] = {"v": VERSION, "consumer": reading.consumer}
+        value: dict[str, Any] = {"v": BOUND_VERSION, "consumer": reading.consumer}
         if reading.number is not None:
             value |= {"number": reading.number, "batch": reading.batch}
         if note is not None and (known == value or known.get("number", -1) > value.get("number", -1)):

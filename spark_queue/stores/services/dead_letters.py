@@ -9,7 +9,7 @@ from spark_queue.errors import plural
 from spark_queue.stores.base import Store
 from spark_queue.stores.types import Death, Note, about
 
-SETTLED, HISTORY = "settled", "history"  #: kinds of notes about consumers of one name
+SETTLED_NOTE, HISTORY_NOTE = "settled", "history"  #: kinds of notes about consumers of one name
 
 
 def bury_exhausted(store: Store, queue: str, tag: str, max_tries: int, dead: str, history: int) -> int:
@@ -67,7 +67,7 @@ def settled(store: Store, queue: str, consumer: str) -> int:
 
 
 def _settled_key(queue: str, consumer: str) -> str:
-    return about(queue, SETTLED, consumer)
+    return about(queue, SETTLED_NOTE, consumer)
 
 
 def set_history(store: Store, queue: str, consumer: str, history: int) -> None:
@@ -75,7 +75,7 @@ def set_history(store: Store, queue: str, consumer: str, history: int) -> None:
 
     `drop` removes the note with the queue.
     """
-    key = about(queue, HISTORY, consumer)
+    key = about(queue, HISTORY_NOTE, consumer)
     while (note := store.note(key)) is not None or history:
         if note is not None and note.value["history"] == history:
             return
@@ -85,5 +85,5 @@ def set_history(store: Store, queue: str, consumer: str, history: int) -> None:
 
 def history_of(store: Store, queue: str, consumer: str) -> int:
     """Return that number of ms; 0 if there is no such stream, or if it keeps nothing."""
-    note = store.note(about(queue, HISTORY, consumer))
+    note = store.note(about(queue, HISTORY_NOTE, consumer))
     return note.value["history"] if note else 0

@@ -30,8 +30,8 @@ from spark_queue.stores.types import Note
 
 log = logging.getLogger(__name__)
 
-VERSION = 1
-PREFIX = "ledger/"
+LEDGER_VERSION = 1
+LEDGER_PREFIX = "ledger/"
 
 #: How the sinks begin that live for one write: nobody will ask for it again.
 ONE_WRITE = "write-"
@@ -56,18 +56,18 @@ class Ledger:
     stages: tuple[str, ...] = ()
     members: Mapping[str, int] = field(default_factory=dict)
     id: str = field(default="", compare=False)
-    rows: written.Rows = None
-    rows_before: written.Rows = None  # those of the batch before; a crash may have left their notes
+    rows: written.RowHashes = None
+    rows_before: written.RowHashes = None  # those of the batch before; a crash may have left their notes
 
     @classmethod
     def read(cls, sink: str, note: Note | None) -> Ledger | None:
         """The ledger in a note. Raises `StoreError` for one that a newer version wrote."""
         if note is None:
             return None
-        if note.value.get("v") != VERSION:
+        if note.value.get("v") != LEDGER_VERSION:
             raise StoreError(
                 f"the ledger of sink {sink!r} has version {note.value.get('v')!r}, this version of spark_queue reads "
-                f"{VERSION}: upgrade spark_queue",
+                f"{LEDGER_VERSION}: upgrade spark_queue",
                 sink=sink,
             )
         value = note.value
@@ -78,7 +78,7 @@ class Ledger:
 
 def ledger_of(store: Store, sink: str) -> Ledger | None:
     """The ledger of a sink, `None` where it has published nothing yet."""
-    return Ledger.read(sink, store.note(PREFIX + sink))
+    return Ledger.read(sink, store.note(LEDGER_PREFIX + sink))
 
 
 def stage_of(sink: str, batch: int, attempt: str) -> str:
@@ -110,12 +110,12 @@ def inherit(store: Store, application: str, sink: str) -> None:
 
     One compare-and-set decides which query that is. May be repeated.
     """
-    note = store.note(PREFIX + application)
+    note = store.note(LEDGER_PREFIX + application)
     if note is None or note.value.get("heir", sink) != sink or Ledger.read(application, note) is None:
         return
     inherited = {**note.value, "heir": sink}
-    if note.value == inherited or store.set_note(PREFIX + application, inherited, note.version):
-        store.set_note(PREFIX + sink, {key: one for key, one in inherited.items() if key != "heir"}, 0)
+    if note.value == inherited or store.set_note(LEDGER_PREFIX + application, inherited, note.version):
+        store.set_note(LEDGER_PREFIX + sink, {key: one for key, one in inherited.items() if key != "heir"}, 0)
     else:
         inherit(store, application, sink)
 
@@ -188,7 +188,7 @@ def publish(
     """
     before, mine = 0, None
     while True:
-        note = store.note(PREFIX + sink)
+        note = store.note(LEDGER_PREFIX + sink)
         found = Ledger.read(sink, note)
         if decided(found, sink, batch, writer):
             winners: Sequence[str] = ()
@@ -223,7 +223,7 @@ def publish(
             value["rows"] = mine = written.keep(store, sink, batch, hashes)
         if found and isinstance(found.rows, tuple):
             value["rows_before"] = found.rows
-        if store.set_note(PREFIX + sink, value, note.version if note else 0):
+        if store.set_note(LEDGER_PREFIX + sink, value, note.version if note else 0):
             winners = stages
             if found:
                 written.drop(store, found.rows)
@@ -258,7 +258,7 @@ def _check_rows(store: Store, ledger: Ledger, hashes: bytes | None, writer: Writ
 
 def begin(store: Store, sink: str) -> None:
     """Write the ledger of a sink that has none, before anything is published for it."""
-    store.set_note(PREFIX + sink, _value(None, NOTHING, ()), 0)
+    store.set_note(LEDGER_PREFIX + sink, _value(None, NOTHING, ()), 0)
 
 
 def apart(stores: Mapping[str, Store], sink: str) -> dict[str, Ledger | None]:
@@ -287,8 +287,8 @@ def forget(store: Store, sink: str) -> int:
 
     In this order: who stages looks for the ledger afterwards, and so one of the two sees the other.
     """
-    if note := store.note(PREFIX + sink):
-        store.set_note(PREFIX + sink, None, note.version)
+    if note := store.note(LEDGER_PREFIX + sink):
+        store.set_note(LEDGER_PREFIX + sink, None, note.version)
         _drop_rows(store, note)
     return store.unstage(sink)
 
@@ -298,9 +298,9 @@ def set_ledger(store: Store, sink: str, batch: int) -> None:
 
     What it has staged is kept.
     """
-    note = store.note(PREFIX + sink)
+    note = store.note(LEDGER_PREFIX + sink)
     value = _value(note.value.get("id") if note else None, batch, ())
-    if not store.set_note(PREFIX + sink, value, note.version if note else 0):
+    if not store.set_note(LEDGER_PREFIX + sink, value, note.version if note else 0):
         raise FencedError(f"sink {sink!r} is at work: its ledger changed just now", sink=sink)
     if note:
         _drop_rows(store, note)
@@ -318,4 +318,4 @@ def batch_of(stage: str) -> int:
 
 
 def _value(id: str | None, batch: int, stages: Sequence[str]) -> dict[str, Any]:
-    return {"v": VERSION, "id": id or uuid.uuid4().hex, "batch": batch, "stages": list(stages)}
+    return {"v": LEDGER_VERSION, "id": id or uuid.uuid4().hex, "batch": batch, "stages": list(stages)}

@@ -19,16 +19,16 @@ from typing import ClassVar
 from spark_queue.errors import StoreError
 
 #: Seconds until a connection is tried again: at first, and at most.
-PAUSE, LONGEST_PAUSE = 1.0, 60.0
+RECONNECT_PAUSE, LONGEST_RECONNECT_PAUSE = 1.0, 60.0
 
 #: Seconds for which a thread that begins to wait gives the connection to come up.
 COMING_UP = 1.0
 
 #: Seconds after which the thread looks up though no signal came.
-HEARTBEAT = 1.0
+LISTENER_HEARTBEAT = 1.0
 
 #: Seconds after which a queue is forgotten for which no thread waits, and how many such queues are kept at most.
-KEPT, MOST_KEPT = 60.0, 1_000
+IDLE_KEPT, MOST_KEPT = 60.0, 1_000
 
 #: The signals of a pause, and whether the queue is paused then.
 PAUSES = {"p true": True, "p false": False}
@@ -177,21 +177,21 @@ class Listener:
             raise
 
     def _hear(self) -> None:
-        pause, warn = PAUSE, True
+        pause, warn = RECONNECT_PAUSE, True
         while self._goes_on():
             began = time.monotonic()
             try:
                 with self._subscribe() as subscription, self._connected(subscription):
                     followed: set[str] = set()
                     while self._follow(subscription, followed):
-                        self._bring(subscription.next(HEARTBEAT), followed)
-                        pause, warn = PAUSE, True
+                        self._bring(subscription.next(LISTENER_HEARTBEAT), followed)
+                        pause, warn = RECONNECT_PAUSE, True
             except SignalsLost:
-                self._closed.wait(began + PAUSE - time.monotonic())  # it may be lost each time
+                self._closed.wait(began + RECONNECT_PAUSE - time.monotonic())  # it may be lost each time
             except StoreError as error:
                 self._failed(error, warn)
                 self._closed.wait(pause)
-                pause, warn = min(2 * pause, LONGEST_PAUSE), False
+                pause, warn = min(2 * pause, LONGEST_RECONNECT_PAUSE), False
 
     def _goes_on(self) -> bool:
         """Whether there is something to hear. Else the thread ends."""
@@ -255,13 +255,13 @@ class Listener:
     def _forget(self) -> None:
         """Forget queues for which no thread waits any more, and follow again those that were refused."""
         now = time.monotonic()
-        if now - self._tidied < HEARTBEAT:
+        if now - self._tidied < LISTENER_HEARTBEAT:
             return
         self._tidied = now
         idle = [name for name, one in self._queues.items() if not one.waiters]
         surplus = len(idle) - MOST_KEPT
         for number, name in enumerate(idle):
-            if number < surplus or now - self._queues[name].asked > KEPT:
+            if number < surplus or now - self._queues[name].asked > IDLE_KEPT:
                 del self._queues[name]
                 self._change(name)
         for name, one in self._queues.items():
@@ -270,7 +270,7 @@ class Listener:
                 self._change(name)
 
     def _refused(self, queue: str, found: _Queue, error: StoreError) -> None:
-        found.up, found.again = True, time.monotonic() + LONGEST_PAUSE
+        found.up, found.again = True, time.monotonic() + LONGEST_RECONNECT_PAUSE
         found.changed.notify_all()
         if not self._warned:
             log.warning("signals of %r are not heard, so its waiting clients look by themselves: %s", queue, error)

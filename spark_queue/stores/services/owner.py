@@ -24,11 +24,11 @@ from spark_queue.stores.types import Note, about
 #: ms that an owner counts as living after it was last heard of, and seconds between two signs of life.
 LIFE, BEAT = 10_000, 2.5
 
-VERSION = 2
+OWNER_VERSION = 2
 OWNER = "consumer"  #: the kind of note
 
 UNKNOWN = "?"  #: where it cannot be known which processes are seen from here
-HIDDEN = -1  #: the start of a process that lives, of which no more is shown
+HIDDEN_START = -1  #: the start of a process that lives, of which no more is shown
 
 
 class Batch(NamedTuple):
@@ -90,7 +90,7 @@ class Owner:
         boot = _boot()
         if boot == UNKNOWN or (self.host, self.boot) != (socket.gethostname(), boot):
             return False
-        return _started(self.pid) not in (self.started, HIDDEN)
+        return _started(self.pid) not in (self.started, HIDDEN_START)
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -133,10 +133,10 @@ class Standing:
         version = facts.pop("v", None)
         if version == 1:  # an owner and nothing else
             return cls(owner=Owner(**facts))
-        if version != VERSION:
+        if version != OWNER_VERSION:
             raise StoreError(
                 f"the owner of a consumer was noted by version {version!r}, this version of spark_queue reads "
-                f"{VERSION}: upgrade spark_queue"
+                f"{OWNER_VERSION}: upgrade spark_queue"
             )
         started, owner = facts["started"], facts["owner"]
         return cls(facts["number"], started and Batch(*started), owner and Owner(**owner))
@@ -145,7 +145,12 @@ class Standing:
     def value(self) -> dict[str, Any]:
         """The note that says this."""
         owner = self.owner and asdict(self.owner)
-        return {"v": VERSION, "number": self.number, "started": self.started and list(self.started), "owner": owner}
+        return {
+            "v": OWNER_VERSION,
+            "number": self.number,
+            "started": self.started and list(self.started),
+            "owner": owner,
+        }
 
     def living(self, now: int) -> Owner | None:
         """The owner, if it counts as living at this moment (ms)."""
@@ -225,15 +230,15 @@ def _boot() -> str:
 def _started(pid: int) -> int:
     """Return when a process started; 0 if there is no such process. Processes may have the same number in turn.
 
-    In ticks since the machine started; 1 on systems without /proc, which know just whether it lives. `HIDDEN` for
-    the process of another user, where /proc is mounted with `hidepid`.
+    In ticks since the machine started; 1 on systems without /proc, which know just whether it lives.
+    `HIDDEN_START` for the process of another user, where /proc is mounted with `hidepid`.
     """
     if not Path("/proc/self/stat").exists():
         return 1 if _exists(pid) else 0
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return HIDDEN if _exists(pid) else 0
+        return HIDDEN_START if _exists(pid) else 0
     return 0 if fields[0] in "ZX" else int(fields[19])
 
 

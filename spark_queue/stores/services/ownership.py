@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 START = Batch(0)  #: where a consumer begins
 
 #: Seconds between two reads of the note by a process that waits to take over.
-LOOK = 0.1
+TAKEOVER_LOOK = 0.1
 
 #: Seconds after which it says that it waits; then it says so rarely.
 FIRST_SAID, SAID_AGAIN = 1.0, 30.0
@@ -104,7 +104,7 @@ class Ownership:
                     self.consumer, self.queue, owner,
                     "which is about to end" if owner.leaves else "which ran it last and may have died", waited,
                 )  # fmt: skip
-            time.sleep(LOOK)
+            time.sleep(TAKEOVER_LOOK)
 
     def _standing(self, note: Note | None, batch: Batch) -> Standing:
         """Read a note. Raises `CheckpointError` if the checkpoint does not fit it."""

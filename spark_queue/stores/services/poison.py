@@ -30,7 +30,7 @@ FAILURE = "failure/"  #: how the keys of notes about what a query failed with be
 PATIENCE = 3
 
 #: Into how many parts a batch that fails is split.
-PARTS = 16
+BATCH_PARTS = 16
 
 #: ms: the longest delay of a message that fails alone.
 LONGEST_DELAY = 3_600_000
@@ -136,7 +136,7 @@ class Isolation:
 
     def _split(self, tag: str, ids: list[str]) -> None:
         self._update(lambda _: {"error": None})  # it may be due to a message that is parked now
-        size = -(-len(ids) // PARTS)
+        size = -(-len(ids) // BATCH_PARTS)
         seq, _, by = str(self._number(tag)).partition(".")
         for number, start in enumerate(range(size, len(ids), size)):
             group = f"{self.parked_tag}/{int(seq):012}{by and '.' + by}-{number:03}"

@@ -7,7 +7,6 @@ So one that was cut short is completed by another call, and one that is done sta
 from __future__ import annotations
 
 import math
-import re
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,13 +18,12 @@ from spark_queue.errors import OptionError, UsageError
 from spark_queue.messages.columns import header_dicts, headers_array
 from spark_queue.messages.ids import OBJECT_ID
 from spark_queue.messages.schema import PUSHES
+from spark_queue.options.parsers import PLAIN_NAME
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.ledger import Writer, ledger_of, publish, stage_of
 
 #: What the headers of a replayed message tell: the name of the replay, and the id that the message had.
 REPLAY, REPLAYED = "x-replay", "x-replay-of"
-
-_NAME = re.compile(r"[A-Za-z0-9_.:@-]{1,100}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,7 @@ class Replay:
     which: str
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
+        if not PLAIN_NAME.fullmatch(self.name):
             raise OptionError(
                 f"{self.name!r} cannot name a replay: 1 to 100 letters, digits and _ . : @ -", option="name"
             )

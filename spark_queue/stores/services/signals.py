@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager
 from spark_queue.errors import StoreError
 from spark_queue.options.url import Address
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.listener import LONGEST_PAUSE, PAUSES, Listener, Subscription
+from spark_queue.stores.services.listener import LONGEST_RECONNECT_PAUSE, PAUSES, Listener, Subscription
 
 #: Seconds in which a queue gets one signal at most.
 WINDOW = 0.05
@@ -131,7 +131,7 @@ class SignallingStore(Store):
         try:
             self._send(queue, signal)
         except StoreError as error:
-            self._mute_until = time.monotonic() + LONGEST_PAUSE
+            self._mute_until = time.monotonic() + LONGEST_RECONNECT_PAUSE
             log.warning("signals of %r are not sent, so waiting clients poll: %s", queue, error)
 
     def _rung(self, queue: str) -> int:

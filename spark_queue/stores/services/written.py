@@ -26,8 +26,8 @@ from spark_queue.stores.base import Store
 
 log = logging.getLogger(__name__)
 
-VERSION = 1
-PREFIX = "written/"
+WRITTEN_VERSION = 1
+WRITTEN_PREFIX = "written/"
 
 #: Bytes of a hash.
 HASH = 8
@@ -36,10 +36,10 @@ HASH = 8
 IN_LEDGER, IN_NOTE = 1_000, 500_000
 
 #: Rows of the largest batch that is compared: their hashes go from the tasks to the driver, 80 MB.
-MOST = 10_000_000
+MOST_ROWS = 10_000_000
 
 #: What a ledger says of its rows: their hashes, the notes that have them, or nothing.
-Rows = str | tuple[str, ...] | None
+RowHashes = str | tuple[str, ...] | None
 
 
 def row_hashes(queue: str, rows: pa.RecordBatch) -> bytes:
@@ -55,11 +55,14 @@ def row_hashes(queue: str, rows: pa.RecordBatch) -> bytes:
     return b"".join(made)
 
 
-def keep(store: Store, sink: str, batch: int, hashes: bytes) -> Rows:
+def keep(store: Store, sink: str, batch: int, hashes: bytes) -> RowHashes:
     """Return what a ledger is to say of the rows of a batch; too many are put into notes first. May be repeated."""
-    if len(hashes) > MOST * HASH:
+    if len(hashes) > MOST_ROWS * HASH:
         log.warning(
-            "batch %d of sink %s has more than %d rows: they are not compared if it comes again", batch, sink, MOST
+            "batch %d of sink %s has more than %d rows: they are not compared if it comes again",
+            batch,
+            sink,
+            MOST_ROWS,
         )
         return None
     if len(hashes) <= IN_LEDGER * HASH:
@@ -68,13 +71,13 @@ def keep(store: Store, sink: str, batch: int, hashes: bytes) -> Rows:
     own = blake2b(hashes, digest_size=HASH).hexdigest()
     keys: list[str] = []
     for start in range(0, len(hashes), IN_NOTE * HASH):
-        keys.append(f"{PREFIX}{sink}/{batch}/{own}/{len(keys)}")
+        keys.append(f"{WRITTEN_PREFIX}{sink}/{batch}/{own}/{len(keys)}")
         part = b64encode(hashes[start : start + IN_NOTE * HASH]).decode()
-        store.set_note(keys[-1], {"v": VERSION, "rows": part}, 0)
+        store.set_note(keys[-1], {"v": WRITTEN_VERSION, "rows": part}, 0)
     return tuple(keys)
 
 
-def kept(store: Store, rows: Rows) -> bytes | None:
+def kept(store: Store, rows: RowHashes) -> bytes | None:
     """Return the hashes that a ledger names; `None` where there are none any more, or never were."""
     if rows is None or isinstance(rows, str):
         return None if rows is None else b64decode(rows)
@@ -82,7 +85,7 @@ def kept(store: Store, rows: Rows) -> bytes | None:
     return b"".join(b64decode(one.value["rows"]) for one in notes if one) if all(notes) else None
 
 
-def drop(store: Store, rows: Rows) -> None:
+def drop(store: Store, rows: RowHashes) -> None:
     """Remove the notes that a ledger named."""
     for key in rows if isinstance(rows, tuple) else ():
         store.set_note(key, None, 1)
@@ -97,6 +100,6 @@ def _each(hashes: bytes) -> Sequence[int]:
     return memoryview(hashes).cast("Q")
 
 
-def of_json(value: Any) -> Rows:
+def of_json(value: Any) -> RowHashes:
     """Return what a ledger says of its rows, as its note has it."""
     return tuple(value) if isinstance(value, list) else value

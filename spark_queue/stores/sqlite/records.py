@@ -41,10 +41,10 @@ _COLUMNS = ("id", "payload", "mature", "kind", "headers", "tries")
 _TOLD = ("processed", "consumer", "outcome")
 _KINDS = {"json", "text", "binary"}
 
-STEP = 100  #: most rows that are read before their bytes are counted
+ROWS_STEP = 100  #: most rows that are read before their bytes are counted
 
 #: Whether a message is one that can be read, as far as a change of it needs that.
-SOUND = (
+SOUND_ROW = (
     "typeof(tries) = 'integer' AND (headers IS NULL OR "
     "CASE WHEN typeof(headers) = 'text' AND json_valid(headers) THEN json_type(headers) = 'object' ELSE 0 END)"
 )
@@ -57,16 +57,16 @@ class BrokenText(bytes):
     """A text that is not UTF-8."""
 
 
-class Place(NamedTuple):
+class RowPlace(NamedTuple):
     """The place of a record in the order of its queue, as its columns have it."""
 
     mature: Any
     id: Any
 
 
-def place_of(after: Place | None) -> tuple[str, tuple[Any, ...]]:
+def place_of(after: RowPlace | None) -> tuple[str, tuple[Any, ...]]:
     """The WHERE clause of the records that come after that place, and its values; of all at first."""
-    place = Place(-(2**63), "") if after is None else after
+    place = RowPlace(-(2**63), "") if after is None else after
     return f"(mature, id) > ({', '.join(map(_parameter, place))})", tuple(map(_plain, place))
 
 
@@ -93,7 +93,7 @@ def read_records(
     try:
         more = f", {', '.join(_TOLD)}" if history else ""
         for part in _parts(db.execute(f"SELECT {_READ}{more} {source}", values), rows, itemgetter(1)):
-            page = Records(_batch(queue, part), Place(part[-1][2], part[-1][0]))
+            page = Records(_batch(queue, part), RowPlace(part[-1][2], part[-1][0]))
             given += len(part)
             yield page
         return
@@ -107,7 +107,7 @@ def read_records(
         found.fetchone()
     for part in _parts(found, rows, lambda row: row[3] or b""):
         plain = [tuple(map(_value, row[::2], row[1::2])) for row in part]
-        yield read_each(queue, plain, _read, _raw)._replace(after=Place(plain[-1][2], plain[-1][0]))
+        yield read_each(queue, plain, _read, _raw)._replace(after=RowPlace(plain[-1][2], plain[-1][0]))
 
 
 def _of_a_value(error: sqlite3.OperationalError) -> bool:
@@ -120,7 +120,9 @@ def _parts(
 ) -> Iterator[list[tuple[Any, ...]]]:
     part: list[tuple[Any, ...]] = []
     size = 0
-    while some := found.fetchmany(max(1, min(STEP, rows - len(part), (PAGE_BYTES - size) * len(part) // (size + 1)))):
+    while some := found.fetchmany(
+        max(1, min(ROWS_STEP, rows - len(part), (PAGE_BYTES - size) * len(part) // (size + 1)))
+    ):
         part += some  # as many as will fit if they are alike
         size += sum(map(len, map(payload_of, some)))
         if len(part) >= rows or size >= PAGE_BYTES:

@@ -35,7 +35,7 @@ from spark_queue.messages.schema import LATEST, MARK, PUSHES
 from spark_queue.options.masking import mask
 from spark_queue.stores.base import PAGE_ROWS, Store
 from spark_queue.stores.sqlite.file import Connection, FileId, FileUrl, InUse, connect, not_the_drivers
-from spark_queue.stores.sqlite.records import MORE_TRIES, SOUND, Place, ids_among, place_of, read_records
+from spark_queue.stores.sqlite.records import MORE_TRIES, SOUND_ROW, RowPlace, ids_among, place_of, read_records
 from spark_queue.stores.support.counters import ACTS, Counts, Statistics
 from spark_queue.stores.support.damaged import END, NEVER_DUE, Records, id_of
 from spark_queue.stores.types import (
@@ -120,7 +120,7 @@ NOW = "SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 COLUMNS = "id, payload, kind, headers, mature, tries"
 
 #: What is read of a note, whose value need not be text.
-NOTE = "CAST(value AS BLOB), version, written"
+NOTE_COLUMNS = "CAST(value AS BLOB), version, written"
 
 #: Whether a record is a bucket, whatever it holds: a column `rows` of 1 may be that of a bucket of one.
 _IS_BUCKET = f"(id >= '{MARK}' AND id < '{chr(ord(MARK) + 1)}')"
@@ -129,20 +129,20 @@ _IS_BUCKET = f"(id >= '{MARK}' AND id < '{chr(ord(MARK) + 1)}')"
 _BUCKET_ID = "iif(rows > 1, id, '')"
 
 #: Rows that one INSERT brings, and their bytes, about: twice as fast as a statement for each.
-TOGETHER = 200
-TOGETHER_BYTES = 8 << 20
+INSERT_ROWS = 200
+INSERT_BYTES = 8 << 20
 
 #: Bytes of messages in one row of the table `staged`, about.
 BLOB_BYTES = 32 << 20
 
 #: Seconds between two glances at the file of somebody who waits for a message.
-GLANCE = 0.002
+FILE_GLANCE = 0.002
 
 #: Most messages of the history that one transaction forgets.
 FORGOTTEN = 10_000
 
 #: Seconds to wait for another process's transaction.
-BUSY = 10.0
+BUSY_TIMEOUT = 10.0
 
 
 log = logging.getLogger(__name__)
@@ -200,7 +200,7 @@ class SqliteStore(Store):
             raise OptionError(sentence, option="url")
         if not Path(self._path).parent.is_dir():
             raise StoreError(f"{self.url}: the folder {str(Path(self._path).parent)!r} does not exist", url=self.url)
-        opened = connect(self._path, create=before is None, timeout=BUSY)
+        opened = connect(self._path, create=before is None, timeout=BUSY_TIMEOUT)
         try:
             self._file = self._file or before or FileId.at(self._path)
             self._found()  # it is still that one
@@ -319,7 +319,7 @@ class SqliteStore(Store):
     def _listen(self, queue: str, rung: int, timeout: float) -> None:
         end = time.monotonic() + timeout
         while (left := end - time.monotonic()) > 0:
-            time.sleep(min(left, GLANCE))
+            time.sleep(min(left, FILE_GLANCE))
             if self._rung(queue) != rung:
                 return
 
@@ -420,7 +420,7 @@ class SqliteStore(Store):
             more = _more(db, "lease IS NULL AND queue = ? AND mature <= ?", (number, min(now, before)))
             return min(int(rows) + more, limit)
 
-    def _spare(self, queue: str, after: Place | None, rows: int) -> Records:
+    def _spare(self, queue: str, after: RowPlace | None, rows: int) -> Records:
         with self._transaction() as db:
             number, now = _number(db, queue), _now(db)
             _expire(db, number, now)
@@ -446,7 +446,7 @@ class SqliteStore(Store):
             _insert(db, queue, _rows(batch, 0), lease)
             return True
 
-    def _page(self, queue: str, tag: str, after: Place | None, rows: int) -> Records:
+    def _page(self, queue: str, tag: str, after: RowPlace | None, rows: int) -> Records:
         with self._looking() as db:
             which = "lease = (SELECT id FROM lease WHERE queue = ? AND tag = ?)"
             return _page(db, queue, which, (_number(db, queue), tag), after, rows)
@@ -524,7 +524,7 @@ class SqliteStore(Store):
             db.execute("DELETE FROM moving")
             where, values = f"{where} AND tries >= ?", (*values, which.min_tries)
             if death:
-                where += f" AND {SOUND}"  # else it is found damaged when it is read, and dies of that
+                where += f" AND {SOUND_ROW}"  # else it is found damaged when it is read, and dies of that
             if which.limit is None:
                 moved = _change(db, "INSERT INTO moving SELECT rowid FROM message", where, values)
             else:
@@ -598,7 +598,7 @@ class SqliteStore(Store):
     def _note(self, key: str) -> RawNote | None:
         with self._looking() as db:
             # As bytes: what is no UTF-8 is damaged, but can be named.
-            found = db.execute(f"SELECT {NOTE} FROM note WHERE key = ?", (key,)).fetchone()
+            found = db.execute(f"SELECT {NOTE_COLUMNS} FROM note WHERE key = ?", (key,)).fetchone()
             return RawNote(*found) if found else None
 
     def _set_note(self, key: str, value: dict[str, Any] | None, version: int) -> bool:
@@ -615,7 +615,9 @@ class SqliteStore(Store):
 
     def _notes(self, prefix: str) -> dict[str, RawNote]:
         with self._looking() as db:
-            found = db.execute(f"SELECT key, {NOTE} FROM note WHERE substr(key, 1, ?) = ?", (len(prefix), prefix))
+            found = db.execute(
+                f"SELECT key, {NOTE_COLUMNS} FROM note WHERE substr(key, 1, ?) = ?", (len(prefix), prefix)
+            )
             return {key: RawNote(*facts) for key, *facts in found}
 
     # --- looking ------------------------------------------------------------------------------------------------
@@ -725,7 +727,7 @@ class SqliteStore(Store):
     def _buckets(self, queue: str, id: str | None) -> Iterator[Records]:
         return self._paged(lambda after: self._some_buckets(queue, id, after))
 
-    def _some_buckets(self, queue: str, id: str | None, after: Place | None) -> Records:
+    def _some_buckets(self, queue: str, id: str | None, after: RowPlace | None) -> Records:
         with self._looking() as db:
             which = f"queue = ? AND {_IS_BUCKET} AND (? IS NULL OR id = ?)"
             return _page(db, queue, which, (_number(db, queue), id, id), after, PAGE_ROWS)
@@ -790,7 +792,7 @@ def _texts(condition: Condition) -> list[str]:
 
 
 def _begin(db: sqlite3.Connection, begin: str) -> None:
-    """Begin a transaction; wait for those of other processes, at most BUSY seconds."""
+    """Begin a transaction; wait for those of other processes, at most BUSY_TIMEOUT seconds."""
     if begin == "BEGIN":
         db.execute(begin)
     else:
@@ -798,7 +800,7 @@ def _begin(db: sqlite3.Connection, begin: str) -> None:
 
 
 def _patiently(db: sqlite3.Connection, statement: str) -> None:
-    """Execute a statement that needs the file for itself; wait for other processes, at most BUSY seconds.
+    """Execute a statement that needs the file for itself; wait for other processes, at most BUSY_TIMEOUT seconds.
 
     SQLite itself would sleep longer and longer, up to 100 ms; here it is a sixteenth of what was waited, so that two
     writers in turns lose little, and many do not ask all the time.
@@ -812,11 +814,11 @@ def _patiently(db: sqlite3.Connection, statement: str) -> None:
                 return
             except sqlite3.OperationalError as error:
                 waited = time.monotonic() - start
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or waited > BUSY:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or waited > BUSY_TIMEOUT:
                     raise
                 time.sleep(min(max(waited / 16, 0.0005), 0.05))
     finally:
-        db.execute(f"PRAGMA busy_timeout = {int(BUSY * 1000)}")
+        db.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT * 1000)}")
 
 
 # --- steps inside a transaction -------------------------------------------------------------------------------------
@@ -856,7 +858,10 @@ def _rows(batch: pa.RecordBatch, now: int) -> _Rows:
     ids, due, payloads = batch.column("id").to_pylist(), due_ms(batch, now), batch.column("payload").to_pylist()
     kinds, tries = batch.column("payload_kind"), batch.column("tries")
     bytes_of_one = batch.column("payload").nbytes // max(1, len(ids)) + 1
-    how = max(1, min(TOGETHER, TOGETHER_BYTES // bytes_of_one)), bool(pc.any(are_buckets(batch.column("id"))).as_py())
+    how = (
+        max(1, min(INSERT_ROWS, INSERT_BYTES // bytes_of_one)),
+        bool(pc.any(are_buckets(batch.column("id"))).as_py()),
+    )
     alike = pc.all(pc.and_(pc.equal(kinds, "json"), pc.equal(tries, 0))).as_py()
     if alike and not len(batch.column("headers").items):
         return _Rows("?, ?, 0, 'json', NULL, ?", list(zip(ids, due, payloads, strict=True)), *how)
@@ -953,7 +958,7 @@ def _among(leases: Sequence[int], ids: Sequence[str] | None) -> tuple[str, tuple
 
 
 def _page(
-    db: sqlite3.Connection, queue: str, which: str, values: Sequence[Any], after: Place | None, rows: int
+    db: sqlite3.Connection, queue: str, which: str, values: Sequence[Any], after: RowPlace | None, rows: int
 ) -> Records:
     """The first records in order that meet a condition and come after a place."""
     beyond, place = place_of(after)

@@ -20,10 +20,10 @@ from spark_queue.stores.support.needs import RecordStore
 
 #: Into how many parts a bucket is split for a reserve that takes fewer messages than it holds: taken one by one, a
 #: message is written again for as often as the logarithm to this base of the size of the bucket.
-PARTS = 64
+BUCKET_PARTS = 64
 
 #: Records that a compaction looks at in one step.
-STEP = 2_000
+COMPACTION_STEP = 2_000
 
 
 def split(store: RecordStore, queue: str, id: str, most: int) -> bool:
@@ -36,7 +36,7 @@ def split(store: RecordStore, queue: str, id: str, most: int) -> bool:
         rows = found.batch
         if found.damaged or rows.num_rows <= most:
             return not found.damaged
-        size = max(most, -(-rows.num_rows // PARTS))
+        size = max(most, -(-rows.num_rows // BUCKET_PARTS))
         parts = [rows.slice(start, size) for start in range(0, rows.num_rows, size)]
         _replace(store, queue, None, [record], parts)
     return True
@@ -95,7 +95,7 @@ def compact(store: RecordStore, queue: str, how: Buckets) -> int:
     """
     store.check_buckets()
     fewer = 0
-    for page in store._paged(lambda after: store._spare(queue, after, STEP)):
+    for page in store._paged(lambda after: store._spare(queue, after, COMPACTION_STEP)):
         batch = page.batch
         ids, moments = batch.column("id").to_pylist(), milliseconds(batch.column("mature")).to_pylist()
         for start, stop in _runs(batch, how):

@@ -20,9 +20,9 @@ from spark_queue.messages.buckets import weigh
 from spark_queue.messages.columns import header_dicts
 from spark_queue.messages.payload import as_text
 from spark_queue.messages.schema import PUSHES
-from spark_queue.stores.support.damaged import DIGEST, ERROR, Records, digest_of, text_or_bytes
+from spark_queue.stores.support.damaged import DIGEST, Records, digest_of, text_or_bytes
 from spark_queue.stores.support.needs import RecordStore
-from spark_queue.stores.types import Condition, Death
+from spark_queue.stores.types import ERROR_HEADER, FROM_HEADER, Condition, Death
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Letter:
             payloads.append(text_or_bytes(self.payload))
         text = as_text(self.payload, self.kind).decode()
         payloads.append((orjson.dumps({"document": text}), "json"))
-        derived = sha256(f"{self.headers['x-dl-from-queue']}\0{self.id}\0{self.headers[DIGEST]}".encode())
+        derived = sha256(f"{self.headers[FROM_HEADER]}\0{self.id}\0{self.headers[DIGEST]}".encode())
         for payload, kind in payloads:
             yield replace(self, payload=payload, kind=kind)
             headers = {**self.headers, ID: self.id}
@@ -103,7 +103,7 @@ def _letters(store: RecordStore, queue: str, bad: pa.RecordBatch) -> list[Letter
     return [
         Letter(
             id, id, payload, kind,
-            {**digest_of(payload), **headers, **Death(headers[ERROR]).headers(queue, tries, now)},
+            {**digest_of(payload), **headers, **Death(headers[ERROR_HEADER]).headers(queue, tries, now)},
         )
         for id, payload, kind, tries, headers in zip(*columns, header_dicts(bad), strict=True)
     ]  # fmt: skip
@@ -159,11 +159,11 @@ class _Sender:
         return self._store._attempt(self._look, letters)  # a peek alone does not try again
 
     def _look(self, letters: Sequence[Letter]) -> set[str]:
-        known = {(one.id, one.headers["x-dl-from-queue"], one.headers[DIGEST]): one.place for one in letters}
+        known = {(one.id, one.headers[FROM_HEADER], one.headers[DIGEST]): one.place for one in letters}
         found: set[str] = set()
         where = [Condition("id", "in", tuple({one.id for one in letters}))]
         for batch in self._store.peek(self._dead, where, decoded=False):
             for id, headers in zip(batch.column("id").to_pylist(), header_dicts(batch), strict=True):
-                place = known.get((id, headers.get("x-dl-from-queue", ""), headers.get(DIGEST, "")))
+                place = known.get((id, headers.get(FROM_HEADER, ""), headers.get(DIGEST, "")))
                 found |= set() if place is None else {place}
         return found

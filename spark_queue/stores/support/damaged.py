@@ -21,18 +21,18 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_queue.messages.buckets import READ, DamagedBucket, are_buckets, open_bucket, rows_of
+from spark_queue.messages.buckets import READ_MARK, DamagedBucket, are_buckets, open_bucket, rows_of
 from spark_queue.messages.columns import build, header_dicts, headers_array, with_history
 from spark_queue.messages.json_text import load_foreign_json
 from spark_queue.messages.payload import jsonable
 from spark_queue.messages.rules import NOT_JSON, NOT_TEXT, all_json
-from spark_queue.messages.schema import EARLIEST, LATEST, NOTHING
-from spark_queue.stores.types import Condition, meeting
+from spark_queue.messages.schema import EARLIEST, LATEST, NO_MESSAGES
+from spark_queue.stores.types import ERROR_HEADER, Condition, meeting
 
 T = TypeVar("T")
 
-#: The headers in which a dead letter says why it died, and what its raw record was (what a retry changes left out).
-ERROR, DIGEST = "x-error", "x-dl-sha256"
+#: The header in which a dead letter says what its raw record was (what a retry changes left out).
+DIGEST = "x-dl-sha256"
 
 #: What reading a record raises that is not what it should be.
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError, ArithmeticError, RecursionError)
@@ -64,7 +64,7 @@ class Records(NamedTuple):
 
 
 #: A page without records: the end.
-END = Records(NOTHING)
+END = Records(NO_MESSAGES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,9 @@ def read_each(queue: str, records: Sequence[T], read: Callable[[T], Row], raw: C
         except UNREADABLE as error:
             damaged[number] = str(error) if isinstance(error, Unreadable) else f"it cannot be read ({error})"
             row = raw(record)
-            row = replace(row, headers={**digest_of(row.payload), **(row.headers or {}), ERROR: damaged[number]})
+            row = replace(
+                row, headers={**digest_of(row.payload), **(row.headers or {}), ERROR_HEADER: damaged[number]}
+            )
         rows.append(row)
     return Records(_built(queue, rows), None, damaged)
 
@@ -195,7 +197,7 @@ def opened(records: Records, *, fill: bool = False) -> Iterator[Records]:
 def _one_bucket(record: pa.RecordBatch, reason: str | None, fill: bool) -> Records:
     if reason is None:
         try:
-            made_now = record.column("id")[0].as_py().endswith(READ)
+            made_now = record.column("id")[0].as_py().endswith(READ_MARK)
             return Records(open_bucket(record), sound=not made_now)  # payloads were checked before they were sealed
         except DamagedBucket as error:
             reason = f"the bucket is damaged: {error}"
@@ -215,7 +217,7 @@ def _with(batch: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
 
 def _with_error(batch: pa.RecordBatch, reason: str) -> pa.RecordBatch:
     """Return rows with the reason in their headers."""
-    headers = [one | {ERROR: reason} for one in header_dicts(batch)]
+    headers = [one | {ERROR_HEADER: reason} for one in header_dicts(batch)]
     return _with(batch, "headers", headers_array(headers))
 
 

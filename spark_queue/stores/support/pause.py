@@ -13,10 +13,10 @@ from collections.abc import Callable
 from spark_queue.errors import AccessDenied
 
 #: Seconds for which the flag is believed; and for which a queue is taken for running whose flag cannot be read.
-KNOWN, UNREADABLE = 0.25, 60.0
+KNOWN, UNREADABLE_KNOWN = 0.25, 60.0
 
 #: Most queues that are known at a time.
-MOST = 10_000
+MOST_QUEUES = 10_000
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class Pauses:
         self._know(queue, (paused, time.monotonic()))
 
     def _know(self, queue: str, told: tuple[bool, float]) -> None:
-        if len(self._known) >= MOST:
+        if len(self._known) >= MOST_QUEUES:
             self._known.clear()  # it is asked again
         self._known[queue] = told
 
@@ -55,7 +55,7 @@ class Pauses:
             told = self._ask(queue), now
         except AccessDenied as error:
             log.warning("whether %r is paused cannot be read, so it is taken for running: %s", queue, error)
-            told = False, now + UNREADABLE
+            told = False, now + UNREADABLE_KNOWN
         if self._known.get(queue) is found:  # else a signal has told something newer
             self._know(queue, told)
             return told[0]

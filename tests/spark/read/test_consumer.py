@@ -223,7 +223,7 @@ def test_an_owner_that_is_about_to_end_is_waited_for(any_url, name, monkeypatch)
         first.leave()
         clock.meanwhile = lambda: clock.looks > 2 or first.renew()
         second.take()
-        assert clock.looks == 2 + owner.LIFE / 1000 / ownership.LOOK, "until it has been silent for LIFE"
+        assert clock.looks == 2 + owner.LIFE / 1000 / ownership.TAKEOVER_LOOK, "until it has been silent for LIFE"
         with pytest.raises(FencedError, match="has taken over"):
             first.renew()
         store.drop(name)

@@ -14,7 +14,7 @@ from spark_queue.messages.message import messages
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.stores.services.owner import revoke
-from spark_queue.stores.services.poison import NO_ERROR, PARTS, PATIENCE, failure_key, note_failure, note_run
+from spark_queue.stores.services.poison import BATCH_PARTS, NO_ERROR, PATIENCE, failure_key, note_failure, note_run
 from spark_queue.stores.types import about
 
 
@@ -120,7 +120,7 @@ def test_a_poison_message_is_found_and_dies_and_the_rest_is_delivered(any_url, n
     assert (letter.headers["x-dl-tries"], letter.headers["x-error"]) == ("2", "cannot digest [617]")
     sizes = [len(batch) for batch in runs.failed]
     assert sizes[:PATIENCE] == [1_000] * PATIENCE, "first it is run as it was"
-    assert sizes[PATIENCE] == -(-1_000 // PARTS), "then it is split"
+    assert sizes[PATIENCE] == -(-1_000 // BATCH_PARTS), "then it is split"
     assert sizes[-2:] == [1, 1] and len(sizes) == PATIENCE + 1 + 1 + 2
     with open_store(any_url) as store:
         assert store.sizes(name).total == 0
@@ -130,11 +130,11 @@ def test_a_poison_message_is_found_and_dies_and_the_rest_is_delivered(any_url, n
 
 def test_a_dead_letter_has_the_error_of_its_own_last_run(any_url, name):
     """One message raises, one kills its process, and one is alone in a run that ends before any task begins."""
-    fill(any_url, name, PARTS)
+    fill(any_url, name, BATCH_PARTS)
     split = PATIENCE + 1  # the run that is left with the first message, and with the error of the fifth behind it
     runs = Runs(any_url, name, {5}, lethal={9}, before={split: Killed()}, maxTries="1")
     runs.supervise()
-    assert sorted(runs.done) == sorted({*range(PARTS)} - {0, 5, 9})
+    assert sorted(runs.done) == sorted({*range(BATCH_PARTS)} - {0, 5, 9})
     reasons = {one.payload["n"]: one.headers["x-error"] for one in dead(any_url, name)}
     assert reasons == {0: NO_ERROR, 5: "cannot digest [5]", 9: NO_ERROR}
 
@@ -160,7 +160,7 @@ def test_what_was_reserved_ahead_comes_after_the_parts_of_a_batch_that_fails(any
     assert set(runs.tries) == {0}
     if len(poison) == 1:
         assert max(runs.done[: 60 - len(poison)]) < 60
-        assert max(len(batch) for batch in runs.failed[PATIENCE:]) == -(-60 // PARTS)
+        assert max(len(batch) for batch in runs.failed[PATIENCE:]) == -(-60 // BATCH_PARTS)
     with open_store(any_url) as store:
         assert store.sizes(name).total == 0
         assert store.notes(about(name, "failing")) == {}

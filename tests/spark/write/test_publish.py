@@ -46,7 +46,7 @@ pytestmark = pytest.mark.every_store
 def at_once(monkeypatch):
     """Let tasks stage each batch when the next one comes, and not some together; of rows, each is a batch."""
     monkeypatch.setattr(spark_rows, "TOGETHER", 1)
-    monkeypatch.setattr(spark_rows, "ROWS", 1)
+    monkeypatch.setattr(spark_rows, "SINGLE_ROWS", 1)
 
 
 def pieces(values, count):

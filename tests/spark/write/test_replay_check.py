@@ -35,7 +35,7 @@ def size(request):
 
 def notes_of(url, sink):
     with open_store(url) as store:
-        return sorted(store.notes(f"{written.PREFIX}{sink}/"))
+        return sorted(store.notes(f"{written.WRITTEN_PREFIX}{sink}/"))
 
 
 def test_a_batch_that_comes_again_with_other_rows_is_refused(any_url, name, out, driver, size):
@@ -150,7 +150,7 @@ def test_a_batch_without_rows_gets_none(any_url, out, driver):
 
 
 def test_more_rows_than_are_compared(any_url, out, driver, monkeypatch, caplog):
-    monkeypatch.setattr(written, "MOST", 3)
+    monkeypatch.setattr(written, "MOST_ROWS", 3)
     driver(0).run(attempt(range(4)))
     assert "has more than 3 rows: they are not compared" in caplog.text
     driver(0).run(attempt(["other"]))

@@ -36,7 +36,7 @@ from spark_queue.stores.conformance.conformance import StoreContract, all_of, id
 from spark_queue.stores.conformance.waiting import MINUTE, end_lease, until
 from spark_queue.stores.mongodb import documents as mongodb_documents
 from spark_queue.stores.mongodb import stages as mongodb_stages
-from spark_queue.stores.mongodb.bson_json import CODEC, LARGEST
+from spark_queue.stores.mongodb.bson_json import CODEC, LARGEST_BSON
 from spark_queue.stores.mongodb.documents import READY, WAITING_ORDER, to_documents
 from spark_queue.stores.mongodb.stages import Stages
 from spark_queue.stores.mongodb.store import MongoStore
@@ -495,7 +495,7 @@ def raw(anywhere):
 def small(monkeypatch):
     """Chunks of few messages, and little patience with other publishers."""
     monkeypatch.setattr(mongodb_stages, "CHUNK_ROWS", 4)
-    monkeypatch.setattr(mongodb_stages, "BUSY", 0.05)
+    monkeypatch.setattr(mongodb_stages, "PUBLISHER_TIMEOUT", 0.05)
 
 
 def left_of(raw, stage):
@@ -532,7 +532,7 @@ def test_what_bson_can_just_hold_can_be_staged(anywhere, name):
         return pushes(payloads, ids=["a", "i" * 200, "b"], headers=[{}, {"h": header}, {}])
 
     queue, stage = f"{name}{'q' * 180}", f"{name}/{'s' * 1000}"
-    room = LARGEST - len(bson.encode(to_documents(batch(""), 0)[0][1]))
+    room = LARGEST_BSON - len(bson.encode(to_documents(batch(""), 0)[0][1]))
     with pytest.raises(MessageError, match="larger than"):
         anywhere.stage(queue, stage, batch("h" * (room + 1)))
     assert anywhere.stage(queue, stage, batch("h" * room)) == 3
@@ -860,7 +860,7 @@ def kill_within_a_transaction(url, stage):
 
 
 def test_a_publisher_that_was_killed_in_its_transaction_holds_up_nobody_for_long(store, queue, raw_of, monkeypatch):
-    monkeypatch.setattr(mongodb_stages, "BUSY", 0.05)
+    monkeypatch.setattr(mongodb_stages, "PUBLISHER_TIMEOUT", 0.05)
     for part in range(3):
         store.stage(queue, f"{queue}.s/{part}", pushes(list(range(3_000))))
     kill_within_a_transaction(store.url, f"{queue}.s/0")
@@ -942,7 +942,7 @@ def test_when_a_publish_and_a_removal_meet_a_chunk_appears_whole_or_not_at_all(a
 
 
 def test_a_publisher_at_work_is_left_alone(anywhere, name, raw, steps, monkeypatch):
-    monkeypatch.setattr(mongodb_stages, "BUSY", 600)
+    monkeypatch.setattr(mongodb_stages, "PUBLISHER_TIMEOUT", 600)
     anywhere.patience = 1_800
     publishing = Publishing(anywhere, name, raw)
     published: list[int] = []
@@ -1439,7 +1439,7 @@ class Cutter:
 
 
 def test_a_claim_whose_connection_broke_is_not_still_at_work_when_it_is_answered(standalone, monkeypatch):
-    monkeypatch.setattr("spark_queue.stores.mongodb.store.CHUNK", 40_000)  # one long command
+    monkeypatch.setattr("spark_queue.stores.mongodb.store.COMMAND_CHUNK", 40_000)  # one long command
     queue, way = f"t{uuid.uuid4().hex[:16]}", Cutter(standalone.port)
     with open_store(standalone.url("db")) as store:
         store.push(queue, pushes(list(range(40_000))))

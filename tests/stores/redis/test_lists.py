@@ -49,8 +49,8 @@ def waiting(raw, layout, queue):
 def small_steps(monkeypatch):
     """A call of a script takes three messages, so that a few messages need many calls."""
     small = {layout: redis_store.load_scripts(chunk=3, run=2, page=300, layout=layout) for layout in LAYOUTS}
-    monkeypatch.setattr(redis_store, "CHUNK", 3)
-    monkeypatch.setattr(redis_lists, "CHUNK", 3)
+    monkeypatch.setattr(redis_store, "SCRIPT_CHUNK", 3)
+    monkeypatch.setattr(redis_lists, "SCRIPT_CHUNK", 3)
     monkeypatch.setattr(redis_lists, "scripts", small.__getitem__)
 
 

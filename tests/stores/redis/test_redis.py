@@ -47,7 +47,7 @@ def peer(redis_url):
 @pytest.fixture
 def small_steps(monkeypatch):
     """A call of a script takes three messages, so that a few messages need many calls."""
-    monkeypatch.setattr(redis_store, "CHUNK", 3)
+    monkeypatch.setattr(redis_store, "SCRIPT_CHUNK", 3)
     monkeypatch.setattr(redis_store, "SCRIPTS", redis_store.load_scripts(chunk=3, run=2, page=300))
 
 
@@ -323,7 +323,7 @@ def test_what_keuss_holds_is_neither_purged_nor_moved(store, raw, queue):
 
 def test_a_claim_that_was_cut_short_is_resumed(store, queue, small_steps):
     store.push(queue, pushes(list(range(10))))
-    assert store._run("claim", queue, "c/1/0", 8, 8, MINUTE, redis_store.NEVER, 0) == [3, b"more"]
+    assert store._run("claim", queue, "c/1/0", 8, 8, MINUTE, redis_store.NO_END, 0) == [3, b"more"]
     assert store.reserve(queue, "c/1", 8) == [3]
     assert store.reserve(queue, "c/2", 8) == [7]
 
@@ -466,7 +466,7 @@ def test_one_message_of_a_run_is_settled_alone(store, raw, queue, one):
 
 def test_runs_of_a_tag_do_not_overlap(store, raw, queue, monkeypatch):
     """A message that becomes free between two calls of a claim sorts among those that the first has taken."""
-    monkeypatch.setattr(redis_store, "CHUNK", 4)
+    monkeypatch.setattr(redis_store, "SCRIPT_CHUNK", 4)
     monkeypatch.setattr(redis_store, "SCRIPTS", redis_store.load_scripts(chunk=4, run=3))
     push_ids(store, queue, "acegikm")
     run, calls = store._run, []
@@ -826,7 +826,7 @@ def test_what_is_passed_on_in_many_steps_has_one_lease(store, raw, queue, small_
     assert 2 * MINUTE < held.until - store.now() <= 3 * MINUTE
     assert scores(raw, queue) == {held.until, rest.until}
     assert store.retag(queue, "c/2", "c/1/0", lease=None) == 1
-    assert scores(raw, queue) == {redis_store.NEVER}
+    assert scores(raw, queue) == {redis_store.NO_END}
     assert raw.zrange(keys_of(queue).leases, 0, -1) == [b"c/1/0"]
     assert held_by(raw, queue) == {"c/1/0": 10}
     assert store.commit(queue, "c/1") == 10
@@ -847,7 +847,7 @@ def test_a_retag_that_is_cut_off_anywhere_is_completed_by_the_next(
         passed = len(fetched(peer, queue, "c/1/0")) - 4
         assert peer.retag(queue, "c/2", "c/1/0", lease=lease) == 8 - passed
         (held,) = peer.reservations(queue)
-        assert scores(raw, queue) == {held.until or redis_store.NEVER}
+        assert scores(raw, queue) == {held.until or redis_store.NO_END}
         assert raw.zcard(keys_of(queue).leases) == 1
         assert [one.payload for one in fetched(peer, queue, "c/1/0")] == list(range(12))
         assert (peer.commit(queue, "c/2"), peer.commit(queue, "c/1")) == (0, 12)
@@ -856,7 +856,7 @@ def test_a_retag_that_is_cut_off_anywhere_is_completed_by_the_next(
 def test_a_tag_of_the_tree_itself_may_get_what_the_tree_holds(store, raw, queue, small_steps):
     store.push(queue, pushes(list(range(12))))
     for partition in range(3):
-        store._claim(queue, f"c/1/{partition}", 4, 4, MINUTE, redis_store.NEVER)
+        store._claim(queue, f"c/1/{partition}", 4, 4, MINUTE, redis_store.NO_END)
     assert store.retag(queue, "c/1", "c/1/1", lease=2 * MINUTE) == 8
     assert held_by(raw, queue) == {"c/1/1": 12}
     assert store.retag(queue, "c/1", "c/1/1", lease=2 * MINUTE) == 0

@@ -10,11 +10,12 @@ import pytest
 from spark_queue import open_store
 from spark_queue.errors import CheckpointError
 from spark_queue.messages.message import pushes
+from spark_queue.options.parsers import DAY
 from spark_queue.stores.services import ageing
-from spark_queue.stores.services.ageing import DAY, LOOKED, YEAR, remove_old_notes, sweep
+from spark_queue.stores.services.ageing import LOOKED, YEAR, remove_old_notes, sweep
 from spark_queue.stores.services.bound import Reading, bind
 from spark_queue.stores.services.dead_letters import note_settled, set_history
-from spark_queue.stores.services.ledger import PREFIX, Writer, ledger_of, publish
+from spark_queue.stores.services.ledger import LEDGER_PREFIX, Writer, ledger_of, publish
 from spark_queue.stores.services.owner import Batch
 from spark_queue.stores.services.ownership import Ownership
 from spark_queue.stores.services.poison import note_failure
@@ -104,7 +105,7 @@ def test_a_ledger_goes_after_a_year_never_with_a_queue(store, name):
         publish(store, sink, 0, [f"{sink}/0/a"], 1, Writer.STREAM, hashes=b"12345678" * 2000)
     store.drop(name)
     assert all(ledger_of(store, sink) for sink in sinks)
-    age(store, YEAR + DAY, *(f"{prefix}{sink}" for prefix in (PREFIX, "written/") for sink in sinks[:2]))
+    age(store, YEAR + DAY, *(f"{prefix}{sink}" for prefix in (LEDGER_PREFIX, "written/") for sink in sinks[:2]))
     store.stage(name, f"{sinks[1]}/1/a", pushes(["2"]))
     sweep(store)
     assert [sink for sink in sinks if ledger_of(store, sink)] == sinks[1:], "rows of the second are staged"
@@ -146,10 +147,10 @@ def test_notes_are_bounded(store, name, many, queues):
     for n in range(1, many):
         notes[about(name, "consumer", f"etl/{n}")] = owner
         notes[about(name, "query", f"query{n}/")] = {"v": 1, "consumer": f"etl/{n}"}
-        notes[f"{PREFIX}{name}-{n}"] = {"v": 1, "id": str(n), "batch": n, "stages": []}
+        notes[f"{LEDGER_PREFIX}{name}-{n}"] = {"v": 1, "id": str(n), "batch": n, "stages": []}
     with ThreadPoolExecutor(8) as writers:
         assert all(writers.map(lambda note: store.set_note(*note, 0), notes.items()))
-    mine = (about(name), f"queue/{name}.", f"{PREFIX}{name}-")
+    mine = (about(name), f"queue/{name}.", f"{LEDGER_PREFIX}{name}-")
     assert len(age(store, YEAR + DAY, *mine)) == len(notes) + 2
     assert sweep(store, 10) == 10, "a query that starts does not wait for all of them"
     assert sweep(store, 10**6) >= len(notes) + 2 - 10

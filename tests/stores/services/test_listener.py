@@ -103,8 +103,8 @@ def world():
 @pytest.fixture
 def hasty(monkeypatch):
     """Make all times short in which a listener tries again, and tidies up."""
-    monkeypatch.setattr(listener, "PAUSE", 0.01)
-    monkeypatch.setattr(listener, "HEARTBEAT", 0.01)
+    monkeypatch.setattr(listener, "RECONNECT_PAUSE", 0.01)
+    monkeypatch.setattr(listener, "LISTENER_HEARTBEAT", 0.01)
 
 
 def ended(thread):
@@ -200,7 +200,7 @@ def test_one_that_is_lost_each_time_is_not_tried_without_end(world):
 
 def test_a_queue_that_is_refused_keeps_no_other_from_being_heard(world, hasty, monkeypatch, caplog):
     monkeypatch.setattr(listener, "COMING_UP", HOUR)
-    monkeypatch.setattr(listener, "LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(listener, "LONGEST_RECONNECT_PAUSE", 0.05)
     wire = Wire(refuses="ab")
     one = world(wire)
     with caplog.at_level(logging.WARNING):
@@ -220,7 +220,7 @@ def test_a_queue_that_is_refused_keeps_no_other_from_being_heard(world, hasty, m
 
 @pytest.mark.parametrize("kind", [Wire, Everything])
 def test_queues_that_nobody_waits_for_are_forgotten_and_the_thread_ends_then(world, hasty, monkeypatch, kind):
-    monkeypatch.setattr(listener, "KEPT", 0.05)
+    monkeypatch.setattr(listener, "IDLE_KEPT", 0.05)
     first, second = kind(), kind()
     one = world(first, second)
     sleeper = one.sleeper("a")
@@ -263,7 +263,7 @@ def test_a_close_ends_all_waits_and_the_thread(world):
 
 
 def test_a_listener_that_nobody_has_any_more_ends(hasty, monkeypatch):
-    monkeypatch.setattr(listener, "KEPT", 0.05)
+    monkeypatch.setattr(listener, "IDLE_KEPT", 0.05)
     one = World(Wire())
     one.listener.count("a")
     gone = weakref.ref(one)

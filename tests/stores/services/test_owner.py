@@ -231,7 +231,7 @@ def test_an_owner_that_is_silent_counts_as_dead_though_the_databases_clock_was_s
     monkeypatch.setattr(owner, "time", clock)
     with caplog.at_level(logging.WARNING):
         Ownership(store, name, "c/1").take()
-    assert sum(slept) == pytest.approx(owner.LIFE / 1000, abs=2 * ownership.LOOK)
+    assert sum(slept) == pytest.approx(owner.LIFE / 1000, abs=2 * ownership.TAKEOVER_LOOK)
     who = f"consumer c/1 of queue {name!r}: "
     process = f"process {os.getpid()} on elsewhere"
     assert [one.getMessage() for one in caplog.records] == [
@@ -252,7 +252,7 @@ def test_whoever_waits_long_says_so_again_and_seldom(store, name, monkeypatch, c
         if sum(slept) < 100:
             first.renew()
 
-    monkeypatch.setattr(ownership, "LOOK", 1)
+    monkeypatch.setattr(ownership, "TAKEOVER_LOOK", 1)
     clock = SimpleNamespace(monotonic=lambda: sum(slept), sleep=sleep)
     monkeypatch.setattr(ownership, "time", clock)
     monkeypatch.setattr(owner, "time", clock)

@@ -165,7 +165,7 @@ def test_who_waits_is_woken_by_the_push_itself(deaf_for_an_hour, waiting, store,
     Clock(monkeypatch, signals)  # no timer of signals ends
     other.push(name, pushes(["x"]))
     assert waiter.woken()
-    assert sqlite.GLANCE <= 0.05
+    assert sqlite.FILE_GLANCE <= 0.05
 
 
 def test_threads_that_share_a_store_need_no_signal(deaf_for_an_hour, waiting, monkeypatch, store, name):

@@ -124,7 +124,7 @@ def test_a_thousand_queues_that_were_waited_for_leave_one_thread(deaf_for_an_hou
 
 @signalling
 def test_ten_thousand_queues_are_forgotten(store, run, monkeypatch):
-    monkeypatch.setattr(listener, "HEARTBEAT", 0.1)
+    monkeypatch.setattr(listener, "LISTENER_HEARTBEAT", 0.1)
     for number in range(10_000):
         store._rung(f"{run}.{number}")
     until(lambda: len(store._listener._queues) <= listener.MOST_KEPT)
@@ -133,7 +133,7 @@ def test_ten_thousand_queues_are_forgotten(store, run, monkeypatch):
 
 
 def test_redis_is_told_which_queues_are_forgotten(redis_url, raw, run, monkeypatch):
-    monkeypatch.setattr(listener, "HEARTBEAT", 0.05)
+    monkeypatch.setattr(listener, "LISTENER_HEARTBEAT", 0.05)
     monkeypatch.setattr(listener, "MOST_KEPT", 5)
     queues = [f"{run}.{number}" for number in range(20)]
     with opened(redis_url) as store:
@@ -189,8 +189,8 @@ def test_who_waits_is_woken_in_a_process_that_was_forked(deaf_for_an_hour, store
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the driver's: it was not closed
 @signalling
 def test_a_store_that_nobody_has_any_more_leaves_no_thread(url, run, monkeypatch):
-    monkeypatch.setattr(listener, "HEARTBEAT", 0.05)
-    monkeypatch.setattr(listener, "KEPT", 0.1)
+    monkeypatch.setattr(listener, "LISTENER_HEARTBEAT", 0.05)
+    monkeypatch.setattr(listener, "IDLE_KEPT", 0.1)
     before = set(listeners())
     store = opened(url)
     store._rung(run)
@@ -239,7 +239,7 @@ def test_a_connection_that_is_cut_is_followed_by_another(
     run,
     monkeypatch,
 ):
-    monkeypatch.setattr(listener, "PAUSE", 0.05)
+    monkeypatch.setattr(listener, "RECONNECT_PAUSE", 0.05)
     with opened(redis_url) as store, opened(redis_url) as other:  # noqa: F811
         sleepers = Sleepers(store, [run])
         port = store._listener._subscription._pubsub.connection._sock.getsockname()[1]

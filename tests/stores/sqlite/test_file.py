@@ -256,7 +256,7 @@ def test_a_writer_waits_while_a_file_is_shrunk(queue, sqlite_url):
 
 def test_what_is_read_while_a_file_is_shrunk_makes_it_say_so(queue, path, sqlite_url, monkeypatch):
     fill(sqlite_url, "large", 100)
-    monkeypatch.setattr(sqlite, "BUSY", 0.1)
+    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT", 0.1)
     reading = queue.store.peek("q", [])
     next(reading)
     with closing(sqlite3.connect(path)) as reader:

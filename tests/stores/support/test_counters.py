@@ -230,7 +230,7 @@ def test_a_flag_that_cannot_be_read_for_another_reason_is_an_error(error):
 
 
 def test_no_more_queues_are_known_than_is_allowed(monkeypatch):
-    monkeypatch.setattr(pauses, "MOST", 10)
+    monkeypatch.setattr(pauses, "MOST_QUEUES", 10)
     mine = Pauses(lambda queue: queue == "q55")
     for number in range(100):
         assert mine.paused(f"q{number}") is (number == 55)

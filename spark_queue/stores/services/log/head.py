@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from spark_queue.errors import StoreError
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.log.segments import LOG, VERSION, Head, Page, Place, Segment, known
+from spark_queue.stores.services.log.segments import LOG_TAG, LOG_VERSION, Head, Page, Place, Segment, known
 from spark_queue.stores.types import about
 
 #: Segments in one page; the head holds up to twice as many.
@@ -25,7 +25,7 @@ class Heads:
 
     @property
     def _key(self) -> str:
-        return about(self._queue, LOG)
+        return about(self._queue, LOG_TAG)
 
     def open(self) -> Head:
         """The head, which is made where there is none."""
@@ -61,7 +61,7 @@ class Heads:
 
     def _page(self, id: str, number: int) -> tuple[Segment, ...]:
         if (id, number) not in self._pages:
-            note = self._store.note(about(self._queue, LOG, str(number)))
+            note = self._store.note(about(self._queue, LOG_TAG, str(number)))
             if note is None:
                 raise StoreError(
                     f"log of queue {self._queue!r}: the note about segments from {number} on is gone",
@@ -76,8 +76,8 @@ class Heads:
             return head
         old, kept = head.segments[:PAGE], head.segments[PAGE:]
         page = Page(head.number, head.position, PAGE, sum(one.rows for one in old))
-        value = {"v": VERSION, "segments": [list(one) for one in old]}
-        self._store.set_note(about(self._queue, LOG, str(page.number)), value, 0)  # or it stands there already
+        value = {"v": LOG_VERSION, "segments": [list(one) for one in old]}
+        self._store.set_note(about(self._queue, LOG_TAG, str(page.number)), value, 0)  # or it stands there already
         return replace(
             head,
             number=head.number + PAGE,
@@ -89,6 +89,6 @@ class Heads:
     def forget(self, head: Head, page: Page) -> None:
         """Remove a page."""
         self._pages.pop((head.id, page.number), None)
-        key = about(self._queue, LOG, str(page.number))
+        key = about(self._queue, LOG_TAG, str(page.number))
         if note := self._store.note(key):
             self._store.set_note(key, None, note.version)

@@ -40,15 +40,15 @@ from spark_queue.errors import CheckpointError, plural
 from spark_queue.messages.schema import LATEST
 from spark_queue.stores.base import POLL, Store
 from spark_queue.stores.services.log.head import Heads
-from spark_queue.stores.services.log.sealing import PAUSE_KNOWN, Sealer
-from spark_queue.stores.services.log.segments import LOG, Head, Piece, Place
+from spark_queue.stores.services.log.sealing import LOG_PAUSE_KNOWN, Sealer
+from spark_queue.stores.services.log.segments import LOG_TAG, Head, Piece, Place
 from spark_queue.stores.services.log.trimming import Trimmer
 from spark_queue.stores.types import about
 
 log = logging.getLogger(__name__)
 
 #: Seconds between two looks at a log that somebody is sealing.
-GLANCE = 0.005
+SEALING_GLANCE = 0.005
 
 
 class Log:
@@ -86,7 +86,7 @@ class Log:
         before = self._store.now()
         while not self.complete(before):
             if not self._sealer.seal(before=before):
-                time.sleep(GLANCE)
+                time.sleep(SEALING_GLANCE)
         return self.end()
 
     @property
@@ -167,16 +167,16 @@ class Log:
             now = time.monotonic()
             pause = POLL / 1000
             if head.sealing is not None and self._sealer.lives(head.sealing):
-                pause = GLANCE
+                pause = SEALING_GLANCE
             elif head.sealing is not None:
                 return True
             elif due is not None and due > 0:
                 pause = min(pause, due / 1000)
-            elif due is not None and not self._store.paused(self._queue, known=PAUSE_KNOWN):
+            elif due is not None and not self._store.paused(self._queue, known=LOG_PAUSE_KNOWN):
                 return True
             if now >= end:
                 return False
-            if pause == GLANCE:
+            if pause == SEALING_GLANCE:
                 time.sleep(pause)
             else:
                 self._store._listen(self._queue, rung, min(end - now, pause))
@@ -190,7 +190,7 @@ class Log:
                 place = replace(place, segment=number, row=0)
             rows = min(segment.rows - place.row, most)
             if rows > 0:
-                piece = Piece(f"{LOG}/{segment.tag}", place, rows)
+                piece = Piece(f"{LOG_TAG}/{segment.tag}", place, rows)
                 pieces.append(piece)
                 place, most = piece.end, most - rows
             if most <= 0:
@@ -241,12 +241,12 @@ class Retained:
 
 def retained(store: Store, queue: str) -> Retained | None:
     """What a queue retains, `None` where it is not read as a log. Changes nothing."""
-    note = store.note(about(queue, LOG))
+    note = store.note(about(queue, LOG_TAG))
     if note is None:
         return None
     head, heads = Head.read(queue, note), Heads(store, queue)
     all_of_them = list(heads.segments(head, head.first))
     begun = () if head.sealing is None else (head.sealing.tag, *head.sealing.after)
-    tags = {f"{LOG}/{tag}" for tag in (*begun, *(one.tag for _, one in all_of_them))}
+    tags = {f"{LOG_TAG}/{tag}" for tag in (*begun, *(one.tag for _, one in all_of_them))}
     oldest = all_of_them[0][1].sealed if all_of_them else None
     return Retained(heads.first(head).position, head.end, len(all_of_them), oldest, frozenset(tags))

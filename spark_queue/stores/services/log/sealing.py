@@ -12,7 +12,7 @@ from spark_queue.messages.columns import milliseconds
 from spark_queue.messages.schema import LATEST
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.log.head import Heads
-from spark_queue.stores.services.log.segments import LOG, Head, Sealing, Segment
+from spark_queue.stores.services.log.segments import LOG_TAG, Head, Sealing, Segment
 from spark_queue.stores.services.owner import Owner, Watch
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ SMALL = 250
 STALE = 600_000
 
 #: ms for which it is believed whether a queue is paused.
-PAUSE_KNOWN = 250
+LOG_PAUSE_KNOWN = 250
 
 
 class _Made(NamedTuple):
@@ -69,7 +69,7 @@ class Sealer:
         if begun is None:
             return 0
         for tag in stale.keys() - set(after):
-            self._store.rollback(self._queue, f"{LOG}/{tag}", failed=False)
+            self._store.rollback(self._queue, f"{LOG_TAG}/{tag}", failed=False)
         made = self._adopted(begun, claim) if after else None
         if made is None:
             made = self._taken(begun, claim, most, -(-ready // SEGMENT), before, now)
@@ -82,15 +82,15 @@ class Sealer:
 
     def ready(self, before: int, most: int = 1) -> int:
         """How many messages may be sealed, counted up to `most`."""
-        if self._store.paused(self._queue, known=PAUSE_KNOWN):
+        if self._store.paused(self._queue, known=LOG_PAUSE_KNOWN):
             return 0
         return self._store._attempt(self._store._ready, self._queue, most, before)
 
     def _adopted(self, head: Head, claim: Sealing) -> _Made | None:
         """Go on with what those before have taken; `None` where the last segment was not growing."""
-        tag = f"{LOG}/{claim.tag}/0"
+        tag = f"{LOG_TAG}/{claim.tag}/0"
         for old in claim.after:
-            self._store.retag(self._queue, f"{LOG}/{old}", tag, lease=None)
+            self._store.retag(self._queue, f"{LOG_TAG}/{old}", tag, lease=None)
         # Only now, for nobody else can let it grow any more.
         tail = head.segments[-1] if head.segments and head.next > head.first else None
         if tail is None or self._holds(tail.tag) <= tail.rows:
@@ -108,15 +108,15 @@ class Sealer:
         head = self._heads.open()
         if head.sealing is None or head.sealing.tag != claim.tag:
             return False
-        self._store.retag(self._queue, f"{LOG}/{claim.tag}", f"{LOG}/{tail.tag}", lease=None)
+        self._store.retag(self._queue, f"{LOG_TAG}/{claim.tag}", f"{LOG_TAG}/{tail.tag}", lease=None)
         return True
 
     def _holds(self, tag: str) -> int:
-        return sum(one.rows for one in self._store.reservations(self._queue, f"{LOG}/{tag}"))
+        return sum(one.rows for one in self._store.reservations(self._queue, f"{LOG_TAG}/{tag}"))
 
     def _taken(self, head: Head, claim: Sealing, most: int, parts: int, before: int, now: int) -> _Made:
         """Take messages, as new segments or for the last one."""
-        tag = f"{LOG}/{claim.tag}"
+        tag = f"{LOG_TAG}/{claim.tag}"
         taken = self._store.reserve(self._queue, tag, most, partitions=max(1, parts), lease=None, before=before)
         if len(taken) != 1 or taken[0] > SMALL:
             made = [Segment(f"{claim.tag}/{part}", rows, now, None) for part, rows in enumerate(taken) if rows]
@@ -137,7 +137,7 @@ class Sealer:
         """When the first and the last record that a tag holds were due; `None` where it holds none."""
         moments = [
             moment
-            for page in self._store._records(self._queue, f"{LOG}/{tag}")
+            for page in self._store._records(self._queue, f"{LOG_TAG}/{tag}")
             for moment in milliseconds(page.batch.column("mature")).to_pylist()
         ]
         return (moments[0], moments[-1]) if moments else None
@@ -156,7 +156,7 @@ class Sealer:
         tags = {one.tag for one in (*made.segments, *([made.grown] if made.grown else []))}
         if any(one.tag in tags for _, one in self._heads.segments(head, 0)):
             return sum(one.rows for one in made.segments)  # the answer was lost, and then somebody else wrote
-        given = self._store.rollback(self._queue, f"{LOG}/{claim.tag}", failed=False)
+        given = self._store.rollback(self._queue, f"{LOG_TAG}/{claim.tag}", failed=False)
         if given:
             log.warning(
                 "log of queue %s: this process stood still while it sealed, and another went on; %d messages were "

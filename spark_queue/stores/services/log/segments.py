@@ -9,10 +9,10 @@ from spark_queue.errors import StoreError
 from spark_queue.stores.services.owner import Owner
 from spark_queue.stores.types import Note
 
-VERSION = 1
+LOG_VERSION = 1
 
 #: The first part of all tags of logs, which no consumer may have as its name.
-LOG = "log"
+LOG_TAG = "log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Head:
         """The note that says this."""
         sealing = self.sealing
         return {
-            "v": VERSION,
+            "v": LOG_VERSION,
             "id": self.id,
             "first": self.first,
             "cleared": self.cleared,
@@ -142,10 +142,10 @@ class Head:
 
 def known(queue: str, note: Note) -> dict[str, Any]:
     """What a note about a log says. Raises `StoreError` for one that a newer version wrote."""
-    if note.value.get("v") != VERSION:
+    if note.value.get("v") != LOG_VERSION:
         raise StoreError(
             f"the log of queue {queue!r} was written by version {note.value.get('v')!r}, this version of spark_queue "
-            f"reads {VERSION}: upgrade spark_queue",
+            f"reads {LOG_VERSION}: upgrade spark_queue",
             queue=queue,
         )
     return note.value

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.log.head import Heads
-from spark_queue.stores.services.log.segments import LOG
+from spark_queue.stores.services.log.segments import LOG_TAG
 
 #: The most seconds between two looks for what is too old.
 LONGEST_REST = 60.0
@@ -50,7 +50,7 @@ class Trimmer:
             for number, segment in self._heads.segments(head, head.cleared):
                 if number >= head.first:
                     break
-                removed += self._store.commit(self._queue, f"{LOG}/{segment.tag}")
+                removed += self._store.commit(self._queue, f"{LOG_TAG}/{segment.tag}")
             gone = [one for one in head.pages if one.number + one.segments <= head.first]
             some = max(0, head.first - head.number)
             dropped = head.segments[:some]
