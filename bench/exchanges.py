@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from spark_queue import open_store
-from spark_queue.graph.model import Consumer, Destination, Exchange, Graph, Namespace, Place
+from spark_queue.graph.model import ConsumerSettings, Destination, Exchange, Graph, Namespace, Place
 from spark_queue.runner import ExchangeGraph
 
 #: At least so much of the pushes of a plain query, and at most so much of the time that a waiting exchange takes.
@@ -96,7 +96,7 @@ def measure(spark: SparkSession, seen: Batches, url: str, folder: Path, n: int, 
     else:
         selectors, copies = SELECTORS.get(way, ([None], 1))
         to = [Destination(f"{target}.{number}", selector) for number, selector in enumerate(selectors)]
-        reading = Consumer(parallel=2, wsize=BATCH)
+        reading = ConsumerSettings(parallel=2, wsize=BATCH)
         graph = Graph({"here": Namespace(url)}, {source: Exchange(Place(source), to, reading)})
         others = {
             f"{source}.{n}": Exchange(Place(f"{source}.{n}"), [Destination(target)], reading) for n in range(10)

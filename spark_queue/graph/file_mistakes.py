@@ -16,9 +16,6 @@ from spark_queue.errors import GraphError, near, plural
 from spark_queue.graph.parts import Origin, Path
 from spark_queue.options.masking import quoted, shown_as
 
-#: What the steps of a graph are called, by where they are declared.
-KINDS = {"exchanges": "exchange", "links": "link", "processors": "processor"}
-
 
 @dataclass(frozen=True)
 class Mistake:
@@ -28,33 +25,39 @@ class Mistake:
     text: str
     line: int = 0
 
-    def __str__(self) -> str:
-        where = ", ".join(filter(None, [f"line {self.line}" if self.line else "", _place(self.path)]))
+    def told(self, nouns: Mapping[str, str]) -> str:
+        """Return it in words; `nouns`: see `refusal`."""
+        where = ", ".join(filter(None, [f"line {self.line}" if self.line else "", _place(self.path, nouns)]))
         return f"{where}: {self.text}" if where else self.text
 
 
-def _place(path: Path) -> str:
+def _place(path: Path, nouns: Mapping[str, str]) -> str:
     """Return a path in words."""
     match path:
-        case ("namespaces", name, *rest):
-            words = [f"namespace {quoted(str(name))}"]
-        case ("exchanges" | "links" as kind, name, "dst", int(number), *rest):
-            words = [f"{KINDS[kind]} {quoted(str(name))}", f"destination {number + 1}"]
-        case ("exchanges" | "links" | "processors" as kind, name, *rest):
-            words = [f"{KINDS[kind]} {quoted(str(name))}"]
-        case ("executors" | "heartbeats" as kind, int(number), *rest):
-            words = [f"{kind[:-1]} {number + 1}"]
+        case (section, name, "dst", int(number), *rest) if section in nouns:
+            words = [f"{nouns[str(section)]} {quoted(str(name))}", f"destination {number + 1}"]
+        case (section, name, *rest) if section in nouns:
+            words = [f"{nouns[str(section)]} {quoted(str(name))}"]
+        case (str(section), int(number), *rest):
+            words = [f"{section.removesuffix('s')} {number + 1}"]
         case _:
             words, rest = [], list(path)
     told = ".".join("in" if part == "in_" else shown_as(str(part)) for part in rest)
     return ", ".join([*words, told] if rest else words)
 
 
-def refusal(mistakes: Iterable[Mistake], origin: Origin) -> GraphError:
-    """Return the error with all mistakes, by line."""
+#: Of a file in which nothing is declared by name.
+NAMELESS: Mapping[str, str] = {}
+
+
+def refusal(mistakes: Iterable[Mistake], origin: Origin, nouns: Mapping[str, str] = NAMELESS) -> GraphError:
+    """Return the error with all mistakes, by line.
+
+    `nouns`: what is called what, of that which is declared by name, by its section: `{"links": "link"}`.
+    """
     found = [replace(one, line=one.line or _line(origin.lines, one.path)) for one in mistakes]
     found.sort(key=lambda one: (one.line, [str(part) for part in one.path]))
-    told = [str(one) for one in found]
+    told = [one.told(nouns) for one in found]
     head = f"{origin.file or 'the graph'} has {plural(len(found), 'mistake')}:"
     return GraphError("\n  ".join([head, *told]), mistakes=told, file=origin.file)
 

@@ -21,20 +21,20 @@ from spark_queue.messages.message import Message
 from spark_queue.messages.payload import Json
 
 
-class Ending(Enum):
-    """The ways in which a message does not go on."""
+class Dropped(Enum):
+    """That a message does not go on."""
 
     DROP = "drop"
 
 
-class Kept(Enum):
+class Unchanged(Enum):
     """That something stays what it is."""
 
-    KEPT = "kept"
+    UNCHANGED = "unchanged"
 
 
-DROP: Final = Ending.DROP
-KEPT: Final = Kept.KEPT
+DROP: Final = Dropped.DROP
+UNCHANGED: Final = Unchanged.UNCHANGED
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Forward:
     there from the moment `mature`, or `delay` seconds later, else at once; `tries`: what it counts as failures.
     """
 
-    payload: Json | Kept = KEPT
+    payload: Json | Unchanged = UNCHANGED
     headers: Mapping[str, str | None] | None = None
     to: str | int | None = None
     mature: datetime | None = None
@@ -55,4 +55,4 @@ class Forward:
 
 
 #: A function that works on messages.
-Process = Callable[[Message], Forward | Ending | None]
+LinkFunction = Callable[[Message], Forward | Dropped | None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path as File
 from typing import Any
 
@@ -12,8 +12,8 @@ import yaml
 
 from spark_queue.errors import near
 from spark_queue.errors import unreadable as unreadable
-from spark_queue.graph.file_mistakes import Mistake, refusal, undecoded, unparsed
-from spark_queue.graph.model import Graph
+from spark_queue.graph.file_mistakes import NAMELESS, Mistake, refusal, undecoded, unparsed
+from spark_queue.graph.model import Graph, nouns
 from spark_queue.graph.parts import Origin, Path
 from spark_queue.graph.validation import keys_at, read
 
@@ -26,7 +26,7 @@ Fill = Callable[[str], str]
 _VARIABLE = re.compile(r"\$\$\{|\$\{([^{}]*?)(?::-([^{}]*))?\}")
 
 #: Keys below which no variables are filled in: `${` may be part of an expression there.
-_AS_IT_IS = ("selector", "set")
+_NOT_FILLED_IN = ("selector", "set")
 
 _MERGE = "tag:yaml.org,2002:merge"
 
@@ -47,14 +47,14 @@ for _kind, _pattern, _first in (
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^(?:{_pattern})$"), list(_first))
 
 
-def graph_in(file: str | os.PathLike[str], secrets: Secrets | None = None) -> Graph:
-    """Return the graph in a YAML or JSON file.
+def graph_in(file: str | os.PathLike[str], secrets: Secrets | None = None, *, of: type[Graph] = Graph) -> Graph:
+    """Return the graph in a YAML or JSON file. `of`: its class, which may have more kinds of steps than `Graph`.
 
     `${NAME}` is a variable of the environment, `${NAME:-default}` one with a default, `${file:PATH}` the first line
     of a file, and `${secret:SCOPE/KEY}` the value that `secrets` returns. Raises `GraphError` with every mistake of
     the file, by line, and `OSError` if it cannot be read.
     """
-    return parse(text_of(file), str(file), variables(secrets))
+    return parse(text_of(file), str(file), variables(secrets), of=of)
 
 
 def text_of(file: str | os.PathLike[str]) -> str:
@@ -70,18 +70,21 @@ def variables(secrets: Secrets | None = None) -> Fill:
     return lambda name: _value(name, secrets)
 
 
-def parse(text: str, file: str, fill: Fill) -> Graph:
+def parse(text: str, file: str, fill: Fill, *, of: type[Graph] = Graph) -> Graph:
     """Return the graph in this text. Raises `GraphError` with every mistake, by line.
 
     `${name}` and `${name:-default}` are filled in, but not in selectors and `set`; `$${` is a plain `${`.
     """
-    return read(*loaded(text, file, fill, keys_at(())))
+    return read(*loaded(text, file, fill, keys_at((), of), nouns(of)), of=of)
 
 
-def loaded(text: str, file: str, fill: Fill, keys: Sequence[str]) -> tuple[Any, Origin, list[Mistake]]:
+def loaded(
+    text: str, file: str, fill: Fill, keys: Sequence[str], nouns: Mapping[str, str] = NAMELESS
+) -> tuple[Any, Origin, list[Mistake]]:
     """Return what a text declares, with its variables filled in, the lines of its parts, and mistakes so far.
 
-    `keys`: those that are allowed. Raises `GraphError` if it is neither YAML nor JSON, or not a mapping.
+    `keys`: those that are allowed; `nouns`: what is declared by name, as for `refusal`. Raises `GraphError` if it is
+    neither YAML nor JSON, or not a mapping.
     """
     lines: dict[Path, int] = {}
     try:
@@ -91,7 +94,7 @@ def loaded(text: str, file: str, fill: Fill, keys: Sequence[str]) -> tuple[Any, 
             raise refusal([Mistake((), what)], Origin(file))
         mistakes = list(_survey(node, (), lines, []))
         if any(one.text in (_ENDLESS, _NO_KEY) for one in mistakes):
-            raise refusal(mistakes, Origin(file, lines))
+            raise refusal(mistakes, Origin(file, lines), nouns)
         raw = _Loader("").construct_document(node)
     except (yaml.YAMLError, ValueError) as error:  # ValueError: of a tag such as !!int
         raise refusal([unparsed(error)], Origin(file)) from None
@@ -131,7 +134,7 @@ def _filled(raw: Any, path: Path, fill: Fill, mistakes: list[Mistake]) -> Any:
     """Return a part of a file with its variables filled in."""
     if isinstance(raw, dict):
         return {
-            str(key): value if key in _AS_IT_IS else _filled(value, (*path, str(key)), fill, mistakes)
+            str(key): value if key in _NOT_FILLED_IN else _filled(value, (*path, str(key)), fill, mistakes)
             for key, value in raw.items()
         }
     if isinstance(raw, list):

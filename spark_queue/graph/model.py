@@ -24,29 +24,26 @@
         rows: true
 
 The same in Python: `Graph(namespaces={...}, exchanges={"by_delay": Exchange(...)})`, where a selector may also be a
-Column or a callable. This module knows what a graph is, `validation.py` what is wrong with one; neither does
-anything with it.
+Column or a callable. This module knows what a graph is, `validation.py` what is wrong with one, and each step answers
+for itself (`step.py`); none of them does anything with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, get_args, get_type_hints
 
 import networkx as nx
 from pydantic import BeforeValidator, Field
 
+from spark_queue.graph.exchange import NO_ROUTE, TOO_MANY_HOPS, Changes, Destination, Exchange
+from spark_queue.graph.link import Link, Moves, Retry
 from spark_queue.graph.parts import (
     FORBID,
     AtPlace,
-    Consumer,
-    Delivery,
-    Entries,
-    Every,
-    Expression,
-    Function,
+    ConsumerSettings,
     Name,
     NameOfStep,
     Namespace,
@@ -55,15 +52,15 @@ from spark_queue.graph.parts import (
     Path,
     Place,
     function_of,
-    listed,
-    place_of,
 )
 from spark_queue.graph.processor import Input, Processor
-from spark_queue.options.values import AT_MOST_ONCE, EXACTLY_ONCE
+from spark_queue.graph.step import Step
 
 __all__ = [
+    "NO_ROUTE",
+    "TOO_MANY_HOPS",
     "Changes",
-    "Consumer",
+    "ConsumerSettings",
     "Destination",
     "Exchange",
     "Graph",
@@ -86,157 +83,6 @@ MAX_HOPS = 17
 #: Failures in a row after which a step that is drained gives up.
 RESTARTS = 8
 
-#: Queues, in the namespace of an exchange's source, for what it cannot route.
-NO_ROUTE, TOO_MANY_HOPS = "__no_route__", "__too_many_hops__"
-
-
-@dataclass(frozen=True)
-class Changes:
-    """What a destination changes of a message that goes there, for the destinations after it, too.
-
-    `payload` becomes the value of an expression; `headers` and `state` keep what is not named, and lose what becomes
-    NULL.
-    """
-
-    __pydantic_config__ = FORBID
-
-    payload: Expression | None = None
-    headers: Entries = field(default_factory=dict)
-    state: Entries = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Destination:
-    """A queue, and who goes there: those for which the selector is true, or a struct (`mature`, `delay`, `tries`)."""
-
-    __pydantic_config__ = FORBID
-
-    queue: Annotated[str, Field(min_length=1)]
-    selector: Expression | None = None
-    set: Changes = field(default_factory=Changes)
-    ns: str = ""
-
-    @property
-    def place(self) -> Place:
-        """Where it is."""
-        return Place(self.queue, self.ns)
-
-    def __str__(self) -> str:
-        return str(self.place)
-
-
-class _OneSource:
-    """What a step with one source is asked, whatever kind it is."""
-
-    src: Place
-    dst: Sequence[Destination | Place]
-
-    @property
-    def sources(self) -> list[Place]:
-        """The queues that it takes from."""
-        return [self.src]
-
-    @property
-    def needs_all(self) -> bool:
-        """Whether each of these must have messages."""
-        return True
-
-    @property
-    def written(self) -> list[Place]:
-        """The queues that its messages go to."""
-        return [one.place for one in self.dst]
-
-
-@dataclass(frozen=True)
-class Exchange(_OneSource):
-    """From one queue to any number of others.
-
-    `delivery`: exactly once, unless `consumer.reserve` is false, which is at most once. `every`: ms from the start of
-    a batch to that of the next; 0: as soon as there is something. `options`: those of `format("queue")` to read the
-    source, before those of its namespace; `retryTimeout` and `allowEviction` hold for the destinations, too.
-    """
-
-    __pydantic_config__ = FORBID
-
-    section: ClassVar[str] = "exchanges"
-    runner: ClassVar[str] = "spark_queue.runner.exchange:ExchangeStep"
-
-    src: AtPlace
-    dst: list[Annotated[Destination, BeforeValidator(place_of)]]
-    consumer: Consumer = field(default_factory=Consumer)
-    delivery: Delivery | None = None
-    every: Every = 0
-    options: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def guarantee(self) -> str:
-        """The delivery that holds."""
-        return self.delivery or (EXACTLY_ONCE if self.consumer.reserve else AT_MOST_ONCE)
-
-    def namespaces(self) -> list[str]:
-        """Where it writes, that of its source first."""
-        return list(dict.fromkeys([self.src.ns, *(one.ns for one in self.dst)]))
-
-
-@dataclass(frozen=True)
-class Moves:
-    """What a link changes of a message, by expressions: as `Changes`, and when it can be reserved there."""
-
-    __pydantic_config__ = FORBID
-
-    payload: Expression | None = None
-    headers: Entries = field(default_factory=dict)
-    mature: Expression | None = None
-    delay: Expression | None = None
-    tries: Expression | None = None
-
-
-@dataclass(frozen=True)
-class Retry:
-    """After how many seconds a message that failed comes again: `base`, and `factor` for each failure before."""
-
-    __pydantic_config__ = FORBID
-
-    base: Annotated[float, Field(ge=0)] = 1.0
-    factor: Annotated[float, Field(ge=0)] = 2.0
-
-
-@dataclass(frozen=True)
-class Link(_OneSource):
-    """From a queue to one of others that lie in the same collection of MongoDB (`layout=pl-mongo`), or to none.
-
-    A message is changed and moved in one step of the database, so it is in one of the queues at every moment, and
-    goes on exactly once whatever dies. Without destination it is done when it is worked on; with several, `to` names
-    the queue, or gives its number from 0. What becomes of a message is told by expressions, `drop` (true: it ends
-    here), `to` and `set`, or by `process`, a function of Python (see `graph/link_function.py`). One that fails comes
-    again, after `retry`, until the option `maxTries` ends that. `every`, `consumer`, `options`: as of an exchange.
-    """
-
-    __pydantic_config__ = FORBID
-
-    section: ClassVar[str] = "links"
-    runner: ClassVar[str] = "spark_queue.runner.link:LinkStep"
-
-    src: AtPlace
-    dst: Annotated[list[AtPlace], BeforeValidator(listed)] = field(default_factory=list)
-    process: Function = None
-    drop: Expression | None = None
-    to: Expression | None = None
-    set: Moves = field(default_factory=Moves)
-    retry: Retry = field(default_factory=Retry)
-    consumer: Consumer = field(default_factory=Consumer)
-    every: Every = 0
-    options: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def guarantee(self) -> str:
-        """The delivery that holds, by construction."""
-        return EXACTLY_ONCE
-
-    def namespaces(self) -> list[str]:
-        """Where it writes."""
-        return [self.src.ns]
-
 
 def _system(value: Any) -> Any:
     if isinstance(value, Mapping):
@@ -246,16 +92,12 @@ def _system(value: Any) -> Any:
     raise ValueError("a mapping, or a function (module:function) that returns one")
 
 
-#: What takes messages from queues.
-Step = Exchange | Link | Processor
-
-
-#: Marks a field of `Graph` that has steps, by name. Their class says in `runner` what runs them.
+#: Marks a field of `Graph` that has steps, by name. Their class is a `Step`, and this all that makes it known.
 STEPS: Mapping[str, bool] = {"steps": True}
 
 
 def sections(graph: type[Graph] | Graph) -> list[str]:
-    """The fields of a graph that have steps."""
+    """Return the fields of a graph that have steps."""
     return [one.name for one in fields(graph) if one.metadata.get("steps")]
 
 
@@ -281,28 +123,30 @@ class Graph:
     origin: ClassVar[Origin] = Origin()  # of a graph from a file: its own; nothing that can be said about a graph
 
     @property
+    def declared(self) -> dict[str, Step]:
+        """All steps by name, and after those that run the sources."""
+        found = {name: one for section in sections(self) for name, one in getattr(self, section).items()}
+        return dict(sorted(found.items(), key=lambda one: one[1].entry is not None))
+
+    @property
     def steps(self) -> dict[str, Step]:
         """All that takes messages from queues, by name: exchanges, links, and processors that are no sources."""
-        all_of_them = {name: one for section in sections(self) for name, one in getattr(self, section).items()}
-        return {
-            name: one for name, one in all_of_them.items() if not isinstance(one, Processor) or one.kind != "source"
-        }
+        return {name: one for name, one in self.declared.items() if one.entry is None}
 
     @property
     def entries(self) -> dict[str, Place]:
         """The queues that messages are sent to, by the name of their source."""
-        return {name: one.dst[0] for name, one in self.processors.items() if one.kind == "source"}
+        return {name: place for name, one in self.declared.items() if (place := one.entry)}
 
     def queues(self) -> list[Place]:
         """All queues that the graph names, in the order in which it does."""
         places = [place for one in self.steps.values() for place in (*one.sources, *(to.place for to in one.dst))]
-        places += [place for one in self.processors.values() for place in one.others()]
+        places += [place for one in self.declared.values() for place in one.others()]
         return list(dict.fromkeys([*places, *self.entries.values()]))
 
     def leftovers(self) -> list[Place]:
         """The queues of what exchanges could not route."""
-        spaces = dict.fromkeys(one.src.ns for one in self.exchanges.values())
-        return [Place(queue, ns) for ns in spaces for queue in (NO_ROUTE, TOO_MANY_HOPS)]
+        return list(dict.fromkeys(place for one in self.steps.values() for place in one.leftovers))
 
     def cycles(self) -> list[list[str]]:
         """Steps that feed each other, by cycles: one for each set of queues that reach one another.
@@ -348,16 +192,23 @@ class Graph:
         made: nx.DiGraph[str] = nx.DiGraph()
         for place in self.queues():
             made.add_node(str(place), kind="queue")
-        for name, step in (self.steps | self.processors).items():
-            kind = step.kind if isinstance(step, Processor) else type(step).__name__.lower()
-            made.add_node(name, kind=kind)
-            made.add_edges_from(((str(src), name) for src in step.sources), role="in")
-            made.add_edges_from(((name, str(to.place)) for to in step.dst), role="out")
-            if isinstance(step, Processor):
-                made.add_edges_from(((str(place), name) for place in step.tailers.values()), role="in")
-                made.add_edges_from(((name, str(place)) for place in step.appenders.values()), role="out")
-                made.add_edges_from(((name, str(place)) for place in [step.errors] if place), role="errors")
+        for name, step in self.declared.items():
+            made.add_node(name, kind=step.kind)
+            made.add_edges_from(((str(one.place), name) for one in step.arrows_in()), role="in")
+            for one in step.arrows_out():
+                made.add_edge(name, str(one.place), role=one.role)
         return made
+
+
+def kinds(graph: type[Graph]) -> dict[str, type[Step]]:
+    """Return what a graph has steps of, by the fields that have them."""
+    hints = get_type_hints(graph)
+    return {section: get_args(hints[section])[1] for section in sections(graph)}
+
+
+def nouns(graph: type[Graph]) -> dict[str, str]:
+    """Return what one of those is called that a graph declares by name, by the field that has them."""
+    return {"namespaces": "namespace", **{section: kind.noun for section, kind in kinds(graph).items()}}
 
 
 def isomorphic(one: Graph, other: Graph) -> bool:

@@ -46,6 +46,11 @@ def _entry(value: Any) -> Any:
     return "NULL" if value is None else _expression(value)
 
 
+def inside(what: Any, key: str) -> Any:
+    """Return what stands below a key, in a file or in a declaration; `None` where there is nothing."""
+    return what.get(key) if isinstance(what, dict) else getattr(what, key, None)
+
+
 def listed(value: Any) -> Any:
     """A list of what may also be given alone."""
     return value if isinstance(value, list | tuple) else [value]
@@ -124,7 +129,7 @@ OfStore = Annotated[Namespace, BeforeValidator(_namespace)]
 
 
 @dataclass(frozen=True)
-class Consumer:
+class ConsumerSettings:
     """How a step reads: `parallel` tasks, at most `wsize` messages at a time, with or without a reservation."""
 
     __pydantic_config__ = FORBID

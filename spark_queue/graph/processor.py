@@ -15,28 +15,44 @@ gets is in `processor_function.py`, how it runs in `runner/processor.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from spark_queue.graph.parts import (
     FORBID,
     AtPlace,
-    Consumer,
+    ConsumerSettings,
     Delivery,
     Every,
     Function,
+    Path,
     Place,
+    inside,
     listed,
     place_of,
 )
+from spark_queue.graph.step import OWN_OPTIONS, Arrow, Intake, NamedQueue, Outline
+from spark_queue.options.values import AT_MOST_ONCE
 
 #: `source`: nothing but a queue that is sent to. `sink`: no output. `pipe`: one input, one output. `join`: several
 #: inputs, zipped. `alts`: several inputs, of which each batch takes one. `fork`: several outputs. `imperative`: one
 #: that reads or writes queues by itself.
 Kind = Literal["source", "sink", "pipe", "join", "alts", "fork", "imperative"]
+
+#: The keys below which queues are bound to names.
+_BOUND = ("in", "alts", "out", "tailers", "appenders")
+
+#: How one is drawn; a source and a sink have looks of their own.
+_OUTLINES = {
+    "source": Outline("cds", "#d9efdc", "filled", ">", "]"),
+    "sink": Outline("component", "#e6dcf2", "filled", "[[", "]]"),
+}
+_OUTLINE = Outline("component", "#d9efdc", "filled", "[[", "]]")
+
+_P = TypeVar("_P", bound=Place)
 
 _NAMED = ConfigDict(**FORBID, populate_by_name=True)
 
@@ -107,7 +123,9 @@ class Processor:
     __pydantic_config__ = _NAMED
 
     section: ClassVar[str] = "processors"
+    noun: ClassVar[str] = "processor"
     runner: ClassVar[str] = "spark_queue.runner.processor:ProcessorStep"
+    alone: ClassVar[bool] = True
 
     fn: Function = None
     in_: Annotated[Inputs, Field(alias="in")] = field(default_factory=dict)
@@ -121,7 +139,7 @@ class Processor:
     opts: dict[str, Any] = field(default_factory=dict, repr=False)  # it may hold secrets
     tailers: Outputs = field(default_factory=dict)
     appenders: Outputs = field(default_factory=dict)
-    consumer: Consumer = field(default_factory=Consumer)
+    consumer: ConsumerSettings = field(default_factory=ConsumerSettings)
     every: Every = 0
     options: dict[str, str] = field(default_factory=dict)
 
@@ -139,6 +157,13 @@ class Processor:
         if self.alts:
             return "alts"
         return "join" if len(self.in_) > 1 else "pipe"
+
+    @property
+    def by_row(self) -> bool:
+        """Whether its function is called for each row of messages."""
+        return self.kind == "imperative" or (self.rows and self.kind != "source")
+
+    # --- the queues around it -----------------------------------------------------------------------------------
 
     @property
     def inputs(self) -> dict[str, Input]:
@@ -170,6 +195,16 @@ class Processor:
         """The queues that its messages go to, that of errors last."""
         return [*self.dst, *([self.errors] if self.errors else [])]
 
+    @property
+    def leftovers(self) -> Mapping[Place, str]:
+        """None: what fails goes to its error queue, or comes again."""
+        return {}
+
+    @property
+    def entry(self) -> Place | None:
+        """The queue of a source."""
+        return self.dst[0] if self.kind == "source" else None
+
     def others(self) -> list[Place]:
         """The queues beside its inputs and outputs: those it reads and writes by itself, and that of errors."""
         return [*self.tailers.values(), *self.appenders.values(), *([self.errors] if self.errors else [])]
@@ -195,4 +230,133 @@ class Processor:
 
     def _places(self) -> list[tuple[str, Mapping[str, Place]]]:
         named = {one.name.rstrip("_"): getattr(self, one.name) for one in fields(self)}
-        return [(name, named[name]) for name in ("in", "alts", "out", "tailers", "appenders")]
+        return [(name, named[name]) for name in _BOUND]
+
+    # --- how it is read from a file and checked -----------------------------------------------------------------
+
+    @classmethod
+    def named(cls, raw: Any) -> Iterator[NamedQueue]:
+        """Yield the queues that it is bound to: with an input, all others lie in its namespace unless told."""
+        given = {key: inside(raw, key) or inside(raw, f"{key}_") for key in _BOUND}
+        reads = bool(given["in"] or given["alts"])
+        for key, value in given.items():
+            try:
+                places = bound(value or {})
+            except ValueError:
+                continue  # reported elsewhere
+            for binding, place in places.items():
+                yield NamedQueue((key, binding), place, key in ("in", "alts") or not reads)
+        if not any(given.values()):
+            yield NamedQueue((), "its own name", needed=True)  # a source: its queue is called as it is
+        if (errors := inside(raw, "errors")) is not None:
+            yield NamedQueue(("errors",), errors, not reads)
+
+    def filled(self, name: str, only: str, errors: Place | None) -> Self:
+        """Return it with its namespaces, the queue of a source, and the error queue of its graph."""
+        in_, alts = ({key: _in(only, place) for key, place in places.items()} for places in (self.in_, self.alts))
+        home = next((first.ns for first in [*in_.values(), *alts.values()]), only)
+        out, tailers, appenders = (
+            {key: _in(home, place) for key, place in places.items()}
+            for places in (self.out, self.tailers, self.appenders)
+        )
+        if self.kind == "source" and not self.out:
+            out = {name: Place(name, only)}
+        own = errors if self.by_row else None
+        own = _in(home, self.errors) if self.errors else own
+        return replace(self, in_=in_, alts=alts, out=out, tailers=tailers, appenders=appenders, errors=own)
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        """Yield what does not fit its shape, and queues that it names twice."""
+        if self.in_ and self.alts:
+            yield ("alts",), "give either `in` (a message of every input) or `alts` (of one input), not both"
+        if len(self.alts) == 1:
+            yield ("alts",), "needs at least two queues: for one, use `in`"
+        for key, places in self._places():
+            bound_to: dict[Place, str] = {}
+            for binding, place in places.items():
+                if (other := bound_to.setdefault(place.place, binding)) != binding:
+                    yield (key, binding), f"this is also the queue of {other!r}: name another"
+        if self.kind == "source":
+            yield from self._misused_source()
+            return
+        if self.fn is None:
+            yield (), "'fn' is missing: the function, as module:function"
+        if self.kind == "imperative" and len(self.out) > 1:
+            yield (
+                ("out",),
+                "with `tailers` or `appenders` there is at most one output: move the others to `appenders`",
+            )
+        if self.errors is not None and not self.by_row:
+            yield ("errors",), "only functions on rows have an error queue: set `rows: true`, or leave this out"
+        if not self.consumer.reserve:
+            yield ("consumer", "reserve"), f"set delivery: {AT_MOST_ONCE} instead"
+        if not self.inputs and (self.types or self.topics):
+            yield ("types" if self.types else "topics",), "the processor has no input to filter: leave this out"
+
+    def _misused_source(self) -> Iterator[tuple[Path, str]]:
+        if self.fn is not None:
+            yield ("fn",), "the processor has no input: add `in`, `alts` or `tailers`"
+        elif len(self.out) > 1:
+            yield ("out",), "a source has one queue: keep one, or add an input"
+        else:
+            plain = Processor(out=self.out)
+            for one in fields(self):
+                if getattr(self, one.name) != getattr(plain, one.name):
+                    yield (one.name,), "a source has only `out`: leave this out, or add `fn` and an input"
+
+    def refused_options(self) -> Mapping[str, str]:
+        """Return all that a step may set itself; on DataFrames, it may choose the form of payloads."""
+        return {key: by for key, by in OWN_OPTIONS.items() if self.by_row or key != "payloadFormat"}
+
+    def taken(self) -> Iterator[Intake]:
+        """Yield its inputs, which it shares with others by a place of its own in the log."""
+        for key, inputs in (("in", self.in_), ("alts", self.alts)):
+            for binding, one in inputs.items():
+                yield Intake((key, binding), one.place, one.mode == "log")
+
+    # --- how it is drawn ----------------------------------------------------------------------------------------
+
+    @property
+    def caption(self) -> str:
+        """Its kind, but of a source."""
+        return "" if self.kind == "source" else self.kind
+
+    @property
+    def title(self) -> str:
+        """Its kind."""
+        return self.kind
+
+    @property
+    def outline(self) -> Outline:
+        """The outline of its kind."""
+        return _OUTLINES.get(self.kind, _OUTLINE)
+
+    def arrows_in(self) -> list[Arrow]:
+        """Return one for each queue it reads; of several, with the name, and of `alts` the number."""
+        inputs: list[tuple[str, Place]] = [*self.inputs.items(), *self.tailers.items()]
+        if len(inputs) < 2:
+            return [Arrow(one.place, "in") for _, one in inputs]
+        return [
+            Arrow(one.place, "in", f"{number}. {name}" if self.alts else name)
+            for number, (name, one) in enumerate(inputs, 1)
+        ]
+
+    def arrows_out(self) -> list[Arrow]:
+        """Return one for each queue it writes, of several with the name, and one for errors."""
+        outputs = [*self.out.items(), *self.appenders.items()]
+        made = [Arrow(one, "out", name if len(outputs) > 1 else "") for name, one in outputs]
+        return made + ([Arrow(self.errors, "errors", "errors")] if self.errors else [])
+
+    def facts(self, cyclic: Collection[Place]) -> dict[str, Any]:
+        """Return its kind, its queues by their bindings, its delivery, and which destinations are on a cycle."""
+        return {
+            "kind": self.kind,
+            **{key: value for key, value in self.config().items() if isinstance(value, dict)},
+            "errors": str(self.errors) if self.errors else None,
+            "delivery": self.delivery,
+            "cycle": sorted(map(str, cyclic)),
+        }
+
+
+def _in(ns: str, place: _P) -> _P:
+    return replace(place, ns=place.ns or ns)

@@ -20,21 +20,12 @@ from typing import Any, Protocol
 import graphviz
 
 from spark_queue.errors import UsageError
-from spark_queue.graph.model import (
-    NO_ROUTE,
-    TOO_MANY_HOPS,
-    Destination,
-    Exchange,
-    Graph,
-    Link,
-    Place,
-    Processor,
-    Step,
-)
-from spark_queue.graph.selector_words import selector_text
+from spark_queue.graph.model import Graph, sections
+from spark_queue.graph.parts import Place
+from spark_queue.graph.step import Arrow, Step
 
 
-class Sizes(Protocol):
+class CountsByState(Protocol):
     """How many messages of a queue are in which state."""
 
     @property
@@ -51,7 +42,10 @@ class Sizes(Protocol):
 
 
 class Moved(Protocol):
-    """How many messages went through a step; `pushed`: by destination (`ns/queue`)."""
+    """How many messages went through a step; `pushed`: by destination (`ns/queue`).
+
+    What `Step.leftovers` names is counted in a property of that name.
+    """
 
     @property
     def received(self) -> int: ...  # noqa: D102
@@ -59,21 +53,15 @@ class Moved(Protocol):
     @property
     def pushed(self) -> Mapping[str, int]: ...  # noqa: D102
 
-    @property
-    def no_route(self) -> int: ...  # noqa: D102
-
-    @property
-    def too_many_hops(self) -> int: ...  # noqa: D102
-
 
 #: The states of messages that a picture counts.
-STATES = ("ready", "scheduled", "reserved")
+COUNTED_STATES = ("ready", "scheduled", "reserved")
 
 #: Most characters of a selector on one line of text, and in a drawing, where a line of it has so many.
-LONG, LONG_DRAWN, LINE = 40, 120, 18
+LONGEST_SELECTOR, LONGEST_DRAWN, LINE = 40, 120, 18
 
 #: The width in pixels up to which a drawing is readable in a page.
-WIDE = 800
+PAGE_WIDTH = 800
 
 #: Colors of queues, by namespace.
 COLORS = ("#e3edf7", "#e6f3e2", "#f3e6f1", "#f6f1d5", "#e2f1f0", "#f1e7df")
@@ -87,7 +75,7 @@ sys.stdout.buffer.write(pygraphviz.AGraph(sys.stdin.read()).draw(format="svg", p
 
 def dot(
     graph: Graph,
-    sizes: Mapping[Place, Sizes] | None = None,
+    sizes: Mapping[Place, CountsByState] | None = None,
     moved: Mapping[str, Moved] | None = None,
     *,
     direction: str = "LR",
@@ -107,34 +95,36 @@ def dot(
         lines = [small, f"<b>{escape(place.queue)}</b>", *_sized(place, sizes)]
         made.node(_id(place), f"<{'<br/>'.join(lines)}>", shape="box", fillcolor=colors[place.ns])
     cyclic = graph.loops()
-    taken = {place for step in graph.steps.values() for place, _ in _taken(step)}
+    taken = {one.place for step in graph.steps.values() for one in step.arrows_in()}
     bold = {"penwidth": "2.2", "color": "#c2410c"}
-    for name, step in _drawn(graph).items():
-        shape, color, style = _SHAPES[_form(step)][:3]
-        made.node(f"x {name}", graphviz.escape(_named(name, step)), shape=shape, style=style, fillcolor=color)
-        inputs, outputs = _taken(step), [*_given(step, LONG_DRAWN), *_lost(name, step, moved)]
-        for src, label in inputs:
-            number = _counted(moved, name, None) if len(inputs) == 1 else ""
-            made.edge(_id(src), f"x {name}", label=_beside(number, [label]), **(bold if name in cyclic else {}))
-        last = [place for place, _, _ in outputs if place not in taken]
+    for name, step in graph.declared.items():
+        form, color, style = step.outline[:3]
+        made.node(f"x {name}", graphviz.escape(_named(name, step)), shape=form, style=style, fillcolor=color)
+        inputs, outputs = step.arrows_in(), [*step.arrows_out(), *_lost(name, step, moved)]
+        for one in inputs:
+            number = _received(moved, name) if len(inputs) == 1 else ""
+            text = _beside(number, [one.name])
+            made.edge(_id(one.place), f"x {name}", label=text, **(bold if name in cyclic else {}))
+        last = [one.place for one in outputs if one.place not in taken]
         lower = set(last[1::2]) if direction == "TB" else set()  # two rows of them are narrower
-        for place, label, role in outputs:
-            looks = bold if role == "out" and place in cyclic.get(name, ()) else {}
-            looks = (
-                looks | ({} if role == "out" else {"style": "dashed"}) | ({"minlen": "3"} if place in lower else {})
-            )
-            text = _beside(_counted(moved, name, place), _wrapped(label))
-            made.edge(f"x {name}", _id(place), label=text, **looks)
+        for one in outputs:
+            looks = dict(bold) if _turns(name, one, cyclic) else {}
+            looks |= {} if one.role == "out" else {"style": "dashed"}
+            looks |= {"minlen": "3"} if one.place in lower else {}
+            text = _beside(_pushed(moved, name, step, one.place), _wrapped(_label(one, LONGEST_DRAWN)))
+            made.edge(f"x {name}", _id(one.place), label=text, **looks)
     return made
 
 
-def svg(graph: Graph, sizes: Mapping[Place, Sizes] | None = None, moved: Mapping[str, Moved] | None = None) -> str:
+def svg(
+    graph: Graph, sizes: Mapping[Place, CountsByState] | None = None, moved: Mapping[str, Moved] | None = None
+) -> str:
     """Return the graph as SVG, drawn in the direction in which it fits into a page. Needs Graphviz.
 
     Raises `UsageError` if neither the program `dot` nor the package `pygraphviz` is installed.
     """
     drawn = [_svg(dot(graph, sizes, moved, direction=one)) for one in ("TB", "LR")]
-    return min(drawn, key=lambda one: (max(one[0], WIDE), one[1]))[2]
+    return min(drawn, key=lambda one: (max(one[0], PAGE_WIDTH), one[1]))[2]
 
 
 def _svg(made: graphviz.Digraph) -> tuple[int, int, str]:
@@ -154,51 +144,27 @@ def _svg(made: graphviz.Digraph) -> tuple[int, int, str]:
     return width, height, re.sub(r'="(\d+)pt"', r'="\1"', text, count=2)
 
 
-def facts(graph: Graph, sizes: Mapping[Place, Sizes] | None = None) -> dict[str, Any]:
+def facts(graph: Graph, sizes: Mapping[Place, CountsByState] | None = None) -> dict[str, Any]:
     """The graph as a JSON object, without URLs."""
     loops = graph.loops()
     known = sizes or {}
     return {
         "queues": [
-            {"queue": str(place)} | ({word: getattr(known[place], word) for word in STATES} if place in known else {})
+            {"queue": str(place)}
+            | ({word: getattr(known[place], word) for word in COUNTED_STATES} if place in known else {})
             for place in _shown(graph, sizes)
         ],
-        "exchanges": [
-            {
-                "name": name,
-                "src": str(exchange.src),
-                "delivery": exchange.guarantee,
-                "dst": [
-                    {
-                        "queue": str(to),
-                        "selector": selector_text(to.selector) or None,
-                        "cycle": to.place in loops.get(name, ()),
-                    }
-                    for to in exchange.dst
-                ],
-            }
-            for name, exchange in graph.exchanges.items()
-        ],
-        "links": [
-            {
-                "name": name,
-                "src": str(link.src),
-                "dst": [{"queue": str(to), "cycle": to in loops.get(name, ())} for to in link.dst],
-            }
-            for name, link in graph.links.items()
-        ],
-        "processors": [
-            {"name": name, "kind": one.kind}
-            | {key: value for key, value in one.config().items() if isinstance(value, dict)}
-            | {"errors": str(one.errors) if one.errors else None, "delivery": one.delivery}
-            | {"cycle": sorted(str(place) for place in loops.get(name, ()))}
-            for name, one in graph.processors.items()
-        ],
+        **{
+            section: [
+                {"name": name, **one.facts(loops.get(name, ()))} for name, one in getattr(graph, section).items()
+            ]
+            for section in sections(graph)
+        },
         "max_hops": graph.max_hops,
     }
 
 
-def mermaid(graph: Graph, sizes: Mapping[Place, Sizes] | None = None) -> str:
+def mermaid(graph: Graph, sizes: Mapping[Place, CountsByState] | None = None) -> str:
     """The graph as Mermaid text, which GitHub and notebooks draw."""
     ids = {place: f"q{number}" for number, place in enumerate(_shown(graph, sizes))}
     lines = ["flowchart LR"]
@@ -209,167 +175,127 @@ def mermaid(graph: Graph, sizes: Mapping[Place, Sizes] | None = None) -> str:
         lines.append("  end")
     cyclic, edges = graph.loops(), 0
     bold: list[int] = []
-    for number, (name, step) in enumerate(_drawn(graph).items()):
-        left, right = _SHAPES[_form(step)][3:]
+    for number, (name, step) in enumerate(graph.declared.items()):
+        left, right = step.outline[3:]
         lines.append(f'  x{number}{left}"{_quoted("<br/>".join(_named(name, step).splitlines()))}"{right}')
-        for src, label in _taken(step):
-            lines.append(f"  {ids[src]} -->{_on_arrow(label)} x{number}")
+        for one in step.arrows_in():
+            lines.append(f"  {ids[one.place]} -->{_on_arrow(one)} x{number}")
             bold += [edges] * (name in cyclic)
             edges += 1
-        for place, label, role in _given(step):
-            lines.append(f"  x{number} {'-.->' if role == 'errors' else '-->'}{_on_arrow(label)} {ids[place]}")
-            bold += [edges] * (role == "out" and place in cyclic.get(name, ()))
+        for one in step.arrows_out():
+            lines.append(f"  x{number} {'-.->' if one.role == 'errors' else '-->'}{_on_arrow(one)} {ids[one.place]}")
+            bold += [edges] * _turns(name, one, cyclic)
             edges += 1
     if bold:
         lines.append(f"  linkStyle {','.join(map(str, bold))} stroke:#c2410c,stroke-width:3px")
     return "\n".join(lines) + "\n"
 
 
-def tree(graph: Graph, sizes: Mapping[Place, Sizes] | None = None) -> Iterator[tuple[int, str]]:
+def tree(graph: Graph, sizes: Mapping[Place, CountsByState] | None = None) -> Iterator[tuple[int, str]]:
     """The graph as lines of text with their depths: what takes from a queue below it, destinations below that.
 
     What takes from several queues stands below the first, and tells the others.
     """
-    cyclic, steps = graph.loops(), _drawn(graph)
+    cyclic, steps = graph.loops(), graph.declared
+    inputs = {name: [one.place for one in step.arrows_in()] for name, step in steps.items()}
     for name, step in steps.items():
-        if not _taken(step):
+        if not inputs[name]:
             yield 0, _titled(name, step)
             yield from _destinations(name, step, 1, cyclic, sizes)
-    sources = dict.fromkeys(place for one in steps.values() for place, _ in _taken(one)[:1])
-    for src in sources:
+    for src in dict.fromkeys(place for places in inputs.values() for place in places[:1]):
         yield 0, " ".join([str(src), *_sized(src, sizes, "({})")])
         for name, step in steps.items():
-            taken = _taken(step)
-            if not taken or taken[0][0] != src:
+            if inputs[name][:1] != [src]:
                 continue
-            others = " and ".join(str(place) for place, _ in taken[1:])
-            how = "or from" if isinstance(step, Processor) and step.alts else "with"
+            others = " and ".join(map(str, inputs[name][1:]))
+            how = "with" if step.needs_all else "or from"
             yield 1, f"{_titled(name, step)}{f', {how} {others}' if others else ''}"
             yield from _destinations(name, step, 2, cyclic, sizes)
-    told = {place for one in steps.values() for place in (*(src for src, _ in _taken(one)[:1]), *_places_given(one))}
+    told = {place for places in inputs.values() for place in places[:1]}
+    told |= {one.place for step in steps.values() for one in step.arrows_out()}
     for place in _shown(graph, sizes):
         if place not in told:
             yield 0, " ".join([str(place), *_sized(place, sizes, "({})")])
 
 
 def _destinations(
-    name: str, step: Step, depth: int, cyclic: Mapping[str, set[Place]], sizes: Mapping[Place, Sizes] | None
+    name: str,
+    step: Step,
+    depth: int,
+    cyclic: Mapping[str, set[Place]],
+    sizes: Mapping[Place, CountsByState] | None,
 ) -> Iterator[tuple[int, str]]:
-    for place, label, role in _given(step):
-        parts = [f"→ {place}", *_sized(place, sizes, "({})")]
-        if isinstance(step, Processor):
-            parts += ["errors"] if role == "errors" else []
-        else:
-            parts += ["if"] * bool(label and not label.startswith("[sets")) + [label] * bool(label)
-        parts += ["↻ cycle"] if role == "out" and place in cyclic.get(name, ()) else []
+    for one in step.arrows_out():
+        parts = [f"→ {one.place}", *_sized(one.place, sizes, "({})")]
+        parts += ["if"] if one.selector else []
+        parts += filter(None, [_label(one._replace(name="")), "errors" if one.role == "errors" else ""])
+        parts += ["↻ cycle"] if _turns(name, one, cyclic) else []
         yield depth, " ".join(parts)
 
 
+def _turns(name: str, arrow: Arrow, cyclic: Mapping[str, set[Place]]) -> bool:
+    """Return whether a message that a step writes there can come back to it."""
+    return arrow.role == "out" and arrow.place in cyclic.get(name, ())
+
+
 def _shown(
-    graph: Graph, sizes: Mapping[Place, Sizes] | None, moved: Mapping[str, Moved] | None = None
+    graph: Graph, sizes: Mapping[Place, CountsByState] | None, moved: Mapping[str, Moved] | None = None
 ) -> list[Place]:
     """Return the queues of a picture: those of the graph, and those of messages without a route that hold some."""
     known = sizes or {}
-    filled = [one for one in graph.leftovers() if one in known and any(getattr(known[one], word) for word in STATES)]
-    lost = [place for name, step in graph.steps.items() for place, _, _ in _lost(name, step, moved)]
+    filled = [
+        one for one in graph.leftovers() if one in known and any(getattr(known[one], word) for word in COUNTED_STATES)
+    ]
+    lost = [one.place for name, step in graph.steps.items() for one in _lost(name, step, moved)]
     return list(dict.fromkeys([*graph.queues(), *filled, *lost]))
 
 
-#: How a step is drawn: Graphviz' shape, color and style, and what stands around its name for Mermaid.
-_SHAPES = {
-    "exchange": ("box", "#ffe9c7", "filled,rounded", "([", "])"),
-    "link": ("hexagon", "#ffe9c7", "filled", "{{", "}}"),
-    "source": ("cds", "#d9efdc", "filled", ">", "]"),
-    "sink": ("component", "#e6dcf2", "filled", "[[", "]]"),
-    "processor": ("component", "#d9efdc", "filled", "[[", "]]"),
-}
-
-
-def _form(step: Step) -> str:
-    if isinstance(step, Processor):
-        return step.kind if step.kind in _SHAPES else "processor"
-    return "link" if isinstance(step, Link) else "exchange"
-
-
 def _named(name: str, step: Step) -> str:
-    """Its name, and below that of a processor its kind."""
-    return f"{name}\n{step.kind}" if isinstance(step, Processor) and step.kind != "source" else name
+    """Return its name, with its caption below that."""
+    return f"{name}\n{step.caption}" if step.caption else name
 
 
 def _titled(name: str, step: Step) -> str:
-    kind = step.kind if isinstance(step, Processor) else "link" if isinstance(step, Link) else ""
-    return f"{name} ({kind})" if kind else name
+    return f"{name} ({step.title})" if step.title else name
 
 
-def _drawn(graph: Graph) -> dict[str, Step]:
-    """All steps, and the sources, which take nothing."""
-    return {**graph.steps, **{name: one for name, one in graph.processors.items() if one.kind == "source"}}
-
-
-def _taken(step: Step) -> list[tuple[Place, str]]:
-    """The queues that it takes from, and what is written on the arrows: the names of several."""
-    if not isinstance(step, Processor):
-        return [(src, "") for src in step.sources]
-    inputs: dict[str, Place] = {**step.inputs, **step.tailers}
-    several = len(inputs) > 1
-    order = [f"{number}. " if step.alts else "" for number in range(1, len(inputs) + 1)]
-    return [
-        (place.place, f"{number}{name}" if several else "")
-        for number, (name, place) in zip(order, inputs.items(), strict=True)
-    ]
-
-
-def _given(step: Step, longest: int = LONG) -> list[tuple[Place, str, str]]:
-    """Return the queues that it writes to, the labels of the edges, and what it writes: `out` or `errors`."""
-    if not isinstance(step, Processor):
-        return [(to.place, _label(to, longest), "out") for to in step.dst]
-    outputs = {**step.out, **step.appenders}
-    given = [(place, name if len(outputs) > 1 else "", "out") for name, place in outputs.items()]
-    return [*given, *([(step.errors, "errors", "errors")] if step.errors else [])]
-
-
-def _lost(name: str, step: Step, moved: Mapping[str, Moved] | None) -> list[tuple[Place, str, str]]:
-    """Return the queues of messages that an exchange could not route, if there were some, as `_given` does."""
-    if not isinstance(step, Exchange) or moved is None or name not in moved:
+def _lost(name: str, step: Step, moved: Mapping[str, Moved] | None) -> list[Arrow]:
+    """Return arrows to the queues of messages that a step could not pass on, if there were some."""
+    if moved is None or name not in moved:
         return []
-    counts = {NO_ROUTE: moved[name].no_route, TOO_MANY_HOPS: moved[name].too_many_hops}
-    return [(Place(queue, step.src.ns), "", "lost") for queue, number in counts.items() if number]
+    return [Arrow(place, "lost") for place, counter in step.leftovers.items() if getattr(moved[name], counter)]
 
 
-def _counted(moved: Mapping[str, Moved] | None, name: str, to: Place | None) -> str:
-    """Return how many messages a step received, or wrote to a queue; empty if that is unknown."""
+def _received(moved: Mapping[str, Moved] | None, name: str) -> str:
+    """Return how many messages a step received; empty if that is unknown."""
+    return "" if moved is None or name not in moved else f"{moved[name].received:,}"
+
+
+def _pushed(moved: Mapping[str, Moved] | None, name: str, step: Step, to: Place) -> str:
+    """Return how many messages a step wrote to a queue; empty if that is unknown."""
     if moved is None or name not in moved:
         return ""
-    one = moved[name]
-    if to is None:
-        return f"{one.received:,}"
-    lost = {NO_ROUTE: one.no_route, TOO_MANY_HOPS: one.too_many_hops}
-    number = lost[to.queue] if to.queue in lost else one.pushed.get(str(to))
+    counter = step.leftovers.get(to)
+    number = getattr(moved[name], counter) if counter else moved[name].pushed.get(str(to))
     return "" if number is None else f"{number:,}"
 
 
-def _places_given(step: Step) -> list[Place]:
-    return [place for place, _, _ in _given(step)]
-
-
-def _on_arrow(label: str) -> str:
+def _on_arrow(arrow: Arrow) -> str:
+    label = _label(arrow)
     return f'|"{_quoted(label)}"|' if label else ""
 
 
-def _label(to: Destination | Place, longest: int) -> str:
-    if isinstance(to, Place):
-        return ""
-    text = selector_text(to.selector)
-    changed = [name for name in ("payload", "headers", "state") if getattr(to.set, name)]
-    text = text if len(text) <= longest else text[: longest - 1] + "…"
-    return " ".join([text, f"[sets {', '.join(changed)}]"] if changed else [text]).strip()
+def _label(arrow: Arrow, longest: int = LONGEST_SELECTOR) -> str:
+    """Return what stands on an arrow: its name, its selector, and what changes there."""
+    selector = arrow.selector if len(arrow.selector) <= longest else arrow.selector[: longest - 1] + "…"
+    return " ".join(filter(None, [arrow.name, selector, f"[sets {', '.join(arrow.sets)}]" if arrow.sets else ""]))
 
 
-def _sized(place: Place, sizes: Mapping[Place, Sizes] | None, form: str = "{}") -> list[str]:
+def _sized(place: Place, sizes: Mapping[Place, CountsByState] | None, form: str = "{}") -> list[str]:
     """`1,200 ready, 3 reserved`, in a list, which is empty where nothing is known."""
     if sizes is None or place not in sizes:
         return []
-    words = {word: getattr(sizes[place], word) for word in STATES}
+    words = {word: getattr(sizes[place], word) for word in COUNTED_STATES}
     return [form.format(", ".join(f"{number:,} {word}" for word, number in words.items() if number) or "empty")]
 
 

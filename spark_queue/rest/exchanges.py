@@ -10,8 +10,9 @@ from typing import Any
 from starlette.responses import Response
 
 from spark_queue.errors import near
-from spark_queue.graph.model import Exchange, Link, Place, Processor
+from spark_queue.graph.parts import Place
 from spark_queue.graph.selector_words import selector_text
+from spark_queue.graph.step import Step
 from spark_queue.rest.errors import NotThere
 from spark_queue.rest.payloads import answer
 from spark_queue.rest.routes import json_answer, router
@@ -22,7 +23,7 @@ from spark_queue.stores.services.owner import consumers
 routes = router("exchanges")
 
 
-def _told(name: str, step: Exchange | Link | Processor) -> dict[str, Any]:
+def _told(name: str, step: Step) -> dict[str, Any]:
     """Return what the graph declares."""
 
     def queue(place: Place) -> dict[str, str]:
@@ -30,7 +31,7 @@ def _told(name: str, step: Exchange | Link | Processor) -> dict[str, Any]:
 
     return {
         "name": name,
-        "kind": step.kind if isinstance(step, Processor) else "link" if isinstance(step, Link) else "exchange",
+        "kind": step.kind,
         "src": queue(step.src) if step.src else None,
         "sources": [queue(one) for one in step.sources],
         "dst": [

@@ -21,8 +21,9 @@ from spark_queue.graph.model import (
     RESTARTS,
     Graph,
     Place,
-    Step,
+    nouns,
 )
+from spark_queue.graph.step import Step
 from spark_queue.graph.validation import checked, with_step, without_step
 from spark_queue.messages.message import Message
 from spark_queue.messages.payload import Json
@@ -224,7 +225,7 @@ class ExchangeGraph:
         """The steps with their queries. Raises `GraphError` with all that cannot work."""
         steps = [runnable(spark, one.name, one.step, self.graph) for one in chosen]
         if mistakes := [mistake for one in steps for mistake in one.mistakes]:
-            raise refusal(mistakes, self.graph.origin)
+            raise refusal(mistakes, self.graph.origin, nouns(type(self.graph)))
         return {
             one.name: _Planned(one, query_of(spark, one, f"{self._root}/{one.name}", available_now=available_now))
             for one in steps

@@ -18,7 +18,7 @@ from pyspark.sql.types import BooleanType, DataType, IntegralType, NullType, Str
 
 from spark_queue.errors import GraphError
 from spark_queue.graph.file_mistakes import Mistake
-from spark_queue.graph.link_function import DROP, Forward, Kept, Process
+from spark_queue.graph.link_function import DROP, Forward, LinkFunction, Unchanged
 from spark_queue.graph.model import Link, Retry
 from spark_queue.messages.json_text import cleaned, dump_json
 from spark_queue.messages.message import Message
@@ -238,7 +238,7 @@ class _Work:
             told = [self._told(process, one) for one in _messages(batch)]
             yield pa.RecordBatch.from_pylist(told, schema=_ARROW)
 
-    def _told(self, process: Process, one: Message) -> dict[str, Any]:
+    def _told(self, process: LinkFunction, one: Message) -> dict[str, Any]:
         try:
             return {"id": one.id, **self._answer(one, process(one))}
         except Exception as error:  # whatever it raises is a failure of this message
@@ -254,7 +254,7 @@ class _Work:
         if not isinstance(said, Forward):
             raise TypeError(f"the function of a link must return None, DROP or Forward(...), not {said!r}")
         made: dict[str, Any] = {"outcome": "move", "to": self._queue(said.to), "tries": said.tries}
-        if not isinstance(said.payload, Kept):
+        if not isinstance(said.payload, Unchanged):
             made["payload"] = dump_json(said.payload).decode()
         if said.headers is not None:
             headers = {**one.headers, **said.headers}

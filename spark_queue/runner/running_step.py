@@ -14,8 +14,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_queue.errors import StoreError
 from spark_queue.graph.parts import Place
+from spark_queue.graph.step import Step
 from spark_queue.runner.query import StepQuery
-from spark_queue.runner.step import Declared
 from spark_queue.runner.traffic import Traffic, count
 from spark_queue.spark import start_in_turn, supervise
 from spark_queue.spark.spark_errors import failure_of
@@ -51,7 +51,7 @@ class _Stopped(Exception):
 class RunningStep:
     """One step of a graph, and the thread that keeps its query running."""
 
-    def __init__(self, name: str, step: Declared) -> None:
+    def __init__(self, name: str, step: Step) -> None:
         self.name = name
         self.step = step
         self._thread: threading.Thread | None = None

@@ -5,60 +5,22 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Generic, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_queue.errors import UsageError
 from spark_queue.graph.file_mistakes import Mistake
-from spark_queue.graph.model import NO_ROUTE, TOO_MANY_HOPS, Graph
-from spark_queue.graph.parts import Consumer, Path, Place
+from spark_queue.graph.model import Graph
+from spark_queue.graph.parts import Path, Place
+from spark_queue.graph.step import Step
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.values import AT_LEAST_ONCE, EXACTLY_ONCE
 from spark_queue.runner.traffic import Traffic
 from spark_queue.stores import store_class, usable
 
-
-class Target(Protocol):
-    """Where messages go."""
-
-    @property
-    def place(self) -> Place: ...
-
-
-class Declared(Protocol):
-    """A step as a graph declares it.
-
-    `section`: the part of a graph that has steps of its kind. `runner`: the `RunnableStep` of it, as `module:class`.
-    `needs_all`: each of its sources must have messages. `written`: the queues that it writes, that of errors last.
-    """
-
-    section: ClassVar[str]
-    runner: ClassVar[str]
-
-    @property
-    def src(self) -> Place | None: ...
-    @property
-    def sources(self) -> list[Place]: ...
-    @property
-    def dst(self) -> Sequence[Target]: ...
-    @property
-    def needs_all(self) -> bool: ...
-    @property
-    def written(self) -> list[Place]: ...
-    @property
-    def consumer(self) -> Consumer: ...
-    @property
-    def options(self) -> dict[str, str]: ...
-    @property
-    def every(self) -> int: ...
-    @property
-    def guarantee(self) -> str: ...
-    def namespaces(self) -> list[str]: ...
-
-
-D = TypeVar("D", bound=Declared)
+D = TypeVar("D", bound=Step)
 
 #: Writes messages.
 Write = Callable[[DataFrame], None]
@@ -193,11 +155,8 @@ class RunnableStep(ABC, Generic[D]):
         return {name: one for facts in found for name, one in facts.items()} if found else None
 
     def pushed(self, traffic: Traffic) -> Counter[str]:
-        """What it has pushed, by queue: also what it could not route."""
-        if self.step.src is None:
-            return traffic.pushed
-        ns = self.step.src.ns
-        lost = {str(Place(NO_ROUTE, ns)): traffic.no_route, str(Place(TOO_MANY_HOPS, ns)): traffic.too_many_hops}
+        """What it has pushed, by queue: also what it could not pass on."""
+        lost = {str(place): getattr(traffic, counter) for place, counter in self.step.leftovers.items()}
         return traffic.pushed + Counter(lost)
 
     # --- mistakes -----------------------------------------------------------------------------------------------

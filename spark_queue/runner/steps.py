@@ -8,10 +8,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from spark_queue.graph.model import Graph
-from spark_queue.runner.step import Declared, RunnableStep
+from spark_queue.graph.step import Step
+from spark_queue.runner.step import RunnableStep
 
 
-def runnable(spark: SparkSession, name: str, step: Declared, graph: Graph) -> RunnableStep[Any]:
+def runnable(spark: SparkSession, name: str, step: Step, graph: Graph) -> RunnableStep[Any]:
     """A step of a graph, ready to run: an object of the class that its declaration names."""
     module, _, kind = step.runner.partition(":")
     made: RunnableStep[Any] = getattr(import_module(module), kind)(spark, name, step, graph)

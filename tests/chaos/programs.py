@@ -231,7 +231,7 @@ def move_with_spark(url, queue, to_url, to, checkpoint, log, master, sink, slow)
 def route_with_spark(url, queue, to_url, to, checkpoint, log, master, slow):
     """The same by a graph of exchanges, with more destinations: odd numbers go to `b.odd` too, tens by `a.tens` to
     `b.tens`. The exchange that is looked at has its checkpoint at `checkpoint`, the other one beside it."""
-    from spark_queue.graph.model import Changes, Consumer, Destination, Exchange, Graph, Namespace, Place
+    from spark_queue.graph.model import Changes, ConsumerSettings, Destination, Exchange, Graph, Namespace, Place
     from spark_queue.runner import ExchangeGraph
 
     log = logger(log)
@@ -241,7 +241,7 @@ def route_with_spark(url, queue, to_url, to, checkpoint, log, master, slow):
 
         spark.dataSource.register(SlowExchangeQueue)
     payload = "named_struct('producer', payload:producer, 'n', payload:n::int, 'double', 2 * payload:n::int)"
-    way = {"consumer": Consumer(parallel=2, wsize=800), "options": {"waitTimeout": "200ms"}}
+    way = {"consumer": ConsumerSettings(parallel=2, wsize=800), "options": {"waitTimeout": "200ms"}}
     odd = Destination("b.odd", "payload:n::int % 2 = 1", ns="b")
     tens = Destination("a.tens", "payload:n::int % 10 = 0")
     every = Destination(to, set=Changes(payload), ns="b")
@@ -259,7 +259,7 @@ def route_with_spark(url, queue, to_url, to, checkpoint, log, master, slow):
 def process_with_spark(url, queue, to_url, to, checkpoint, log, master, slow):
     """The same by processors: a fork puts each message into two queues, beside A and beside B, and a join takes the
     n-th of one with the n-th of the other, which must be the same. The fork is the one that is looked at."""
-    from spark_queue.graph.model import Consumer, Graph, Input, Namespace, Place, Processor
+    from spark_queue.graph.model import ConsumerSettings, Graph, Input, Namespace, Place, Processor
     from spark_queue.runner import ExchangeGraph
 
     log = logger(log)
@@ -285,7 +285,7 @@ def process_with_spark(url, queue, to_url, to, checkpoint, log, master, slow):
         made, n = Output(single.payload | double.payload, {"name": single.headers["name"]}), single.payload["n"]
         return {"every": made, "odd": made if n % 2 else None, "tens": made if n % 10 == 0 else None}
 
-    way = {"consumer": Consumer(wsize=800), "options": {"waitTimeout": "200ms"}, "rows": True}
+    way = {"consumer": ConsumerSettings(wsize=800), "options": {"waitTimeout": "200ms"}, "rows": True}
     name = Path(checkpoint).name
     middle = {"single": Input("a.tens", "a"), "double": Input("b.double", "b")}
     ends = {"every": Place(to, "b"), "odd": Place("b.odd", "b"), "tens": Place("b.tens", "b")}
@@ -312,7 +312,7 @@ def end_with_error(running, log):
 def link(url, queue, to, folder):
     """A link that marks messages and moves them on, in small batches and slowly, until somebody ends it."""
     from spark_queue.graph.link_function import Forward
-    from spark_queue.graph.model import Consumer, Graph, Link, Namespace, Place
+    from spark_queue.graph.model import ConsumerSettings, Graph, Link, Namespace, Place
     from spark_queue.runner import ExchangeGraph
 
     def mark(message):
@@ -322,7 +322,7 @@ def link(url, queue, to, folder):
     spark = session("local[2]", folder)
     # Leases that last as long as a start, so that what dies is not waited for, and options that make batches overlap.
     options = {"reserveTimeout": "20s", "waitTimeout": "200ms"}
-    made = Link(Place(queue), [Place(to)], process=mark, consumer=Consumer(parallel=2, wsize=200))
+    made = Link(Place(queue), [Place(to)], process=mark, consumer=ConsumerSettings(parallel=2, wsize=200))
     ExchangeGraph(Graph({"here": Namespace(url, options)}, links={"mark": made}), folder).start(spark)
     threading.Event().wait()
 

@@ -10,7 +10,7 @@ import pytest
 
 from spark_queue import GraphError
 from spark_queue.graph.loader import graph_in, parse
-from spark_queue.graph.model import Changes, Consumer, Destination, Exchange, Graph, Namespace, Place
+from spark_queue.graph.model import Changes, ConsumerSettings, Destination, Exchange, Graph, Namespace, Place
 from spark_queue.graph.validation import checked, with_step
 
 FILE = """\
@@ -67,7 +67,7 @@ def test_a_file_is_a_graph():
                     Destination("all", ns="air"),
                     Destination("no", ns="air"),
                 ],
-                Consumer(2, 500),
+                ConsumerSettings(2, 500),
                 every=5_000,
                 options={"maxTries": "3"},
             )

@@ -25,7 +25,7 @@ from spark_queue.graph.model import (
     Place,
     Processor,
 )
-from spark_queue.graph.rendering import LONG, WIDE, dot, facts, mermaid, svg, tree
+from spark_queue.graph.rendering import LONGEST_SELECTOR, PAGE_WIDTH, dot, facts, mermaid, svg, tree
 from spark_queue.graph.selector_words import selector_text
 from spark_queue.graph.validation import checked
 from spark_queue.runner.traffic import Traffic
@@ -101,7 +101,7 @@ def test_a_drawing_has_every_name_and_selector_whole():
     texts = edges(svg(graph()))
     assert texts["x split->q l/late"] == "payload:delay::int>60[setsheaders]"
     nasty = f"payload:x='{NASTY}'andnot(payload:yisnullorpayload:z)"
-    assert texts[f"x split->q l/{NASTY}"] == nasty and len(nasty) > LONG
+    assert texts[f"x split->q l/{NASTY}"] == nasty and len(nasty) > LONGEST_SELECTOR
     assert texts[f"q l/{NASTY}"] == f"l/{NASTY}"
 
 
@@ -123,7 +123,7 @@ def test_a_drawing_runs_downwards_where_it_is_too_wide_for_a_page_otherwise():
     long = checked(Graph({"l": Namespace("sqlite:///q.db")}, chain))
     for one, wide in ((short, True), (long, False)):
         width, height = (int(ElementTree.fromstring(svg(one)).get(side)) for side in ("width", "height"))
-        assert width <= WIDE and (width > height) is wide
+        assert width <= PAGE_WIDTH and (width > height) is wide
 
 
 def test_without_graphviz_the_error_says_how_to_install_it(monkeypatch):

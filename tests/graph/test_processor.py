@@ -10,7 +10,7 @@ import pytest
 
 from spark_queue import GraphError, Message, Output, Process
 from spark_queue.graph.loader import graph_in, parse
-from spark_queue.graph.model import Consumer, Exchange, Graph, Input, Namespace, Place, Processor, isomorphic
+from spark_queue.graph.model import ConsumerSettings, Exchange, Graph, Input, Namespace, Place, Processor, isomorphic
 from spark_queue.graph.validation import checked, with_step, without_step
 from spark_queue.runner.selector import found
 
@@ -60,7 +60,7 @@ def test_a_file_declares_processors():
         topics=["a", "b"],
         delivery="at-least-once",
         opts={"by": 2},
-        consumer=Consumer(4),
+        consumer=ConsumerSettings(4),
         every=5_000,
         options={"waitTimeout": "1s"},
     )

@@ -1,53 +1,65 @@
-"""Another kind of step is one file and one field of a graph: the runner does not know the other kinds either."""
+"""Another kind of step is one file and one field of a graph: nothing that handles steps knows the other kinds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+import ast
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from textwrap import dedent
+from typing import Any, ClassVar, Self, get_args
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_queue import ExchangeGraph, Queue
+from spark_queue import ExchangeGraph, GraphError, Queue
+from spark_queue.graph import file_mistakes, rendering, validation
 from spark_queue.graph.file_mistakes import Mistake
-from spark_queue.graph.model import STEPS, Graph, Namespace
-from spark_queue.graph.parts import FORBID, AtPlace, Consumer, NameOfStep, Place
+from spark_queue.graph.loader import graph_in, parse
+from spark_queue.graph.model import STEPS, Graph, Namespace, kinds
+from spark_queue.graph.parts import FORBID, AtPlace, ConsumerSettings, NameOfStep, Path, Place, inside
+from spark_queue.graph.processor import Kind
+from spark_queue.graph.step import NamedQueue, OneSource, Outline, Step
 from spark_queue.options.values import EXACTLY_ONCE
+from spark_queue.runner import graph as runner
 from spark_queue.runner.step import RunnableStep
 
 
 @dataclass(frozen=True)
-class Tap:
+class Tap(OneSource):
     """Copies each message of a queue to another, with where it came from."""
 
     __pydantic_config__ = FORBID
 
     section: ClassVar[str] = "taps"
+    noun: ClassVar[str] = "tap"
     runner: ClassVar[str] = f"{__name__}:TapStep"
+    guarantee: ClassVar[str] = EXACTLY_ONCE
+    outline: ClassVar[Outline] = Outline("invhouse", "#ffffff", "filled", "[/", "/]")
 
     src: AtPlace
     to: AtPlace
-    consumer: Consumer = field(default_factory=Consumer)
+    consumer: ConsumerSettings = field(default_factory=ConsumerSettings)
     options: dict[str, str] = field(default_factory=dict)
     every: int = 0
-    guarantee: ClassVar[str] = EXACTLY_ONCE
-    needs_all: ClassVar[bool] = True
-
-    @property
-    def sources(self) -> list[Place]:
-        return [self.src]
 
     @property
     def dst(self) -> list[Place]:
         return [self.to]
 
-    @property
-    def written(self) -> list[Place]:
-        return [self.to]
+    @classmethod
+    def named(cls, raw: Any) -> Iterator[NamedQueue]:
+        yield from super().named(raw)
+        yield NamedQueue(("to",), inside(raw, "to"), needed=False)
 
-    def namespaces(self) -> list[str]:
-        return [self.to.ns]
+    def filled(self, name: str, only: str, errors: Place | None) -> Self:
+        src = replace(self.src, ns=self.src.ns or only)
+        return replace(self, src=src, to=replace(self.to, ns=self.to.ns or src.ns))
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        if self.to.queue == self.src.queue:
+            yield ("to",), "this is the source of the tap: name another queue"
 
 
 class TapStep(RunnableStep[Tap]):
@@ -94,3 +106,141 @@ def test_a_fourth_kind_of_step_runs_beside_the_others(spark, sqlite_url, tmp_pat
     graph.add("three", Tap(Place("c", "l"), Place("d", "l")))
     graph.drain(spark)
     assert [one.payload for one in graph.messages("l/d")] == [1, 2, 3]
+
+
+# --- read, checked and drawn ----------------------------------------------------------------------------------------
+
+FILE = """\
+namespaces: {l: "sqlite:///q.db", m: "sqlite:///m.db"}
+exchanges: {split: {src: l/a, dst: [b]}}
+taps:
+  one: {src: l/b, to: c}
+  two: {src: l/c, to: m/a}
+"""
+
+
+def test_it_is_declared_in_a_file(tmp_path):
+    file = tmp_path / "graph.yaml"
+    file.write_text(FILE)
+    graph = graph_in(file, of=TapGraph)
+    assert isinstance(graph, TapGraph)
+    assert graph.taps == {
+        "one": Tap(Place("b", "l"), Place("c", "l")), "two": Tap(Place("c", "l"), Place("a", "m")),
+    }  # fmt: skip
+    assert [list(graph.steps), list(map(str, graph.queues()))] == [
+        ["split", "one", "two"], ["l/a", "l/b", "l/c", "m/a"],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "told"),
+    [
+        ("to: c", "too: c", "line 4, tap 'one': 'to' is missing"),
+        ("to: c", "too: c", "line 4, tap 'one', too: unknown key; did you mean 'to'?"),
+        ("to: c", "to: {queue: c, nss: m}", "line 4, tap 'one', to.nss: unknown key; did you mean 'ns'?"),
+        ("l/b, to", "k/b, to", "line 4, tap 'one', src: unknown namespace 'k'; the graph has 'l', 'm'"),
+        ("m/a", "k/a", "line 5, tap 'two', to: unknown namespace 'k'; the graph has 'l', 'm'"),
+        ("src: l/c", "src: c",
+         "line 5, tap 'two', src: the namespace is missing: write namespace/queue; the graph has 'l', 'm'"),
+        ("to: c", "to: c, every: soon", "line 4, tap 'one', every: must be a whole number"),
+        ("to: c", "to: c, options: {url: x}",
+         "line 4, tap 'one', options.url: this option is not allowed here: set the URL of the namespace instead"),
+        ("to: c", "to: b", "line 4, tap 'one', to: this is the source of the tap: name another queue"),
+        ("two:", "split:", "line 5, tap 'split': an exchange has the same name: rename one"),
+        ("two:", "one:", "line 5, tap 'one': this key is declared twice, first in line 4"),
+        ("taps:", "taps: &a\n  x: {src: *a}", "line 4, tap 'x', src: this anchor contains itself"),
+        ("taps:", "processors: {p: {in: l/b, fn: 'm:f'}}\ntaps:",
+         "line 3, processor 'p', in.b: tap 'one' reads the same queue, and each message would go to only one of "
+         "them: to share it, use processors with {queue: …, mode: log}"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_it_is_told_with_its_section_and_name(right, wrong, told):
+    with pytest.raises(GraphError) as caught:
+        parse(FILE.replace(right, wrong), "graph.yaml", str, of=TapGraph)
+    assert told in caught.value.mistakes
+
+
+def test_it_is_drawn():
+    graph = parse(FILE, "", str, of=TapGraph)
+    assert "x one" in (source := rendering.dot(graph).source)
+    assert source.count("shape=invhouse") == 2
+    assert '"q l/b" -> "x one"' in source and '"x two" -> "q m/a"' in source
+    mermaid = rendering.mermaid(graph)
+    assert 'x1[/"one"/]' in mermaid and 'x2[/"two"/]' in mermaid
+    assert [text for _, text in rendering.tree(graph)] == [
+        "l/a", "split", "→ l/b", "l/b", "one (tap)", "→ l/c", "l/c", "two (tap)", "→ m/a",
+    ]  # fmt: skip
+    assert rendering.facts(graph)["taps"] == [
+        {"name": "one", "src": "l/b", "dst": [{"queue": "l/c", "cycle": False}]},
+        {"name": "two", "src": "l/c", "dst": [{"queue": "m/a", "cycle": False}]},
+    ]
+
+
+def test_it_is_in_the_topology():
+    made = parse(FILE, "", str, of=TapGraph).topology()
+    assert {name: made.nodes[name]["kind"] for name in ("split", "one", "two")} == {
+        "split": "exchange", "one": "tap", "two": "tap",
+    }  # fmt: skip
+    assert made.edges["l/b", "one"]["role"] == "in" and made.edges["one", "l/c"]["role"] == "out"
+    turned = parse(FILE.replace("m/a", "l/b"), "", str, of=TapGraph)
+    assert turned.cycles() == [["one", "two"]]
+
+
+# --- nobody else knows the kinds ------------------------------------------------------------------------------------
+
+#: What handles steps of any kind. The model knows only which fields it has.
+ANY_KIND = [validation, rendering, file_mistakes, runner]
+
+#: Names of kinds, in code; words for them, where one is a whole string; and what not every step has.
+CLASSES = {kind.__name__ for kind in kinds(Graph).values()}
+MODULES = {kind.__module__ for kind in kinds(Graph).values()}
+WORDS = set(kinds(Graph)) | {kind.noun for kind in kinds(Graph).values()} | set(get_args(Kind))
+OF_ALL = set(vars(Step)) | ({one.name for one in fields(Graph)} - set(kinds(Graph)))
+OWN = set(kinds(Graph)) | ({one.name for kind in kinds(Graph).values() for one in fields(kind)} - OF_ALL)
+
+
+def kinds_named(source: str) -> list[str]:
+    """Where a source names a kind of step, or asks for what only one kind has. Prose in docstrings may."""
+    tree = ast.parse(source)
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    found = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) | ast.alias(name=name) if name in CLASSES:
+                found.append(name)
+            case ast.ImportFrom(module=str(name)) if name in MODULES:
+                found.append(name)
+            case ast.Attribute(attr=name) | ast.keyword(arg=str(name)) if name in OWN:
+                found.append(name)
+            case ast.Constant(value=str(name)) if name in WORDS and id(node) not in prose:
+                found.append(name)
+    return found
+
+
+@pytest.mark.parametrize("module", ANY_KIND, ids=lambda module: module.__name__)
+def test_what_handles_steps_names_no_kind_of_them(module):
+    source = inspect.getsource(module)
+    assert kinds_named(source.replace('Digraph("exchanges"', 'Digraph("any"')) == [], "a drawing is called so"
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "from spark_queue.graph.model import Graph, Link",
+        "from spark_queue.graph.processor import bound",
+        "if isinstance(step, graph_model.Processor | Exchange): ...",
+        "KINDS = {'exchanges': 1}",
+        "match path:\n    case ('links', name): ...",
+        "for one in graph.exchanges.values(): ...",
+        "replace(graph, links={})",
+        "how = 'or from' if step.alts else 'with'",
+        "source = step.kind == 'source'",
+    ],
+)
+def test_a_kind_that_is_named_is_seen(planted):
+    assert kinds_named(planted)
+
+
+@pytest.mark.parametrize("method", ["queues", "leftovers", "cycles", "loops", "topology"])
+def test_a_graph_asks_each_step(method):
+    assert kinds_named(dedent(inspect.getsource(getattr(Graph, method)))) == []

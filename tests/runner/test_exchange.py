@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from spark_queue import GraphError, Queue
-from spark_queue.graph.model import Changes, Consumer, Destination, Exchange, Graph, Namespace, Place
+from spark_queue.graph.model import Changes, ConsumerSettings, Destination, Exchange, Graph, Namespace, Place
 from spark_queue.runner.graph import ExchangeGraph
 from spark_queue.runner.traffic import counted
 
@@ -87,7 +87,7 @@ MODES = pytest.mark.parametrize(
 @MODES
 def test_flows_to_all_dests_correctly(world, reserve):
     exchange = world.exchange(
-        "ns1/in", *(world.to(one) for one in ("ns1/a", "ns1/b", "ns2/c")), consumer=Consumer(reserve=reserve)
+        "ns1/in", *(world.to(one) for one in ("ns1/a", "ns1/b", "ns2/c")), consumer=ConsumerSettings(reserve=reserve)
     )
     world.push("ns1/in", {"a": 1, "b": "see it move"}, headers={"aaa": "yes", "bbb": "qwerty"})
     graph = world.graph({"x": exchange})
@@ -106,7 +106,7 @@ def test_flows_to_one_dest_correctly(world, reserve):
         world.to("ns1/a", "headers['aaa'] rlike '^no-'"),
         world.to("ns1/b", "headers['aaa'] rlike '^yes-'"),
         world.to("ns2/c", "headers['zzz'] rlike '^yes-'"),
-        consumer=Consumer(reserve=reserve),
+        consumer=ConsumerSettings(reserve=reserve),
     )
     world.push("ns1/in", {"a": 1}, headers={"aaa": "yes-111"})
     world.graph({"x": exchange}).drain(world.spark)
@@ -116,7 +116,7 @@ def test_flows_to_one_dest_correctly(world, reserve):
 @MODES
 def test_flows_to_none_correctly(world, reserve):
     exchange = world.exchange(
-        "ns1/in", world.to("ns1/a", "false"), world.to("ns2/b", "null"), consumer=Consumer(reserve=reserve)
+        "ns1/in", world.to("ns1/a", "false"), world.to("ns2/b", "null"), consumer=ConsumerSettings(reserve=reserve)
     )
     world.push("ns1/in", {"a": 1}, headers={"aaa": "1"})
     world.graph({"none": exchange}).drain(world.spark)
@@ -126,7 +126,7 @@ def test_flows_to_none_correctly(world, reserve):
 
 @MODES
 def test_too_many_hops_in_a_loop(world, reserve):
-    consumer = Consumer(reserve=reserve)
+    consumer = ConsumerSettings(reserve=reserve)
     graph = world.graph(
         {
             "loop_a": world.exchange("ns1/a", world.to("ns2/b"), consumer=consumer),
@@ -144,7 +144,7 @@ def test_too_many_hops_in_a_loop(world, reserve):
 
 @MODES
 def test_exchange_graph_with_state_and_message_mutation(world, reserve):
-    consumer = Consumer(reserve=reserve)
+    consumer = ConsumerSettings(reserve=reserve)
     graph = world.graph(
         {
             "first": world.exchange(

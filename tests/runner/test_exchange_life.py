@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from spark_queue import GraphError
-from spark_queue.graph.model import NO_ROUTE, TOO_MANY_HOPS, Consumer, Exchange, Graph, Namespace, Place
+from spark_queue.graph.model import NO_ROUTE, TOO_MANY_HOPS, ConsumerSettings, Exchange, Graph, Namespace, Place
 from spark_queue.runner.graph import ExchangeGraph
 from spark_queue.runner.traffic import counted
 from spark_queue.stores import open_store
@@ -126,7 +126,7 @@ def test_names_that_are_taken_and_names_that_are_not_there(life):
 
 @pytest.mark.full
 def test_what_was_stopped_goes_on_where_it_was_and_its_counts_add_up(life):
-    exchange = life.exchange("ns1/in", life.to("ns2/out", "payload > 0"), consumer=Consumer(wsize=30))
+    exchange = life.exchange("ns1/in", life.to("ns2/out", "payload > 0"), consumer=ConsumerSettings(wsize=30))
     graph, to = life.graph({"x": exchange}), str(life.place("ns2/out"))
 
     def work(graph, numbers, seen):

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 
 from spark_queue import open_store
-from spark_queue.graph.model import NO_ROUTE, TOO_MANY_HOPS, Consumer, Graph, Namespace
+from spark_queue.graph.model import NO_ROUTE, TOO_MANY_HOPS, ConsumerSettings, Graph, Namespace
 from spark_queue.messages.message import messages, pushes
 from spark_queue.runner import ExchangeGraph
 from spark_queue.runner.traffic import counted, forget
@@ -89,7 +89,7 @@ def test_each_message_arrives_once_though_its_exchange_is_stopped_after_a_batch(
                 src,
                 stores.to(f"{dst}.even", "payload:n::int % 2 = 0"),
                 stores.to(f"{dst}.high", "payload:n::int >= 150"),
-                consumer=Consumer(wsize=80),
+                consumer=ConsumerSettings(wsize=80),
                 every=600_000,
             )
             for pair, (src, dst) in pairs.items()

@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from spark_queue import GraphError, Queue, open_store, wrap_error
-from spark_queue.graph.model import Consumer, Graph, Input, Namespace, Place, Processor
+from spark_queue.graph.model import ConsumerSettings, Graph, Input, Namespace, Place, Processor
 from spark_queue.messages.message import messages as messages_of
 from spark_queue.runner import ExchangeGraph, isomorphic
 from spark_queue.stores.conformance.waiting import until
@@ -122,7 +122,7 @@ def worked(spark, tmp_path_factory):
         "pipe": Processor(add, in_=ins("s_pipe"), out=outs("piped"), **rows),
         "s_a": Processor(),
         "s_b": Processor(out={"b": Place("s_b", "l")}),
-        "join": Processor(add, in_=ins("s_a", "s_b"), out=outs("joined"), consumer=Consumer(wsize=1), **rows),
+        "join": Processor(add, in_=ins("s_a", "s_b"), out=outs("joined"), consumer=ConsumerSettings(wsize=1), **rows),
         "fork": Processor(to_all, in_=ins("joined", "piped"), out=outs("q1", "q2"), **rows),
         "s_error": Processor(),
         "error": Processor(no_odds, in_=ins("s_error"), out=outs("evens"), errors=Place("errors", "l"), **rows),
@@ -300,7 +300,7 @@ def broken(spark, tmp_path_factory):
         alts = ins("alts2", "alts1") if not mended else ins("alts1", "alts2")
         most, least = ("exactly-once", "exactly-once") if mended else ("at-most-once", "at-least-once")
         one, two = {"opts": {"fails": 1}}, {"opts": {"fails": 2}}
-        batch, rows = {"rows": True}, {"rows": True, "consumer": Consumer(wsize=1)}
+        batch, rows = {"rows": True}, {"rows": True, "consumer": ConsumerSettings(wsize=1)}
         return {
             "interrupt": Processor(breaks, in_=ins("interrupt_in"), out=outs("interrupted"), **two, **batch),
             "interrupt_alts": Processor(breaks, alts=alts, out=outs("alts_out"), **one, **rows),
@@ -441,7 +441,7 @@ def test_stress(spark, mongodb_url, redis_url, sqlite_url, name, tmp_path):
     inputs = {one: Input(place.queue, place.ns) for one, place in at.items() if one.startswith("s")}
     fork = Processor(
         lambda process, got: {out: [one.payload for one in got.values()] for out in process.config["out"]},
-        in_=inputs, out={one: at[one] for one in ("q1", "q2")}, rows=True, consumer=Consumer(wsize=300),
+        in_=inputs, out={one: at[one] for one in ("q1", "q2")}, rows=True, consumer=ConsumerSettings(wsize=300),
     )  # fmt: skip
     sources = {one: Processor(out={one: at[one]}) for one in inputs}
     graph = runner(tmp_path, {**sources, "fork": fork}, urls, provenance=False)
