@@ -7,14 +7,14 @@ from dataclasses import Field
 from typing import Any
 
 from spark_queue.errors import OptionError, near
-from spark_queue.options.inputs import LOG, QUEUE, Input, check_apart
+from spark_queue.options.inputs import LOG, QUEUE, InputOptions, check_apart
 from spark_queue.options.url import Address
 from spark_queue.options.values import AT_LEAST_ONCE, AT_MOST_ONCE, BUCKET, DOING, EXACTLY_ONCE, SINGLE, Role
 
 
 def resolve_inputs(chosen: dict[str, Any], roles: tuple[Role, ...]) -> None:
     """Refuse what contradicts the inputs, and fill in what follows from them."""
-    inputs: dict[str, Input] | None = chosen.get("inputs")
+    inputs: dict[str, InputOptions] | None = chosen.get("inputs")
     if inputs is None:
         if "combine" in chosen:
             raise OptionError("option 'combine' is for several queues: set 'inputs' too", option="combine")

@@ -28,7 +28,7 @@ _FORM = 'a JSON object such as {"order": {"queue": "orders"}, "price": {"queue":
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class InputOptions:
     """A queue that is read beside others; `ns` names its database where there are several."""
 
     queue: str
@@ -44,7 +44,7 @@ class Input:
         return self.queue if self.ns is None else f"{self.ns}/{self.queue}"
 
 
-def parse_inputs(text: str) -> dict[str, Input]:
+def parse_inputs(text: str) -> dict[str, InputOptions]:
     """Inputs by binding, in the order of the text.
 
     Raises `ValueError`, whose text goes on from "must be".
@@ -65,7 +65,7 @@ def parse_inputs(text: str) -> dict[str, Input]:
     return found
 
 
-def check_apart(inputs: Mapping[str, Input], urls: Mapping[str, str]) -> None:
+def check_apart(inputs: Mapping[str, InputOptions], urls: Mapping[str, str]) -> None:
     """Raise `ValueError` where two bindings name the same queue of the same database."""
     seen: dict[tuple[str, str], str] = {}
     for binding, one in inputs.items():
@@ -84,14 +84,14 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _input(binding: str, said: Any) -> Input:
+def _input(binding: str, said: Any) -> InputOptions:
     if not binding.strip():
         raise ValueError(f"{_FORM}: a binding has no name")
     if isinstance(said, str):
         said = {"queue": said}
     if not isinstance(said, dict):
         raise ValueError(f"{_FORM}: {quoted(binding)} is {_shown(said)}")
-    known = [one.name for one in fields(Input)]
+    known = [one.name for one in fields(InputOptions)]
     for name, value in said.items():
         if name not in known:
             raise ValueError(
@@ -106,7 +106,7 @@ def _input(binding: str, said: Any) -> Input:
         mode = said["mode"]
         hint = near(mode, (QUEUE, LOG)) or f"; it is {QUEUE} or {LOG}"
         raise ValueError(f"{_FORM}: 'mode' of {quoted(binding)} is {quoted(str(mode))}{hint}")
-    return Input(**said)
+    return InputOptions(**said)
 
 
 def _shown(value: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Self
 from spark_queue.errors import OptionError, near
 from spark_queue.messages.buckets import Buckets, Layout
 from spark_queue.options.consistency import check_mode, resolve_delivery, resolve_inputs, resolve_layout, spelled
-from spark_queue.options.inputs import ALTS, LOG, QUEUE, ZIP, Input, parse_inputs
+from spark_queue.options.inputs import ALTS, LOG, QUEUE, ZIP, InputOptions, parse_inputs
 from spark_queue.options.masking import HIDDEN, mask, quoted, shown_as
 from spark_queue.options.parsers import (
     batch_number,
@@ -75,7 +75,7 @@ class QueueOptions:
         None,
         "none",
     )
-    inputs: Mapping[str, Input] | None = _option(
+    inputs: Mapping[str, InputOptions] | None = _option(
         parse_inputs, ("stream",),
         "Instead of `queue`, [several queues read together](inputs.md): a JSON object by column, such as "
         '`{"order": {"queue": "orders"}, "price": {"queue": "prices", "ns": "market"}}`.',

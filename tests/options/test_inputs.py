@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_queue.errors import OptionError
-from spark_queue.options.inputs import Input, parse_inputs
+from spark_queue.options.inputs import InputOptions, parse_inputs
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.stores import usable
 
@@ -27,12 +27,15 @@ def test_inputs_keep_their_order_and_each_has_options_of_its_own():
     inputs = '{"price": {"queue": "p", "ns": "market"}, "order": {"queue": "o", "ns": "shop"}}'
     options = QueueOptions.parse({"urls": urls, "inputs": inputs, "maxTries": "3"}, "stream")
     assert options.inputs is not None
-    assert list(options.inputs.items()) == [("price", Input("p", "market")), ("order", Input("o", "shop"))]
+    assert list(options.inputs.items()) == [
+        ("price", InputOptions("p", "market")),
+        ("order", InputOptions("o", "shop")),
+    ]
     one = options.of("order")
     assert (one.url, one.queue, one.urls, one.inputs, one.max_tries) == ("sqlite:///shop.db", "o", None, None, 3)
     assert options.combine == "zip"
     assert parse(combine="ALTS").combine == "alts"
-    assert parse_inputs('{"a": "b"}') == {"a": Input("b")}
+    assert parse_inputs('{"a": "b"}') == {"a": InputOptions("b")}
 
 
 def test_messages_of_several_inputs_are_not_tried_apart():

@@ -12,7 +12,7 @@ from spark_queue.spark.read.opening import opened
 from spark_queue.spark.read.queue_state import PAUSE_KNOWN
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.log.log import Log
-from spark_queue.stores.services.log.segments import Piece, Place
+from spark_queue.stores.services.log.segments import LogPlace, Piece
 
 
 class LogCursor:
@@ -26,17 +26,17 @@ class LogCursor:
         self.log = log_of(self._store, options, retention=options.retention)
         self._store.count(self._queue)  # what had a reader exists
         self.before: int | None = None  #: messages that are due later (ms) are not taken
-        self._last: Place | None = None  # where a run ends that takes what was there at its start
+        self._last: LogPlace | None = None  # where a run ends that takes what was there at its start
 
-    def beginning(self) -> Place:
+    def beginning(self) -> LogPlace:
         """Return where a query begins that has a new checkpoint."""
         return self.log.latest() if self._from_latest else self.log.first()
 
-    def most(self, place: Place, most: int) -> int:
+    def most(self, place: LogPlace, most: int) -> int:
         """Return how many messages a batch takes from a place, if Spark allows `most`."""
         return self.log.latest().position - place.position if most >= ALL else most
 
-    def ahead(self, place: Place, most: int) -> list[Piece]:
+    def ahead(self, place: LogPlace, most: int) -> list[Piece]:
         """Return what comes next from a place, `most` messages at most; seal what no reader has sealed yet."""
         if self.before is None:
             return self.log.ahead(place, most)

@@ -15,7 +15,7 @@ from spark_queue.spark.read.log_cursor import LogCursor, rows_of
 from spark_queue.spark.read.offsets import Offset
 from spark_queue.stores import open_store
 from spark_queue.stores.services.log.log import Log
-from spark_queue.stores.services.log.segments import Piece, Place
+from spark_queue.stores.services.log.segments import LogPlace, Piece
 
 
 class LogInput:
@@ -28,10 +28,10 @@ class LogInput:
         self._options = options
         self._queue = options.queue or ""
         self._cursor = LogCursor(options)
-        self._initial: Place | None = None
-        self._planned: Place | None = None  # where the last batch ended
-        self._checked: Place | None = None  # where the batch ended that was checked last
-        self._at: Place | None = None  # where the next batch begins
+        self._initial: LogPlace | None = None
+        self._planned: LogPlace | None = None  # where the last batch ended
+        self._checked: LogPlace | None = None  # where the batch ended that was checked last
+        self._at: LogPlace | None = None  # where the next batch begins
         self._taken: list[Piece] = []  # what that is going to be
         self._reserved = -1  # the number of the last batch that this very process has taken
         self._busy = False
@@ -42,18 +42,18 @@ class LogInput:
         return asdict(self._beginning)
 
     @property
-    def _beginning(self) -> Place:
+    def _beginning(self) -> LogPlace:
         if self._initial is None:
             self._initial = self._cursor.beginning()
         return self._initial
 
     @property
-    def _reached(self) -> Place:
+    def _reached(self) -> LogPlace:
         return self._planned or self._beginning
 
     def check(self, end: Offset) -> bool:
         """Find the place after a batch. Raises `CheckpointError` if it is gone, and may not be passed over."""
-        self._checked = self._cursor.log.found(Place(**end["places"][1]))
+        self._checked = self._cursor.log.found(LogPlace(**end["places"][1]))
         return True
 
     def remove(self, end: Offset) -> None:
@@ -104,7 +104,7 @@ class LogInput:
 
     def hold(self, end: Offset) -> list[Share]:
         """Return what the tasks of a batch fetch; nothing if it comes again and is dropped (`given_up`)."""
-        self._planned = Place(**end["places"][1])
+        self._planned = LogPlace(**end["places"][1])
         self._busy = True
         if self._reserved != end["seq"] and given_up(end, self._options):
             return []
@@ -112,7 +112,7 @@ class LogInput:
 
     def ranges(self, end: Offset, *, again: bool = False) -> list[Share]:
         """Return where the messages of a batch lie, in their order."""
-        begin, last = (Place(**one) for one in end["places"])
+        begin, last = (LogPlace(**one) for one in end["places"])
         pieces = self._cursor.log.between(begin, last)
         return [Share(one.tag, one.rows, first=one.start.row, position=one.start.position) for one in pieces]
 

@@ -20,7 +20,7 @@ from spark_queue.spark.read.backlog import Backlog
 from spark_queue.spark.read.limits import cores
 from spark_queue.spark.read.log_cursor import LogCursor, rows_of
 from spark_queue.stores.base import spread
-from spark_queue.stores.services.log.segments import Piece, Place
+from spark_queue.stores.services.log.segments import LogPlace, Piece
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class LogReader:
         if start == end:  # no batch, see `next`
             return []
         if "begin" in end:
-            begin = Place(**end["begin"])
+            begin = LogPlace(**end["begin"])
         pieces = self._cursor.log.between(begin, stop) if begin != stop else []
         if pieces and self._answered != end and given_up(end, self._options):
             log.warning(GIVEN_UP, rows_of(pieces), self._queue)
@@ -121,11 +121,11 @@ class LogReader:
         """Close the connection."""
         self._cursor.close()
 
-    def _answer(self, place: Place, reader: str) -> LogOffset:
+    def _answer(self, place: LogPlace, reader: str) -> LogOffset:
         self._answered = planned_as(self._offset(place, reader), self._options)
         return self._answered
 
-    def _offset(self, place: Place, reader: str) -> LogOffset:
+    def _offset(self, place: LogPlace, reader: str) -> LogOffset:
         return {
             "v": OFFSET_VERSION,
             "queue": self._queue,
@@ -136,7 +136,7 @@ class LogReader:
             "position": place.position,
         }
 
-    def _place(self, offset: Mapping[str, Any]) -> Place:
+    def _place(self, offset: Mapping[str, Any]) -> LogPlace:
         """The place in an offset of Spark's. Raises `CheckpointError` where it is that of another query."""
         queue = self._queue
         if "segment" not in offset or offset["v"] != OFFSET_VERSION:
@@ -159,7 +159,7 @@ class LogReader:
                 "set the same, or start with a new checkpoint",
                 consumer=name,
             )
-        return Place(offset["log"], offset["segment"], offset["row"], offset["position"])
+        return LogPlace(offset["log"], offset["segment"], offset["row"], offset["position"])
 
 
 def shared(pieces: Sequence[Piece], shares: Sequence[int]) -> list[list[Piece]]:

@@ -21,7 +21,7 @@ from spark_queue.stores.conformance.waiting import DEADLINE, MINUTE, REAL, die_w
 from spark_queue.stores.services.log import head, sealing, trimming
 from spark_queue.stores.services.log import log as log_module
 from spark_queue.stores.services.log.log import Log
-from spark_queue.stores.services.log.segments import Place
+from spark_queue.stores.services.log.segments import LogPlace
 
 
 def numbered(*numbers: int, **facts: Any) -> Any:
@@ -29,7 +29,7 @@ def numbered(*numbers: int, **facts: Any) -> Any:
     return pushes([{"n": str(number)} for number in numbers], **facts)
 
 
-def read(one: Log, place: Place, most: int = 1_000, *, times: int | None = None) -> tuple[list[int], Place]:
+def read(one: Log, place: LogPlace, most: int = 1_000, *, times: int | None = None) -> tuple[list[int], LogPlace]:
     """The numbers of the messages from a place on, to the end or so many batches, and the place after them."""
     found: list[int] = []
     while times != 0 and (pieces := one.ahead(place, most)):
@@ -339,7 +339,7 @@ class LogContract:
                 act: Callable[..., Any] = acts[name],
                 done_before: bool = after,
                 found: list[int] = found,
-                place: Place = place,
+                place: LogPlace = place,
                 extra: int = sent,
                 **named: Any,
             ) -> Any:

@@ -15,7 +15,7 @@ from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.log_reader import LogReader, shared
 from spark_queue.stores.conformance.waiting import until
 from spark_queue.stores.services.log.log import Log
-from spark_queue.stores.services.log.segments import Piece, Place
+from spark_queue.stores.services.log.segments import LogPlace, Piece
 from tests.spark.read.test_consumer import DROPPED
 from tests.spark.read.test_stream import stopped
 from tests.spark_session import SPARK
@@ -281,8 +281,8 @@ def test_a_checkpoint_keeps_its_mode_its_queue_and_its_reader(sqlite_url, name, 
 
 
 def test_pieces_are_shared_out_in_order():
-    place = Place("a", 0, 0, 0)
-    pieces = [Piece("t/0", place, 700), Piece("t/1", Place("a", 1, 0, 700), 800)]
+    place = LogPlace("a", 0, 0, 0)
+    pieces = [Piece("t/0", place, 700), Piece("t/1", LogPlace("a", 1, 0, 700), 800)]
     one, two = shared(pieces, [750, 750])
     assert [(p.tag, p.start.row, p.start.position, p.rows) for p in one] == [("t/0", 0, 0, 700), ("t/1", 0, 700, 50)]
     assert [(p.tag, p.start.row, p.start.position, p.rows) for p in two] == [("t/1", 50, 750, 750)]

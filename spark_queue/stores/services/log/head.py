@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from spark_queue.errors import StoreError
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.log.segments import LOG_TAG, LOG_VERSION, Head, Page, Place, Segment, known
+from spark_queue.stores.services.log.segments import LOG_TAG, LOG_VERSION, Head, LogPlace, Page, Segment, known
 from spark_queue.stores.types import about
 
 #: Segments in one page; the head holds up to twice as many.
@@ -41,15 +41,15 @@ class Heads:
             return replace(head, version=head.version + 1)
         return None
 
-    def first(self, head: Head) -> Place:
+    def first(self, head: Head) -> LogPlace:
         """The place of the first message that is retained."""
         start = head.pages[0] if head.pages else head
         position = start.position
         for number, segment in self.segments(head, start.number):
             if number >= head.first:
-                return Place(head.id, number, 0, position)
+                return LogPlace(head.id, number, 0, position)
             position += segment.rows
-        return Place(head.id, head.next, 0, position)
+        return LogPlace(head.id, head.next, 0, position)
 
     def segments(self, head: Head, number: int) -> Iterator[tuple[int, Segment]]:
         """All segments from this one on, with their numbers."""

@@ -41,7 +41,7 @@ from spark_queue.messages.schema import LATEST
 from spark_queue.stores.base import POLL, Store
 from spark_queue.stores.services.log.head import Heads
 from spark_queue.stores.services.log.sealing import LOG_PAUSE_KNOWN, Sealer
-from spark_queue.stores.services.log.segments import LOG_TAG, Head, Piece, Place
+from spark_queue.stores.services.log.segments import LOG_TAG, Head, LogPlace, Piece
 from spark_queue.stores.services.log.trimming import Trimmer
 from spark_queue.stores.types import about
 
@@ -73,15 +73,15 @@ class Log:
 
     # --- places -------------------------------------------------------------------------------------------------
 
-    def first(self) -> Place:
+    def first(self) -> LogPlace:
         """The place of the first message that is retained."""
         return self._heads.first(self._heads.open())
 
-    def end(self) -> Place:
+    def end(self) -> LogPlace:
         """The place after the last message that was sealed."""
         return self._heads.open().end_place
 
-    def latest(self) -> Place:
+    def latest(self) -> LogPlace:
         """The place after all messages that may be taken now: they are sealed first."""
         before = self._store.now()
         while not self.complete(before):
@@ -95,7 +95,7 @@ class Log:
         head = self._heads.open()
         return self._heads.first(head).position, head.end
 
-    def found(self, place: Place) -> Place:
+    def found(self, place: LogPlace) -> LogPlace:
         """The place, or where a `lossy` reader goes on. Raises `CheckpointError` where it is gone."""
         return self._found(self._heads.open(), place)
 
@@ -114,7 +114,7 @@ class Log:
 
     # --- reading ------------------------------------------------------------------------------------------------
 
-    def ahead(self, place: Place, most: int, *, before: int = LATEST) -> list[Piece]:
+    def ahead(self, place: LogPlace, most: int, *, before: int = LATEST) -> list[Piece]:
         """What comes next from a place on: pieces of `most` messages together at most, none where nothing is ready.
 
         Changes nothing for other readers. Where the log has nothing more, what is ready and due by `before` (ms) is
@@ -128,7 +128,7 @@ class Log:
         self._trimmer.retain()
         return pieces
 
-    def between(self, start: Place, end: Place) -> list[Piece]:
+    def between(self, start: LogPlace, end: LogPlace) -> list[Piece]:
         """The pieces from one place to another, the same whenever they are asked for. Raises as `ahead` does."""
         head = self._heads.open()
         start = self._found(head, start)
@@ -152,7 +152,7 @@ class Log:
                 return
         self._lost(f"{left:,} of {plural(piece.rows, 'message')} from position {piece.start.position} on are gone")
 
-    def wait(self, place: Place, timeout: int) -> bool:
+    def wait(self, place: LogPlace, timeout: int) -> bool:
         """Sleep until something comes after the place, or can be sealed, `timeout` ms at most; give whether it does.
 
         Who brings a message wakes all readers, and one of them seals it.
@@ -183,7 +183,7 @@ class Log:
             if closings != self._store._closings:
                 return False
 
-    def _cut(self, head: Head, place: Place, most: int) -> list[Piece]:
+    def _cut(self, head: Head, place: LogPlace, most: int) -> list[Piece]:
         pieces: list[Piece] = []
         for number, segment in self._heads.segments(head, place.segment):
             if number != place.segment:
@@ -197,7 +197,7 @@ class Log:
                 break
         return pieces
 
-    def _found(self, head: Head, place: Place) -> Place:
+    def _found(self, head: Head, place: LogPlace) -> LogPlace:
         """The place, as it is to be read from now on."""
         first = self._heads.first(head)
         if place.log != head.id:

@@ -16,7 +16,7 @@ LOG_TAG = "log"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LogPlace:
     """A place in a log: the next message is row `row` of that segment, and comes after `position` others.
 
     `log` tells this log from one that the queue had before it was dropped.
@@ -33,11 +33,11 @@ class Piece:
     """Rows of one segment: `rows` of them from `start` on. `tag` holds the segment."""
 
     tag: str
-    start: Place
+    start: LogPlace
     rows: int
 
     @property
-    def end(self) -> Place:
+    def end(self) -> LogPlace:
         """The place after it."""
         return replace(self.start, row=self.start.row + self.rows, position=self.start.position + self.rows)
 
@@ -99,11 +99,11 @@ class Head:
         return self.position + sum(one.rows for one in self.segments)
 
     @property
-    def end_place(self) -> Place:
+    def end_place(self) -> LogPlace:
         """The place after the last message."""
         if not self.segments:
-            return Place(self.id, self.next, 0, self.position)
-        return Place(self.id, self.next - 1, self.segments[-1].rows, self.end)
+            return LogPlace(self.id, self.next, 0, self.position)
+        return LogPlace(self.id, self.next - 1, self.segments[-1].rows, self.end)
 
     @classmethod
     def read(cls, queue: str, note: Note) -> Head:
