@@ -96,8 +96,8 @@ def bound(value: Any) -> Any:
     return made
 
 
-Inputs = Annotated[dict[str, Annotated[Input, BeforeValidator(_input)]], BeforeValidator(bound)]
-Outputs = Annotated[dict[str, AtPlace], BeforeValidator(bound)]
+InputsByName = Annotated[dict[str, Annotated[Input, BeforeValidator(_input)]], BeforeValidator(bound)]
+PlacesByName = Annotated[dict[str, AtPlace], BeforeValidator(bound)]
 Words = Annotated[list[str], BeforeValidator(listed)]
 
 
@@ -128,17 +128,17 @@ class Processor:
     alone: ClassVar[bool] = True
 
     fn: Function = None
-    in_: Annotated[Inputs, Field(alias="in")] = field(default_factory=dict)
-    alts: Inputs = field(default_factory=dict)
-    out: Outputs = field(default_factory=dict)
+    in_: Annotated[InputsByName, Field(alias="in")] = field(default_factory=dict)
+    alts: InputsByName = field(default_factory=dict)
+    out: PlacesByName = field(default_factory=dict)
     rows: bool = False
     errors: AtPlace | None = None
     types: Words = field(default_factory=list)
     topics: Words = field(default_factory=list)
     delivery: Delivery = "exactly-once"
     opts: dict[str, Any] = field(default_factory=dict, repr=False)  # it may hold secrets
-    tailers: Outputs = field(default_factory=dict)
-    appenders: Outputs = field(default_factory=dict)
+    tailers: PlacesByName = field(default_factory=dict)
+    appenders: PlacesByName = field(default_factory=dict)
     consumer: ConsumerSettings = field(default_factory=ConsumerSettings)
     every: Every = 0
     options: dict[str, str] = field(default_factory=dict)
