@@ -14,6 +14,7 @@ from spark_queue.events.heartbeats import Heartbeat, tick
 from spark_queue.events.queue import Events
 from spark_queue.events.settings import EventSettings
 from spark_queue.events.status import Known
+from spark_queue.options.renamed import renamed
 
 __all__ = [
     "AuditRecord",
@@ -30,3 +31,5 @@ __all__ = [
     "heartbeats_in",
     "tick",
 ]
+
+__getattr__ = renamed(__name__, Declared=Declarations, Record=AuditRecord, Settings=EventSettings)

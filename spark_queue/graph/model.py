@@ -55,6 +55,7 @@ from spark_queue.graph.parts import (
 )
 from spark_queue.graph.processor import Input, Processor
 from spark_queue.graph.step import Step
+from spark_queue.options.renamed import renamed
 
 __all__ = [
     "NO_ROUTE",
@@ -76,6 +77,8 @@ __all__ = [
     "Step",
     "isomorphic",
 ]
+
+__getattr__ = renamed(__name__, Consumer=ConsumerSettings)
 
 #: Hops after which a message counts as lost in a cycle.
 MAX_HOPS = 17
