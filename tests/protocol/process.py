@@ -29,8 +29,7 @@ from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.fetch import Rows, Share, fetched, side_by_side
 from spark_queue.spark.read.multi_input import Inputs
 from spark_queue.spark.read.queue_input import QueueInput
-from spark_queue.spark.write import data_writers as writer
-from spark_queue.stores import open_store
+from spark_queue.stores import named, open_store
 from spark_queue.stores.base import Store
 from spark_queue.stores.services import owner
 from spark_queue.stores.services.ledger import LEDGER_PREFIX, batch_of
@@ -291,7 +290,7 @@ def points() -> Iterator[None]:
         before(Store, "_opened", "read", lambda process, *_: process.in_task)  # and not as the batch is planned
         before(Store, "set_note", "decide", lambda _, store, key, *rest: key.startswith(LEDGER_PREFIX))
         patch.setattr(Store, "publish", _publish_of(Store.publish))
-        for module in (ahead, common, keeper, opening, queue_input, share, writer):
+        for module in (ahead, common, keeper, opening, queue_input, named, share):
             patch.setattr(module, "open_store", clients.open)
         # No sign of life in between, and no lease that is renewed: processes stand still for a part of a second.
         patch.setitem(vars(keeper), "BEAT", 3_600)
