@@ -25,7 +25,7 @@ class Mistake:
     text: str
     line: int = 0
 
-    def told(self, nouns: Mapping[str, str]) -> str:
+    def described(self, nouns: Mapping[str, str]) -> str:
         """Return it in words; `nouns`: see `refusal`."""
         where = ", ".join(filter(None, [f"line {self.line}" if self.line else "", _place(self.path, nouns)]))
         return f"{where}: {self.text}" if where else self.text
@@ -57,9 +57,9 @@ def refusal(mistakes: Iterable[Mistake], origin: Origin, nouns: Mapping[str, str
     """
     found = [replace(one, line=one.line or _line(origin.lines, one.path)) for one in mistakes]
     found.sort(key=lambda one: (one.line, [str(part) for part in one.path]))
-    told = [one.told(nouns) for one in found]
+    lines = [one.described(nouns) for one in found]
     head = f"{origin.file or 'the graph'} has {plural(len(found), 'mistake')}:"
-    return GraphError("\n  ".join([head, *told]), mistakes=told, file=origin.file)
+    return GraphError("\n  ".join([head, *lines]), mistakes=lines, file=origin.file)
 
 
 def _line(lines: Mapping[Path, int], path: Path) -> int:

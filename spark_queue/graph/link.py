@@ -53,7 +53,7 @@ class Link(OneSource):
 
     A message is changed and moved in one step of the database, so it is in one of the queues at every moment, and
     goes on exactly once whatever dies. Without destination it is done when it is worked on; with several, `to` names
-    the queue, or gives its number from 0. What becomes of a message is told by expressions, `drop` (true: it ends
+    the queue, or gives its number from 0. What becomes of a message is decided by expressions, `drop` (true: it ends
     here), `to` and `set`, or by `process`, a function of Python (see `graph/link_function.py`). One that fails comes
     again, after `retry`, until the option `maxTries` ends that. `every`, `consumer`, `options`: as of an exchange.
     """
@@ -85,8 +85,8 @@ class Link(OneSource):
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         """Yield settings that say the same twice, or nothing, and destinations where it cannot move messages."""
-        told = {"to": self.to, "drop": self.drop, "set": None if self.set == Moves() else self.set}
-        for key, value in told.items():
+        decided = {"to": self.to, "drop": self.drop, "set": None if self.set == Moves() else self.set}
+        for key, value in decided.items():
             if value is not None and self.process is not None:
                 yield (key,), "give either this or `process`: its function decides this"
         if len(self.dst) < 2 and self.to is not None:

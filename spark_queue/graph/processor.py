@@ -236,7 +236,7 @@ class Processor:
 
     @classmethod
     def named(cls, raw: Any) -> Iterator[NamedQueue]:
-        """Yield the queues that it is bound to: with an input, all others lie in its namespace unless told."""
+        """Yield the queues that it is bound to: with an input, the others lie in its namespace by default."""
         given = {key: inside(raw, key) or inside(raw, f"{key}_") for key in _BOUND}
         reads = bool(given["in"] or given["alts"])
         for key, value in given.items():

@@ -211,10 +211,10 @@ def tree(graph: Graph, sizes: Mapping[Place, CountsByState] | None = None) -> It
             how = "with" if step.needs_all else "or from"
             yield 1, f"{_titled(name, step)}{f', {how} {others}' if others else ''}"
             yield from _destinations(name, step, 2, cyclic, sizes)
-    told = {place for places in inputs.values() for place in places[:1]}
-    told |= {one.place for step in steps.values() for one in step.arrows_out()}
+    shown = {place for places in inputs.values() for place in places[:1]}
+    shown |= {one.place for step in steps.values() for one in step.arrows_out()}
     for place in _shown(graph, sizes):
-        if place not in told:
+        if place not in shown:
             yield 0, " ".join([str(place), *_sized(place, sizes, "({})")])
 
 

@@ -237,7 +237,7 @@ class OneSource:
 
     @classmethod
     def named(cls, raw: Any) -> Iterator[NamedQueue]:
-        """Yield its source and its destinations, whose namespace is that of the source unless told."""
+        """Yield its source and its destinations, whose namespace is that of the source by default."""
         yield NamedQueue(("src",), inside(raw, "src"), needed=True)
         to = inside(raw, "dst")
         for number, one in enumerate(to if isinstance(to, list) else ()):

@@ -149,11 +149,11 @@ class Inputs:
         assert options.inputs is not None
         self._options = options
         self._facts = {binding: one.facts for binding, one in options.inputs.items()}
-        alone = {binding: options.of(binding) for binding in options.inputs}
         self.members: dict[str, PlannedInput] = {}
         self.queues: dict[str, QueueInput] = {}
         self._logs: dict[str, LogInput] = {}
-        for binding, one in alone.items():
+        for binding in options.inputs:
+            one = options.of(binding)
             if one.mode == LOG:
                 self.members[binding] = self._logs[binding] = LogInput(one)
             else:
