@@ -30,8 +30,7 @@ LONGEST_SENTENCE = 25
 #: Words that a reader of the field does not expect, and what to write instead.
 WORDS = {
     r"by word": "manually",
-    r"(?:is|are|was|were|be|been|being|gets?) told": "gets an error, or: is notified",
-    r"tells?|telling|told": "returns, reports, says",
+    r"tells?|telling|told": "returns, reports, says, shows; is told: gets an error, is notified",
     r"who(?:so)?ever": "a client, a query, a process",
     r"so many": "the number",
     r"that is none": "invalid",
@@ -44,7 +43,7 @@ WORDS = {
     r"he|him|his|himself": "it, or: you",
     r"goes without saying": "is the default",
     r"as it comes": "by default",
-    r"(?:some|any)body|someone|anyone|nobody": "a client, no client, another process",
+    r"(?:some|any|no)body|someone|anyone|no one": "a client, no client, another process",
     r"is over": "times out, ends",
 }
 
@@ -104,7 +103,11 @@ def prose_of_python(source: str) -> Iterator[tuple[int, str, bool]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             first = node.body[0] if node.body else None
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+            if (
+                isinstance(first, ast.Expr)
+                and isinstance(first.value, ast.Constant)
+                and isinstance(first.value.value, str)
+            ):
                 docstrings.add(first.value)
                 yield first.lineno, first.value.value, True
     for node in ast.walk(tree):
@@ -122,6 +125,10 @@ def prose_of_python(source: str) -> Iterator[tuple[int, str, bool]]:
             comment, start = [], 0
 
 
+def _shown(path: Path) -> Path:
+    return path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+
+
 def lint(path: Path) -> Iterator[str]:
     """Yield a line for each mistake of a file."""
     source = path.read_text(encoding="utf-8")
@@ -135,7 +142,7 @@ def lint(path: Path) -> Iterator[str]:
     for line, text, sentences in parts:
         for found in LintFile(str(path), prose_of_markdown(text)).lint(CONFIG):
             if sentences or found.check_result.check_path != SENTENCES.path:
-                where = f"{path.relative_to(ROOT)}:{line + max(found.pos[0] - 2, 0)}"
+                where = f"{_shown(path)}:{line + found.pos[0] - 1}"
                 yield f"{where}: {' '.join(found.check_result.message.split())} [{found.check_result.check_path}]"
 
 
