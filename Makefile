@@ -115,10 +115,12 @@ chaos: java $(VENV)/.installed-test $(VENV)/spark.jsa  ## Kill everything again 
 	@$(VENV)/bin/python -m tests.chaos $(CHAOS_ARGS)
 	$(call say,chaos: every message came out exactly once)
 
-lint: $(VENV)/.installed-tools  ## Check style and format with ruff (seconds)
+lint: $(VENV)/.installed-tools  ## Check style and format with ruff, and prose with proselint (1 minute)
 	$(call say,lint: ruff check and ruff format --check)
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
+	$(call say,lint: words and sentences of docs and docstrings and messages)
+	@$(VENV)/bin/python tests/project/prose.py
 
 format: $(VENV)/.installed-tools  ## Mend style and format with ruff (seconds)
 	$(call say,format: ruff check --fix and ruff format)

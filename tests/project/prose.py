@@ -98,21 +98,18 @@ def prose_of_markdown(text: str) -> str:
 
 def prose_of_python(source: str) -> Iterator[tuple[int, str, bool]]:
     """Yield each docstring, comment and message: its line, its text, and whether it is made of sentences."""
-    tree = ast.parse(source)
-    docstrings = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            first = node.body[0] if node.body else None
-            if (
-                isinstance(first, ast.Expr)
-                and isinstance(first.value, ast.Constant)
-                and isinstance(first.value.value, str)
-            ):
-                docstrings.add(first.value)
-                yield first.lineno, first.value.value, True
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docstrings:
-            if re.search(r"[A-Za-z]{2}\S* [A-Za-z]", node.value):
+    nodes = list(ast.walk(ast.parse(source)))
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    docstrings = {
+        node.body[0].value
+        for node in nodes
+        if isinstance(node, documented) and ast.get_docstring(node) is not None and isinstance(node.body[0], ast.Expr)
+    }
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if node in docstrings:
+                yield node.lineno, node.value, True
+            elif re.search(r"[A-Za-z]{2}\S* [A-Za-z]", node.value):
                 yield node.lineno, node.value, False
     comment: list[str] = []
     start = 0

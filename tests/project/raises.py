@@ -87,11 +87,9 @@ class Module:
         if isinstance(node, Function | ast.ClassDef | ast.Lambda):
             return
         if isinstance(node, ast.Try):
-            stopped = {
-                error for handler in node.handlers if not self._raises_again(handler) for error in names(handler.type)
-            }
+            stopped = [names(one.type) for one in node.handlers if not self._raises_again(one)]
             for child in node.body:
-                self._visit(child, name, caught | stopped, found)
+                self._visit(child, name, caught.union(*stopped), found)
             for child in [*node.handlers, *node.orelse, *node.finalbody]:
                 self._visit(child, name, caught, found)
             return
@@ -120,10 +118,9 @@ class Module:
         """Return the classes of what a `raise` raises: a class, or what a function of this module returns."""
         call = raised.func if isinstance(raised, ast.Call) else raised
         if called := self._called(raised, name):
-            returned = self.functions[called].returns
-            return (
-                {one for one in names(returned) if is_error(one)} if not called.endswith("__init__") else {last(call)}
-            )
+            if called.endswith("__init__"):
+                return {last(call)}
+            return {one for one in names(self.functions[called].returns) if is_error(one)}
         return {last(call)} if is_error(last(call)) else set()
 
     def _called(self, node: ast.AST, name: str) -> str | None:

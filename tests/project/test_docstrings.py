@@ -53,7 +53,7 @@ class Rows:
         ("Rows(row)", "SchemaError"),
         ("try:\n        check(row)\n    except KeyError:\n        pass", "OptionError"),
         ("try:\n        check(row)\n    except OptionError:\n        raise", "OptionError"),
-        ("try:\n        row.close()\n    except OptionError as error:\n        raise FencedError() from error", "FencedError"),
+        ("try:\n        row()\n    except OptionError as one:\n        raise FencedError() from one", "FencedError"),
         ("def inner():\n        raise StoreError('no')\n    inner()", "StoreError"),
     ],
 )  # fmt: skip

@@ -16,9 +16,9 @@ def mistakes(path, text):
     "text",
     [
         "It was released by word.", "A client is told so.", "The note tells which.", "Whoever waits, wakes.",
-        "It has so many rows.", "A tag that is none.", "It looked in vain.", "In other company.", "The dead leave notes.",
-        "It is made by hand.", "A pause outlives it.", "Which one is meant?", "Then he reads.", "Somebody else has it.",
-        "The lease is over.",
+        "It has so many rows.", "A tag that is none.", "It looked in vain.", "In other company.",
+        "The dead leave notes.", "It is made by hand.", "A pause outlives it.", "Which one is meant?",
+        "Then he reads.", "Somebody else has it.", "The lease is over.",
     ],
 )  # fmt: skip
 def test_a_private_word_is_found(tmp_path, text):
@@ -28,8 +28,8 @@ def test_a_private_word_is_found(tmp_path, text):
 @pytest.mark.parametrize(
     "text",
     [
-        "It waits. Who waits gets one.", "It waits. What is reserved stays reserved.", "It waits where there is none.",
-        "The sum of what was taken.",
+        "It waits. Who waits gets one.", "It waits. What is reserved stays reserved.",
+        "It waits where there is none.", "The sum of what was taken.",
     ],
 )  # fmt: skip
 def test_a_turn_of_phrase_is_found(tmp_path, text):
