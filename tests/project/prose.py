@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from proselint.checks import __register__ as checks_of_proselint
-from proselint.config import DEFAULT
+from proselint.config import DEFAULT, Config
 from proselint.registry import CheckRegistry
 from proselint.registry.checks import Check, CheckFlags, CheckResult, Padding
 from proselint.registry.checks.engine import Fancy
@@ -79,8 +79,14 @@ OURS = (
 )
 SENTENCES = Check(find_long_sentences, path="ours.sentences", flags=CheckFlags(allow_quotes=True))
 
-#: Checks of proselint that are about print, or do not know our words: read-only, append-only, rows of tables.
-LEFT_OUT = {"typography": False, "annotations": False, "lexical_illusions": False, "misc.phrasal_adjectives": False}
+#: Checks of proselint that are about print, or do not know rows of tables, or words such as read-only and append-only.
+LEFT_OUT = {"typography": False, "annotations": False, "lexical_illusions": False}
+CHECKS = {
+    "misc.phrasal_adjectives": False,
+    **DEFAULT["checks"],
+    **LEFT_OUT,
+    "ours": True,
+}  # the first that fits counts
 
 
 def blank(text: str, pattern: str, flags: int = 0, by: str = " ") -> str:
@@ -143,7 +149,7 @@ def lint(path: Path) -> Iterator[str]:
                 yield f"{where}: {' '.join(found.check_result.message.split())} [{found.check_result.check_path}]"
 
 
-CONFIG = {"max_errors": 10_000, "checks": {**DEFAULT["checks"], **LEFT_OUT, "ours": True}}
+CONFIG = Config(max_errors=10_000, checks=CHECKS)
 CheckRegistry().register_many((*checks_of_proselint, *OURS, SENTENCES))
 
 
