@@ -79,7 +79,7 @@ OURS = (
 )
 SENTENCES = Check(find_long_sentences, path="ours.sentences", flags=CheckFlags(allow_quotes=True))
 
-#: Checks of proselint that are about print, or do not know rows of tables, or words such as read-only and append-only.
+#: Checks of proselint that are about print, or that do not know rows of tables and words such as read-only.
 LEFT_OUT = {"typography": False, "annotations": False, "lexical_illusions": False}
 CHECKS = {
     "misc.phrasal_adjectives": False,
