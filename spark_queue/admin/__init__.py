@@ -1,9 +1,9 @@
-"""What an operator does: release reservations, redrive dead letters, replay history, finish the batches of sinks.
+"""Operations: release reservations, redrive dead letters, replay history, recover sinks.
 
-Each function opens the store behind a URL and closes it again. It checks everything before it changes anything, and
-may be called again whenever it was cut short. Durations are seconds, moments are `datetime` with a time zone, and
-"now" is that of the database. All raise `UsageError` where the call cannot work as it was made, and `StoreError`
-where the database refuses or fails, or what it keeps was written by a newer version.
+Each function opens the store of a URL and closes it again. It checks everything before it changes
+anything. If it was interrupted, call it again. Durations are in seconds, moments are `datetime`
+with a time zone, and "now" is the time of the database. All raise `UsageError` for a wrong call.
+All raise `StoreError` if the database refuses or fails, or if a newer version wrote its data.
 """
 
 from spark_queue.admin.common import Moment

@@ -1,4 +1,4 @@
-"""What the operations share: the store behind a URL, and what a user names is checked."""
+"""Helpers of all operations: open the store of a URL, and check arguments."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from spark_queue.messages.schema import EPOCH
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
 
-#: A moment, or how long ago.
+#: A moment, or a duration: that long before now.
 Moment = datetime | timedelta
 
-#: Messages that one step pushes, takes or moves.
+#: Messages that one step pushes, reserves or moves.
 STEP = 5_000
 
 
 def opened(url: str) -> Store:
-    """Return the store. Raises `OptionError` if it is a SQLite file that does not exist."""
+    """Open the store of a URL. Raises `OptionError` if it is a SQLite file that does not exist."""
     store = open_store(url, create=False)
     if sentence := store.missing_database():
         raise OptionError(sentence, option="url")
@@ -25,12 +25,16 @@ def opened(url: str) -> Store:
 
 
 def moment_of(ms: int) -> datetime:
-    """The moment of so many ms since 1970."""
+    """Convert ms since 1970 to a moment in UTC."""
     return EPOCH + timedelta(milliseconds=ms)
 
 
 def absolute(store: Store, name: str, moment: Moment | None) -> datetime | None:
-    """The moment, where it may be told by how long ago it was. Raises `OptionError` for one that is none."""
+    """Return a moment as it is, and a duration as the moment that long ago.
+
+    "Now" is the time of the database. Raises `OptionError` if the moment has no time zone, or is
+    before the year 1.
+    """
     if isinstance(moment, timedelta):
         try:
             return moment_of(store.now()) - moment
@@ -44,7 +48,7 @@ def absolute(store: Store, name: str, moment: Moment | None) -> datetime | None:
 
 
 def checked_limit(limit: int | None) -> int | None:
-    """The limit. Raises `OptionError` where it is less than 1."""
+    """Return the limit. Raises `OptionError` if it is less than 1."""
     if limit is not None and limit < 1:
         raise OptionError(f"limit must be 1 or more, not {limit}", option="limit")
     return limit

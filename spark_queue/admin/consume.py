@@ -1,4 +1,4 @@
-"""Messages out: reserve, pop, and what becomes of what is reserved."""
+"""Consume messages: reserve, pop, commit, roll back, release."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from spark_queue.stores.types import check_tag
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a reservation holds: its tag, by which it is settled, and the messages."""
+    """Reserved messages, and the tag that settles them."""
 
     tag: str
     messages: list[Message]
@@ -38,10 +38,11 @@ def reserve(
     timeout: float | None = 0.0,
     consumer: str = "cli",
 ) -> Taken:
-    """Take up to `limit` messages under a tag that is new; none where none comes for `timeout` seconds.
+    """Reserve up to `limit` messages under a new tag.
 
-    They are held for `lease` seconds (`None`: for ever), unless `commit`, `rollback` or `release` end that. A
-    `timeout` of `None` waits as long as it takes.
+    They stay reserved for `lease` seconds (`None`: forever), or until `commit`, `rollback` or
+    `release`. The result has no messages if none is ready within `timeout` seconds (`None`: wait
+    forever). Raises `OptionError` if `lease` or `consumer` is invalid.
     """
     check_tag(consumer)
     if lease is not None and not 0.1 <= lease <= LATEST / 2000:
@@ -56,13 +57,13 @@ def _reserve(
     store: Store, queue: str, tag: str, limit: int, lease: float | None, timeout: float | None
 ) -> list[Message]:
     end = float("inf") if timeout is None else time.monotonic() + timeout
-    looked = timeout == 0  # a call that does not wait must not say that it waits
+    looked = timeout == 0  # without a wait there is no warning that the call waits
     while True:
         rows = store.reserve(queue, tag, limit, lease=None if lease is None else round(lease * 1000))
         if rows and (found := list(_held(store, queue, tag))):
             return found
         if rows:
-            continue  # none of them can be read
+            continue  # all of them were damaged
         if not looked:
             expect(store, queue, fail=False)
             looked = True
@@ -73,7 +74,7 @@ def _reserve(
 
 
 def _held(store: Store, queue: str, tag: str) -> Iterator[Message]:
-    """What a tag and those below it hold."""
+    """Yield the messages under a tag and the tags below it."""
     for one in store.reservations(queue, tag):
         for batch in store.fetch(queue, one.tag, decoded=True):
             yield from messages(batch)
@@ -87,11 +88,11 @@ def pop(
     limit: int | None = 1,
     timeout: float | None = 0.0,
 ) -> int:
-    """Hand messages to `take`, then remove them for good; give their number.
+    """Pass messages to `handle`, then remove them; return their number.
 
-    Up to `limit` (`None`: all), some thousand in one step, until none comes for `timeout` seconds (`None`: never).
-    What `take` did not come back from is given back: so a message that was handed over may come again, but none is
-    lost.
+    It pops up to `limit` messages (`None`: all), at most 5,000 in one step. It ends earlier if none
+    is ready within `timeout` seconds (`None`: wait forever). If `handle` raises, the messages of
+    this step are released: they may be delivered twice, but none is lost.
     """
     with opened(url) as store:
         store.check_queue(queue)
@@ -107,7 +108,7 @@ def pop(
                     take(found)
                     done += store.commit(queue, tag)
             except BaseException as error:
-                if found or not isinstance(error, StoreError):  # one that was refused holds none
+                if found or not isinstance(error, StoreError):  # a reserve that failed holds nothing
                     store.rollback(queue, tag, failed=False)
                 raise
             if not found:
@@ -116,9 +117,10 @@ def pop(
 
 
 def commit(url: str, queue: str, tag: str, ids: Collection[str] | None = None, *, history: float = 0.0) -> int:
-    """Remove what a tag and those below it hold (of `ids`, where given), and give the number of messages.
+    """Remove the messages under a tag and the tags below it; return their number.
 
-    They are kept in the history for so many seconds. What the tag no longer holds is not removed.
+    With `ids`, only these. The history keeps them for `history` seconds. Messages that the tag no
+    longer holds are not removed. Raises `UsageError` if a running query or a log holds them.
     """
     with opened(url) as store:
         _check_settled(store, queue, tag)
@@ -135,10 +137,12 @@ def rollback(
     max_tries: int | None = None,
     dead: str | None = None,
 ) -> tuple[int, int]:
-    """Give back what a tag and those below it hold (of `ids`, where given) as failed, mature in `delay` seconds.
+    """Roll back the messages under a tag and the tags below it, and count a failed try.
 
-    Where that makes `max_tries` failures, a message moves to the queue `dead` (default `<queue>.dead`) instead. Gives
-    the numbers of both.
+    With `ids`, only these. They are due again in `delay` seconds. A message that has failed
+    `max_tries` times moves to the queue `dead` (default `<queue>.dead`) instead. Return the numbers
+    of messages rolled back and moved. Raises `OptionError` if `max_tries` is less than 1, and
+    `UsageError` if a running query or a log holds the messages.
     """
     with opened(url) as store:
         _check_settled(store, queue, tag)
@@ -158,11 +162,12 @@ def _check_settled(store: Store, queue: str, tag: str) -> None:
 
 
 def harvest(url: str, queue: str, older_than: float | None = None) -> list[str]:
-    """Give back what anybody holds, at once and with no try counted; give the ids.
+    """Release all reserved messages of a queue, and return their ids. No try is counted.
 
-    In the layout `rfq` that is rfq's own harvest: also of what its programs have taken, back to the end of the queue,
-    and only of what was published more than `older_than` seconds ago, where that is told, and is not held by ours
-    under a lease that lasts.
+    With the layout `rfq` this is rfq's own harvest, which also returns messages that rfq's programs
+    took. They go to the end of the queue. With `older_than` (seconds), it leaves out messages
+    published since, and those that a lease of ours holds. Raises `UsageError` if another layout
+    gets `older_than`, or if a running query or a log holds messages.
     """
     with opened(url) as store:
         store.check_queue(queue)

@@ -1,4 +1,4 @@
-"""What is damaged in a database: records that are never due or cannot be read, and notes."""
+"""Find records that are never due, and records and notes that cannot be read."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from spark_queue.stores.base import Store
 from spark_queue.stores.support.burial import ASIDE
 from spark_queue.stores.types import Finding
 
-#: Most ids that a command names, and most buckets of a queue that are opened.
+#: Maximum number of ids in a command, and of buckets that are opened per queue.
 NAMED, OPENED = 20, 1_000
 
 
 def damage(store: Store) -> Iterator[Finding]:
-    """What is damaged, with the command that mends it. Changes nothing; looks at all queues."""
+    """Yield findings about damage in all queues, with the commands that repair it."""
     for key, reason in damaged_notes(store).items():
         yield Finding("note", "bad", f"{key}: {reason}", f"spark-queue doctor URL --remove-note {shlex.quote(key)}")
     for queue in store.queues():
@@ -28,12 +28,12 @@ def _of_queue(store: Store, queue: str) -> Iterator[Finding]:
     if ids := store.never_due(queue):
         which = " ".join(f"--id {shlex.quote(one)}" for one in ids[:NAMED])
         yield Finding(
-            "never due", "bad", f"{queue}: {plural(len(ids), 'record')} will never be due: mature is no date",
+            "never due", "bad", f"{queue}: {plural(len(ids), 'record')} will never be due: mature is not a date",
             f"make them due now, in another queue: spark-queue move URL {name} {name}.mended --create {which}",
         )  # fmt: skip
     if aside := sum(one.rows for one in store.reservations(queue, ASIDE)):
         yield Finding(
-            "damaged", "bad", f"{queue}: {plural(aside, 'message')} cannot be read, no dead-letter queue takes it",
+            "damaged", "bad", f"{queue}: {plural(aside, 'message')} cannot be read or moved to a dead-letter queue",
             f"try again: spark-queue release URL {name} {ASIDE}; remove them: spark-queue commit URL {name} {ASIDE}",
         )  # fmt: skip
     if bad := store.damaged_buckets(queue, OPENED):
@@ -45,12 +45,16 @@ def _of_queue(store: Store, queue: str) -> Iterator[Finding]:
 
 
 def damaged_notes(store: Store) -> dict[str, str]:
-    """The notes that cannot be read, by key, and why."""
+    """Return the keys of notes that cannot be read, and the reasons."""
     return {key: fault for key, note in store.raw_notes().items() if (fault := note.fault(key))}
 
 
 def remove_note(url: str, key: str) -> None:
-    """Remove a note that is damaged. Raises `UsageError` if there is none of this key, or it is sound."""
+    """Remove a damaged note.
+
+    Raises `UsageError` if there is no damaged note with this key, and `StoreError` if the note
+    changes meanwhile.
+    """
     with opened(url) as store:
         if key not in damaged_notes(store):
             raise UsageError(

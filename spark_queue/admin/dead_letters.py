@@ -1,4 +1,4 @@
-"""Dead letters: looking for them, and moving them back into queues."""
+"""Dead letters: find them, and move them back to queues."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ LETTERS_STEP = 1_000
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message of a dead-letter queue, and what its headers tell of its death; `None` where they do not.
+    """A message of a dead-letter queue. Facts that its headers do not name are `None`.
 
-    `from_queue`: where it died (`x-dl-from-queue`), `died`: when (`x-dl-t`), `tries`: how often it had failed
-    (`x-dl-tries`), `error`: why (`x-error`). `payload` and `headers` are as in `Message`.
+    `from_queue`: the queue that it failed in (header `x-dl-from-queue`). `died`: when it became a
+    dead letter (`x-dl-t`). `tries`: its failed tries (`x-dl-tries`). `error`: the reason
+    (`x-error`). `payload` and `headers` are as in `Message`.
     """
 
     id: str
@@ -46,12 +47,13 @@ class DeadLetter:
 
 
 class Filters(TypedDict, total=False):
-    """Which dead letters are meant: those that meet all that is given.
+    """Filters of dead letters; a letter must match all of them.
 
-    They lie in `<queue>.dead`, or in the queue `dead`; of that one, which several queues may share, only those that
-    came from the queue are meant, if it is given too. `ids`: these very ones. `reason`: a text that their header
-    `x-error` contains, letter case ignored. `since`, `until`: they died at that moment or later, and before that one;
-    a letter that does not tell when is left out then. `limit`: the oldest ones, so many at most.
+    `dead`: the dead-letter queue, by default `<queue>.dead`. Several queues may share it: if the
+    queue is named too, only letters from that queue match. `ids`: only these. `reason`: a text that
+    the header `x-error` contains, in any case. `since`, `until`: the letters that died from, and
+    before, that moment; letters without a moment do not match. `limit`: at most this number, the
+    oldest.
     """
 
     dead: str | None
@@ -63,7 +65,7 @@ class Filters(TypedDict, total=False):
 
 
 def dead_letters(url: str, queue: str | None = None, **filters: Unpack[Filters]) -> list[DeadLetter]:
-    """The dead letters of a queue (see `Filters`), the oldest first; those that somebody has reserved included."""
+    """Return dead letters of a queue (see `DeadLetterFilters`), oldest first; reserved ones too."""
     with opened(url) as store:
         search = _Search.of(store, queue, **filters)
         return [one.letter() for one in _least(search.letters(store), search.limit, lambda one: one[:2])]
@@ -80,16 +82,17 @@ def redrive(
     progress: Callable[[int, int], None] | None = None,
     **filters: Unpack[Filters],
 ) -> dict[str, int]:
-    """Move the dead letters of a queue (see `Filters`) back into queues; give the number moved to each queue.
+    """Move dead letters (see `DeadLetterFilters`) back to queues; return the number moved to each.
 
-    Each goes to `to`, else to the queue it came from. They keep id, payload, headers (so their history can still be
-    told) and maturity; their tries start at 0 again. They move oldest first, up to 1,000 in one step, `rate` a second
-    at most. Each is in exactly one queue at every moment, so a redrive may be cut short and called again; one that
-    somebody holds, or that is gone meanwhile, is passed over. `dry_run` moves nothing and gives what would be moved.
-    `progress` is told after each step how many were moved, and how many were found.
+    Each moves to `to`, by default to the queue it came from. They keep id, payload, headers (also
+    the reason of the failure) and maturity; their tries start at 0. They move oldest first, up to
+    1,000 in one step, at most `rate` per second. Each is in exactly one queue at any time; if the
+    redrive is interrupted, call it again. It skips letters that are reserved, or gone since it
+    began. `dry_run` moves nothing, and returns the numbers that would move. `progress` gets the
+    numbers of letters moved and found after each step.
 
-    Raises `UsageError` before anything is moved: where `to` does not exist, unless `create`; where a letter does not
-    tell where it came from and there is no `to`.
+    Raises `UsageError` before anything moves, if `to` does not exist (unless `create`), or if a
+    letter without a source queue has no `to`. Raises `OptionError` for an invalid rate.
     """
     with opened(url) as store:
         search = _Search.of(store, queue, **filters)
@@ -99,7 +102,7 @@ def redrive(
             store.check_queue(to)
             if not create and to != queue:
                 check_exists(store, to, "To create it, use --create (create=True).")
-        # Without the payloads, which may be many gigabytes.
+        # The payloads are left out: they may be many gigabytes.
         found = ((one.died, one.id, to or one.headers.get(FROM_HEADER, "")) for one in search.letters(store))
         plan = [(id, target) for _, id, target in _least(found, search.limit, lambda one: one[:2])]
         for target in dict.fromkeys(target for _, target in plan):
@@ -112,7 +115,7 @@ def redrive(
                 )
                 raise UsageError(
                     f"dead letter {id!r} of queue {search.dead!r} {why}; nothing was moved. Name a queue with "
-                    "--to (to=…), or leave the letter out by filters",
+                    "--to (to=…), or exclude the letter with filters",
                     queue=search.dead,
                     id=id,
                 )
@@ -129,7 +132,7 @@ def _move(
     rate: float | None,
     progress: Callable[[int, int], None] | None,
 ) -> dict[str, int]:
-    """Move ids to their targets, step by step."""
+    """Move ids to their targets, in steps. Return the number moved to each target."""
     step = LETTERS_STEP if rate is None else min(LETTERS_STEP, max(1, int(rate)))
     moved = dict.fromkeys((target for _, target in plan), 0)
     for start in range(0, len(plan), step):
@@ -141,14 +144,14 @@ def _move(
             moved[target] += store.move(dead, target, ids=ids)
         if progress is not None:
             progress(sum(moved.values()), len(plan))
-        if rate is not None and start + step < len(plan):  # no step makes up for a slow one before it
+        if rate is not None and start + step < len(plan):  # a slow step does not make the next ones faster
             time.sleep(max(0.0, began + step / rate - time.monotonic()))
     return moved
 
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """`Filters` that were checked; `reason` is in small letters."""
+    """Checked `DeadLetterFilters`; `reason` is in lower case."""
 
     dead: str
     from_queue: str | None
@@ -179,7 +182,7 @@ class _Search:
         )
 
     def letters(self, store: Store) -> Iterator[_Found]:
-        """The letters, in no particular order."""
+        """Yield the letters that match, in no particular order."""
         where = [] if self.ids is None else [Condition("id", "in", self.ids)]
         for batch in store.peek(self.dead, where):
             payloads, kinds = (batch.column(name).to_pylist() for name in ("payload", "payload_kind"))
@@ -198,7 +201,7 @@ class _Search:
 
 
 class _Found(NamedTuple):
-    """A letter as it is kept. Where it does not tell when it died, that is 1970."""
+    """A letter as it is stored. `died` is 1970 if it has no such header."""
 
     died: datetime
     id: str
@@ -224,10 +227,10 @@ def _died(headers: Mapping[str, str]) -> datetime:
     try:
         moment = datetime.fromisoformat(headers.get(DIED_HEADER, ""))
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
-    except (ValueError, OverflowError):  # somebody else's header, or none
+    except (ValueError, OverflowError):  # no such header, or one of another program
         return EPOCH
 
 
 def _least(found: Iterable[T], limit: int | None, key: Callable[[T], Any]) -> list[T]:
-    """What comes first by the key, in order; no more than `limit` are kept in memory."""
+    """Return the first `limit` items by the key, in order; keep no more of them in memory."""
     return sorted(found, key=key) if limit is None else heapq.nsmallest(limit, found, key)

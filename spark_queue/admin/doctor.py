@@ -1,4 +1,4 @@
-"""Whether everything is there that queues need on this machine, and how the database behind a URL is set up."""
+"""Check this machine and the database of a URL: versions, settings, clocks, damage."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from spark_queue.stores.types import Finding, Verdict
 
 __all__ = ["examine", "remove_note", "server"]
 
-#: Versions that are known to work: from, and before.
+#: The oldest versions that work, and for Spark the first one that is not known to work.
 JAVA, SPARK, PYTHON = 17, ((4, 0), (4, 4)), (3, 11)
 
-#: Seconds that another program may take to tell its version.
+#: Seconds that another program may take to print its version.
 PROGRAM_TIMEOUT = 30
 
-#: Seconds between two clocks that are worth a word, and times that the server is asked for its own.
+#: Seconds between two clocks that are worth a warning, and number of reads of the server's clock.
 APART, CLOCK_READS = 5.0, 7
 
-#: What another Python is asked.
+#: A program for another Python: it prints its version and whether it has our package.
 _ASK = """
 import importlib.util, json, sys
 from importlib.metadata import PackageNotFoundError, version
@@ -48,9 +48,9 @@ print(json.dumps([list(sys.version_info[:3]), importlib.util.find_spec("spark_qu
 
 
 def examine(url: str | None = None) -> Iterator[Finding]:
-    """What there is, thing by thing, as it is looked at; of a database only where a URL is given.
+    """Yield the findings about this machine, and with a URL also about the database.
 
-    Nothing is changed, and nothing raised for what is wrong: a finding says so, whose state is `bad`.
+    Changes nothing. Raises no error for a check that fails: its finding has the state `bad`.
     """
     yield _python()
     yield _spark()
@@ -62,7 +62,7 @@ def examine(url: str | None = None) -> Iterator[Finding]:
 
 
 def server(url: str) -> str:
-    """The name and the version of the database behind a URL: `redis 7.0.15`."""
+    """Return the name and the version of the database of a URL: `redis 7.0.15`."""
     with opened(url) as store:
         return store.server()
 
@@ -119,7 +119,7 @@ def _java() -> Finding:
 
 
 def _workers() -> Finding:
-    """The Python of Spark's workers, which is not that of the driver unless PYSPARK_PYTHON says so."""
+    """Check the Python of Spark's workers (PYSPARK_PYTHON), which may differ from this one."""
     told = os.environ.get("PYSPARK_PYTHON") or "python3"
     source = "PYSPARK_PYTHON" if os.environ.get("PYSPARK_PYTHON") else "python3 on the PATH"
     todo = f"export PYSPARK_PYTHON={sys.executable}"
@@ -146,7 +146,7 @@ def _workers() -> Finding:
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str] | str:
-    """What a program says, or why it does not."""
+    """Run a program. Return its result, or the reason why it did not run."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PROGRAM_TIMEOUT)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -174,7 +174,7 @@ def _database(url: str) -> Iterator[Finding]:
     shown = mask(url)
     try:
         with opened(url) as store:
-            store.patience = 1.0  # who asks a doctor wants an answer
+            store.patience = 1.0  # answer soon if the database cannot be reached
             shown = mask(store.url)
             found = store.server()
             yield Finding("database", "good", f"{found}, {shown}")
@@ -186,8 +186,8 @@ def _database(url: str) -> Iterator[Finding]:
                     yield from check(store)
                 except StoreUnavailable:
                     raise
-                except StoreError as error:  # of a note, which is named above
-                    yield Finding("database", "bad", str(error), "mend what is named damaged, then look again")
+                except StoreError as error:  # from a damaged note, which has its own finding
+                    yield Finding("database", "bad", str(error), "repair the damage listed here, then run it again")
     except UsageError as error:
         yield Finding("database", "bad", str(error), "correct the URL; the first push creates a SQLite file")
     except QueueError as error:
@@ -195,7 +195,7 @@ def _database(url: str) -> Iterator[Finding]:
 
 
 def _clock(store: Store) -> Iterator[Finding]:
-    """How far the server is, in ms, and how far its clock is from ours."""
+    """Measure the round trip to the server, and the difference between its clock and ours."""
     looks = [_look(store.now) for _ in range(CLOCK_READS)]
     latency = statistics.median(passed for passed, _ in looks)
     yield Finding("latency", "good" if latency < 20 else "worry", f"{latency * 1000:.1f} ms for a round trip")
@@ -204,37 +204,37 @@ def _clock(store: Store) -> Iterator[Finding]:
         yield Finding("clocks", "good", f"{apart:+.3f} s apart")
     else:
         yield Finding(
-            "clocks", "worry", f"the server's clock is {apart:+.1f} s from this machine's; the server's counts",
+            "clocks", "worry", f"the server's clock is {apart:+.1f} s from this machine's; queues use the server's",
             "set the clocks with NTP; until then use delays, not moments",
         )  # fmt: skip
 
 
 def _staged(store: Store) -> Iterator[Finding]:
-    """Rows that were staged and may never become visible."""
+    """Yield a finding for each sink whose staged rows may never become visible."""
     for sink, idle in left_staged(store):
         rows = plural(sum(sink.staged.values()), "staged row")
         since = "" if idle is None else f", for {timedelta(milliseconds=idle // 1000 * 1000)}"
         yield Finding(
-            "staged", "worry", f"sink {sink.sink} has {rows}{since}: its write is going on, or was killed",
-            f"if no program writes them: spark-queue ledger recover URL {sink.sink}",
+            "staged", "worry", f"sink {sink.sink} has {rows}{since}: its write is running, or was killed",
+            f"if it is not running: spark-queue ledger recover URL {sink.sink}",
         )  # fmt: skip
 
 
 def _logs(store: Store) -> Iterator[Finding]:
-    """What the queues retain that are read as logs."""
+    """Yield a finding for each queue that is read as a log: the messages that it retains."""
     for one in (one for queue in store.queues() for one in kept(store, queue)):
         told = f"{one.queue} retains {plural(one.messages, 'message')} in {plural(one.segments, 'segment')}"
         if one.oldest is not None:
             told += f", the oldest from {one.oldest:%Y-%m-%d %H:%M:%S} UTC"
         if one.strays:
-            todo = f"release it: spark-queue release URL {one.queue} {one.strays[0]}"
+            todo = f"release them: spark-queue release URL {one.queue} {one.strays[0]}"
             yield Finding("log", "worry", f"{told}; messages of {', '.join(one.strays)} belong to no segment", todo)
         else:
             yield Finding("log", "good", told)
 
 
 def _look(now: Callable[[], int]) -> tuple[float, float]:
-    """Seconds that a round trip takes, and by how many the clock there is ahead of ours."""
+    """Return the seconds of a round trip, and how many seconds the clock there is ahead of ours."""
     before, began = time.time(), time.perf_counter()
     there = now() / 1000
     passed = time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""The history of a queue: looking at what it has processed, and pushing parts of it once more."""
+"""The history of a queue: read it, and replay parts of it."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ from spark_queue.stores.services.existence import check_exists
 from spark_queue.stores.services.replay import Replay
 from spark_queue.stores.types import ERROR_HEADER, Condition, check_outcome
 
-#: How messages went that a replay is about, if it does not say so.
+#: The outcomes that a replay takes by default.
 PROCESSED: tuple[Outcome, ...] = ("commit", "pop")
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A message that has left its queue, as the history tells of it.
+    """A message that has left its queue, as the history records it.
 
-    `processed`: when. `consumer`: who had it, the first part of the tag; `None` where that is not known. `outcome`:
-    `commit`; `dead`, moved to the dead-letter queue, with `error` saying why (`x-error`); or, by keuss' own programs,
-    `pop`, or `remove` where nobody had it; or a word of who committed it: `finished` and `failed` of events. `tries`:
-    how often it had failed. `payload` and `headers` are as in `Message`.
+    `processed`: when it left. `consumer`: the first part of its tag, `None` if unknown. `outcome`:
+    `commit`; `dead` for a dead letter, with the reason in `error` (header `x-error`); `pop`, or
+    `remove` of a free message, by keuss programs; or a word that the consumer chose, such as
+    `finished` and `failed` of events. `tries`: its failed tries. `payload` and `headers` are as in
+    `Message`.
     """
 
     id: str
@@ -46,11 +47,11 @@ class Past:
 
 
 class PastFilters(TypedDict, total=False):
-    """Which messages of a history are meant: those that meet all that is given.
+    """Filters of a history; a message must match all of them.
 
-    `ids`: these very ones. `consumer`: who had them; `outcome`: how it went (see `Past`). `reason`: a text that their
-    header `x-error` contains, letter case ignored. `since`, `until`: they were processed at that moment or later, and
-    before that one. `limit`: the last ones, so many at most.
+    `ids`: only these. `consumer`, `outcome`: see `HistoryEntry`. `reason`: a text that the header
+    `x-error` contains, in any case. `since`, `until`: the messages that were processed from, and
+    before, that moment. `limit`: at most this number, the latest.
     """
 
     ids: Collection[str] | None
@@ -63,7 +64,7 @@ class PastFilters(TypedDict, total=False):
 
 
 def history(url: str, queue: str, **filters: Unpack[PastFilters]) -> list[Past]:
-    """What a queue has processed and still tells of (see `PastFilters`), the latest last."""
+    """Return messages from the history of a queue (see `HistoryFilters`), latest last."""
     with opened(url) as store:
         search = _PastSearch.of(store, queue, **filters)
         check_exists(store, queue)
@@ -82,20 +83,22 @@ def replay(
     dry_run: bool = False,
     **filters: Unpack[PastFilters],
 ) -> int:
-    """Push a part of a queue's history once more (see `PastFilters`); give how many messages appeared just now.
+    """Push messages from the history again (see `HistoryFilters`).
 
-    Without an `outcome` that is what was committed or popped: dead letters wait for a `redrive`, and what was removed
-    was not wanted. They go to `to`, else to the queue itself, as new messages: with payload, headers and maturity,
-    so in their old order and before what was pushed since; but with tries 0, and ids that are made of `name` and the
-    old ones. The headers `x-replay` and `x-replay-of` tell the name and the old id. With a `rate` they mature one
-    after the other, so many a second, instead. The history stays as it is.
+    Return the number of messages that became visible now. By default it takes committed and popped
+    messages; dead letters need `redrive`. They go to `to`, by default to the queue itself, as new
+    messages. They keep payload, headers and maturity. So they keep their order, and come before
+    messages pushed since. With a `rate`, they become due one after the other instead, `rate` per
+    second. Their tries are 0, and their ids derive from `name` and the old id; the headers
+    `x-replay` and `x-replay-of` hold both. The history does not change.
 
-    A replay of a queue is done once, by its name: it is staged, decided, then published, all of it or nothing. Called
-    again, whenever it was cut short and whatever has been consumed meanwhile, it completes what is missing, and
-    gives 0 where nothing is. `dry_run` pushes nothing and gives what would be pushed.
+    A replay runs once for each queue and `name`. It is staged, decided, then published: all
+    messages or none. If it was interrupted, call it again: it publishes the rest, whatever was
+    consumed meanwhile, and returns 0 if nothing is left. `dry_run` pushes nothing, and returns the
+    number that would be pushed.
 
-    Raises `UsageError` before anything is pushed: where `to` does not exist, unless `create`; where a replay of this
-    name was asked for something else.
+    Raises `UsageError` before anything is pushed, if `to` does not exist (unless `create`), or if a
+    replay of this name had other filters.
     """
     with opened(url) as store:
         search = _PastSearch.of(store, queue, **filters)
@@ -114,7 +117,7 @@ def replay(
 
 
 def _said(**filters: object) -> str:
-    """Filters as they were given."""
+    """Return filters as text, the same for the same filters."""
     said = {
         name: sorted(value) if isinstance(value, Collection) and not isinstance(value, str) else str(value)
         for name, value in sorted(filters.items())
@@ -125,7 +128,7 @@ def _said(**filters: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _PastSearch:
-    """`PastFilters` that were checked; `reason` is in small letters."""
+    """Checked `HistoryFilters`; `reason` is in lower case."""
 
     queue: str
     ids: tuple[str, ...] | None
@@ -161,7 +164,7 @@ class _PastSearch:
         )
 
     def batches(self, store: Store) -> Iterator[pa.RecordBatch]:
-        """What is meant, as HISTORY batches in no particular order."""
+        """Yield the messages that match, as HISTORY batches in no particular order."""
         where: list[Condition] = []
         if self.ids is not None:
             where.append(Condition("id", "in", self.ids))
@@ -183,7 +186,7 @@ class _PastSearch:
 
 
 def _last(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
-    """The rows of HISTORY batches that were processed last; no more are kept in memory."""
+    """Yield the `limit` rows that were processed last; keep no more of them in memory."""
     kept = pa.Table.from_batches([], HISTORY)
     order = [(name, "descending") for name in ("processed", "mature", "id")]
     for batch in batches:
@@ -201,5 +204,5 @@ def _pasts(batch: pa.RecordBatch) -> Iterator[Past]:
 
 
 def _ceiling(moment: datetime) -> int:
-    """The first ms that is not before the moment."""
+    """Convert a moment to ms since 1970, rounded up."""
     return -((EPOCH - moment) // timedelta(milliseconds=1))

@@ -1,4 +1,4 @@
-"""How the messages of a queue are kept: each as a record, or many in a bucket."""
+"""The layout of a queue: one record per message, or buckets of many."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from spark_queue.stores.support.bucket_split import compact as put_together
 
 
 def layout(url: str, queue: str) -> Buckets | None:
-    """How messages that are pushed to the queue are put into buckets; `None`: each is a record of its own."""
+    """Return the buckets that new messages of a queue go to; `None`: each message is a record."""
     with opened(url) as store:
         store.check_queue(queue)
         return layout_of(store, queue)
 
 
 def set_layout(url: str, queue: str, layout: Buckets | None) -> None:
-    """Set that, for all who push to the queue and do not say it themselves.
+    """Set the layout of new messages, for all producers that do not set one themselves.
 
-    What the queue holds stays as it is: it may hold both. Those who push already learn it half a minute later. The
-    queue need not exist.
+    Messages in the queue do not change: it may hold both forms. Running producers follow within 30
+    seconds. The queue need not exist.
     """
     with open_store(url) as store:
         write_layout(store, queue, layout)
 
 
 def compact(url: str, queue: str) -> int:
-    """Put ready messages that lie alone or in small buckets together; give how many records fewer there are.
+    """Merge ready messages that are single or in small buckets; return the number of records saved.
 
-    In the layout that is set for the queue, the usual one where none is. Nobody needs to be stopped for it.
+    It uses the buckets of the queue's layout, or default ones. Producers and consumers can go on.
     """
     with opened(url) as store:
         check_exists(store, queue)
@@ -39,10 +39,11 @@ def compact(url: str, queue: str) -> int:
 
 
 def shrink(url: str) -> int:
-    """Shrink a SQLite file to what it holds; return how many bytes smaller it is.
+    """Shrink a SQLite file to its content; return the number of bytes saved.
 
-    Nobody needs to be stopped for it, but writes wait while the file is written anew. That takes as much free disk
-    space as the file has after that, twice for a moment. Raises `OptionError` for a store with a server.
+    Other processes can go on, but their writes wait while the file is rewritten. That needs free
+    disk space: up to twice the final size of the file. Raises `OptionError` for a store with a
+    server.
     """
     with opened(url) as store:
         return store.shrink()

@@ -1,4 +1,4 @@
-"""Queues that are read as logs (`mode=log`): what they retain, and how it is removed manually."""
+"""Logs (queues with `mode=log`): show the messages that they retain, and remove old ones."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from spark_queue.stores.services.log.segments import LOG_TAG
 
 @dataclass(frozen=True, slots=True)
 class RetainedLog:
-    """What the log of a queue retains: `messages`, from position `first` to `end`, in so many segments.
+    """The messages that the log of a queue retains, from position `first` to before `end`.
 
-    `oldest`: when the first segment got its last message, `None` where nothing is retained. `strays`: tags that
-    belong to no segment, of a process that stood still and then was killed; `release` gives back what they hold.
+    `segments`: their number. `oldest`: when the first segment got its last message, `None` if
+    nothing is retained. `strays`: tags that belong to no segment, left by a process that hung and
+    was then killed; `release` releases their messages.
     """
 
     queue: str
@@ -33,14 +34,14 @@ class RetainedLog:
 
 
 def logs(url: str, queue: str | None = None) -> list[RetainedLog]:
-    """The queues that are read as logs, or just this one, and what each retains."""
+    """Return the log of a queue, or of all queues that are read as logs."""
     with opened(url) as store:
         return [one for name in (store.queues() if queue is None else [queue]) for one in kept(store, name)]
 
 
 def kept(store: Store, queue: str) -> Iterator[RetainedLog]:
-    """What a queue retains, where it is read as a log."""
-    held = store.reservations(queue, LOG_TAG)  # first: a tag is in the note before it holds anything
+    """Yield the log of a queue, if it is read as one."""
+    held = store.reservations(queue, LOG_TAG)  # read first: a tag is in the note before it holds messages
     found = retained(store, queue)
     if found is not None:
         oldest = None if found.oldest is None else moment_of(found.oldest)
@@ -49,9 +50,11 @@ def kept(store: Store, queue: str) -> Iterator[RetainedLog]:
 
 
 def trim(url: str, queue: str, older_than: timedelta) -> int:
-    """Remove what has been in the log of a queue for longer, whoever has not read it; give the number of messages.
+    """Remove messages that have been in the log of a queue for longer; return their number.
 
-    It goes by segments, each when its last message is old enough. Raises `UsageError` for a queue that is no log.
+    It removes them even if a query has not read them. It removes whole segments, each once its last
+    message is old enough. Raises `OptionError` for a negative age, and `UsageError` if the queue is
+    not read as a log.
     """
     if older_than < timedelta():
         raise OptionError(f"older_than must be 0 or more, not {older_than}", option="older_than")

@@ -1,4 +1,4 @@
-"""Messages in: lines of text or JSON become messages of a queue."""
+"""Push lines of text or JSON as messages of a queue."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ from spark_queue.messages.values import check_texts
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
 
-#: What a line tells that is pushed: a payload in JSON, a payload that is plain text, or a whole message.
+#: The content of a line: a payload in JSON, a payload of plain text, or a whole message.
 LineForm = Literal["json", "text", "message"]
 
-#: Makes so many ids.
+#: A function that makes this number of ids.
 MakeIds = Callable[[int], list[str]]
 
-#: What a whole message may tell, and what else it has where it was taken from a queue or its history.
+#: The fields of a whole message, and those that are ignored: messages read from a queue or its
+#: history have them.
 _FIELDS = ("id", "payload", "headers", "mature", "delay", "tries")
 _READ = ("queue", "processed", "consumer", "outcome")
 
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """What holds for all messages of a push, unless a message tells it of itself.
+    """Defaults for all messages of a push; the fields of a message take precedence.
 
-    `mature` or `delay` (seconds from the database's now), not both. Raises `MessageError` for headers that are not
-    text.
+    Set `mature`, or `delay` in seconds from the database's now, not both. Raises `MessageError` for
+    headers that are not text.
     """
 
     headers: dict[str, str] | None = None
@@ -58,12 +59,16 @@ def push(
     front: bool = False,
     progress: Callable[[list[str]], None] | None = None,
 ) -> int:
-    """Push messages, one a line, and give their number; blank lines are none.
+    """Push one message per line, and return their number. Blank lines are skipped.
 
-    They come in batches, each of which becomes visible as it is pushed, and as a whole where the database is atomic.
-    An id that the queue holds already is left as it is. `front`: before all others, which only the layout `rfq` can.
-    `progress` is told the ids of each batch, once it is pushed. Raises `MessageError`, which tells the number of the
-    first line that cannot be a message (from 1); what stands in earlier batches is pushed then, nothing of its own.
+    `lines` yields batches of lines. A batch becomes visible when it is pushed, in one step if the
+    database is atomic. A message whose id the queue already holds is counted, but not pushed again.
+    `front` puts the messages before all others; only the layout `rfq` can do that. `progress` gets
+    the ids of each batch after its push.
+
+    Raises `MessageError` with the number of the first invalid line, from 1. The batches before it
+    are pushed then, and nothing of its own batch. Raises `OptionError` for an invalid `mature` or
+    `delay`, and `UsageError` if the layout cannot push to the front.
     """
     common = common or Common()
     if common.mature is not None and common.delay is not None:
@@ -89,7 +94,7 @@ def push(
 
 
 def check(lines: Iterable[Sequence[bytes]], form: LineForm = "json", common: Common | None = None) -> None:
-    """Raise `MessageError` as `push` would, for all that can be told without a store."""
+    """Raise `MessageError` for the first invalid line, as far as a check without a store can."""
     number = 0
     for some in lines:
         numbered = [(number + place, line) for place, line in enumerate(some, 1) if line.strip()]
@@ -113,7 +118,7 @@ def _push(
 
 
 def _ids_like(store: Store, n: int) -> list[str]:
-    """New ids, in the form that the layout of the store has for its own."""
+    """Return `n` new ids in the form of the store's layout."""
     made: list[str] = store.own_ids(new_id_array(n)).to_pylist()
     return made
 
@@ -126,7 +131,7 @@ def _wrong(number: int, rule: str, before: int) -> MessageError:
 def _batch(
     lines: Sequence[tuple[int, bytes]], form: LineForm, common: Common, before: int, made: MakeIds = new_ids
 ) -> pa.RecordBatch:
-    """The lines as a PUSHES batch."""
+    """Convert lines to a PUSHES batch. Raises `MessageError` for an invalid line."""
     if form == "message":
         return _whole(lines, common, before, made)
     texts = [line.strip() if form == "json" else line.rstrip(b"\r\n") for _, line in lines]
@@ -165,9 +170,10 @@ def _whole(lines: Sequence[tuple[int, bytes]], common: Common, before: int, made
 
 
 def whole_messages(values: Sequence[Json], common: Common | None = None, made: MakeIds = new_ids) -> pa.RecordBatch:
-    """Objects that tell a whole message each, as `pop --json` prints them, as a PUSHES batch.
+    """Convert whole messages, as `pop --json` prints them, to a PUSHES batch.
 
-    `made` gives ids to those that have none. Raises `MessageError`, whose `rows` tells which are none.
+    `make_ids` makes the ids of messages without one. Raises `MessageError`; its `rows` maps the
+    position of each invalid message to the rule that it breaks.
     """
     rows, wrong = [], {}
     for number, value in enumerate(values):
@@ -196,7 +202,7 @@ def whole_messages(values: Sequence[Json], common: Common | None = None, made: M
 
 
 def _told(value: Json, common: Common) -> dict[str, Any]:
-    """What a line says that is a whole message. Raises `ValueError` with the rule that it breaks."""
+    """Return the fields of a whole message. Raises `ValueError` with the rule that it breaks."""
     if not isinstance(value, dict) or "payload" not in value:
         raise ValueError(
             'it is not a message: write {"payload": …}, and optionally ' + ", ".join(_FIELDS[:1] + _FIELDS[2:])

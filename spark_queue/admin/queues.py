@@ -1,4 +1,4 @@
-"""Whole queues: what is in them, moving, purging, pausing."""
+"""Queues: list, peek, move, purge, pause."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from spark_queue.stores.types import Condition
 
 
 def ids_under(store: Store, queue: str, tag: str) -> list[str]:
-    """The ids of what a tag holds."""
+    """Return the ids of the messages under one tag."""
     return [id for batch in store.look(queue, tag) for id in batch.column("id").to_pylist()]
 
 
 def listing(url: str, queue: str, *, held: bool = False) -> list[str]:
-    """The ids of the messages that nobody holds, or of those that somebody does: what comes last is the first."""
+    """Return the ids of the free messages, or of the reserved ones (`held`), in reverse order."""
     with opened(url) as store:
         store.check_queue(queue)
         own = getattr(store, "listq", None)
@@ -39,7 +39,7 @@ def listing(url: str, queue: str, *, held: bool = False) -> list[str]:
 
 
 def peek(url: str, queue: str, limit: int | None = 10, ids: Collection[str] | None = None) -> list[Message]:
-    """The first messages in order, or those with these ids, held ones included; nothing is changed."""
+    """Return the first messages in order, or those with `ids`; reserved ones too."""
     with opened(url) as store:
         store.check_queue(queue)
         check_exists(store, queue)
@@ -48,7 +48,7 @@ def peek(url: str, queue: str, limit: int | None = 10, ids: Collection[str] | No
 
 
 def queues(url: str) -> list[str]:
-    """Return the names of the queues, sorted; empty ones too, until they are dropped."""
+    """Return the names of the queues, sorted. An empty queue is listed until it is dropped."""
     with opened(url) as store:
         return store.queues()
 
@@ -63,12 +63,13 @@ def move(
     create: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> int:
-    """Move messages that nobody holds to another queue of the store, and give their number.
+    """Move free messages to another queue of the store, and return their number.
 
-    Those with these ids, else the first ones in order: up to `limit`, or as many as the queue holds now. They keep
-    id, payload, headers and maturity; their tries start at 0. Some thousand move in one step, so a move may be cut
-    short and called again. `progress` is told after each step how many were moved, and how many are wanted.
-    Raises `UsageError` where the target does not exist, unless `create`.
+    It moves the messages with `ids`, else the first in order: up to `limit`, or as many as the
+    queue holds now. They keep id, payload, headers and maturity; their tries start at 0. Up to
+    5,000 move in one step; if the move is interrupted, call it again. `progress` gets the numbers
+    of messages moved and wanted after each step. Raises `OptionError` if the target does not exist,
+    unless `create`.
     """
     with opened(url) as store:
         store.check_queue(queue)
@@ -93,10 +94,10 @@ def move(
 
 
 def purge(url: str, queue: str, *, held: bool = False) -> list[str]:
-    """Remove the messages that nobody holds, or those that somebody does; give their ids, in order.
+    """Remove the free messages, or the reserved ones (`held`); return their ids, in order.
 
-    What is held by a living query is refused; who else holds a message that is gone is told so when it is settled. In
-    the layout `rfq`, which does not know who holds what, it is rfq's own purge.
+    Raises `UsageError` if a running query or a log holds them. Other consumers notice it when they
+    settle the messages. With the layout `rfq`, which records no owners, this is rfq's own purge.
     """
     with opened(url) as store:
         store.check_queue(queue)
@@ -114,7 +115,7 @@ def purge(url: str, queue: str, *, held: bool = False) -> list[str]:
             ids = ids_under(store, queue, f"{tag}/0")
             if store.commit(queue, tag):
                 gone += ids
-        # What is left is scheduled, and cannot be reserved.
+        # The other free messages are scheduled, so they cannot be reserved.
         later = [id for batch in store.peek(queue) for id in batch.column("id").to_pylist()]
         held_now = {id for one in store.reservations(queue) for id in ids_under(store, queue, one.tag)}
         if store.purge(queue):
@@ -132,14 +133,17 @@ def _purge_held(store: Store, queue: str) -> list[str]:
 
 
 def pause(url: str, queue: str) -> None:
-    """Let nobody take from the queue, whoever it is, until `resume`; what is held stays held, and pushes go on."""
+    """Pause a queue: no client can reserve messages until `resume`.
+
+    Reserved messages can be settled, and pushes go on.
+    """
     with opened(url) as store:
         store.check_queue(queue)
         store.pause(queue)
 
 
 def resume(url: str, queue: str) -> None:
-    """Let everybody take from the queue again."""
+    """Resume a paused queue."""
     with opened(url) as store:
         store.check_queue(queue)
         store.resume(queue)

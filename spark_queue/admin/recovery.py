@@ -1,4 +1,4 @@
-"""Settle what a query holds that never starts again: its checkpoint is lost, or was refused."""
+"""Settle the messages of a query that cannot start again: its checkpoint is lost or refused."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from spark_queue.stores.types import check_tag
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What `recover_consumer` did.
+    """The result of `recover_consumer`.
 
-    `batch`: the batch that was started last, `SEQ.BY`; `None` if none was. `committed`, `released`: numbers of
-    messages. All committed messages are of this batch.
+    `batch`: the batch that was started last, `SEQ.BY`; `None` if there is none. `committed`,
+    `released`: numbers of messages. All committed messages are from this batch.
     """
 
     batch: str | None
@@ -41,16 +41,18 @@ def recover_consumer(
     sink: str | Sequence[str] | None = None,
     written: bool | None = None,
 ) -> Settled:
-    """Commit what the query of a consumer has written, and release the rest; for a query that never starts again.
+    """Commit the messages that a query has written, and release the rest.
 
-    `consumer` is `name/epoch`. The batch that was started last may have been written. If its query wrote to queues,
-    exactly once, `sink` is the URL of their database, or the URLs if there are several. The ledger there says whether
-    it was, and is completed first; what is staged there beside it is dropped.
-    For another sink, find out yourself and set `written`. Messages held with `delivery=at-least-once` are released
-    without either.
+    For a query that cannot start again.     `consumer` is `name/epoch`. Its last batch may have
+    been written. If the query wrote to queues with exactly-once delivery, set `sink` to the URL of
+    their database, or to a list of URLs. The ledger there decides, and its batch is published
+    first; other staged rows of the query are dropped. For another sink, check it yourself and set
+    `written`. Messages that were reserved with `delivery=at-least-once` are released without
+    either.
 
-    May be repeated. Raises `UsageError`, before anything is changed, if a living process runs the consumer, or if it
-    is not known whether the batch was written; `OptionError` if there is no such consumer or sink.
+    May be repeated. Raises `UsageError`, before anything is changed, if a process runs the
+    consumer, or if it is unknown whether the batch was written. Raises `OptionError` if there is no
+    such consumer or sink.
     """
     with opened(url) as store:
         store.check_queue(queue)
@@ -80,27 +82,31 @@ def recover_consumer(
 
 
 def _oldest(store: Store, queue: str, consumer: str) -> Batch | None:
-    """Return the first batch that a consumer of version 1 holds; one reserved ahead comes after it."""
+    """Return the first batch that a consumer of version 1 holds; prefetched ones come after it."""
     held = [one.tag.removeprefix(f"{consumer}/").partition("/")[0] for one in store.reservations(queue, consumer)]
     return min((Batch(int(one)) for one in held if one.isdigit()), default=None)
 
 
 def _written(store: Store, queue: str, consumer: str, batch: Batch, sink: str | Sequence[str] | None) -> bool:
-    """Return whether the sink has written this batch; publish what its ledger has decided.
+    """Return whether the sink has written this batch. If so, publish the rest of it.
 
-    Raises `UsageError` if that is not known.
+    Raises `UsageError` if that is unknown.
     """
     found = readings(store, queue, consumer)
     if len(found) == 1 and found[0].number is None:
         return False  # at least once
     if not sink or len(found) != 1:
         held = sum(one.rows for one in store.reservations(queue, f"{consumer}/{batch}"))
-        why = "name its database with --sink URL (sink=URL)" if found else "which query reads it is not known"
+        why = (
+            "If the sink is a queue, written with exactly-once delivery, name its database with --sink URL "
+            "(sink=URL). Otherwise check the sink"
+            if found
+            else "The ledger of its sink cannot be found, since its query is unknown. Check the sink"
+        )
         raise UsageError(
-            f"consumer {consumer} of queue {queue!r} has started batch {batch}: whether its "
-            f"{plural(held, 'message')} have been written, its sink must tell. If that is a queue, written exactly "
-            f"once, {why}. Else look yourself: --written (written=True) commits them, --not-written (written=False) "
-            "releases them",
+            f"consumer {consumer} of queue {queue!r} has started batch {batch}: it is unknown whether its "
+            f"{plural(held, 'message')} were written. {why}, then commit them with --written (written=True), or "
+            "release them with --not-written (written=False)",
             queue=queue,
             consumer=consumer,
         )
@@ -111,10 +117,11 @@ def _written(store: Store, queue: str, consumer: str, batch: Batch, sink: str | 
 
 
 def _published(urls: Sequence[str], reading: Reading) -> bool:
-    """Return whether the ledgers of a query have decided its last batch; then publish it.
+    """Return whether the ledgers of a query have decided its last batch. If so, publish it.
 
-    A sink of several databases has a ledger in each. If one has decided the batch, it counts as written, and the
-    others follow.
+    A sink with several databases has a ledger in each. If one has decided the batch, it counts as
+    written, and is published in the others too. Raises `UsageError` if a ledger is missing, or if
+    only some sinks of the query have decided the batch.
     """
     assert reading.number is not None
     with ExitStack() as stack:
@@ -124,7 +131,7 @@ def _published(urls: Sequence[str], reading: Reading) -> bool:
         if len({one.batch >= reading.number for one in decided.values()}) > 1:
             raise UsageError(
                 f"query {reading.query} writes to several sinks ({', '.join(sorted(sinks))}), and only some "
-                f"have batch {reading.number}: say whether it was written, with --written or --not-written",
+                f"have batch {reading.number}: set --written or --not-written",
                 sink=reading.query,
             )
         for name, ledgers in sinks.items():
@@ -137,7 +144,7 @@ def _published(urls: Sequence[str], reading: Reading) -> bool:
 
 
 def _discard(urls: Sequence[str], query: str) -> None:
-    """Drop what a query has staged and its ledgers have not decided: what they have decided is published before."""
+    """Publish what the ledgers of a query have decided, then drop its other staged rows."""
     for url in urls:
         with opened(url) as store:
             staged = {one.stage.partition("/")[0] for one in store.staged()}
@@ -148,7 +155,7 @@ def _discard(urls: Sequence[str], query: str) -> None:
 
 
 def _sinks(stores: Sequence[Store], reading: Reading) -> dict[str, list[tuple[Store, Ledger]]]:
-    """Return the ledgers of a query by sink. Raises `UsageError` unless all of them are known."""
+    """Return the ledgers of a query by sink. Raises `UsageError` if one is missing."""
     found: dict[str, list[tuple[Store, Ledger]]] = {}
     for store in stores:
         for key, note in store.notes(LEDGER_PREFIX).items():
@@ -159,8 +166,8 @@ def _sinks(stores: Sequence[Store], reading: Reading) -> dict[str, list[tuple[St
     if not found and reading.number:
         raise UsageError(
             f"query {reading.query} has no ledger in {' or '.join(mask(one.url) for one in stores)}: it wrote "
-            "elsewhere, or not exactly once. Name the database of its sink, or say whether batch "
-            f"{reading.number} was written, with --written or --not-written",
+            "elsewhere, or not exactly once. Name the database of its sink with --sink, or set --written or "
+            f"--not-written for batch {reading.number}",
             sink=reading.query,
         )
     for name, ledgers in found.items():
@@ -168,14 +175,16 @@ def _sinks(stores: Sequence[Store], reading: Reading) -> dict[str, list[tuple[St
         if len(ledgers) < len(members):
             raise UsageError(
                 f"sink {name} writes to {len(members)} databases, {', '.join(map(repr, members))} in its option "
-                f"'urls', and {len(ledgers)} of them are named here: name each, with a --sink URL for each "
-                "(sink=[URL, …])",
+                f"'urls', but --sink names {len(ledgers)} of them: set one --sink URL for each (sink=[URL, …])",
                 sink=name,
             )
     return found
 
 
 def _follow(store: Store, decided: Ledger) -> None:
-    """Publish in one database what a sink has decided in another: its ledger there names the stages of both."""
+    """Publish a batch in one database that the ledger in another one has decided.
+
+    That ledger names the stages of both.
+    """
     rows = sum(one.rows for one in store.staged(decided.sink) if one.stage in decided.stages)
     publish(store, decided.sink, decided.batch, decided.stages, rows, Writer.JOINING, members=decided.members)

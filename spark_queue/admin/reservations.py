@@ -20,13 +20,14 @@ from spark_queue.stores.types import Reservation, check_tag
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What one tag holds, and for whom.
+    """The messages under one tag, and their consumer.
 
-    `until` is when its lease ends, `None` for never. `consumer` is the beginning of the tag that names who reserved:
-    for a Spark query `name/epoch`, the name and the run of its checkpoint. `owner` is the process that runs this
-    consumer just now, `None` where none is known to live; a client without Spark never tells. `parked`: the messages
-    were set aside when their batch failed, and are tried after it. `log`: they are retained, as a segment of the
-    queue's log. `damaged`: they cannot be read, and no dead-letter queue takes them.
+    `until`: the end of the lease, `None` for never. `consumer`: the part of the tag that names the
+    consumer; for a Spark query `name/epoch`, where each new checkpoint is a new epoch. `owner`: the
+    process that runs this consumer now, `None` if none is known; clients without Spark have none.
+    `parked`: the batch of the messages failed, so they are set aside and tried later. `log`: the
+    log of the queue retains them. `damaged`: they cannot be read, and no dead-letter queue takes
+    them.
     """
 
     queue: str
@@ -41,7 +42,7 @@ class Held:
 
 
 def reservations(url: str, queue: str | None = None, tag: str = "") -> list[Held]:
-    """What is reserved in a queue, in all queues where none is given; by `tag` and those below it, if given."""
+    """Return the reservations of a queue, or of all; with `tag`, only those at or below it."""
     with opened(url) as store:
         owners = {(name, consumer): owner for name, consumer, owner in consumers(store, queue)}
 
@@ -66,14 +67,17 @@ def reservations(url: str, queue: str | None = None, tag: str = "") -> list[Held
 
 
 def release(url: str, queue: str, tag: str, *, force: bool = False, failed: bool = False, delay: float = 0.0) -> int:
-    """Give back what a tag and those below it hold, mature in `delay` seconds, and give the number of messages.
+    """Release the messages under a tag and the tags below it; return their number.
 
-    `tag` is a consumer, one epoch of it, a batch, or a partition's tag. `failed` adds one to the tries of the
-    messages. A consumer that a living process runs is refused with `UsageError`; with `force` it is taken away from
-    that process first, whose query then fails with `FencedError`. A batch that was started, and is held without an
-    end, may have been written already: without `force` it is refused, too, unless it is this batch that is named.
-    Atomic for each message, and for all together where the database has transactions. 0 where nothing is held. What
-    the queue's log retains is refused: `trim` removes it.
+    `tag` is a consumer, one epoch of it, a batch or a partition. The messages are due in `delay`
+    seconds; `failed` adds one to their tries. Atomic for each message, and for all together if the
+    database has transactions.
+
+    Raises `UsageError` if a process runs the consumer now. `force` takes the consumer away from
+    that process, whose query then fails with `FencedError`. Raises `UsageError` also for a started
+    batch whose lease never ends, since it may be written already: set `force`, or name this batch.
+    Raises `UsageError` for messages that the log of the queue retains: `trim` removes them. Raises
+    `OptionError` for an invalid delay.
     """
     with opened(url) as store:
         store.check_queue(queue)
@@ -98,15 +102,19 @@ def release(url: str, queue: str, tag: str, *, force: bool = False, failed: bool
 
 
 def _living(store: Store, queue: str, tag: str = "") -> list[tuple[str, Owner]]:
-    """The consumers in the branch of a tag, of all tags where it is empty, that a living process runs."""
+    """Return the consumers that a process runs now, with that process.
+
+    With a tag, only those at, above or below it.
+    """
     found = [(one, owner) for _, one, owner in consumers(store, queue) if owner is not None]
     return [(one, owner) for one, owner in found if not tag or _same_branch(one, tag)]
 
 
 def check_free(store: Store, queue: str, tag: str = "", otherwise: str = "") -> None:
-    """Raise `UsageError` where a living process runs a consumer in the branch of a tag, or any where it is empty.
+    """Raise `UsageError` if a process runs a consumer at, above or below a tag.
 
-    Also where a log retains what the tag holds.
+    Without a tag, if a process runs any consumer of the queue. Also if a log retains messages under
+    the tag. `remedy`: the end of the error.
     """
     _check_no_log(store, queue, tag)
     for consumer, owner in _living(store, queue, tag):
@@ -119,7 +127,7 @@ def check_free(store: Store, queue: str, tag: str = "", otherwise: str = "") -> 
 
 
 def _check_not_started(store: Store, queue: str, tag: str) -> None:
-    """Raise `UsageError` where the branch of a tag holds, for ever, a batch that was started."""
+    """Raise `UsageError` if a batch below a tag was started and has a lease that never ends."""
     for _, consumer, _ in consumers(store, queue):
         standing = standing_of(store, queue, consumer)
         if standing is None or standing.started is None:
@@ -130,16 +138,20 @@ def _check_not_started(store: Store, queue: str, tag: str) -> None:
         rows = sum(one.rows for one in store.reservations(queue, batch) if one.until is None)
         if rows:
             raise UsageError(
-                f"batch {batch} of queue {queue!r} was started, exactly once: its {plural(rows, 'message')} may have "
-                f"been written already. To find out, and settle them: spark-queue recover URL {queue} {consumer} "
-                f"--sink URL. To release them all the same, name the batch: spark-queue release URL {queue} {batch}",
+                f"batch {batch} of queue {queue!r} was started, and its lease never ends: its "
+                f"{plural(rows, 'message')} may have been written already. To check that and settle them: "
+                f"spark-queue recover URL {queue} {consumer} --sink URL. To release them anyway, name the batch: "
+                f"spark-queue release URL {queue} {batch}",
                 queue=queue,
                 tag=tag,
             )
 
 
 def _check_no_log(store: Store, queue: str, tag: str = "") -> None:
-    """Raise `UsageError` where the log of the queue retains what is held in the branch of a tag, or any at all."""
+    """Raise `UsageError` if the log of the queue retains messages at, above or below a tag.
+
+    Without a tag, if the log retains any messages.
+    """
     kept = None if tag and not _same_branch(LOG_TAG, tag) else retained(store, queue)
     if kept is not None and any(not tag or _same_branch(one, tag) for one in kept.tags):
         raise UsageError(
@@ -151,7 +163,7 @@ def _check_no_log(store: Store, queue: str, tag: str = "") -> None:
 
 
 def belongs(tag: str, kept: Retained | None) -> bool:
-    """Whether a tag is one of a log, or a part of one that is being sealed."""
+    """Return whether a tag belongs to a log: to a segment, or to one that is being sealed."""
     return kept is not None and (tag in kept.tags or tag.rpartition("/")[0] in kept.tags)
 
 
@@ -160,14 +172,14 @@ def _consumer(tag: str) -> str:
 
 
 def _same_branch(one: str, other: str) -> bool:
-    """Whether one of two tags lies in the other."""
+    """Return whether two tags are equal, or one is below the other."""
     return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
 
 
 def suggest(url: str, queue: str, tag: str | None = None) -> str:
-    """The tail of a message about a queue that does not exist, or a tag that holds nothing: names like it.
+    """Return the end of a message about an unknown queue, or a tag without messages: similar names.
 
-    Empty where there are none.
+    An empty text if there are none.
     """
     with opened(url) as store:
         if tag is None:

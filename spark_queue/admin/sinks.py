@@ -1,4 +1,4 @@
-"""Exactly-once sinks: how far each is, and finishing what one has left that never comes back."""
+"""Sinks with exactly-once delivery: show their ledgers, and recover a sink that stopped."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from spark_queue.stores.services.ledger import LEDGER_PREFIX, NOTHING, ONE_WRITE
 from spark_queue.stores.services.ledger import set_ledger as write_ledger
 from spark_queue.stores.types import check_tag
 
-#: The stages of sinks: `sink/batch/attempt`.
+#: The name of a stage: `sink/batch/attempt`.
 _STAGE = re.compile(r"([^/]+)/(\d+)/[^/]+")
 
-#: ms after which the staged rows of a query are looked at: while it lives, its ledger changes with each batch.
+#: ms without a change of its ledger after which a query with staged rows counts as stopped.
 STAGED_IDLE = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """How far an exactly-once sink is: a streaming query by its id, a batch write by a made up name or by `txnAppId`.
+    """The progress of a sink.
 
-    In `foreachBatch` that is `txnAppId:id`, with the id of the query.
-
-    `batch` is the last one that it has decided to publish, `None` where there is none. `staged`: the rows that
-    are staged, by batch. `unpublished`: those of them that `batch` still has to publish; where that is not 0 for
-    long, nobody is at work on it, and `recover` does.
+    `sink`: the id of a streaming query, or the `txnAppId` or generated name of a batch write. In
+    `foreachBatch` it is `txnAppId:id`, with the id of the query. `batch`: the last batch that it
+    has decided to publish, `None` if there is none. `staged`: the number of staged rows by batch.
+    `unpublished`: the rows of `batch` that are not published yet; if this stays above 0, the sink
+    has stopped: use `recover`.
     """
 
     sink: str
@@ -41,26 +41,26 @@ class Sink:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What `recover` did: messages that became visible, and rows that were staged and dropped."""
+    """The result of `recover`: numbers of messages that became visible, and of rows dropped."""
 
     published: int
     dropped: int
 
 
 def ledgers(url: str) -> list[Sink]:
-    """All sinks that have a ledger, or rows that are staged.
+    """Return all sinks with a ledger or staged rows.
 
-    What a program staged under names that no sink gives is left out.
+    Stages whose names are not those of a sink are left out.
     """
     with opened(url) as store:
         return _sinks(store)
 
 
 def left_staged(store: Store) -> Iterator[tuple[Sink, int | None]]:
-    """Yield the sinks whose staged rows may never become visible, and how long their ledgers have not changed (ms).
+    """Yield the sinks whose staged rows may never become visible, and the age of their ledgers (ms).
 
-    Those of a batch write, which is going on or was killed; and of other sinks those that have done nothing for an
-    hour.
+    These are batch writes, which are running or were killed, and other sinks that have been idle
+    for an hour. The age counts from the last change; it is `None` if that is unknown.
     """
     now = store.now()
     for sink in _sinks(store):
@@ -71,12 +71,13 @@ def left_staged(store: Store) -> Iterator[tuple[Sink, int | None]]:
 
 
 def recover(url: str, sink: str) -> Recovered:
-    """Publish what the ledger of a sink has decided and nobody finished; drop what was merely staged.
+    """Publish the rest of the batch that the ledger of a sink has decided; drop other staged rows.
 
-    For a sink whose query never comes back. Nothing is lost with what is dropped: its batch was not decided, so its
-    source still has it. The ledger stays, but for that of a batch write without `txnAppId`, which nobody can repeat.
-    Stop the query first: one that is at work fails, and this raises `FencedError` where it is seen. Raises
-    `UsageError` for a sink that has neither ledger nor staged rows.
+    For a sink whose query cannot start again. No message is lost: the batch of dropped rows was not
+    decided, so its source still has the messages. The ledger stays, except that of a batch write
+    without `txnAppId`, which cannot be repeated. Stop the query first: a running query fails.
+    Raises `FencedError` if the ledger changes meanwhile, and `OptionError` if the sink has neither
+    a ledger nor staged rows.
     """
     with opened(url) as store:
         ledger = _ledger(store, sink)
@@ -94,11 +95,11 @@ def recover(url: str, sink: str) -> Recovered:
 
 
 def set_ledger(url: str, sink: str, batch: int) -> int | None:
-    """Set the last batch that a sink has written; return what its ledger said before.
+    """Set the last batch that a sink has written; return the batch that its ledger had before.
 
-    For a query that does not start since its ledger is missing or too old. What is said wrong makes it lose or double
-    that batch. Raises `UsageError` where the last batch is not wholly published (see `recover`), and `FencedError`
-    where the sink is at work.
+    For a query that does not start because its ledger is missing or too old. A wrong number makes
+    it lose or repeat that batch. Raises `UsageError` if the last batch is only partly published
+    (see `recover`), `FencedError` if the sink is running, and `OptionError` if `batch` is negative.
     """
     with opened(url) as store:
         ledger = _ledger(store, sink)
@@ -118,9 +119,8 @@ def set_ledger(url: str, sink: str, batch: int) -> int | None:
 def forget_ledger(url: str, sink: str) -> int | None:
     """Remove the ledger of a sink that never writes again; return its last batch.
 
-    Without it a query cannot know what it has written: a batch of it that comes again would be refused, or written
-    twice. Raises `OptionError` for a sink without a ledger, and `UsageError` where rows are staged for it: what is
-    decided must be published first (see `recover`).
+    Without it, a batch that is repeated is refused or written twice. Raises `OptionError` if the
+    sink has no ledger, and `UsageError` if it has staged rows: use `recover` first.
     """
     with opened(url) as store:
         ledger = _ledger(store, sink)
@@ -142,15 +142,15 @@ def _unknown(store: Store, sink: str) -> OptionError:
 
 
 def _batch(ledger: Ledger | None) -> int | None:
-    """The last batch that was decided."""
+    """Return the last batch that a ledger has decided."""
     return None if ledger is None or ledger.batch == NOTHING else ledger.batch
 
 
 def _ledger(store: Store, sink: str) -> Ledger | None:
-    """The ledger of a sink, whose name is checked."""
+    """Return the ledger of a sink. Raises `OptionError` if the name is invalid."""
     check_tag(sink)
     if "/" in sink:
-        raise OptionError(f"{sink!r} cannot be a sink: names of sinks have no /", sink=sink)
+        raise OptionError(f"{sink!r} cannot be a sink: the name of a sink has no /", sink=sink)
     return ledger_of(store, sink)
 
 

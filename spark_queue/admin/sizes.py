@@ -1,4 +1,4 @@
-"""How much the queues hold, and how fast that changes."""
+"""Sizes of queues, and their rates of change."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ COUNTERS = ("put", "get", "reserve", "commit", "rollback", "deadletter")
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The sizes of a queue; `dead` is that of `<queue>.dead`.
+    """The numbers of messages of a queue by state, and whether it is paused.
 
-    `oldest` is for how many seconds the first message has been ready, `None` where nothing is. `retained`: what its
-    log keeps, where it is read as one; that is not among the reserved.
+    `dead`: the size of `<queue>.dead`. `oldest`: seconds since the first message became ready,
+    `None` if none is. `retained`: the messages that its log retains, which `reserved` does not
+    count.
     """
 
     queue: str
@@ -42,16 +43,17 @@ class Level:
 
     @property
     def total(self) -> int:
-        """All but the dead ones."""
+        """The number of messages, without dead letters."""
         return self.ready + self.scheduled + self.reserved + self.retained
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A queue at a moment of a watch, by the database's clock.
+    """The sizes of a queue at a moment, and its rates since the last update.
 
-    `pushed` and `done`: messages a second since the look before, those that came, and those that left for good;
-    `change`: by how many a second the queue grew. `None` at the first look, and where the store does not count.
+    The moment is by the database's clock. In messages per second: `pushed` to the queue, `done`
+    (they left it for good), and the `change` of its size. Rates are `None` in the first update.
+    `pushed` and `done` are also `None` if the queue has no counters.
     """
 
     at: datetime
@@ -62,9 +64,9 @@ class Flow:
 
 
 def sizes(url: str, queues: Sequence[str] = ()) -> list[Level]:
-    """The sizes of queues, of all that hold messages where none are given.
+    """Return the sizes of queues, by default of all.
 
-    Raises `UsageError` for a queue that is given and does not exist.
+    Raises `OptionError` if one of `queues` does not exist.
     """
     with opened(url) as store:
         for queue in queues:
@@ -88,7 +90,7 @@ def _level(store: Store, queue: str) -> Level:
 
 
 def statistics(url: str, queues: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
-    """The COUNTERS of queues, of all where none are given, and whether each is `paused`."""
+    """Return the COUNTERS of queues, by default of all, and whether each is `paused`."""
     with opened(url) as store:
         for queue in queues:
             store.check_queue(queue)
@@ -96,7 +98,6 @@ def statistics(url: str, queues: Sequence[str] = ()) -> dict[str, dict[str, Any]
 
 
 def _counted(store: Store, queues: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The counters by queue."""
     found = {queue: store.statistics(queue) for queue in queues} if queues else store.statistics_of_all()
     return {
         queue: {name: getattr(one, name) for name in (*COUNTERS, "paused")} for queue, one in sorted(found.items())
@@ -104,9 +105,10 @@ def _counted(store: Store, queues: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def watch(url: str, queues: Sequence[str] = (), *, interval: float = 2.0) -> Iterator[list[Flow]]:
-    """Look at queues, of all that hold messages where none are given, every `interval` seconds, without end.
+    """Yield the sizes and rates of queues every `interval` seconds, without end.
 
-    A queue that is given need not exist yet.
+    By default of all queues. The queues need not exist yet. Raises `OptionError` if `interval` is
+    not 0.1 seconds to a day.
     """
     if not 0.1 <= interval <= 86_400:
         raise OptionError(f"interval must be 0.1 seconds to a day, not {interval}", option="interval")
@@ -147,7 +149,7 @@ def _flow(
 
 
 def graph_sizes(graph: Graph) -> tuple[dict[Place, Sizes], list[str]]:
-    """The sizes of the queues of a graph, and why those of a namespace are not known, where that is so."""
+    """Return the sizes of the queues of a graph, and an error for each unreadable namespace."""
     sizes: dict[Place, Sizes] = {}
     queues = [*graph.queues(), *graph.leftovers()]
     unknown: list[str] = []

@@ -1,7 +1,9 @@
-"""The command line: `spark-queue --help`. It parses, calls what decides, prints, and decides nothing.
+"""The command line: `spark-queue --help`.
 
-Results go to stdout, as tables and sentences or, with `--json`, as JSON; what else is to be said goes to stderr. Exit
-codes are those of the jobs: see `CODES` in `params.py`. One module per subject; `params.py` says how one is added.
+It parses arguments, calls other packages, and prints results. Results go to stdout: tables and
+sentences, or JSON with `--json`. Notes and errors go to stderr. Exit codes are the same as those of
+the jobs: see `EXIT_CODES` in `params.py`. There is one module per subject; `params.py` says how to
+add a command.
 """
 
 from __future__ import annotations
@@ -40,5 +42,5 @@ __all__ = [
 
 
 def main() -> None:
-    """Run the command that `sys.argv` asks for, and end the process with its exit code."""
+    """Run the command in `sys.argv`, and end the process with its exit code."""
     app(prog_name="spark-queue")

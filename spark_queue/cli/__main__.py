@@ -1,4 +1,4 @@
-"""`python -m spark_queue.cli`, where the program `spark-queue` is not on the PATH."""
+"""Entry point of `python -m spark_queue.cli`, for machines without `spark-queue` on the PATH."""
 
 from spark_queue.cli import main
 

@@ -103,7 +103,7 @@ def deadletter_redrive(
 
 
 class Redriving:
-    """Shows a redrive: a bar on a terminal, and how far it came if it was interrupted."""
+    """A progress bar of a redrive, and a note with its progress if it was interrupted."""
 
     def __init__(self) -> None:
         self.moved = self.found = 0

@@ -12,16 +12,14 @@ from spark_queue.cli.output import console, printable, show, tell
 from spark_queue.cli.params import Command, JsonFlag, MaybeUrl, app, option
 from spark_queue.errors import OptionError
 
-#: How a finding looks.
+#: The sign and the colour of a finding, by its state.
 SIGNS = {"good": ("ok", "green"), "worry": ("!", "yellow"), "bad": ("FAILED", "bold red")}
 
 
 @app.command("doctor", cls=Command)
 def look(
     url: MaybeUrl = None,
-    remove_note: Annotated[
-        str | None, option("--remove-note", "KEY", "Remove this note, which is damaged, instead.")
-    ] = None,
+    remove_note: Annotated[str | None, option("--remove-note", "KEY", "Only remove this damaged note.")] = None,
     json: JsonFlag = False,
 ) -> None:
     """Check this machine and a database.

@@ -60,7 +60,7 @@ def event_create(
     conf: Conf = None,
     json: JsonFlag = False,
 ) -> None:
-    """Create an event; with many URIs, several."""
+    """Create an event, or several for many URIs."""
     about = [*(uri or []), *(line.strip() for line in uris or () if line.strip())]
     with _opened(url, queue, conf) as found:
         most = max_uris or found.settings.max_uris
@@ -272,7 +272,7 @@ def event_heartbeat(
             show(one)
 
 
-# --- what they share ------------------------------------------------------------------------------------------------
+# --- helpers --------------------------------------------------------------------------------------------------------
 
 
 def _opened(url: str, queue: str, conf: Sequence[Path] | None) -> Events:

@@ -97,7 +97,8 @@ def replay(
 ) -> None:
     """Push processed messages again, as new messages.
 
-    All are pushed, or none. If a replay was interrupted, repeat the call with the same NAME to push the rest.
+    All are pushed, or none. If a replay was interrupted, repeat the call with the same NAME to push
+    the rest.
     """
     pushed = operations.replay(
         url, queue, name, to=to, create=create, rate=rate, dry_run=dry_run, ids=id, consumer=consumer,

@@ -37,7 +37,7 @@ def layout(
 ) -> None:
     """Show or set the layout of a queue.
 
-    It holds for messages that are pushed from now on.
+    A new layout applies to messages that are pushed from now on.
     """
     if to is not None:
         usual = buckets.Buckets()
@@ -64,8 +64,8 @@ def compact(
 ) -> None:
     """Merge messages into buckets, or shrink a SQLite file.
 
-    With a queue: ready messages that lie alone or in small buckets are merged. Without: the file is shrunk to what
-    it holds, and writes wait meanwhile. Producers and consumers can go on.
+    With a queue: merges ready messages that are single or in small buckets. Without: shrinks the
+    file to its content; writes wait meanwhile. Producers and consumers can go on.
     """
     if queue is None:
         less = operations.shrink(url)

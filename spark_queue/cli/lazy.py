@@ -1,4 +1,4 @@
-"""Modules that commands call, imported at their first use: so `--help` and completion start fast."""
+"""Modules that are imported at their first use, so that `--help` and completion start fast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ledgers of exactly-once sinks: show, complete and set them."""
+"""Ledgers of sinks with exactly-once delivery: show, complete and set them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_queue.errors import plural
 if TYPE_CHECKING:
     from spark_queue.admin import Sink
 
-ledger = group("Show and repair the ledgers of exactly-once sinks.")
+ledger = group("Show and repair the ledgers of sinks.")
 app.add_typer(ledger, name="ledger")
 
 SinkName = Annotated[str, argument("SINK", "The id of the query, or the txnAppId of the write (see: ledger list).")]

@@ -39,12 +39,13 @@ from spark_queue.options.queue_names import dead_letter_queue
 if TYPE_CHECKING:
     from spark_queue.messages.message import Message
 
-#: Bytes that are read at once: lines are pushed as soon as they are there, so that a slow pipe does not wait.
+#: Maximum number of bytes per read. A read does not wait for more, so lines of a slow pipe are
+#: pushed at once.
 READ_BYTES = 1 << 20
 
 
 class PushForm(StrEnum):
-    """What a line of a push is."""
+    """The content of a line: see `--as`."""
 
     json = "json"
     text = "text"
@@ -61,7 +62,7 @@ Timeout = Annotated[
 ]
 
 
-# --- in -------------------------------------------------------------------------------------------------------------
+# --- push -----------------------------------------------------------------------------------------------------------
 
 
 @app.command(cls=Command)
@@ -93,12 +94,12 @@ def push(
 ) -> None:
     """Push messages, one per line.
 
-    A file is checked before any line of it is pushed. Lines from a pipe are pushed as they come: if one is wrong, the
-    error says how many were pushed before it.
+    A file is checked before any line of it is pushed. Lines from a pipe are pushed as they come: if
+    one is wrong, the error says how many were pushed before it.
     """
     common = pushing.Common(pairs(header or []), when(mature), delay)
     with opened(file) as source:
-        if source.seekable():  # it can be read twice, so it is checked first
+        if source.seekable():  # a file can be read twice, so it is checked first
             pushing.check(batches(source), form.value, common)
             source.seek(0)
         with Progressing("pushing", size_of(source)) as bar:
@@ -112,7 +113,7 @@ def push(
 
 
 def opened(file: Path | None) -> IO[bytes]:
-    """Open the file, or return stdin."""
+    """Open the file, or return stdin. Raises `UsageError` if it cannot be read."""
     if file is None or str(file) == "-":
         return sys.stdin.buffer
     try:
@@ -131,7 +132,7 @@ def size_of(source: IO[bytes]) -> int | None:
 
 
 def batches(source: IO[bytes], bar: Progressing | None = None) -> Iterator[Sequence[bytes]]:
-    """Yield lines as they come."""
+    """Yield lists of lines, as they arrive."""
     rest = b""
     while chunk := source.read1(READ_BYTES):  # type: ignore[attr-defined]
         *lines, rest = (rest + chunk).split(b"\n")
@@ -143,7 +144,7 @@ def batches(source: IO[bytes], bar: Progressing | None = None) -> Iterator[Seque
 
 
 def pairs(texts: Iterable[str]) -> dict[str, str]:
-    """Return headers of the form K=V."""
+    """Parse headers of the form K=V. Raises `BadParameter` for another form."""
     found = {}
     for text in texts:
         key, sign, value = text.partition("=")
@@ -154,13 +155,13 @@ def pairs(texts: Iterable[str]) -> dict[str, str]:
 
 
 def when(mature: Any) -> Any:
-    """Return the moment of --mature. Raises `UsageError` for a duration, which means the past in other options."""
+    """Return the moment of `--mature`. Raises `UsageError` for a duration: that is `--delay`."""
     if mature is not None and not hasattr(mature, "tzinfo"):
         raise UsageError("--mature takes a moment such as 2026-01-31T12:00 (UTC); for a duration use --delay")
     return mature
 
 
-# --- out ------------------------------------------------------------------------------------------------------------
+# --- consume --------------------------------------------------------------------------------------------------------
 
 
 @app.command(cls=Command)
@@ -189,13 +190,13 @@ def pop(
 
 
 def say_if_paused(url: str, queue: str, timeout: float) -> None:
-    """Say that a queue is paused before a wait for its messages: it may last forever."""
+    """Print a note if a queue is paused, before a wait for its messages that may be long."""
     if timeout and queues.paused(url, queue):
         say(f"{queue} is paused; waiting until it is resumed: spark-queue resume URL {queue}")
 
 
 def nothing_ready(url: str, queue: str) -> str:
-    """Return why no message of a queue was ready: it is paused, others hold them, it is empty or does not exist."""
+    """Return why no message of a queue is ready: it is paused, missing or empty, or its sizes."""
     if queues.paused(url, queue):
         return f"{queue} is paused: no message can be reserved. To resume it: spark-queue resume URL {queue}"
     try:
@@ -207,7 +208,7 @@ def nothing_ready(url: str, queue: str) -> str:
 
 
 def finite(duration: float) -> float | None:
-    """Return seconds, `None` for `never`."""
+    """Return the seconds, `None` for infinity (`never`)."""
     return None if duration == float("inf") else duration
 
 
@@ -309,7 +310,7 @@ def rollback(
 
 
 def complain(done: int, queue: str, tag: str, ids: Sequence[str] | None) -> None:
-    """Say which messages the tag does not hold, and end with 1."""
+    """End with exit code 1 and a note if the tag holds no messages, or not all of `ids`."""
     if ids and done < len(set(ids)):
         say(f"{len(set(ids)) - done:,} of {plural(len(set(ids)), 'id')} not held under tag {tag}")
         raise typer.Exit(1)
@@ -318,7 +319,7 @@ def complain(done: int, queue: str, tag: str, ids: Sequence[str] | None) -> None
         raise typer.Exit(1)
 
 
-# --- looked at, and moved -------------------------------------------------------------------------------------------
+# --- move and peek --------------------------------------------------------------------------------------------------
 
 
 @app.command(cls=Command)

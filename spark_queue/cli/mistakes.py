@@ -1,4 +1,4 @@
-"""What is wrong with a call, and what the right call is: for arguments, options and commands that do not fit."""
+"""Explain wrong calls: the mistake in an argument, an option or a command, and the right call."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from spark_queue.cli.lazy import store
 from spark_queue.errors import near
 from spark_queue.options.masking import mask, masked_in, quoted
 
-#: Where the URL comes from that a command is not given: passwords on a command line can be seen by other users.
+#: The variable with the default URL. A password is safer there: other users can see the arguments
+#: of a process.
 URL_VARIABLE = "SPARK_QUEUE_URL"
 
-#: A mistake in a call, printed below the usage of the command: `UsageError` of click, or of Typer's own copy of it.
+#: `UsageError` of click, or of Typer's copy of it. It is printed below the usage of the command.
 Wrong: type[Any] = typer.BadParameter.__bases__[0]
 
 EXAMPLE = "sqlite:///queues.db"
 
-#: Names of files that hold a SQLite database.
+#: Paths and names of SQLite files.
 _FILE = re.compile(r"[~./].*|.+\.(?:db|sqlite3?)")
 
-#: What other queue tools call our commands.
+#: Names of commands in other queue tools, and our names.
 _ELSEWHERE = {
     "send": "push", "put": "push", "enqueue": "push", "add": "push", "produce": "push",
     "receive": "reserve", "get": "pop", "dequeue": "pop", "take": "pop", "read": "peek", "show": "peek",
@@ -40,7 +41,7 @@ _ELSEWHERE = {
 
 
 def is_url(text: str) -> bool:
-    """Return whether a text has the form of a URL, of whatever scheme."""
+    """Return whether a text has the form of a URL, with any scheme."""
     return "://" in text
 
 
@@ -50,7 +51,7 @@ def is_store(text: str) -> bool:
 
 
 def wrong_url(text: str) -> str | None:
-    """Return what is wrong with a text that should be the URL of a store, `None` if it does not look like one."""
+    """Return the mistake in the URL of a store; `None` if it is valid or does not look like one."""
     scheme, colon, rest = text.partition(":")
     if is_url(text):
         if scheme in store.STORES:
@@ -59,7 +60,7 @@ def wrong_url(text: str) -> str | None:
         hint = re.sub(r"'([^']+)'", r"\1://", alike) or f"; it must begin with {_schemes()}"
         return f"the URL begins with {scheme}://, which is no database that spark_queue knows{hint}"
     if colon and (scheme in store.STORES or near(scheme, store.STORES)):
-        if scheme not in store.STORES or "@" in rest:  # there may be a password, which is not repeated
+        if scheme not in store.STORES or "@" in rest:  # it may contain a password, so it is not printed
             return f"the URL is malformed: it must begin with {_schemes()}"
         right = f"{scheme}://{'/' if scheme == 'sqlite' else ''}{rest.lstrip('/')}"
         return f"{text!r} is not a URL; write {right}"
@@ -74,7 +75,7 @@ def _schemes() -> str:
 
 
 def no_url(command: Any, ctx: Any, given: Sequence[str]) -> str:
-    """Return what to say if a call has no URL: that it is missing, and both ways to give it."""
+    """Return the error for a call without a URL, with both ways to set it."""
     rest = _call(command, given, after=1)
     if not _arguments(command)[1:] and given:
         return f"{shown(given[0], 'the argument')} is not a URL; write {EXAMPLE}, mongodb://host/db or redis://host/0"
@@ -88,13 +89,13 @@ def no_url(command: Any, ctx: Any, given: Sequence[str]) -> str:
 
 
 def swapped(command: Any, ctx: Any, given: Sequence[str]) -> str:
-    """Return what to say if the URL stands second."""
+    """Return the error for a URL after the queue."""
     right = _call(command, [given[1], given[0], *given[2:]])
     return f"the URL comes before the queue: {' '.join([ctx.command_path, *right])}"
 
 
 def shown(text: str, instead: str) -> str:
-    """Return an argument as it may be printed: a URL without its password, `instead` of what may contain one."""
+    """Return an argument without passwords: a masked URL, or `instead` if it may contain one."""
     if "@" in text and not is_url(text):
         return instead
     return shlex.quote(mask(text) if is_url(text) else text)
@@ -109,22 +110,23 @@ def _name(param: Any) -> str:
 
 
 def _call(command: Any, given: Sequence[str], after: int = 0) -> list[str]:
-    """Return the arguments of a call: those that were given, then the names of those that are missing."""
+    """Return the arguments of a call, followed by the names of the missing ones."""
     wanted = _arguments(command)[after:]
     names = [_name(one) for one in wanted]
     parts = [shown(one, names[min(place, len(names) - 1)] if names else "…") for place, one in enumerate(given)]
     return parts + [_name(one) for one in wanted[len(given) :] if one.required]
 
 
-# --- what Typer refuses ---------------------------------------------------------------------------------------------
+# --- errors of Typer ------------------------------------------------------------------------------------------------
 
 
 def explained(
     error: Any, command: Any, ctx: Any, args: Sequence[str], given: Sequence[str] = (), url: str | None = None
 ) -> Exception:
-    """Return the error to raise for one of Typer's: the same mistake, in our words.
+    """Convert an error of Typer to one that shows the right call, without passwords.
 
-    `args`: the words of the call, `given`: those that are arguments. `url`: that of the environment, if it is used.
+    `args`: the words of the call. `given`: those that are arguments. `url`: the URL of the
+    environment, if the call uses it.
     """
     kind, text = type(error).__name__, None
     if kind == "NoSuchOption":
@@ -180,7 +182,7 @@ def _flags(command: Any) -> set[str]:
 
 
 def commands(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield all commands with their names, those of groups too."""
+    """Yield all commands with their full names, also the commands of groups."""
     for name, one in group.commands.items():
         if hasattr(one, "commands"):
             yield from commands(one, f"{name} ")
@@ -189,7 +191,7 @@ def commands(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _refused(error: Any) -> str:
-    """Return what pydantic, which Typer uses, says of a value."""
+    """Return the error for a value that pydantic, which Typer uses, refuses."""
     value, facts = error.get("input"), error.get("ctx", {})
     match error["type"]:
         case "int_parsing" | "int_type" | "int_from_float":
@@ -205,7 +207,7 @@ def _refused(error: Any) -> str:
 
 
 def no_such_command(group: Any, ctx: Any, args: Sequence[str]) -> str:
-    """Return what to say if there is no command of this name."""
+    """Return the error for an unknown command, with similar ones."""
     name, rest = args[0], list(args[1:])
     if is_url(name) or wrong_url(name):
         command = next((one for one in rest if one in group.commands), "COMMAND")

@@ -1,4 +1,4 @@
-"""Printing: results to stdout, notes and errors to stderr."""
+"""Print results to stdout, notes and errors to stderr."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from spark_queue.errors import UsageError, plural
 
 T = TypeVar("T")
 
-#: Most characters of a payload or an error in a table, and most rows of a list unless asked otherwise.
+#: Maximum width of a payload or an error in a table, and default limit of a list.
 CELL_WIDTH, LIST_ROWS = 60, 100
 
-#: Characters that JSON allows in a string, but terminals obey or programs take for the end of a line.
+#: Characters that JSON allows, but that control a terminal or end a line for some programs.
 _ODD = re.compile("[\x7f-\x9f\u2028\u2029]")
 
 
@@ -49,15 +49,12 @@ def tell(value: object) -> None:
 
 
 def line(value: object) -> None:
-    """Print a part of a result as a line of JSON."""
+    """Print one item of a result as a line of JSON."""
     print(_ODD.sub(lambda one: f"\\u{ord(one[0]):04x}", dumped(value)))
 
 
 def dumped(value: object, indent: int | None = None) -> str:
-    """Return JSON text.
-
-    Moments in ISO format (UTC), bytes as Extended JSON.
-    """
+    """Convert a value to JSON: moments in ISO format (UTC), bytes as Extended JSON."""
     return dumps(value, default=lambda one: payload.jsonable(one), indent=indent, ensure_ascii=False)
 
 
@@ -69,7 +66,7 @@ NUMBERS = {
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table: as wide as its cells, or as the terminal if that is narrower."""
+    """Print a table, as wide as its cells, but not wider than the terminal."""
     console().print(made_table(heads, rows))
 
 
@@ -84,9 +81,10 @@ def listed(
     plain: Callable[[T], object] = lambda one: one,
     last: bool = False,
 ) -> None:
-    """Print the first `limit` of what was found, or the `last`: as a table of rows, or `plain` as JSON.
+    """Print the first `limit` items, or the last: as a table of `row`s, or as JSON of `to_value`.
 
-    It says so if more was found: so look for one more than `limit`. `of`: the noun in the singular.
+    If there are more items, it prints a note; so pass one more than `limit`. `noun`: the kind of
+    the items, in the singular.
     """
     shown = found[-limit:] if last else found[:limit]
     if json:
@@ -103,7 +101,7 @@ def console() -> Console:
 
 
 def made_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """Return a table."""
+    """Build a table. Columns of numbers are aligned right."""
     made = Table(box=SIMPLE_HEAD, header_style="bold", show_edge=False, pad_edge=False)
     for head in heads:
         made.add_column(head, overflow="fold", justify="right" if head in NUMBERS else "left")
@@ -113,7 +111,6 @@ def made_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
 
 
 def _cell(value: object) -> Text:
-    """Return a value as a cell."""
     if isinstance(value, Text):
         return value
     if isinstance(value, datetime):
@@ -124,12 +121,12 @@ def _cell(value: object) -> Text:
 
 
 def dated(moment: datetime) -> str:
-    """Return a moment in UTC, to the second."""
+    """Format a moment in UTC, to the second."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def age(seconds: float | None) -> str:
-    """Return a duration, rounded."""
+    """Format a duration, rounded."""
     if seconds is None:
         return ""
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
@@ -139,12 +136,12 @@ def age(seconds: float | None) -> str:
 
 
 def rate(per_second: float | None, *, sign: bool = False) -> str:
-    """Return messages per second."""
+    """Format messages per second, with one decimal."""
     return "" if per_second is None else f"{per_second:{'+' if sign else ''},.1f}"
 
 
 def bar(number: int) -> str:
-    """Return a number as a bar of logarithmic length; on a terminal only."""
+    """Return a bar whose length is the logarithm of a number; empty if stdout is not a terminal."""
     return "█" * math.ceil(2 * math.log10(number + 1)) if sys.stdout.isatty() else ""
 
 
@@ -155,32 +152,32 @@ def sparks(numbers: Sequence[int]) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text without characters that a terminal obeys: messages come from anywhere."""
+    """Replace the characters that control a terminal by blanks: messages may contain any text."""
     return "".join(one if one.isprintable() else " " for one in text)
 
 
 def cut(text: str) -> str:
-    """Return the beginning of a long text."""
+    """Shorten a text to CELL_WIDTH characters."""
     return text if len(text) <= CELL_WIDTH else f"{text[: CELL_WIDTH - 1]}…"
 
 
 def confirm(question: str) -> None:
-    """Ask, and end the program if the answer is no. Raises `UsageError` if there is no terminal."""
+    """Ask a question, and exit if the answer is no. Raises `UsageError` without a terminal."""
     if not asked():
         raise UsageError(f"{question} There is no terminal to ask: confirm with --yes")
     typer.confirm(question, abort=True, err=True)
 
 
 def asked() -> bool:
-    """Return whether a user can answer."""
+    """Return whether a user can answer: stdin is a terminal."""
     return sys.stdin.isatty()
 
 
 class Progressing:
-    """Shows a long step: a bar on a terminal, nothing elsewhere. `total`: bytes that will be read."""
+    """A progress bar, on a terminal only. `total`: the number of bytes to read, if known."""
 
     def __init__(self, doing: str, total: int | None = None) -> None:
-        from rich.progress import (  # imported late: a third of the start
+        from rich.progress import (  # a third of the time to start
             BarColumn,
             Progress,
             TextColumn,
@@ -199,7 +196,7 @@ class Progressing:
         self._bar.advance(self._task, size)
 
     def count(self, ids: Sequence[str]) -> None:
-        """Show that these messages are done."""
+        """Show that the messages with these ids are done."""
         self._done += len(ids)
         self._bar.update(self._task, told=f"{self._done:,}")
 

@@ -1,7 +1,8 @@
-"""How commands are made, and the arguments that more than one of them takes.
+"""Base classes of commands, and the parameters that several commands share.
 
-Another command is a function with `@app.command(cls=Command)`, in a module that `cli/__init__.py` imports, and a name
-in `SECTIONS`. One without a URL has `cls=Plain`.
+To add a command, write a function with `@app.command(cls=Command)` in a module that
+`cli/__init__.py` imports, and add its name to `SECTIONS`. A command without a URL has
+`cls=BaseCommand`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from spark_queue.errors import QueueError, UsageError
 from spark_queue.messages.values import check_texts
 from spark_queue.options.url import Address
 
-#: The commands as the help shows them.
+#: The commands by section, in the order of the help.
 SECTIONS = {
     "Messages": ("push", "pop", "reserve", "commit", "rollback", "peek", "move", "history", "replay"),
     "Queues": ("size", "stats", "watch", "pause", "resume", "layout", "compact", "log"),
@@ -35,26 +36,26 @@ SECTIONS = {
     "Other": ("serve", "version", "completions"),
 }
 
-#: The commands of rfq, which the help shows with `--layout rfq`.
+#: The commands of rfq. The help shows them with `--layout rfq`.
 RFQ = ("info", "list-topics", "list-queue", "purge-queue", "publish", "consume", "harvest")
 
 CODES = (
-    "Exit code 0: done. 1: the database failed, a message is invalid, another process holds what was asked for, or "
-    "the answer is no (no message is ready). 2: the call is wrong; nothing was changed. 130: stopped by Ctrl-C."
+    "Exit code 0: done. 1: the database failed, a message is invalid, another process holds the messages or sink, "
+    "or the answer is no (no message is ready). 2: the call is wrong; nothing was changed. 130: stopped by Ctrl-C."
 )
 
-#: How all commands are called: also inherited by those of groups.
+#: Settings of all commands; those of groups inherit them.
 HELP = {"help_option_names": ["-h", "--help"]}
 
 
-# --- how commands are made ------------------------------------------------------------------------------------------
+# --- base classes of commands ---------------------------------------------------------------------------------------
 
 
 class Plain(TyperCommand):
-    """A command whose mistakes in a call are explained."""
+    """A command that explains a wrong call."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments. Raises `Wrong` with the right call."""
+        """Parse the arguments. Raises `ClickUsageError` with the right call."""
         given: list[str] = []
         url: str | None = None
         try:
@@ -66,7 +67,7 @@ class Plain(TyperCommand):
             raise mistakes.explained(error, self, ctx, args, given, url) from None
 
     def _given(self, ctx: Any, args: list[str]) -> list[str]:
-        """The arguments of a call without its options."""
+        """Return the arguments of a call, without its options."""
         values, extra, _ = self.make_parser(ctx).parse_args(list(args))
         found: list[str] = []
         for one in self.params:
@@ -75,22 +76,22 @@ class Plain(TyperCommand):
         return found + list(extra)
 
     def _usual(self, ctx: Any, given: list[str], args: list[str]) -> str | None:
-        """The URL to put before the arguments, if one is needed."""
+        """Return the URL to put before the arguments, if the call needs one."""
         return None
 
 
 class Command(Plain):
-    """A command whose first argument is the URL of a store, which may come from the environment."""
+    """A command whose first argument is the URL of a store, by default from the environment."""
 
     def __init__(self, *args: Any, **how: Any) -> None:
         super().__init__(*args, **how)
         url = next(one for one in self.params if one.name == "url")
-        self.needs_url, url.required = url.required, False  # for it may be left out; here it is checked
+        self.needs_url, url.required = url.required, False  # may be left out: `_default_url` checks it
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Add the URL of the environment if the first argument is none."""
+        """Parse the arguments; for completion, add the URL of the environment if there is none."""
         if ctx.resilient_parsing:
-            if args and args[-1].startswith("-"):  # a shell asks for the value of this option
+            if args and args[-1].startswith("-"):  # a shell completes the value of this option
                 args = args[:-1]
             url = usual_url(ctx)
             if url and "://" not in str(self.make_parser(ctx).parse_args(list(args))[0].get("url")):
@@ -98,7 +99,10 @@ class Command(Plain):
         return super().parse_args(ctx, args)
 
     def _usual(self, ctx: Any, given: list[str], args: list[str]) -> str | None:
-        """The URL of the environment, if the call has none. Raises `Wrong` if there is none at all."""
+        """Return the URL of the environment, if the call has none.
+
+        Raises `ClickUsageError` if the environment has none either, or if the URL of the call is wrong.
+        """
         if {"-h", "--help"} & set(args):
             return None
         usual, first = usual_url(ctx), given[0] if given else None
@@ -106,7 +110,7 @@ class Command(Plain):
             if wrong := mistakes.wrong_url(first):
                 raise Wrong(wrong, ctx)
             return None
-        # An event's source may be the URL of a database: a second argument that is one says nothing there.
+        # Only for `event create` the second argument may be a URL: the source of the event.
         if len(given) > 1 and mistakes.is_store(given[1]) and not (usual and self.name == "create"):
             raise Wrong(mistakes.swapped(self, ctx, given), ctx)
         if usual is None and (self.needs_url or first is not None):
@@ -115,14 +119,14 @@ class Command(Plain):
 
 
 def usual_url(ctx: Any) -> str | None:
-    """The URL that the environment names: for the layout `rfq`, by the variables that rfq itself reads."""
+    """Return the URL of the environment; for the layout `rfq`, from the variables of rfq."""
     if ctx.find_root().params.get("layout") == "rfq":
         return f"redis://{os.environ.get('RFQ_REDIS_HOST', 'localhost')}:{os.environ.get('RFQ_REDIS_PORT', '6379')}/0"
     return os.environ.get(URL_VARIABLE)
 
 
 def laid_out(ctx: typer.Context, url: str | None) -> str | None:
-    """The URL with the layout of `--layout`."""
+    """Return the URL with the layout of `--layout`."""
     layout = ctx.find_root().params.get("layout")
     if not url or not layout:
         return url
@@ -130,23 +134,23 @@ def laid_out(ctx: typer.Context, url: str | None) -> str | None:
 
 
 class Commands(TyperGroup):
-    """Commands whose errors become messages and exit codes."""
+    """A group of commands that turns errors into messages and exit codes."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse what stands before the command."""
+        """Parse the options before the command. Raises `ClickUsageError` for a wrong one."""
         try:
             return super().parse_args(ctx, [*args])
         except Wrong as error:
             raise mistakes.explained(error, self, ctx, args) from None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command. Raises `Wrong` with the nearest name."""
+        """Find the command. Raises `ClickUsageError` with similar names."""
         if not (ctx.resilient_parsing or args[0] in self.commands or args[0].startswith("-")):
             raise Wrong(mistakes.no_such_command(self, ctx, args), ctx)
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that was asked for."""
+        """Run the command; a `QueueError` ends it with exit code 2 or 1."""
         try:
             return super().invoke(ctx)
         except QueueError as error:
@@ -155,19 +159,19 @@ class Commands(TyperGroup):
 
 
 def worded(error: QueueError) -> str:
-    """An error, with the names that its options have on the command line."""
+    """Return the text of an error, with the command line's names of options."""
     return str(error).replace("option 'url'", "URL", 1).replace("option 'layout'", "--layout", 1)
 
 
 class Sections(Commands):
-    """All commands, which the help shows by what they are for."""
+    """The group of all commands, with sections in its help."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Their names, in the order of the help."""
+        """Return the names, in the order of the help."""
         return [name for names in (*SECTIONS.values(), RFQ) for name in names if name in self.commands]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write them, section by section."""
+        """Write the commands, section by section."""
         width = max(map(len, self.commands))
         sections = {"rfq": RFQ, **SECTIONS} if ctx.params.get("layout") == "rfq" else SECTIONS
         for title, names in sections.items():
@@ -182,7 +186,7 @@ class Sections(Commands):
 
 
 def group(help: str, cls: type[Commands] = Commands) -> typer.Typer:
-    """A group of commands."""
+    """Return a new group of commands."""
     return typer.Typer(
         cls=cls,
         help=help,
@@ -211,7 +215,7 @@ def common(
         typer.Option(
             metavar="L",
             show_default=False,
-            is_eager=True,  # the help looks at it
+            is_eager=True,  # the help depends on it
             help="The layout of the queues, as ?layout= in the URL. `--layout rfq --help` shows the commands of rfq; "
             "with it the default URL comes from RFQ_REDIS_HOST and RFQ_REDIS_PORT.",
         ),
@@ -220,14 +224,14 @@ def common(
         bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Take the options of all commands: `Command` looks at `--layout`."""
+    """Take the options of all commands: `Command` reads `--layout`."""
 
 
-# --- what is parsed -------------------------------------------------------------------------------------------------
+# --- parsers and parameters -----------------------------------------------------------------------------------------
 
 
 def seconds(text: str) -> float:
-    """A duration such as `10s`, in seconds."""
+    """Parse a duration such as `10s` to seconds. Raises `BadParameter` for another text."""
     try:
         return parsers.duration(text) / 1000
     except ValueError as error:
@@ -236,12 +240,15 @@ def seconds(text: str) -> float:
 
 
 def lasting(text: str) -> float:
-    """A duration in seconds, infinity for `never`."""
+    """Parse a duration to seconds, `never` to infinity."""
     return float("inf") if text == "never" else seconds(text)
 
 
 def moment(text: str) -> datetime | timedelta:
-    """A moment in ISO format, in UTC unless it says otherwise; or a duration: so long ago."""
+    """Parse a moment in ISO format, by default in UTC, or a duration: that long ago.
+
+    Raises `BadParameter` for another text.
+    """
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -255,34 +262,34 @@ def moment(text: str) -> datetime | timedelta:
 
 
 def argument(metavar: str, help: str, **how: Any) -> Any:
-    """An argument of a command."""
+    """Return an argument of a command."""
     return typer.Argument(metavar=metavar, help=help, show_default=False, **how)
 
 
 def option(name: str, metavar: str, help: str, *names: str, **how: Any) -> Any:
-    """An option that takes a value."""
+    """Return an option with a value."""
     return typer.Option(name, *names, metavar=metavar, help=help, show_default=False, **how)
 
 
 def flag(*names: str, help: str) -> Any:
-    """An option that takes none."""
+    """Return an option without a value."""
     return typer.Option(*names, help=help)
 
 
 def of_text(ids: list[str] | None) -> list[str] | None:
-    """Return ids. Raises `MessageError` for one that is not UTF-8: no message has it."""
+    """Return the ids. Raises `MessageError` for one that is not UTF-8: no message can have it."""
     for id in ids or ():
         check_texts(id, None)
     return ids
 
 
 def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the queues whose names begin so, for a shell to complete: none if that takes longer than a second."""
+    """Return queue names for completion; none if the database takes longer than a second."""
     found: list[str] = []
-    listed = queues.queues  # imported before the second begins
+    listed = queues.queues  # import before the clock starts
 
     def look() -> None:
-        # A shell shows what is printed: to see why there are no names, call `list-topics`.
+        # A shell would show an error as a name; `list-topics` reports it.
         with suppress(Exception):
             found.extend(listed(str(ctx.params["url"])))
 
@@ -308,16 +315,16 @@ Ids = Annotated[
 ]
 Reason = Annotated[str | None, option("--reason", "TEXT", "Only those whose error contains this text.")]
 
-# A queue, by our way or by rfq's.
+# A queue, as an argument or as rfq's option.
 MaybeQueue = Annotated[str | None, argument("QUEUE", "The name of the queue.", autocompletion=queue_names)]
 Topic = Annotated[
     str | None,
-    option("--topic", "QUEUE", "The name of the queue, as rfq gives it.", "-t", autocompletion=queue_names),
+    option("--topic", "QUEUE", "The name of the queue, as rfq takes it.", "-t", autocompletion=queue_names),
 ]
 
 
 def one_queue(queue: str | None, topic: str | None) -> str:
-    """Return the queue that is named either way. Raises `UsageError` if it is named twice, or not at all."""
+    """Return the queue of the argument or of `--topic`. Raises `UsageError` for both, or none."""
     if queue is not None and topic is not None:
         raise UsageError(f"the queue is named twice: as argument {queue!r} and as --topic {topic!r}; leave one out")
     if queue is None and topic is None:
@@ -326,5 +333,5 @@ def one_queue(queue: str | None, topic: str | None) -> str:
 
 
 def is_rfq(url: str) -> bool:
-    """Return whether a URL names the layout of rfq."""
+    """Return whether a URL has the layout `rfq`."""
     return "rfq" in parse_qs(urlsplit(url).query).get("layout", ())

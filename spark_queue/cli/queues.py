@@ -33,13 +33,13 @@ def size(url: Url, queues: Queues = None, json: JsonFlag = False) -> None:
 
 
 def cells(one: Level, *, kept: bool) -> Sequence[object]:
-    """A row of a table of sizes, with what logs retain."""
+    """Return a row of the table of sizes; `kept`: with a column of retained messages."""
     numbers = [getattr(one, state) for state in STATE_COLOURS]
     return one.queue, *numbers, *([one.retained] if kept else []), age(one.oldest), picture(one)
 
 
 def picture(one: Level) -> Text:
-    """What a queue holds, as a bar in the colours of the states; and whether it is paused."""
+    """Return the sizes as a bar in the colours of the states, marked if the queue is paused."""
     drawn = Text()
     if one.paused:
         drawn.append("paused ", style="bold red")
@@ -52,7 +52,8 @@ def picture(one: Level) -> Text:
 def stats(url: Url, queues: Queues = None, json: JsonFlag = False) -> None:
     """Show statistics of queues.
 
-    The numbers of messages pushed, popped, reserved, committed, … by all programs, since the queue exists.
+    The numbers of messages pushed, popped, reserved, committed, … by all programs, since the queue
+    exists.
     """
     found = levels.statistics(url, queues or ())
     if json:

@@ -33,7 +33,7 @@ def reservations(
 
 
 def _reserved(held: Sequence[Held]) -> Iterator[Sequence[object]]:
-    """A row for each tag, but one for all of a log."""
+    """Yield a row for each tag, but one row for all tags of a log."""
     logs = Counter({one.queue: 0 for one in held if one.log})
     for one in held:
         if one.log:
@@ -65,7 +65,7 @@ def release(
 ) -> None:
     """Return reserved messages to the queue, by tag.
 
-    A tag stands for all tags below it: `etl` for `etl/3fa9c1/7.2/0`.
+    A tag includes all tags below it: `etl` includes `etl/3fa9c1/7.2/0`.
     """
     if not yes:
         held = operations.reservations(url, queue, tag)
@@ -92,7 +92,7 @@ def recover(
     ] = None,
     written: Annotated[
         bool | None,
-        flag("--written/--not-written", help="Whether the sink has the last batch, if it is no queue."),
+        flag("--written/--not-written", help="Whether the sink has the last batch, if it is not a queue."),
     ] = None,
     yes: Yes = False,
     json: JsonFlag = False,

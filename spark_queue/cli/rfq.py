@@ -1,7 +1,8 @@
-"""The commands of rfq, by its names and flags. A topic is a queue; its backlog is free, its nextlog reserved.
+"""The commands of rfq, with its names and flags.
 
-They work on every store. With the layout `rfq` they print what rfq prints, so that `alias rfq='spark-queue --layout
-rfq'` works for programs that read it.
+A topic is a queue. Its backlog holds the free messages, its nextlog the reserved ones. The commands
+work on every store. With the layout `rfq`, they print the output of rfq, so programs that read it
+can use `alias rfq='spark-queue --layout rfq'`.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def list_topics(url: Url, json: JsonFlag = False) -> None:
 
 
 def holding(url: str) -> list[Level]:
-    """Return the topics that hold messages: rfq knows no others."""
+    """Return the topics with messages; rfq knows no others."""
     return [one for one in levels.sizes(url) if one.total]
 
 
@@ -141,13 +142,13 @@ def consume(
 ) -> None:
     """Wait for a message, print it, and remove it.
 
-    Like `pop --timeout never`. Exit code 1 if --timeout ends it.
+    Like `pop --timeout never`. Exit code 1 if no message comes within --timeout.
     """
 
     def out(taken: list[Message]) -> None:
         for one in taken:
             if is_rfq(url) and not json:
-                print(one.payload)  # as rfq does: Python's notation
+                print(one.payload)  # like rfq, in Python's notation
             else:
                 line(one if json else one.payload)
         sys.stdout.flush()
@@ -161,7 +162,7 @@ def consume(
     except KeyboardInterrupt:
         if not is_rfq(url):
             raise
-        # rfq ends so, with code 0
+        # like rfq, with exit code 0
 
 
 @app.command(cls=Command)
@@ -176,13 +177,14 @@ def harvest(
 ) -> None:
     """Return all reserved messages to the queue.
 
-    It prints their ids. They are ready at once, and their tries do not change. `release` does it for one tag.
+    It prints their ids. They are ready at once, and their tries do not change. `release` is for one
+    tag.
     """
     names(consuming.harvest(url, one_queue(name, topic), older_than), json)
 
 
 def names(found: list[str], json: bool) -> None:
-    """Names, one a line."""
+    """Print names, one per line, or as JSON."""
     if json:
         tell(found)
     else:

@@ -90,7 +90,10 @@ def serve(
 
 
 def served(file: Path | None, urls: Sequence[str]) -> Graph:
-    """Return the graph of a file, with the namespaces of --url."""
+    """Return the graph of a file, with the namespaces of `--url`.
+
+    Raises `OptionError` for a wrong `--url`, and `UsageError` if the file cannot be read.
+    """
     from spark_queue.graph.loader import graph_in
     from spark_queue.graph.model import Graph, Namespace
 
@@ -102,7 +105,7 @@ def served(file: Path | None, urls: Sequence[str]) -> Graph:
     for one in urls:
         name, sign, url = one.partition("=")
         if not name or not sign or "://" not in url or "://" in name:
-            shown = f" {name!r}" if sign and not set(name) & set(":@/") else ""  # it may be a URL with a password
+            shown = f" {name!r}" if sign and not set(name) & set(":@/") else ""  # no URL: it may have a password
             raise OptionError(f"--url{shown} must be NAME=URL, such as local=sqlite:///queues.db", option="url")
         if name in spaces:
             raise OptionError(

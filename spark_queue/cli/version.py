@@ -1,4 +1,4 @@
-"""The version of the program, and completion by a shell."""
+"""Versions of the program and the database, and shell completion."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Shell(StrEnum):
     zsh = "zsh"
 
 
-#: Bash splits URLs at each colon, so the script reads the line as it was typed.
+#: Bash splits URLs at colons, so the script splits the line itself.
 COMPLETION_SCRIPTS = {
     Shell.bash: """\
 _spark_queue_completion() {

@@ -1,4 +1,4 @@
-"""Watch queues live."""
+"""Show sizes and rates of queues live."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_queue.cli.queues import STATE_COLOURS, picture
 if TYPE_CHECKING:
     from spark_queue.admin.sizes import Flow
 
-#: Looks that the chart of a queue shows.
+#: Number of updates in the chart of a queue.
 PAST = 30
 
 HEADS = ("queue", *STATE_COLOURS, "pushed/s", "done/s", "change/s", "oldest ready", "")
@@ -33,7 +33,7 @@ def watch(
     json: JsonLines = False,
 ) -> None:
     """Show sizes and rates of queues live."""
-    from rich.live import Live  # imported late: other commands start faster
+    from rich.live import Live  # so that other commands start faster
 
     past: dict[str, deque[int]] = defaultdict(lambda: deque(maxlen=PAST))
     looks = levels.watch(url, queues or (), interval=interval)
@@ -54,7 +54,7 @@ def watch(
 
 
 def cells(one: Flow, past: Sequence[int]) -> Sequence[object]:
-    """A row of the table."""
+    """Return a row of the table; `past`: the sizes of the last updates, for the chart."""
     level = one.level
     sizes = (getattr(level, state) for state in STATE_COLOURS)
     change = rate(one.change, sign=True)
@@ -63,7 +63,7 @@ def cells(one: Flow, past: Sequence[int]) -> Sequence[object]:
 
 
 def facts(one: Flow) -> dict[str, object]:
-    """A queue, as JSON has it."""
+    """Return the JSON form of a queue."""
     level = one.level
     return {
         "queue": level.queue, **{state: getattr(level, state) for state in STATE_COLOURS}, "oldest": level.oldest,

@@ -104,7 +104,7 @@ def test_what_one_of_several_databases_has_decided_follows_in_the_others(url, st
         there.set_note(
             LEDGER_PREFIX + lost.query, {"v": 1, "id": "2", "batch": 5, "stages": [], "members": members}, 0
         )
-        with pytest.raises(UsageError, match="writes to 2 databases, 'a', 'b' in its option 'urls', and 1 of them"):
+        with pytest.raises(UsageError, match="writes to 2 databases, 'a', 'b' .* --sink names 1 of them"):
             recover_consumer(url, name, CONSUMER, sink=url)
         assert lost.left == (0, 15)
         assert store.sizes(f"{name}.out").ready == 0
@@ -140,7 +140,7 @@ def test_what_no_sink_has_is_released(url, name, lost, how):
     ("how", "said"),
     [
         ("no sink is named", "name its database with --sink URL"),
-        ("no task has told its query", "which query reads it is not known"),
+        ("no task has told its query", "its query is unknown"),
         ("the sink is another", r"has no ledger in .* wrote elsewhere"),
         ("of two sinks one has it", r"several sinks .* only some have batch 6"),
     ],
@@ -189,14 +189,14 @@ def test_a_consumer_of_version_1(url, store, name, written, settled):
     store.reserve(name, f"{CONSUMER}/8", 5, lease=None)
     gone = {"token": "t", "host": "elsewhere", "boot": "", "pid": 1, "started": 1, "until": 1, "leaves": False}
     store.set_note(about(name, "consumer", CONSUMER), {"v": 1, **gone}, 0)
-    with pytest.raises(UsageError, match="which query reads it is not known"):
+    with pytest.raises(UsageError, match="its query is unknown"):
         recover_consumer(url, name, CONSUMER, sink=url)
     assert recover_consumer(url, name, CONSUMER, written=written) == settled
 
 
 @pytest.mark.parametrize("tag", ["etl", CONSUMER])
 def test_a_release_refuses_what_may_be_written(url, store, name, lost, tag):
-    with pytest.raises(UsageError, match=rf"batch {CONSUMER}/7\.2 .* was started, exactly once: its 10 messages may"):
+    with pytest.raises(UsageError, match=rf"batch {CONSUMER}/7\.2 .* was started, and its lease never ends: its 10"):
         release(url, name, tag)
     assert lost.left == (0, 15)
     assert release(url, name, f"{CONSUMER}/8.2") == 5
