@@ -1,10 +1,12 @@
-"""Payloads and headers between JSON, which a message carries, and BSON, which a MongoDB document holds.
+"""Convert payloads and headers between the JSON of messages and the BSON of MongoDB documents.
 
-Types that JSON lacks (dates, ObjectId, Decimal128, …) are relaxed Extended JSON on our side, in both directions. An
-object of a payload becomes such a type only if reading that type returns the same JSON. Any other object stays what
-it is, whatever its names: `{"$oid":null}` is an object, and so is `{"$date":true}`.
-Numbers keep their value, 64-bit integers exactly. JavaScript writes integers beyond 32 bits as doubles: a double of
-that size without a fraction is given as the integer that it stands for.
+Types that JSON lacks (dates, ObjectId, Decimal128, …) are relaxed Extended JSON in messages, in
+both directions. An object of a payload becomes such a type only if reading that type returns the
+same JSON. Any other object stays as it is, whatever its names: `{"$oid":null}` and `{"$date":true}`
+are objects.
+
+Numbers keep their value, 64-bit integers exactly. JavaScript writes integers beyond 32 bits as
+doubles: a double of that size without a fraction is read as an integer.
 """
 
 from __future__ import annotations
@@ -28,15 +30,16 @@ from bson.errors import BSONError
 from spark_queue.messages.json_text import load_json
 from spark_queue.messages.schema import PayloadKind
 
-#: Dates as milliseconds: BSON has years that `datetime` has not. Strings that others wrote may not be UTF-8.
+#: Dates are milliseconds, since BSON has years that `datetime` lacks. Strings of other programs may
+#: not be UTF-8.
 CODEC: CodecOptions[dict[str, Any]] = CodecOptions(
     datetime_conversion=DatetimeConversion.DATETIME_MS, unicode_decode_error_handler="replace"
 )
 
-#: Most bytes of a document: the server's 16 MiB less what a reservation adds to it.
+#: Most bytes of a document: the server's 16 MiB less the fields that a reservation adds.
 LARGEST_BSON = (16 << 20) - (16 << 10)
 
-#: Most levels of nesting that MongoDB documents.
+#: Most levels of nesting: the limit in MongoDB's documentation.
 DEEPEST = 100
 
 _EXTENDED = json_util.JSONOptions(
@@ -44,24 +47,25 @@ _EXTENDED = json_util.JSONOptions(
 )
 _TO_JSON = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
-#: What orjson writes for NaN (and for null), and for doubles that may be meant as integers.
+#: JSON that orjson writes for NaN (and null), and for doubles that may stand for integers.
 _DOUBTFUL = re.compile(rb"null|\d{10}\.0(?!\d)")
 
-#: The beginning of a name with a $, or of a text.
+#: A name or a text that begins with $.
 _DOLLAR = re.compile(rb'"(?:\$|\\u0024)')
 
-#: JSON that plain parsing may change or BSON refuse: $ names, long integers, the character NUL.
+#: JSON that plain parsing may change or BSON may refuse: $ names, long integers, the character NUL.
 _DIFFICULT = rf"{_DOLLAR.pattern.decode()}|[0-9]{{19}}|\\u0000"
 
-#: What reading and writing raise of an object that only looks like Extended JSON.
+#: Errors of reading and writing an object that only looks like Extended JSON.
 _NOT_EXTENDED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, BSONError, struct.error)
 
-#: Bytes of JSON that cannot become too large a document: an element of an array takes 2 in JSON, at most 12 in BSON.
+#: Up to this size (bytes), JSON cannot become too large a document. An element of an array takes 2
+#: bytes in JSON, at most 12 in BSON.
 _SMALL = 1 << 20
 
 
 def difficult(payloads: pa.Array) -> list[bool]:
-    """For each payload whether it needs a closer look. Almost none does, and columns are looked through fast."""
+    """Return for each payload whether `to_bson` must check it: a fast pass that selects few."""
     found: list[bool] = pc.or_(
         pc.match_substring_regex(payloads, _DIFFICULT), pc.greater(pc.binary_length(payloads), _SMALL)
     ).to_pylist()
@@ -69,7 +73,7 @@ def difficult(payloads: pa.Array) -> list[bool]:
 
 
 def check_document(document: Mapping[str, Any]) -> None:
-    """Raises `ValueError` with the rule that a whole document breaks."""
+    """Raise `ValueError` with the rule that a document breaks."""
     if len(_encoded(document)) > LARGEST_BSON:
         raise ValueError(f"its document is larger than {LARGEST_BSON:,} bytes")
 
@@ -84,7 +88,10 @@ def _encoded(document: Mapping[str, Any]) -> bytes:
 
 
 def to_bson(payload: bytes, kind: str, difficult: bool) -> Any:
-    """The value that a document holds for a payload. Raises `ValueError` with the rule that it breaks."""
+    """Return the value that a document holds for a payload.
+
+    Raises `ValueError` with the rule that the payload breaks.
+    """
     if kind == "json":
         if len(payload) > 2 * DEEPEST:
             difficult = difficult or payload.count(b"[") + payload.count(b"{") > DEEPEST
@@ -96,7 +103,7 @@ def to_bson(payload: bytes, kind: str, difficult: bool) -> Any:
 
 
 def from_bson(value: Any) -> tuple[bytes, PayloadKind]:
-    """The payload and its kind that a value in a document stands for. The inverse of `to_bson`."""
+    """Return the payload, and its kind, of a value in a document: the inverse of `to_bson`."""
     if type(value) is str:
         return value.encode(), "text"
     if isinstance(value, bytes):
@@ -105,19 +112,22 @@ def from_bson(value: Any) -> tuple[bytes, PayloadKind]:
 
 
 def all_from_bson(values: Iterable[Any]) -> tuple[list[bytes], list[PayloadKind]]:
-    """The same of many, as payloads and their kinds: faster where all of them are JSON."""
+    """Return the payloads, and their kinds, of many values: fast if all of them are JSON."""
     values = list(values)
     if any(one is str or issubclass(one, bytes) for one in set(map(type, values))):
         payloads, kinds = zip(*map(from_bson, values), strict=True)
         return list(payloads), list(kinds)
     texts = [orjson.dumps(one, _extended, _TO_JSON) for one in values]
-    if _may_be_doubtful(b"\n".join(texts)):  # one look for all of them
+    if _may_be_doubtful(b"\n".join(texts)):  # one check for all of them
         texts = list(map(_json, values))
     return texts, ["json"] * len(texts)
 
 
 def header_text(hdrs: Mapping[str, Any] | None) -> dict[str, str]:
-    """Headers as text: numbers and booleans, which other writers may use, become their JSON."""
+    """Return headers as text. Numbers and booleans become their JSON; nulls are left out.
+
+    Other writers may use such values.
+    """
     if not hdrs:
         return {}
     return {
@@ -137,13 +147,14 @@ def _careful(text: bytes) -> Any:
     if not (isinstance(value, dict | list) and _DOLLAR.search(text)):
         return value
     read = _extended_json(value)
-    return value if isinstance(read, bytes) else read  # bytes alone would be read as a payload of bytes
+    return value if isinstance(read, bytes) else read  # bytes would become a binary payload
 
 
 def _extended_json(value: Any) -> Any:
-    """The value with Extended JSON replaced by what it stands for, the innermost first.
+    """Return the value with Extended JSON replaced by BSON types, the innermost first.
 
-    Raises `ValueError` for an object that drivers would read as a reference, with its names in another order.
+    Raises `ValueError` for an object that drivers would read as a DBRef, with its names in another
+    order.
     """
     if isinstance(value, list):
         return [_extended_json(inner) for inner in value]
@@ -154,28 +165,32 @@ def _extended_json(value: Any) -> Any:
         return plain
     if "$ref" in plain and "$id" in plain and not _comes_back(plain, plain):
         raise ValueError(
-            "MongoDB's drivers would change it: in an object with $ref and $id these two come first, in this order, "
-            "and then $db, if there is one"
+            "MongoDB's drivers would change it: write an object with $ref and $id so that these two come first, in "
+            "this order, and then $db, if it has one"
         )
     try:
-        # Numbers in Extended JSON are JSON numbers again when they are read, so they stay objects, but in a date.
+        # An Extended JSON number would be read as a plain number, so it stays an object, except in
+        # a date.
         parts = {name: _hooked(inner) if type(inner) is dict else inner for name, inner in plain.items()}
         meant = _hooked(parts)
         same = isinstance(meant, dict | DBRef)  # a DBRef is an object in BSON, too
         return meant if not same and _comes_back(meant, plain) else plain
-    except _NOT_EXTENDED:  # it is the user's own object
+    except _NOT_EXTENDED:  # an object of the user's own
         return plain
 
 
 def _comes_back(meant: Any, plain: Any) -> bool:
-    """Whether the JSON of a value, once it was stored, is that of another."""
+    """Return whether a value, once stored and read again, has the same JSON as another one.
+
+    Raises `ValueError` if MongoDB cannot keep it.
+    """
     stored = bson.decode(_encoded({"": meant}), CODEC)[""]
     return _json(stored) == _json(plain)
 
 
 def _hooked(value: dict[str, Any]) -> Any:
-    """What one object stands for in Extended JSON."""
-    return json_util.object_hook({**value}, _EXTENDED)  # a copy, which it may change
+    """Return the BSON type that an Extended JSON object stands for; else the object."""
+    return json_util.object_hook({**value}, _EXTENDED)  # a copy: object_hook may change it
 
 
 def _json(value: Any) -> bytes:
@@ -186,12 +201,12 @@ def _json(value: Any) -> bytes:
 
 
 def _may_be_doubtful(text: bytes) -> bool:
-    """A quick look before that for _DOUBTFUL."""
+    """Return whether the text may match _AMBIGUOUS: a fast first check."""
     return b"null" in text or b".0" in text
 
 
 def _extended(value: Any) -> Any:
-    """What orjson is to write for a value of a BSON type."""
+    """Return what orjson writes for a BSON type: its `default` hook."""
     if isinstance(value, int):
         return int(value)
     shown = _opened(value)
@@ -199,7 +214,7 @@ def _extended(value: Any) -> Any:
 
 
 def _opened(value: Any) -> Any:
-    """The object that a value of a BSON type with other values in it is in JSON; anything else as it is."""
+    """Return a DBRef, or code with a scope, as an object; any other value as it is."""
     if isinstance(value, DBRef):
         return {**value.as_doc()}
     if isinstance(value, Code) and value.scope is not None:
@@ -208,7 +223,10 @@ def _opened(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """The value with the doubles replaced that orjson would not write as they are meant."""
+    """Return the value without the doubles that orjson would write wrong.
+
+    NaN and infinities become Extended JSON, doubles that stand for integers become integers.
+    """
     value = _opened(value)
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
@@ -223,7 +241,7 @@ def _plain(value: Any) -> Any:
 
 
 def _depth(value: Any) -> int:
-    """The levels of nesting of a JSON value."""
+    """Return the levels of nesting of a JSON value."""
     deepest, left = 0, [(value, 1)]
     while left:
         one, level = left.pop()

@@ -1,15 +1,19 @@
-"""keuss' `bucket-mongo-safe`: many messages in one document, by `?layout=bucket-mongo-safe` in the URL.
+"""keuss' layout `bucket-mongo-safe`: many messages in one document.
 
-    _id         ObjectId  keuss calls a message `<this>:<its place>`
-    b           [ ]       of each message {__p: payload, __h: headers, __i: its id}; null for one that is done.
-                          `__i` is ours; messages of keuss have none, and older ones are the bare payload
-    n           Int32     how many of them are left
-    mature, tries, reserved     of all of them together, as in `mongo`; so is what we add to a document that is held
+The URL selects it with `?layout=bucket-mongo-safe`. A document has
 
-To the rest of this package a document is a bucket (`messages/buckets.py`): it is reserved as a whole, and taken
-apart where something is done to some of its messages. A message that is pushed alone is a bucket of one. keuss has a
-bucket in memory while it works on it and writes now and then what is done; what it commits after its lease has ended
-is taken out of a bucket that is ours by then.
+    _id         ObjectId. The id of a keuss message is `<_id>:<its index in b>`.
+    b           [ ] An entry for each message: {__p: payload, __h: headers, __i: its id}.
+                It is null once the message is done. `__i` is ours: messages of keuss have none,
+                and older ones are the bare payload.
+    n           Int32. How many messages are left.
+    mature, tries, reserved     as in `mongo`, for all its messages. So are the fields that we add.
+
+To the rest of this package a document is a bucket (`messages/buckets.py`). It is reserved as a
+whole, and split if an operation is for some of its messages. A message that is pushed alone is a
+bucket of one. keuss keeps a bucket in memory while it works on it, and now and then writes which
+messages are done. It also does so after its lease has ended: then these messages disappear from a
+bucket that we hold.
 """
 
 from __future__ import annotations
@@ -46,7 +50,7 @@ from spark_queue.stores.mongodb.store import MongoStore
 from spark_queue.stores.support.damaged import UNREADABLE, Records, check, quoted
 from spark_queue.stores.types import Condition, Death, View
 
-#: Leads to all documents, and has all it takes to count their messages.
+#: An index of all documents that covers the count of their messages.
 COUNTED = IndexModel([("n", 1), ("processed", 1), ("mature", 1), ("_tag", 1)], name=BUCKETS.document["name"])
 
 
@@ -65,15 +69,15 @@ class BucketStore(MongoStore):
 
     @staticmethod
     def _key_of(id: str) -> Any:
-        """The `_id` of a record; no record has that of a message."""
+        """Return the `_id` of a record. It differs from the ids of all messages."""
         if id.endswith(READ_MARK):
             return key_of(id[1:].rsplit(MARK, 2)[0])
         digest = sha256(id.encode()).hexdigest()
         first = id[1:25] if is_bucket(id) else id
         if not OBJECT_ID.fullmatch(first):
             return ObjectId(digest[:24])
-        # The second and the number of its first message, so that what is pushed one after the other sorts so. The
-        # rest tells it from another record that begins with the same message.
+        # The time and counter of the first message keep records in the order of their pushes. The
+        # digest distinguishes records that begin with the same message.
         return ObjectId(first[:8] + first[18:] + digest[:10])
 
     @staticmethod
@@ -110,7 +114,10 @@ class BucketStore(MongoStore):
 
     @staticmethod
     def _pages(documents: Iterable[Document], most: int) -> Iterator[DocumentPage]:
-        """Pages end by bytes, which a bucket of keuss does not tell: so each is a page of its own size at least."""
+        """Yield pages of up to `limit` documents, each ending early at PAGE_BYTES.
+
+        The size of a bucket is known only after it is read, so a page may be larger by one bucket.
+        """
         page = DocumentPage.empty()
         size = 0
         for document in documents:
@@ -146,11 +153,11 @@ class BucketStore(MongoStore):
     def _peek(
         self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
     ) -> Iterator[Records]:
-        return super()._peek(queue, (), limit, view, rows)  # what is asked of a message is looked for in open buckets
+        return super()._peek(queue, (), limit, view, rows)  # `Store.peek` filters opened buckets
 
 
 def _entries(rows: pa.RecordBatch) -> list[Document]:
-    """Messages as entries. Raises `ValueError` with the rule that one breaks."""
+    """Return messages as entries of `b`. Raises `ValueError` with the rule that one breaks."""
     columns = zip(
         rows.column("id").to_pylist(),
         rows.column("payload").to_pylist(),
@@ -166,7 +173,7 @@ def _entries(rows: pa.RecordBatch) -> list[Document]:
 
 
 def _entry(value: Any) -> Document:
-    """An entry in the form of today; of one that only looks so, the whole is the payload."""
+    """Return an entry in its current form. A value of another form is a bare payload."""
     if isinstance(value, dict) and "__p" in value:
         headers, id = value.get("__h"), value.get("__i")
         if (not headers or isinstance(headers, dict)) and (id is None or isinstance(id, str)):
@@ -175,7 +182,7 @@ def _entry(value: Any) -> Document:
 
 
 def _rows_of(document: Document) -> pa.RecordBatch:
-    """The messages that a document holds."""
+    """Return the messages of a document."""
     values = document.get("b") or []
     check(isinstance(values, list), f"its b is {quoted(values)}, not an array")
     entries = [(place, _entry(value)) for place, value in enumerate(values) if value is not None]

@@ -1,28 +1,31 @@
-"""Messages as documents of MongoDB: their layout, the states they are in, and how they enter a collection.
+"""Messages as MongoDB documents: their layout, their states, and how they enter a collection.
 
-The layout is that of keuss' `mongo` backend (with history, of `ps-mongo`), so that its programs may share a queue:
+The layout is that of keuss' backend `mongo` (with history: `ps-mongo`), so keuss can share a queue:
 
-    _id         ObjectId  the message's id; for an id that is not 24 lower-case hex digits, a hash of it
-    mature      Date      from when the message may be reserved; while it is held, when the lease ends
-    payload               JSON as BSON, a string, or binary
-    tries       Int32     failed attempts, and one more while it is held: it counts when it is reserved
-    hdrs        {}        headers
-    reserved    Date      since when it is held; still there once the lease has ended
-    processed   Date      when it was committed, of a message kept as history
-    removed     true      of such a one: keuss removed it, nobody had it
+    _id         ObjectId. The message's id; a hash of it, if it is not 24 lower-case hex digits.
+    mature      Date. When the message is due; while it is reserved, when the lease ends.
+    payload     JSON as BSON, a string, or binary.
+    tries       Int32. Failed attempts. A reserve adds the attempt that it begins.
+    hdrs        {} The headers.
+    reserved    Date. Since when it is reserved. The field stays after the lease has ended.
+    processed   Date. When it was committed: the message is history.
+    removed     true, in the history: keuss removed the message, and no consumer had it.
 
-and adds, where needed:
+and adds, if needed:
 
-    _sid        the id, where `_id` is its hash
-    _tag        who holds it
-    _mature     when it was due, before `mature` became the end of the lease
-    _reserved   what we wrote to `reserved`. The tag holds the message only while the two are equal: other programs
-                know nothing of tags, but set or remove `reserved` whenever they take a message or give it back
-    _until      when the server removes it from the history
-    _consumer   who had it when it was processed
-    _outcome    how that went, where it was not committed: `dead`, or a word of who committed it
-    _hidden     who is about to publish it, on a server without transactions; `processed` hides it for so long
-    rows        how many messages a bucket holds; its `_id` is its id, a string. To keuss it is one binary message
+    _sid        The id, if `_id` is its hash.
+    _tag        The tag that holds it.
+    _mature     When it was due, before `mature` became the end of the lease.
+    _reserved   The value that we wrote to `reserved`. The tag holds the message only while the two
+                are equal. Other programs do not know tags, but set or remove `reserved` when they
+                reserve or release a message.
+    _until      When the server removes it from the history.
+    _consumer   The consumer that processed it.
+    _outcome    The outcome, if it is not `commit`: `dead`, or a word of the program.
+    _hidden     The part of a stage that is being published, on a server without transactions. Until
+                then `processed` hides the message.
+    rows        The number of messages of a bucket, whose `_id` is its id, a string. To keuss a
+                bucket is one binary message.
 """
 
 from __future__ import annotations
@@ -68,13 +71,13 @@ Filter = Mapping[str, Any]
 
 BSON_EPOCH = DatetimeMS(0)
 
-#: When a lease of `None` ends.
+#: The end of a lease that never ends.
 NO_END_DATE = DatetimeMS(LATEST)
 
-#: Error code of the server: the id is there already.
+#: Error code of the server: the id exists already.
 DUPLICATE_KEY = 11000
 
-#: `processed` comes first, so that a long history costs the queue nothing.
+#: `processed` comes first, so a long history does not slow the queue.
 READY = IndexModel([("processed", 1), ("mature", 1), ("_id", 1)], name="spark_queue_ready")
 HELD = IndexModel(
     [("_tag", 1), ("_mature", 1), ("_id", 1)],
@@ -82,7 +85,7 @@ HELD = IndexModel(
     partialFilterExpression={"reserved": {"$exists": True}},
 )
 ENDING = IndexModel([("_until", 1)], name="spark_queue_ending", sparse=True, expireAfterSeconds=0)
-#: Leads to the buckets, and has all it takes to count their messages.
+#: An index of the buckets that covers the count of their messages.
 BUCKETS = IndexModel(
     [("rows", 1), ("processed", 1), ("mature", 1), ("_tag", 1)],
     name="spark_queue_buckets",
@@ -91,29 +94,29 @@ BUCKETS = IndexModel(
 INDEXES = (READY, HELD, ENDING, BUCKETS)
 BY_ID: dict[str, Any] = {"hint": "_id_"}
 
-#: What a page of held messages needs.
+#: The fields that a page of reserved messages needs.
 HELD_FIELDS = {"payload": 1, "tries": 1, "hdrs": 1, "_sid": 1, "_mature": 1}
 
-#: Takes away what a reservation adds.
+#: The fields that a reservation adds, for `$unset`.
 FORGET = {"reserved": "", "_tag": "", "_mature": "", "_reserved": ""}
 
-#: The `_id` of buckets: see `is_bucket_key`.
+#: Matches the `_id` of buckets: see `is_bucket_key`.
 BUCKET_IDS = Regex(f"^{MARK}.*{MARK}.*{MARK}", "s")
 
 COMPARISONS = {"=": "$eq", "<": "$lt", "<=": "$lte", ">": "$gt", ">=": "$gte", "in": "$in"}
 
 
 class DocumentState(NamedTuple):
-    """One of the states that a message is in: how it is found, and what its fields mean then."""
+    """A state of messages: how to find them, and what their fields mean in it."""
 
     which: Filter
-    due: str | Filter  #: the field, or the expression, that tells when it was due
-    ahead: int  #: how many tries it counts that have not failed yet
-    by: IndexModel  #: the index that leads to it
+    due: str | Filter  #: the field, or the expression, of when it was due
+    ahead: int  #: how many of its tries have not failed yet
+    by: IndexModel  #: the index to use
     order: list[tuple[str, int]]
 
     def where(self, conditions: Sequence[Condition]) -> Filter:
-        """A filter for the messages in this state that meet the conditions on other columns than `id`."""
+        """Return a filter for messages in this state that meet all conditions but those on `id`."""
         return {"$and": [self.which, *(self._one(condition) for condition in conditions if condition.column != "id")]}
 
     def _one(self, condition: Condition) -> Filter:
@@ -138,14 +141,17 @@ class DocumentState(NamedTuple):
 
 
 class DocumentPlace(NamedTuple):
-    """Where a record stands in an order: by a field and `_id`, of whatever types."""
+    """The place of a record in the order of a field and `_id`, each of any type."""
 
     value: Any
     key: Any
 
 
 class DocumentPage(NamedTuple):
-    """Documents of one batch, and their payloads with their kinds; of one that cannot be read, nothing and why."""
+    """Documents of one batch, and their payloads with their kinds.
+
+    `damaged` has the rows whose payload cannot be read, and why. Their payload is empty here.
+    """
 
     documents: list[Document]
     payloads: list[bytes]
@@ -154,11 +160,11 @@ class DocumentPage(NamedTuple):
 
     @classmethod
     def empty(cls) -> DocumentPage:
-        """A page to be filled."""
+        """Return a page without documents, to be filled."""
         return cls([], [], [], {})
 
 
-#: When a message was due, which is held or free. Other programs may leave any `_mature`.
+#: When a reserved or free message was due. Other programs may leave any value in `_mature`.
 DUE: Document = {
     "$cond": [
         {"$and": [{"$eq": ["$reserved", "$_reserved"]}, {"$eq": [{"$type": "$_mature"}, "date"]}]},
@@ -167,7 +173,8 @@ DUE: Document = {
     ]
 }
 
-#: The tries of a message, and whether they are a number: what is none stays as it is, and is found when it is read.
+#: The tries of a message, and whether they are a number. Another value stays, and is reported when
+#: it is read.
 TRIES: Document = {"$ifNull": ["$tries", 0]}
 _COUNTED: Document = {
     "$and": [
@@ -177,13 +184,13 @@ _COUNTED: Document = {
     ]
 }
 
-#: What can be changed as a message is changed that dies.
+#: Matches documents that can become dead letters: their headers and tries can be changed.
 SOUND_DOCUMENT: Filter = {
     "hdrs": {"$not": {"$type": ["array", "string", "number", "bool", "date", "binData", "objectId", "timestamp"]}},
     "$expr": _COUNTED,
 }
 
-#: How a message of the history was processed. What keuss did has no `_until`.
+#: How a message of the history was processed. One that keuss processed has no `_until`.
 OUTCOME: Document = {
     "$switch": {
         "branches": [
@@ -196,10 +203,10 @@ OUTCOME: Document = {
 
 RESERVED: Filter = {"processed": None, "reserved": {"$exists": True}}
 
-#: What a tag of ours holds: the fence.
+#: Matches messages that a tag of ours holds: the fence.
 FENCED: Filter = {**RESERVED, "$expr": {"$eq": ["$reserved", "$_reserved"]}}
 
-#: `processed` is the same in all that wait: it just makes the order that of the index.
+#: `processed` is null in all these messages: it is here so that the order is that of the index.
 WAITING_ORDER = [("processed", 1), ("mature", 1), ("_id", 1)]
 HELD_ORDER = [("_mature", 1), ("_id", 1)]
 
@@ -212,7 +219,7 @@ THEIRS = DocumentState({**RESERVED, "$expr": {"$ne": ["$reserved", "$_reserved"]
 
 
 def more_tries(number: int) -> Document:
-    """The tries with a number added."""
+    """Return the tries plus a number, as an expression. Tries that are not a number stay."""
     return {"$cond": [_COUNTED, {"$add": [TRIES, number]}, "$tries"]}
 
 
@@ -221,7 +228,7 @@ def _values(condition: Condition) -> tuple[str | int, ...]:
 
 
 def id_condition(condition: Condition) -> Filter:
-    """A condition on the id as a filter."""
+    """Return a condition on the id as a filter; it matches all buckets, too."""
     if condition.op in ("=", "in"):
         return or_bucket({"_id": {"$in": [key_of(str(one)) for one in _values(condition)]}})
     id = {"$ifNull": ["$_sid", {"$convert": {"input": "$_id", "to": "string", "onError": ""}}]}
@@ -229,28 +236,31 @@ def id_condition(condition: Condition) -> Filter:
 
 
 def after_record(field: str, place: DocumentPlace) -> Document:
-    """What comes after a place in the order of a field and `_id`."""
+    """Return a filter for records after a place in the order of a field and `_id`."""
     moment, key = place
     return {"$or": [*greater(field, moment), *({field: moment, **one} for one in greater("_id", key))]}
 
 
 def or_bucket(which: Filter) -> Filter:
-    """What meets the filter, and all buckets."""
+    """Return a filter that matches all buckets, too."""
     return {"$or": [which, {"_id": BUCKET_IDS}]}
 
 
 def due_by(moment: int) -> Document:
-    """What may be reserved at that moment; expired leases included."""
+    """Return a filter for messages that may be reserved at this time (ms).
+
+    Messages of expired leases are included.
+    """
     return {"processed": None, "mature": {"$lte": DatetimeMS(moment)}}
 
 
 def held_by(tag: str) -> Document:
-    """What a tag, and those below it, still hold."""
+    """Return a filter for the messages that a tag, and those below it, still hold."""
     return {**FENCED, "_tag": {"$in": [tag, Regex(f"^{re.escape(tag)}/")]}}
 
 
 def loose(now: int) -> DocumentState:
-    """What nobody holds under a lease that lasts."""
+    """Return the state of messages that are free, or whose lease has expired."""
     ended = {"mature": {"$lte": DatetimeMS(now)}}
     return DocumentState(
         {"processed": None, "$or": [{"reserved": {"$exists": False}}, ended]}, "mature", 0, READY, WAITING_ORDER
@@ -258,21 +268,21 @@ def loose(now: int) -> DocumentState:
 
 
 def history_of(now: int) -> DocumentState:
-    """Committed messages, also those that other programs committed."""
+    """Return the state of messages in the history, also of those that other programs committed."""
     which = {"processed": {"$exists": True, "$ne": NO_END_DATE}, "_until": {"$not": {"$lte": DatetimeMS(now)}}}
     due = {"$ifNull": ["$_mature", {"$min": ["$mature", "$processed"]}]}
     return DocumentState(which, due, 0, READY, HELD_ORDER)
 
 
 def outcome_of(document: Document) -> str:
-    """The same, as OUTCOME tells it."""
+    """Return the outcome of a message of the history, as OUTCOME does in the server."""
     if document.get("removed") is True:
         return "remove"
     return "pop" if document.get("_until") is None else document.get("_outcome", "commit")
 
 
 def remembering(now: int, history: int, tag: str | None, outcome: str) -> tuple[Document, list[str]]:
-    """What keeps a message as history from now on: the fields to set, and those to remove."""
+    """Return the fields to set, and to remove, to keep a message as history for `history` ms."""
     moments = {"processed": now, "mature": now + 100 * history, "_until": now + history}
     fields: Document = {name: moment_of(ms) for name, ms in moments.items()}
     if consumer := holder(tag):
@@ -283,17 +293,20 @@ def remembering(now: int, history: int, tag: str | None, outcome: str) -> tuple[
 
 
 def lease_end(now: int, lease: int | None) -> DatetimeMS:
-    """When a lease that begins now ends."""
+    """Return when a lease of `lease` ms that begins now ends; `None` never ends."""
     return NO_END_DATE if lease is None else moment_of(now + lease)
 
 
 def moment_of(ms: int) -> DatetimeMS:
-    """The moment as a document holds it."""
+    """Return a time (ms) as a date, at most the latest that is allowed."""
     return DatetimeMS(min(ms, LATEST))
 
 
 def claiming(tag: str, now: DatetimeMS, until: DatetimeMS) -> list[Document]:
-    """The update that puts messages under a tag; those of a lease of ours that has ended keep when they were due."""
+    """Return the update that reserves messages under a tag.
+
+    After an expired lease of ours, a message keeps when it was due.
+    """
     fields = {"mature": until, "tries": more_tries(1), "reserved": now, "_tag": tag, "_mature": DUE, "_reserved": now}
     return [{"$set": fields}]
 
@@ -302,11 +315,11 @@ def claiming(tag: str, now: DatetimeMS, until: DatetimeMS) -> list[Document]:
 
 
 def to_documents(batch: pa.RecordBatch, now: int) -> tuple[list[Document], dict[int, str]]:
-    """The rows of a PUSHES batch as documents, and the rules that rows break."""
+    """Return the rows of a PUSHES batch as documents, and the rules that rows break."""
     documents: list[Document] = []
     wrong: dict[int, str] = {}
     ids, due = batch.column("id"), due_ms(batch, now)
-    moments = {ms: DatetimeMS(ms) for ms in set(due)}  # mostly there is one for all
+    moments = {ms: DatetimeMS(ms) for ms in set(due)}  # mostly one for all rows
     columns = zip(
         ids.to_pylist(),
         pc.match_substring_regex(ids, f"^{OBJECT_ID.pattern}$").to_pylist(),
@@ -339,22 +352,22 @@ def to_documents(batch: pa.RecordBatch, now: int) -> tuple[list[Document], dict[
     return documents, wrong
 
 
-#: How many messages documents hold together, which are given with their `_id`.
+#: Counts the messages of documents, from their `_id` and the documents.
 Weigh = Callable[[Iterable[Any], Iterable[Document | RawBSONDocument]], int]
 
 
 def weight(keys: Iterable[Any], documents: Iterable[Document | RawBSONDocument] = ()) -> int:
-    """How many messages the records with these `_id` hold together."""
+    """Return how many messages the records with these `_id` hold together."""
     return sum(rows_of(one) if isinstance(one, str) else 1 for one in keys)
 
 
 def count_of(value: object) -> int:
-    """How many messages a record holds, from the field that says so; 1 if it is no such number."""
+    """Return how many messages a record holds, from its field's value; 1 if that is invalid."""
     return int(value) if isinstance(value, int | float) and 0 <= value < 10**DIGITS else 1
 
 
 def counted(field: str) -> Document:
-    """The same, as an expression."""
+    """Return how many messages a record holds, as an expression; 1 if the field is invalid."""
     number = {"$ifNull": [f"${field}", 1]}
     return {"$cond": [{"$and": [{"$gte": [number, 0]}, {"$lt": [number, 10**DIGITS]}]}, number, 1]}
 
@@ -365,9 +378,10 @@ def insert(
     instead: Filter | None = None,
     weigh: Weigh = weight,
 ) -> int:
-    """Insert those whose ids are not there yet and give the number of messages.
+    """Insert the documents whose ids are new; return the number of messages.
 
-    A message of the history makes way (that meets `instead`, where given), and so does one that is hidden.
+    They also replace history and hidden messages with the same id; with `replaceable` only those
+    that match this filter.
     """
     if not documents:
         return 0
@@ -393,7 +407,11 @@ def insert_new(
     session: ClientSession,
     weigh: Weigh = weight,
 ) -> int:
-    """The same in a transaction, which an id that is there already would end."""
+    """Insert the documents whose ids are new, in a transaction; return the number of messages.
+
+    They also replace history and hidden messages with the same id. A duplicate key would end the
+    transaction, so ids are looked up first.
+    """
     there: set[str] = set()
     if _any_between(queue, ids, session):
         which = {"_id": {"$in": list(ids)}}
@@ -410,9 +428,9 @@ def insert_new(
 
 
 def _any_between(queue: Collection[Document], ids: Sequence[Any], session: ClientSession) -> bool:
-    """Whether the queue has an id from the first to the last of these, or may have.
+    """Return whether the queue may have one of these ids: whether it has any in their range.
 
-    Those of new messages stand side by side, so that one look says for all of them that they are not there.
+    The ids of new messages are adjacent, so mostly one query shows that all of them are new.
     """
     if not ids or not all(isinstance(one, ObjectId) for one in ids):
         return True
@@ -421,13 +439,13 @@ def _any_between(queue: Collection[Document], ids: Sequence[Any], session: Clien
 
 
 def only_duplicates(error: BulkWriteError) -> bool:
-    """Whether some ids were there already, and nothing else went wrong."""
+    """Return whether duplicate ids are the only errors."""
     codes = {one["code"] for one in error.details["writeErrors"]}
     return codes == {DUPLICATE_KEY} and not error.details["writeConcernErrors"]
 
 
 def moved_to(document: Document, queue: str, ahead: int, death: Death | None, now: int) -> Document:
-    """The document as it enters another queue."""
+    """Return the document as it enters another queue."""
     moved = {name: value for name, value in document.items() if name not in FORGET}
     if death is not None:
         told = death.headers(queue, int(document.get("tries") or 0) - ahead, now)
@@ -437,7 +455,7 @@ def moved_to(document: Document, queue: str, ahead: int, death: Death | None, no
 
 
 def dying(queue: str, ahead: int, death: Death, now: int) -> Document:
-    """The same headers, as an expression in an update."""
+    """Return the headers of a message that becomes a dead letter, as an expression in an update."""
     headers: Document = {name: {"$literal": value} for name, value in death.headers(queue, 0, now).items()}
     tries = {"$subtract": [{"$ifNull": ["$tries", 0]}, ahead - death.failed]}
     headers["x-dl-tries"] = {"$toString": {"$toInt": tries}}
@@ -445,9 +463,10 @@ def dying(queue: str, ahead: int, death: Death, now: int) -> Document:
 
 
 def due_of(document: Document) -> Any:
-    """When the message was due: before `mature` became the end of our lease or of a history.
+    """Return when the message was due, before `mature` became the end of a lease or of the history.
 
-    keuss does not keep that: what it has processed was due by then. Other programs may leave a value of any type.
+    keuss does not store that: a message that it processed was due by then. Other programs may leave
+    a value of any type.
     """
     reserved = document.get("reserved")
     ours = "processed" in document or (reserved is not None and reserved == document.get("_reserved"))
@@ -460,12 +479,12 @@ def due_of(document: Document) -> Any:
 
 
 def _ahead(document: Document) -> int:
-    """How many of its `tries` have not failed yet."""
+    """Return how many of its `tries` have not failed yet."""
     return int("reserved" in document and "processed" not in document)
 
 
 def pages(documents: Iterable[Document], most: int) -> Iterator[DocumentPage]:
-    """Documents in pages of at most `most`, each ending early at PAGE_BYTES of payload."""
+    """Yield pages of up to `limit` documents, each ending early at PAGE_BYTES of payload."""
     page, size = DocumentPage.empty(), 0
     for document in documents:
         try:
@@ -485,9 +504,9 @@ def pages(documents: Iterable[Document], most: int) -> Iterator[DocumentPage]:
 
 
 def as_records(queue: str, page: DocumentPage, whole: Callable[[Document], Document] | None = None) -> Records:
-    """A page as records, with the messages as MESSAGES or HISTORY.
+    """Return a page as records: batches of MESSAGES or HISTORY.
 
-    `whole`: the documents have just the fields of HELD_FIELDS, and this returns all of one.
+    `load_document`: the documents have only the fields HELD_FIELDS; it returns one with all fields.
     """
     held = whole is not None
     try:
@@ -505,7 +524,10 @@ def as_records(queue: str, page: DocumentPage, whole: Callable[[Document], Docum
 
 
 def _as_batch(queue: str, page: DocumentPage, held: bool) -> pa.RecordBatch:
-    """The same, whole columns at a time. Raises one of UNREADABLE for a value of a wrong type."""
+    """Return a page as a batch, read by whole columns.
+
+    Raises one of UNREADABLE for a value of a wrong type.
+    """
     documents, payloads, kinds, _ = page
     ids = [one.get("_sid") or (str(key) if type(key := one["_id"]) is ObjectId else id_of(key)) for one in documents]
     headers = [header_text(one.get("hdrs")) for one in documents]
@@ -526,7 +548,7 @@ def _as_batch(queue: str, page: DocumentPage, held: bool) -> pa.RecordBatch:
 
 
 def _read(page: DocumentPage, row: int, held: bool) -> Row:
-    """Read one document. Raises `Unreadable` with what is wrong with it."""
+    """Read one document. Raises `Unreadable` with the reason if it is damaged."""
     document = page.documents[row]
     check(row not in page.damaged, page.damaged.get(row, ""))
     id, hdrs = document.get("_sid") or id_of(document["_id"]), document.get("hdrs")
@@ -541,13 +563,16 @@ def _read(page: DocumentPage, row: int, held: bool) -> Row:
 
 
 def _record_id(document: Document) -> str:
-    """The id by which a record is found whose document cannot be read."""
+    """Return the id under which the record of a damaged document is found."""
     id, key = document.get("_sid"), document["_id"]
     return id if isinstance(id, str) and (is_bucket(id) or key_of(id) == key) else id_of(key)
 
 
 def raw_row(id: str, document: Document) -> Row:
-    """What stands for a document that cannot be read: as it was before it was reserved."""
+    """Return the row for a document that cannot be read. Its payload is the document as JSON.
+
+    The document is as it was before it was reserved.
+    """
     tries = document.get("tries")
     if isinstance(tries, int | float) and not isinstance(tries, bool) and -(2**31) < tries < 2**31:
         tries = type(tries)(tries - _ahead(document))
@@ -562,7 +587,10 @@ def raw_row(id: str, document: Document) -> Row:
 
 
 def told_of(document: Document) -> tuple[int, str | None, str] | None:
-    """What became of a message of the history."""
+    """Return when a message of the history was processed (ms), by which consumer, and the outcome.
+
+    `None` for a message that is not history.
+    """
     if "processed" not in document:
         return None
     processed, consumer, outcome = document["processed"], document.get("_consumer"), outcome_of(document)

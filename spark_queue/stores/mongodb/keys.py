@@ -1,8 +1,9 @@
-"""What is known of the `_id` of a document, whatever its type: the id of its message, and its place in the order.
+"""The `_id` of a document, of any BSON type: the id of its message, and how the server sorts it.
 
-A message of ours has an ObjectId; a bucket, its id. Other programs may give any `_id`. Then the message is known by
-the canonical Extended JSON of it, `{"_id":{"$numberInt":"5"}}` or `{"_id":"order-7"}`. Such a text stands for this
-`_id` and no other, also if a message is pushed under it: nothing is looked up in two places.
+A message of ours has an ObjectId, a bucket its id. Other programs may use any `_id`. The id of such
+a message is canonical Extended JSON: `{"_id":{"$numberInt":"5"}}` or `{"_id":"order-7"}`. Such a
+text always stands for this `_id`, even if a message is pushed under it. So each id is looked up in
+one place only.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ _CANONICAL = json_util.JSONOptions(
     json_mode=json_util.JSONMode.CANONICAL, datetime_conversion=DatetimeConversion.DATETIME_MS
 )
 
-#: How the text of an `_id` begins that is no ObjectId.
+#: The beginning of an id that stands for an `_id` of another type than ObjectId.
 _ODD = '{"_id":'
 
-#: The types of BSON in the order in which the server sorts their values, as `$type` names them.
+#: The BSON types, as `$type` names them, in the order in which the server sorts their values.
 _ORDER = (
     ("minKey",), ("null", "undefined"), ("number",), ("string", "symbol"), ("object",), ("array",), ("binData",),
     ("objectId",), ("bool",), ("date",), ("timestamp",), ("regex",), ("dbPointer",), ("javascript",),
@@ -40,20 +41,20 @@ _RANKS = {name: rank for rank, names in enumerate(_ORDER) for name in names}
 
 
 def json_text(value: object) -> str:
-    """Canonical Extended JSON, in which each type of BSON can be told from the others."""
+    """Return canonical Extended JSON, which distinguishes all BSON types."""
     text: str = json_util.dumps(value, json_options=_CANONICAL, separators=(",", ":"))
     return text
 
 
 def id_of(key: Any) -> str:
-    """The id by which the record with this `_id` is known, unless it has a `_sid`."""
+    """Return the id of the record with this `_id`, if it has no `_sid`."""
     if isinstance(key, ObjectId):
         return str(key)
     return key if isinstance(key, str) and is_bucket_key(key) else json_text({"_id": key})
 
 
 def key_of(id: str) -> Any:
-    """The `_id` of the record with this id."""
+    """Return the `_id` of the record with this id."""
     if OBJECT_ID.fullmatch(id):
         return ObjectId(bytes.fromhex(id))
     if is_bucket(id):
@@ -62,7 +63,7 @@ def key_of(id: str) -> Any:
         try:
             (key,) = json_util.loads(id, json_options=_CANONICAL).values()
         except (ValueError, TypeError, ArithmeticError, AttributeError, RecursionError, BSONError):
-            pass  # an id of somebody's own that looks alike
+            pass  # an id of the user's own that looks like one
         else:
             if id_of(key) == id and not isinstance(key, list | Regex):
                 return key
@@ -70,7 +71,10 @@ def key_of(id: str) -> Any:
 
 
 def is_bucket_key(key: object) -> bool:
-    """Whether a record with this `_id` is a bucket: other programs may begin an `_id` with the same character."""
+    """Return whether a record with this `_id` is a bucket. One MARK at its beginning is not enough.
+
+    Other programs may begin an `_id` with the same character.
+    """
     return isinstance(key, str) and is_bucket(key) and key.count(key[0]) >= 3
 
 
@@ -78,7 +82,7 @@ def is_bucket_key(key: object) -> bool:
 
 
 def rank_of(value: Any) -> int:
-    """The place of a value's type in the order of the server."""
+    """Return the rank of a value's type in the order of the server."""
     for types, name in _TYPES:
         if isinstance(value, types):
             return _RANKS[name]
@@ -104,12 +108,12 @@ _TYPES: tuple[tuple[Any, str], ...] = (
 
 
 def in_order(value: Any) -> tuple[int, Any]:
-    """What sorts values as the server does, of whatever types."""
+    """Return a key that sorts values of any types as the server does."""
     return rank_of(value), _within(value)
 
 
 def _within(value: Any) -> Any:
-    """What sorts a value among those of its type."""
+    """Return a key that sorts a value among those of its type."""
     match value:
         case bool():
             return value
@@ -138,7 +142,10 @@ def _within(value: Any) -> Any:
 
 
 def greater(field: str, value: Any) -> list[dict[str, Any]]:
-    """The filters, of which one is met, for what comes after this value of a field: also values of other types."""
+    """Return filters for the values of a field that sort after this one, for `$or`.
+
+    Values of other types are included.
+    """
     least = -math.inf if isinstance(value, float) and math.isnan(value) else value
     op = "$gte" if least is not value else "$gt"
     later = [name for names in _ORDER[rank_of(value) + 1 :] for name in names]

@@ -1,15 +1,18 @@
-"""Other layouts of keuss in MongoDB, by the parameter `layout` of the URL.
+"""Other layouts of keuss in MongoDB: the parameter `layout` of the URL selects them.
 
-`ps-mongo` keeps what was processed, for `ttl` seconds (3600): it is `mongo` with a history that no option has to ask
-for. What keuss processed is in the same history, until keuss' own index removes it.
+`ps-mongo` keeps processed messages for `ttl` seconds (3600): it is `mongo` with a history that is
+always on. Messages that keuss processed are in the same history, until keuss' own index removes
+them.
 
-`pl-mongo` keeps the queues of a *pipeline* in one collection, of the name `pipeline` (`default`), each document with
+`pl-mongo` keeps the queues of a *pipeline* in one collection, which the parameter `pipeline` names
+(`default`). Each document has
 
-    _q          the name of its queue
+    _q          the name of its queue.
 
-so that a message moves from one to another by a single update, as keuss' links move it: it is in one of the queues at
-every moment, on a standalone server too, and keeps its `_id`. That is why an id names one message in the whole
-pipeline: a push of an id that another queue of it holds is taken for a repeated one, of a message that has moved on.
+So one update moves a message to another queue, as the links of keuss do. The message is in exactly
+one of the queues at every moment, on a standalone server too, and keeps its `_id`. An id therefore
+names one message in the whole pipeline. A push of an id that another queue of it holds counts as a
+repeat: that message has moved on.
 """
 
 from __future__ import annotations
@@ -35,7 +38,10 @@ from spark_queue.stores.types import Death, Lacking, Which
 
 
 class HistoryStore(MongoStore):
-    """Queues whose messages are kept when they are committed."""
+    """Queues that keep committed messages as history.
+
+    Raises `OptionError` if `ttl` in the URL is not a whole number of seconds.
+    """
 
     kind: ClassVar[str] = "ps-mongo"
     parameters: ClassVar[tuple[str, ...]] = (*MongoStore.parameters, "ttl")
@@ -46,7 +52,7 @@ class HistoryStore(MongoStore):
         text = self._address.ours.get("ttl", "3600")
         if not text.isdecimal() or not int(text):
             shown = self._address.shown("ttl")
-            raise OptionError(f"option 'url': ttl={shown} must be a number of seconds", option="url")
+            raise OptionError(f"option 'url': ttl={shown} must be a number of seconds, 1 or more", option="url")
         self._ttl = int(text) * 1000
 
     def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int, outcome: str) -> int:
@@ -58,15 +64,15 @@ class HistoryStore(MongoStore):
 
 
 def _in_each_queue(index: IndexModel) -> IndexModel:
-    """The index, of a collection that holds several queues."""
+    """Return the index for a collection that holds several queues."""
     document = dict(index.document)
     keys = document.pop("key")
-    alone = "expireAfterSeconds" in document  # the server wants a single field
+    alone = "expireAfterSeconds" in document  # the server allows one field only
     return index if alone else IndexModel([("_q", 1), *keys.items()], **document)
 
 
 class PipelineStore(MongoStore):
-    """The queues of a pipeline."""
+    """The queues of one pipeline."""
 
     kind: ClassVar[str] = "pl-mongo"
     parameters: ClassVar[tuple[str, ...]] = (*MongoStore.parameters, "pipeline")
@@ -82,7 +88,7 @@ class PipelineStore(MongoStore):
         super().check_queue(self.pipeline)
 
     def check_queue(self, queue: str) -> None:
-        super(MongoStore, self).check_queue(queue)  # it names no collection
+        super(MongoStore, self).check_queue(queue)  # the queue's name is not that of a collection
 
     def _place(self, queue: str) -> str:
         return self.pipeline
@@ -91,7 +97,7 @@ class PipelineStore(MongoStore):
         return {"_q": queue}
 
     def _queue(self, queue: str, *, make: bool = False) -> Collection[Document]:
-        # It has what is asked of a queue's collection, no more.
+        # It has only those methods of a collection that this store calls.
         return cast("Collection[Document]", _Part(self._collection(queue, make=make), queue))
 
     def _move(self, queue: str, to: str, which: Which, death: Death | None) -> int:
@@ -131,7 +137,7 @@ class PipelineStore(MongoStore):
             if "_sid" in document:
                 change["_sid"] = document["_sid"]
             else:
-                forgotten = {**FORGET, "_sid": ""}  # of a record that could not be read, it may be anything
+                forgotten = {**FORGET, "_sid": ""}  # that of a damaged record may have any value
             which = {**held_by(tag), "_q": queue, "_id": document["_id"]}
             changes.append(UpdateOne(which, {"$set": change, "$unset": forgotten}, **BY_ID))
         for (mature, tries), keys in alike.items():
@@ -148,7 +154,7 @@ class PipelineStore(MongoStore):
 
 
 class _Part:
-    """One queue of a collection that holds several: as if it were a collection of its own."""
+    """One queue of a collection that holds several, with the methods of a collection of its own."""
 
     def __init__(self, whole: Collection[Document], queue: str) -> None:
         self._whole = whole

@@ -1,7 +1,7 @@
-"""The signals of MongoDB: one cursor that follows the capped collection, for all queues of a namespace.
+"""Signals in MongoDB: one cursor on the capped collection, for all queues of a namespace.
 
-The server sends it the signals of all these queues, for the filter of an open cursor cannot change. That is cheaper
-than a cursor for each: each of them would look at each signal, and keep a connection for itself.
+The server sends it the signals of all these queues, since the filter of an open cursor cannot
+change. That is cheaper than a cursor per queue: each would read every signal and keep a connection.
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ from pymongo.collection import Collection
 
 from spark_queue.stores.services.listener import LISTENER_HEARTBEAT, Signal, SignalsLost, Subscription
 
-#: Seconds by which the clocks of those who send may differ.
+#: Seconds by which the clocks of senders may differ.
 SKEW = 60
 
 
 class MongoSubscription(Subscription):
-    """A tailable cursor."""
+    """A subscription by a tailable cursor."""
 
     everything = True
 
     def __init__(self, signals: Collection[dict[str, Any]], prefix: str, now: int) -> None:
-        """An event of a queue is `prefix` and its name. `now` is the server's time (ms)."""
+        """Open the cursor on events that begin with `prefix`; the rest of an event is its queue.
+
+        `now` is the server's time (ms).
+        """
         self._prefix = prefix
         recent = ObjectId.from_datetime(datetime.fromtimestamp(now / 1000 - SKEW, UTC))
         which = {"_id": {"$gt": recent}, "event": {"$regex": f"^{re.escape(prefix)}"}}

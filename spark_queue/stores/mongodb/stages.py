@@ -1,26 +1,30 @@
-"""Stages in MongoDB: messages that nobody sees yet, and the step that shows them.
+"""Stages in MongoDB: messages that are not visible yet, and the step that publishes them.
 
 They lie in the collection `spark_queue.staged`, in chunks of some thousands:
 
-    _id         {stage, part, queue, rows, bytes}, which sorts by stage and part; lists need nothing else
-    ids, docs   the messages as documents of their queue, which are relayed as they are, and the `_id` of each
-    generation, taken, shown    how far a publish without transactions has come
+    _id         {stage, part, queue, rows, bytes}. It sorts by stage and part. Lists need only this.
+    ids, docs   The `_id` of each message, and the documents as they enter the queue.
+    generation, taken, shown    The progress of a publish without transactions.
 
-A **transaction** moves one chunk, or several small ones, into the queue: its messages appear in one step, and
-whoever comes second finds the chunk gone. One that a killed publisher left open would keep the next waiting until
-the server ends it, so the publishers of a stage are known by their sessions, in a document of the same collection:
+A **transaction** moves one chunk, or several small ones, into the queue. The messages appear in one
+step, and a second publisher finds the chunk gone. A killed publisher may leave its transaction
+open. Then the next publisher would wait until the server ends it. So publishers register their
+sessions, in a document of the same collection:
 
-    _id         the stage
-    sessions    those that publish it
+    _id         The stage.
+    sessions    The sessions that publish it.
 
-and whoever waits too long for a chunk ends the sessions of the others. One that lives starts again.
+A publisher that waits too long for a chunk ends the sessions of the others. Those that still run
+start again.
 
-**Without transactions** messages are inserted hidden, then the chunk is marked as shown, and only then they become
-visible, one after the other. Before the mark every publisher inserts what is missing; after it nobody inserts any
-more, so none appears a second time when it has been taken in between. Each publisher that takes over a chunk begins
-a new *generation* of it. One that was merely slow can do no harm then: it cannot set the mark, and the messages it
-still inserts belong to a generation that nobody will show. It removes them; if it dies before, they stay, and are in
-nobody's way: a hidden message makes way for any other with its id.
+**Without transactions** messages are inserted hidden, then the chunk is marked as shown. Only then
+they become visible, one after the other. Before the mark every publisher inserts missing messages;
+after it no publisher inserts any. So a message that is reserved in between does not appear twice.
+
+Each publisher that takes over a chunk begins a new *generation* of it. A slow publisher then does
+no harm: it cannot set the mark, and it inserts messages of a generation that is never shown. It
+removes them. If it is killed before, they stay hidden, and any message with the same id replaces
+them.
 """
 
 from __future__ import annotations
@@ -59,23 +63,23 @@ from spark_queue.stores.mongodb.documents import (
 )
 from spark_queue.stores.types import Staged, below
 
-#: What begins so is ours, and no queue.
+#: The prefix of our own collections. No queue may have it.
 OWN = "spark_queue."
 STAGED = "staged"
 
-#: Most messages, and bytes, of one chunk, and of one transaction. A message that is larger has a chunk of its own.
+#: Most messages, and bytes, of a chunk and of a transaction. A larger message has its own chunk.
 CHUNK_ROWS, CHUNK_BYTES = 5_000, 8 << 20
 
-#: Stages that are published side by side.
+#: Most stages that are published in parallel.
 LANES = 4
 
-#: Seconds until a publisher that keeps others waiting is taken for dead; twice as many after each time.
+#: Seconds until a publisher that blocks others is assumed dead. It doubles each time.
 PUBLISHER_TIMEOUT = 1.5
 
-#: Hands documents on without reading them.
+#: Passes documents on without decoding them.
 RAW: CodecOptions[Any] = CODEC.with_options(document_class=RawBSONDocument)
 
-#: A chunk that no publish without transactions has begun with.
+#: Matches chunks that no publish without transactions has begun.
 UNTOUCHED: Filter = {"generation": None}
 
 #: Error codes of the server.
@@ -85,8 +89,8 @@ WRITE_CONFLICT, INTERRUPTED = 112, 11601
 class Stages:
     """The stages of one database, for one operation.
 
-    `queue` gives the collection of a queue, with its indexes; `attempt` calls again while that may help; `name` is
-    that of the collection where they lie.
+    `get_collection` returns the collection of a queue, with its indexes. `attempt` calls a
+    function, and again while the database is unavailable. `name` is the collection of the chunks.
     """
 
     def __init__(
@@ -110,7 +114,7 @@ class Stages:
     def put(
         self, queue: str, stage: str, part: str, documents: Iterable[Document], session: ClientSession | None
     ) -> None:
-        """Keep the documents, as that part of the stage. May be repeated."""
+        """Keep the documents as that part of the stage. May be repeated."""
         encoded = ((one, bson.encode(one, codec_options=CODEC)) for one in documents)
         chunks: list[Document] = []
         for some in grouped(encoded, (CHUNK_ROWS, CHUNK_BYTES), lambda one: (1, len(one[1]))):
@@ -127,34 +131,37 @@ class Stages:
                 raise
 
     def held(self, stage: str) -> list[Staged]:
-        """What the stage and those below it hold, or all stages."""
+        """Return what the stage and those below it hold, by stage and queue; "" is all stages."""
         rows: Counter[tuple[str, str]] = Counter()
         for key in self._keys(_tree(stage)):
             rows[key["stage"], key["queue"]] += key["rows"]
         return [Staged(*name, number) for name, number in rows.items()]
 
     def publish(self, stages: Sequence[str], transactions: bool) -> dict[str, int]:
-        """Make messages of what the stages hold, and give their number by queue."""
+        """Make the messages of the stages visible; return their number by queue."""
         keys = [key for stage in stages for key in self._keys(_chunks_of(stage))]
         published: Counter[str] = Counter({key["queue"]: 0 for key in keys})
         if keys and transactions:
             groups = grouped(keys, (CHUNK_ROWS, CHUNK_BYTES), lambda key: (key["rows"], key["bytes"]))
             published.update(self._transfer_all(list(groups)))
-            keys = self._attempt(self._keys, {"_id": {"$in": keys}})  # begun before there were transactions
+            keys = self._attempt(self._keys, {"_id": {"$in": keys}})  # begun without transactions
         for key in keys:
             published[key["queue"]] += self._attempt(self._show, key)
-        self._attempt(self._chunks.delete_many, {"_id": {"$in": list(stages)}})  # its publishers, dead ones included
+        self._attempt(self._chunks.delete_many, {"_id": {"$in": list(stages)}})  # sessions
         return published
 
     def remove(self, stage: str, keep: Sequence[str]) -> int:
-        """Remove what the stage and those below it hold, but for the stages to keep; give the number of rows."""
+        """Remove the stage and those below it, but not those to keep; return the number of rows.
+
+        Raises `StoreUnavailable` while another process publishes one of them without transactions.
+        """
         keys = [key for key in self._keys(_tree(stage)) if key["stage"] not in keep]
         first, end = below(stage)
         names: Filter = {
             "$or": [{"_id": stage}, {"_id": {"$gte": first, "$lt": end}}],
             "$nor": [{"_id": {"$in": list(keep)}}],
         }
-        self._end_publishers(names)  # chunks in a transaction of theirs would keep us waiting
+        self._end_publishers(names)  # their open transactions would block the deletes
         self._chunks.delete_many({"_id": {"$in": keys}, **UNTOUCHED})
         begun = self._keys({"_id": {"$in": keys}})
         left = sum(int(key["rows"]) - self._withdraw(key) for key in begun)
@@ -167,7 +174,7 @@ class Stages:
     # --- with transactions --------------------------------------------------------------------------------------
 
     def _transfer_all(self, groups: list[list[Document]]) -> Counter[str]:
-        """Publish groups of chunks, those of different stages side by side: within a stage the order counts."""
+        """Publish groups of chunks: different stages in parallel, the groups of one in order."""
         lanes: list[list[list[Document]]] = []
         for group in groups:
             if lanes and lanes[-1][-1][-1]["stage"] == group[0]["stage"]:
@@ -192,7 +199,7 @@ class Stages:
 
     @contextmanager
     def _publisher(self, stages: Sequence[str]) -> Iterator[ClientSession]:
-        """A session that is known to publish the stages."""
+        """Yield a session that is registered as a publisher of the stages."""
         with self._client.start_session() as session:
             names, me = list(stages), session.session_id
             known = [UpdateOne({"_id": one}, {"$addToSet": {"sessions": me}}, upsert=True) for one in names]
@@ -200,12 +207,12 @@ class Stages:
             try:
                 yield session
             except BaseException:
-                with suppress(PyMongoError):  # it goes back to the pool, and should be ended by nobody
+                with suppress(PyMongoError):  # the pool reuses it: no publisher may end it
                     self._chunks.update_many({"_id": {"$in": names}}, {"$pull": {"sessions": me}})
                 raise
 
     def _transfer(self, keys: list[Document], session: ClientSession) -> Counter[str]:
-        """Publish chunks in one transaction, those that are still there, and give the number of messages by queue."""
+        """Publish the chunks that still exist, in one transaction; return the messages by queue."""
         queues = {name: self._attempt(self._queue, name) for name in {key["queue"] for key in keys}}
         end = time.monotonic() + self._busy
         published: Counter[str] = Counter()
@@ -235,12 +242,12 @@ class Stages:
             except OperationFailure as error:
                 if error.code == INTERRUPTED:
                     raise StoreUnavailable(
-                        "another process publishes this stage now: it assumed that this process had died"
+                        "another process publishes this stage now: it assumed that this process had ended"
                     ) from error
                 if error.code != WRITE_CONFLICT or time.monotonic() < end:
                     raise
                 self._end_publishers({"_id": {"$in": [key["stage"] for key in keys]}}, session)
-                self._busy *= 2  # of two that live, one gets through
+                self._busy *= 2  # so that one of two running publishers succeeds
                 end = time.monotonic() + self._busy
             return insist()
 
@@ -248,17 +255,20 @@ class Stages:
         return done
 
     def _end_publishers(self, names: Filter, me: ClientSession | None = None) -> None:
-        """End the sessions, but for my own, that publish such stages."""
+        """End the sessions that publish these stages, except `own_session`."""
         known = [session for one in self._chunks.find(names) for session in one["sessions"]]
         others = [one for one in known if me is None or one != me.session_id]
         if others:
-            with suppress(OperationFailure):  # where it is not allowed, the server ends them in the end
+            with suppress(OperationFailure):  # if it is not allowed, the server ends them later
                 self._client.admin.command("killSessions", others)
 
-    # --- without --------------------------------------------------------------------------------------------------
+    # --- without transactions -----------------------------------------------------------------------------------
 
     def _show(self, key: Document) -> int:
-        """Publish a chunk, or what is missing of it, and give the number of messages that became visible."""
+        """Publish a chunk, or its missing messages; return how many messages became visible.
+
+        Raises `StoreUnavailable` while another process publishes it.
+        """
         queue, which = self._queue(key["queue"]), {"_id": key}
         stale = {"$expr": {"$lt": ["$taken", {"$subtract": ["$$NOW", round(self._busy * 1000)]}]}}
         chunk = self._raw.find_one_and_update(
@@ -273,13 +283,13 @@ class Stages:
         found = self._chunks.find_one(which, {"docs": 0})
         if found is None:
             if chunk is not None:
-                self._clear(key, chunk["ids"])  # they came too late
+                self._clear(key, chunk["ids"])  # another publisher was faster
             return 0
         if "shown" not in found:
-            if chunk is not None:  # somebody took us for dead: it has as long now
+            if chunk is not None:  # another process has taken the chunk over: give it more time
                 self._busy *= 2
             raise StoreUnavailable(
-                f"another process is publishing stage {key['stage']!r} just now", stage=key["stage"]
+                f"another process is publishing stage {key['stage']!r}: try again later", stage=key["stage"]
             )
         shown = queue.update_many(
             {**_hidden(found["ids"], key["part"]), "_hidden.generation": found["generation"]},
@@ -290,7 +300,10 @@ class Stages:
         return shown
 
     def _withdraw(self, key: Document) -> int:
-        """Remove a chunk and give the number of rows. One that is visible in part is published instead."""
+        """Remove a chunk and return its number of rows; publish a partly visible one and return 0.
+
+        Raises `StoreUnavailable` while another process publishes it.
+        """
         found = self._chunks.find_one_and_update({"_id": key, "shown": None}, {"$inc": {"generation": 1}}, {"ids": 1})
         if found is None:
             self._show(key)
@@ -299,16 +312,16 @@ class Stages:
         return int(key["rows"])
 
     def _clear(self, key: Document, ids: Sequence[Any]) -> None:
-        """Remove a chunk, and then those of its messages that are still hidden: nobody will show them."""
+        """Remove a chunk, then its messages that are still hidden: no publisher will show them."""
         self._chunks.delete_one({"_id": key})
         if ids:
             self._queue(key["queue"]).delete_many(_hidden(ids, key["part"]), **BY_ID)
 
 
 def _wait_for_copies(session: ClientSession) -> None:
-    """Wait until a transaction that is committed is as durable as it has to be, though others end such a wait.
+    """Wait until a committed transaction is durable, even if other publishers interrupt the wait.
 
-    They do so while they take its publisher for dead, and no more once they see what it has done.
+    They do so while they assume that this publisher is dead, until they see what it has committed.
     """
     while True:
         try:
@@ -321,9 +334,9 @@ def _wait_for_copies(session: ClientSession) -> None:
 def _insert_hidden(
     queue: Collection[Document], ids: Sequence[Any], documents: Sequence[Document], part: str, generation: int
 ) -> None:
-    """Make the documents messages of this generation that nobody sees, but for those whose ids are visible.
+    """Insert the documents as hidden messages of this generation, unless their ids are visible.
 
-    To whoever reads the queue they look like a history of the future: not even keuss would deliver them.
+    To readers they look like history with a date in the far future: not even keuss delivers them.
     """
     marks = {"mature": NO_END_DATE, "processed": NO_END_DATE, "_hidden": {"part": part, "generation": generation}}
     hidden = [{**one, **marks, "_mature": one["mature"]} for one in documents]
@@ -337,12 +350,12 @@ def _hidden(ids: Iterable[Any], part: str) -> Document:
 
 
 def _chunks_of(stage: str) -> Filter:
-    """The chunks of one stage."""
+    """Return a filter for the chunks of one stage."""
     return {"_id": {"$gte": {"stage": stage}, "$lt": {"stage": stage, "part": MaxKey()}}}
 
 
 def _tree(stage: str) -> Filter:
-    """The chunks of a stage and of those below it, or all."""
+    """Return a filter for the chunks of a stage and of those below it; "" matches all."""
     if not stage:
         return {"_id": {"$type": "object"}}
     first, end = below(stage)

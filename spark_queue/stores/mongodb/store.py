@@ -1,25 +1,28 @@
 """Queues in MongoDB: `mongodb://host[:port]/database[?options]` or `mongodb+srv://…`, one collection per queue.
 
-`documents.py` tells what a message looks like: as keuss' `mongo` backend writes it, so that its programs may
-share a queue. Beside the queues lie
+Messages have the layout of keuss' backend `mongo`, so keuss can share a queue: see `documents.py`.
+Beside the queues lie
 
-    spark_queue.staged      what is not published yet: `stages.py`
-    spark_queue.notes       {_id: key, version, value: JSON text}
+    spark_queue.staged      staged messages: `stages.py`.
+    spark_queue.notes       {_id: key, version, value: JSON text}.
 
-* **Durability** is `w=majority` with `j=true`, and time is the server's, asked for at each operation.
-* **Atomic** is each operation for each message. A push that failed may have pushed a part; repeated, it completes.
-* **In transactions** messages are moved, a thousand at a time, and published: a chunk of up to 5,000 messages or 8 MB
-  appears in one step.
-* **A standalone server** has no transactions. There a message that moves is in both queues for the time of one
-  command (until the move is repeated, if the mover dies just then), and may be delivered by both if somebody else
-  reserves it at that very moment. The messages of a chunk appear one after the other: a publisher that dies leaves
-  some of them out until the publish is repeated, none for good, and none twice.
+* **Durability** is `w=majority` with `j=true`.
+* **Time** is the server's, read at each operation.
+* **Atomicity**: each operation is atomic for each message. A failed push may have pushed a part of
+  its messages; repeated, it completes.
+* **Transactions** move messages, a thousand at a time, and publish them: a chunk of up to 5,000
+  messages or 8 MB appears in one step.
+* **A standalone server** has no transactions. A message that moves is then in both queues for the
+  time of one command. If the client dies in between, it is in both until the move is repeated. Both
+  queues may deliver it, if another client reserves it in between. The messages of a chunk appear
+  one after the other. If the publisher dies, some are missing until the publish is repeated. None
+  is lost, and none appears twice.
 
-Some things are peculiar to this store. A message whose lease ended takes its place in the order by that end, as for
-keuss, not by when it was due. And a client that is killed inside a transaction leaves it open until the server ends
-it (`transactionLifetimeLimitSeconds`, 60 s). What was to be published waits for a second or two only, for the next
-publish or unstage ends that transaction; but a thousand messages that were to be moved keep reserves of the queue
-and moves to its target waiting, and so waits whoever drops one of these queues. Nothing is lost by either.
+Two things are special to this store. A message whose lease expired is sorted by that time, as in
+keuss, not by when it was due. And a client that is killed in a transaction leaves it open until the
+server ends it (`transactionLifetimeLimitSeconds`, 60 s). A publish waits for a second or two only,
+since the next publish or unstage ends that transaction. An open move of up to a thousand messages
+blocks reserves of its queue, moves to its target, and drops of either queue. No message is lost.
 """
 
 from __future__ import annotations
@@ -134,8 +137,8 @@ from spark_queue.stores.types import (
 
 T = TypeVar("T")
 
-#: What a URL leaves open: ms until an unreachable server is told, and a pool without a free connection; and that a
-#: write is safe once it is acknowledged.
+#: Options of the driver, unless the URL sets them: how long to wait (ms) for a server and for a
+#: free connection of the pool; an acknowledged write is durable.
 DEFAULTS: dict[str, Any] = {
     "serverSelectionTimeoutMS": 2_000,
     "connectTimeoutMS": 2_000,
@@ -145,43 +148,46 @@ DEFAULTS: dict[str, Any] = {
     "appname": "spark_queue",
 }
 
-#: Ids in one command, and messages in one transaction, which is to stay far from its limits (60 s, the cache).
+#: Most ids in one command, and messages in one transaction, which has limits (60 s, the cache).
 COMMAND_CHUNK = 10_000
 TRANSACTION_CHUNK = 1_000
 
-#: Notes are read as the majority of the servers has them: whoever acts on one must not see it taken back.
+#: Notes are read as the majority of the servers has them: they cannot be rolled back later.
 NOTES, MAJORITY = "notes", ReadConcern("majority")
 
-#: Who meets others goes past up to 2 ** CROWD times as many messages as he wants.
+#: A client that competes with others skips up to 2 ** MAX_SKIP_DOUBLINGS times as many messages as
+#: it wants.
 CROWD = 6
 
-#: Seconds until a command that was killed has noticed.
+#: Seconds until a killed command has stopped.
 STOPPING = 0.1
 
-#: Bytes of the collection of signals, as in keuss.
+#: Bytes of the capped collection of signals, as in keuss.
 SIGNALS = 5_242_880
 
-#: Seconds until the indexes of a queue are looked for again: somebody may have dropped it, or made it.
+#: Seconds for which the cache says that a queue has its indexes, or lacks some. Other programs may
+#: drop or create the queue.
 INDEXES_KNOWN, INDEXES_MISSED = 60.0, 5.0
 
-#: Most queues of which that is known.
+#: Most queues in that cache.
 INDEXED = 10_000
 
 #: Error codes of the server.
 AUTHENTICATION_FAILED, UNAUTHORIZED, ATLAS_ERROR = 18, 13, 8000
 BAD_VALUE, MAJORITY_NOT_KNOWN_YET, QUERY_PLAN_KILLED, NAMESPACE_EXISTS = 2, 134, 175, 48
 
-#: Clients that a fork left to us: neither to be used nor, for the parent's sake, to be closed.
+#: Clients of the parent process after a fork. They must not be used here, nor closed: the parent
+#: uses them.
 _inherited: list[MongoClient[Document]] = []
 
 
 def _refused(options: Sequence[str]) -> str:
-    """Say which option of a URL the driver refuses, and why; an empty text if it is none of them."""
+    """Return which option of a URL the driver refuses, and why; empty if it refuses none."""
     for number, one in enumerate(options):
         try:
             parse_uri(f"mongodb://host/database?{one}")
         except (OSError, ValueError, PyMongoError) as error:
-            # A raw & in a secret before it makes the rest of that secret look like an option.
+            # After a secret with a raw &, the rest of the secret looks like an option.
             if (name := named(one)) and all(map(is_harmless, options[:number])):
                 words = re.findall(r"\w{3,}", unquote_plus(one.partition("=")[2]))
                 quotes = any(word in str(error) for word in words)
@@ -191,11 +197,14 @@ def _refused(options: Sequence[str]) -> str:
 
 
 class MongoStore(SignallingStore):
-    """Queues in one database. Safe to share among threads, and across a fork. Needs MongoDB 4.4 or later."""
+    """Queues in one database of MongoDB 4.4 or later.
+
+    Safe to share among threads, and across a fork.
+    """
 
     max_payload = (16 << 20) - (64 << 10)
     shrinks_by = (
-        "MongoDB uses free space again, and its own command `compact` gives it back: "
+        "MongoDB reuses free space, and its own command `compact` returns it to the disk: "
         "db.runCommand({compact: 'collection'})"
     )
     refuses: ClassVar[tuple[object, ...]] = (None,)
@@ -211,8 +220,9 @@ class MongoStore(SignallingStore):
     #: The indexes of a collection of messages.
     indexes: ClassVar[Sequence[IndexModel]] = INDEXES
 
-    # How a record lies in a document: as `documents.py` has it. `_rows` tells how many messages a bucket
-    # holds, `_content` is what is large, `_named` is what the record's id is made of.
+    # How a document holds a record: as in `documents.py`. `_rows_field` has the number of messages
+    # of a bucket, `_content_field` the large content, `_id_fields` all that the record's id is made
+    # of.
     _rows: ClassVar[str] = "rows"
     _content: ClassVar[str] = "payload"
     _named: ClassVar[Document] = {"_id": 1}
@@ -227,14 +237,15 @@ class MongoStore(SignallingStore):
 
     @staticmethod
     def _id_of(document: Document) -> str:
-        """The id of a record, from what is `_named`."""
+        """Return the id of a record, from its `_id_fields`."""
         return id_of(document["_id"])
 
     @classmethod
     def resolve(cls, url: str) -> str:
         address = Address.of(url)
         address.check(cls.kind, cls.parameters)
-        # To parse a mongodb+srv:// URL asks the DNS; but for that prefix and its srv options it is like any other.
+        # parse_uri would query the DNS for a mongodb+srv:// URL. Without its prefix and its srv
+        # options it is like any other URL.
         plain, _, options = address.url.replace("mongodb+srv://", "mongodb://", 1).partition("?")
         kept = [one for one in options.split("&") if one and not one.lower().startswith("srv")]
         if kept:
@@ -243,11 +254,11 @@ class MongoStore(SignallingStore):
             database = parse_uri(plain)["database"]
         except (OSError, ValueError, PyMongoError) as error:
             text = ""
-            if "@" not in options:  # else what looks like an option may be a part of the password
+            if "@" not in options:  # else an apparent option may be a part of the password
                 text = _refused(kept)
                 if not text and isinstance(error, ConfigurationError) and not isinstance(error, InvalidURI):
                     text = scrub(str(error), address.url)
-            # The text of the others may quote a part of the password.
+            # The texts of other errors may quote a part of the password.
             text = text or (
                 "this is no MongoDB URL; write mongodb://user:password@host:port/database?options, with special "
                 "characters of user and password as %40 (@), %3A (:), %2F (/), %3F (?), %23 (#)"
@@ -263,12 +274,13 @@ class MongoStore(SignallingStore):
 
     def __init__(self, url: str, *, patience: float = 5.0) -> None:
         super().__init__(url, patience=patience)
-        self._own = OWN  # how the collections begin that are ours
+        self._own = OWN  # the prefix of our own collections
         self._lock = threading.Lock()
         self._client: MongoClient[Document] | None = None
         self._pid = 0
-        self._carries_signals = False  # whether there is a collection for them
-        self._indexed: dict[str, tuple[bool, float]] = {}  # collection -> whether it has its indexes, believed until
+        self._carries_signals = False  # whether the collection of signals exists
+        # By collection: whether it has its indexes, and until when this is believed (monotonic s).
+        self._indexed: dict[str, tuple[bool, float]] = {}
 
     # --- the connection -----------------------------------------------------------------------------------------
 
@@ -304,7 +316,10 @@ class MongoStore(SignallingStore):
             )
 
     def _collection(self, queue: str, *, make: bool = False) -> Collection[Document]:
-        """The collection that a queue lies in; `make` makes what is missing of its indexes, and of itself."""
+        """Return the collection of a queue; `create` creates it, and missing indexes.
+
+        Raises `OptionError` if the name of the queue is not allowed.
+        """
         self.check_queue(queue)
         found = self._database()[self._place(queue)]
         if make and not self._known(found):
@@ -313,19 +328,22 @@ class MongoStore(SignallingStore):
         return found
 
     def _place(self, queue: str) -> str:
-        """The name of that collection."""
+        """Return the name of the collection of a queue."""
         return queue
 
     def _marks(self, queue: str) -> Document:
-        """What tells of a document to which of the queues of its collection it belongs."""
+        """Return the fields that name the queue of a document, if its collection holds several."""
         return {}
 
     def _queue(self, queue: str, *, make: bool = False) -> Collection[Document]:
-        """The same collection, as one that holds this queue alone."""
+        """Return the collection of a queue, restricted to that queue; `create` as in `_collection`.
+
+        Raises `OptionError` if the name of the queue is not allowed.
+        """
         return self._collection(queue, make=make)
 
     def _known(self, queue: Collection[Document]) -> bool:
-        """Whether all our indexes are there."""
+        """Return whether the collection has all our indexes, from a cache."""
         known, until = self._indexed.get(queue.name, (False, 0.0))
         if time.monotonic() > until:
             if len(self._indexed) >= INDEXED:
@@ -335,9 +353,9 @@ class MongoStore(SignallingStore):
         return known
 
     def _by(self, queue: Collection[Document], index: IndexModel) -> dict[str, Any]:
-        """The argument that makes an operation use an index; the server's own choice may be a scan.
+        """Return the argument that makes an operation use an index: the server may choose a scan.
 
-        A queue that only others have used has no index of ours, and looking at it makes none.
+        A queue that only other programs have used has none of our indexes. Reading creates none.
         """
         return {"hint": index.document["name"]} if self._known(queue) else {}
 
@@ -356,7 +374,7 @@ class MongoStore(SignallingStore):
             raise self._told(error) from harmless_cause(error, self.url)
 
     def _told(self, error: PyMongoError) -> StoreError:
-        """The error of ours for one of the driver's."""
+        """Return our error for one of the driver's."""
         shown = mask(self.url)
         text = scrub(str(error).partition(", full error:")[0].partition(", Timeout:")[0], self.url)
         code = error.code if isinstance(error, OperationFailure) else None
@@ -367,15 +385,15 @@ class MongoStore(SignallingStore):
             text, code = first["errmsg"], first["code"]
         if code == BAD_VALUE and "hint" in str(error):
             self._indexed.clear()
-            return StoreUnavailable(f"{shown}: somebody dropped the indexes of the queue", url=shown)
+            return StoreUnavailable(f"{shown}: the indexes of the queue were dropped", url=shown)
         again = ("TransientTransactionError", "RetryableWriteError", "UnknownTransactionCommitResult")
         if (
             isinstance(error, ConnectionFailure | WTimeoutError)
             or any(error.has_error_label(label) for label in again)
-            or code == DUPLICATE_KEY  # in a transaction: somebody else pushed that very id
+            or code == DUPLICATE_KEY  # in a transaction: another client pushed the same id
             or code == MAJORITY_NOT_KNOWN_YET
-            or code == INTERRUPTED  # its session was that of a publisher whom somebody took for dead
-            or code == QUERY_PLAN_KILLED  # somebody dropped the queue while we looked
+            or code == INTERRUPTED  # another publisher assumed that this one was dead
+            or code == QUERY_PLAN_KILLED  # the queue was dropped while it was read
         ):
             return StoreUnavailable(f"{shown}: {text}", url=shown)
         if code == UNAUTHORIZED:
@@ -397,7 +415,7 @@ class MongoStore(SignallingStore):
         )
 
     def _hello(self) -> tuple[int, bool]:
-        """The server's time, and whether there are transactions."""
+        """Return the server's time (ms), and whether it has transactions."""
         hello = self._database().client.admin.command("hello", codec_options=CODEC)
         return int(hello["localTime"]), "setName" in hello or hello.get("msg") == "isdbgrid"
 
@@ -409,12 +427,12 @@ class MongoStore(SignallingStore):
 
     def _examine(self) -> list[Finding]:
         if self._hello()[1]:
-            found = [Finding("transactions", "good", "there are")]
+            found = [Finding("transactions", "good", "available")]
         else:
             found = [
                 Finding(
                     "transactions", "worry", "none, on a standalone server: no buckets, and moves in two steps",
-                    "make it a replica set, of one server at least",
+                    "make it a replica set (one server is enough)",
                 )
             ]  # fmt: skip
         queues = self._queues()
@@ -428,12 +446,12 @@ class MongoStore(SignallingStore):
             shown = ", ".join(bare[:5]) + (f" and {len(bare) - 5} more" if len(bare) > 5 else "")
             found.append(
                 Finding(
-                    "indexes", "worry", f"missing for {shown}: only others have used it, or somebody dropped them",
-                    "push, or reserve, with spark_queue once: that makes them",
+                    "indexes", "worry", f"missing for {shown}: dropped, or only other programs have used the queue",
+                    "push or reserve with spark_queue once: that creates them",
                 )
             )  # fmt: skip
         else:
-            found.append(Finding("indexes", "good", f"all are there, of {plural(len(queues), 'queue')}"))
+            found.append(Finding("indexes", "good", f"complete for {plural(len(queues), 'queue')}"))
         return found
 
     # --- signals ------------------------------------------------------------------------------------------------
@@ -450,20 +468,20 @@ class MongoStore(SignallingStore):
             signals = self._signalled()
             if signals.database.client.options.pool_options.max_pool_size == 1:
                 raise StoreError(
-                    f"{mask(self.url)}: its maxPoolSize=1 leaves no connection for them: set 2 or more",
+                    f"{mask(self.url)}: its maxPoolSize=1 leaves no connection for signals: set 2 or more",
                     url=mask(self.url),
                 )
             with closing(MongoSubscription(signals, self.topic(""), self._now())) as subscription:
                 yield subscription
 
     def _signalled(self) -> Collection[Document]:
-        """Where the signals go, as keuss has them by default: a capped collection of a database of its own."""
+        """Return the collection of signals: capped, in its own database, as is keuss' default."""
         database = self._database()
         signals = database.client.get_database(f"{database.name}_signal", write_concern=WriteConcern(w=1))
         if not self._carries_signals:
             try:
                 made = signals.create_collection("default", capped=True, size=SIGNALS, check_exists=False)
-                made.insert_one({"dummy": True})  # who follows an empty collection is sent away
+                made.insert_one({"dummy": True})  # a tailable cursor fails on an empty one
             except OperationFailure as error:
                 if error.code != NAMESPACE_EXISTS:
                     raise
@@ -476,13 +494,17 @@ class MongoStore(SignallingStore):
         return insert(self._collection(queue, make=True), self._sound(queue, batch), weigh=self._weigh)
 
     def _sound(self, queue: str, batch: pa.RecordBatch) -> list[Document]:
-        """The rows as documents. Raises for what cannot be kept."""
+        """Return the rows as documents.
+
+        Raises `MessageError` if MongoDB cannot keep some rows, and `StoreError` for buckets on a
+        standalone server.
+        """
         now, transactions = self._hello()
         documents = self._documents(queue, batch, now)
         if not transactions and any(self._rows in one for one in documents):
             raise StoreError(
                 f"{queue!r}: layout=bucket needs transactions, which a standalone MongoDB server does not have: make "
-                "it a replica set (of one server is enough), or use layout=single",
+                "it a replica set (one server is enough), or use layout=single",
                 queue=queue,
             )
         return documents
@@ -531,45 +553,47 @@ class MongoStore(SignallingStore):
         large: str | None = None
         while claimed + more < enough and large is None:
             wanted = enough - claimed - more
-            most = min(wanted, COMMAND_CHUNK)  # records, each of a message at least
-            # Who met others goes past some messages, which are theirs most likely, or all would meet again and again.
+            most = min(wanted, COMMAND_CHUNK)  # records; each has a message or more
+            # A client that has lost messages to others skips some: most likely they are taken, too.
+            # Otherwise all clients would compete for the same messages again and again.
             past = random.randrange(most << min(lost, CROWD)) if lost else 0
             ids = found.find(due, self._named, skip=past, limit=most, batch_size=most, **self._by(found, READY))
             in_turn = ((one["_id"], self._id_of(one)) for one in ids.sort(WAITING_ORDER))
             first, rows, large = fitting(in_turn, limit - claimed - more, wanted)
             if not first and past:
-                lost = 0  # beyond the end
+                lost = 0  # the skip went beyond the end
                 continue
             if not first:
                 break
-            self._queue(queue, make=True)  # not before: a reserve makes no queue
-            # Of those that somebody else has just taken, none is due any more: then there is another round.
+            self._queue(queue, make=True)  # only now: an empty reserve creates no queue
+            # Messages that another client has just reserved no longer match. Then another round
+            # follows.
             which = {**due, "_id": {"$in": first}}
             with self._session() as session:
                 taken: int = found.update_many(which, claim, session=session, **BY_ID).modified_count
             claimed += taken
             if taken < len(first):
                 lost += 1
-                large = None  # there may be room for it
+                large = None  # it may fit now
             if rows != len(first):
                 more = self._more(found, {**FENCED, "_tag": tag})
         return Claim(claimed + more, large)
 
     def _more(self, queue: Collection[Document], which: Filter) -> int:
-        """How many messages more than records there are, of those that meet the filter."""
+        """Return how many more messages than records match a filter: buckets hold many."""
         return sum(count_of(one[self._rows]) - 1 for one in self._wide(queue, which))
 
     def _wide(self, queue: Collection[Document], which: Filter) -> list[Document]:
-        """`_id` of the buckets that meet the filter, and how many messages they hold."""
+        """Return the buckets that match a filter: `_id`, and the number of messages of each."""
         buckets = {"$and": [which, {self._rows: {"$exists": True}}]}
         return list(queue.find(buckets, {self._rows: 1}, **self._by(queue, BUCKETS)))
 
     @contextmanager
     def _session(self) -> Iterator[ClientSession]:
-        """A session for one command.
+        """Yield a session for one command, and kill it if the connection breaks.
 
-        If the connection breaks the server still goes on with it: it is stopped, or the next attempt would find it
-        at work. A claim would answer with what the tag holds so far, while it comes to hold more.
+        Without the kill, the server would continue the command during the next attempt. A claim
+        would return the messages that the tag holds so far, and then the tag would get more.
         """
         client = self._database().client
         with client.start_session() as session:
@@ -602,7 +626,7 @@ class MongoStore(SignallingStore):
     def _records_of(
         self, queue: str, page: DocumentPage | None, field: str, whole: Callable[[Document], Document] | None = None
     ) -> Records:
-        """A page that was read in the order of a field and `_id`."""
+        """Return a page, read in the order of a field and `_id`, as records."""
         if page is None:
             return END
         last = page.documents[-1]
@@ -619,14 +643,15 @@ class MongoStore(SignallingStore):
             if {self._id_of(one) for one in old} != {one.id for one in records}:
                 return False
             for one in documents:
-                one["tries"] = old[0].get("tries", 0)  # those of an ended lease count its failure already
+                # After an expired lease, the tries of the old record include its failure.
+                one["tries"] = old[0].get("tries", 0)
                 if tag is not None:
                     held = {name: old[0][name] for name in ("mature", "reserved", "_tag", "_reserved")}
                     one |= {"_mature": one["mature"], **held}
-            if session is None:  # both for a moment, rather than none
+            if session is None:  # for a moment both exist, rather than none
                 insert(self._collection(queue), documents, weigh=self._weigh)
                 return bool(found.delete_many(which, **BY_ID).deleted_count == len(keys))
-            found.delete_many(which, session=session, **BY_ID)  # first: one of the new may be one of the old
+            found.delete_many(which, session=session, **BY_ID)  # first: old and new may share an id
             insert_new(self._collection(queue), [one["_id"] for one in documents], documents, session)
             return True
 
@@ -665,13 +690,14 @@ class MongoStore(SignallingStore):
         which = held_by(tag) if endless else {"$and": [held_by(tag), {"mature": {"$lt": NO_END_DATE}}]}
         held = self._among(found, OURS._replace(which=which), ids)
         due = DUE if delay is None else moment_of(self._now() + delay)
-        tries = "$tries" if failed else more_tries(-1)  # the claim has counted one
+        tries = "$tries" if failed else more_tries(-1)  # the claim has added one
         give: list[Document] = [{"$set": {"mature": due, "tries": tries}}, {"$unset": list(FORGET)}]
         return self._counted(found, ids, held, lambda which, by: found.update_many(which, give, **by).modified_count)
 
     def _retag(self, queue: str, tag: str, to: str, ids: Sequence[str] | None, lease: int | None) -> int:
         found = self._queue(queue)
-        which = {"$and": [held_by(tag), {"_tag": {"$ne": to}}]}  # what has passed on is not met again
+        # A message that is already transferred does not match again.
+        which = {"$and": [held_by(tag), {"_tag": {"$ne": to}}]}
         change = {"$set": {"_tag": to, "mature": lease_end(self._now(), lease)}}
         passing = self._among(found, OURS._replace(which=which), ids)
         return self._counted(
@@ -685,10 +711,11 @@ class MongoStore(SignallingStore):
         parts: Iterable[tuple[Document, dict[str, Any]]],
         act: Callable[[Document, dict[str, Any]], int],
     ) -> int:
-        """Act on all that meet the filters, and give the number of messages.
+        """Apply an operation to all records that match; return the number of messages.
 
-        Buckets go first, by their ids, so that their messages are known. Where some of them are lost in between, each
-        counts as one message: too few, as a holder has to learn who lost something.
+        Buckets come first, by their ids, so that their number of messages is known. If some are
+        lost in between, each counts as one message. The number is then too low, so the holder
+        learns that it has lost messages.
         """
         done = 0
         looking = self._has_buckets(queue) if ids is None else any(map(is_bucket, ids))
@@ -701,13 +728,16 @@ class MongoStore(SignallingStore):
         return done
 
     def _has_buckets(self, queue: Collection[Document]) -> bool:
-        """Whether any record of the queue is a bucket."""
+        """Return whether any record of the queue is a bucket."""
         return queue.find_one({"_id": self._bucket_ids}, {"_id": 1}, **BY_ID) is not None
 
     def _among(
         self, queue: Collection[Document], state: DocumentState, ids: Sequence[str] | None, size: int = COMMAND_CHUNK
     ) -> Iterator[tuple[Document, dict[str, Any]]]:
-        """Filters for the messages in a state (of `ids`, `size` at a time), each with the index to use."""
+        """Yield filters for the messages in a state, each with the index to use.
+
+        With `ids`, there is a filter for each `size` of them.
+        """
         if ids is None:
             yield dict(state.which), self._by(queue, state.by)
         else:
@@ -729,12 +759,13 @@ class MongoStore(SignallingStore):
     def _move(self, queue: str, to: str, which: Which, death: Death | None) -> int:
         if which.limit == 0:
             return 0
-        found, target = self._queue(queue), self._collection(to, make=True)  # a transaction makes no index
+        # The target gets its indexes now: a transaction cannot create them.
+        found, target = self._queue(queue), self._collection(to, make=True)
         now, transactions = self._hello()
         state, moving = self._moving(found, which, now, dies=death is not None)
 
         def transfer(part: list[Any]) -> tuple[int, list[Any]]:
-            """Give the number moved, and what is left."""
+            """Move the first of these; return the number of messages moved, and the rest."""
             with self._together(transactions) as session:
                 where = {**state.which, "_id": {"$in": part}}
                 with found.find(where, session=session, **BY_ID).sort("_id", 1) as some:
@@ -745,7 +776,7 @@ class MongoStore(SignallingStore):
                     insert(target, entering, weigh=self._weigh)
                 else:
                     insert_new(target, copied, entering, session, self._weigh)
-                where["_id"] = {"$in": copied}  # never one that was not copied
+                where["_id"] = {"$in": copied}  # delete only copied messages
                 if death is None or not death.history:
                     gone = found.delete_many(where, session=session, **BY_ID).deleted_count
                 else:
@@ -764,7 +795,7 @@ class MongoStore(SignallingStore):
 
     @staticmethod
     def _burying(queue: str, tag: str | None, ahead: int, death: Death, now: int) -> list[Document]:
-        """The update that makes history of what dies."""
+        """Return the update that turns messages that become dead letters into history."""
         fields, forgotten = remembering(now, death.history, tag, "dead")
         told = {"tries": more_tries(death.failed - ahead), "hdrs": dying(queue, ahead, death, now), "_mature": DUE}
         return [{"$set": told | {name: {"$literal": one} for name, one in fields.items()}}, {"$unset": forgotten}]
@@ -772,9 +803,9 @@ class MongoStore(SignallingStore):
     def _moving(
         self, found: Collection[Document], which: Which, now: int, *, dies: bool
     ) -> tuple[DocumentState, list[Any]]:
-        """The `_id` of what moves, in order where there is a limit, and the state that all of it is in."""
+        """Return the state of the messages to move, and their `_id`, in order if limited."""
         state = loose(now) if which.tag is None else OURS._replace(which=held_by(which.tag))
-        if dies:  # what cannot be read stays: it is found when it is read, and dies of that
+        if dies:  # the next read makes a damaged message a dead letter
             state = state._replace(which={"$and": [state.which, SOUND_DOCUMENT]})
         if which.min_tries:
             state = state._replace(which={**state.which, "tries": {"$gte": which.min_tries + state.ahead}})
@@ -792,7 +823,7 @@ class MongoStore(SignallingStore):
 
     @contextmanager
     def _together(self, transactions: bool) -> Iterator[ClientSession | None]:
-        """A transaction, where there are some."""
+        """Yield the session of a transaction; `None` if the server has none."""
         if not transactions:
             yield None
             return
@@ -836,11 +867,11 @@ class MongoStore(SignallingStore):
         self._counts().delete_one({"_id": self._counted_as(queue)})
 
     def _counted_as(self, queue: str) -> str:
-        """The `_id` of a queue's statistics."""
+        """Return the `_id` of a queue's statistics."""
         return f"keuss:stats:{self.ns}:{queue}"
 
     def _counts(self, concern: WriteConcern | None = None) -> Collection[Document]:
-        """Where keuss has statistics by default: a collection of a database of its own."""
+        """Return the collection of statistics, in its own database, as is keuss' default."""
         database = self._database()
         return database.client.get_database(f"{database.name}_stats", write_concern=concern)["keuss_stats"]
 
@@ -854,7 +885,7 @@ class MongoStore(SignallingStore):
         notes, which = self._database()[self._own + NOTES], {"_id": key, "version": version}
         if value is None:
             return notes.delete_one(which).deleted_count == 1
-        text = dump_json(value).decode()  # BSON forbids names that JSON has
+        text = dump_json(value).decode()  # BSON forbids some names that JSON allows
         change = {"$set": {"value": text}, "$inc": {"version": 1}, "$currentDate": {"written": True}}
         try:
             done = notes.update_one(which, change, upsert=not version)
@@ -869,7 +900,7 @@ class MongoStore(SignallingStore):
     def _settled_notes(self) -> Collection[Document]:
         return self._database().get_collection(self._own + NOTES, read_concern=MAJORITY)
 
-    # --- looking ------------------------------------------------------------------------------------------------
+    # --- reading ------------------------------------------------------------------------------------------------
 
     def _never_due(self, queue: str) -> list[str]:
         found = self._queue(queue)
@@ -891,7 +922,7 @@ class MongoStore(SignallingStore):
             reserved += self._more(found, {"processed": None, "_tag": {"$exists": True}, **later})
         first = self._first(found) if ready else None
         age = None if first is None else max(0, now - first)
-        # They were counted one after the other, while others may have been at work.
+        # The counts are not one snapshot, so the difference may be negative.
         return Sizes(ready, max(0, waiting - reserved), reserved, age)
 
     def _next_mature(self, queue: str) -> int | None:
@@ -907,7 +938,7 @@ class MongoStore(SignallingStore):
         return None
 
     def _first(self, queue: Collection[Document]) -> int | None:
-        """The earliest `mature` in the queue."""
+        """Return the earliest `mature` in the queue (ms)."""
         some = queue.find(due_by(LATEST), {"mature": 1, "_id": 0}, **self._by(queue, READY))
         return next((int(one["mature"]) for one in some.sort(WAITING_ORDER).limit(1)), None)
 
@@ -922,11 +953,12 @@ class MongoStore(SignallingStore):
                 by = BY_ID if ids else {}
                 which = {"$and": [state.where(where), *ids]}
                 for one in self._attempt(self._first_of, queue, state, which, by, limit):
-                    first.setdefault(id_of(one["_id"]), one)  # it may have changed its state meanwhile
+                    first.setdefault(id_of(one["_id"]), one)  # its state may have changed meanwhile
             ordered = sorted(first.values(), key=lambda one: (in_order(due_of(one)), in_order(one["_id"])))
             yield from (self._read(queue, page) for page in self._pages(ordered[:limit], rows))
             return
-        # In the order of what never changes: nothing is met twice. By pages: the caller may take all the time.
+        # In the order of `_id`, which never changes: no message is returned twice. In pages, since
+        # the caller may be slow.
         all_states: list[Filter] = [{"$or": [state.where(where) for state in states]}, *ids]
         after: list[Filter] = []
         while page := self._attempt(self._some_of, queue, {"$and": all_states + after}, rows):
@@ -936,12 +968,18 @@ class MongoStore(SignallingStore):
     def _first_of(
         self, queue: str, state: DocumentState, which: Filter, by: dict[str, Any], limit: int
     ) -> list[Document]:
-        """The first `limit` messages in a state, in order."""
+        """Return the first `limit` messages in a state, in order.
+
+        Raises `OptionError` if the name of the queue is not allowed.
+        """
         found = self._queue(queue)
         return list(found.find(which, limit=limit, **(by or self._by(found, state.by))).sort(state.order))
 
     def _some_of(self, queue: str, which: Filter, rows: int) -> DocumentPage | None:
-        """The first messages in the order of `_id`: up to `rows`, and as far as PAGE_BYTES."""
+        """Return the first messages by `_id`: up to `rows`, ending early at PAGE_BYTES.
+
+        Raises `OptionError` if the name of the queue is not allowed.
+        """
         with self._queue(queue).find(which, limit=rows, batch_size=rows, **BY_ID).sort("_id", 1) as documents:
             return next(self._pages(documents, rows), None)
 
@@ -980,6 +1018,6 @@ def _as_note(document: Document) -> RawNote:
 
 
 def parts_of(items: list[T], size: int) -> Iterator[list[T]]:
-    """The items, so many at a time."""
+    """Yield the items, `size` at a time."""
     for start in range(0, len(items), size):
         yield items[start : start + size]

@@ -1,4 +1,7 @@
-"""Which file of SQLite a path leads to: on another machine, or after somebody replaced it, that is another one."""
+"""Open a SQLite file, and check that a path still leads to the same file.
+
+The same path is another file on another machine, or after the file was replaced.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 @cache
 def _machine() -> str:
-    """What all containers of this machine have in common: the boot of its kernel. If it has none, the host name."""
+    """Return the kernel's boot id, which all containers of a machine share; else the host name."""
     try:
         return _BOOT.read_text().strip()
     except OSError:
@@ -26,7 +29,10 @@ def _machine() -> str:
 
 @dataclass(frozen=True)
 class FileId:
-    """Which file: the same wherever its folder is mounted. `host`: who says so, for messages."""
+    """The identity of a file: the same in all containers that mount its folder.
+
+    `host` is the host that read it. It is for error texts only and is not compared.
+    """
 
     machine: str
     device: int
@@ -35,13 +41,13 @@ class FileId:
 
     @classmethod
     def at(cls, path: str) -> FileId | None:
-        """Return which file this is; `None` if there is none."""
+        """Return the identity of the file at a path; `None` if it is missing or not accessible."""
         place = _place(path)
         return None if place is None else cls(_machine(), *place, socket.gethostname())
 
 
 def _place(path: str) -> tuple[int, int] | None:
-    """The device and the inode of a file; `None` if there is none."""
+    """Return the device and the inode of a file; `None` if it is missing or not accessible."""
     try:
         found = os.stat(path)
     except OSError:
@@ -50,9 +56,9 @@ def _place(path: str) -> tuple[int, int] | None:
 
 
 class FileUrl(str):
-    """The URL of a SQLite file, and which file that is on the driver: what tasks get.
+    """The URL of a SQLite file with the identity of the driver's file: Spark's tasks get it.
 
-    `SqliteStore` alone looks at the file. For all others it is a URL.
+    Only `SqliteStore` uses the identity. For all other code it is a plain URL.
     """
 
     file: FileId
@@ -67,7 +73,7 @@ class FileUrl(str):
 
 
 def not_the_drivers(path: str, file: FileId) -> str:
-    """Return why a task cannot use what it finds at a path, where the driver has this file; empty if it is that."""
+    """Return why the file at a path is not the driver's file; an empty text if it is."""
     found = FileId.at(path)
     if found == file:
         return ""
@@ -83,14 +89,17 @@ def not_the_drivers(path: str, file: FileId) -> str:
 
 
 class InUse:
-    """The files that an open connection uses, as they are found by their names: the database, `-wal` and `-shm`."""
+    """The files of an open connection: the database, `-wal` and `-shm`."""
 
     def __init__(self, path: str) -> None:
-        real = os.path.realpath(path)  # SQLite has the others beside that one
+        real = os.path.realpath(path)  # SQLite creates the other two beside the real file
         self._places = [(one, _place(one)) for one in (path, f"{real}-wal", f"{real}-shm")]
 
     def lost(self) -> str:
-        """Return what has become of one that is no longer where it was: what is written to it nobody will see."""
+        """Return which file was deleted or replaced; an empty text if none was.
+
+        No other process sees later writes to such a file.
+        """
         for path, place in self._places:
             found = _place(path)
             if found != place:
@@ -99,7 +108,10 @@ class InUse:
 
 
 class Connection(sqlite3.Connection):
-    """A connection that knows its cursors: one that has rows left keeps its snapshot, even after ROLLBACK."""
+    """A connection that tracks its cursors.
+
+    A cursor with rows left keeps its snapshot, even after ROLLBACK.
+    """
 
     def __init__(self, *args: Any, **how: Any) -> None:
         super().__init__(*args, **how)
@@ -111,7 +123,7 @@ class Connection(sqlite3.Connection):
         return cursor
 
     def abandon(self) -> None:
-        """End what was begun: its cursors, which an error may keep alive, and its transaction."""
+        """Close all cursors, which an error may keep alive, and roll back the transaction."""
         for one in list(self._cursors):
             one.close()
         if self.in_transaction:
@@ -119,9 +131,10 @@ class Connection(sqlite3.Connection):
 
 
 def connect(path: str, *, create: bool, timeout: float) -> Connection:
-    """Open a file.
+    """Open a file. Any thread may use the connection; it begins no transaction by itself.
 
-    Raises `sqlite3.OperationalError` if it is not there, unless `create` is set.
+    A locked file is retried for `timeout` seconds. Raises `sqlite3.OperationalError` if the file
+    does not exist, unless `create` is set.
     """
     return sqlite3.connect(
         f"file:{quote(path)}?mode={'rwc' if create else 'rw'}",

@@ -1,4 +1,4 @@
-"""How rows of SQLite's tables become pages of records, those that cannot be read among them."""
+"""Read rows of SQLite's tables as pages of records, including rows that cannot be read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ from spark_queue.stores.support.damaged import (
     tries_of,
 )
 
-#: What is read of a message. Most are JSON, have no headers and have not failed: `others` is NULL then.
+#: The columns of a message in a SELECT. `others` is NULL for most messages: JSON without headers
+#: that has not failed.
 _READ = (
     "id, payload, mature, CASE WHEN kind <> 'json' OR headers IS NOT NULL OR tries <> 0 "
     "THEN json_array(kind, headers, tries) END AS others"
@@ -41,42 +42,42 @@ _COLUMNS = ("id", "payload", "mature", "kind", "headers", "tries")
 _TOLD = ("processed", "consumer", "outcome")
 _KINDS = {"json", "text", "binary"}
 
-ROWS_STEP = 100  #: most rows that are read before their bytes are counted
+ROWS_STEP = 100  #: most rows of one fetch: only then their bytes are counted
 
-#: Whether a message is one that can be read, as far as a change of it needs that.
+#: Whether a message can be changed: its tries are an integer, its headers NULL or a JSON object.
 SOUND_ROW = (
     "typeof(tries) = 'integer' AND (headers IS NULL OR "
     "CASE WHEN typeof(headers) = 'text' AND json_valid(headers) THEN json_type(headers) = 'object' ELSE 0 END)"
 )
 
-#: How tries are counted: what is no number stays as it is, and is found when it is read.
+#: Adds to the tries. A value that is not an integer stays, and is reported when it is read.
 MORE_TRIES = "CASE typeof(tries) WHEN 'integer' THEN tries + {} ELSE tries END"
 
 
 class BrokenText(bytes):
-    """A text that is not UTF-8."""
+    """Text that is not UTF-8."""
 
 
 class RowPlace(NamedTuple):
-    """The place of a record in the order of its queue, as its columns have it."""
+    """The place of a record in the order of its queue: the raw values of its columns."""
 
     mature: Any
     id: Any
 
 
 def place_of(after: RowPlace | None) -> tuple[str, tuple[Any, ...]]:
-    """The WHERE clause of the records that come after that place, and its values; of all at first."""
+    """Return the WHERE clause of the records after a place, and its values. `None` matches all."""
     place = RowPlace(-(2**63), "") if after is None else after
     return f"(mature, id) > ({', '.join(map(_parameter, place))})", tuple(map(_plain, place))
 
 
 def ids_among(ids: Sequence[str]) -> tuple[str, tuple[Any, ...]]:
-    """The WHERE clause of the records with these ids, and its values."""
+    """Return the WHERE clause of the records with these ids, and its values."""
     named, values = "id IN (SELECT value FROM json_each(?))", (json.dumps(list(ids)),)
     odd = [(id, key) for id in ids if (key := bytes_of_text(id)) is not None]
     if not odd:
         return named, values
-    # A text that is UTF-8 is known by itself, so that such bytes are those of a blob.
+    # The id of UTF-8 text is that text, so these bytes match only a blob or broken text.
     blobs = ", ".join("?" * len(odd))
     which = f"{named} OR (CAST(id AS BLOB) IN ({blobs}) AND (typeof(id) = 'blob' OR id NOT IN ({blobs})))"
     return f"({which})", (*values, *(key for _, key in odd), *(id_of(key) for _, key in odd))
@@ -85,9 +86,10 @@ def ids_among(ids: Sequence[str]) -> tuple[str, tuple[Any, ...]]:
 def read_records(
     db: sqlite3.Connection, queue: str, source: str, values: Sequence[Any], rows: int, *, history: bool = False
 ) -> Iterator[Records]:
-    """The records that a query finds, in pages of at most `rows` rows and about PAGE_BYTES.
+    """Yield the records that a query finds, in pages of at most `rows` rows and about PAGE_BYTES.
 
-    `source`: what comes after the columns. `history`: also what became of them.
+    `source` is the SQL after the columns, `values` are its parameters. `history` adds the columns
+    of the history.
     """
     given = 0
     try:
@@ -111,7 +113,7 @@ def read_records(
 
 
 def _of_a_value(error: sqlite3.OperationalError) -> bool:
-    """Whether it is what a row holds that cannot be read."""
+    """Return whether the error is about a value of a row: invalid JSON or UTF-8."""
     return any(one in str(error) for one in ("JSON", "UTF-8"))
 
 
@@ -123,7 +125,7 @@ def _parts(
     while some := found.fetchmany(
         max(1, min(ROWS_STEP, rows - len(part), (PAGE_BYTES - size) * len(part) // (size + 1)))
     ):
-        part += some  # as many as will fit if they are alike
+        part += some  # the next fetch asks for as many as fit, if they have the average size
         size += sum(map(len, map(payload_of, some)))
         if len(part) >= rows or size >= PAGE_BYTES:
             yield part
@@ -133,7 +135,10 @@ def _parts(
 
 
 def _batch(queue: str, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
-    """The rows, whole columns at a time. Raises one of UNREADABLE for a value of a wrong type."""
+    """Return the rows as a batch, read by whole columns.
+
+    Raises one of UNREADABLE for a value of a wrong type.
+    """
     ids, payloads, mature, others, *told = zip(*rows, strict=True)
     check_types(ids, str)
     check_types(payloads, bytes)
@@ -153,7 +158,7 @@ def _batch(queue: str, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
 
 
 def _value(kind: str, content: bytes | None) -> Any:
-    """The value of a column, from its type and its bytes."""
+    """Return the value of a column, from its type and its bytes."""
     if content is None:
         return None
     if kind == "integer":
@@ -169,9 +174,9 @@ def _value(kind: str, content: bytes | None) -> Any:
 
 
 def _read(row: tuple[Any, ...]) -> Row:
-    """Read one row. Raises `Unreadable` with what is wrong with it."""
+    """Read one row. Raises `Unreadable` with the reason if it is damaged."""
     id, payload, mature, kind, headers, tries, *told = row
-    check(type(id) is str, f"its id is {quoted(id)}, not a text")
+    check(type(id) is str, f"its id is {quoted(id)}, not text")
     check(type(payload) is bytes, f"its payload is {quoted(payload)}, not a blob")
     check(kind in _KINDS, f"its kind is {quoted(kind)}, not one of {', '.join(sorted(_KINDS))}")
     return Row(id, payload, kind, _headers(headers), mature_of(mature), tries_of(tries), _told(told))
@@ -191,7 +196,7 @@ def _headers(value: Any) -> dict[str, str] | None:
 
 
 def _raw(row: tuple[Any, ...]) -> Row:
-    """What stands for a row that cannot be read."""
+    """Return the row for one that cannot be read. Its payload is the raw row as JSON."""
     id, payload, mature, kind, headers, tries, *told = row
     shown = id if type(id) is str else text_of_bytes(bytes(id)) if isinstance(id, bytes) else str(id)
     values = (id, payload, mature, kind, headers, tries)

@@ -1,11 +1,11 @@
 """Queues in one SQLite file: `sqlite:///relative/path.db` or `sqlite:////absolute/path.db`.
 
-The embedded default: no server, several processes at once, one machine. Every operation is one transaction, so a
-push of a batch, a commit, a move is atomic as a whole. The file is in WAL mode with `synchronous=FULL`: what was
-acknowledged is on disk.
+The embedded default: no server, one machine, several processes at once. Every operation is one
+transaction, so a push of a batch, a commit or a move is atomic as a whole. The file is in WAL mode
+with `synchronous=FULL`: acknowledged writes are on disk.
 
-A message that is held points to its lease; renewing touches the lease alone. The database's time is that of the
-machine, read by SQLite itself.
+A reserved message points to its lease, so a renewal changes only the lease. The database's time is
+that of the machine, read by SQLite itself.
 """
 
 from __future__ import annotations
@@ -54,10 +54,11 @@ from spark_queue.stores.types import (
     holder,
 )
 
-#: What makes a file of version 1, and of each later version out of the one before.
+#: The SQL that creates a file of version 1, then the SQL that upgrades to each later version.
 #:
-#: Rows name their queue by its number, which keeps rows and indexes short.
-#: `message.lease` is the lease that holds the message, NULL while it is free; moments are ms since 1970.
+#: Rows have the id of their queue, not its name: that keeps rows and indexes short.
+#: `message.lease` is the lease that holds the message, NULL while it is free.
+#: Times are ms since 1970.
 SCHEMA = (
     """
 CREATE TABLE queue (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
@@ -80,26 +81,26 @@ CREATE TABLE history (
 CREATE INDEX history_queue ON history (queue, mature, id);
 CREATE INDEX history_until ON history (until);
 """,
-    # `rows` is an Arrow IPC stream of a PUSHES batch in which every message has its moment, and the digest of that,
-    # which older versions left out and pass over.
+    # `rows`: an Arrow IPC stream of a PUSHES batch in which each message has `mature`, then its
+    # digest. Older versions wrote no digest and ignore it.
     """
 CREATE TABLE staged (stage TEXT NOT NULL, part TEXT NOT NULL, queue TEXT NOT NULL, size INTEGER NOT NULL, rows BLOB);
 CREATE UNIQUE INDEX staged_part ON staged (stage, part);
 
 CREATE TABLE note (key TEXT PRIMARY KEY, value TEXT NOT NULL, version INTEGER NOT NULL) WITHOUT ROWID;
 """,
-    # `rows`: how many messages a record holds. One index leads to the buckets, so that others need not know them.
+    # `rows`: how many messages a record holds. Buckets have an index of their own.
     """
 ALTER TABLE message ADD COLUMN rows INTEGER NOT NULL DEFAULT 1;
 CREATE INDEX message_bucket ON message (lease, queue, mature, id) WHERE rows > 1;
 CREATE INDEX lease_until ON lease (queue, until);
 """,
-    # What was committed before did not tell by whom.
+    # `consumer` is NULL for messages that an older version committed.
     """
 ALTER TABLE history ADD COLUMN consumer TEXT;
 ALTER TABLE history ADD COLUMN outcome TEXT NOT NULL DEFAULT 'commit';
 """,
-    # By name: a queue that is empty, or that nobody has used yet, may be paused.
+    # The key is the name: a queue may be paused before it is used.
     """
 CREATE TABLE statistics (
     queue TEXT PRIMARY KEY, put INTEGER NOT NULL DEFAULT 0, "get" INTEGER NOT NULL DEFAULT 0,
@@ -107,38 +108,38 @@ CREATE TABLE statistics (
     deadletter INTEGER NOT NULL DEFAULT 0, paused INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 """,
-    # When it was written last (ms); NULL where an older version did it.
+    # When the note was last written (ms); NULL if an older version wrote it.
     """
 ALTER TABLE note ADD COLUMN written INTEGER;
 """,
 )
 SCHEMA_VERSION = len(SCHEMA)
 
-#: SQLite's own reading of the clock, in ms.
+#: The time of SQLite's clock, in ms.
 NOW = "SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 
 COLUMNS = "id, payload, kind, headers, mature, tries"
 
-#: What is read of a note, whose value need not be text.
+#: The columns of a note. The cast reads a value that is not text, too.
 NOTE_COLUMNS = "CAST(value AS BLOB), version, written"
 
-#: Whether a record is a bucket, whatever it holds: a column `rows` of 1 may be that of a bucket of one.
+#: Whether a record is a bucket. Its column `rows` cannot say so: a bucket of one message has 1.
 _IS_BUCKET = f"(id >= '{MARK}' AND id < '{chr(ord(MARK) + 1)}')"
 
-#: The id of a record, as far as it tells how many messages it holds: others may be no text.
+#: The id of a record with several messages, which says how many; '' for others: it may not be text.
 _BUCKET_ID = "iif(rows > 1, id, '')"
 
-#: Rows that one INSERT brings, and their bytes, about: twice as fast as a statement for each.
+#: Rows of one INSERT, and about how many bytes: twice as fast as one statement per row.
 INSERT_ROWS = 200
 INSERT_BYTES = 8 << 20
 
-#: Bytes of messages in one row of the table `staged`, about.
+#: About how many bytes of messages one row of the table `staged` holds.
 BLOB_BYTES = 32 << 20
 
-#: Seconds between two glances at the file of somebody who waits for a message.
+#: Seconds between two checks of the file while a client waits for a message.
 FILE_GLANCE = 0.002
 
-#: Most messages of the history that one transaction forgets.
+#: Most expired messages of the history that one transaction removes.
 FORGOTTEN = 10_000
 
 #: Seconds to wait for another process's transaction.
@@ -147,7 +148,7 @@ BUSY_TIMEOUT = 10.0
 
 log = logging.getLogger(__name__)
 
-#: File systems of other machines.
+#: File systems of other machines: WAL does not work on them.
 REMOTE = {"9p", "afs", "ceph", "cifs", "glusterfs", "lustre", "nfs", "nfs4", "smb3", "smbfs"}
 
 
@@ -176,7 +177,7 @@ class SqliteStore(Store):
         self._connection: Connection | None = None
         self._pid = 0
         self._planned = url.file if isinstance(url, FileUrl) else None  # the driver's file, in a task
-        self._file: FileId | None = None  # that of the first connection: no later one goes on in another file
+        self._file: FileId | None = None  # of the first connection; later ones must match
         self._in_use: InUse | None = None
 
     # --- the connection -----------------------------------------------------------------------------------------
@@ -203,10 +204,11 @@ class SqliteStore(Store):
         opened = connect(self._path, create=before is None, timeout=BUSY_TIMEOUT)
         try:
             self._file = self._file or before or FileId.at(self._path)
-            self._found()  # it is still that one
+            self._found()  # the file may have been replaced meanwhile
             opened.execute("PRAGMA synchronous = FULL")
             opened.execute("PRAGMA cache_size = -65536")
-            opened.execute("PRAGMA secure_delete = FAST")  # Debian's SQLite would write what is removed once more
+            # By default, Debian's SQLite overwrites deleted content: a second write.
+            opened.execute("PRAGMA secure_delete = FAST")
             (version,) = opened.execute("PRAGMA user_version").fetchone()
             if version < SCHEMA_VERSION:
                 self._create(opened)
@@ -222,7 +224,11 @@ class SqliteStore(Store):
         return opened
 
     def _found(self) -> FileId | None:
-        """The file that is to be opened, `None` if it is to be created. Raises an error if it must be another one."""
+        """Return the file to open; `None` if it is to be created.
+
+        Raises `OptionError` if it is not the driver's file, and `StoreError` if it is not the file
+        of the first connection.
+        """
         if self._planned and (sentence := not_the_drivers(self._path, self._planned)):
             raise OptionError(sentence, option="url", url=self.url)
         found = FileId.at(self._path)
@@ -231,7 +237,7 @@ class SqliteStore(Store):
         return found
 
     def _check_file(self) -> None:
-        """Raise `StoreError` if nobody who opens the file now would see what this connection writes."""
+        """Raise `StoreError` if the file was deleted or replaced: others would not see a write."""
         if self._in_use is not None and (sentence := self._in_use.lost()):
             raise self._lost(sentence)
 
@@ -243,7 +249,7 @@ class SqliteStore(Store):
         )
 
     def _create(self, opened: sqlite3.Connection) -> None:
-        opened.execute("PRAGMA page_size = 8192")  # of a new file: flatter trees, fewer pages in a commit
+        opened.execute("PRAGMA page_size = 8192")  # new files: fewer pages in a commit
         opened.execute("PRAGMA journal_mode = WAL")
         opened.execute("BEGIN IMMEDIATE")
         (version,) = opened.execute("PRAGMA user_version").fetchone()
@@ -251,7 +257,7 @@ class SqliteStore(Store):
         if version == 0 and tables:
             opened.execute("ROLLBACK")
             raise StoreError(f"{self.url} is a SQLite file of another program: choose another file", url=self.url)
-        for step in SCHEMA[version:]:  # none where another process was faster
+        for step in SCHEMA[version:]:  # no step is left if another process was faster
             for statement in step.split(";"):
                 opened.execute(statement)
         opened.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -272,7 +278,7 @@ class SqliteStore(Store):
             hint = {
                 "file is not a database": ": it is some other kind of file",
                 "attempt to write a readonly database": ": make the file and its folder writable for this user",
-                "unable to open database file": ": check the path and the rights of its folder",
+                "unable to open database file": ": check the path and the permissions of its folder",
             }.get(text, "")
             raise StoreError(f"{self.url}: {text}{hint}", url=self.url) from error
 
@@ -283,7 +289,7 @@ class SqliteStore(Store):
             try:
                 _begin(db, begin)
                 yield db
-                self._check_file()  # here, since what is committed is acknowledged
+                self._check_file()  # before COMMIT, which acknowledges the write
                 db.execute("COMMIT")
             except BaseException:
                 db.abandon()
@@ -296,7 +302,11 @@ class SqliteStore(Store):
         return self._connection
 
     def _looking(self) -> AbstractContextManager[sqlite3.Connection]:
-        """A transaction that only reads: it sees one moment, and neither waits for writers nor keeps them waiting."""
+        """Return a read transaction: one snapshot. It neither waits for writers nor blocks them.
+
+        Raises `OptionError` or `StoreError` if the file cannot be used, `StoreUnavailable` while it
+        is locked.
+        """
         return self._transaction("BEGIN")
 
     def close(self) -> None:
@@ -307,7 +317,8 @@ class SqliteStore(Store):
             self._connection = self._in_use = None
 
     # --- signals ------------------------------------------------------------------------------------------------
-    # SQLite tells a connection whether others have changed the file, and what it has changed itself.
+    # `data_version` changes when another connection writes to the file, `total_changes` when this
+    # one does.
 
     def _rung(self, queue: str) -> int:
         with self._lock, self._translated():
@@ -326,7 +337,7 @@ class SqliteStore(Store):
     # --- messages in --------------------------------------------------------------------------------------------
 
     def _push(self, queue: str, batch: pa.RecordBatch) -> int:
-        rows = _rows(batch, self._now())  # ready before the file is locked: other writers need not wait for Python
+        rows = _rows(batch, self._now())  # before the lock, which others wait for
         with self._transaction() as db:
             return _insert(db, queue, rows)
 
@@ -359,7 +370,7 @@ class SqliteStore(Store):
     ) -> StoreError:
         return StoreError(
             f"{self.url}: part {part!r} of stage {stage!r} is damaged: {error}. It has {plural(size, 'message')} for "
-            f"queue {queue!r}; nothing was published. Restore the file from a backup, or give the messages up: stop "
+            f"queue {queue!r}; nothing was published. Restore the file from a backup, or discard the messages: stop "
             f"the query, remove the part in the sqlite3 shell (DELETE FROM staged WHERE rowid = {rowid}), and start "
             "the query again",
             url=self.url, queue=queue, stage=stage, part=part,
@@ -524,7 +535,7 @@ class SqliteStore(Store):
             db.execute("DELETE FROM moving")
             where, values = f"{where} AND tries >= ?", (*values, which.min_tries)
             if death:
-                where += f" AND {SOUND_ROW}"  # else it is found damaged when it is read, and dies of that
+                where += f" AND {SOUND_ROW}"  # the next read makes a damaged row a dead letter
             if which.limit is None:
                 moved = _change(db, "INSERT INTO moving SELECT rowid FROM message", where, values)
             else:
@@ -556,7 +567,7 @@ class SqliteStore(Store):
         columns = ", ".join(f'"{act}"' for act in ACTS)
         more = ", ".join(f'"{act}" = "{act}" + excluded."{act}"' for act in ACTS)
         rows = [(queue, *(acts.get(act, 0) for act in ACTS)) for queue, acts in counts.items()]
-        # A count that is lost when the power fails is worth no wait for the disk: that would keep others waiting.
+        # No wait for the disk, which would delay other writers: a power failure may lose counts.
         with self._lock, self._translated():
             db = self._connected()
             db.execute("PRAGMA synchronous = NORMAL")
@@ -597,7 +608,7 @@ class SqliteStore(Store):
 
     def _note(self, key: str) -> RawNote | None:
         with self._looking() as db:
-            # As bytes: what is no UTF-8 is damaged, but can be named.
+            # The value is read as bytes: one that is not UTF-8 can then be reported as damaged.
             found = db.execute(f"SELECT {NOTE_COLUMNS} FROM note WHERE key = ?", (key,)).fetchone()
             return RawNote(*found) if found else None
 
@@ -620,7 +631,7 @@ class SqliteStore(Store):
             )
             return {key: RawNote(*facts) for key, *facts in found}
 
-    # --- looking ------------------------------------------------------------------------------------------------
+    # --- reading ------------------------------------------------------------------------------------------------
 
     def _now(self) -> int:
         with self._looking() as db:
@@ -640,11 +651,11 @@ class SqliteStore(Store):
         kind = _filesystem(self._path)
         if kind in REMOTE or kind.startswith("fuse."):
             disk = Finding(
-                "file system", "bad", f"{kind}: WAL needs memory that processes share, and locks that hold",
+                "file system", "bad", f"{kind}: WAL needs shared memory and reliable locks",
                 "keep the file on a disk of this machine, or use a server",
             )  # fmt: skip
         else:
-            disk = Finding("file system", "good", kind or "not told by this system")
+            disk = Finding("file system", "good", kind or "unknown: this system does not report it")
         return [wal, disk]
 
     def _sizes(self, queue: str) -> Sizes:
@@ -693,9 +704,8 @@ class SqliteStore(Store):
         self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
     ) -> Iterator[Records]:
         with self._translated():
-            db = (
-                self._open()
-            )  # of its own: its read transaction is the snapshot, and lasts as long as the caller likes
+            # A connection of its own: its read transaction is the snapshot for a slow caller, too.
+            db = self._open()
             try:
                 db.execute("BEGIN")
                 which: list[str] = ["queue = ?"]
@@ -747,13 +757,13 @@ class SqliteStore(Store):
             return int(told)
 
     def shrink(self) -> int:
-        # In place: a copy that is renamed over the file would stop all who have it open.
+        # In place: a copy that is renamed over the file would stop all processes that have it open.
         with self._lock, self._translated():
             before = self._bytes()
             db = self._connected()
             try:
                 self._check_file()
-                _patiently(db, "VACUUM")  # it fails at once if another process commits while it begins
+                _patiently(db, "VACUUM")  # it fails if another process commits as it begins
                 (busy, _, _) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
                 self._check_file()
             except BaseException:
@@ -761,14 +771,14 @@ class SqliteStore(Store):
                 raise
             if busy:
                 raise StoreUnavailable(
-                    f"{self.url}: the file is written anew, and becomes small as soon as no process reads its old "
-                    "state any more: run this again when long reads have ended",
+                    f"{self.url}: the file was rewritten, but it stays large while another process reads its old "
+                    "state: run this again when long reads have ended",
                     url=self.url,
                 )
             return max(0, before - self._bytes())
 
     def _bytes(self) -> int:
-        """The bytes of the file and of what waits to become a part of it."""
+        """Return the bytes of the file and its WAL."""
         files = [Path(self._path), Path(f"{os.path.realpath(self._path)}-wal")]
         return sum(one.stat().st_size for one in files if one.exists())
 
@@ -787,12 +797,12 @@ class SqliteStore(Store):
 
 
 def _texts(condition: Condition) -> list[str]:
-    """The texts that a condition compares with."""
+    """Return the values of a condition as text."""
     return [str(one) for one in (condition.value if isinstance(condition.value, tuple) else (condition.value,))]
 
 
 def _begin(db: sqlite3.Connection, begin: str) -> None:
-    """Begin a transaction; wait for those of other processes, at most BUSY_TIMEOUT seconds."""
+    """Begin a transaction. One that writes waits for other writers, up to BUSY_TIMEOUT seconds."""
     if begin == "BEGIN":
         db.execute(begin)
     else:
@@ -800,10 +810,11 @@ def _begin(db: sqlite3.Connection, begin: str) -> None:
 
 
 def _patiently(db: sqlite3.Connection, statement: str) -> None:
-    """Execute a statement that needs the file for itself; wait for other processes, at most BUSY_TIMEOUT seconds.
+    """Execute a statement that needs the file alone; retry while the file is locked.
 
-    SQLite itself would sleep longer and longer, up to 100 ms; here it is a sixteenth of what was waited, so that two
-    writers in turns lose little, and many do not ask all the time.
+    Raises `sqlite3.OperationalError` after BUSY_TIMEOUT seconds. SQLite itself would sleep up to
+    100 ms between tries. Here it is a sixteenth of the time waited so far, 0.5 to 50 ms: two
+    writers that alternate lose little, and many writers do not poll all the time.
     """
     start = time.monotonic()
     db.execute("PRAGMA busy_timeout = 0")
@@ -830,21 +841,21 @@ def _now(db: sqlite3.Connection) -> int:
 
 
 def _number(db: sqlite3.Connection, queue: str) -> int:
-    """The number of a queue; 0, which no queue has, where there is none of that name."""
+    """Return the row id of the queue, or 0 if it does not exist."""
     found = db.execute("SELECT id FROM queue WHERE name = ?", (queue,)).fetchone()
     return int(found[0]) if found else 0
 
 
 def _made(db: sqlite3.Connection, queue: str) -> int:
-    """The number of a queue, which is made where there is none of that name."""
+    """Return the row id of the queue; create the queue if it does not exist."""
     db.execute("INSERT OR IGNORE INTO queue (name) VALUES (?)", (queue,))
     return _number(db, queue)
 
 
 class _Rows(NamedTuple):
-    """Rows of the table `message`: their columns from `id` on, as SQL, and the parameters of each.
+    """Rows for the table `message`: SQL for the columns from `id` on, and the parameters of each.
 
-    `together` of them go into one statement; there are `buckets` among them.
+    One statement inserts `rows_per_statement` of them. `has_buckets`: some of them are buckets.
     """
 
     columns: str
@@ -854,7 +865,7 @@ class _Rows(NamedTuple):
 
 
 def _rows(batch: pa.RecordBatch, now: int) -> _Rows:
-    """The rows of a PUSHES batch."""
+    """Return the rows of a PUSHES batch."""
     ids, due, payloads = batch.column("id").to_pylist(), due_ms(batch, now), batch.column("payload").to_pylist()
     kinds, tries = batch.column("payload_kind"), batch.column("tries")
     bytes_of_one = batch.column("payload").nbytes // max(1, len(ids)) + 1
@@ -871,7 +882,10 @@ def _rows(batch: pa.RecordBatch, now: int) -> _Rows:
 
 
 def _insert(db: sqlite3.Connection, queue: str, which: _Rows, lease: int | None = None) -> int:
-    """Insert those whose ids are not there yet and give the number of messages; under a lease, if one is given."""
+    """Insert the rows whose ids the queue does not have; return the number of messages.
+
+    They are held by `lease`, or free if it is `None`.
+    """
     number = _made(db, queue)
 
     def insert(rows: Sequence[tuple[Any, ...]], weight: int, together: int) -> int:
@@ -896,8 +910,8 @@ def _insert(db: sqlite3.Connection, queue: str, which: _Rows, lease: int | None 
 
 
 def _more(db: sqlite3.Connection, which: str, values: Sequence[Any]) -> int:
-    """How many messages more there are than records."""
-    wide = f"rows > 1 AND rows < 1e{DIGITS}"  # text is greater than any number
+    """Return how many more messages than records meet a condition: buckets hold many."""
+    wide = f"rows > 1 AND rows < 1e{DIGITS}"  # excludes text, which is greater than any number
     found = db.execute(
         f"SELECT coalesce(sum(rows - 1), 0) FROM message INDEXED BY message_bucket WHERE {wide} AND {which}", values
     ).fetchone()
@@ -905,28 +919,31 @@ def _more(db: sqlite3.Connection, which: str, values: Sequence[Any]) -> int:
 
 
 def _change(db: sqlite3.Connection, act: str, which: str, values: Sequence[Any], *settings: Any) -> int:
-    """Act on the records that meet a condition, with settings that come before its values; give their messages."""
+    """Execute a statement on the records that meet a condition; return how many messages they hold.
+
+    `settings` are the parameters that come before those of the condition.
+    """
     more = _more(db, which, values)
     return db.execute(f"{act} WHERE {which}", (*settings, *values)).rowcount + more
 
 
 def _buckets_in(db: sqlite3.Connection, queue: int) -> bool:
-    """Whether a bucket of the queue is free."""
+    """Return whether the queue has a free bucket."""
     which = "WHERE rows > 1 AND lease IS NULL AND queue = ?"
     return bool(db.execute(f"SELECT 1 FROM message INDEXED BY message_bucket {which} LIMIT 1", (queue,)).fetchone())
 
 
 def _tree(column: str, name: str) -> tuple[str, tuple[str, ...]]:
-    """The WHERE clause of a name and those below it, of all names where it is empty; and its values."""
+    """Return the WHERE clause of a name and those below it, and its values. "" matches all."""
     if not name:
         return "1", ()
     first, end = below(name)
-    # One range of an index; the few names between the name itself and those below it are passed over.
+    # One range of an index. The last term excludes the few names between `name` and those below it.
     return f"({column} >= ? AND {column} < ? AND ({column} = ? OR {column} >= ?))", (name, end, name, first)
 
 
 def _filesystem(path: str) -> str:
-    """The kind of file system that a file lies on; empty where the system does not tell."""
+    """Return the type of the file system of a file; empty if the system does not report it."""
     mounts = Path("/proc/self/mounts")
     if not mounts.exists():
         return ""
@@ -936,7 +953,7 @@ def _filesystem(path: str) -> str:
 
 
 def _leases(db: sqlite3.Connection, queue: str, tag: str, *, endless: bool = True) -> list[int]:
-    """The leases of a tag and of those below it; without `endless` those that end."""
+    """Return the ids of the leases of a tag and those below it; without `endless`, if they end."""
     which, values = _tree("tag", tag)
     which += "" if endless else " AND until IS NOT NULL"
     found = db.execute(f"SELECT id FROM lease WHERE queue = ? AND {which}", (_number(db, queue), *values))
@@ -949,7 +966,7 @@ def _held(db: sqlite3.Connection, lease: int) -> int:
 
 
 def _among(leases: Sequence[int], ids: Sequence[str] | None) -> tuple[str, tuple[Any, ...]]:
-    """The WHERE clause of the messages that these leases hold, and its values."""
+    """Return the WHERE clause of the messages that these leases hold, and its values."""
     held = "lease IN (SELECT value FROM json_each(?))"
     if ids is None:
         return held, (json.dumps(leases),)
@@ -960,7 +977,7 @@ def _among(leases: Sequence[int], ids: Sequence[str] | None) -> tuple[str, tuple
 def _page(
     db: sqlite3.Connection, queue: str, which: str, values: Sequence[Any], after: RowPlace | None, rows: int
 ) -> Records:
-    """The first records in order that meet a condition and come after a place."""
+    """Return the first records in order that meet a condition and come after a place."""
     beyond, place = place_of(after)
     source = f"FROM message WHERE {which} AND {beyond} ORDER BY mature, id LIMIT ?"
     return next(read_records(db, queue, source, (*values, *place, rows), rows), END)
@@ -976,7 +993,7 @@ def _forget_empty(db: sqlite3.Connection, leases: Sequence[int]) -> None:
 def _remember(
     db: sqlite3.Connection, which: str, values: Sequence[Any], history: int, tag: str | None, outcome: str
 ) -> None:
-    """Copy the messages that meet a condition to the history, `history` ms long."""
+    """Copy the messages that meet a condition to the history, which keeps them for `history` ms."""
     now = _now(db)
     _forget_history(db, now)
     db.execute(
@@ -993,9 +1010,10 @@ def _forget_history(db: sqlite3.Connection, now: int) -> None:
 
 
 def _expire(db: sqlite3.Connection, queue: int, now: int) -> None:
-    """Free what the ended leases of the queue hold; each of these messages has failed once more.
+    """Release the messages of expired leases of the queue; each gets one more try.
 
-    And remove what has expired of the history, of all queues: some of it at a time, so that nobody waits long.
+    Also remove expired history of all queues, a limited number of messages per call, so that no
+    other process waits long.
     """
     _forget_history(db, now)
     ended = "SELECT id FROM lease WHERE queue = ? AND until <= ?"

@@ -338,7 +338,7 @@ def test_a_pool_of_one_mongodb_connection_is_left_to_the_operations(mongodb_url,
         assert store.reserve(run, "c/1", 1) == [1]
         store.drop(run)
     [warned] = [one.getMessage() for one in caplog.records]
-    assert "maxPoolSize=1 leaves no connection for them: set 2 or more" in warned
+    assert "maxPoolSize=1 leaves no connection for signals: set 2 or more" in warned
 
 
 # --- SIGTERM ----------------------------------------------------------------------------------------------------
