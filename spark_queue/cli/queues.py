@@ -33,7 +33,7 @@ def size(url: Url, queues: Queues = None, json: JsonFlag = False) -> None:
 
 
 def cells(one: Level, *, kept: bool) -> Sequence[object]:
-    """Return a row of the table of sizes; `kept`: with a column of retained messages."""
+    """Return a row of the table of sizes; `with_retained`: with a column of retained messages."""
     numbers = [getattr(one, state) for state in STATE_COLOURS]
     return one.queue, *numbers, *([one.retained] if kept else []), age(one.oldest), picture(one)
 
