@@ -1,6 +1,6 @@
 """The stores: one database behind one URL, holding many queues.
 
-A new database is one file in this folder and one line in `STORES`.
+To add a database, add a module to this folder and a line to `STORES`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from spark_queue.stores.base import Store
 
 @dataclass(frozen=True)
 class Registration:
-    """What is known of a store before its module is imported.
+    """A store as it is known before its module is imported.
 
-    `path`: `module:class`. `extra`: the extra of this package that installs its driver, and `driver`: the driver's
-    name on the package index; both empty where none is needed. `server`: the kind of server that keeps the data,
-    empty for an embedded store. `variant_of`: the scheme of the same store, for one that only connects in another
-    way (TLS, a look-up in DNS).
+    `path`: `module:class`. `extra`: the extra of this package that installs its driver. `driver`:
+    the name of the driver on the package index. Both are empty if no driver is needed. `server`:
+    the kind of server that keeps the data, empty for an embedded store. `variant_of`: the scheme of
+    the same store, if this scheme only connects in another way (TLS, lookup in DNS).
     """
 
     path: str
@@ -50,9 +50,10 @@ STORES: dict[str, Registration] = {
 
 
 def store_class(url: str) -> type[Store]:
-    """The class of the store behind a URL, for its layout; nothing is opened.
+    """Return the class of the store for the scheme and layout of a URL. Opens nothing.
 
-    Raises `OptionError` for an unknown scheme or layout, and `DriverMissing`, which names the extra to install.
+    Raises `OptionError` for an unknown scheme or layout, and `DriverMissing`, which names the extra
+    to install.
     """
     scheme = scheme_of(url)
     if not scheme:
@@ -94,9 +95,10 @@ def _imported(path: str, scheme: str, extra: str) -> type[Store]:
 def open_store(url: str, *, patience: float = 5.0, create: bool = True) -> Store:
     """Return the store behind a URL.
 
-    It connects at its first operation, so this does no I/O; close it, or use `with`. `patience`: seconds to
-    keep trying while the database cannot be reached. `create`: whether that operation creates a SQLite file that is
-    missing; else it raises `OptionError`. Raises `OptionError` for a URL that cannot be meant and `DriverMissing`.
+    It connects at its first operation, so this does no I/O. Close it, or use `with`.
+    `retry_timeout`: how long to retry while the database cannot be reached (s). `create`: whether
+    the first operation creates a missing SQLite file; else it raises `OptionError`. Raises
+    `OptionError` for an invalid URL, and `DriverMissing`.
     """
     store = store_class(url)(url, patience=patience)
     store.creates = create
@@ -104,9 +106,10 @@ def open_store(url: str, *, patience: float = 5.0, create: bool = True) -> Store
 
 
 def usable(options: QueueOptions) -> QueueOptions:
-    """The options with URLs that hold wherever they are opened. Connects to nothing.
+    """Check URLs and queues, and return the options with URLs that are valid in every process.
 
-    Raises `OptionError` for a URL or the name of a queue that the database forbids, and `DriverMissing`.
+    Connects to nothing. Raises `OptionError` for an invalid URL or queue, or for `mode=log` with a
+    layout that cannot retain messages. Raises `DriverMissing`.
     """
     inputs = (options.inputs or {}).values()
 
@@ -127,9 +130,10 @@ def usable(options: QueueOptions) -> QueueOptions:
 
 
 def planned(options: QueueOptions, *, create: bool) -> QueueOptions:
-    """The options for tasks: with the URL of a file goes which file that is, so that no task uses another one.
+    """Return the options for tasks: the URL of a file identifies the file, so no task uses another.
 
-    `create`: whether files that are missing are created first. A task creates none.
+    `create`: whether missing files are created first. A task creates none. Raises `OptionError` for
+    an invalid URL, and `DriverMissing`.
     """
 
     def here(url: str) -> str:

@@ -1,30 +1,36 @@
 """The contract of a store: one database behind one URL, holding many queues.
 
-What a store promises, whatever the database:
+These rules hold for every database:
 
 * **Time** is the database's. No promise depends on the clock of a client.
-* **Order** is that of `(mature, id)`, `mature` in ms; of a message whose lease ended, a store may say otherwise.
-* A message is *ready* (mature and free), *scheduled* (not mature yet) or *reserved* (held under a tag until the
-  lease ends).
-* A **tag** names a reservation, chosen by the reader: `consumer/sequence/partition`. Tags form a tree: an
-  operation on `etl/7` is one on `etl/7/0`, `etl/7/1`, … too.
-* **Fencing**: what a tag no longer holds, it cannot commit, roll back, renew, move or fetch.
-* When a lease ends, the next reserve may take its messages, and they count one more failed try then. A store frees
-  them when it next reserves or counts what is ready. Until then the tag holds them: a late holder loses nothing.
-* A **stage** is a place for messages that nobody can see yet: `sink/batch/attempt`, a name chosen by the writer.
-  To **publish** a stage makes its messages visible; whoever gets them, they leave the stage in the same step.
-* **Every operation may be repeated** after a failure of which nobody knows how far it went: the second time it
-  completes what is missing and changes nothing else.
-* From a queue that is **paused** nothing is taken that is not held yet; all else goes on.
-* Durations and moments are `int` ms; a lease of `None` never ends.
+* **Order** is that of `(mature, id)`; `mature` is in ms. A store may order a message whose lease
+  ended in another way.
+* A message is *ready* (mature and free), *scheduled* (not mature yet) or *reserved* (held under
+  a tag until its lease ends).
+* A **tag** names a reservation: `consumer/sequence/partition`. The reader chooses it. Tags form a
+  tree: an operation on `etl/7` also applies to `etl/7/0`, `etl/7/1`, ….
+* **Fencing**: a tag that has lost a message cannot commit, roll back, renew, transfer or fetch it.
+* When a lease ends, the next reserve may take its messages; their tries then increase by one. A
+  store frees them when it next reserves or counts ready messages. Until then the tag holds them,
+  so a late holder loses nothing.
+* A **stage** holds messages that no client can see yet. The writer chooses its name:
+  `sink/batch/attempt`. To **publish** a stage makes its messages visible. They leave the stage in
+  the same step.
+* **Every operation may be repeated** after a failure, even if it is unknown how far it got. The
+  second call completes the missing part and changes nothing else.
+* While a queue is **paused**, no further message is reserved. All other operations work.
+* Durations and moments are `int` ms. A lease of `None` never ends.
 
-A store writes the methods that begin with `_`; callers use the others, which check their arguments, and try again for
-`patience` seconds while the database cannot be reached. The former know *records*, each a message or a bucket of many
-(`messages/buckets.py`), which they treat alike: a message passes them by its id, a bucket by its own; only where they
-count, they count messages. The latter know messages: they open buckets, and take them apart where they must.
+A store implements the methods that begin with `_`. Callers use the others, which check their
+arguments, and retry for `retry_timeout` seconds while the database cannot be reached.
 
-Errors are `StoreError` (its subclass `StoreUnavailable` where another try may help) and `OptionError` for names that
-the database forbids.
+The methods that begin with `_` work on *records*. A record is a message or a bucket of many
+(`messages/buckets.py`), and both are treated alike. A message is passed by its id, a bucket by
+its own id. Counts are counts of messages. The other methods work on messages: they open buckets,
+and split them if they must.
+
+Errors are `StoreError` (its subclass `StoreUnavailable` if a retry may help) and `OptionError`
+for names that the database forbids.
 """
 
 from __future__ import annotations
@@ -87,86 +93,94 @@ PAGE_BYTES = 16 << 20
 #: A partition smaller than this is not worth a task of its own.
 SMALLEST_PARTITION = 500
 
-#: ms between two looks of a waiting client, and for how long a look in vain is believed.
+#: How often a waiting client polls, and how long an empty result is cached (ms).
 POLL, FRESH = 500, 50
 
-#: Seconds for which the layout of a queue is believed.
+#: How long the layout of a queue is cached (s).
 LAYOUT_KNOWN = 30.0
 
 log = logging.getLogger(__name__)
 
 
 class Store(ABC):
-    """See the head of this module for what holds for all methods."""
+    """One database behind one URL. The docstring of this module has the rules for all methods."""
 
-    #: Most bytes of one payload.
+    #: The largest payload in bytes.
     max_payload: ClassVar[int]
 
-    #: JSON values that the layout cannot keep, or some of them: a push of one is refused.
+    #: JSON values that the layout cannot store, or examples of them: a push of one is refused.
     refuses: ClassVar[tuple[object, ...]] = ()
 
-    #: What the layout cannot do of what is promised here.
+    #: The parts of this contract that the layout does not support.
     lacks: ClassVar[frozenset[Lacking]] = frozenset()
 
-    #: Layouts that the database may have beside each other, by the name that a URL gives: module:class.
+    #: The layouts of the database, `module:class` by their name in a URL.
     layouts: ClassVar[Mapping[str, str]] = {}
 
-    #: The layout of this class, and the parameters of a URL that it knows beside `layout`: see `options/url.py`.
+    #: The name of this layout, and the parameters of a URL that it knows besides `layout`: see
+    #: `options/url.py`.
     kind: ClassVar[str] = ""
     parameters: ClassVar[tuple[str, ...]] = ()
 
-    #: Whether an id names one message in all queues together: a push of one that another queue holds is left out.
+    #: Whether an id names one message in all queues together. A push then skips an id that another
+    #: queue holds.
     one_id: ClassVar[bool] = False
 
-    #: Whether what is committed becomes history although nobody asks for that.
+    #: Whether every committed message goes to the history, even with `history=0`.
     remembers: ClassVar[bool] = False
 
-    #: What gives space back where there is a server: a sentence.
+    #: How a server reclaims space: a sentence.
     shrinks_by: ClassVar[str] = "its server manages the space"
 
-    #: Whether messages change and move to another queue in one step: see `forward`.
+    #: Whether messages can change and move to another queue in one step: see `forward`.
     forwards: ClassVar[bool] = False
 
-    #: Whether what this client pushes goes into buckets.
+    #: Whether this client pushes messages in buckets; `None` leaves that to the setting of the
+    #: queue.
     layout: Layout = None
 
     @classmethod
     def resolve(cls, url: str) -> str:
-        """The URL as processes elsewhere must give it.
+        """Return the URL in the form that is valid in every process.
 
-        Raises `OptionError` for one that cannot be meant.
+        Raises `OptionError` for an invalid URL.
         """
         return url
 
     def __init__(self, url: str, *, patience: float = 5.0) -> None:
-        """Opens nothing yet.
+        """Connect to nothing yet.
 
-        `patience`: seconds to keep trying while the database cannot be reached.
+        `retry_timeout`: how long to retry while the database cannot be reached (s).
         """
         self.url = self.resolve(url)
         self.patience = patience
-        self.creates = True  #: whether the first operation creates a database that is missing: a SQLite file
-        self.retries = 0  #: how often something was tried again: the number that an operation gives is then a part
-        #: A wait in vain: queue, believed until, due (monotonic s), and what had rung.
+        self.creates = True  #: whether the first operation creates a missing SQLite file
+        #: The number of retries so far. An operation that was retried may return too small a
+        #: number.
+        self.retries = 0
+        #: The last wait without a result: queue, cached until, due (monotonic s), and the signal
+        #: version.
         self._in_vain: tuple[str, float, float | None, int] = ("", 0.0, None, 0)
-        self._layouts: dict[str, tuple[Buckets | None, float]] = {}  # queue -> its setting, believed until (s)
-        self._closings = 0  # how often it was closed: a wait ends then
+        self._layouts: dict[str, tuple[Buckets | None, float]] = {}  # queue -> setting, cached until (s)
+        self._closings = 0  # how often it was closed: that ends a wait
         self._counters = Counters(self._count)
         self._pauses = Pauses(self._read_paused)
 
     # --- messages in --------------------------------------------------------------------------------------------
 
     def own_ids(self, made: pa.Array) -> pa.Array:
-        """As many ids as were made for messages that come without, in the form that the layout has for its own."""
+        """Return as many ids as `made`, in the native form of the layout (by default `made`)."""
         return made
 
     def push(self, queue: str, batch: pa.RecordBatch) -> int:
-        """Make the rows of a PUSHES batch messages of `queue`, visible at once, and give their number.
+        """Push the rows of a PUSHES batch to `queue`, visible at once, and return their number.
 
-        An id that the queue already holds is left as it is and not counted, so a push may be repeated; the ids in
-        buckets are not looked at, so there the same rows must be pushed again. Raises `MessageError` before anything
-        is written where rows break a rule; its `rows` tells which. A batch is atomic where the database is (see each
-        store), else a failed push may have pushed a part.
+        An id that the queue already holds is skipped and not counted, so a push may be repeated.
+        Ids in buckets are not compared: to repeat such a push, push the same rows. A batch is
+        atomic if the database is (see each store); else a failed push may have pushed a part.
+
+        Raises `MessageError` before anything is written if rows break a rule; its `rows` names
+        them. Raises `OptionError` for an invalid queue, or if the layout has no buckets.
         """
         self._check_push(queue, batch)
         if not batch.num_rows:
@@ -186,12 +200,15 @@ class Store(ABC):
             raise refused(queue, batch, wrong)
 
     def _laid_out(self, queue: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows as records: a PUSHES batch again."""
+        """Return the rows as records, a PUSHES batch again.
+
+        Raises `OptionError` as `check_buckets` does.
+        """
         if isinstance(self.layout, Buckets):
             self.check_buckets()
         if "buckets" in self.lacks:
             return batch
-        if batch.num_rows < 2:  # what is alone is no bucket, whatever is set
+        if batch.num_rows < 2:  # a single message never becomes a bucket
             return batch
         how = self._setting(queue) if self.layout is None else self.layout
         if not isinstance(how, Buckets):
@@ -199,12 +216,12 @@ class Store(ABC):
         return packed(dated(batch, self.now()), how)
 
     def check_buckets(self) -> None:
-        """Raise `OptionError` where the layout has no buckets."""
+        """Raise `OptionError` if the layout has no buckets."""
         if "buckets" in self.lacks:
             raise OptionError(f"the layout {self.kind} has no buckets: leave layout=bucket out", option="layout")
 
     def check_log(self, queue: str) -> None:
-        """Raise `OptionError` where nothing of the layout can be retained."""
+        """Raise `OptionError` if the layout cannot retain messages, as `mode=log` does."""
         if "holds" in self.lacks:
             raise OptionError(
                 f"a queue of layout {self.kind} cannot be read with mode=log: other programs of that layout release "
@@ -223,28 +240,33 @@ class Store(ABC):
     # --- messages in, all at once -------------------------------------------------------------------------------
 
     def stage(self, queue: str, stage: str, batch: pa.RecordBatch) -> int:
-        """Keep the rows of a PUSHES batch under `stage`, for `queue`, and give their number; nobody sees them.
+        """Stage the rows of a PUSHES batch for `queue`, and return their number.
 
-        A `delay` counts from now. What a stage gets is added to what it holds, for this queue and others. Raises
-        `MessageError` as `push` does, before anything is written.
+        No client sees them before `publish`. A `delay` counts from now. The rows are added to those
+        that the stage holds already, for this queue or others. Raises `MessageError` and
+        `OptionError` as `push` does, before anything is written.
         """
         check_tag(stage)
         self._check_push(queue, batch)
-        part = new_ids(1)[0]  # a second attempt writes the same part again
+        part = new_ids(1)[0]  # a retry writes the same part again
         if batch.num_rows:
             self._attempt(self._stage, queue, stage, part, self._laid_out(queue, batch))
         return int(batch.num_rows)
 
     @abstractmethod
     def _stage(self, queue: str, stage: str, part: str, batch: pa.RecordBatch) -> None:
-        """Keep the rows as that part of the stage; parts are published in their order."""
+        """Store the rows as this part of the stage.
+
+        Parts are published in the order of their names.
+        """
 
     def publish(self, stages: Sequence[str]) -> int:
-        """Make what these very stages hold messages of their queues, and give the number of messages.
+        """Make the rows of these stages (not of those below) messages; return their number.
 
-        They leave the stage in the same step, so a publish that was cut short is completed by another, and no message
-        appears twice, even if it is taken and committed in between. Each store says how many messages appear in one
-        step. An id that the queue holds already is left as it is and not counted.
+        They leave the stage in the same step. So a second call completes an interrupted one, and no
+        message appears twice, even if it is reserved and committed in between. Each store says how
+        many messages appear in one step. An id that the queue already holds is skipped and not
+        counted.
         """
         for stage in stages:
             check_tag(stage)
@@ -256,17 +278,17 @@ class Store(ABC):
 
     @abstractmethod
     def _publish(self, stages: Sequence[str]) -> dict[str, int]:
-        """Give the number of messages by queue, for all queues that the stages held something for."""
+        """Return the number of messages by queue, for all queues that the stages held rows for."""
 
     def staged(self, stage: str = "") -> list[Staged]:
-        """What the stage and those below it hold, by stage and queue; all stages where it is empty."""
+        """Return the rows of the stage and those below it, by stage and queue (empty: of all)."""
         return sorted(self._attempt(self._staged, stage), key=lambda one: (one.stage, one.queue))
 
     @abstractmethod
     def _staged(self, stage: str) -> list[Staged]: ...
 
     def unstage(self, stage: str, keep: Sequence[str] = ()) -> int:
-        """Remove what the stage and those below it hold, but for the stages to keep; give the number of rows."""
+        """Discard the stage and those below it, but not `keep`; return the number of rows."""
         check_tag(stage)
         return self._attempt(self._unstage, stage, keep)
 
@@ -286,14 +308,17 @@ class Store(ABC):
         lease: int | None = 120_000,
         before: int = LATEST,
     ) -> list[int]:
-        """Take up to `limit` ready messages, in order, under the tags `tag/0`, `tag/1`, …; give the rows of each.
+        """Reserve up to `limit` ready messages, in order, under the tags `tag/0`, `tag/1`, ….
 
-        An empty list says that nothing is ready. There are at most `partitions` tags, and fewer where there is
-        little to share out, but `least` where there are as many messages. Each message is held by one tag at a time,
-        however many clients reserve at once.
-        Messages that mature after the moment `before` are left alone, even once they are ready. A tag that already
-        holds messages is answered with what it holds, and takes no more: that resumes a reserve which a crash cut
-        short. So is any tag while the queue is paused.
+        Return the number of messages of each tag; an empty list if none is ready. There are at most
+        `partitions` tags. Few messages get fewer tags, but `min_partitions` if there are as many
+        messages. Each message is held by one tag at a time, however many clients reserve at once.
+        Messages that mature after the moment `before` (ms) are not reserved, even if they are
+        ready.
+
+        If the tag already holds messages, it takes no more, and their numbers are returned: that
+        resumes a reserve that a crash interrupted. While the queue is paused, no tag takes more.
+        Raises `OptionError` for an invalid queue or tag.
         """
         self.check_queue(queue)
         check_tag(tag)
@@ -309,13 +334,14 @@ class Store(ABC):
                 rows.append(self._take(queue, f"{tag}/{partition}", left, min(share, left), lease, before, any(rows)))
                 left -= min(rows[-1], left)
             while rows and not rows[-1]:
-                rows.pop()  # whole buckets may have left nothing to the last ones
+                rows.pop()  # the first tags may have taken whole buckets
         return rows if any(rows) else []
 
     def ready(self, queue: str, limit: int, *, before: int = LATEST) -> int:
-        """The number of messages that a reserve could take now, counted up to `limit`; 0 while the queue is paused.
+        """Return how many messages can be reserved now, counted up to `limit`.
 
-        What matures after the moment `before` is not counted, where the layout keeps messages in order.
+        0 while the queue is paused. Messages that mature after the moment `before` (ms) are not
+        counted, if the layout keeps messages in order.
         """
         if limit <= 0 or self._pauses.paused(queue):
             return 0
@@ -324,26 +350,30 @@ class Store(ABC):
     def _take(
         self, queue: str, tag: str, limit: int, enough: int, lease: int | None, before: int, content: bool = False
     ) -> int:
-        """Claim, and where the first bucket is larger than that, split it; unless one is `content` with nothing."""
+        """Claim records and return the number of messages.
+
+        If the first bucket exceeds `limit`, split it; with `allow_empty`, claim nothing instead.
+        """
         while True:
             claim = self._attempt(self._claim, queue, tag, limit, enough, lease, before)
             if not claim.held:
                 self._counters.add(queue, reserve=claim.rows)
             if claim.rows or claim.large is None or content:
                 return claim.rows
-            if not split(self, queue, claim.large, limit):  # a damaged one is taken as a whole
+            if not split(self, queue, claim.large, limit):  # a damaged one is claimed as a whole
                 limit = enough = max(limit, rows_of(claim.large))
 
     @abstractmethod
     def _claim(self, queue: str, tag: str, limit: int, enough: int, lease: int | None, before: int) -> Claim:
-        """Take ready records under this very tag, in order, until they hold `enough` messages; never over `limit`.
+        """Reserve ready records under this tag, in order, until they hold `target` messages.
 
-        Where the tag holds some, just give their number.
+        They never hold more than `limit`. If the tag holds messages already, only return their
+        number.
         """
 
     @abstractmethod
     def _ready(self, queue: str, limit: int, before: int) -> int:
-        """The number of messages that could be claimed now, counted up to `limit`."""
+        """Return how many messages can be claimed now, counted up to `limit`."""
 
     def fetch(
         self,
@@ -356,12 +386,14 @@ class Store(ABC):
         decoded: bool = False,
         settling: Callable[[int], None] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """What one tag (not those below it) holds, in order, as MESSAGES batches of at most `rows` rows.
+        """Yield the messages of one tag (not of those below), in order, as MESSAGES batches.
 
-        Repeatable: it gives the same rows until the tag is committed, rolled back or lost. `mature` is when the
-        message was due, not when the lease ends. A record that cannot be read is not among the rows: it becomes a
-        message of the dead-letter queue `dead` (`<queue>.dead` by default), see `burial.py` for the rest. `decoded`:
-        so does a message whose payload is no JSON, though its kind says so.
+        A batch has up to `rows` rows. Repeatable: it yields the same rows until the tag is
+        committed, rolled back or lost. `mature` is when the message was due, not when the lease
+        ends. A record that cannot be read is not yielded: it becomes a message of the dead-letter
+        queue `dead` (`<queue>.dead` by default). With `check_json`, so does a message of kind
+        `json` whose payload is not JSON. `history` and `before_settle`: see `dead_letter_damaged`.
+        Raises `StoreError` if the next page cannot be read.
         """
         for found in self._opened(queue, tag, rows, decoded=decoded):
             batch = found.batch
@@ -371,9 +403,10 @@ class Store(ABC):
             yield from (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
 
     def look(self, queue: str, tag: str, rows: int = PAGE_ROWS, *, fill: bool = False) -> Iterator[pa.RecordBatch]:
-        """The same, changing nothing: a record that cannot be read is a row with the reason in header `x-error`.
+        """Yield the messages of one tag without changing any.
 
-        `fill`: a bucket is then as many rows as it has messages.
+        A record that cannot be read is a row with the reason in header `x-error`. With `fill`, a
+        damaged bucket is as many rows as it has messages. Raises `StoreError` as `fetch` does.
         """
         for found in self._opened(queue, tag, rows, fill=fill):
             yield from (found.batch.slice(start, rows) for start in range(0, found.batch.num_rows, rows))
@@ -381,32 +414,39 @@ class Store(ABC):
     def _opened(
         self, queue: str, tag: str, rows: int, *, decoded: bool = False, fill: bool = False
     ) -> Iterator[Records]:
-        """What one tag holds, as messages and damaged records."""
+        """Yield the messages and damaged records of one tag.
+
+        Raises `StoreError` as `fetch` does.
+        """
         for page in self._records(queue, tag, rows):
             yield from (checked(found, decoded=decoded) for found in opened(page, fill=fill))
 
     def _records(self, queue: str, tag: str, rows: int = PAGE_ROWS) -> Iterator[Records]:
-        """The same, of records."""
+        """Yield the records of one tag. Raises `StoreError` as `fetch` does."""
         return self._paged(lambda after: self._page(queue, tag, after, rows))
 
     def _paged(self, read: Callable[[Any], Records]) -> Iterator[Records]:
-        """Page after page of records, each read as what comes after the last record of the one before."""
+        """Yield pages of records; each follows the last record of the page before.
+
+        Raises `StoreError` if the database changes the key of that record, so it is no cursor.
+        """
         after: Any = None
         while (page := self._attempt(read, after)).batch.num_rows:
             yield page
-            if page.after == after:  # its key is one that the database changes on the way
-                raise StoreError(f"{mask(self.url)}: no record can be read after {after!r}: remove that one")
+            if page.after == after:  # the database changes this key on the way
+                raise StoreError(f"{mask(self.url)}: no record can be read after {after!r}: remove that record")
             after = page.after
 
     @abstractmethod
     def _page(self, queue: str, tag: str, after: Any, rows: int) -> Records:
-        """Up to `rows` held records that come after that place; ends early at PAGE_BYTES; empty at the end.
+        """Return up to `rows` records of the tag that follow the cursor `after`.
 
-        `after` is that of the page before, `None` at first.
+        The page at the end is empty. `after` is that of the page before, `None` at first. A page
+        ends early at PAGE_BYTES.
         """
 
     def renew(self, queue: str, tag: str, lease: int | None) -> int:
-        """Let what the tag still holds be held for `lease` ms from now; give the number of messages."""
+        """Let the leases of the tag end in `lease` ms from now; return the number of messages."""
         check_tag(tag)
         return self._attempt(self._renew, queue, tag, lease)
 
@@ -416,11 +456,11 @@ class Store(ABC):
     def commit(
         self, queue: str, tag: str, ids: Sequence[str] | None = None, *, history: int = 0, outcome: str = "commit"
     ) -> int:
-        """Remove what the tag holds (of `ids`, where given) and give the number removed.
+        """Remove the messages of the tag (only `ids`, if given) and return their number.
 
-        `history` ms long they can still be read with `peek(view="history")`, with this outcome: `commit`, or a word
-        of the caller's own. Atomic for each message; for all of them together where the database has transactions,
-        and no bucket has to be taken apart.
+        For `history` ms they can still be read with `peek(view="history")`, with this outcome:
+        `commit`, or a word that the caller chooses. Atomic for each message. Atomic for all
+        together if the database has transactions and no bucket must be split.
         """
         check_tag(tag)
         check_outcome(outcome)
@@ -441,11 +481,12 @@ class Store(ABC):
         failed: bool = True,
         endless: bool = True,
     ) -> int:
-        """Give back what the tag holds (of `ids`, where given), mature in `delay` ms; give the number given back.
+        """Roll back the messages of the tag (only `ids`, if given); return their number.
 
-        Without a delay (`None`) they are due when they were due before, and so have their old place in the queue.
-        `failed` adds one to their tries. Without `endless`, what is held without an end stays held: so this does to
-        a message what the end of its lease would do, in one step. Atomic as `commit`.
+        They mature in `delay` ms; with `None` they keep their due time, and so their old place in
+        the queue. `failed` adds one to their tries. Without `include_endless`, messages whose lease
+        never ends stay reserved: then the effect is that of the end of a lease. Atomic as `commit`.
+        Raises `OptionError` for a negative delay.
         """
         check_tag(tag)
         if delay is not None and delay < 0:
@@ -461,9 +502,10 @@ class Store(ABC):
     ) -> int: ...
 
     def retag(self, queue: str, tag: str, to: str, ids: Sequence[str] | None = None, *, lease: int | None) -> int:
-        """Let `to` hold what `tag` holds (of `ids`, where given), for `lease` ms from now; give the number.
+        """Transfer the messages of the tag (only `ids`, if given) to `to`; return their number.
 
-        `to` is one very tag, and may hold some messages already. Atomic as `commit`.
+        Their lease then ends in `lease` ms. `to` is one tag, and may hold messages already. Atomic
+        as `commit`.
         """
         check_tag(tag)
         check_tag(to)
@@ -475,7 +517,7 @@ class Store(ABC):
     def _each(
         self, queue: str, tag: str, ids: Sequence[str] | None, act: Callable[[Sequence[str] | None], int]
     ) -> int:
-        """Act on what the tag holds, of `ids` where given: on records of these ids, then on those in buckets."""
+        """Apply `act` to records of these ids (`None`: all), then to messages in buckets."""
         done = self._attempt(act, ids)
         if ids is not None and done < len(set(ids)) and (own := apart(self, queue, tag, ids)):
             done += self._attempt(act, own)
@@ -483,18 +525,19 @@ class Store(ABC):
 
     @abstractmethod
     def _recast(self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch) -> bool:
-        """Replace records by those of a PUSHES batch, which hold the same messages; give whether it was done.
+        """Replace records by those of a PUSHES batch, which have the same messages.
 
-        In one step, and only if all of them are there: held by this very tag, and so are the others then, under the
-        same lease; or, where it is `None`, held by nobody under a lease that lasts.
+        Return whether it was done: it is atomic, and needs all records to be still there. Exactly
+        this tag must hold them; the new records get the same tag and lease. If `tag` is `None`,
+        they must be free, or their lease has ended.
         """
 
     @abstractmethod
     def _spare(self, queue: str, after: Any, rows: int) -> Records:
-        """Up to `rows` records in order that may be reserved now and come after that place: see `_page`."""
+        """Return up to `rows` ready records, in order, that follow `after`: see `_page`."""
 
     def reservations(self, queue: str, tag: str = "") -> list[Reservation]:
-        """What the tag and those below it hold, by tag; all reservations of the queue where it is empty."""
+        """Return the reservations of the tag and those below it, by tag (empty: all)."""
         return self._attempt(self._reservations, queue, tag)
 
     @abstractmethod
@@ -513,14 +556,17 @@ class Store(ABC):
         min_tries: int = 0,
         death: Death | None = None,
     ) -> int:
-        """Move messages to another queue of the store and give their number.
+        """Move messages to another queue of the store and return their number.
 
-        Which: those that nobody holds under a lease that lasts, or those that `tag` holds; of these `ids` where
-        given, with at least `min_tries` tries, the first `limit` in order. They keep id, payload, headers and
-        maturity; their tries start anew at 0. With `death` they get the headers of a dead letter, and the history may
-        tell of them with the outcome `dead` (not in `pl-mongo`, where an id is in one place). Each message is
-        in exactly one of the queues at every moment (a store says where it is in doubt); one whose id the target
-        holds already replaces nothing there and is gone from here.
+        It moves the messages of `tag`, or with `None` those that are not reserved. `ids` and
+        `min_tries` narrow them; `limit` then takes the first ones in order. They keep id, payload,
+        headers and maturity; their tries start again at 0. With `dead_letter` they get the headers
+        of a dead letter. The history may then keep them with the outcome `dead`, except in
+        `pl-mongo`, where an id is in one place.
+
+        Each message is in exactly one of the queues at every moment; a store documents exceptions.
+        If the target already holds the id, the message is removed here and replaces nothing there.
+        Raises `OptionError` for an invalid queue or tag, or if both queues are the same.
         """
         self.check_queue(queue)
         self.check_queue(to)
@@ -541,15 +587,21 @@ class Store(ABC):
 
     @abstractmethod
     def _move(self, queue: str, to: str, which: Which, death: Death | None) -> int:
-        """A limit counts messages: the first bucket that holds too many ends it."""
+        """Move the selected records.
+
+        The limit counts messages: the first bucket that exceeds it ends the move.
+        """
 
     def forward(self, queue: str, to: str, tag: str, batch: pa.RecordBatch) -> int:
-        """Change messages that `tag` holds, move them to another queue of the store, and give their number.
+        """Change messages of the tag, move them to another queue, and return their number.
 
-        `batch`: PUSHES, by the ids of the messages; where `payload` or `headers` is NULL they stay what they are.
-        Each message is changed and moved in one step, and is in exactly one of the queues at every moment; repeated,
-        it touches what is left. Raises `MessageError` before anything is moved where rows break a rule, as `push`
-        does, and `OptionError` where the layout has no such step.
+        `batch` has the schema PUSHES and the ids of the messages. A NULL `payload` or `headers`
+        leaves that of the message unchanged. Each message changes and moves in one step, and is in
+        exactly one of the queues at every moment. A repeated call changes the messages that are
+        left.
+
+        Raises `MessageError` as `push` does, before anything is moved. Raises `OptionError` for an
+        invalid queue or tag, if both queues are the same, or if the layout does not support it.
         """
         self.check_queue(queue)
         self.check_queue(to)
@@ -576,15 +628,16 @@ class Store(ABC):
     # --- pause --------------------------------------------------------------------------------------------------
 
     def pause(self, queue: str) -> None:
-        """Let nobody take messages of the queue, until it is resumed; whatever else is done to it goes on.
+        """Pause the queue: no client, keuss included, can reserve messages until `resume`.
 
-        It holds for all clients, keuss' too, and across restarts: at once for those that wait and hear signals, for
-        the others of ours when they next look, which is after a quarter of a second. What is held stays held.
+        Reserved messages stay reserved, and all other operations work. A pause survives restarts.
+        Clients that wait and receive signals notice it at once, others of this package within 250
+        ms. Raises `OptionError` for an invalid queue.
         """
         self._set_pause(queue, True)
 
     def resume(self, queue: str) -> None:
-        """Let messages be taken again; who waits for one is woken."""
+        """End a pause and wake waiting clients. Raises `OptionError` for an invalid queue."""
         self._set_pause(queue, False)
 
     def _set_pause(self, queue: str, paused: bool) -> None:
@@ -594,7 +647,10 @@ class Store(ABC):
         self._tell_paused(queue, paused)
 
     def paused(self, queue: str, *, known: int = 0) -> bool:
-        """Whether the queue is paused, as this client knew `known` ms ago at most; 0 asks the database."""
+        """Return whether the queue is paused.
+
+        A cached answer may be `max_age_ms` old; 0 asks the database.
+        """
         if known:
             return self._pauses.paused(queue, known / 1000)
         paused = self._read_paused(queue)
@@ -604,52 +660,55 @@ class Store(ABC):
     def _read_paused(self, queue: str) -> bool:
         return self._attempt(self._statistics, queue).get(queue, Statistics()).paused
 
-    def _tell_paused(self, queue: str, paused: bool) -> None:  # noqa: B027 not all databases carry signals
-        """Tell those who wait. Never raises for it."""
+    def _tell_paused(self, queue: str, paused: bool) -> None:  # noqa: B027 not all have signals
+        """Notify waiting clients. Never raises."""
 
     # --- statistics ---------------------------------------------------------------------------------------------
 
     def statistics(self, queue: str) -> Statistics:
-        """What was done to the messages of the queue, by all clients; all zero where nobody has used it.
+        """Return the statistics of the queue over all clients; all zero if it was never used.
 
-        What this client did is in it, what others did in the last tenth of a second may not be yet.
+        The counts of this client are complete. Those of others may lack the last 100 ms.
         """
         self.write_counts()
         return self._attempt(self._statistics, queue).get(queue, Statistics())
 
     def statistics_of_all(self) -> dict[str, Statistics]:
-        """The same of all queues that were ever used and not dropped, by name, sorted; empty ones are among them."""
+        """Return the statistics of all queues, empty ones too, sorted by name."""
         self.write_counts()
         return dict(sorted(self._attempt(self._statistics, None).items()))
 
     def count(self, queue: str, **acts: int) -> None:
-        """Correct what this client has counted: `count("flights", reserve=-1, commit=-1, get=1)`."""
+        """Correct the counts of this client: `count("flights", reserve=-1, commit=-1, get=1)`."""
         self._counters.add(queue, **acts)
 
     def write_counts(self) -> None:
-        """Write what this client has counted now, and not in a tenth of a second. Never raises for it."""
+        """Write the counts of this client now, and not up to 100 ms later.
+
+        Logs a failure; never raises.
+        """
         self._counters.write()
 
     @abstractmethod
     def _count(self, counts: Counts) -> None:
-        """Add to the counters, in one round trip. A queue that has none is known from then on."""
+        """Add to the counters in one round trip, and register queues that have none."""
 
     @abstractmethod
     def _statistics(self, queue: str | None) -> dict[str, Statistics]:
-        """By queue: of this one, if it is known, or of all."""
+        """Return the statistics by queue: of this one, if it is registered, or (`None`) of all."""
 
     @abstractmethod
     def _set_paused(self, queue: str, paused: bool) -> None:
-        """Set the flag. A queue is known from then on."""
+        """Set the flag, and register the queue if it has none."""
 
     @abstractmethod
     def _forget(self, queue: str) -> None:
-        """Remove flag and counters."""
+        """Remove the flag and the counters of the queue."""
 
     # --- notes --------------------------------------------------------------------------------------------------
 
     def note(self, key: str) -> Note | None:
-        """The note of this key, if there is one. Raises `StoreError` for one that cannot be read."""
+        """Return the note with this key, or `None`. Raises `StoreError` if it is damaged."""
         found = self._attempt(self._note, key)
         return None if found is None else found.read(key)
 
@@ -657,11 +716,10 @@ class Store(ABC):
     def _note(self, key: str) -> RawNote | None: ...
 
     def set_note(self, key: str, value: dict[str, Any] | None, version: int) -> bool:
-        """Write the note if it still has this version (0: there is none yet), and give whether that was so.
+        """Write the note if it still has this version (0: no note yet); return whether it had.
 
-        Atomic. `None` removes it, also where there is none. Two writers of the same version may both be told that
-        they did it only where they wrote the same value and the answer to one was lost: who counts puts something of
-        its own in it.
+        Atomic. `None` removes the note; it succeeds if there is none. If a reply is lost, two
+        writers of the same value may both see `True`; include a unique token if that matters.
         """
         if value is None and not version:
             return self.note(key) is None
@@ -670,7 +728,7 @@ class Store(ABC):
             return True
         if self.retries == retries:
             return False
-        found = self.note(key)  # the answer to a first attempt may have been lost
+        found = self.note(key)  # the reply to the first attempt may have been lost
         if found is None or value is None:
             return found is None and value is None
         return found == Note(value, version + 1)
@@ -679,40 +737,42 @@ class Store(ABC):
     def _set_note(self, key: str, value: dict[str, Any] | None, version: int) -> bool: ...
 
     def notes(self, prefix: str, *, sound: bool = False) -> dict[str, Note]:
-        """The notes whose keys begin so, by key. It may look at every key of the database: for tools only.
+        """Return the notes whose keys begin with `prefix`, by key.
 
-        Raises `StoreError` for one that cannot be read; with `sound` those are left out.
+        For tools only: it may scan all keys.
+
+        Raises `StoreError` if one is damaged; with `skip_damaged` it is left out.
         """
         found = sorted(self._attempt(self._notes, prefix).items())
         return {key: note.read(key) for key, note in found if not (sound and note.fault(key))}
 
     def raw_notes(self) -> dict[str, RawNote]:
-        """All notes, by key, those that cannot be read among them: for tools only."""
+        """Return all notes by key, including damaged ones. For tools only: it may scan all keys."""
         return dict(sorted(self._attempt(self._notes, "").items()))
 
     @abstractmethod
     def _notes(self, prefix: str) -> dict[str, RawNote]: ...
 
-    # --- looking ------------------------------------------------------------------------------------------------
+    # --- reading ------------------------------------------------------------------------------------------------
 
     def now(self) -> int:
-        """The database's time."""
+        """Return the database's time (ms since 1970)."""
         return self._attempt(self._now)
 
     @abstractmethod
     def _now(self) -> int: ...
 
     def sizes(self, queue: str) -> Sizes:
-        """How many messages the queue holds; all zero for a queue that does not exist."""
+        """Return how many messages the queue holds, by state; all zero if it does not exist."""
         return self._attempt(self._sizes, queue)
 
     @abstractmethod
     def _sizes(self, queue: str) -> Sizes: ...
 
     def next_mature(self, queue: str) -> int | None:
-        """Milliseconds until a message may next be reserved, leases that end included; `None` if there is none.
+        """Return the ms until a message can next be reserved; `None` if there is no message.
 
-        0 or less: one may be reserved now.
+        The end of a lease counts too. 0 or less: one can be reserved now.
         """
         return self._attempt(self._next_mature, queue)
 
@@ -720,24 +780,25 @@ class Store(ABC):
     def _next_mature(self, queue: str) -> int | None: ...
 
     def wait(self, queue: str, timeout: int, *, hint: bool = False) -> bool:
-        """Sleep until a message may be reserved, `timeout` ms at most; give whether one may. A close ends the sleep.
+        """Sleep until a message can be reserved, at most `timeout` ms; return whether one can.
 
-        Whoever brings one rings; a ring that nobody hears costs half a second at most. So does who lets a queue go on
-        that was paused: there a quarter. With a `hint` it is not looked once more after a ring that was for this
-        queue: for who looks by himself, and may find that there is none.
+        `close` ends the sleep: then `False` is returned. A push and `resume` send a signal. If it
+        is lost, a message is noticed within 500 ms, the end of a pause within 250 ms. With `hint`,
+        a signal for this queue returns `True` without another check: for callers that reserve next,
+        and may find no message.
         """
         now, closings = time.monotonic(), self._closings
         end = now + timeout / 1000
         name, until, due, rung = self._in_vain
-        if name == queue and now < until:  # a wait that follows on another need not look again
+        if name == queue and now < until:  # the result of the last wait is still cached
             self._listen(queue, rung, min(timeout / 1000, POLL / 1000, POLL if due is None else max(0.0, due - now)))
         while True:
-            rung = self._rung(queue)  # before the look: what comes after it is heard
+            rung = self._rung(queue)  # before the check, so that no later signal is lost
             wait = self.next_mature(queue)
             if wait is not None and wait <= 0:
                 if not self._pauses.paused(queue):
                     return True
-                wait = round(KNOWN * 1000)  # then the flag is read anew
+                wait = round(KNOWN * 1000)  # the cached flag has expired then
             now = time.monotonic()
             due = None if wait is None else now + wait / 1000
             if now >= end:
@@ -749,19 +810,25 @@ class Store(ABC):
             if hint and self._heard(queue, rung):
                 return True
 
-    def _tell(self, queue: str, mature: int = 0) -> None:  # noqa: B027 not all databases carry signals
-        """Wake those who wait: a message may be taken at this moment (ms), or (0) at once. Never raises for it."""
+    def _tell(self, queue: str, mature: int = 0) -> None:  # noqa: B027 not all have signals
+        """Notify waiting clients: a message can be reserved at this moment (ms), or (0) at once.
+
+        Never raises.
+        """
 
     def _rung(self, queue: str) -> int:
-        """A number that changes when a message may have come; who asks for it begins to listen."""
+        """Return a number that changes when a message may have come.
+
+        The first call begins to listen.
+        """
         return 0
 
     def _listen(self, queue: str, rung: int, timeout: float) -> None:
-        """Sleep until that number is another than `rung`, `timeout` seconds at most."""
+        """Sleep until that number differs from `version`, at most `timeout` seconds."""
         time.sleep(timeout)
 
     def _heard(self, queue: str, rung: int) -> bool:
-        """Whether that number is another than `rung` because of this very queue."""
+        """Return whether that number differs from `version` because of this queue."""
         return False
 
     def peek(
@@ -774,13 +841,16 @@ class Store(ABC):
         rows: int = PAGE_ROWS,
         decoded: bool = True,
     ) -> Iterator[pa.RecordBatch]:
-        """All messages of the queue that meet every condition, reserved ones included, changing nothing.
+        """Yield the messages of the queue that meet every condition, reserved ones too.
 
-        Batches of MESSAGES, or of HISTORY in that view. With a `limit` they are the first in order; without, they
-        come in no particular order. No message is given twice, but a store may keep one for each time that an id was
-        processed (SQLite), or the last of them. `mature` of a reserved message is when it was due. A record that
-        cannot be read is a row with the reason in header `x-error`; with `decoded` also a payload that is no JSON,
-        though its kind says so.
+        The schema is MESSAGES, or HISTORY in that view. With a `limit` they are the first in order;
+        else they come in no particular order. No message is yielded twice. The history has a row
+        for each time that an id was processed (SQLite), or for the last time only. `mature` of a
+        reserved message is when it was due.
+
+        A record that cannot be read is a row with the reason in header `x-error`. With
+        `check_json`, so is a message of kind `json` whose payload is not JSON. Raises `OptionError`
+        for a condition on a column of the history in another view.
         """
         schema = MESSAGES if view == "messages" else HISTORY
         if odd := [one.column for one in where if one.column in TOLD.names and view != "history"]:
@@ -805,7 +875,7 @@ class Store(ABC):
             yield from looked(None)
             return
         found = pa.Table.from_batches(looked(limit), schema)
-        if buckets and where and found.num_rows < limit:  # perhaps there was nothing in them
+        if buckets and where and found.num_rows < limit:  # perhaps no message in them matches
             found = pa.Table.from_batches(looked(None), schema)
         first = found.sort_by([("mature", "ascending"), ("id", "ascending")]) if buckets else found
         yield from first.slice(0, limit).combine_chunks().to_batches(max_chunksize=rows)
@@ -814,25 +884,32 @@ class Store(ABC):
     def _peek(
         self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
     ) -> Iterator[Records]:
-        """Records. All buckets meet a condition on `id` or `mature`, which are those of their messages."""
+        """Yield records.
+
+        A bucket meets each condition on `id` or `mature`: these are for its messages.
+        """
 
     @abstractmethod
     def _buckets(self, queue: str, id: str | None) -> Iterator[Records]:
-        """The buckets of the queue, the held ones too, or just this one, in order."""
+        """Yield the buckets of the queue, reserved ones too, in order; with `id` only that one."""
 
     def queues(self) -> list[str]:
         """Return the names of the queues, sorted.
 
-        A queue is listed from its first message or consumer on, also when it is empty again, until it is dropped.
+        A queue is listed from its first message or consumer until it is dropped, even while it is
+        empty.
         """
         return sorted({*self._attempt(self._queues), *self.statistics_of_all()})
 
     @abstractmethod
     def _queues(self) -> list[str]:
-        """Return the names of those that hold messages or history; empty ones and the same name twice are allowed."""
+        """Return the names of queues with messages or history.
+
+        Empty queues and duplicates are allowed.
+        """
 
     def exists(self, queue: str) -> bool:
-        """Return whether `queues` lists this queue, at the cost of a look at one queue."""
+        """Return whether `queues` lists this queue; reads this queue only."""
         if self.missing_database():
             return False
         self.write_counts()
@@ -842,43 +919,44 @@ class Store(ABC):
         )
 
     def here(self) -> str:
-        """The URL for tasks, which may run on other machines. Of a file it says which one of this machine it names.
+        """Return the URL for tasks, which may run on other machines.
 
-        A file that is missing is created first, unless `creates` is unset.
+        The URL of a file then also identifies the file of this machine. A missing file is created
+        first, unless `create_missing` is unset.
         """
         return self.url
 
     def missing_database(self) -> str:
-        """Return the sentence that says which file is missing; an empty text if none is, or if there is a server."""
+        """Return a sentence that names the missing file; empty if no file is missing."""
         return ""
 
     def server(self) -> str:
-        """The name and the version of the database: `redis 7.0.15`."""
+        """Return the name and the version of the database: `redis 7.0.15`."""
         return self._attempt(self._server)
 
     @abstractmethod
     def _server(self) -> str: ...
 
     def eviction(self) -> str | None:
-        """The policy by which the database throws away what it holds when its memory is full; empty if it does not.
+        """Return the policy by which the database evicts data when its memory is full.
 
-        `None` if it does not tell.
+        Empty if it evicts none, `None` if it is unknown.
         """
         return ""
 
     def examine(self) -> list[Finding]:
-        """How the database is set up, as far as it matters to queues. Changes nothing; may look at all queues."""
+        """Check how the database is set up for queues. Changes nothing; may read all queues."""
         return self._attempt(self._examine)
 
     def never_due(self, queue: str) -> list[str]:
-        """The ids of records that nobody ever takes, since their `mature` is no moment; the first 1,000."""
+        """Return the ids of the first 1,000 records that are never due: `mature` is no moment."""
         return self._attempt(self._never_due, queue)
 
     def _never_due(self, queue: str) -> list[str]:
         return []
 
     def damaged_buckets(self, queue: str, most: int) -> list[str]:
-        """The ids of the buckets, among the first `most`, that cannot be opened."""
+        """Return the ids of the buckets, among the first `limit`, that cannot be opened."""
         found: list[str] = []
         for page in self._buckets(queue, None):
             for row, id in enumerate(page.batch.column("id").to_pylist()[:most]):
@@ -894,9 +972,9 @@ class Store(ABC):
     # --- housekeeping -------------------------------------------------------------------------------------------
 
     def forget(self, queue: str, ids: Sequence[str]) -> int:
-        """Let the history of the queue tell no more of the messages with these ids; give how many it told of.
+        """Remove the messages with these ids from the history, and return their number.
 
-        What the queue holds stays, and so does, in the history, what was in a bucket.
+        The messages of the queue stay. So do messages of the history that were in a bucket.
         """
         return self._attempt(self._forget_past, queue, ids) if ids else 0
 
@@ -904,9 +982,9 @@ class Store(ABC):
     def _forget_past(self, queue: str, ids: Sequence[str]) -> int: ...
 
     def purge(self, queue: str) -> int:
-        """Remove the messages that nobody holds and give their number.
+        """Remove the messages that are not reserved, and return their number.
 
-        Those held under a lease that has not ended stay, and so does the history.
+        Messages under a lease that has not ended stay, and so does the history.
         """
         return self._attempt(self._purge, queue)
 
@@ -914,33 +992,33 @@ class Store(ABC):
     def _purge(self, queue: str) -> int: ...
 
     def drop(self, queue: str) -> None:
-        """Remove the queue: messages, reservations, history, statistics, the notes about it.
+        """Remove the queue: its messages, reservations, history, statistics and notes.
 
-        What is staged for it stays. A queue that does not exist is dropped already; one that was paused is not any
-        more.
+        Staged messages stay. A pause ends. A queue that does not exist is no error.
         """
         self._attempt(self._drop, queue)
-        for key, note in self._attempt(self._notes, about(queue)).items():  # those that cannot be read among them
+        for key, note in self._attempt(self._notes, about(queue)).items():  # damaged ones too
             self.set_note(key, None, note.version)
         self._counters.forget(queue)
         self._pauses.forget(queue)
         try:
             self._attempt(self._forget, queue)
-        except AccessDenied as error:  # who may not touch statistics may drop queues all the same
-            log.warning("the statistics of %r stay: %s", queue, error)
+        except AccessDenied as error:  # a user without rights to statistics may drop queues
+            log.warning("the statistics of queue %r are not removed: %s", queue, error)
 
     @abstractmethod
     def _drop(self, queue: str) -> None: ...
 
     def shrink(self) -> int:
-        """Give the disk back what the file does not need any more, and return how many bytes.
+        """Return unused space of the file to the disk, and return the number of bytes.
 
-        Others can go on: they wait while the file is written anew. Raises `OptionError` if there is a server.
+        Other clients need not stop: they wait while the file is rewritten. Raises `OptionError` if
+        there is a server.
         """
         raise OptionError(f"{mask(self.url)} is no file: {self.shrinks_by}", option="url")
 
     def check_queue(self, queue: str) -> None:
-        """Raise `OptionError` where the database forbids the name."""
+        """Raise `OptionError` if the database forbids the name."""
         if not queue or "\0" in queue or len(queue.encode()) > 200:
             raise OptionError(
                 f"{queue!r} cannot name a queue: 1 to 200 bytes without the character NUL",
@@ -950,7 +1028,7 @@ class Store(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Write what was counted, give back connections, and end all waits.
+        """Write the counts, release connections, and end all waits.
 
         A closed store opens again when it is used.
         """
@@ -964,10 +1042,10 @@ class Store(ABC):
         self.close()
 
     def _attempt(self, operation: Callable[..., T], *arguments: object) -> T:
-        """Call until it succeeds, while the database cannot be reached and patience lasts, with growing pauses."""
+        """Call `operation`. While the database cannot be reached, retry it with growing pauses."""
         begun = time.monotonic()
         try:
-            return operation(*arguments)  # tenacity alone takes as long as a short operation
+            return operation(*arguments)  # tenacity itself takes as long as a short operation
         except StoreUnavailable as error:
             failed = [error]
 
@@ -991,22 +1069,27 @@ class Store(ABC):
 
 
 def spread(rows: int, partitions: int, least: int = 1) -> list[int]:
-    """How many of `rows` each partition gets: even shares, at most `partitions`, none that is not worth a task.
+    """Return the sizes of partitions that share `rows` evenly; none is empty.
 
-    Where `least` partitions are wanted, there are so many all the same, each with a row at least.
+    There is one partition for each SMALLEST_PARTITION rows, but at least `min_partitions` and at
+    most `partitions`.
     """
     parts = min(partitions, max(-(-rows // SMALLEST_PARTITION), min(rows, least)))
     return [rows // parts + (part < rows % parts) for part in range(parts)] if rows else []
 
 
 def layout_of(store: Store, queue: str) -> Buckets | None:
-    """The setting of a queue: how its messages are put into buckets, `None` where they are not."""
+    """Return how messages of a queue are put into buckets, or `None` if they are not."""
     note = store.note(about(queue, "layout"))
     return Buckets(note.value["size"], note.value["compression"]) if note else None
 
 
 def set_layout(store: Store, queue: str, layout: Buckets | None) -> None:
-    """Set that. Clients of the queue know it some LAYOUT_KNOWN seconds later; what it holds stays as it is."""
+    """Set the layout for messages that are pushed from now on.
+
+    Other clients notice it within LAYOUT_CACHE_SECONDS. Raises `OptionError` for an invalid queue,
+    or if the store has no buckets.
+    """
     store.check_queue(queue)
     if layout is not None:
         store.check_buckets()
@@ -1017,11 +1100,11 @@ def set_layout(store: Store, queue: str, layout: Buckets | None) -> None:
         note = store.note(key)
         done = store.set_note(key, value, note.version if note else 0)
     store._layouts.pop(queue, None)
-    store.count(queue)  # a queue with a setting exists
+    store.count(queue)  # registers the queue
 
 
 def refused(queue: str, batch: pa.RecordBatch, wrong: Mapping[int, str]) -> MessageError:
-    """The error for rows of a batch that cannot become messages: it names the first by id, and counts the rest."""
+    """Return an error that names the first of the wrong rows by its id, and counts the others."""
     row, rule = next(iter(wrong.items()))
     rest = f" (and {plural(len(wrong) - 1, 'more row')})" if len(wrong) > 1 else ""
     id = legible(batch.slice(row, 1)).column("id")[0].as_py()

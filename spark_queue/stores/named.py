@@ -1,4 +1,4 @@
-"""Stores by name: the databases of a write, of a graph or of a service."""
+"""Stores by name: the databases of a write, a graph or a service."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from spark_queue.stores.base import Store
 
 
 class NamedStores(Mapping[str, Store]):
-    """A store for each name, opened when it is first asked for. A single one may have the name "".
+    """Stores by name, each opened at its first use. A single store may have the name "".
 
-    It travels to other processes as its URLs. Threads may share it, as they may share a store.
+    Pickled, it is its URLs. Threads may share it, as they may share a store.
     """
 
     def __init__(self, urls: Mapping[str, str], *, patience: float = 5.0, layout: Layout = None) -> None:
-        """Open nothing. `patience` (s): as in `open_store`. `layout`: what `Store.layout` becomes."""
+        """Open nothing yet. `retry_timeout` (s): as in `open_store`. `layout`: of each store."""
         self._urls = dict(urls)
         self._patience, self._layout = patience, layout
         self._open: dict[str, Store] = {}
@@ -31,7 +31,7 @@ class NamedStores(Mapping[str, Store]):
             store = open_store(self._urls[name], patience=self._patience)
             if self._layout is not None:
                 store.layout = self._layout
-            self._open.setdefault(name, store)  # another thread's, if it came first; this one has no connection yet
+            self._open.setdefault(name, store)  # another thread may be first
         return self._open[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -45,11 +45,11 @@ class NamedStores(Mapping[str, Store]):
 
     @property
     def homes(self) -> list[str]:
-        """One name of each database: of several names with the same URL the first one."""
+        """One name for each URL: the first one."""
         return list(dict.fromkeys(map(self.home, self._urls)))
 
     def home(self, name: str) -> str:
-        """Return the first name that has the URL of this one."""
+        """Return the first name with the URL of this one."""
         return next(one for one, url in self._urls.items() if url == self._urls[name])
 
     def close(self) -> None:

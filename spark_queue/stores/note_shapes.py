@@ -1,7 +1,7 @@
-"""What the notes of each kind must hold. A note that does not is damaged: it is named, and not used.
+"""The shape of each kind of note. A note of another shape is damaged: it is reported and not used.
 
-A shape is a type, or `None` for `null`, or one of several. A dict has these fields, and may have those with a "?". A
-list has these items, or any number of the first one if `...` comes after it.
+A shape is a type, `None` for `null`, or one of several shapes. A dict must have its fields, except
+those that end with "?". A list has its items, or any number of the first one if `...` follows it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OWNER: Final = {"token": str, "host": str, "boot": str, "pid": int, "started": 
 _SEGMENTS: Final = [[str, int, int, _optional(int)], ...]
 _ROWS: Final = Either((str, [str, ...], None))
 
-#: By the kind of the note, which its key says, and its `v`. A note of another version is for its reader to refuse.
+#: By kind (from the key) and `v`. The reader of a note refuses other versions.
 SHAPES: Final[Mapping[tuple[str, int | None], Shape]] = {
     ("consumer", 1): _OWNER,
     ("consumer", 2): {"number": int, "started": _optional([int, int]), "owner": _optional(_OWNER)},
@@ -57,7 +57,7 @@ _NAMES: Final = {bool: "true or false", dict: "an object", int: "a whole number"
 
 
 def fault_of(key: str, value: object) -> str:
-    """Why a note cannot be what was written under this key; an empty text if it can."""
+    """Return why the note of this key is damaged; empty if it is not."""
     if not isinstance(value, dict):
         return "it is not a JSON object"
     version = value.get("v")
@@ -74,7 +74,7 @@ def _kind_of(key: str) -> str:
 
 
 def _fault(value: object, shape: Shape, place: str) -> str:
-    """What is wrong with a value, an empty text if nothing is; `place` is what an error names it."""
+    """Return how a value does not fit a shape; empty if it fits. `place` names it in the text."""
     match shape:
         case None:
             return "" if value is None else f"{place} is not null"
@@ -116,7 +116,10 @@ def _fault_of_items(value: object, shape: list[Shape], place: str) -> str:
 
 
 def _surely_fit(items: list[Any], shape: Shape) -> bool:
-    """Whether all items have a simple shape: whole columns at a time, for the head of a log has 500 segments."""
+    """Return whether all items certainly fit a simple shape.
+
+    It checks whole columns at a time, since the head of a log has 500 segments.
+    """
     if not isinstance(shape, list):
         return set(map(type, items)) <= _types(shape)
     if not items or set(map(type, items)) != {list} or set(map(len, items)) != {len(shape)}:
@@ -126,7 +129,7 @@ def _surely_fit(items: list[Any], shape: Shape) -> bool:
 
 
 def _types(shape: Shape) -> set[type]:
-    """The types of the values of a simple shape; none for another shape."""
+    """Return the types of the values of a simple shape; none for another shape."""
     if isinstance(shape, Either):
         return set().union(*map(_types, shape))
     if shape is None:

@@ -1,4 +1,4 @@
-"""What a store is told and tells: small facts, and the names by which things are known."""
+"""Values that stores take and return, and the rules for tags, outcomes and keys of notes."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ from spark_queue.stores.note_shapes import fault_of
 View = Literal["messages", "history"]
 Verdict = Literal["good", "worry", "bad"]
 
-#: What a layout may lack. `order`: messages come in the order in which they became ready, and so do those of a tag,
-#: where `mature` may be a few ms more for that. `ids`: a push or a move does not see that a ready message has the id
-#: already, so only a publish may be repeated. `payloads`: they are objects of strings, which numbers become too.
-#: `buckets`: there are none. `holds`: programs of the layout's own give back what is held, though its lease lasts.
+#: Features that a layout may not support. Without `order`, messages of a queue or a tag come in the
+#: order in which they became ready. `mature` may then be a few ms later. Without `ids`, a push or a
+#: move does not notice that a ready message has the id already, so only a publish may be repeated.
+#: Without `payloads`, they must be objects of strings; numbers become strings. Without `buckets`,
+#: there are none. Without `holds`, other programs of the layout release reserved messages before
+#: their lease ends.
 Lacking = Literal["order", "ids", "payloads", "buckets", "holds"]
 
-#: The headers in which a dead letter tells of its death: see `Death`.
+#: The headers that a dead letter gets: see `DeadLetterInfo`.
 ERROR_HEADER, FROM_HEADER, DIED_HEADER, TRIES_HEADER = "x-error", "x-dl-from-queue", "x-dl-t", "x-dl-tries"
 
-#: Columns in which the messages of a bucket differ.
+#: Columns that differ between the messages of a bucket.
 OF_EACH = ("id", "mature")
 
 _COMPARE: dict[str, Callable[[pa.Array, pa.Scalar], pa.Array]] = {
@@ -45,10 +47,10 @@ _TAG = re.compile(r"[A-Za-z0-9_.:@-]+(/[A-Za-z0-9_.:@-]+)*")
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How many messages a queue holds, by state.
+    """The number of messages of a queue by state.
 
-    `oldest_ready_age` (ms) is how long the first has been ready, `None` where nothing is; it moves with the clock,
-    so it does not count when sizes are compared.
+    `oldest_ready_age` (ms) is how long the first ready message has been ready; `None` if none is.
+    It changes with time, so comparisons of sizes ignore it.
     """
 
     ready: int
@@ -63,9 +65,9 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What one tag holds.
+    """The messages that one tag holds.
 
-    `until` is when its lease ends (ms since 1970), `None` for never.
+    `rows`: their number. `until`: when the lease ends (ms since 1970), `None` for never.
     """
 
     tag: str
@@ -74,9 +76,9 @@ class Reservation:
 
 
 class Claim(NamedTuple):
-    """What a claim came to: the messages that its tag holds, and whether it had held them before.
+    """The result of a claim: how many messages the tag holds, and whether it held them before.
 
-    `large`: the id of a bucket that comes next and is too large, if that is what ended it.
+    `oversized_bucket`: the id of the next bucket, if the claim ended because it is too large.
     """
 
     rows: int
@@ -86,7 +88,7 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What one stage holds for one queue."""
+    """The number of rows that one stage holds for one queue."""
 
     stage: str
     queue: str
@@ -95,9 +97,10 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A small record kept beside the queues: a JSON object, and how often it was written.
+    """A JSON object that is stored beside the queues, and its version: how often it was written.
 
-    `written`: ms since 1970 of the last time, by the database's clock; `None` if an older version wrote it.
+    `written`: when it was written last (ms since 1970, the database's clock); `None` if an older
+    version of this package wrote it.
     """
 
     value: dict[str, Any]
@@ -106,7 +109,7 @@ class Note:
 
 
 def damaged_note(key: str, reason: object) -> StoreError:
-    """The error for a note that cannot be read."""
+    """Return the error for a note that cannot be read."""
     return StoreError(
         f"the note {key!r} is damaged ({reason}): restore it from a backup, or remove it with spark-queue doctor URL "
         f"--remove-note {shlex.quote(key)}",
@@ -116,21 +119,21 @@ def damaged_note(key: str, reason: object) -> StoreError:
 
 @dataclass(frozen=True, slots=True)
 class RawNote:
-    """A note as its database has it: what should be JSON text."""
+    """A note as stored: `value` should be JSON text."""
 
     value: Any
     version: int
     written: int | None = None
 
     def read(self, key: str) -> Note:
-        """The note. Raises `StoreError` if it is damaged."""
+        """Return the note. Raises `StoreError` if it is damaged."""
         try:
             return Note(self._sound(key), self.version, self.written)
         except ValueError as error:
             raise damaged_note(key, str(error)) from error
 
     def fault(self, key: str) -> str:
-        """Why it cannot be read; an empty text if it can."""
+        """Return why the note cannot be read; empty if it can."""
         try:
             self._sound(key)
         except ValueError as error:
@@ -149,7 +152,10 @@ class RawNote:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A filter of `peek`: moments are ms; `value` of `in` is a tuple. Only the history has the last three columns."""
+    """A filter of `peek`. Moments are ms; for `in`, `value` is a tuple.
+
+    Only the history has the columns `processed`, `consumer` and `outcome`.
+    """
 
     column: Literal["id", "mature", "tries", "processed", "consumer", "outcome"]
     op: Literal["=", "<", "<=", ">", ">=", "in"]
@@ -160,8 +166,8 @@ class Condition:
 class Death:
     """Why messages move to a dead-letter queue.
 
-    `failed` failures are added to the tries that the header tells. `history` ms long the history of the queue that
-    they leave tells of them, too.
+    `failed` is added to the tries in the header. The history of the queue that they leave keeps
+    them for `history` ms.
     """
 
     reason: str | None = None
@@ -169,7 +175,7 @@ class Death:
     history: int = 0
 
     def headers(self, queue: str, tries: int, now: int) -> dict[str, str]:
-        """What the headers of a message of `queue` get that dies at `now` (ms) after `tries` failures."""
+        """Return the headers of a message that leaves `queue` at `now` (ms) after `tries` tries."""
         moment = datetime.fromtimestamp(now / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         told = {FROM_HEADER: queue, DIED_HEADER: moment, TRIES_HEADER: str(tries + self.failed)}
         return told if self.reason is None else told | {ERROR_HEADER: cleaned(self.reason)}
@@ -177,7 +183,10 @@ class Death:
 
 @dataclass(frozen=True, slots=True)
 class Which:
-    """The messages that an operation is for: those that `tag` holds, or that nobody holds; narrowed by the rest."""
+    """Which messages an operation applies to: those of `tag`, or with `None` those not reserved.
+
+    The other fields narrow them.
+    """
 
     tag: str | None = None
     ids: Sequence[str] | None = None
@@ -187,7 +196,7 @@ class Which:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at, and how it is; `todo` says what to do about it, if anything."""
+    """One check of `doctor`: its name, its state, a message, and in `todo` the remedy, if any."""
 
     what: str
     state: Verdict
@@ -196,9 +205,9 @@ class Finding:
 
 
 def meeting(batch: pa.RecordBatch, where: Sequence[Condition], *, or_buckets: bool = False) -> pa.RecordBatch:
-    """The rows that meet the conditions.
+    """Return the rows that meet the conditions.
 
-    `or_buckets`: what is a bucket meets those on columns OF_EACH, which are for its messages.
+    With `or_buckets`, a bucket meets those on PER_MESSAGE_COLUMNS: these are for its messages.
     """
     for one in where:
         column = batch.column(one.column)
@@ -214,13 +223,13 @@ def meeting(batch: pa.RecordBatch, where: Sequence[Condition], *, or_buckets: bo
 
 
 def check_tag(tag: str) -> None:
-    """Raise `OptionError` where a tag is not names joined by slashes."""
+    """Raise `OptionError` if a tag is not names joined by slashes."""
     if not _TAG.fullmatch(tag):
         raise OptionError(f"{tag!r} cannot be a tag: letters, digits and _ . : @ - in parts joined by /", tag=tag)
 
 
 def check_outcome(outcome: str) -> None:
-    """Raise `OptionError` where an outcome is no word that every history can keep."""
+    """Raise `OptionError` if not every history can store this outcome."""
     if not _OUTCOME.fullmatch(outcome):
         raise OptionError(
             f"{outcome!r} cannot be an outcome: 1 to 200 characters without blanks, quotes and backslashes",
@@ -229,15 +238,15 @@ def check_outcome(outcome: str) -> None:
 
 
 def about(queue: str, *names: str) -> str:
-    """The key of a note about a queue; the beginning of all their keys where no names are given."""
+    """Return the key of a note about a queue; without names, the prefix of all these keys."""
     return "/".join(("queue", quote(queue, safe=""), *names, *([] if names else [""])))
 
 
 def holder(tag: str | None) -> str | None:
-    """The consumer who holds what a tag holds."""
+    """Return the consumer of a tag: its first part."""
     return tag.partition("/")[0] if tag else None
 
 
 def below(tag: str) -> tuple[str, str]:
-    """The half-open range of the tags below `tag` in text order ("0" comes right after "/")."""
+    """Return the half-open range of the tags below `tag` in text order ("0" follows "/")."""
     return f"{tag}/", f"{tag}0"

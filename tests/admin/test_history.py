@@ -241,7 +241,7 @@ def test_the_client_keeps_a_history_of_what_dies(url, store, name):
         queue.dead_letter(one, reason="why")
         queue.rollback(two)
     told = {(one.payload, one.outcome, one.consumer, one.error, one.tries) for one in history(url, name)}
-    unknown = "it was given back as failed, or its lease ended; no error is known"
+    unknown = "it was rolled back, or its lease ended; no error is known"
     assert told == {
         ("tired", "dead", "etl", f"failed 1 time: {unknown}", 1),
         ("hopeless", "dead", "etl", "why", 1),

@@ -1,1 +1,1 @@
-"""What is built on a store, once for all databases."""
+"""Services that use a store, written once for all databases."""

@@ -1,12 +1,13 @@
-"""Notes that nothing has written for a year are removed: of consumers, of queries, of exactly-once sinks.
+"""Remove notes of consumers, queries and exactly-once sinks that were not written for a year.
 
-Each checkpoint is a new epoch of a consumer, with a few notes, and each query with an exactly-once sink has a ledger.
-They go with their queue, or by command. Those of queries that never come back would stay for ever. So a query that
-starts looks for old ones, once a day for each database. A year is counted by the database's clock.
+Each checkpoint is a new epoch of a consumer, with a few notes. Each query with an exactly-once sink
+has a ledger. `drop` and other commands remove them; those of abandoned queries would stay forever.
+So a query that starts removes old ones, once a day for each database. The year is counted by the
+database's clock.
 
-The notes of a consumer stay while it holds messages: `recover` needs them. A ledger stays while rows are staged for
-its sink: they may be decided and not yet visible. A checkpoint that is older than its notes is refused, as after
-`drop`.
+The notes of a consumer stay while it holds messages: `recover` needs them. A ledger stays while
+rows are staged for its sink: they may be decided and not visible yet. A checkpoint whose notes were
+removed is refused, as after `drop`.
 """
 
 from __future__ import annotations
@@ -31,25 +32,28 @@ log = logging.getLogger(__name__)
 
 YEAR = 365 * DAY
 
-#: Most notes that one look removes: a query that starts waits for it, for 2 s on MongoDB.
+#: How many notes are removed at once. A query that starts waits for that, 2 s on MongoDB.
 MOST_NOTES = 500
 
-#: The note of the last look at a database.
+#: The key of the note with the time of the last run.
 LOOKED = "ageing"
 
 
 def remove_old_notes(store: Store) -> None:
-    """Remove what is a year old, unless that was done within a day. Several processes may call it at once."""
+    """Remove old notes, unless that was done within a day.
+
+    Several processes may call it at once.
+    """
     now = store.now()
     last = store.note(LOOKED)
     if last is not None and last.written is not None and now - last.written < DAY:
         return
-    if store.set_note(LOOKED, {"v": 1, "at": now}, last.version if last else 0):  # else another process has begun
+    if store.set_note(LOOKED, {"v": 1, "at": now}, last.version if last else 0):  # else another did
         sweep(store)
 
 
 def sweep(store: Store, most: int = MOST_NOTES) -> int:
-    """Remove what is a year old, `most` notes and ledgers at most, and return how many."""
+    """Remove up to `limit` old notes and ledgers, and return how many."""
     removed = sum(1 for _ in islice(_removed(store, store.now()), most))
     if removed:
         log.info("removed %d notes of consumers and sinks that nothing has written for a year", removed)
@@ -57,7 +61,7 @@ def sweep(store: Store, most: int = MOST_NOTES) -> int:
 
 
 def _removed(store: Store, now: int) -> Iterator[str]:
-    """Remove old notes, and yield the key of each once it is removed."""
+    """Remove old notes, and yield the key of each afterwards."""
     queues: dict[str, list[_About]] = {}
     for key, note in store.notes("queue/", sound=True).items():
         _, queue, kind, *names = key.split("/", 3)
@@ -77,7 +81,7 @@ def _removed(store: Store, now: int) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _About:
-    """A note about a queue: its key, its kind, and which consumer, query or name it is about."""
+    """A note about a queue: its key, its kind, and the consumer, query or name that it is about."""
 
     key: str
     kind: str
@@ -86,7 +90,10 @@ class _About:
 
 
 def _of_queue(store: Store, queue: str, notes: list[_About], now: int) -> Iterator[str]:
-    """Remove old notes about consumers of a queue. The one of the owner goes first: the others need it to stay."""
+    """Remove old notes about consumers of a queue, and yield their keys.
+
+    The note of the owner goes first: the others stay while it exists.
+    """
     old = [one for one in notes if _is_old(store, one.key, one.note, now)]
     consumers = {one.name for one in notes if one.kind == OWNER}
     for one in old:
@@ -108,7 +115,10 @@ def _old(store: Store, prefix: str, now: int) -> Iterator[tuple[str, Note]]:
 
 
 def _is_old(store: Store, key: str, note: Note, now: int) -> bool:
-    """Return whether nothing has written a note for a year. One of an older version counts from now on."""
+    """Return whether a note was not written for a year.
+
+    A note of an older version has no time: it is written now, and counts from now on.
+    """
     if note.written is None:
         store.set_note(key, note.value, note.version)
         return False

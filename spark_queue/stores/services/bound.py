@@ -1,11 +1,12 @@
-"""Which epoch of a consumer a query reads, and its last batch there: one note for each query, beside the queue.
+"""Bind a query to an epoch of a consumer: one note for each query and queue.
 
-A checkpoint may lose its offsets and keep the id of its query. Then the query begins a new epoch, and counts its
-batches from 0 again; a sink that knows a batch by its number alone (files, Delta, Kafka) takes them for written and
-drops their rows. So each task looks whether its query reads the epoch that it always read.
+A checkpoint may lose its offsets and keep the id of its query. Then the query begins a new epoch,
+and counts its batches from 0 again. A sink that knows a batch by its number alone (files, Delta,
+Kafka) takes these batches as written, and drops their rows. So each task checks that its query
+still reads the same epoch.
 
-The note is set when the first batch is read. It goes when the queue is dropped, not before: what a sink remembers of
-a query has no end either.
+The note is written when the first batch is read, and also has the last batch. It is removed with
+the queue and not before, since a sink remembers a query forever too.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ QUERY = "query"  #: the kind of note
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a query reads of a queue: the consumer (`name/epoch`), and its last batch.
+    """The binding of a query: the consumer (`name/epoch`) that it reads, and the last batch.
 
-    `number` is that of Spark's batch, `batch` the one of the tag, `SEQ.BY`. They are known where messages are held
-    without an end: to find out whether a sink has written what the consumer holds.
+    `number` is the number of Spark's batch, `batch` that in the tag, `SEQ.BY`. Both are known if
+    leases never end. They show whether a sink has written the messages that the consumer holds.
     """
 
     query: str
@@ -36,9 +37,10 @@ class Reading:
 
 
 def bind(store: Store, queue: str, option: str | None, reading: Reading) -> None:
-    """Note what a query reads, unless that is noted. `option`: its option `consumer`; it may read a queue twice.
+    """Write the binding of a query, if it is new.
 
-    Atomic. Raises `CheckpointError` where the query reads another epoch.
+    `option`: its option `consumer`, since a query may read a queue twice. Atomic. Raises
+    `CheckpointError` if the query is bound to another epoch.
     """
     key = about(queue, QUERY, f"{reading.query}/{option or ''}")
     while True:
@@ -49,7 +51,7 @@ def bind(store: Store, queue: str, option: str | None, reading: Reading) -> None
                 f"query {reading.query} has read queue {queue!r} as consumer {known['consumer']}, and now begins "
                 f"again as {reading.consumer}: its checkpoint has lost its first offsets, or it reads the queue "
                 "twice. In one query, set a different option 'consumer' for each load(). A lost checkpoint "
-                "cannot go on. Settle what is held, with "
+                "cannot be resumed. Settle the reserved messages with "
                 f"spark-queue recover URL {queue} {known['consumer']} --sink URL, then start with a new checkpoint",
                 queue=queue,
                 consumer=reading.consumer,
@@ -58,13 +60,13 @@ def bind(store: Store, queue: str, option: str | None, reading: Reading) -> None
         if reading.number is not None:
             value |= {"number": reading.number, "batch": reading.batch}
         if note is not None and (known == value or known.get("number", -1) > value.get("number", -1)):
-            return  # a task that comes late changes nothing
+            return  # a late task changes nothing
         if store.set_note(key, value, note.version if note else 0):
             return
 
 
 def readings(store: Store, queue: str, consumer: str) -> list[Reading]:
-    """The queries that read this consumer, as far as they have begun to."""
+    """Return the bindings of queries that have begun to read this consumer."""
     start = about(queue, QUERY, "")
     found = [(key.removeprefix(start).partition("/")[0], note.value) for key, note in store.notes(start).items()]
     return [

@@ -1,4 +1,4 @@
-"""What follows from the contract, written once for all stores: retries that end in the dead-letter queue."""
+"""Retries of failed messages, and their end in the dead-letter queue, for all stores."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ SETTLED_NOTE, HISTORY_NOTE = "settled", "history"  #: kinds of notes about consu
 
 
 def bury_exhausted(store: Store, queue: str, tag: str, max_tries: int, dead: str, history: int) -> int:
-    """Move what `tag` holds and what has failed `max_tries` times already to the queue `dead`; give the number.
+    """Move messages of `tag` that have already failed `max_tries` times to the queue `dead`.
 
-    It failed in other hands, or its lease ended there, so no error is known. `history` ms long the history tells of
-    these messages.
+    Return their number. They failed before this reservation, so no error is known. The history
+    keeps them for `history` ms.
     """
-    reason = f"failed {plural(max_tries, 'time')}: it was given back as failed, or its lease ended; no error is known"
+    reason = f"failed {plural(max_tries, 'time')}: it was rolled back, or its lease ended; no error is known"
     death = Death(reason, history=history)
     return store.move(queue, dead, tag=tag, min_tries=max_tries, death=death)
 
@@ -35,11 +35,11 @@ def give_back(
     reason: str | None = None,
     history: int = 0,
 ) -> tuple[int, int]:
-    """Roll back what `tag` holds (of `ids`, where given), as failed: mature in `delay` ms.
+    """Roll back messages of `tag` (only `ids`, if given) as failed, mature in `delay` ms.
 
-    Where that makes `max_tries` failures of a message, it moves to the queue `dead` instead, with `reason` in its
-    headers, and `history` ms long the history tells of it. Gives the numbers rolled back and moved. Each message goes
-    one way or the other, atomically; repeat it if it fails.
+    A message that has then failed `max_tries` times moves to the queue `dead` instead, with
+    `reason` in its headers. The history keeps it for `history` ms. Return the numbers rolled back
+    and moved. Each message goes one way or the other, atomically. Repeat the call if it fails.
     """
     buried = 0
     if max_tries is not None:
@@ -51,7 +51,7 @@ def give_back(
 def note_settled(store: Store, queue: str, consumer: str, rows: int) -> None:
     """Note that up to `rows` messages of a consumer are about to be settled one by one.
 
-    So that the query that reserved them can tell them from those it has lost.
+    So the query that reserved them does not take them as lost.
     """
     key = _settled_key(queue, consumer)
     while True:
@@ -61,7 +61,7 @@ def note_settled(store: Store, queue: str, consumer: str, rows: int) -> None:
 
 
 def settled(store: Store, queue: str, consumer: str) -> int:
-    """At most so many messages of a consumer have been settled one by one, since it was first run."""
+    """Return an upper bound of the messages of a consumer that were settled one by one."""
     note = store.note(_settled_key(queue, consumer))
     return int(note.value["rows"]) if note else 0
 
@@ -71,7 +71,7 @@ def _settled_key(queue: str, consumer: str) -> str:
 
 
 def set_history(store: Store, queue: str, consumer: str, history: int) -> None:
-    """Note for how many ms the stream of a consumer keeps what it has processed, so that `settle` does the same.
+    """Note for how many ms the stream of a consumer keeps processed messages, for use by `settle`.
 
     `drop` removes the note with the queue.
     """
@@ -84,6 +84,6 @@ def set_history(store: Store, queue: str, consumer: str, history: int) -> None:
 
 
 def history_of(store: Store, queue: str, consumer: str) -> int:
-    """Return that number of ms; 0 if there is no such stream, or if it keeps nothing."""
+    """Return the `history` of the stream of a consumer (ms); 0 if there is none."""
     note = store.note(about(queue, HISTORY_NOTE, consumer))
     return note.value["history"] if note else 0

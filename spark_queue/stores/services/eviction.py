@@ -1,6 +1,6 @@
-"""Databases that throw away what they hold when their memory is full: Redis, with an eviction policy.
+"""Checks of databases that evict data when their memory is full: Redis with an eviction policy.
 
-Whoever opens such a store is warned, once in a process. A query that is to be exactly once is refused.
+A process that opens such a store logs one warning. An exactly-once query is refused.
 """
 
 from __future__ import annotations
@@ -14,31 +14,33 @@ from spark_queue.stores.base import Store
 
 log = logging.getLogger(__name__)
 
-#: Whether stores look by themselves when they open. Spark's workers do not: the driver checks (`check_eviction`).
+#: Whether a store checks its database when it opens. In Spark's workers it does not: the driver
+#: does (`check_eviction`).
 by_itself = True
 
-#: Seconds for which a database that throws nothing away is not asked again: Spark plans a write anew for each batch.
+#: How long a database that evicts no messages is not checked again (s): Spark plans a write for
+#: each batch.
 BELIEVED = 60.0
 
-_told: dict[str, object] = {}  # of which URLs this process was told, and by whom
-_harmless: dict[str, float] = {}  # URLs, believed until (monotonic s)
+_told: dict[str, object] = {}  # URL -> the call that warned of it
+_harmless: dict[str, float] = {}  # URL -> cached until (monotonic s)
 
 
 def evicts(policy: str | None) -> bool:
-    """Whether messages are thrown away by this policy of Redis, and not keys with an end alone.
+    """Return whether this policy of Redis evicts messages, and not only keys that expire.
 
-    Of our keys those of the history have an end, and the marks that keep late attempts from staging again.
+    Of our keys, those of the history expire, and the marks against late attempts to stage.
     """
     return bool(policy) and not str(policy).startswith("volatile-")
 
 
 def known(url: str) -> bool:
-    """Whether this process was told of the database."""
+    """Return whether this process has checked the database."""
     return url in _told
 
 
 def tell(url: str, policy: str | None) -> None:
-    """Warn about a database that throws data away by this policy, once in a process. See `Store.eviction`."""
+    """Log, once in a process, that a database evicts data by this policy: see `Store.eviction`."""
     me = object()
     if _told.setdefault(url, me) is not me or policy == "":
         return
@@ -54,9 +56,10 @@ def tell(url: str, policy: str | None) -> None:
 
 
 def check_eviction(store: Store, *, exactly_once: bool, allowed: bool) -> None:
-    """Warn if the database throws data away. Raise `OptionError` if `exactly_once` is wanted there and not `allowed`.
+    """Warn if the database evicts data.
 
-    `allowed`: the option `allowEviction`.
+    Raise `OptionError` if it evicts messages, `exactly_once` is set, and `allowed` (the option
+    `allowEviction`) is not.
     """
     if _harmless.get(store.url, 0.0) > time.monotonic():
         return

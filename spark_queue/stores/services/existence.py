@@ -1,4 +1,4 @@
-"""Which queues exist. To name one that does not is an error or a warning, never an empty result without a word."""
+"""Checks that a queue exists. A missing queue is an error or a warning, not an empty result."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ log = logging.getLogger(__name__)
 
 
 def known_queues(store: Store) -> set[str]:
-    """Return the queues that exist: they hold messages or history, had a consumer, or have statistics."""
+    """Return the queues that exist: with messages, history, statistics or a consumer."""
     if store.missing_database():
         return set()
     return {*store.queues(), *(queue for queue, _, _ in consumers(store))}
 
 
 def exists(store: Store, queue: str) -> bool:
-    """Return whether a queue exists; the usual dead-letter queue of one that does exists too."""
+    """Return whether a queue exists.
+
+    The default dead-letter queue of an existing queue does too.
+    """
     if store.missing_database():
         return False
     return (
@@ -32,7 +35,10 @@ def exists(store: Store, queue: str) -> bool:
 
 
 def check_exists(store: Store, queue: str, remedy: str = "") -> None:
-    """Raise `OptionError` if there is no such queue. `remedy`: a sentence at the end of the error."""
+    """Raise `OptionError` if there is no such queue.
+
+    `remedy`: a sentence at the end of the error.
+    """
     if not exists(store, queue):
         raise OptionError(_missing(store, queue, remedy), option="queue", queue=queue)
 
@@ -40,13 +46,13 @@ def check_exists(store: Store, queue: str, remedy: str = "") -> None:
 def expect(store: Store, queue: str, *, fail: bool) -> None:
     """Check that a queue exists before it is read. If it does not, raise `OptionError`, or warn."""
     if fail:
-        check_exists(store, queue, "With failIfMissing=false its first message is waited for.")
+        check_exists(store, queue, "Set failIfMissing=false to wait for its first message.")
     elif not exists(store, queue):
-        log.warning("%s", _missing(store, queue, "Its first message is waited for."))
+        log.warning("%s", _missing(store, queue, "Waiting for its first message."))
 
 
 def _missing(store: Store, queue: str, more: str) -> str:
-    """Return what is said about a queue that does not exist, with names like it."""
+    """Return the message for a queue that does not exist, with similar names."""
     hint = near(queue, known_queues(store))
     sentence = store.missing_database() or f"queue {quoted(queue)} does not exist in {mask(store.url)}{hint}"
     return f"{sentence}{'' if sentence.endswith('?') else '.'} {more}" if more else sentence

@@ -1,16 +1,20 @@
-"""Exactly once into queues: what a sink has published, whatever dies in between.
+"""Exactly-once writes to queues: the ledger records which batches a sink has published.
 
-A sink writes batches that are numbered 0, 1, 2, … and may come again, in other pieces: tasks stage their rows, each
-attempt under a stage of its own, `sink/batch/attempt`. Then the ledger, one note for each sink, is set to the batch
-and to the stages that won: from that moment the batch counts as written. Its stages are published after it; a batch
-that the ledger names already is not staged again, but compared with what was written (see `written`), and whatever of
-its stages is left is published. So
+A sink writes batches that are numbered 0, 1, 2, …. A batch may come again, in other parts. Tasks
+stage their rows, each attempt under its own stage, `sink/batch/attempt`. Then the ledger, one note
+for each sink, is set to the batch and to the stages that won. From then on the batch counts as
+written. Its stages are published afterwards.
 
-    killed before the ledger is set     nothing is visible; the batch comes again, and what was staged is swept
-    killed after it                     the batch comes again, and what is missing becomes visible
-    the server loses the publish        the next batch publishes it first, or `recover` does
+If the ledger already has a batch that comes again, its rows are not staged. They are compared with
+the written ones (see `row_hashes.py`), and stages that are left are published. So
 
-The decision is a compare-and-set: of two programs that write the same batch, the first decides for both.
+    killed before the ledger is set     nothing is visible; the batch comes again, and its stages
+                                        are discarded.
+    killed after it                     the batch comes again, and its missing part becomes visible.
+    the server loses the publish        the next batch publishes it first, or `recover` does.
+
+The decision is a compare-and-set: of two programs that write the same batch, the first decides for
+both.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ log = logging.getLogger(__name__)
 LEDGER_VERSION = 1
 LEDGER_PREFIX = "ledger/"
 
-#: How the sinks begin that live for one write: nobody will ask for it again.
+#: The prefix of sinks for a single write, which never comes again.
 ONE_WRITE = "write-"
 
 #: The batch of a sink that has published nothing yet.
@@ -42,13 +46,13 @@ NOTHING = -1
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The last batch that a sink has decided to publish, the stages that hold it, and what is known of its rows.
+    """The last batch that a sink has decided to publish: its stages, and hashes of its rows.
 
-    A sink for one write begins with the batch `NOTHING`, and its ledger goes when the write has ended, well or not:
-    without one, nothing may be staged for it any more.
+    A sink for one write begins with the batch `NO_BATCH`. Its ledger is removed when the write has
+    ended or failed: without one, no rows may be staged for it.
 
-    Where a sink writes to several databases, each has a ledger, and `members` names them all, with the first batch
-    that each has a part in. `id` tells the ledgers of a sink apart.
+    If a sink writes to several databases, each has a ledger. `members` has all their names, with
+    the first batch of each. `id` distinguishes the ledgers of a sink.
     """
 
     sink: str
@@ -57,11 +61,11 @@ class Ledger:
     members: Mapping[str, int] = field(default_factory=dict)
     id: str = field(default="", compare=False)
     rows: written.RowHashes = None
-    rows_before: written.RowHashes = None  # those of the batch before; a crash may have left their notes
+    rows_before: written.RowHashes = None  # of the batch before: a crash may have left their notes
 
     @classmethod
     def read(cls, sink: str, note: Note | None) -> Ledger | None:
-        """The ledger in a note. Raises `StoreError` for one that a newer version wrote."""
+        """Return the ledger in a note. Raises `StoreError` if a newer version wrote it."""
         if note is None:
             return None
         if note.value.get("v") != LEDGER_VERSION:
@@ -77,38 +81,39 @@ class Ledger:
 
 
 def ledger_of(store: Store, sink: str) -> Ledger | None:
-    """The ledger of a sink, `None` where it has published nothing yet."""
+    """Return the ledger of a sink, or `None` if it has not published yet."""
     return Ledger.read(sink, store.note(LEDGER_PREFIX + sink))
 
 
 def stage_of(sink: str, batch: int, attempt: str) -> str:
-    """The stage of one attempt to write a part of a batch."""
+    """Return the stage for one attempt to write a part of a batch."""
     return f"{sink}/{batch}/{attempt}"
 
 
 class Writer(Enum):
-    """Who writes the batches of a sink, which says what a number means that is not the next one."""
+    """The kind of write of a sink: which batch numbers are allowed besides the next one."""
 
     #: A streaming write. Batches have no gaps, and only the last one may come again.
     STREAM = "stream"
-    #: A streaming write to a database that takes part since this batch: its ledger knows none before.
+    #: A streaming write to a database that takes part from this batch on: its ledger has none
+    #: before.
     JOINING = "joining"
-    #: A batch write with `txnAppId` in `foreachBatch`, or one that may be. There may be gaps, and only the last one
-    #: may come again.
+    #: A batch write with `txnAppId`, certainly or perhaps in `foreachBatch`. There may be gaps, and
+    #: only the last one may come again.
     FOREACH_BATCH = "foreachBatch"
     #: A batch write outside of a query. Each number up to the last one counts as written.
     JOB = "job"
 
 
 def sink_of(application: str, query: str | None) -> str:
-    """Return the sink of an application (`txnAppId`): one for each query that reads for it, and one for jobs."""
+    """Return the sink of an application (`txnAppId`): one for each of its queries, one for jobs."""
     return f"{application}:{query}" if query else application
 
 
 def inherit(store: Store, application: str, sink: str) -> None:
-    """Let the first query of an application go on with the ledger that older versions kept for the application.
+    """Copy the ledger that older versions kept for an application to its first query.
 
-    One compare-and-set decides which query that is. May be repeated.
+    A compare-and-set decides which query that is. May be repeated.
     """
     note = store.note(LEDGER_PREFIX + application)
     if note is None or note.value.get("heir", sink) != sink or Ledger.read(application, note) is None:
@@ -121,9 +126,10 @@ def inherit(store: Store, application: str, sink: str) -> None:
 
 
 def decided(ledger: Ledger | None, sink: str, batch: int, writer: Writer) -> bool:
-    """Return whether the sink has decided on this batch, so that nothing of it is to be staged.
+    """Return whether the sink has decided on this batch, so its rows must not be staged.
 
-    Raises `CheckpointError` if the ledger does not fit the batch, `FencedError` if it is ahead of it.
+    Raises `CheckpointError` if the ledger does not fit the batch, and `FencedError` if it is ahead
+    of the batch.
     """
     last = NOTHING if ledger is None else ledger.batch
     if batch == last or (batch < last and writer is Writer.JOB):
@@ -139,7 +145,7 @@ def decided(ledger: Ledger | None, sink: str, batch: int, writer: Writer) -> boo
     if batch < last:
         raise FencedError(
             f"sink {sink!r} is at batch {last} already, and this is batch {batch}: another query runs on a copy of "
-            "this checkpoint, or the checkpoint is an older one; go on with that one, or start with a new checkpoint",
+            "this checkpoint, or the checkpoint is an older one. Go on with the newest checkpoint, or a new one",
             sink=sink,
             batch=batch,
         )
@@ -148,7 +154,7 @@ def decided(ledger: Ledger | None, sink: str, batch: int, writer: Writer) -> boo
         raise CheckpointError(
             f"batch {batch} of sink {sink!r}: {known}, so it is unknown whether batch {batch - 1} was written. The "
             "query wrote with another delivery or to another place before, or the ledger was removed or restored "
-            f"from a backup. If batch {batch - 1} was written, say so: spark-queue ledger set URL {sink} {batch - 1}",
+            f"from a backup. If batch {batch - 1} was written, run: spark-queue ledger set URL {sink} {batch - 1}",
             sink=sink,
             batch=batch,
         )
@@ -156,9 +162,9 @@ def decided(ledger: Ledger | None, sink: str, batch: int, writer: Writer) -> boo
 
 
 def members(ledgers: Iterable[Ledger | None], names: Iterable[str], batch: int) -> dict[str, int]:
-    """The databases that have a part in this batch of a sink, with the first batch in which each had.
+    """Return the databases of this batch of a sink, with the first batch of each.
 
-    Where no ledger is left that could tell, as if they had always had.
+    A database that no ledger names counts from this batch. Without any ledger, all count from 0.
     """
     last = [one for one in ledgers if one is not None and batch - 1 <= one.batch <= batch]
     known = {name: first for one in last for name, first in one.members.items()}
@@ -176,15 +182,16 @@ def publish(
     members: Mapping[str, int] | None = None,
     hashes: bytes | None = None,
 ) -> int:
-    """Publish a batch that is staged, `rows` in all, and give the number of messages that became visible just now.
+    """Publish a staged batch of `rows` rows; return how many messages became visible now.
 
-    What was decided before is published first, if the server has lost that it was. May be repeated at any time, also
-    with other stages: those count with which it was decided first. What else was staged for this batch and those
-    before is discarded, except what the ledger names. `hashes`: those of all rows of the batch, staged or not, where
-    they are to be compared if it comes again (see `written`).
+    An earlier batch is published first, if the server has lost that publish. May be repeated at any
+    time, even with other stages: the stages of the first decision count. Other stages of this batch
+    and earlier ones are discarded. `hashes`: of all rows of the batch, to compare them if it comes
+    again (see `row_hashes.py`); `None` to compare none.
 
-    Raises as `decided` does; `CheckpointError` if the batch is written, and had other rows; `StoreError` if a part of
-    what was staged is gone (nothing is visible then).
+    Raises `CheckpointError` and `FencedError` as `is_decided` does. Raises `CheckpointError` if the
+    batch was written with other rows, and `StoreError` if some staged rows are gone; then nothing
+    is visible.
     """
     before, mine = 0, None
     while True:
@@ -194,7 +201,7 @@ def publish(
             winners: Sequence[str] = ()
             if found and found.batch == batch:
                 if mine != found.rows:
-                    written.drop(store, mine)  # another process has decided first
+                    written.drop(store, mine)  # another process decided first
                 _check_rows(store, found, hashes, writer)
                 written.drop(store, found.rows_before)
                 winners = found.stages
@@ -208,10 +215,10 @@ def publish(
         for one in store.staged(sink):
             staged[one.stage] += one.rows
         if found and not staged.keys().isdisjoint(found.stages):
-            before += store.publish(found.stages)  # it was decided, and the server has lost that it was published
+            before += store.publish(found.stages)  # the server has lost this publish
         if (there := sum(staged[one] for one in stages)) != rows:
             if ledger_of(store, sink) != found:
-                continue  # somebody else has just published it
+                continue  # another process has just published it
             raise StoreError(
                 f"batch {batch} of sink {sink!r}: {plural(rows, 'row')} staged, {there:,} left: another process "
                 "discarded some; nothing was published, and the batch can be written again",
@@ -236,7 +243,7 @@ def publish(
 
 
 def _check_rows(store: Store, ledger: Ledger, hashes: bytes | None, writer: Writer) -> None:
-    """Raise `CheckpointError` if a batch that is written comes again with other rows; warn of it, in a job."""
+    """Raise `CheckpointError` if a written batch comes again with other rows; in a job, log it."""
     before = None if hashes is None else written.kept(store, ledger.rows)
     if hashes is None or before is None or not (other := written.others(hashes, before)):
         return
@@ -257,15 +264,15 @@ def _check_rows(store: Store, ledger: Ledger, hashes: bytes | None, writer: Writ
 
 
 def begin(store: Store, sink: str) -> None:
-    """Write the ledger of a sink that has none, before anything is published for it."""
+    """Create the ledger of a sink, with no batch yet, unless it has one."""
     store.set_note(LEDGER_PREFIX + sink, _value(None, NOTHING, ()), 0)
 
 
 def apart(stores: Mapping[str, Store], sink: str) -> dict[str, Ledger | None]:
-    """The ledgers of a sink in several databases, each of which has one from now on.
+    """Return the ledgers of a sink in several databases; create missing ones.
 
-    Raises `OptionError` where two of these are the same database under two URLs: what the sink publishes in one it
-    would take for left behind in the other.
+    Raises `OptionError` if two of these are the same database under two URLs: stages in one would
+    then look abandoned in the other.
     """
     names: dict[str, str] = {}
     ledgers: dict[str, Ledger | None] = {}
@@ -283,9 +290,10 @@ def apart(stores: Mapping[str, Store], sink: str) -> dict[str, Ledger | None]:
 
 
 def forget(store: Store, sink: str) -> int:
-    """Remove the ledger of a sink that will never write again, then all that it has staged; give the rows of that.
+    """Remove the ledger of a sink that never writes again, then its stages; return their rows.
 
-    In this order: who stages looks for the ledger afterwards, and so one of the two sees the other.
+    The order matters: a task stages first and then checks the ledger, so one of the two sees the
+    other.
     """
     if note := store.note(LEDGER_PREFIX + sink):
         store.set_note(LEDGER_PREFIX + sink, None, note.version)
@@ -294,26 +302,26 @@ def forget(store: Store, sink: str) -> int:
 
 
 def set_ledger(store: Store, sink: str, batch: int) -> None:
-    """Set the last batch that the sink has written, whatever version wrote its ledger.
+    """Set the last batch that a sink has written; the ledger may be of any version.
 
-    What it has staged is kept.
+    Staged rows stay. Raises `FencedError` if the sink has changed its ledger meanwhile.
     """
     note = store.note(LEDGER_PREFIX + sink)
     value = _value(note.value.get("id") if note else None, batch, ())
     if not store.set_note(LEDGER_PREFIX + sink, value, note.version if note else 0):
-        raise FencedError(f"sink {sink!r} is at work: its ledger changed just now", sink=sink)
+        raise FencedError(f"sink {sink!r} has just changed its ledger: stop its query, then try again", sink=sink)
     if note:
         _drop_rows(store, note)
 
 
 def _drop_rows(store: Store, note: Note) -> None:
-    """Remove the notes about rows that a ledger names."""
+    """Remove the notes with hashes that a ledger names."""
     for key in ("rows", "rows_before"):
         written.drop(store, written.of_json(note.value.get(key)))
 
 
 def batch_of(stage: str) -> int:
-    """The batch that a stage is for."""
+    """Return the batch of a stage."""
     return int(stage.split("/")[1])
 
 

@@ -1,7 +1,8 @@
-"""Hear the signals of all queues that a store waits for: one thread and one connection, however many queues.
+"""Receive the signals of all queues that a store waits for, with one thread and one connection.
 
-The thread alone uses the connection. Other threads tell it which queues they wait for, and sleep until it wakes
-them. A queue for which no thread waits any more is forgotten; with the last one the thread and the connection end.
+Only that thread uses the connection. Other threads register the queues that they wait for, and
+sleep until it wakes them. A queue is dropped when no thread has waited for it for a while. With the
+last queue the thread and the connection end.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from typing import ClassVar
 
 from spark_queue.errors import StoreError
 
-#: Seconds until a connection is tried again: at first, and at most.
+#: How long to wait before the next connection attempt, at first and at most (s).
 RECONNECT_PAUSE, LONGEST_RECONNECT_PAUSE = 1.0, 60.0
 
-#: Seconds for which a thread that begins to wait gives the connection to come up.
+#: How long a thread that begins to wait lets the connection come up (s).
 COMING_UP = 1.0
 
-#: Seconds after which the thread looks up though no signal came.
+#: How often the thread does other work if no signal comes (s).
 LISTENER_HEARTBEAT = 1.0
 
-#: Seconds after which a queue is forgotten for which no thread waits, and how many such queues are kept at most.
+#: How long a queue is kept for which no thread waits (s), and how many of these are kept.
 IDLE_KEPT, MOST_KEPT = 60.0, 1_000
 
 #: The signals of a pause, and whether the queue is paused then.
@@ -37,12 +38,15 @@ log = logging.getLogger(__name__)
 
 
 class SignalsLost(StoreError):
-    """Signals were missed, and a new connection hears those to come. It is no reason to warn."""
+    """Signals were lost, and a new connection is needed. This logs no warning."""
 
 
 @dataclass(frozen=True)
 class Signal:
-    """A signal of a queue: its text. Without one, the queue is heard from now on, or the database refuses that."""
+    """A signal of a queue.
+
+    Without text: its signals arrive from now on, or `refused` says why not.
+    """
 
     queue: str
     text: str | None = None
@@ -50,62 +54,64 @@ class Signal:
 
 
 class Subscription(ABC):
-    """A connection that brings signals. The thread of the listener alone calls it, except for `wake`.
+    """A connection that receives signals.
+
+    Only the thread of the listener calls it, except for `wake`.
 
     All methods raise `StoreError` if the connection is lost.
     """
 
-    #: Whether it brings the signals of all queues, so that none needs to be followed.
+    #: Whether it receives the signals of all queues without `subscribe`.
     everything: ClassVar[bool] = False
 
-    def follow(self, queue: str) -> None:  # noqa: B027 - those that bring everything have nothing to do
-        """Ask for the signals of a queue; a `Signal` without text answers."""
+    def follow(self, queue: str) -> None:  # noqa: B027 - not needed by all
+        """Subscribe to the signals of a queue; a `Signal` without text confirms it."""
 
     def unfollow(self, queue: str) -> None:  # noqa: B027
-        """End that."""
+        """Unsubscribe from a queue."""
 
     @abstractmethod
     def next(self, timeout: float) -> Sequence[Signal]:
-        """Return the next signals; none if none comes in `timeout` seconds, or `wake` is called."""
+        """Return the next signals; none after `timeout` seconds or a `wake`."""
 
     def wake(self) -> None:  # noqa: B027
-        """Let `next` return at once, if it can. Any thread may call it."""
+        """Let `next` return at once, if possible. Any thread may call it."""
 
 
 class _Queue:
-    """A queue that is waited for, or was a while ago. The listener's lock guards it."""
+    """A queue for which threads wait, or did recently. The lock of the listener guards it."""
 
     def __init__(self, lock: threading.Lock, count: int, up: bool) -> None:
         self.changed = threading.Condition(lock)
         self.count = count
-        self.up = up  # whether its signals are heard, as far as that can be
+        self.up = up  # whether its signals arrive, if they can
         self.waiters = 0
         self.asked = 0.0  # when a thread waited last (monotonic s)
-        self.again: float | None = None  # when a refused one is followed again
+        self.again: float | None = None  # when to subscribe again, if refused
 
 
 class Listener:
-    """Hears the signals of the queues of one store, in a thread of its own. Safe to share among threads."""
+    """Receives the signals for one store in its own thread. Safe to share among threads."""
 
     def __init__(
         self, subscribe: Callable[[], AbstractContextManager[Subscription]], learn: Callable[[str, bool], None]
     ) -> None:
-        """`subscribe` connects; it raises `StoreError`. `learn` is told that a queue is paused, or goes on."""
+        """`connect` may raise `StoreError`. `on_pause` gets a queue, and whether it is paused."""
         self.pid = os.getpid()
         self._subscribe, self._learn = subscribe, learn
-        self._lock = threading.Lock()  # of all below
-        self._queues: dict[str, _Queue] = {}  # those longest not waited for first
-        self._changes: list[str] = []  # names that came, or were forgotten
-        self._count = time.time_ns()  # so that no number of another listener comes again
-        self._tidied = 0.0  # when queues were last forgotten (monotonic s)
+        self._lock = threading.Lock()  # guards the attributes below
+        self._queues: dict[str, _Queue] = {}  # in the order of the last wait
+        self._changes: list[str] = []  # names of queues that are new or dropped
+        self._count = time.time_ns()  # no number of an earlier listener comes again
+        self._tidied = 0.0  # the last cleanup (monotonic s)
         self._running = self._deaf = self._warned = False
         self._subscription: Subscription | None = None
         self._closed = threading.Event()
 
-    # --- for those who wait -------------------------------------------------------------------------------------
+    # --- for waiting threads ------------------------------------------------------------------------------------
 
     def count(self, queue: str) -> int:
-        """Return a number that changes with each signal of the queue. Signals are heard from the first call on."""
+        """Return a number that changes with each signal of the queue. The first call subscribes."""
         with self._lock:
             found = self._wanted(queue)
             if not found.up:
@@ -113,19 +119,19 @@ class Listener:
             return found.count
 
     def wait(self, queue: str, count: int, timeout: float) -> None:
-        """Sleep until that number is another than `count`, `timeout` seconds at most."""
+        """Sleep until that number differs from `version`, at most `timeout` seconds."""
         with self._lock:
-            found = self._wanted(queue)  # one that was forgotten has another number
+            found = self._wanted(queue)  # one that was dropped has another number
             self._sleep(found, lambda: found.count != count, timeout)
 
     def ring(self, queue: str) -> None:
-        """Wake those who wait for the queue, as a signal does."""
+        """Wake threads that wait for the queue, as a signal does."""
         with self._lock:
             if (found := self._queues.get(queue)) is not None:
                 self._wake(found)
 
     def close(self) -> None:
-        """End the thread soon, and all waits at once."""
+        """End all waits at once, and the thread soon."""
         with self._lock:
             self._closed.set()
             for one in self._queues.values():
@@ -142,7 +148,7 @@ class Listener:
             queue.asked = time.monotonic()
 
     def _wanted(self, queue: str) -> _Queue:
-        """The state of a queue from now on. Starts the thread."""
+        """Return the state of a queue, new if necessary. Starts the thread."""
         found = self._queues.pop(queue, None)
         if found is None:
             self._count += 1
@@ -187,14 +193,14 @@ class Listener:
                         self._bring(subscription.next(LISTENER_HEARTBEAT), followed)
                         pause, warn = RECONNECT_PAUSE, True
             except SignalsLost:
-                self._closed.wait(began + RECONNECT_PAUSE - time.monotonic())  # it may be lost each time
+                self._closed.wait(began + RECONNECT_PAUSE - time.monotonic())  # it may recur
             except StoreError as error:
                 self._failed(error, warn)
                 self._closed.wait(pause)
                 pause, warn = min(2 * pause, LONGEST_RECONNECT_PAUSE), False
 
     def _goes_on(self) -> bool:
-        """Whether there is something to hear. Else the thread ends."""
+        """Return whether queues are left. Else the thread ends."""
         with self._lock:
             self._forget()
             self._running = bool(self._queues) and not self._closed.is_set()
@@ -208,7 +214,7 @@ class Listener:
             if subscription.everything:
                 for one in self._queues.values():
                     one.up = True
-                    self._wake(one)  # what came before was not heard
+                    self._wake(one)  # earlier signals were not received
             else:
                 self._changes = list(self._queues)
         try:
@@ -218,7 +224,7 @@ class Listener:
                 self._subscription = None
 
     def _follow(self, subscription: Subscription, followed: set[str]) -> bool:
-        """Follow the queues that are new, and none that is forgotten; return whether to go on."""
+        """Subscribe to new queues, unsubscribe from dropped ones; return whether to continue."""
         with self._lock:
             self._forget()
             if not self._queues or self._closed.is_set():
@@ -235,7 +241,7 @@ class Listener:
         return True
 
     def _bring(self, heard: Sequence[Signal], followed: set[str]) -> None:
-        """Wake those who wait for the queues of these signals."""
+        """Wake threads that wait for the queues of these signals."""
         for signal in heard:
             paused = PAUSES.get(signal.text or "")
             with self._lock:
@@ -249,11 +255,11 @@ class Listener:
                 found.up = True
                 if paused is not None:
                     self._learn(signal.queue, paused)
-                if not paused:  # else no message may have come
+                if not paused:  # a pause brings no message
                     self._wake(found)
 
     def _forget(self) -> None:
-        """Forget queues for which no thread waits any more, and follow again those that were refused."""
+        """Drop queues for which no thread waits, and retry those that were refused."""
         now = time.monotonic()
         if now - self._tidied < LISTENER_HEARTBEAT:
             return
@@ -273,15 +279,15 @@ class Listener:
         found.up, found.again = True, time.monotonic() + LONGEST_RECONNECT_PAUSE
         found.changed.notify_all()
         if not self._warned:
-            log.warning("signals of %r are not heard, so its waiting clients look by themselves: %s", queue, error)
+            log.warning("signals of queue %r are not received, so its waiting clients poll: %s", queue, error)
         self._warned = True
 
     def _failed(self, error: StoreError, warn: bool) -> None:
-        """Let those who wait look by themselves until the next try."""
+        """Let waiting threads poll until the next attempt."""
         with self._lock:
             self._deaf = True
             for one in self._queues.values():
                 one.up = True
                 one.changed.notify_all()
-            if warn and not self._closed.is_set():  # else its connection was closed with it
-                log.warning("signals are not heard, so waiting clients look by themselves: %s", error)
+            if warn and not self._closed.is_set():  # `close` also ends the connection
+                log.warning("signals are not received, so waiting clients poll: %s", error)

@@ -1,8 +1,8 @@
 """The note of a consumer: the process that runs it, and the batch that was started last.
 
-A consumer is a name and the epoch of its checkpoint, `name/epoch`. Its note says which process runs it, how many
-processes have run it so far, and which batch was started last. Everyone may read the note; only that process
-changes it (`ownership.py`).
+A consumer is a name and the epoch of its checkpoint, `name/epoch`. Its note names the process that
+runs it, the number of processes that have run it so far, and the batch that was started last. Any
+process may read the note; only the owner changes it (`ownership.py`).
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from spark_queue.errors import StoreError
 from spark_queue.stores.base import Store
 from spark_queue.stores.types import Note, about
 
-#: ms that an owner counts as living after it was last heard of, and seconds between two signs of life.
+#: How long an owner counts as alive after a heartbeat (ms), and how often it sends one (s).
 LIFE, BEAT = 10_000, 2.5
 
 OWNER_VERSION = 2
 OWNER = "consumer"  #: the kind of note
 
-UNKNOWN = "?"  #: where it cannot be known which processes are seen from here
-HIDDEN_START = -1  #: the start of a process that lives, of which no more is shown
+UNKNOWN = "?"  #: the boot id if it is unknown which processes this one sees
+HIDDEN_START = -1  #: the start of a live process that the system hides
 
 
 class Batch(NamedTuple):
     """A batch of one consumer: its number, and the number of the process that reserved it.
 
-    That is what a tag names: `NAME/EPOCH/SEQ.BY`. `by` is 0 in offsets of version 1, which had no such number, and
-    at the place where a consumer begins.
+    A tag names a batch: `NAME/EPOCH/SEQ.BY`. `by` is 0 in offsets of version 1, which had no such
+    number, and for the initial batch.
     """
 
     seq: int
@@ -46,7 +46,7 @@ class Batch(NamedTuple):
 
     @property
     def initial(self) -> bool:
-        """Whether it is the place where a consumer begins."""
+        """Whether it is the initial batch, before the first one of a consumer."""
         return not self.seq
 
 
@@ -54,8 +54,8 @@ class Batch(NamedTuple):
 class Owner:
     """A process that runs a consumer.
 
-    `boot`: where its number is valid, see `_boot`. `until`: ms since 1970 at which it counts as gone, by the
-    database's clock. `leaves`: it is about to end.
+    `boot`: where `pid` is valid, see `_boot_id`. `started`: see `_start_time`. `until`: when it
+    counts as dead (ms since 1970), by the database's clock. `leaves`: it is about to end.
     """
 
     token: str
@@ -68,24 +68,26 @@ class Owner:
 
     @classmethod
     def here(cls, token: str, now: int, leaves: bool = False) -> Owner:
-        """The process that asks, heard of at this moment (ms)."""
+        """Return this process, with a heartbeat at `now` (ms)."""
         pid = os.getpid()
         return cls(token, socket.gethostname(), _boot(), pid, _started(pid), now + LIFE, leaves)
 
     def lives(self, now: int) -> bool:
-        """Whether it counts as living at this moment (ms).
+        """Return whether it counts as alive at `now` (ms).
 
-        If the database's clock was set back, this holds long after its end: whoever waits for it has a `Watch`. If
-        it was set forward, this ends early, until the next sign of life: the owner is then fenced, nothing is lost.
+        If the database's clock was set back, this is true long after the end of the process: a
+        process that waits uses a `SilenceTimer`. If the clock was set forward, this is false until
+        the next heartbeat: the owner is then fenced, and nothing is lost.
         """
         return self.until > now and not self.gone
 
     @property
     def gone(self) -> bool:
-        """Whether the process is known to be gone; the heartbeat decides about processes that are not seen from here.
+        """Whether the process is known to be dead.
 
-        Those are the processes of other machines, and of other PID namespaces: two containers may have the same
-        host name. An older note does not say its namespace, so the heartbeat decides there too.
+        It is known only for processes that this one sees: on this machine, in this PID namespace
+        (two containers may have the same host name), and not from an older note without a
+        namespace. For the others, the heartbeat decides.
         """
         boot = _boot()
         if boot == UNKNOWN or (self.host, self.boot) != (socket.gethostname(), boot):
@@ -97,9 +99,9 @@ class Owner:
 
 
 class Watch:
-    """How long something stays the same, by the clock of the process that watches it: no other clock counts.
+    """A timer for how long a value has not changed, by the clock of this process.
 
-    The clock of a database may be set back, and then what it says about the end of an owner is far in the future.
+    If the clock of a database was set back, an owner seems to be alive for a long time.
     """
 
     def __init__(self) -> None:
@@ -107,7 +109,7 @@ class Watch:
         self._since = 0.0
 
     def silent(self, what: object) -> bool:
-        """Whether this has not changed for LIFE since it was seen first. Asked again and again."""
+        """Return whether the value has not changed for OWNER_TIMEOUT_MS. Call it repeatedly."""
         now = time.monotonic()
         if what != self._seen:
             self._seen, self._since = what, now
@@ -116,10 +118,10 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the note of a consumer says.
+    """The state of a consumer, as its note has it.
 
-    `number`: how many processes have run it. `started`: the batch that was started last, `None` for none yet.
-    `owner`: the process that runs it, or ran it last; `None` once it was released manually.
+    `number`: how many processes have run it. `started`: the batch that was started last, or `None`.
+    `owner`: the process that runs it, or ran it last; `None` if it was released manually.
     """
 
     number: int = 0
@@ -128,14 +130,14 @@ class Standing:
 
     @classmethod
     def read(cls, note: Note) -> Standing:
-        """What a note says. Raises `StoreError` for one that a newer version wrote."""
+        """Return the state in a note. Raises `StoreError` if a newer version wrote it."""
         facts = dict(note.value)
         version = facts.pop("v", None)
         if version == 1:  # an owner and nothing else
             return cls(owner=Owner(**facts))
         if version != OWNER_VERSION:
             raise StoreError(
-                f"the owner of a consumer was noted by version {version!r}, this version of spark_queue reads "
+                f"the note of a consumer has version {version!r}, this version of spark_queue reads "
                 f"{OWNER_VERSION}: upgrade spark_queue"
             )
         started, owner = facts["started"], facts["owner"]
@@ -143,7 +145,7 @@ class Standing:
 
     @property
     def value(self) -> dict[str, Any]:
-        """The note that says this."""
+        """The note with this state."""
         owner = self.owner and asdict(self.owner)
         return {
             "v": OWNER_VERSION,
@@ -153,24 +155,24 @@ class Standing:
         }
 
     def living(self, now: int) -> Owner | None:
-        """The owner, if it counts as living at this moment (ms)."""
+        """Return the owner if it counts as alive at `now` (ms), else `None`."""
         return self.owner if self.owner is not None and self.owner.lives(now) else None
 
 
 def standing_of(store: Store, queue: str, consumer: str) -> Standing | None:
-    """What is noted of a consumer, `None` where nothing is."""
+    """Return the state of a consumer, or `None` if it has no note."""
     note = store.note(about(queue, OWNER, consumer))
     return None if note is None else Standing.read(note)
 
 
 def owner_of(store: Store, queue: str, consumer: str) -> Owner | None:
-    """Return the process that runs a consumer, `None` if none is known to live."""
+    """Return the process that runs a consumer, or `None` if none is known to be alive."""
     standing = standing_of(store, queue, consumer)
     return None if standing is None else standing.living(store.now())
 
 
 def consumers(store: Store, queue: str | None = None) -> Iterator[tuple[str, str, Owner | None]]:
-    """Yield each known consumer: queue, `name/epoch`, and the process that runs it, if one is known to live."""
+    """Yield each known consumer: queue, `name/epoch`, and its live process or `None`."""
     now = store.now()
     for key, note in store.notes("queue/" if queue is None else about(queue, OWNER, "")).items():
         _, name, kind, *consumer = key.split("/", 3)
@@ -179,10 +181,11 @@ def consumers(store: Store, queue: str | None = None) -> Iterator[tuple[str, str
 
 
 def started_batches(store: Store, queue: str, name: str) -> list[str]:
-    """Return the tags `NAME/EPOCH/SEQ.BY` of the batches that queries of this name were given last.
+    """Return the tags `NAME/EPOCH/SEQ.BY` of the last batches of queries of this name.
 
-    Each epoch of the name may have one. Those of processes that count as living are returned, else, since a process
-    may not have reached its database for some seconds, those of processes that are not known to be gone.
+    Each epoch of the name may have one. If processes count as alive, only their tags are returned.
+    Else those of processes not known to be dead: one may not have reached its database for some
+    seconds.
     """
     now, known, living = store.now(), [], []
     for key, note in store.notes(about(queue, OWNER, f"{name}/")).items():
@@ -197,9 +200,9 @@ def started_batches(store: Store, queue: str, name: str) -> list[str]:
 
 
 def revoke(store: Store, queue: str, consumer: str) -> None:
-    """Take the consumer away from its process, which fails when it reads the note next.
+    """Take the consumer from its process, which fails at its next read of the note.
 
-    Its number and the batch started last stay in the note.
+    The note keeps the number of processes and the batch started last.
     """
     key = about(queue, OWNER, consumer)
     while (note := store.note(key)) is not None:
@@ -208,10 +211,10 @@ def revoke(store: Store, queue: str, consumer: str) -> None:
 
 
 def _boot() -> str:
-    """Return an id of the processes that this one sees: the last start of the machine, and the namespaces.
+    """Return an id for the processes that this one sees: the boot of the machine, and namespaces.
 
-    `UNKNOWN` if they cannot be known. Namespaces are part of this id, and no field of their own, so that earlier
-    versions read the note: they compare the id, and go by the heartbeat.
+    UNKNOWN_BOOT if they cannot be known. The namespaces are part of the id, not a field, so that
+    earlier versions can read the note: they compare the id, and then use the heartbeat.
     """
     if sys.platform != "linux":
         return ""  # no namespaces
@@ -220,7 +223,7 @@ def _boot() -> str:
             return UNKNOWN  # /proc shows the processes of another namespace
         start = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         spaces = [os.readlink("/proc/self/ns/pid")]
-        if os.path.lexists("/proc/self/ns/time"):  # which shifts when processes started; not in Linux before 5.6
+        if os.path.lexists("/proc/self/ns/time"):  # it shifts start times; since Linux 5.6
             spaces.append(os.readlink("/proc/self/ns/time"))
     except OSError:
         return UNKNOWN
@@ -228,10 +231,11 @@ def _boot() -> str:
 
 
 def _started(pid: int) -> int:
-    """Return when a process started; 0 if there is no such process. Processes may have the same number in turn.
+    """Return when a process started; 0 if it does not exist.
 
-    In ticks since the machine started; 1 on systems without /proc, which know just whether it lives.
-    `HIDDEN_START` for the process of another user, where /proc is mounted with `hidepid`.
+    This distinguishes processes with the same id over time. The unit is ticks since the machine
+    started. It is 1 on systems without /proc, and HIDDEN_START for a process of another user if
+    /proc is mounted with `hidepid`.
     """
     if not Path("/proc/self/stat").exists():
         return 1 if _exists(pid) else 0

@@ -1,15 +1,17 @@
 """The right of one process to run a consumer, and to start its batches.
 
-The process writes its name into the note of the consumer, and renews it every few seconds. While it lives, another
-process is refused. If it has ended on the same machine, in the same PID namespace, another one takes over at once.
-Else that happens after LIFE without a renewal, by the database's clock or by the clock of the waiting process. A
-process that is about to end says so in the note; a new one then waits for its end. A process that lost the consumer
-fails when it reads the note next.
+The process writes itself into the note of the consumer, and renews the note every few seconds.
+While it is alive, other processes are refused. If it has ended on the same machine, in the same PID
+namespace, another process takes over at once. Otherwise that takes OWNER_TIMEOUT_MS without a
+renewal, by the database's clock or that of the waiting process. A process that is about to end says
+so in the note; a new one then waits for its end. A process that lost the consumer fails at its next
+read of the note.
 
-A database cannot change a note and messages in one step, so no step depends on that. Each process has a number, which
-is part of the tags under which it reserves. So a tag names one reservation by one process, and a late commit or
-release by tag does no harm. The note names the batch that was started last. A process with an older checkpoint, or
-with another batch of the same number, is refused before it removes anything.
+A database cannot change a note and messages in one step, so no step depends on that. Each process
+has a number, which is part of its tags. So a tag names one reservation by one process, and a late
+commit or release by tag does no harm. The note has the batch that was started last. A process with
+an older checkpoint, or with another batch of the same number, is refused before it removes a
+message.
 """
 
 from __future__ import annotations
@@ -28,19 +30,19 @@ from spark_queue.stores.types import Note, about
 
 log = logging.getLogger(__name__)
 
-START = Batch(0)  #: where a consumer begins
+START = Batch(0)  #: the batch before the first one of a consumer
 
-#: Seconds between two reads of the note by a process that waits to take over.
+#: How often a process that waits to take over reads the note (s).
 TAKEOVER_LOOK = 0.1
 
-#: Seconds after which it says that it waits; then it says so rarely.
+#: How long it waits before it logs that, and how often it then logs it (s).
 FIRST_SAID, SAID_AGAIN = 1.0, 30.0
 
 
 class Ownership:
     """The claim of this process to a consumer (`name/epoch`) of a queue.
 
-    Used by one thread at a time; another thread takes a copy with a store of its own (`on`).
+    For one thread at a time; another thread uses a copy with its own store (`with_store`).
     """
 
     def __init__(self, store: Store, queue: str, consumer: str) -> None:
@@ -54,20 +56,23 @@ class Ownership:
         self.number = 0  #: which process of the consumer this is: 1, 2, 3, …; 0 before `take`
 
     def on(self, store: Store) -> Ownership:
-        """The same claim, for another thread."""
+        """Return a copy for another thread, with its own store."""
         same = copy(self)
         same._store = store
         return same
 
     def leave(self) -> None:
-        """Mark this process as about to end in each renewal from now on."""
+        """Mark this process as about to end, in each renewal from now on."""
         self._leaves.set()
 
     def take(self, batch: Batch = START) -> None:
-        """Become the owner; wait for an owner that is about to end. `batch`: the last one of the checkpoint.
+        """Become the owner; wait for an owner that is about to end.
 
-        Raises `CheckpointError` if the checkpoint is older than the batch started last, or if the consumer has no
-        note; the note does not change then. Raises `FencedError` if another process runs the consumer.
+        `batch`: the last one of the checkpoint.
+
+        Raises `CheckpointError` if the checkpoint is older than the batch started last, or if the
+        consumer has no note; the note does not change then. Raises `FencedError` if another process
+        runs the consumer.
         """
         seen: Note | None = None
         watch, began, say = Watch(), time.monotonic(), FIRST_SAID
@@ -79,7 +84,7 @@ class Ownership:
             if owner is None or owner.token == self.token or silent:
                 if owner is not None and silent:
                     log.warning(
-                        "consumer %s of queue %r: %s counts as dead, it has given no sign of life. Its note is valid "
+                        "consumer %s of queue %r: %s counts as dead, it has sent no heartbeat. Its note is valid "
                         "for longer, so the database's clock was set back",
                         self.consumer, self.queue, owner,
                     )  # fmt: skip
@@ -87,7 +92,7 @@ class Ownership:
                 if self._write(note, replace(standing, number=self.number)):
                     return
                 continue
-            if seen is not None and note != seen and not owner.leaves:  # it has renewed its note
+            if seen is not None and note != seen and not owner.leaves:  # the owner has renewed it
                 raise FencedError(
                     f"consumer {self.consumer} of queue {self.queue!r} is run by {owner}: a second query on a copy "
                     "of its checkpoint would take the same messages. Stop one of them, or start this one with "
@@ -115,13 +120,13 @@ class Ownership:
         if batch.by:
             raise self._refused(
                 batch,
-                "nothing is known of this consumer: the queue was dropped, or this is another database",
+                "this consumer is unknown: the queue was dropped, or this is another database",
                 "Start with a new checkpoint",
             )
         return Standing()
 
     def _check_age(self, batch: Batch, started: Batch | None) -> None:
-        """Raise `CheckpointError` if a later batch was started, or another one of the same number."""
+        """Raise `CheckpointError` if a later batch was started, or another of the same number."""
         if started is not None and (batch.seq < started.seq or (batch.seq == started.seq and batch != started)):
             raise self._refused(
                 batch,
@@ -146,8 +151,9 @@ class Ownership:
     def check_newest(self, batch: Batch) -> None:
         """Raise unless this batch was started last: no other may be committed.
 
-        Raises `FencedError` if this process lost the consumer, `CheckpointError` if another batch was started last.
-        In a checkpoint with offsets of version 1, the first batch seen counts as started.
+        Raises `FencedError` if this process lost the consumer, `CheckpointError` if another batch
+        was started last. In a checkpoint with offsets of version 1, the first batch seen counts as
+        started.
         """
         started = self._look().started
         if started is None and not batch.by:
@@ -161,16 +167,17 @@ class Ownership:
                 "moments"
                 if started
                 else "the database knows of no batch: it was restored from a backup",
-                f"What it has again comes again: {self._recover}",
+                f"Its messages come again: {self._recover}",
             )
 
     def start(self, batch: Batch) -> None:
-        """Write into the note that this batch is started: Spark has it in its log, and is going to run it.
+        """Note that this batch is started: Spark has it in its log, and will run it.
 
-        One compare-and-set; repeating it changes nothing. Raises `FencedError` if this process lost the consumer,
-        `CheckpointError` if a later batch was started, or another one of the same number.
+        One compare-and-set; a repeated call changes nothing. Raises `FencedError` if this process
+        lost the consumer, `CheckpointError` if a later batch was started, or another one of the
+        same number.
         """
-        note = self._seen  # most often the note has not changed since
+        note = self._seen  # usually the note has not changed
         while True:
             if note is None:
                 self._look()
@@ -206,8 +213,8 @@ class Ownership:
         if owner is not None:
             taker = f"{owner} has taken over"
         raise FencedError(
-            f"this query no longer runs consumer {self.consumer} of queue {self.queue!r}: {taker}. What it had "
-            "reserved is not committed; started again, the query goes on with what its checkpoint still holds",
+            f"this query no longer runs consumer {self.consumer} of queue {self.queue!r}: {taker}. Its "
+            "reserved messages are not committed: start the query again to go on from its checkpoint",
             queue=self.queue,
             consumer=self.consumer,
         )

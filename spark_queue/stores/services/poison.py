@@ -1,14 +1,15 @@
-"""The message that makes its batch fail again and again is found, and the rest is delivered.
+"""Find the poison message that makes its batch fail repeatedly, and deliver the others.
 
-Whoever replays a batch knows only that it did not succeed. After `PATIENCE` runs in vain the batch is split: it keeps
-a part of its messages, and the others are parked, in groups of that size, to be batches of their own later. A group
-that fails is split in its turn, at once. A message that fails alone is the one: with `max_tries` it is run so often,
-alone, and then moves to the dead-letter queue; without, it goes back to its queue as failed, with a growing delay.
-Among 10,000 messages it is found with four splits.
+A query that replays a batch knows only that it failed. After MAX_FAILED_RUNS failed runs the batch
+is split: it keeps a part of its messages. The others are parked in groups of that size, to become
+batches later. A group that fails is split at once. A message that fails alone is the poison
+message. With `max_tries`, it runs alone that often, and then moves to the dead-letter queue.
+Without, it is rolled back as failed, with a growing delay. Among 10,000 messages it is found with
+four splits.
 
-The runs of a batch are counted in a note, which is written only when a batch comes again. Tasks add which run of
-their query works on it. The driver notes what a run of a query failed with. So a dead letter carries the error of the
-last run that worked on its message, and none of others.
+A note counts the runs of a batch; it is written only when a batch comes again. Tasks add which run
+of their query works on the batch. The driver notes the error of a failed run. So a dead letter has
+the error of the last run that worked on its message, and not that of other runs.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from spark_queue.stores.types import Death, about
 log = logging.getLogger(__name__)
 
 FAILING = "failing"  #: the kind of note of a consumer whose batch fails
-FAILURE = "failure/"  #: how the keys of notes about what a query failed with begin
+FAILURE = "failure/"  #: the key prefix of notes with a query's error
 
-#: Runs of a batch that may fail for reasons of their own before one of its messages is suspected.
+#: How many runs of a batch may fail before its messages are suspected.
 PATIENCE = 3
 
 #: Into how many parts a batch that fails is split.
 BATCH_PARTS = 16
 
-#: ms: the longest delay of a message that fails alone.
+#: The longest delay of a message that fails alone (ms).
 LONGEST_DELAY = 3_600_000
 
-#: The reason of a message that failed alone, in a run of which no error is known.
+#: The reason for a message that failed alone, if no error of that run is known.
 NO_ERROR = (
     "its batch failed with this message alone, and Spark gave no error for that: the driver was killed, the run "
     "ended before it read the message, or the session was not made with spark_queue.session()"
@@ -44,7 +45,7 @@ NO_ERROR = (
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What becomes of a message that fails alone. `delay`, `lease`, `history`: ms."""
+    """Options for a message that fails alone. `delay`, `lease`, `history`: ms."""
 
     delay: int
     lease: int | None
@@ -54,7 +55,7 @@ class Rules:
 
 
 class Isolation:
-    """What one consumer (`name/epoch`) of a queue does about batches that fail."""
+    """Finds the poison messages in failed batches of one consumer (`name/epoch`)."""
 
     def __init__(self, store: Store, queue: str, consumer: str, rules: Rules) -> None:
         self._store = store
@@ -66,7 +67,7 @@ class Isolation:
         self.parking = store.note(self._key) is not None  #: whether groups may be parked
 
     def run_again(self, tag: str) -> None:
-        """Count one more run of a batch that did not succeed, and act on it."""
+        """Count a new run of a batch that has failed; split it, or settle its last message."""
         error = self._error()
         note = self._count(tag, error)
         if note["runs"] <= PATIENCE:
@@ -79,26 +80,26 @@ class Isolation:
             self._failed_alone(tag, tries[0], error or NO_ERROR + (f"; before that: {earlier}" if earlier else ""))
 
     def next_parked(self, tag: str, lease: int) -> int:
-        """Let a batch hold a group that was parked, for `lease` ms, and return its size; 0 if none is left."""
+        """Transfer a parked group to a batch for `lease` ms; return its size, 0 if none is left."""
         if not self.parking:
             return 0
         group = next(iter(self._store.reservations(self._queue, self.parked_tag)), None)
         if group is None:
             self._forget()
             return 0
-        # What was reserved ahead for this batch comes after the groups: their names are numbers.
+        # Messages prefetched for this batch sort after the groups, whose names begin with a digit.
         self._store.retag(self._queue, tag, f"{self.parked_tag}/ahead", lease=self._rules.lease)
-        # It has failed in company: it is split as soon as it fails again.
+        # It has failed in a larger batch, so it is split as soon as it fails again.
         self._update(lambda _: _first(self._number(tag), PATIENCE))
         return self._store.retag(self._queue, group.tag, f"{tag}/0", lease=lease)
 
     def _number(self, tag: str) -> int | str:
-        """The batch of a tag, as the note names it: a number where the tag is one of version 1."""
+        """Return the batch of a tag, as in the note: a number if the tag is of version 1."""
         batch = tag.removeprefix(f"{self._consumer}/")
         return int(batch) if batch.isdigit() else batch
 
     def _count(self, tag: str, error: str | None) -> dict[str, Any]:
-        """Count one more run, after one that ended with this error, and return the note."""
+        """Count a new run after one that failed with this error; return the note."""
         seq = self._number(tag)
 
         def once_more(value: dict[str, Any]) -> dict[str, Any]:
@@ -109,7 +110,7 @@ class Isolation:
         return self._update(once_more)
 
     def _update(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-        """Change the note and return what it says then."""
+        """Change the note, and return its new value."""
         self.parking = True
         while True:
             note = self._store.note(self._key)
@@ -135,7 +136,7 @@ class Isolation:
         return ids, tries
 
     def _split(self, tag: str, ids: list[str]) -> None:
-        self._update(lambda _: {"error": None})  # it may be due to a message that is parked now
+        self._update(lambda _: {"error": None})  # its cause may be a message that is parked now
         size = -(-len(ids) // BATCH_PARTS)
         seq, _, by = str(self._number(tag)).partition(".")
         for number, start in enumerate(range(size, len(ids), size)):
@@ -159,7 +160,7 @@ class Isolation:
             log.warning("a message of %s makes its batch fail: moved to %s (%s)", queue, rules.dead, reason)
 
     def _error(self) -> str | None:
-        """Return what the last run that worked on this batch failed with; `None` if no error is known of it."""
+        """Return the error of the last run that worked on this batch; `None` if unknown."""
         note = self._store.note(self._key)
         run = note.value.get("run") if note else None
         if note is None or run is None:
@@ -169,7 +170,7 @@ class Isolation:
 
 
 def note_run(store: Store, queue: str, consumer: str, query: str, run: str) -> None:
-    """Note which run of which query works on a batch that comes again: if that run fails, this may be why."""
+    """Note the query and its run that work on a batch that comes again, and may fail."""
     key = _key(queue, consumer)
     while (note := store.note(key)) is not None and note.value.get("run") != run:
         if store.set_note(key, note.value | {"query": query, "run": run}, note.version):
@@ -177,10 +178,10 @@ def note_run(store: Store, queue: str, consumer: str, query: str, run: str) -> N
 
 
 def _first(seq: int | str, runs: int) -> dict[str, Any]:
-    """What the note says of a batch that was not in it.
+    """Return the note for a new batch.
 
-    `alone`: how often its message failed alone. `run`: the run of the query whose tasks work on it. `error`: the last
-    one of earlier runs that had the same messages.
+    `alone`: how often its message failed alone. `run`: the run of the query whose tasks work on it.
+    `error`: the last error of earlier runs with the same messages.
     """
     return {"seq": seq, "runs": runs, "alone": 0, "run": None, "error": None}
 
@@ -190,14 +191,14 @@ def _key(queue: str, consumer: str) -> str:
 
 
 def failure_key(query: str) -> str:
-    """The key of the note about what a query failed with."""
+    """Return the key of the note with the error of a query."""
     return f"{FAILURE}{query}"
 
 
 def note_failure(store: Store, query: str, run: str, error: str) -> None:
-    """Note what a run of a query failed with, for the header `x-error` of a message that may be the cause.
+    """Note the error of a run, for the header `x-error` of a message that may be the cause.
 
-    A query has one such note, of its last failure. Several may note the same failure.
+    A query has one such note, of its last failure. Several callers may note the same failure.
     """
     key, value = failure_key(query), {"v": 1, "run": run, "error": error}
     while (note := store.note(key)) is None or note.value != value:
@@ -206,6 +207,6 @@ def note_failure(store: Store, query: str, run: str, error: str) -> None:
 
 
 def forget_failure(store: Store, query: str) -> None:
-    """Remove that note: the query has succeeded, or no message is suspected any more."""
+    """Remove that note: the query has succeeded, or no message is suspected now."""
     if note := store.note(failure_key(query)):
         store.set_note(failure_key(query), None, note.version)

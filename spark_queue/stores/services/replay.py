@@ -1,7 +1,8 @@
-"""Replays: a part of a queue's history becomes new messages, once for each name of a replay.
+"""Replays: push messages of a queue's history again, exactly once for each name of a replay.
 
-A replay is a sink of one batch (`ledger.py`): its messages are staged, the ledger decides, then they are published.
-So one that was cut short is completed by another call, and one that is done stays so, whatever was consumed since.
+A replay is a sink with one batch (`ledger.py`): its messages are staged, the ledger decides, then
+they are published. So another call completes an interrupted replay. A completed one pushes nothing
+again, even if its messages were consumed.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from spark_queue.options.parsers import PLAIN_NAME
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.ledger import Writer, ledger_of, publish, stage_of
 
-#: What the headers of a replayed message tell: the name of the replay, and the id that the message had.
+#: Headers of a replayed message: the name of the replay, and the id of the original message.
 REPLAY, REPLAYED = "x-replay", "x-replay-of"
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A replay of `queue` to the queue `to`, `rate` messages a second; `which` tells which ones, as it was asked.
+    """A replay of `queue` to the queue `to`, with `rate` messages per second (`None`: all at once).
 
-    Raises `OptionError` for what cannot be meant.
+    `which`: the filters as text. Raises `OptionError` for an invalid name or rate.
     """
 
     queue: str
@@ -53,14 +54,14 @@ class Replay:
 
     @property
     def _asked(self) -> str:
-        """How its stages begin: another replay of the same name has others."""
+        """The prefix of its stages, which depends on target, rate and filters."""
         asked = repr((self.to, self.rate, self.which))
         return stage_of(self.sink, 0, sha256(asked.encode()).hexdigest()[:12])
 
     def decided(self, store: Store) -> bool:
-        """Whether all that is left to do is to publish.
+        """Return whether the replay is decided, so that it only must be published.
 
-        Raises `UsageError` where a replay of this name was another one.
+        Raises `UsageError` if a replay of this name had other arguments.
         """
         ledger = ledger_of(store, self.sink)
         if ledger and not all(one.startswith(self._asked) for one in ledger.stages):
@@ -72,21 +73,24 @@ class Replay:
         return ledger is not None
 
     def unpublished(self, store: Store) -> int:
-        """How many messages a decided replay has still to publish."""
+        """Return how many messages of a decided replay are not published yet."""
         ledger = ledger_of(store, self.sink)
         return sum(one.rows for one in store.staged(self.sink) if ledger and one.stage in ledger.stages)
 
     def run(self, store: Store, batches: Iterable[pa.RecordBatch]) -> int:
-        """Push the messages of HISTORY batches, or what is left of a decided replay; give the number pushed now."""
+        """Push messages of HISTORY batches, or publish the rest of a decided replay.
+
+        Return the number of new messages. Raises `UsageError` as `is_decided` does.
+        """
         stage, staged = f"{self._asked}-{uuid.uuid4().hex[:12]}", 0
         for batch in batches:
             staged += store.stage(self.to, stage, self._again(batch, staged))
         if not staged and not self.decided(store):
-            return 0  # perhaps there will be some
+            return 0  # a later call may find some
         return publish(store, self.sink, 0, [stage], staged, Writer.JOB)
 
     def _again(self, batch: pa.RecordBatch, before: int) -> pa.RecordBatch:
-        """The messages of a HISTORY batch as a PUSHES batch; so many come `before` them."""
+        """Return a HISTORY batch as a PUSHES batch; `before`: how many messages precede it."""
         n, ids = batch.num_rows, batch.column("id").to_pylist()
         rows = zip(header_dicts(batch), ids, strict=True)
         columns = {
@@ -105,7 +109,10 @@ class Replay:
 
 
 def replayed(name: str, id: str) -> str:
-    """The id of a message that is replayed. Such as we make keep their order: only their middle is another."""
+    """Return the id of a replayed message.
+
+    Ids in our form keep their order: only their middle changes.
+    """
     if not OBJECT_ID.fullmatch(id):
         return sha256(f"{name}\0{id}".encode()).hexdigest()[:24]
     return id[:8] + sha256(f"{name}\0{id[8:18]}".encode()).hexdigest()[:10] + id[18:]

@@ -1,12 +1,12 @@
-"""Signals: whoever brings a message to a queue wakes those who wait for one.
+"""Signals: a client that pushes to a queue wakes the clients that wait for it.
 
-A signal is a hint. Whoever waits also looks by himself now and then, so that one which is lost costs time, never a
-message; for the same reason nothing fails because a signal could not be sent.
+A signal is a hint. A waiting client also polls, so a lost signal costs time but no message. For the
+same reason no operation fails because a signal cannot be sent.
 
-Signals are keuss' own, so that its programs wake ours, and ours wake them: the topic `keuss:signal:<ns>:<queue>`,
-with the moment (ms) at which the first of the messages may be taken, or 1, which is long past, for at once; and
-`p true` where the queue was paused, `p false` where it goes on. The namespace is the name of keuss' factory, `N`
-unless the URL says `?ns=`.
+The signals are those of keuss, so its clients and ours wake each other. The topic is
+`keuss:signal:<ns>:<queue>`. The text is the moment (ms) at which the first message is due, or 1 (in
+the past) for at once. It is `p true` when the queue is paused, and `p false` when the pause ends.
+The namespace is the name of keuss' factory: `N`, or `?ns=` of the URL.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from spark_queue.options.url import Address
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.listener import LONGEST_RECONNECT_PAUSE, PAUSES, Listener, Subscription
 
-#: Seconds in which a queue gets one signal at most.
+#: A queue gets at most one signal in this time (s).
 WINDOW = 0.05
 
-#: The moment that says "at once". By 0 keuss would understand that nothing is there, and sleep on.
+#: The moment for "at once". By 0 keuss understands that no message is there, and sleeps on.
 AT_ONCE = 1
 
 log = logging.getLogger(__name__)
 
 
 class Sender:
-    """Sends the signals of queues: one for each queue in a WINDOW, and what comes meanwhile as one at its end.
+    """Sends one signal for a queue in a SIGNAL_WINDOW; others are merged into one at its end.
 
-    Safe to share among threads. Those of a process that was forked are its parent's business.
+    Safe to share among threads. A forked process does not send the signals of its parent.
     """
 
     def __init__(self, send: Callable[[str, int], None]) -> None:
@@ -50,7 +50,7 @@ class Sender:
         self._waiting: dict[str, int] = {}
 
     def tell(self, queue: str, mature: int) -> None:
-        """Signal that a message may be taken at this moment (ms)."""
+        """Signal that a message can be reserved at this moment (ms)."""
         if self._pid != os.getpid():
             self._forget()
         with self._lock:
@@ -77,7 +77,7 @@ class Sender:
                 self._send(queue, mature)
 
     def flush(self) -> None:
-        """Send at once what waits for the end of its window; when this returns, nothing is sent any more."""
+        """Send the signals that wait for the end of their window now; afterwards none is sent."""
         if self._pid != os.getpid():
             return
         with self._sending:
@@ -88,7 +88,7 @@ class Sender:
 
 
 class SignallingStore(Store):
-    """A store whose database carries signals."""
+    """A store whose database has signals."""
 
     def __init__(self, url: str, *, patience: float = 5.0) -> None:
         super().__init__(url, patience=patience)
@@ -100,16 +100,16 @@ class SignallingStore(Store):
         self._replacing = threading.Lock()
 
     def topic(self, queue: str) -> str:
-        """What keuss calls the signals of a queue."""
+        """Return the topic of the signals of a queue, as keuss names it."""
         return f"keuss:signal:{self.ns}:{queue}"
 
     @abstractmethod
     def _send(self, queue: str, signal: int | str) -> None:
-        """Send a signal, a moment or one of PAUSES. Raises `StoreError` where that cannot be."""
+        """Send a signal: a moment, or one of PAUSE_SIGNALS. Raises `StoreError` if it cannot."""
 
     @abstractmethod
     def _subscribe(self) -> AbstractContextManager[Subscription]:
-        """Connect to hear signals. Its errors, and those of the block, become `StoreError`."""
+        """Connect to receive signals. Errors, also those of the block, become `StoreError`."""
 
     def _tell(self, queue: str, mature: int = 0) -> None:
         self._ring(queue)
@@ -121,7 +121,7 @@ class SignallingStore(Store):
         self._try_to_send(queue, next(text for text, meaning in PAUSES.items() if meaning is paused))
 
     def _ring(self, queue: str) -> None:
-        """Wake who waits with this very object: the signal that is sent need not come back before."""
+        """Wake threads that wait with this object, before the signal comes back from the server."""
         if (listener := self._listener) is not None and listener.pid == os.getpid():
             listener.ring(queue)
 
@@ -132,7 +132,7 @@ class SignallingStore(Store):
             self._send(queue, signal)
         except StoreError as error:
             self._mute_until = time.monotonic() + LONGEST_RECONNECT_PAUSE
-            log.warning("signals of %r are not sent, so waiting clients poll: %s", queue, error)
+            log.warning("signals of queue %r are not sent, so waiting clients poll: %s", queue, error)
 
     def _rung(self, queue: str) -> int:
         return self._listening().count(queue)
@@ -144,7 +144,7 @@ class SignallingStore(Store):
         return self._rung(queue) != rung
 
     def _listening(self) -> Listener:
-        """The listener of this process: a parent's hears nothing here."""
+        """Return the listener of this process; after a fork, a new one."""
         found = self._listener
         if found is None or found.pid != os.getpid():
             with self._replacing:

@@ -1,13 +1,15 @@
-"""The rows of the batch that a sink wrote last, as hashes: when the batch comes again, it may have no other rows.
+"""Hashes of the rows of a sink's last batch: if the batch comes again, it must have no other rows.
 
-A sink knows a batch by its number. If a checkpoint is restored from a copy, or a source gives other rows under the
-same number, these rows would count as written, and be lost. So the ledger keeps a hash of each row of its last batch.
-The rows that come again must be among them. Some may be missing: another consumer may have taken them meanwhile.
+A sink knows a batch by its number. A checkpoint may be restored from a copy, or a source may return
+other rows for the same number. These rows would count as written, and be lost. So the ledger keeps
+a hash of each row of its last batch. The rows that come again must be among them. Some may be
+missing, since another consumer may have taken them meanwhile.
 
-A hash is 8 bytes of BLAKE2b, of payload, queue and delay. The ids are left out, since the sink makes new ones, and
-the headers, since they may count tries. Up to IN_LEDGER hashes are a part of the ledger. More lie in notes of their
-own, beside it, and go when the next batch is decided. A crash in between may leave them, so the next ledger names
-them, and they go when its batch comes again.
+A hash is 8 bytes of BLAKE2b over payload, queue and delay. It omits the id, since the sink makes
+new ones, and the headers, since they may count tries. Up to MAX_IN_LEDGER hashes are part of the
+ledger. More are in notes of their own, which are removed when the next batch is decided. A crash in
+between may leave them, so the next ledger names them, and they are removed when its batch comes
+again.
 """
 
 from __future__ import annotations
@@ -29,21 +31,21 @@ log = logging.getLogger(__name__)
 WRITTEN_VERSION = 1
 WRITTEN_PREFIX = "written/"
 
-#: Bytes of a hash.
+#: The size of a hash in bytes.
 HASH = 8
 
-#: Hashes in the ledger itself, which each task reads; and in one note beside it.
+#: How many hashes the ledger itself has, which each task reads; and how many one note has.
 IN_LEDGER, IN_NOTE = 1_000, 500_000
 
-#: Rows of the largest batch that is compared: their hashes go from the tasks to the driver, 80 MB.
+#: The largest batch that is compared (rows): the tasks send its hashes, 80 MB, to the driver.
 MOST_ROWS = 10_000_000
 
-#: What a ledger says of its rows: their hashes, the notes that have them, or nothing.
+#: The rows of a ledger: their hashes in Base64, the keys of the notes with them, or `None`.
 RowHashes = str | tuple[str, ...] | None
 
 
 def row_hashes(queue: str, rows: pa.RecordBatch) -> bytes:
-    """Return the hashes of the rows of a PUSHES batch for `queue`, one after the other."""
+    """Return the concatenated hashes of the rows of a PUSHES batch for `queue`."""
     delays, payloads = rows.column("delay"), rows.column("payload").to_pylist()
     begun = {one: blake2b(f"{queue}\0{one}\0".encode(), digest_size=HASH) for one in delays.unique().to_pylist()}
     each = repeat(*begun.values()) if len(begun) == 1 else map(begun.__getitem__, delays.to_pylist())
@@ -56,7 +58,10 @@ def row_hashes(queue: str, rows: pa.RecordBatch) -> bytes:
 
 
 def keep(store: Store, sink: str, batch: int, hashes: bytes) -> RowHashes:
-    """Return what a ledger is to say of the rows of a batch; too many are put into notes first. May be repeated."""
+    """Return the value for the ledger; if there are many hashes, write them into notes first.
+
+    May be repeated.
+    """
     if len(hashes) > MOST_ROWS * HASH:
         log.warning(
             "batch %d of sink %s has more than %d rows: they are not compared if it comes again",
@@ -67,7 +72,7 @@ def keep(store: Store, sink: str, batch: int, hashes: bytes) -> RowHashes:
         return None
     if len(hashes) <= IN_LEDGER * HASH:
         return b64encode(hashes).decode()
-    # Of two programs that write the same batch, each names its own.
+    # Two programs may write the same batch: each has its own notes.
     own = blake2b(hashes, digest_size=HASH).hexdigest()
     keys: list[str] = []
     for start in range(0, len(hashes), IN_NOTE * HASH):
@@ -78,7 +83,7 @@ def keep(store: Store, sink: str, batch: int, hashes: bytes) -> RowHashes:
 
 
 def kept(store: Store, rows: RowHashes) -> bytes | None:
-    """Return the hashes that a ledger names; `None` where there are none any more, or never were."""
+    """Return the hashes that a ledger names; `None` if it has none, or a note is missing."""
     if rows is None or isinstance(rows, str):
         return None if rows is None else b64decode(rows)
     notes = [store.note(key) for key in rows]
@@ -92,7 +97,7 @@ def drop(store: Store, rows: RowHashes) -> None:
 
 
 def others(hashes: bytes, written: bytes) -> int:
-    """Return how many of these rows were not written; a row that comes twice must have been written twice."""
+    """Return how many of these rows were not written; each duplicate counts."""
     return (Counter(_each(hashes)) - Counter(_each(written))).total()
 
 
@@ -101,5 +106,5 @@ def _each(hashes: bytes) -> Sequence[int]:
 
 
 def of_json(value: Any) -> RowHashes:
-    """Return what a ledger says of its rows, as its note has it."""
+    """Return the value from the JSON of a ledger."""
     return tuple(value) if isinstance(value, list) else value

@@ -1,1 +1,1 @@
-"""What a store needs besides its database: counters, pauses, splitting of buckets, damaged records."""
+"""Parts of a store that are the same for every database."""

@@ -1,9 +1,10 @@
-"""What is done to some of the messages of a bucket: it is taken apart, and small ones are put together.
+"""Split buckets for operations on some of their messages, and compact small ones.
 
-What is for some messages of a bucket goes two steps: first the bucket is replaced by two that hold the same
-messages in the same state, then the one that is meant is treated as a whole. The first step changes nothing that
-anybody can see, so a crash between the two does no harm; it succeeds only while the bucket is what it was when it
-was read, so of two clients that take one apart at the same time the second reads again.
+An operation on some messages of a bucket takes two steps. First the bucket is replaced by two with
+the same messages in the same state. Then one of these is treated as a whole. The first step changes
+nothing that a client can see, so a crash between the two does no harm. It succeeds only if the
+bucket has not changed since it was read: of two clients that split it at the same time, the second
+reads again.
 """
 
 from __future__ import annotations
@@ -18,19 +19,20 @@ from spark_queue.messages.columns import milliseconds
 from spark_queue.stores.support.damaged import Records, opened, part
 from spark_queue.stores.support.needs import RecordStore
 
-#: Into how many parts a bucket is split for a reserve that takes fewer messages than it holds: taken one by one, a
-#: message is written again for as often as the logarithm to this base of the size of the bucket.
+#: Into how many parts a bucket is split for a reserve of fewer messages. If messages are reserved
+#: one by one, each is rewritten as often as the logarithm of the bucket's size to this base.
 BUCKET_PARTS = 64
 
-#: Records that a compaction looks at in one step.
+#: How many records a compaction reads in one step.
 COMPACTION_STEP = 2_000
 
 
 def split(store: RecordStore, queue: str, id: str, most: int) -> bool:
-    """Split a bucket that nobody holds into parts of which the first holds at most `most` messages, or few.
+    """Split a bucket that is not reserved into parts of `limit` messages.
 
-    Does nothing where it is not there any more, or fits: others may have taken what was in its way. Return whether it
-    can be split; not if it is damaged.
+    There are at most BUCKET_PARTS parts, so they may be larger. Does nothing if the bucket is gone,
+    or if it has at most `limit` messages: other clients may have changed it. Return whether it can
+    be split; a damaged one cannot.
     """
     for record, found in _buckets(store, queue, None, id):
         rows = found.batch
@@ -51,16 +53,16 @@ def apart(
     most: int | None = None,
     min_tries: int = 0,
 ) -> list[str]:
-    """See to it that messages in buckets are in buckets of their own, and give the ids of these.
+    """Put the selected messages of buckets into buckets of their own, and return the ids of these.
 
-    Which: those that the tag and those below it hold (`None`: nobody), with so many tries, of `ids` where given; the
-    first `most` in order of their buckets.
+    It selects messages of the tag and those below it (`None`: not reserved), with at least
+    `min_tries` tries, and of `ids` if given; the first `limit` in the order of their buckets.
     """
     wanted = None if ids is None else pa.array(ids, pa.string())
     refused: set[str] = set()
     while True:
         found: list[str] = []
-        made: set[str] = set()  # what comes of a bucket may be met after it
+        made: set[str] = set()  # the new buckets may come again in this scan
         left = most
         for holder, record, rows in _all_buckets(store, queue, tag):
             if rows.column("tries")[0].as_py() < min_tries or left == 0 or record.id in made:
@@ -82,16 +84,17 @@ def apart(
                 left = None if left is None else left - number
             elif record.id not in refused:
                 refused.add(record.id)
-                break  # somebody else was faster, perhaps: look again
+                break  # perhaps another client has split it: read again
         else:
             return found
 
 
 def compact(store: RecordStore, queue: str, how: Buckets) -> int:
-    """Put messages that are ready, and lie alone or in small buckets, together; give the records that are fewer now.
+    """Merge ready messages and small buckets into larger buckets.
 
-    Whoever reserves meanwhile gets each message once: what was taken is left alone. Each message keeps what it is,
-    and when it was due; they come in the order of their buckets then. Raises `OptionError` for a layout without.
+    Return by how many the number of records has decreased. Clients may reserve meanwhile, and get
+    each message once: reserved records are skipped. Messages and their due times do not change;
+    they then come in the order of their buckets. Raises `OptionError` if the layout has no buckets.
     """
     store.check_buckets()
     fewer = 0
@@ -101,7 +104,7 @@ def compact(store: RecordStore, queue: str, how: Buckets) -> int:
         for start, stop in _runs(batch, how):
             found = list(opened(part(page, start, stop)))
             if any(one.damaged for one in found):
-                continue  # nobody can say what is in there
+                continue  # its messages are unknown
             (rows,) = pa.Table.from_batches([one.batch for one in found]).combine_chunks().to_batches()
             records = [Record(*one) for one in zip(ids[start:stop], moments[start:stop], strict=True)]
             if _replace(store, queue, None, records, [rows], how) is not None:
@@ -110,7 +113,7 @@ def compact(store: RecordStore, queue: str, how: Buckets) -> int:
 
 
 def _runs(page: pa.RecordBatch, how: Buckets) -> Iterator[tuple[int, int]]:
-    """Records that follow on one another, have failed equally often, and together fill one bucket at most."""
+    """Yield ranges of adjacent records that have equally many tries and fit into one bucket."""
     weights = [rows_of(id) for id in page.column("id").to_pylist()]
     tries, sizes = page.column("tries").to_pylist(), pc.binary_length(page.column("payload")).to_pylist()
     start = rows = size = 0
@@ -136,7 +139,7 @@ def _all_buckets(
 def _buckets(
     store: RecordStore, queue: str, tag: str | None, id: str | None = None
 ) -> Iterator[tuple[Record, Records]]:
-    """The buckets that one tag holds, or all of the queue, or this one; each with its messages."""
+    """Yield buckets with their messages: those of one tag, or all of the queue, or this one."""
     pages = store._buckets(queue, id) if tag is None else store._records(queue, tag)
     for page in pages:
         moments = milliseconds(page.batch.column("mature")).to_pylist()
@@ -154,7 +157,7 @@ def _replace(
     parts: Sequence[pa.RecordBatch],
     how: Buckets | None = None,
 ) -> list[str] | None:
-    """Replace records by a bucket for each part, and give the ids of these; `None` where somebody was faster."""
+    """Replace records by a bucket for each part; return their ids, `None` if records changed."""
     made = pa.Table.from_batches([bucket(part, how or Buckets()) for part in parts]).combine_chunks().to_batches()[0]
     done = store._attempt(store._recast, queue, tag, records, made)
     return made.column("id").to_pylist() if done else None

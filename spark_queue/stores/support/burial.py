@@ -1,8 +1,8 @@
-"""Damaged records leave their queue: each becomes a dead letter, or is set aside if no dead-letter queue takes it.
+"""Move damaged records to the dead-letter queue; set those aside that it does not accept.
 
-A letter has the id of the record, its raw document as payload, and the reason in `x-error`. It is pushed before the
-record is committed, under an id that follows from the record: so after a crash in between, the next reader finds the
-letter there, and completes what is missing.
+A dead letter has the id of the record, the raw document as payload, and the reason in `x-error`. It
+is pushed before the record is committed, and its id depends on the record alone. So after a crash
+in between, the next reader finds the dead letter, and completes the rest.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from spark_queue.stores.types import ERROR_HEADER, FROM_HEADER, Condition, Death
 
 log = logging.getLogger(__name__)
 
-#: The tag of records that no dead-letter queue takes; its lease does not end.
+#: The tag of records that the dead-letter queue does not accept; its lease never ends.
 ASIDE = "damaged/0"
 
-#: The header with the id of the record, if another message has that, or none may have it.
+#: The header with the id of the record, if the dead letter cannot have that id.
 ID = "x-dl-id"
 
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A dead letter of a damaged record. `headers`: why it died; `place`: the id of the record."""
+    """A dead letter of a damaged record. `record_id`: the id of the record."""
 
     place: str
     id: str
@@ -44,10 +44,10 @@ class Letter:
     headers: Mapping[str, str]
 
     def forms(self) -> Iterator[Letter]:
-        """The letter in all forms that a queue may take.
+        """Yield the dead letter in all variants that a queue may accept.
 
-        The payload is as it is, or a text, or an object with a text; the id is that of the record, or one that
-        follows from the record.
+        The payload is raw, a text, or an object with a text. The id is that of the record, or
+        derived from the record.
         """
         payloads = [(self.payload, self.kind)]
         if self.kind == "json":
@@ -71,10 +71,10 @@ def bury(
     history: int = 0,
     settling: Callable[[int], None] | None = None,
 ) -> pa.RecordBatch:
-    """Move the damaged records of a page, which one tag holds, to the queue `dead`; return the other rows.
+    """Move the damaged records of a page of one tag to the queue `dead`; return the other rows.
 
-    The history keeps them for `history` ms. `settling` is called before, with the number of messages that they
-    hold. May be repeated.
+    The history keeps them for `history` ms. `before_settle` is called first, with the number of
+    their messages. May be repeated.
     """
     bad = records.batch.take(pa.array(sorted(records.damaged), pa.int64()))
     if settling is not None:
@@ -86,11 +86,12 @@ def bury(
     if gone:
         done = store.commit(queue, tag, gone, history=history, outcome="dead")
         store.count(queue, commit=-done, deadletter=done)
-        log.warning("%s of %s cannot be read: moved to %s", plural(len(gone), "record"), queue, dead)
+        log.warning("%s of queue %s cannot be read: moved to %s", plural(len(gone), "record"), queue, dead)
     if aside:
         store.retag(queue, tag, ASIDE, aside, lease=None)
         log.warning(
-            "%s of %s cannot be read, and %s does not take them: set aside under tag %s, see spark-queue doctor URL",
+            "%s of queue %s cannot be read, and queue %s does not accept them: set aside under tag %s, see "
+            "spark-queue doctor URL",
             plural(len(aside), "record"), queue, dead, ASIDE,
         )  # fmt: skip
     kept = [row for row in range(records.batch.num_rows) if row not in records.damaged]
@@ -110,7 +111,7 @@ def _letters(store: RecordStore, queue: str, bad: pa.RecordBatch) -> list[Letter
 
 
 class _Sender:
-    """Brings letters to a dead-letter queue."""
+    """Pushes dead letters to their queue."""
 
     def __init__(self, store: RecordStore, queue: str, tag: str, dead: str) -> None:
         self._store = store
@@ -119,7 +120,10 @@ class _Sender:
         self._dead = dead
 
     def send(self, letters: Sequence[Letter]) -> set[str]:
-        """Send letters, and return the places of those that the queue has now, perhaps from an earlier attempt."""
+        """Push dead letters, and return the record ids of those that the queue has now.
+
+        An earlier attempt may have pushed some.
+        """
         try:
             self._store.check_queue(self._dead)
         except OptionError:  # the database forbids the name
@@ -133,7 +137,10 @@ class _Sender:
         return {one.place for one in letters if whole or one.place in there or any(map(self._sent, one.forms()))}
 
     def _sent(self, letter: Letter) -> bool:
-        """Whether the queue has the letter now; not if it is refused, or another message has its id."""
+        """Push a dead letter if it is missing, and return whether the queue has it now.
+
+        It does not if it is rejected, or another message has its id.
+        """
         if self._there([letter]):
             return True
         try:
@@ -150,13 +157,13 @@ class _Sender:
             for one in letters
         ]  # fmt: skip
         batch = pa.RecordBatch.from_pylist(rows, schema=PUSHES)
-        if self._store.forwards and self._dead != self._queue:  # one id has one place in all queues of the store
+        if self._store.forwards and self._dead != self._queue:  # an id is in one queue
             return self._store.forward(self._queue, self._dead, self._tag, batch)
         return self._store.push(self._dead, batch)
 
     def _there(self, letters: Sequence[Letter]) -> set[str]:
-        """The places of letters that the queue has already."""
-        return self._store._attempt(self._look, letters)  # a peek alone does not try again
+        """Return the record ids of dead letters that the queue has already."""
+        return self._store._attempt(self._look, letters)  # `peek` does not retry
 
     def _look(self, letters: Sequence[Letter]) -> set[str]:
         known = {(one.id, one.headers[FROM_HEADER], one.headers[DIGEST]): one.place for one in letters}

@@ -1,8 +1,8 @@
-"""What was done to the messages of queues, counted for all programs to see, as keuss counts it.
+"""Counters of the operations on each queue, shared by all programs, in keuss' format.
 
-Statistics, not accounts: what a client counts it writes down a tenth of a second later, for all its queues at once,
-so what a process counted in its last tenth is gone if it is killed. Nothing is lost when a store is closed, or when a
-process ends by itself; and nothing waits for a count, nor fails because one could not be written.
+The counts are approximate. A client writes them for all its queues after 100 ms. If its process is
+killed, the counts of the last 100 ms are lost; they are not lost if the store is closed, or if the
+process ends by itself. No operation waits for a count, or fails because it cannot be written.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any, Self
 
 from spark_queue.errors import StoreError
 
-#: What is counted, in keuss' words.
+#: The operations that are counted, by keuss' names.
 ACTS = ("put", "get", "reserve", "commit", "rollback", "deadletter")
 
-#: Seconds until what was counted is written; until what could not be is tried again, at first and at most.
+#: How long counts wait to be written; how long to wait before a retry, at first and at most (s).
 PERIOD, PAUSE, LONGEST_PAUSE = 0.1, 1.0, 60.0
 
-#: What is to be added, by queue and act.
+#: Numbers to add, by queue and operation.
 Counts = Mapping[str, Mapping[str, int]]
 
 log = logging.getLogger(__name__)
@@ -34,11 +34,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What was done to the messages of a queue by all its clients, since it was first used or dropped.
+    """Numbers of messages by operation, over all clients, since the queue was created.
 
-    `put`: pushed, published, moved here. `get`: taken for good in one act, or moved to another queue. `reserve`,
-    `commit`, `rollback`: taken under a tag, removed, given back. `deadletter`: moved away as dead letters.
-    `paused`: whether nothing is taken from it.
+    `put`: pushed, published, or moved to this queue. `get`: reserved and committed in one
+    operation, or moved to another queue. `reserve`, `commit`, `rollback`: by operation of that
+    name. `deadletter`: moved to a dead-letter queue. `paused`: whether the queue is paused.
     """
 
     put: int = 0
@@ -51,18 +51,18 @@ class Statistics:
 
     @classmethod
     def of(cls, counted: Mapping[str, Any], paused: bool) -> Self:
-        """Statistics from what a database has; what else is counted there is left out."""
+        """Return the statistics that a database has; its other counters are ignored."""
         return cls(**{act: int(counted.get(act) or 0) for act in ACTS}, paused=paused)
 
 
 class Counters:
-    """What one client has counted and not written yet.
+    """Counts of one client that are not written yet.
 
-    Safe to share among threads. What a process had counted before it was forked is its own business.
+    Safe to share among threads. A forked process does not write the counts of its parent.
     """
 
     def __init__(self, write: Callable[[Counts], None]) -> None:
-        """`write` adds to what the database has. Raises `StoreError` where it cannot."""
+        """`write` adds counts to those of the database. It raises `StoreError` if it cannot."""
         self._add_to_database = write
         self._begin()
 
@@ -74,7 +74,7 @@ class Counters:
         self._pause = 0.0  # s until the next try, after one that failed
 
     def add(self, queue: str, **acts: int) -> None:
-        """Count acts on so many messages: `add("flights", put=100)`. Without acts, a queue just has statistics."""
+        """Add to the counts: `add("flights", put=100)`. Without counts, only register the queue."""
         if self._pid != os.getpid():
             self._begin()
         with self._lock:
@@ -86,13 +86,13 @@ class Counters:
                 self._write_in(self._pause or PERIOD)
 
     def forget(self, queue: str) -> None:
-        """Count anew: what is not written of this queue never is."""
+        """Discard the unwritten counts of a queue."""
         if self._pid == os.getpid():
             with self._writing, self._lock:
                 self._counts.pop(queue, None)
 
     def write(self) -> None:
-        """Write what was counted so far; where that cannot be it is kept, and the log says so."""
+        """Write the counts. If that fails, log it and keep them."""
         if self._pid != os.getpid():
             return
         with self._writing:
@@ -111,7 +111,7 @@ class Counters:
 
     def _keep(self, counts: Counts, error: StoreError) -> None:
         if not self._pause:
-            log.warning("the statistics of %s are not written, and kept: %s", ", ".join(map(repr, counts)), error)
+            log.warning("cannot write the statistics of %s, they are kept: %s", ", ".join(map(repr, counts)), error)
         self._pause = min(2 * self._pause or PAUSE, LONGEST_PAUSE)
         with self._lock:
             for queue, acts in counts.items():
@@ -120,7 +120,7 @@ class Counters:
                 self._write_in(self._pause)
 
     def close(self) -> None:
-        """Write what was counted. What cannot be written is tried again when something is counted, or at exit."""
+        """Write the counts. If that fails, the next `add` or the exit of the process retries it."""
         self.write()
         if self._pid == os.getpid():
             with self._lock:
@@ -130,7 +130,7 @@ class Counters:
         _write_at_exit(self)
         later = threading.Timer(seconds, self.write)
         later.daemon = True
-        with suppress(RuntimeError):  # the interpreter is ending, and starts no thread: it is written at exit
+        with suppress(RuntimeError):  # no new thread while the interpreter ends: see `_write_all`
             later.start()
             self._later = later
 
@@ -141,13 +141,13 @@ class Counters:
 
 
 _unwritten: weakref.WeakSet[Counters] = weakref.WeakSet()
-_exits_of = 0  # the process that writes at its exit
+_exits_of = 0  # the id of the process that writes at its exit
 
 
 def _write_at_exit(counters: Counters) -> None:
     global _exits_of
     _unwritten.add(counters)
-    if _exits_of != os.getpid():  # what multiprocessing has forked begins without what was to be done at exit
+    if _exits_of != os.getpid():  # multiprocessing clears the exit functions of its forks
         _exits_of = os.getpid()
         atexit.register(_write_all)
 

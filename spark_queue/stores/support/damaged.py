@@ -1,9 +1,11 @@
-"""Records that cannot be read: each is a row of its page like any other, and the page names these rows.
+"""Pages of records, with damaged ones among their rows.
 
-Such a row has an id by which the record can be settled, the raw record as payload, and the reason in the header
-`x-error`. What is known of its maturity and tries is kept; else it is due since 1970, and has not failed yet.
+The page names the rows of records that cannot be read. Such a row has an id by which the record can
+be settled, the raw record as payload, and the reason in the header `x-error`. It keeps its due time
+and tries if they can be read; else it is due since 1970, with 0 tries.
 
-A store reads whole columns at a time. If that fails, or meets a value of a wrong type, it reads record by record.
+A store reads whole columns at a time. If that fails, or if a value has a wrong type, it reads
+record by record.
 """
 
 from __future__ import annotations
@@ -31,16 +33,17 @@ from spark_queue.stores.types import ERROR_HEADER, Condition, meeting
 
 T = TypeVar("T")
 
-#: The header in which a dead letter says what its raw record was (what a retry changes left out).
+#: The header of a dead letter with the digest of the raw record, without fields that a retry
+#: changes.
 DIGEST = "x-dl-sha256"
 
-#: What reading a record raises that is not what it should be.
+#: Errors that reading a damaged record can raise.
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError, ArithmeticError, RecursionError)
 
-#: Most characters of a value that a reason quotes.
+#: How many characters of a value a reason quotes.
 QUOTED = 80
 
-#: Most records that are named which are never due.
+#: How many records that are never due `Store.never_due` returns.
 NEVER_DUE = 1_000
 
 _NONE: Mapping[int, str] = MappingProxyType({})
@@ -53,8 +56,8 @@ class Unreadable(ValueError):
 class Records(NamedTuple):
     """A page of records in the order of their store.
 
-    `after`: the place of the last one, in the store's own terms. `damaged`: the rows that cannot be read, and why.
-    `sound`: all payloads are known to be what their kinds say.
+    `after`: the cursor of the last one, in the store's own form. `damaged`: the reasons by row, for
+    records that cannot be read. `payloads_valid`: all payloads are known to be of their kind.
     """
 
     batch: pa.RecordBatch
@@ -63,13 +66,16 @@ class Records(NamedTuple):
     sound: bool = False
 
 
-#: A page without records: the end.
+#: The page after the last one.
 END = Records(NO_MESSAGES)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One message as plain values; `mature` in ms. `history`: when, by which consumer and how it was processed."""
+    """One message as plain values; `mature` in ms.
+
+    `history`: when it was processed (ms), by which consumer, and its outcome.
+    """
 
     id: str
     payload: bytes
@@ -81,41 +87,41 @@ class Row:
 
 
 def check(holds: object, rule: str) -> None:
-    """Raise `Unreadable` with the rule that a record breaks."""
+    """Raise `Unreadable` with this rule unless it holds."""
     if not holds:
         raise Unreadable(rule)
 
 
 def check_types(values: Sequence[Any], *known: type) -> None:
-    """Raise `Unreadable` unless all values of a column have one of these types, and no subclass of it."""
+    """Raise `Unreadable` unless each value has exactly one of these types (no subclass)."""
     check(set(map(type, values)) <= set(known), "a value has a wrong type")
 
 
 def integer(name: str, value: object, least: int, most: int) -> int:
-    """Return a number as an `int`. Raises `Unreadable` if it is none, or beyond these bounds."""
+    """Return a number as an `int`. Raises `Unreadable` if it is not one from `least` to `most`."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not least <= value <= most:  # type: ignore[operator]  # nor is NaN between them
+    if not number or not least <= value <= most:  # type: ignore[operator]  # NaN fails too
         raise Unreadable(f"its {name} is {quoted(value)}, not a number from {least} to {most}")
     return int(value)  # type: ignore[call-overload,no-any-return]
 
 
 def tries_of(value: object) -> int:
-    """Return how often a message has failed."""
+    """Return the tries of a message. Raises `Unreadable` if they are no 32-bit number."""
     return integer("tries", value, -(2**31), 2**31 - 1)
 
 
 def mature_of(value: object) -> int:
-    """Return when a message is due (ms)."""
+    """Return when a message is due (ms). Raises `Unreadable` if it is no valid moment."""
     return integer("mature", value, EARLIEST, LATEST)
 
 
 def digest_of(content: bytes) -> dict[str, str]:
-    """Return the header that distinguishes a raw record from others of its id."""
+    """Return the header with the digest, which distinguishes raw records of the same id."""
     return {DIGEST: sha256(content).hexdigest()}
 
 
 def quoted(value: object) -> str:
-    """Return the beginning of a value, for a reason."""
+    """Return the beginning of a value, to quote it in a reason."""
     text = f"{type(value).__name__} {value!r}" if isinstance(value, str | bytes | list | dict) else repr(value)
     return text if len(text) <= QUOTED else f"{text[:QUOTED]}…"
 
@@ -130,7 +136,7 @@ def text_or_bytes(content: bytes) -> tuple[bytes, str]:
 
 
 def read_each(queue: str, records: Sequence[T], read: Callable[[T], Row], raw: Callable[[T], Row]) -> Records:
-    """Return a page, read record by record; `raw` returns the row of one that `read` cannot read."""
+    """Read a page record by record; `raw` returns the row of a record that `read` cannot read."""
     rows: list[Row] = []
     damaged: dict[int, str] = {}
     for number, record in enumerate(records):
@@ -148,7 +154,7 @@ def read_each(queue: str, records: Sequence[T], read: Callable[[T], Row], raw: C
 
 
 def best(read: Callable[[object], int], *values: object) -> int:
-    """Return the first of these values that can be read, else 0."""
+    """Return the first value that `read` can read, or 0."""
     for value in values:
         try:
             return read(value)
@@ -174,9 +180,9 @@ def part(page: Records, start: int, stop: int) -> Records:
 
 
 def opened(records: Records, *, fill: bool = False) -> Iterator[Records]:
-    """Return the messages that records hold, in their order; a bucket that cannot be opened is one damaged row.
+    """Yield the messages of records, in order; a bucket that cannot be opened is one damaged row.
 
-    `fill`: it is as many rows as its store counts messages in it, so that those after it keep their positions.
+    With `fill`, it is as many rows as its id says, so the messages after it keep their positions.
     """
     batch = records.batch
     marked = are_buckets(batch.column("id"))
@@ -198,14 +204,14 @@ def _one_bucket(record: pa.RecordBatch, reason: str | None, fill: bool) -> Recor
     if reason is None:
         try:
             made_now = record.column("id")[0].as_py().endswith(READ_MARK)
-            return Records(open_bucket(record), sound=not made_now)  # payloads were checked before they were sealed
+            return Records(open_bucket(record), sound=not made_now)  # a push checked the payloads
         except DamagedBucket as error:
             reason = f"the bucket is damaged: {error}"
             record = _with(_with_error(record, reason), "payload_kind", pa.array(["binary"]))
     if not fill:
         return Records(record, None, {0: reason})
     (id,) = record.column("id").to_pylist()
-    rest = _with(record, "payload", pa.array([b""], pa.binary()))  # its bytes would be too many, so often
+    rest = _with(record, "payload", pa.array([b""], pa.binary()))  # no copy of its bytes
     (rows,) = pa.Table.from_batches([record, *[rest] * (rows_of(id) - 1)]).combine_chunks().to_batches()
     return Records(rows, None, dict.fromkeys(range(rows.num_rows), reason))
 
@@ -216,15 +222,15 @@ def _with(batch: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
 
 
 def _with_error(batch: pa.RecordBatch, reason: str) -> pa.RecordBatch:
-    """Return rows with the reason in their headers."""
+    """Return the rows with the reason in their headers."""
     headers = [one | {ERROR_HEADER: reason} for one in header_dicts(batch)]
     return _with(batch, "headers", headers_array(headers))
 
 
 def checked(records: Records, *, decoded: bool) -> Records:
-    """Return the page, with payloads that are not what their kind says among the damaged rows.
+    """Return the page, with rows whose payload is not of its kind as damaged.
 
-    Each text must be UTF-8. `decoded`: each JSON must be JSON, as the caller decodes it.
+    Texts and JSON must be UTF-8. With `check_json`, JSON must be valid.
     """
     payloads, kinds = records.batch.column("payload"), records.batch.column("payload_kind")
     if records.sound or _sound(payloads, kinds, decoded):
@@ -242,7 +248,7 @@ def checked(records: Records, *, decoded: bool) -> Records:
 
 
 def _sound(payloads: pa.Array, kinds: pa.Array, decoded: bool) -> bool:
-    """Whether surely all payloads are what their kinds say: whole columns at a time."""
+    """Return whether all payloads are certainly of their kind; checks whole columns at a time."""
     known = set(kinds.unique().to_pylist())
     texts = payloads.filter(pc.not_equal(kinds, "binary")) if "binary" in known else payloads
     try:
@@ -267,24 +273,24 @@ def _fault(payload: bytes, kind: str, decoded: bool) -> str | None:
     return None
 
 
-# --- ids that are no text -------------------------------------------------------------------------------------------
+# --- ids that are not text ------------------------------------------------------------------------------------------
 
 _BINARY = re.compile(r'\{"_id":\{"\$binary":\{"base64":"([A-Za-z0-9+/]*={0,2})","subType":"00"\}\}\}')
 
 
 def text_of_bytes(id: bytes) -> str:
-    """Return the id by which messages of a key are known that is no UTF-8 text: Extended JSON, as for MongoDB."""
+    """Return the id for a key that is not UTF-8: Extended JSON, as MongoDB writes it."""
     return f'{{"_id":{{"$binary":{{"base64":"{base64.b64encode(id).decode()}","subType":"00"}}}}}}'
 
 
 def bytes_of_text(id: str) -> bytes | None:
-    """Return the bytes that such an id names; `None` for any other id."""
+    """Return the key of such an id, or `None` for any other id."""
     found = _BINARY.fullmatch(id)
     return base64.b64decode(found[1]) if found else None
 
 
 def id_of(key: bytes) -> str:
-    """Return the id by which the message of a key is known."""
+    """Return the id of the message with this key."""
     try:
         return key.decode()
     except UnicodeDecodeError:
@@ -292,13 +298,13 @@ def id_of(key: bytes) -> str:
 
 
 def keys_of(id: str) -> list[bytes]:
-    """Return the keys that the message of this id may have."""
+    """Return the keys that the message with this id may have."""
     odd = bytes_of_text(id)
     return [id.encode()] if odd is None else [id.encode(), odd]
 
 
 def json_of(value: Mapping[str, object]) -> bytes:
-    """Return a raw record as JSON text; bytes as Extended JSON."""
+    """Return a raw record as JSON; bytes as Extended JSON."""
     return orjson.dumps(value, default=jsonable)
 
 
@@ -306,7 +312,7 @@ def json_of(value: Mapping[str, object]) -> bytes:
 
 
 def meeting_records(page: Records, where: Sequence[Condition], most: int | None = None) -> Records:
-    """Return the records that meet the conditions, and all buckets; the first `most` of them."""
+    """Return the first `limit` records that are buckets or meet the conditions."""
     if not (page.damaged and where):
         return page._replace(batch=meeting(page.batch, where, or_buckets=True).slice(0, most))
     numbers = pa.array(range(page.batch.num_rows), pa.int64())
@@ -319,7 +325,7 @@ def meeting_records(page: Records, where: Sequence[Condition], most: int | None 
 
 
 def first_records(pages: Iterable[Records], schema: pa.Schema, limit: int | None, rows: int) -> Iterator[Records]:
-    """Return pages that are not empty; with a `limit` the first records of all in the order of `(mature, id)`."""
+    """Yield the pages that are not empty; with a `limit`, the first records by `(mature, id)`."""
     if limit is None:
         yield from (page for page in pages if page.batch.num_rows)
         return

@@ -1,4 +1,4 @@
-"""What the modules of this folder need of a store, which imports them."""
+"""The interface of a store for these modules: `Store` imports them, so they cannot import it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class RecordStore(Protocol):
-    """A store and its records: see `Store`."""
+    """The part of `Store` that works on records."""
 
     forwards: ClassVar[bool]
 

@@ -1,7 +1,7 @@
-"""Which queues are paused: what a client knows of it, and for how long it believes that.
+"""A cache of the pause flags of queues.
 
-The database has the flag, beside the statistics, where keuss keeps it. A client reads it anew when what it knows is
-older than KNOWN and it matters, and learns of a change at once where a signal tells.
+The database stores the flag with the statistics, as keuss does. A client reads it when it needs it
+and the cached one is older than PAUSE_CACHE_SECONDS. A signal updates the cache at once.
 """
 
 from __future__ import annotations
@@ -12,40 +12,41 @@ from collections.abc import Callable
 
 from spark_queue.errors import AccessDenied
 
-#: Seconds for which the flag is believed; and for which a queue is taken for running whose flag cannot be read.
+#: How long a flag is cached (s); and how long a queue with an unreadable flag is taken as running.
 KNOWN, UNREADABLE_KNOWN = 0.25, 60.0
 
-#: Most queues that are known at a time.
+#: The largest number of cached flags.
 MOST_QUEUES = 10_000
 
 log = logging.getLogger(__name__)
 
 
 class Pauses:
-    """What one client knows. Safe to share among threads."""
+    """The cached pause flags of one client. Safe to share among threads."""
 
     def __init__(self, ask: Callable[[str], bool]) -> None:
-        """`ask` reads the flag of a queue. Raises `StoreError`."""
+        """`read_flag` reads the flag of a queue; it raises `StoreError` if it cannot."""
         self._ask = ask
-        self._known: dict[str, tuple[bool, float]] = {}  # queue -> its flag, as it was then (monotonic s)
+        self._known: dict[str, tuple[bool, float]] = {}  # queue -> flag, when read (monotonic s)
 
     def learn(self, queue: str, paused: bool) -> None:
-        """Know this from now on."""
+        """Set the cached flag of a queue."""
         self._know(queue, (paused, time.monotonic()))
 
     def _know(self, queue: str, told: tuple[bool, float]) -> None:
         if len(self._known) >= MOST_QUEUES:
-            self._known.clear()  # it is asked again
+            self._known.clear()  # they are read again
         self._known[queue] = told
 
     def forget(self, queue: str) -> None:
-        """Know nothing of the queue."""
+        """Remove a queue from the cache."""
         self._known.pop(queue, None)
 
     def paused(self, queue: str, known: float = KNOWN) -> bool:
-        """Whether the queue is paused, as known so many seconds ago at most.
+        """Return whether the queue is paused; a cached flag may be `max_age` s old.
 
-        One whose flag this user may not read is not, and the log says so. Raises `StoreError`.
+        If the user has no right to read the flag, log that and return `False`. Raises `StoreError`
+        if it cannot be read for another reason.
         """
         found = self._known.get(queue)
         now = time.monotonic()
@@ -54,9 +55,9 @@ class Pauses:
         try:
             told = self._ask(queue), now
         except AccessDenied as error:
-            log.warning("whether %r is paused cannot be read, so it is taken for running: %s", queue, error)
+            log.warning("cannot read whether queue %r is paused, so it is taken as running: %s", queue, error)
             told = False, now + UNREADABLE_KNOWN
-        if self._known.get(queue) is found:  # else a signal has told something newer
+        if self._known.get(queue) is found:  # else a signal brought a newer flag
             self._know(queue, told)
             return told[0]
         return self._known.get(queue, told)[0]

@@ -828,7 +828,7 @@ def test_after_a_drop_the_checkpoint_is_refused(any_url, name, consumers):
         with pytest.raises(FencedError, match="its queue was dropped"):
             old.next(numbered(one, 2), 10)
         queue.push_many(list(range(40)))
-    with pytest.raises(CheckpointError, match="nothing is known of this consumer: the queue was dropped"):
+    with pytest.raises(CheckpointError, match="this consumer is unknown: the queue was dropped"):
         new.next(one, 10)
 
 

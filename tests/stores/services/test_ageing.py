@@ -72,7 +72,7 @@ def test_what_a_consumer_left_goes_after_a_year_and_no_sooner(store, name):
     age(store, DAY, about(name))
     sweep(store)
     assert left(store, name) == []
-    with pytest.raises(CheckpointError, match="nothing is known of this consumer"):
+    with pytest.raises(CheckpointError, match="this consumer is unknown"):
         Ownership(store, name, "etl/1").take(Batch(1, 1))
 
 

@@ -161,7 +161,7 @@ def test_a_listener_that_cannot_hear_says_so_once_and_tries_again(world, hasty, 
         until(lambda: one.tried == 5)
         until(lambda: one.listener.count("a") != first, what="that it is awake, for it hears now")
     assert [record.getMessage() for record in caplog.records] == [
-        "signals are not heard, so waiting clients look by themselves: no server there"
+        "signals are not received, so waiting clients poll: no server there"
     ]
 
 
@@ -213,7 +213,7 @@ def test_a_queue_that_is_refused_keeps_no_other_from_being_heard(world, hasty, m
         wire.refuses.clear()
         ended(sleeper)  # it was followed again
     assert [record.getMessage() for record in caplog.records] == [
-        "signals of 'a' are not heard, so its waiting clients look by themselves: no rights"
+        "signals of queue 'a' are not received, so its waiting clients poll: no rights"
     ]
     assert one.tried == 1
 

@@ -236,7 +236,7 @@ def test_an_owner_that_is_silent_counts_as_dead_though_the_databases_clock_was_s
     process = f"process {os.getpid()} on elsewhere"
     assert [one.getMessage() for one in caplog.records] == [
         f"{who}waiting for {process}, which ran it last and may have died, for 1 s so far",
-        f"{who}{process} counts as dead, it has given no sign of life. Its note is valid for longer, so the "
+        f"{who}{process} counts as dead, it has sent no heartbeat. Its note is valid for longer, so the "
         "database's clock was set back",
     ]
 

@@ -291,8 +291,8 @@ def test_a_user_who_may_not_signal_still_pushes_and_waits(redis_url, waiting, mo
             raw.acl_deluser(queue)
     told = sorted(one.getMessage().partition(":")[0] for one in caplog.records)
     assert told == [
-        f"signals of '{queue}' are not heard, so its waiting clients look by themselves",
-        f"signals of '{queue}' are not sent, so waiting clients poll",
+        f"signals of queue '{queue}' are not received, so its waiting clients poll",
+        f"signals of queue '{queue}' are not sent, so waiting clients poll",
     ]
     assert "sesame" not in caplog.text
 

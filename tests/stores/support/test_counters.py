@@ -73,7 +73,7 @@ def test_what_cannot_be_written_is_kept_and_told_once(monkeypatch, caplog):
     total = sum(one["a"]["put"] for one in written)
     assert total == 3
     assert [one.getMessage() for one in caplog.records] == [
-        "the statistics of 'a' are not written, and kept: no server there"
+        "cannot write the statistics of 'a', they are kept: no server there"
     ]
 
 
@@ -216,7 +216,7 @@ def test_a_queue_whose_flag_may_not_be_read_is_not_paused_and_the_log_says_so_on
     with caplog.at_level(logging.WARNING):
         assert not any(mine.paused("q", 0) for _ in range(5))
     assert [one.getMessage() for one in caplog.records] == [
-        "whether 'q' is paused cannot be read, so it is taken for running: not authorized"
+        "cannot read whether queue 'q' is paused, so it is taken as running: not authorized"
     ]
 
 
