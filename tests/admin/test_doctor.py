@@ -116,7 +116,7 @@ def test_indexes_that_somebody_dropped(empty_mongodb_url):
 
     with open_store(empty_mongodb_url) as store, MongoClient(empty_mongodb_url) as client:
         store.push("bare", pushes([1]))
-        assert finding("indexes", empty_mongodb_url)[1:3] == ("good", "all are there, of 1 queue")
+        assert finding("indexes", empty_mongodb_url)[1:3] == ("good", "complete for 1 queue")
         client.get_default_database()["bare"].drop_indexes()
         state, told = finding("indexes", empty_mongodb_url)[1:3]
         assert state == "worry" and told.startswith("missing for bare: ")
@@ -142,8 +142,8 @@ def test_a_redis_that_forgets(tmp_path):
                 client.config_set("appendonly", "yes")
                 client.config_set("appendfsync", "always")
                 assert finding("full memory", url)[:2] == (1, "bad")
-                assert finding("append-only file", url)[1:3] == ("good", "on, written at once")
-                for policy, told in (("everysec", "every second"), ("no", "when the system likes")):
+                assert finding("append-only file", url)[1:3] == ("good", "on, synced with every write")
+                for policy, told in (("everysec", "every second"), ("no", "by the operating system")):
                     client.config_set("appendfsync", policy)
                     assert told in finding("append-only file", url)[2]
         finally:

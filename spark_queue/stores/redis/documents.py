@@ -2,8 +2,8 @@
 
     {"_id":"…","payload":…,"tries":0,"hdrs":{…},"mature":ms}    and ,"type":"buffer" at its end for a base64 payload
 
-A document that has this very form is read by cutting it, so that a JSON payload is never parsed; one that keuss has
-written again may have its fields in any order.
+A document in exactly this form is read by cutting out its payload, without parsing JSON. A document
+that keuss has rewritten may have its fields in any order.
 """
 
 from __future__ import annotations
@@ -45,15 +45,16 @@ from spark_queue.stores.support.damaged import (
     tries_of,
 )
 
-LARGEST_DOCUMENT = (512 << 20) - 4096  #: bytes: with what is around it, it is one argument (`proto-max-bulk-len`)
+LARGEST_DOCUMENT = (512 << 20) - 4096  #: bytes: it must fit into one argument (`proto-max-bulk-len`)
 
-DueId = tuple[int, bytes]  #: when a message is due (ms), and its id
-Told = tuple[int, str | None, str]  #: when it was processed (ms), by which consumer, and how
+DueId = tuple[int, bytes]  #: due time (ms) and id of a message
+Told = tuple[int, str | None, str]  #: when a message was processed (ms), by which consumer, and its outcome
 
-#: What follows the payload in a document as it was pushed.
+#: The part of a document after the payload, as it was pushed.
 TAIL = re.compile(rb',"tries":(\d+),"hdrs":(\{.*\}),"mature":\d+(,"type":"buffer")?\}', re.DOTALL)
 
-#: As no JSON value ends. What was cut out is several fields: keuss has written the document again, in its own order.
+#: No JSON value ends like this. If a cut does, it has several fields: keuss has rewritten the
+#: document in its own order.
 NO_PAYLOAD_ENDS_SO = (b":true", b":false", b',"type":"buffer"')
 
 #: An entry of the history.
@@ -63,10 +64,10 @@ ENTRY = re.compile(
 
 
 def pieces(queue: str, batch: pa.RecordBatch, dues: Sequence[int], most: int) -> Iterator[tuple[int, bytes]]:
-    """A PUSHES batch as push.lua takes it: the number of messages of each piece, and the piece.
+    """Yield a PUSHES batch in pieces for push.lua, each with its number of messages.
 
-    A piece has at most `most` records, and at most PAGE_BYTES of documents where it has more than one. Raises
-    `MessageError` for a row whose document Redis cannot take.
+    A piece has at most `limit` records. If it has more than one, it has at most PAGE_BYTES of
+    documents. Raises `MessageError` for a row whose document is too large for Redis.
     """
     made = to_documents(queue, batch, dues)
     if len(made) <= min(most, FEW) and sum(map(len, made)) <= PAGE_BYTES:
@@ -88,14 +89,14 @@ def pieces(queue: str, batch: pa.RecordBatch, dues: Sequence[int], most: int) ->
         texts = pa.array(made[start:stop], pa.binary())
         messages = weigh(some)
         yield messages, b"".join((
-            b"\xdd", struct.pack(">I", 1 + 4 * len(some)),  # a list of so many strings
+            b"\xdd", struct.pack(">I", 1 + 4 * len(some)),  # a list of this many strings
             _packed(pa.array([b"%d" % messages])), _packed(moments[start:stop], some), _packed(some, texts),
         ))  # fmt: skip
         start = stop
 
 
 def _packed(*columns: pa.Array) -> pa.Buffer:
-    """The values of binary columns, row by row, as strings of MessagePack, one after the other."""
+    """Return the values of binary columns, row by row, as strings of MessagePack."""
     strings: list[Any] = []
     for column in columns:
         lengths = array("I", pc.binary_length(column).to_pylist())  # four bytes each
@@ -108,18 +109,21 @@ def _packed(*columns: pa.Array) -> pa.Buffer:
 
 
 def to_documents(queue: str, batch: pa.RecordBatch, dues: Sequence[int]) -> Sequence[bytes]:
-    """The documents of a PUSHES batch. Raises `MessageError` for a row whose document Redis cannot take."""
+    """Return the documents of a PUSHES batch.
+
+    Raises `MessageError` for a row whose document is too large for Redis.
+    """
     made = _documents(batch, dues)
     largest = max(map(len, made), default=0)
     if largest > LARGEST_DOCUMENT:
         row = next(row for row, one in enumerate(made) if len(one) > LARGEST_DOCUMENT)
-        rule = f"its document has {len(made[row]):,} bytes, and Redis takes {LARGEST_DOCUMENT:,}"
+        rule = f"its document has {len(made[row]):,} bytes; Redis takes at most {LARGEST_DOCUMENT:,}"
         raise refused(queue, batch, {row: rule})
     return made
 
 
 def _documents(batch: pa.RecordBatch, dues: Sequence[int]) -> Sequence[bytes]:
-    if batch.num_rows > FEW and _are_ordinary(batch):  # whole columns at a time, as almost always
+    if batch.num_rows > FEW and _are_ordinary(batch):  # by whole columns: almost always
         made: Sequence[bytes] = pc.binary_join_element_wise(
             b'{"_id":"',
             batch.column("id").cast(pa.binary()),
@@ -138,7 +142,10 @@ def _documents(batch: pa.RecordBatch, dues: Sequence[int]) -> Sequence[bytes]:
 
 
 def _are_ordinary(batch: pa.RecordBatch) -> bool:
-    """Whether all are JSON without headers, with ids that need no escapes; and not too much for one array."""
+    """Return whether whole columns can be written.
+
+    All rows are JSON without headers, their ids need no escapes, and they fit into one array.
+    """
     if len(batch.column("headers").items) or batch.nbytes >= PAGE_BYTES * 16:
         return False
     escaped = pc.match_substring_regex(batch.column("id"), r'[\x00-\x1f"\\]')
@@ -164,7 +171,7 @@ _Parts = tuple[bytes, str, dict[str, str] | None, int]  # payload, kind, headers
 def as_records(
     queue: str, rows: Sequence[DueId], documents: Sequence[bytes], told: Sequence[Told] | None = None
 ) -> Records:
-    """The messages of documents, and of the history what was `told` of each."""
+    """Return the messages of documents. `history`: how each was processed, for the history view."""
     try:
         batch = _as_batch(queue, rows, documents)
         return Records(batch if told is None else with_history(batch, *zip(*told, strict=True)))
@@ -179,11 +186,11 @@ def as_records(
 
 
 def _as_batch(queue: str, rows: Sequence[DueId], documents: Sequence[bytes]) -> pa.RecordBatch:
-    """The same, as fast as it goes. Raises one of UNREADABLE for a document that cannot be read."""
+    """Read all documents, fast. Raises one of UNREADABLE if one of them cannot be read."""
     alike = _alike(queue, rows, documents) if len(rows) > FEW else None
     if alike is not None:
         return alike
-    tails: dict[bytes, _Tail | None] = {}  # few differ in a batch
+    tails: dict[bytes, _Tail | None] = {}  # a batch has few different ones
     parts = [
         _cut(id, document, tails) or _parsed(document) for (_, id), document in zip(rows, documents, strict=True)
     ]
@@ -192,7 +199,7 @@ def _as_batch(queue: str, rows: Sequence[DueId], documents: Sequence[bytes]) -> 
 
 
 def _one(row: DueId, document: bytes, told: Told | None) -> damaged.Row:
-    """Read one document. Raises `Unreadable` with what is wrong with it."""
+    """Read one document. Raises `Unreadable` with the reason."""
     due, id = row
     payload, kind, headers, tries = _cut(id, document, {}) or _parsed(document)
     check(id_of(id).encode() == id, "its id is not UTF-8 text")
@@ -200,16 +207,16 @@ def _one(row: DueId, document: bytes, told: Told | None) -> damaged.Row:
 
 
 def _raw(row: DueId, document: bytes, told: Told | None) -> damaged.Row:
-    """What stands for a document that cannot be read."""
+    """Return the row for a document that cannot be read."""
     due, id = row
     return damaged.Row(id_of(id), *text_or_bytes(document), None, best(mature_of, due), 0, told)
 
 
 def _alike(queue: str, rows: Sequence[DueId], documents: Sequence[bytes]) -> pa.RecordBatch | None:
-    """The same, whole columns at a time, for documents that are alike: `None` where one is not.
+    """Read documents by whole columns, if they are alike; else return `None`.
 
-    They have the very form in which they were pushed, objects or lists as payloads, ids of one length, and the same
-    tries and headers.
+    Alike documents have exactly the form of a push, and objects or lists as payloads. Their ids
+    have one length, and their tries and headers are the same.
     """
     head = len(b'{"_id":"","payload":') + len(rows[0][1])
     tail = documents[0][documents[0].rfind(b',"tries":') :]
@@ -238,7 +245,7 @@ def _alike(queue: str, rows: Sequence[DueId], documents: Sequence[bytes]) -> pa.
 
 
 def _cut(id: bytes, document: bytes, tails: dict[bytes, _Tail | None]) -> _Parts | None:
-    """Reads a document as it was pushed: the payload is cut out, not parsed. `None` for one of another form."""
+    """Cut the payload out of a document in the form of a push. Return `None` for another form."""
     head, end = b'{"_id":"%b","payload":' % id, document.rfind(b',"tries":')
     if not document.startswith(head):
         return None
@@ -268,7 +275,10 @@ def _tail(tail: bytes) -> _Tail | None:
 
 
 def _parsed(document: bytes) -> _Parts:
-    """Reads a document with its fields in any order. The text of the payload stays as it is."""
+    """Read a document with its fields in any order. The payload keeps its text.
+
+    Raises `Unreadable` with the reason.
+    """
     try:
         fields = _fields(document.decode())
     except UnicodeDecodeError as error:
@@ -287,7 +297,7 @@ def _parsed(document: bytes) -> _Parts:
 
 
 def _payload(text: bytes, buffer: bool) -> tuple[bytes, str]:
-    """The payload and its kind, from its JSON text."""
+    """Return the payload and its kind, from its JSON text."""
     if text.strip()[:1] != b'"':
         return text, "json"
     string: str = json.loads(text)
@@ -298,7 +308,7 @@ def _payload(text: bytes, buffer: bool) -> tuple[bytes, str]:
 
 
 def _headers(text: bytes) -> dict[str, str]:
-    """Headers out of a JSON object; keuss keeps numbers and booleans in them, too."""
+    """Return headers from a JSON object. keuss also keeps numbers and booleans in them."""
     values = orjson.loads(text).items()
     return {name: value if isinstance(value, str) else orjson.dumps(value).decode() for name, value in values}
 
@@ -308,7 +318,10 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 
 
 def _fields(text: str) -> dict[str, str]:
-    """The fields of a JSON object, each value as the text it has there. Raises `ValueError` for what is none."""
+    """Return the fields of a JSON object, each value as its text.
+
+    Raises `ValueError` or `IndexError` if the text is not a JSON object.
+    """
 
     def skip(at: int) -> int:
         space = _SPACE.match(text, at)
@@ -334,9 +347,9 @@ def _fields(text: str) -> dict[str, str]:
 
 
 def read_entry(entry: bytes) -> tuple[int, Told, bytes]:
-    """An entry of the history: when it was due, what became of it, and the document.
+    """Return the due time (ms) of a history entry, how the message was processed, and its document.
 
-    Of an entry that cannot be read, the whole of it: then the document is not one either.
+    If the entry cannot be read, return all of it as the document, which then cannot be read either.
     """
     found = ENTRY.fullmatch(entry)
     if not found:

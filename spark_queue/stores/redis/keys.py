@@ -1,6 +1,7 @@
-"""How things are named in Redis: the keys of queues, stages and notes, and the members that name what is held.
+"""Names in Redis: the keys of queues, stages and notes, and the members of `held`.
 
-A member of `held` is a *run*: a tag, a moment, and the ids of messages that are due then. `lua/common.lua` tells all.
+A member of `held` is a *run*: a tag, a due time, and the ids of messages that are due then. See
+`lua/common.lua`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import NamedTuple
 
 from spark_queue.stores.redis.documents import DueId
 
-USUAL = "redis-oq"  #: the layout of a URL that names none
+USUAL = "redis-oq"  #: the layout of a URL without `layout=`
 
 
 class Keys(NamedTuple):
@@ -25,12 +26,12 @@ class Keys(NamedTuple):
 
 
 def own(layout: str) -> str:
-    """How the keys begin that are ours, in a layout."""
+    """Return the prefix of our own keys in a layout."""
     return "spark_queue" if layout == USUAL else f"spark_queue.{layout}"
 
 
 def keys_of(queue: str, layout: str = USUAL) -> Keys:
-    """The keys of a queue. Nothing else is ever touched for its messages, once they are published."""
+    """Return the keys of a queue. A layout with lists has more keys: see `lists.py`."""
     names = {name: f"{own(layout)}:{queue}:{name}" for name in Keys._fields}
     if layout == USUAL:
         names["moments"] = f"keuss:q:ordered_queue:index:{queue}"
@@ -39,9 +40,10 @@ def keys_of(queue: str, layout: str = USUAL) -> Keys:
 
 
 class Chunk(NamedTuple):
-    """Messages of a stage that are published in one step. Those of a stage sort as they were staged.
+    """Messages of a stage that are published in one step.
 
-    `part` ends with the number of messages.
+    The chunks of a stage sort in the order in which they were staged. `part` ends with the number
+    of messages.
     """
 
     stage: str
@@ -51,41 +53,41 @@ class Chunk(NamedTuple):
 
     @classmethod
     def of(cls, member: bytes, layout: str) -> Chunk:
-        """The chunk of a member of a registry."""
+        """Return the chunk of a registry's member."""
         name, queue = member.decode().split("\0")
         stage, _, part = name.rpartition("/")
         return cls(stage, part, queue, layout)
 
     @property
     def member(self) -> str:
-        """What the registry has for it."""
+        """Its member in the registry."""
         return f"{self.stage}/{self.part}\0{self.queue}"
 
     @property
     def key(self) -> str:
-        """Where its messages lie. No other call of `stage` makes this key, whatever its queue and stage."""
+        """The key of its messages. No other call of `stage` creates the same key."""
         return f"{own(self.layout)}:{self.queue}:staged:{self.stage}/{self.part}"
 
     @property
     def rows(self) -> int:
-        """How many messages it was made with."""
+        """The number of messages that it was created with."""
         return int(self.part.rpartition(".")[2])
 
     def within(self, stage: str) -> bool:
-        """Whether it is of this stage or of one below it; of any stage, where that is empty."""
+        """Return whether it belongs to a stage or to one below it. An empty stage means any."""
         return not stage or f"{self.stage}/".startswith(f"{stage}/")
 
 
-# No queue has keys that begin like these two: its name may be any.
+# A queue may have any name: no key of a queue begins like these two.
 
 
 def registry_of(stage: str, layout: str = USUAL) -> str:
-    """The key of the registry that the sink of a stage has."""
+    """Return the key of the registry of a stage's sink."""
     return f"{own(layout)}.sink:{stage.partition('/')[0]}"
 
 
 def note_key(key: str, layout: str = USUAL) -> str:
-    """The key of a note."""
+    """Return the key of a note."""
     return f"{own(layout)}.note:{key}"
 
 
@@ -93,24 +95,24 @@ def note_key(key: str, layout: str = USUAL) -> str:
 
 
 def member_of(tag: str | bytes, due: int, id: str | bytes) -> bytes:
-    """A message as a run of its own."""
+    """Return a message as a run of one message. `due`: ms."""
     tag, id = (one.encode() if isinstance(one, str) else one for one in (tag, id))
     return b"%b\0%015d\0%b" % (tag, due, id)
 
 
 def ids_of(run: bytes) -> list[bytes]:
-    """The ids of the messages that a run names."""
+    """Return the ids of the messages of a run."""
     return run.split(b"\0")[2:]
 
 
 def messages_of(run: bytes) -> list[tuple[bytes, int, bytes]]:
-    """The messages that a run names: tag, due and id of each."""
+    """Return the messages of a run: tag, due time (ms) and id of each."""
     tag, due, *ids = run.split(b"\0")
     moment = int(due)
     return [(tag, moment, id) for id in ids]
 
 
 def due_and_id(member: bytes) -> DueId:
-    """When a run is due, and the ids of its messages: by this runs of several tags are put in order."""
+    """Return the due time (ms) of a run and its ids as one text: the sort key of runs."""
     at = member.index(b"\0")
     return int(member[at + 1 : at + 16]), member[at + 17 :]

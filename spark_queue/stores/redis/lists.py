@@ -1,26 +1,25 @@
 """Redis layouts with lists, by `?layout=` in the URL: keuss' `redis-list`, and `rfq`.
 
-What is ready waits in their list, from which their own programs take it too; what is scheduled, reserved or kept as
-history lies beside, as `store.py` keeps it, under keys that begin with `spark_queue.<layout>:`. A message goes from
-one to the other in the one step that reserves it, rolls it back, pushes or publishes it. `lua/lists/lists.lua` tells
-the rest, and so do the heads of the layouts' own files. Neither layout has buckets.
+Ready messages are in the layout's own list, from which other programs take them too. Other messages
+and the history are under keys that begin with `spark_queue.<layout>:`, as in `store.py`. A message
+moves between them in one step: see `lua/lists/lists.lua`. Neither layout has buckets.
 
-* The order is that of the list: first come, first served, whatever is said of maturity. What was rolled back goes to
-  its end; what a lease held that ended, to its front.
-* What is scheduled comes to the list when it is due and one of ours reserves or pushes in the queue; what a lease
-  held that ended, when one reserves. Until then programs other than ours do not see it.
-* To move or to purge what nobody holds, the whole list is taken aside, and what is left of it put back. A crash in
-  the middle leaves it aside until one of ours reserves or pushes.
-* A `peek` may miss what is rolled back while it looks.
+* The order is that of the list: first come, first served, whatever the due times are. A message
+  that was rolled back goes to the end of the list, one whose lease expired to its front.
+* A due scheduled message comes to the list when one of our clients reserves or pushes. A message
+  whose lease expired comes when one reserves. Before that, other programs do not see them.
+* A move or a purge of free messages takes the whole list aside, and puts the rest of it back. After
+  a crash in the middle, it stays aside until one of our clients reserves or pushes.
+* A `peek` may miss messages that are rolled back at the same time.
 
-`redis-list` knows no reservations, no ids and no maturity: what keuss takes is gone, and what it has pushed gets an
-id when we take it. Nobody can tell whether the list has an id, so a push that is repeated pushes again; a publish
-does not.
+`redis-list` has no reservations, ids or due times. A message that keuss takes is gone. One that
+keuss has pushed gets an id when one of our clients takes it. It is not known whether the list
+contains an id, so a repeated push adds its messages again. A repeated publish does not.
 
-`rfq` calls a queue a topic. Its messages are flat maps of strings: a payload is an object of strings and numbers, and
-comes back as one of strings. What we have reserved stands in its `nextlog` like what its own programs have, and
-counts as reserved, whosever it is. rfq's own harvest takes it all back though somebody is at work on it: then two
-are, and whoever is done first removes it. An id whose message is gone is dropped, and counted: see `lost`.
+`rfq` calls a queue a topic. A payload is an object of strings and numbers, and comes back as one of
+strings. Its `nextlog` contains all reserved messages, ours and those of its own programs. rfq's
+harvest puts all of them back. If consumers work on them, two then work on a message, and the first
+to finish removes it. An id whose message is gone is dropped and counted: see `lost`.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ T = TypeVar("T")
 
 @cache
 def scripts(layout: str) -> dict[str, tuple[str, str]]:
-    """The scripts of one of these layouts."""
+    """Return the scripts of one of these layouts: see `load_scripts`."""
     return load_scripts(layout=layout)
 
 
@@ -74,7 +73,7 @@ class ListStore(RedisStore):
     def _waiting(self, queue: str) -> Sequence[str]:
         return self._lists(queue)
 
-    # --- what is done to all of a queue -------------------------------------------------------------------------
+    # --- moves, purges and drops --------------------------------------------------------------------------------
 
     def _move(self, queue: str, to: str, which: Which, death: Death | None) -> int:
         if which.tag is not None:
@@ -89,12 +88,12 @@ class ListStore(RedisStore):
         return super()._purge(queue)
 
     def _fill(self, queue: str) -> None:
-        """Bring what waits to where messages can be chosen from."""
+        """Move the list to the index, where scripts can select messages."""
         self._sweep(queue)
         self._repeat("fill", queue)
 
     def _repeat(self, script: str, queue: str, *arguments: str) -> None:
-        """Run a script until it says that nothing is left to do."""
+        """Run a script until it returns that nothing is left to do. Raises `StoreError`."""
         while self._run(script, queue, *arguments):
             pass
 
@@ -103,7 +102,7 @@ class ListStore(RedisStore):
         with self._connection() as client:
             client.unlink(*self._lists(queue))
 
-    # --- looking ------------------------------------------------------------------------------------------------
+    # --- reading ------------------------------------------------------------------------------------------------
 
     def _next_mature(self, queue: str) -> int | None:
         with self._connection() as client:
@@ -126,14 +125,14 @@ class ListStore(RedisStore):
     def _listed(
         self, queue: str, waiting: list[list[bytes]], beside: set[bytes], rows: int
     ) -> Iterator[tuple[list[DueId], list[bytes]]]:
-        """What waits in the lists, the next one first, without what lies beside."""
+        """Yield the messages of the lists, the next one first, without those of `known_ids`."""
         (documents,) = waiting
         now, seen = self.now(), set(beside)
         found: list[DueId] = []
         for place, document in enumerate(reversed(documents)):
             due, id = _told(document, now)
             if not id or id in seen:
-                id = b"list:%d" % place  # it gets an id when it is reserved
+                id = b"list:%d" % place  # it gets its id when it is reserved
             seen.add(id)
             found.append((due, id))
         for start in range(0, len(found), rows):
@@ -151,16 +150,16 @@ class ListStore(RedisStore):
 
 
 def _told(document: bytes, now: int) -> DueId:
-    """When a message of a list was due, and its id; one of keuss has neither."""
+    """Return the due time (ms) and id of a document; of one of keuss, `now` and an empty id."""
     try:
         told = orjson.loads(document)
         return int(told.get("mature", now)), str(told.get("_id", "")).encode()
-    except (ValueError, TypeError, AttributeError, OverflowError):  # it is no document, which is told when it is read
+    except (ValueError, TypeError, AttributeError, OverflowError):  # it is no document: its reader reports that
         return now, b""
 
 
 class RfqStore(ListStore):
-    """Topics of rfq. Ids that we make have its form: UUIDs of version 1."""
+    """Topics of rfq. New ids have the form of rfq's ids: UUIDs of version 1."""
 
     kind: ClassVar[str] = "rfq"
     parameters: ClassVar[tuple[str, ...]] = (*ListStore.parameters, "front")
@@ -190,7 +189,7 @@ class RfqStore(ListStore):
 
     def __init__(self, url: str, *, patience: float = 5.0) -> None:
         super().__init__(url, patience=patience)
-        #: Whether what is pushed and published goes to the front of the topic, in its order: so with `front=true`.
+        #: Whether pushed and published messages go to the front of the topic, in their order.
         self.front = Address.of(self.url).ours.get("front") == "true"
 
     def _lists(self, queue: str) -> Sequence[str]:
@@ -199,8 +198,6 @@ class RfqStore(ListStore):
 
     def _waiting(self, queue: str) -> Sequence[str]:
         return self._lists(queue)[:2]
-
-    # --- messages in --------------------------------------------------------------------------------------------
 
     def own_ids(self, made: pa.Array) -> pa.Array:
         return pa.array(_uuids.take(len(made)), pa.string())
@@ -228,14 +225,14 @@ class RfqStore(ListStore):
     def _in_turn(self, parts: list[T]) -> list[T]:
         return parts[::-1] if self.front else parts
 
-    # --- what rfq's own tools do --------------------------------------------------------------------------------
+    # --- the operations of rfq's own tools ----------------------------------------------------------------------
 
     def topics(self) -> list[str]:
-        """Return the topics that hold messages, sorted: rfq knows no others."""
+        """Return the topics that hold messages, sorted; rfq does not know empty ones."""
         return sorted(self._attempt(self._queues))
 
     def listq(self, queue: str, which: Literal["backlog", "nextlog"]) -> list[str]:
-        """The ids of what waits or of what was taken, the newest first."""
+        """Return the ids of the backlog or the nextlog, the newest first. Raises `OptionError`."""
         self.check_queue(queue)
 
         def read() -> list[str]:
@@ -245,16 +242,16 @@ class RfqStore(ListStore):
         return self._attempt(read)
 
     def harvest(self, queue: str, older_than: int | None = None) -> list[str]:
-        """Put what was taken back behind what waits, and give the ids, the first taken first.
+        """Put reserved messages back behind the waiting ones. Return the ids, first reserved first.
 
-        All of it, as rfq does, though somebody may be at work on it. With `older_than` only what was published longer
-        ago than so many ms (rfq keeps no moment at which it was taken; an id that is no UUID tells none) and is not
-        held by ours under a lease that lasts; what a lease of ours held that has ended keeps its place in front. Each
-        message moves in one step. Raises `OptionError` for a negative age.
+        Without `older_than`, all of them, as rfq does, even if consumers work on them. With it, only
+        those published longer ago (ms) that no lease of ours holds. Their ids must be UUIDs of
+        version 1, which contain that time. Messages of our expired leases go to the front. Each
+        message moves in one step. Raises `OptionError` if `older_than` is negative.
         """
         self.check_queue(queue)
         if older_than is not None and older_than < 0:
-            raise OptionError(f"older_than cannot be {older_than} ms", older_than=older_than)
+            raise OptionError(f"older_than must be 0 ms or more, not {older_than} ms", older_than=older_than)
         found: list[bytes] = []
         if older_than is not None:
             found = self._attempt(self._run, "harvest", queue, "aged", older_than)
@@ -272,9 +269,9 @@ class RfqStore(ListStore):
             return int(client.llen(_list(queue, "nextlog")))
 
     def purge_list(self, queue: str, which: Literal["backlog", "nextlog"]) -> list[str]:
-        """Remove what waits, or what was taken, by whomever, and give the ids, the oldest first.
+        """Remove all waiting or all reserved messages, of any program. Return ids, oldest first.
 
-        Atomic in parts of some thousand messages.
+        Atomic in parts of some thousand messages. Raises `OptionError` for an unknown list.
         """
         self.check_queue(queue)
         found: list[str] = []
@@ -283,15 +280,13 @@ class RfqStore(ListStore):
         return found
 
     def lost(self, queue: str) -> int:
-        """How many ids ours have met in the backlog whose message was gone, since the topic was dropped last."""
+        """Return how many ids were found without a message since the topic was last dropped."""
 
         def read() -> int:
             with self._connection() as client:
                 return int(client.get(self._lists(queue)[3]) or 0)
 
         return self._attempt(read)
-
-    # --- looking ------------------------------------------------------------------------------------------------
 
     def _listed(
         self, queue: str, waiting: list[list[bytes]], beside: set[bytes], rows: int
@@ -305,7 +300,7 @@ class RfqStore(ListStore):
                 yield part
 
     def _read_flat(self, queue: str, ids: Sequence[bytes], now: int) -> tuple[list[DueId], list[bytes]]:
-        """Those of these messages that are there, as rows and documents."""
+        """Return those of these messages that exist, as rows and documents. Raises `StoreError`."""
         with self._connection() as client:
             ask = client.pipeline(transaction=False)
             for id in ids:
@@ -317,7 +312,7 @@ class RfqStore(ListStore):
         rows: list[DueId] = []
         documents: list[bytes] = []
         for id, flat, more in zip(ids, flats, known, strict=True):
-            if isinstance(flat, dict) and flat:  # else it is gone, or something else
+            if isinstance(flat, dict) and flat:  # else the message is gone, or its key is no hash
                 tries, due, headers = more.split(b" ", 2) if more else (b"0", b"", b"{}")
                 moment = int(due) if due else min(now, published(id.decode(errors="replace")) or now)
                 rows.append((moment, id))
@@ -338,12 +333,12 @@ class RfqStore(ListStore):
 
 def _list(queue: str, which: str) -> str:
     if which not in ("backlog", "nextlog"):
-        raise OptionError(f"{which!r} is no list of a topic: backlog or nextlog", which=which)
+        raise OptionError(f"{which!r} is not a list of a topic: use backlog or nextlog", which=which)
     return f"rfq:{queue}:{which}"
 
 
 def _document(id: bytes, flat: dict[bytes, bytes], tries: bytes, headers: bytes, due: int) -> bytes:
-    """The document of a message of rfq, as `lua/rfq/rfq.lua` makes it."""
+    """Return the document of a message of rfq, as `lua/rfq/rfq.lua` builds it."""
     fields = {name.decode(errors="replace"): one.decode(errors="replace") for name, one in flat.items()}
     return b'{"_id":%b,"payload":%b,"tries":%b,"hdrs":%b,"mature":%d}' % (
         orjson.dumps(id.decode(errors="replace")), orjson.dumps(fields), tries, headers, due,
@@ -351,24 +346,24 @@ def _document(id: bytes, flat: dict[bytes, bytes], tries: bytes, headers: bytes,
 
 
 def _flat(payload: bytes, kind: str) -> bytes:
-    """The payload with strings for all values. Raises `ValueError` with the rule that it breaks."""
+    """Return the payload with all values as strings. Raises `ValueError` with the broken rule."""
     value = load_json(payload) if kind == "json" else None
     if not isinstance(value, dict) or not value:
-        raise ValueError("its payload must be an object with fields, as in messages of rfq")
+        raise ValueError("its payload must be an object with fields: a message of rfq is a flat map")
     for name, one in value.items():
         if isinstance(one, bool) or not isinstance(one, str | int | float):
-            raise ValueError(f"its field {name!r} is neither a string nor a number, as those of rfq's messages are")
+            raise ValueError(f"its field {name!r} must be a string or a number, as in messages of rfq")
     return orjson.dumps({name: one if isinstance(one, str) else repr(one) for name, one in value.items()})
 
 
 # --- ids ----------------------------------------------------------------------------------------------------------
 
-#: 100 ns steps from the beginning of the Gregorian calendar to 1970, where version 1 of UUIDs counts from.
+#: Steps of 100 ns between the day from which UUIDs of version 1 count (15 October 1582) and 1970.
 GREGORIAN = 0x01B21DD213814000
 
 
 def published(id: str) -> int | None:
-    """When a message of rfq was published (ms), which its id tells; `None` where it is no UUID of version 1."""
+    """Return when a message was published (ms), or `None` if its id is no UUID of version 1."""
     try:
         found = uuid.UUID(hex=id)
     except ValueError:
@@ -377,16 +372,16 @@ def published(id: str) -> int | None:
 
 
 class _Uuids:
-    """Makes ids as rfq does: UUIDs of version 1 with a random node, each later than all before it in this process."""
+    """UUIDs of version 1 with a random node, as those of rfq; each is later than the one before."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._pid = self._last = 0
 
     def take(self, n: int) -> list[str]:
-        """`n` ids, 32 hex digits each."""
+        """Return `n` ids, 32 hex digits each."""
         with self._lock:
-            if self._pid != os.getpid():  # a fork must not go on with its parent's node
+            if self._pid != os.getpid():  # a fork must not use its parent's node
                 self._pid = os.getpid()
                 chance = random.SystemRandom()
                 self._rest = f"{0x8000 | chance.getrandbits(14):04x}{chance.getrandbits(48) | 1 << 40:012x}"

@@ -1,7 +1,7 @@
-"""The signals of Redis: one connection that subscribes to the channel of each queue that is waited for.
+"""Signals of Redis: one connection that subscribes to the channel of each awaited queue.
 
-Why not to a pattern of all queues? The server would send the signals of all of them to every process that waits, and
-an ACL that allows channels by a pattern (`&keuss:signal:*`) refuses each other pattern.
+It does not subscribe to a pattern of all queues. The server would send the signals of all queues to
+every process that waits. Also, an ACL for a pattern (`&keuss:signal:*`) refuses any other pattern.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import redis
 from spark_queue.errors import StoreError
 from spark_queue.stores.services.listener import LISTENER_HEARTBEAT, Signal, Subscription
 
-#: Most signals that are read in one go.
+#: Most signals that one call of `next` returns.
 MOST_SIGNALS = 1_000
 
 
 class RedisSubscription(Subscription):
-    """A pubsub connection, and a socket that wakes the thread which waits for both."""
+    """A pubsub connection, and a socket that wakes the thread. The thread waits for both."""
 
     def __init__(self, pubsub: Any, prefix: str, told: Callable[[Exception], StoreError]) -> None:
-        """The channel of a queue is `prefix` and its name. `told` translates an error."""
+        """Watch channels named `prefix` + queue. `to_store_error` translates errors of redis-py."""
         self._pubsub, self._prefix, self._told = pubsub, prefix, told
-        self._asked: deque[str] = deque()  # queues whose subscription the server has not answered yet
+        self._asked: deque[str] = deque()  # subscriptions that the server has not answered yet
         self._connected = self._more = False
         self._selector = selectors.DefaultSelector()
         self._woken, self._waker = socket.socketpair()
@@ -40,8 +40,8 @@ class RedisSubscription(Subscription):
         self._asked.append(queue)
         self._pubsub.subscribe(self._prefix + queue)
         if not self._connected:
-            # redis-py has no method that waits for its socket and for another one. Two threads must not share the
-            # connection instead: with TLS, one may not write while the other reads.
+            # redis-py has no method that waits for its socket and for another one. Two threads must
+            # not share the connection: with TLS, one may not write while the other reads.
             self._selector.register(self._pubsub.connection._sock, selectors.EVENT_READ)
             self._connected = True
 
@@ -50,7 +50,7 @@ class RedisSubscription(Subscription):
 
     def next(self, timeout: float) -> list[Signal]:
         heard: list[Signal] = []
-        if not self._more:  # else some were read from the socket already, and are not looked at yet
+        if not self._more:  # else redis-py has read signals from the socket that are still to be parsed
             ready = {key.fileobj for key, _ in self._selector.select(timeout)}
             if self._woken in ready:
                 self._drain()
@@ -69,7 +69,7 @@ class RedisSubscription(Subscription):
     def _read(self) -> Signal | None:
         try:
             one = self._pubsub.get_message(timeout=LISTENER_HEARTBEAT)
-        except redis.ResponseError as error:  # the answers come in the order of the questions
+        except redis.ResponseError as error:  # the server answers in the order of the requests
             if not self._asked:
                 raise
             return Signal(self._asked.popleft(), refused=self._told(error))
@@ -82,11 +82,11 @@ class RedisSubscription(Subscription):
         return Signal(queue, one["data"].decode(errors="replace"))
 
     def wake(self) -> None:
-        with suppress(BlockingIOError):  # it is awake already
+        with suppress(BlockingIOError):  # the thread is awake already
             self._waker.send(b"\0")
 
     def close(self) -> None:
-        """Close what wakes it; the connection is closed where it was opened."""
+        """Close the sockets and the selector. The store closes its connection."""
         self._selector.close()
         self._woken.close()
         self._waker.close()

@@ -1,24 +1,27 @@
-"""Queues in Redis: `redis://[user:password@]host[:port][/db]`, or `rediss://` for TLS. Needs Redis 6.2 or later.
+"""Queues in Redis 6.2 or later: `redis://[user:password@]host[:port][/db]`, or `rediss://` for TLS.
 
-Messages lie as keuss' `redis-oq` keeps them, so its programs and ours share a queue; what is ours lies beside. The
-head of `lua/common.lua` tells the layout. keuss compares moments as text of 13 digits: to it a message due before
-2001-09-09 looks as if it were not due yet.
+Messages are stored as keuss' `redis-oq` stores them, so that keuss' programs can share a queue. Our own
+keys are beside them; the head of `lua/common.lua` lists all keys. keuss compares times as text of 13
+digits: for keuss, a message due before 2001-09-09 is not due yet.
 
-* Each call of a script is atomic and takes some 5,000 messages at most, so a push, a commit, a move is atomic in
-  parts of that size. One that is cut short leaves no message half done: repeated, it goes on with the rest.
-* What is staged lies in chunks of that size, each a string beside the queue that it is for. A chunk is published in
-  one step, which removes it; the name it had is not taken again for ten minutes, whatever comes late. The registry
-  of a sink, one set, has its chunks from before they are written until they are gone: after a crash one may be told
-  that holds no rows, until it is published or removed.
-* What is acknowledged is as durable as the server's AOF policy says: `appendfsync always` loses nothing, `everysec`
-  up to a second of writes, and without AOF a crash goes back to the last snapshot.
+* Each call of a script is atomic and takes at most about 5,000 messages. So a push, a commit or a
+  move is atomic in parts of that size. One that is cut short leaves no message half done; repeated,
+  it completes the rest.
+* A stage is stored in chunks of that size, each a string beside its target queue. A chunk is
+  published in one step, which removes it. Its name is not used again for ten minutes, so that a
+  late call does not write it again. The registry of a sink is a set of its chunks. It contains a
+  chunk from before it is written until it is gone. After a crash, `staged` may thus report a chunk
+  without rows, until it is published or removed.
+* How durable an acknowledged write is depends on the server's AOF policy. `appendfsync always` loses
+  nothing, `everysec` up to a second of writes. Without AOF, a crash goes back to the last snapshot.
 * The time is the server's `TIME`.
-* Scripts declare their keys. On Redis Cluster a hash tag in the queue's name (`{flights}`) keeps a queue's keys
-  together; queues between which messages move need the same one. The URL is that of the node which holds the queue;
-  registries and notes may lie on any.
-* With `maxmemory` reached whatever adds messages is refused (what is staged stays so), and all that drains a queue
-  goes on, if the policy is `noeviction`. With `allkeys-*` messages are lost. With `volatile-*` the history can be
-  lost, and the marks that keep a late attempt from staging what was published already. See `eviction.py`.
+* Scripts declare their keys. On Redis Cluster a hash tag in the queue's name (`{flights}`) keeps a
+  queue's keys together. Queues between which messages move need the same hash tag. The URL is that
+  of the node that holds the queue; registries and notes may be on any node.
+* If `maxmemory` is reached and the policy is `noeviction`, Redis refuses to add messages, and staged
+  messages stay staged. All operations that drain a queue still work. With `allkeys-*` messages are
+  lost. With `volatile-*` Redis can lose the history, and the marks of ended chunks. Then a late call
+  may stage messages that were published already. See `services/eviction.py`.
 """
 
 from __future__ import annotations
@@ -86,19 +89,19 @@ from spark_queue.stores.types import (
 
 T = TypeVar("T")
 
-SCRIPT_CHUNK = 5_000  #: most messages of one call of a script
-RUN = 250  #: most messages that one member of `held` names
-READ_TOGETHER = 500  #: most documents that are asked for at once: it is not known how large they are
+SCRIPT_CHUNK = 5_000  #: most messages of one script call
+RUN = 250  #: most messages of one member of `held`
+READ_TOGETHER = 500  #: most documents that one command reads: their size is not known before
 NOTE_FIELDS = ("value", "version", "written")  #: the fields of a note
-NO_END = LATEST  #: where a lease ends that does not end
+NO_END = LATEST  #: the end (ms) of a lease that does not end
 
-#: Seconds to wait for a connection, and for an answer.
+#: Seconds until a connection attempt, and until an answer, times out.
 CONNECT_TIMEOUT, ANSWER_TIMEOUT = 3.0, 30.0
 
-#: Most connections of a client, as MongoDB's driver has by default, and seconds to wait until one is free.
+#: Most connections of a client, as in MongoDB's driver, and seconds to wait for a free one.
 POOL, POOL_TIMEOUT = 100, 10.0
 
-#: What the query of a rediss:// URL may say, in the words of redis-py.
+#: Parameters that a rediss:// URL may have, by their names in redis-py.
 TLS_OPTIONS = {"ssl_ca_certs", "ssl_cert_reqs", "ssl_certfile", "ssl_check_hostname", "ssl_keyfile"}
 
 
@@ -108,9 +111,10 @@ LUA = Path(__file__).with_name("lua")
 def load_scripts(
     chunk: int = SCRIPT_CHUNK, run: int = RUN, page: int = PAGE_BYTES, layout: str = USUAL
 ) -> dict[str, tuple[str, str]]:
-    """The scripts of a layout by name: SHA-1 and text.
+    """Return the scripts of a layout by name: SHA-1 and text.
 
-    `chunk` is the most messages of one call, `run` of one member of `held`; `page` the bytes that a call reads.
+    `chunk`: most messages of one call. `run`: most messages of one member of `held`. `page`: bytes
+    of documents after which a call stops reading.
     """
     common = f"local CHUNK, RUN, BYTES, NEVER = {chunk}, {run}, {page}, {NO_END}\n"
     heads = [LUA / "common.lua"]
@@ -135,8 +139,8 @@ class RedisStore(SignallingStore):
         "redis-list": "spark_queue.stores.redis.lists:ListStore",
         "rfq": "spark_queue.stores.redis.lists:RfqStore",
     }
-    max_payload = 500_000_000  # and its document, longer by escapes or base64, has to fit into LARGEST_DOCUMENT
-    shrinks_by = "Redis gives memory back by itself; see MEMORY PURGE"
+    max_payload = 500_000_000  # its document, longer by escapes or base64, must fit into LARGEST_DOCUMENT
+    shrinks_by = "Redis frees memory by itself; see MEMORY PURGE"
 
     @classmethod
     def resolve(cls, url: str) -> str:
@@ -149,16 +153,16 @@ class RedisStore(SignallingStore):
         address = Address.of(url)
         address.check(cls.kind, cls.parameters)
         scheme, _, rest = address.url.partition("://")
-        if "@" in "".join(re.split(r"[/?#]", rest, maxsplit=1)[1:]):  # then we cannot tell what to hide
+        if "@" in "".join(re.split(r"[/?#]", rest, maxsplit=1)[1:]):  # it is unknown which part to mask
             raise OptionError(
-                f"option 'url': an @ stands after the server of the {scheme}:// URL: write / ? # as %2F %3F %23",
+                f"option 'url': the {scheme}:// URL has an @ after its host: write / ? # as %2F %3F %23",
                 option="url",
             )
         try:
             parts = urlsplit(address.url)
             port = parts.port
         except ValueError:
-            raise wrong("has a malformed host or port") from None  # the error quotes it
+            raise wrong("has a malformed host or port") from None  # the error quotes the URL
         if parts.scheme not in ("redis", "rediss") or not parts.hostname or port == 0:
             raise wrong("names no server")
         if not re.fullmatch(r"/?|/\d+", parts.path):
@@ -184,7 +188,10 @@ class RedisStore(SignallingStore):
 
     @contextmanager
     def _connection(self) -> Iterator[Any]:
-        """The client; its errors become ours. `Any`: redis-py types an answer as that of all its kinds of clients."""
+        """Yield the client. Raises `StoreError` for an error of redis-py.
+
+        `Any`, since redis-py types an answer as a union for all its kinds of clients.
+        """
         with self._lock:
             if self._client is None or self._pid != os.getpid():
                 self._pid = os.getpid()
@@ -204,7 +211,10 @@ class RedisStore(SignallingStore):
 
     @contextmanager
     def _anywhere(self) -> Iterator[Any]:
-        """The client for what lies beside the queues: any node of a cluster may have it."""
+        """Yield a client for keys that belong to no queue: any node of a cluster may have them.
+
+        Raises `StoreError`.
+        """
         with self._connection() as client:
             if self._cluster is None:
                 clustered = b"cluster" in client.execute_command("HELLO")
@@ -238,29 +248,29 @@ class RedisStore(SignallingStore):
         if isinstance(error, redis.exceptions.OutOfMemoryError):
             text += ": the server's maxmemory is reached; consume messages or raise it"
         if isinstance(error, redis.exceptions.MovedError):
-            text = "this node of a cluster does not hold the queue: give the URL of the one that does"
+            text = "this node of the cluster does not hold the queue: use the URL of the node that does"
         return StoreError(f"{shown}: {text}", url=shown)
 
     def _keys(self, queue: str) -> Keys:
         return keys_of(queue, self.kind)
 
     def _lists(self, queue: str) -> Sequence[str]:
-        """What keys a layout with lists has besides: see `lists.py`."""
+        """Return the keys that a layout with lists has besides: see `lists.py`."""
         return ()
 
     def _waiting(self, queue: str) -> Sequence[str]:
-        """Those of them that are lists of messages."""
+        """Return those of these keys that are lists of messages."""
         return ()
 
     def _in_turn(self, parts: list[T]) -> list[T]:
-        """Parts of what comes to a queue, in the order in which they are to come there."""
+        """Return parts of a push or a publish in the order in which a queue must get them."""
         return parts
 
     def _script(self, name: str) -> tuple[str, str]:
         return SCRIPTS[name]
 
     def _run(self, script: str, queue: str, *arguments: Any, more: Sequence[str] = ()) -> Any:
-        """Call a script with the keys of a queue, and `more`."""
+        """Call a script with the keys of a queue and `extra_keys`. Raises `StoreError`."""
         with self._connection() as client:
             keys = [*self._keys(queue), *more, *self._lists(queue)]
             return _call(client, self._script(script), keys, *arguments)
@@ -292,14 +302,14 @@ class RedisStore(SignallingStore):
         except redis.RedisError as error:
             raise self._told(error) from harmless_cause(error, self.url)
 
-    # --- messages in --------------------------------------------------------------------------------------------
+    # --- push ---------------------------------------------------------------------------------------------------
 
     def _push(self, queue: str, batch: pa.RecordBatch) -> int:
         dues = due_ms(batch, self._now())
-        parts = list(pieces(queue, batch, dues, SCRIPT_CHUNK))  # a list: all documents are sound before one is sent
+        parts = list(pieces(queue, batch, dues, SCRIPT_CHUNK))  # a list: all are checked before one is sent
         return sum(self._run("push", queue, part) for _, part in self._in_turn(parts))
 
-    # --- messages in, all at once -------------------------------------------------------------------------------
+    # --- stage and publish --------------------------------------------------------------------------------------
 
     def _stage(self, queue: str, stage: str, part: str, batch: pa.RecordBatch) -> None:
         dues = due_ms(batch, self._now())
@@ -338,14 +348,20 @@ class RedisStore(SignallingStore):
         return sum(chunk.rows for chunk, there in self._end("unstage", ending) if there)
 
     def _registered(self, stage: str) -> list[Chunk]:
-        """The chunks of the sink of a stage, of all sinks where it is empty, in order."""
+        """Return the chunks of the sink of a stage, in order. An empty stage means all sinks.
+
+        Raises `StoreError`.
+        """
         with self._anywhere() as client:
             every = registry_of("*", self.kind)
             sinks = [registry_of(stage, self.kind)] if stage else client.scan_iter(match=every, count=PAGE_ROWS)
             return sorted({Chunk.of(member, self.kind) for sink in sinks for member in client.smembers(sink)})
 
     def _end(self, script: str, chunks: Sequence[Chunk]) -> list[tuple[Chunk, int]]:
-        """Publish or remove chunks, and only then forget them; give what the script says of each."""
+        """Publish or remove chunks, and then remove them from their registries.
+
+        Return each with the answer of the script. Raises `StoreError`.
+        """
         told = [(chunk, self._run(script, chunk.queue, more=[chunk.key])) for chunk in chunks]
         with self._anywhere() as client:
             for registry, ended in groupby(chunks, lambda chunk: registry_of(chunk.stage, self.kind)):
@@ -367,7 +383,11 @@ class RedisStore(SignallingStore):
         return min(self._sweep(queue, before), limit)
 
     def _sweep(self, queue: str, before: int = NO_END) -> int:
-        """Free what ended leases hold; give the number of messages that are ready then and were due by `before`."""
+        """Free the messages of expired leases.
+
+        Return the number of messages that are then ready and were due by `before` (ms). Raises
+        `StoreError`.
+        """
         swept = False
         while not swept:
             swept, ready = self._run("ready", queue, before)
@@ -404,7 +424,7 @@ class RedisStore(SignallingStore):
             gone = set(found[:looked]).difference(there) if len(there) < looked else set()
             if gone != missed and any(id.startswith(BUCKET_MARK) for _, id in gone):
                 missed = gone
-                continue  # it was taken apart meanwhile: its messages have other records now
+                continue  # a bucket was split meanwhile: its messages are in other records now
             marked = []
             if MARKED in b"".join(documents):
                 marked = [member_of(tag, *row) for row, one in zip(there, documents, strict=True) if MARKED in one]
@@ -439,18 +459,18 @@ class RedisStore(SignallingStore):
     def _rollback(
         self, queue: str, tag: str, ids: Sequence[str] | None, delay: int | None, failed: bool, endless: bool
     ) -> int:
-        # One moment for all calls, so that the ids make the order.
+        # One due time for all calls, so that their messages are ordered by id.
         due = "" if delay is None else min(self._now() + delay, LATEST)
         tags = [tag] if endless else [one for one, until in self._tags(queue, tag) if until != NO_END]
         how = due, int(failed), int(endless)
         return sum(self._settle_of(queue, one, ids, "rollback", (one, *how)) for one in tags)
 
     def _settle_of(self, queue: str, tag: str, ids: Sequence[str] | None, script: str, how: tuple[Any, ...]) -> int:
-        """Run a script over what the tag holds (of `ids`, where given), and give the number of messages.
+        """Run a script over the messages that a tag holds, or those of `ids`. Return their number.
 
-        Runs are named as they are where all of their messages are meant: to take them out of there one by one takes
-        the server much longer. Such a run that has changed meanwhile is passed over, so what is left is looked at
-        again, until nothing is.
+        A run is passed as a whole if `ids` contains all of its messages: to take messages out of a
+        run one by one takes the server much longer. The script skips such a run if it has changed
+        meanwhile. So the rest is read again, until nothing is left. Raises `StoreError`.
         """
         if ids is None:
             return self._settle(script, queue, how, None)
@@ -463,7 +483,10 @@ class RedisStore(SignallingStore):
         return rows
 
     def _settle(self, script: str, queue: str, arguments: tuple[Any, ...], members: list[bytes] | None) -> int:
-        """Run a script over members, or all that the tag holds, until nothing is left to do; give the messages."""
+        """Run a script over runs, or all that the tag holds, until nothing is left to do.
+
+        Return the number of messages. Raises `StoreError`.
+        """
         rows = 0
         for start in range(0, 1 if members is None else len(members), SCRIPT_CHUNK):
             more = True
@@ -473,12 +496,18 @@ class RedisStore(SignallingStore):
         return rows
 
     def _named(self, queue: str, tag: str, ids: Iterable[str]) -> list[bytes]:
-        """The members of these ids in a tag's tree, in order of due and id."""
+        """Return the held messages of these ids, each as a run of one message.
+
+        Those of the tag and of the tags below it, in order of due time and id. Raises `StoreError`.
+        """
         wanted = {key for id in ids for key in keys_of_id(id)}
         return [member for member in self._members(queue, tag) if due_and_id(member)[1] in wanted] if wanted else []
 
     def _named_runs(self, queue: str, tag: str, wanted: set[bytes]) -> list[tuple[bytes, int]]:
-        """The messages of these ids in a tag's tree, in order: runs, each with the number of its messages."""
+        """Return the held messages of these ids as runs, each with the number of its messages.
+
+        Those of the tag and of the tags below it, in order of due time and id. Raises `StoreError`.
+        """
         found: list[tuple[bytes, int]] = []
         for run in self._runs(queue, tag):
             ids = ids_of(run)
@@ -489,12 +518,15 @@ class RedisStore(SignallingStore):
         return sorted(found, key=lambda one: due_and_id(one[0]))
 
     def _members(self, queue: str, tag: str) -> list[bytes]:
-        """The messages of a tag's tree, each as a run of its own, in order of due and id."""
+        """Return the messages of a tag and of the tags below it, each as a run of one message.
+
+        They are in order of due time and id. Raises `StoreError`.
+        """
         found = [member_of(*one) for run in self._runs(queue, tag) for one in messages_of(run)]
         return sorted(found, key=due_and_id)
 
     def _runs(self, queue: str, tag: str) -> list[bytes]:
-        """The runs of a tag's tree."""
+        """Return the runs of a tag and of the tags below it. Raises `StoreError`."""
         held, most, found = self._keys(queue).held, PAGE_ROWS // 10, []
         left: list[tuple[str | bytes, str]] = [(f"[{tag}\0", f"({tag}\1"), (f"[{tag}/", f"({tag}0")]
         with self._connection() as client:
@@ -510,15 +542,18 @@ class RedisStore(SignallingStore):
         return found
 
     def _tags(self, queue: str, tag: str) -> list[tuple[str, int]]:
-        """The tags of a tree with the ends of their leases."""
+        """Return a tag and the tags below it, with the ends of their leases (ms).
+
+        An empty tag means all tags. Raises `StoreError`.
+        """
         found = self._run("tags", queue, tag)
         return [(name.decode(), int(until)) for name, until in zip(found[::2], found[1::2], strict=True)]
 
     def _retag(self, queue: str, tag: str, to: str, ids: Sequence[str] | None, lease: int | None) -> int:
-        self._walk(queue, to, _ms(lease))  # so that all it will hold has one lease
+        self._walk(queue, to, _ms(lease))  # so that all its messages get one lease
         start = to.encode() + b"\0"
         members = self._members(queue, tag) if ids is None else self._named(queue, tag, ids)
-        passing = sorted(member for member in members if not member.startswith(start))  # those of a tag together
+        passing = sorted(member for member in members if not member.startswith(start))  # by tag
         return self._settle("retag", queue, (to, _ms(lease)), passing)
 
     def _reservations(self, queue: str, tag: str) -> list[Reservation]:
@@ -557,7 +592,10 @@ class RedisStore(SignallingStore):
         return moved
 
     def _exhausted(self, queue: str, tag: str, tries: int) -> list[bytes]:
-        """The messages of a tag's tree that have failed so often, in order; runs of others stay as they are."""
+        """Return the messages of a tag and of the tags below it that have at least `tries` tries.
+
+        They are in order, each as a run of one message. Raises `StoreError`.
+        """
         found: list[bytes] = []
         for some in grouped(self._runs(queue, tag), (SCRIPT_CHUNK,), lambda run: (len(ids_of(run)),)):
             left = some
@@ -569,7 +607,10 @@ class RedisStore(SignallingStore):
         return sorted(found, key=due_and_id)
 
     def _free(self, queue: str, ids: Iterable[str] | None = None) -> list[bytes]:
-        """What nobody holds (of `ids`, where given), in order, each as the member of no tag."""
+        """Return the messages that no tag holds, or those of `ids`, in order.
+
+        Each is a run of one message, with an empty tag. Raises `StoreError`.
+        """
         self._sweep(queue)
         free, _, _ = self._snapshot(queue, None if ids is None else [key for id in ids for key in keys_of_id(id)])
         return [member_of("", due, id) for due, id in sorted(free)]
@@ -577,7 +618,7 @@ class RedisStore(SignallingStore):
     # --- statistics and pause -----------------------------------------------------------------------------------
 
     def _counted_as(self, queue: str) -> str:
-        """The key of a queue's statistics, which is keuss'."""
+        """Return the key of a queue's statistics: keuss' own key."""
         return f"keuss:stats:{self.ns}:{queue}"
 
     def _count(self, counts: Counts) -> None:
@@ -644,7 +685,7 @@ class RedisStore(SignallingStore):
             found = {key.decode()[start:]: _as_note(*facts) for key, facts in zip(keys, ask.execute(), strict=True)}
         return {key: note for key, note in found.items() if note}  # one may have been removed in between
 
-    # --- looking ------------------------------------------------------------------------------------------------
+    # --- reading ------------------------------------------------------------------------------------------------
 
     def _now(self) -> int:
         with self._connection() as client:
@@ -667,36 +708,36 @@ class RedisStore(SignallingStore):
             aof = bool(facts.get("aof_enabled"))
             try:
                 policy = client.config_get("appendfsync").get("appendfsync")
-            except redis.ResponseError:  # managed servers do not tell
+            except redis.ResponseError:  # managed servers may refuse CONFIG
                 policy = None
         if not aof:
             kept = Finding(
-                "append-only file", "worry", "off: what came since the last snapshot is lost when the server dies",
-                "CONFIG SET appendonly yes, and appendonly in its configuration",
+                "append-only file", "worry", "off: a crash of the server loses all writes since the last snapshot",
+                "run CONFIG SET appendonly yes, and set appendonly in redis.conf",
             )  # fmt: skip
         elif policy == "everysec":
             kept = Finding(
-                "append-only file", "worry", "on, written every second: the last one is lost when the machine dies",
-                "CONFIG SET appendfsync always, if that is too much",
+                "append-only file", "worry", "on, synced every second: a crash of the machine loses the last second",
+                "run CONFIG SET appendfsync always if that is too much",
             )  # fmt: skip
         elif policy == "no":
             kept = Finding(
-                "append-only file", "worry", "on, written when the system likes: half a minute may be lost",
-                "CONFIG SET appendfsync always, or everysec",
+                "append-only file", "worry", "on, synced by the operating system: its crash may lose half a minute",
+                "run CONFIG SET appendfsync always, or everysec",
             )  # fmt: skip
         else:
             kept = Finding(
-                "append-only file", "good", "on, written " + ("at once" if policy else "as nobody may ask")
+                "append-only file", "good", "on, synced " + ("with every write" if policy else "by an unknown policy")
             )
         evicted = _policy(facts)
         if not evicted:
-            full = Finding("full memory", "good", "nothing is thrown away")
+            full = Finding("full memory", "good", "nothing is evicted")
         else:
             all_of_it = eviction.evicts(evicted)
             what = "messages are" if all_of_it else "the history is"
             full = Finding(
-                "full memory", "bad" if all_of_it else "worry", f"{evicted}: {what} thrown away when memory is full",
-                "CONFIG SET maxmemory-policy noeviction",
+                "full memory", "bad" if all_of_it else "worry", f"{evicted}: {what} evicted when memory is full",
+                "run CONFIG SET maxmemory-policy noeviction",
             )  # fmt: skip
         return [kept, full]
 
@@ -772,7 +813,7 @@ class RedisStore(SignallingStore):
             return found
 
     def _remembered(self, queue: str) -> list[bytes]:
-        """The ids in the history."""
+        """Return the ids in the history. Raises `StoreError`."""
         with self._connection() as client:
             now = _milliseconds(client.time())
             found: list[bytes] = client.zrangebyscore(self._keys(queue).processed, f"({now}", "+inf")
@@ -781,15 +822,17 @@ class RedisStore(SignallingStore):
     def _snapshot(
         self, queue: str, ids: Iterable[bytes] | None = None, first: int | None = None
     ) -> tuple[list[DueId], list[DueId], list[list[bytes]]]:
-        """What is free and what is held, at one moment, with when it is or was due, unordered.
+        """Return the free messages, the held ones, and the lists of messages, at one moment.
 
-        All of the queue, or of `ids`, or so many that the `first` in order are among them. And what waits in lists.
+        Return all messages of the queue, or those of `ids`, or enough to contain the `first` in
+        order. They are unordered. Each has its due time (ms), even if it is held. Raises
+        `StoreError`.
         """
         keys, asked = self._keys(queue), None if ids is None else list(ids)
         if asked is not None and not asked:
             return [], [], []
         with self._connection() as client:
-            # What is held, and what is claimed just now, may stand before the free ones in the index.
+            # In the index, held messages and those that are just claimed may precede the free ones.
             last = -1
             if first is not None:
                 last = first + sum(len(ids_of(run)) for run in client.zrange(keys.held, 0, -1)) + PAGE_ROWS
@@ -806,9 +849,7 @@ class RedisStore(SignallingStore):
                 try:
                     answers, runs, leases, *waiting = ask.execute()
                     break
-                except (
-                    redis.exceptions.OutOfMemoryError
-                ):  # a full server takes no transaction, and reads all the same
+                except redis.exceptions.OutOfMemoryError:  # a full server refuses transactions, but no reads
                     if not whole:
                         raise
             pairs = answers if asked is None else zip(asked, answers, strict=True)
@@ -828,7 +869,10 @@ class RedisStore(SignallingStore):
     def _documents(
         self, queue: str, view: View, found: Sequence[DueId], rows: int
     ) -> Iterator[tuple[list[DueId], list[bytes]]]:
-        """Rows with their documents, without those that are gone: at most `rows` and about PAGE_BYTES at a time."""
+        """Yield rows that still exist, with their documents.
+
+        At most `rows` and about PAGE_BYTES at a time.
+        """
         at = 0
         while at < len(found):
             part = found[at : at + min(rows, PAGE_ROWS)]
@@ -838,10 +882,10 @@ class RedisStore(SignallingStore):
                 yield there, documents
 
     def _read(self, queue: str, view: View, rows: Sequence[DueId]) -> tuple[int, list[DueId], list[bytes]]:
-        """Rows and their documents, from the first on, until about PAGE_BYTES of them are read.
+        """Read documents of the first rows, until they have about PAGE_BYTES.
 
-        Gives how many rows were looked at, and those that are there. No script reads them: to pass a document through
-        Lua takes the server twice as long.
+        Return how many rows were read, those that still exist, and their documents. No script is
+        used: to pass a document through Lua takes the server twice as long. Raises `StoreError`.
         """
         keys = self._keys(queue)
         key = keys.history if view == "history" else keys.hash
@@ -852,7 +896,7 @@ class RedisStore(SignallingStore):
                 some = client.hmget(key, [id for _, id in rows[len(found) : len(found) + step]])
                 found += some
                 size += sum(map(len, filter(None, some)))
-                fits = (PAGE_BYTES - size) * len(found) // (size + 1)  # if they are alike
+                fits = (PAGE_BYTES - size) * len(found) // (size + 1)  # if they have the same size
                 step = max(1, min(READ_TOGETHER, fits))
         looked = list(rows[: len(found)])
         documents = [one for one in found if one is not None]
@@ -897,22 +941,25 @@ class RedisStore(SignallingStore):
 def _connecting() -> dict[str, Any]:
     return {
         "protocol": 2,
-        "retry": Retry(NoBackoff(), 0),  # the contract has its own patience
+        "retry": Retry(NoBackoff(), 0),  # the store retries by itself
         "socket_connect_timeout": CONNECT_TIMEOUT,
         "socket_timeout": ANSWER_TIMEOUT,
     }
 
 
 def _eviction(client: Any) -> str | None:
-    """Ask by INFO: many users may not call CONFIG."""
+    """Return the eviction policy; `None` if the user may not call INFO.
+
+    INFO is used, since many users may not call CONFIG.
+    """
     try:
         return _policy(client.info("memory"))
-    except redis.ResponseError:  # this one may not call INFO either
+    except redis.ResponseError:  # this user may not call INFO either
         return None
 
 
 def _policy(facts: Mapping[str, Any]) -> str:
-    """By which policy keys are thrown away; empty if none are."""
+    """Return the policy by which keys are evicted; an empty text if none are."""
     policy = str(facts.get("maxmemory_policy", "noeviction"))
     return policy if policy != "noeviction" and facts.get("maxmemory") else ""
 
@@ -937,10 +984,10 @@ HOLDS: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-#: How the ids of buckets begin.
+#: The prefix of ids of buckets.
 BUCKET_MARK = MARK.encode()
 
-#: What a document has that keuss holds.
+#: A document that keuss has reserved contains this.
 MARKED = b'reserved":true'
 
 
@@ -949,12 +996,12 @@ def _ms(lease: int | None) -> str | int:
 
 
 def _moment(score: float) -> int:
-    """A score as a moment; other programs may write any."""
+    """Return a score as a time (ms) within our range; other programs may write any score."""
     return int(min(max(score, -NO_END), NO_END))
 
 
 def _milliseconds(time: tuple[int, int]) -> int:
-    """An answer of TIME."""
+    """Return an answer of TIME in ms."""
     return time[0] * 1000 + time[1] // 1000
 
 
@@ -963,7 +1010,7 @@ def _as_note(value: bytes | None, version: bytes | None, written: bytes | None) 
 
 
 def _literal(text: str) -> str:
-    """A pattern of SCAN that means just this text."""
+    """Return a pattern of SCAN that matches only this text."""
     return re.sub(r"[]\\*?[]", r"\\\g<0>", text)
 
 
@@ -972,7 +1019,7 @@ def _meets(where: Sequence[Condition], column: str, value: int | str) -> bool:
 
 
 def _ids_asked(where: Sequence[Condition]) -> set[bytes] | None:
-    """The only ids that can meet the conditions; `None` where these name none."""
+    """Return the only ids that can meet the conditions; `None` if no condition names ids."""
     named = [
         {
             key

@@ -1,51 +1,52 @@
--- Takes the next ready messages under a tag, CHUNK at a time.
--- ARGV: tag, limit, how many are enough, lease (ms; '' never ends), the last moment at which they may be due, how many
--- earlier calls took
--- Gives {how many are taken now, what next, id}: 'more' to be called again, 'done', 'held' where the tag holds some
--- messages already, or 'large' where the bucket of that id holds more than the limit leaves.
+-- Reserve the next ready messages under a tag, CHUNK at a time.
+-- ARGV: tag, limit, target (the number of messages that is enough), lease (ms; '' never ends),
+-- latest due time (ms), number of messages that earlier calls reserved.
+-- Return {messages reserved by all calls, state, id}. The state is 'more' (call again), 'done',
+-- 'held' (the tag already holds messages) or 'large' (the bucket `id` exceeds the limit).
 
-local tag, limit, enough, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+local tag, limit, target, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local last_due, taken = tonumber(ARGV[5]), tonumber(ARGV[6])
-local now = clock()
-drain()
+local now = now_ms()
+allow_when_full()
 
-local first = taken == 0
-while first do
-  local found, all = own(tag, '', RUN)
-  local kept = examine(found)
+local is_first = taken == 0
+while is_first do
+  local found, all = read_held(tag, '', RUN)
+  local kept = check_held(found)
   if #kept.ids > 0 then
     return { 0, 'held' }
   end
-  release(found) -- keuss took them after the lease had ended
+  remove_from_held(found) -- keuss took these messages after the lease had ended
   if all then
     break
   end
 end
-if not sweep(now) then
+if not sweep_expired_leases(now) then
   return { taken, 'more' }
 end
 
-local till
-if first then
-  till = end_of(lease)
+local lease_end
+if is_first then
+  lease_end = new_lease_end(lease)
 else
-  till = redis.call('ZSCORE', LEASES, tag) -- a renewal may have come in between
-  if not till then
-    return { 0, 'done' } -- the lease was over before its messages were counted
+  lease_end = redis.call('ZSCORE', LEASES, tag) -- a renewal may have changed it between two calls
+  if not lease_end then
+    return { 0, 'done' } -- the lease ended between two calls
   end
 end
 
--- what a lease of somebody holds is past now, or was swept
-local latest, most = digits(min(now, last_due)), min(enough - taken, CHUNK)
+-- A score up to `now` is that of a free message: expired leases were swept, and others end later.
+local latest, step = digits(min(now, last_due)), min(target - taken, CHUNK)
 
--- Whether one of these ids may be such that no run can name it. All of them in one text tell it in a third of the time
--- of a look at each; behind its head of 1 or 3 bytes it has NUL for ids from 32 bytes on, too.
-local function may_be_odd(ids)
+-- Return whether a run may be unable to contain one of these ids: it is empty, or has a NUL in it.
+-- To search all ids in one text takes a third of the time. The search begins after the head of that
+-- text, 1 or 3 bytes. It also finds a NUL for each id of 32 bytes or more.
+local function may_have_odd_ids(ids)
   return find(cmsgpack.pack(ids), '\0', #ids < 16 and 2 or 4, true) or redis.call('ZSCORE', INDEX, '')
 end
 
--- Gives those of these ids other names that no run can name, which other programs have made; gives whether there were any.
-local function rename(ids)
+-- Rename ids of other programs that a run cannot contain. Return whether there were any.
+local function rename_odd_ids(ids)
   local any = false
   for _, id in ipairs(ids) do
     if id == '' or find(id, '\0', 1, true) then
@@ -65,11 +66,11 @@ end
 
 local free, scores, more
 if lists then
-  free, scores, more = lists.claim(tag, most, tonumber(latest), now)
+  free, scores, more = lists.claim(tag, step, tonumber(latest), now)
 else
   repeat
-    free = redis.call('ZRANGEBYSCORE', INDEX, '-inf', latest, 'LIMIT', 0, most)
-  until not (#free > 0 and may_be_odd(free) and rename(free))
+    free = redis.call('ZRANGEBYSCORE', INDEX, '-inf', latest, 'LIMIT', 0, step)
+  until not (#free > 0 and may_have_odd_ids(free) and rename_odd_ids(free))
   scores, more = {}, #free == CHUNK
 end
 if #free == 0 then
@@ -78,43 +79,43 @@ end
 local score = scores[1] or redis.call('ZSCORE', INDEX, free[1])
 if scores[#free] == score then
   scores = {}
-elseif not lists and redis.call('ZSCORE', INDEX, free[#free]) ~= score then -- not all were pushed at once
-  for i, one in ipairs(redis.call('ZRANGEBYSCORE', INDEX, '-inf', latest, 'WITHSCORES', 'LIMIT', 0, most)) do
+elseif not lists and redis.call('ZSCORE', INDEX, free[#free]) ~= score then -- the messages have different due times
+  for i, one in ipairs(redis.call('ZRANGEBYSCORE', INDEX, '-inf', latest, 'WITHSCORES', 'LIMIT', 0, step)) do
     if i % 2 == 0 then
       scores[i / 2] = one
     end
   end
 end
-local index, large, run, held, last = {}, nil, 1, 0, score
+local index, large, run_start, run_end, run_score = {}, nil, 1, 0, score
 
--- Holds free[run] up to free[held], which have the score `last`.
+-- Hold free[run_start] to free[run_end], which are due at `run_score`.
 local function close_run()
-  if held >= run then
-    local start = tag .. '\0' .. format('%015d', max(0, tonumber(last))) .. '\0'
-    if first then
-      redis.call('ZADD', HELD, 0, start .. concat(free, '\0', run, held))
+  if run_end >= run_start then
+    local start = tag .. '\0' .. format('%015d', max(0, tonumber(run_score))) .. '\0'
+    if is_first then
+      redis.call('ZADD', HELD, 0, start .. concat(free, '\0', run_start, run_end))
     else
-      hold(start, free, run, held)
+      add_to_held(start, free, run_start, run_end)
     end
-    run = held + 1
+    run_start = run_end + 1
   end
 end
 
 local first_mixed = 1
-if not scores[1] and redis.call('EXISTS', BUCKETS) == 0 then -- all are alike
-  local n = min(#free, enough - taken, limit - taken)
+if not scores[1] and redis.call('EXISTS', BUCKETS) == 0 then -- all have one due time, and none is a bucket
+  local n = min(#free, target - taken, limit - taken)
   for i = 1, n do
-    index[2 * i - 1], index[2 * i] = till, free[i]
+    index[2 * i - 1], index[2 * i] = lease_end, free[i]
   end
   for last_of_run = RUN, n, RUN do
-    held = last_of_run
+    run_end = last_of_run
     close_run()
   end
-  held, taken, first_mixed = n, taken + n, #free + 1
+  run_end, taken, first_mixed = n, taken + n, #free + 1
 end
 for i = first_mixed, #free do
   local id = free[i]
-  if taken >= enough then
+  if taken >= target then
     break
   end
   local rows = rows_of(id)
@@ -124,19 +125,19 @@ for i = first_mixed, #free do
   end
   taken = taken + rows
   score = scores[i] or score
-  if score ~= last or i - run >= RUN then
+  if score ~= run_score or i - run_start >= RUN then
     close_run()
-    last = score
+    run_score = score
   end
-  held = i
-  index[2 * i - 1], index[2 * i] = till, id
+  run_end = i
+  index[2 * i - 1], index[2 * i] = lease_end, id
 end
 close_run()
 if #index > 0 then
-  redis.call('ZADD', LEASES, till, tag)
+  redis.call('ZADD', LEASES, lease_end, tag)
 end
-spread('ZADD', INDEX, index)
+call_many('ZADD', INDEX, index)
 if large then
   return { taken, 'large', large }
 end
-return { taken, (taken < enough and more) and 'more' or 'done' }
+return { taken, (taken < target and more) and 'more' or 'done' }

@@ -1,52 +1,61 @@
--- How a queue lies in Redis, and the steps that the scripts share: every script is this file followed by its own.
+-- The keys of a queue in Redis, and the steps that the scripts share. Each script is this file,
+-- followed by its own file.
 --
--- As keuss (`redis-oq`) keeps them, so that its programs share the queue:
---   KEYS[1] keuss:q:ordered_queue:index:<q>  zset  id -> ms from which it may be taken: it is due, or its lease ends
---   KEYS[2] keuss:q:ordered_queue:hash:<q>   hash  id -> {"_id","payload","tries","hdrs","mature"[,"type":"buffer"]
---                                                  [,"reserved":bool]}
--- Ours:
---   KEYS[3] spark_queue:<q>:held             zset  run -> 0: tag NUL due NUL id {NUL id}, messages that are due at one
---                                                  moment, in the order of their ids. `due` (ms) has 15 digits, and no
---                                                  two runs of a tag overlap, so the order of the text is that of
---                                                  (tag, due, id)
---   KEYS[4] spark_queue:<q>:leases           zset  tag -> ms at which its lease ends; while a renewal is under way
---                                                  also tag NUL -> the end that is being left
---   KEYS[5] spark_queue:<q>:history          hash  id -> {"processed":ms,"mature":ms[,"consumer":"…","outcome":"…"],
---                                                  "message":the document}
---   KEYS[6] spark_queue:<q>:processed        zset  id -> ms at which the history forgets it
---   KEYS[7] spark_queue:<q>:buckets          zset  id -> how many messages it holds, of each bucket (keuss may have
---                                                  removed it)
--- move.lua has the index, the hash and the buckets of the other queue as KEYS[8] to KEYS[10]; the scripts about what is
--- staged have a chunk of it as KEYS[8]:
---   spark_queue:<q>:staged:<stage>/<part>    string  rows as push.lua takes them, in MessagePack; '' is what is left of a chunk that is over, for LATE ms. <part>
---                                                  ends with the number of its messages
--- Beside the queues, where the script of a queue cannot reach (on a cluster they lie elsewhere):
---   spark_queue.sink:<sink>                  set   stage/part NUL queue, of each chunk that may be there
---   spark_queue.note:<key>                   hash  value -> JSON, version -> how often it was written, written -> ms of the last time
+-- keuss' own keys (`redis-oq`), so that its programs can share the queue:
+-- * KEYS[1] `keuss:q:ordered_queue:index:<q>`, zset: id -> time (ms) from which a client may take
+--   the message. It is the due time, or the end of the lease.
+-- * KEYS[2] `keuss:q:ordered_queue:hash:<q>`, hash: id -> the document,
+--   `{"_id","payload","tries","hdrs","mature"[,"type":"buffer"][,"reserved":bool]}`.
 --
--- The fence: a tag holds a message while a run of it has the id and the index has the message at an end of the tag's
--- lease. keuss, which knows nothing of `held`, moves a message in the index whenever it takes or gives it back.
+-- Our own keys:
+-- * KEYS[3] `spark_queue:<q>:held`, zset: run -> 0. A run is `tag NUL due NUL id {NUL id}`:
+--   messages of one tag with the same due time, in the order of their ids. `due` (ms) has 15
+--   digits, and no two runs of a tag overlap. So the order of the text is that of (tag, due, id).
+-- * KEYS[4] `spark_queue:<q>:leases`, zset: tag -> time (ms) at which its lease ends. During a
+--   renewal also `tag NUL` -> the previous end.
+-- * KEYS[5] `spark_queue:<q>:history`, hash: id ->
+--   `{"processed":ms,"mature":ms[,"consumer":"…","outcome":"…"],"message":<document>}`.
+-- * KEYS[6] `spark_queue:<q>:processed`, zset: id -> time (ms) at which its history entry expires.
+-- * KEYS[7] `spark_queue:<q>:buckets`, zset: id of a bucket -> number of its messages. keuss may
+--   have removed the bucket.
+-- * KEYS[8] of a script about staged messages `spark_queue:<q>:staged:<stage>/<part>`, string: the
+--   rows of a chunk in MessagePack, as push.lua takes them. `<part>` ends with the number of its
+--   messages. After a publish or a removal, an empty string stays for LATE_CALL_MS.
+-- * KEYS[8] to KEYS[10] of move.lua: the index, the hash and the buckets of the target queue.
 --
--- Ahead of this file stand: CHUNK, the most messages that a call changes, so that the server is not blocked for long;
--- RUN, the most of them in one run; BYTES, at which a call stops reading documents; NEVER, the end of a lease that does
--- not end.
+-- Keys that belong to no queue. In a cluster they may be on another node, so the scripts of a queue
+-- do not use them:
+-- * `spark_queue.sink:<sink>`, set: `stage/part NUL queue` of each chunk that may exist.
+-- * `spark_queue.note:<key>`, hash: value -> JSON, version -> number of writes, written -> time
+--   (ms) of the last one.
+--
+-- The fence: a tag holds a message if two conditions are met. A run of the tag has its id, and its
+-- score in the index is an end of the tag's lease. keuss does not know `held`, but it changes the
+-- score whenever it reserves or releases a message.
+--
+-- `load_scripts` puts these constants before this file:
+-- * CHUNK: most messages that one call changes, so that it does not block the server for long.
+-- * RUN: most messages of one run.
+-- * BYTES: after this many bytes of documents, a call reads no more of them.
+-- * NEVER: the end of a lease that does not end.
 
--- A record is a message or a bucket of many, which its id tells. Scripts treat them alike, and count messages.
+-- A record is a message or a bucket of many messages; its id says which. Scripts treat both alike,
+-- and count messages.
 --
--- A layout with lists has keys of its own in the place of keuss', and others behind the last one; its files stand between
--- this one and a script: see lists/lists.lua.
+-- A layout with lists has its own keys in place of keuss' keys, and more keys at the end. Its files
+-- come between this file and the script: see lists/lists.lua.
 local INDEX, HASH, HELD, LEASES, HISTORY, PROCESSED, BUCKETS = unpack(KEYS, 1, 7)
-local WIDTH = 4000 -- arguments of one command: unpack() takes less than 8000
-local LATE = 600000 -- ms after which a call that its client has given up comes no more
-local MARK = 127 -- as no id of a message begins, and that of each bucket
-local EACH = 20 -- what a lease that ends costs beside its messages, as many of these
+local MAX_ARGUMENTS = 4000 -- most arguments of one command: unpack() takes less than 8000
+local LATE_CALL_MS = 600000 -- ms after which a call that its client has abandoned no longer arrives
+local BUCKET_MARK = 127 -- the first byte of each bucket's id, and of no message's id
+local LEASE_COST = 20 -- what the sweep of a lease costs besides its messages, as a number of messages
 local find, sub, format, byte, gmatch, concat =
   string.find, string.sub, string.format, string.byte, string.gmatch, table.concat
 local floor, min, max = math.floor, math.min, math.max
 
-local lists -- what a layout with lists does besides; nil where there are none
+local lists -- functions of a layout with lists; nil in other layouts
 
-local function clock()
+local function now_ms()
   local time = redis.call('TIME')
   return time[1] * 1000 + floor(time[2] / 1000)
 end
@@ -55,36 +64,40 @@ local function digits(number)
   return format('%.0f', number)
 end
 
--- A full Redis refuses the first write of a script if that may need memory, and no later one. This one needs none, so
--- that a full Redis can still be drained.
-local function drain()
+-- Let a script drain a full Redis. With its memory full, Redis refuses the first write of a script
+-- if that write may need memory, and no later one. This first write needs none.
+local function allow_when_full()
   redis.call('ZREM', LEASES, '')
 end
 
--- Calls a command with more arguments than one call takes: all of a list, or those from `first` to `last`.
-local function spread(command, key, arguments, first, last)
+-- Call a write command with more arguments than one call takes: all of a list, or those from
+-- `first` to `last`.
+local function call_many(command, key, arguments, first, last)
   last = last or #arguments
-  for i = first or 1, last, WIDTH do
-    redis.call(command, key, unpack(arguments, i, min(i + WIDTH - 1, last)))
+  for i = first or 1, last, MAX_ARGUMENTS do
+    redis.call(command, key, unpack(arguments, i, min(i + MAX_ARGUMENTS - 1, last)))
   end
 end
 
--- The same for a command with one answer to each argument.
-local function gather(command, key, arguments)
-  if #arguments <= WIDTH then
+-- Call a read command that returns one answer for each argument. Return all answers.
+local function query_many(command, key, arguments)
+  if #arguments <= MAX_ARGUMENTS then
     return #arguments > 0 and redis.call(command, key, unpack(arguments)) or {}
   end
   local answers = {}
-  for at = 0, #arguments - 1, WIDTH do
-    for i, answer in ipairs(redis.call(command, key, unpack(arguments, at + 1, min(at + WIDTH, #arguments)))) do
+  for at = 0, #arguments - 1, MAX_ARGUMENTS do
+    for i, answer in
+      ipairs(redis.call(command, key, unpack(arguments, at + 1, min(at + MAX_ARGUMENTS, #arguments))))
+    do
       answers[at + i] = answer
     end
   end
   return answers
 end
 
--- The documents of ids (false for one that is missing), at least one, but no more than about BYTES of them.
-local function documents(key, ids)
+-- Return the documents of the first ids, false for a missing one: at least one document, and about
+-- BYTES at most.
+local function read_documents(key, ids)
   local found, bytes, at, step = {}, 0, 0, 1
   while at < #ids and bytes < BYTES do
     for i, document in ipairs(redis.call('HMGET', key, unpack(ids, at + 1, min(at + step, #ids)))) do
@@ -92,41 +105,41 @@ local function documents(key, ids)
       bytes = bytes + #(document or '')
     end
     at = at + step
-    step = max(1, min(100, floor((BYTES - bytes) * at / (bytes + 1)))) -- as many as will fit if they are alike
+    step = max(1, min(100, floor((BYTES - bytes) * at / (bytes + 1)))) -- as many as fit if they have the same size
   end
   return found
 end
 
-local function take(list, most)
-  if #list <= most then
+local function first_items(list, limit)
+  if #list <= limit then
     return list
   end
   local taken = {}
-  for i = 1, most do
+  for i = 1, limit do
     taken[i] = list[i]
   end
   return taken
 end
 
--- How many messages the record with this id holds: as `rows_of` in buckets.py, which says what 1 is for.
+-- Return the number of messages in the record with this id. messages/buckets.py explains the 1.
 local function rows_of(id)
-  local rows = byte(id) == MARK and tonumber(string.match(id, '\127(%d%d?%d?%d?%d?%d?)\127[^\127]*$'))
+  local rows = byte(id) == BUCKET_MARK and tonumber(string.match(id, '\127(%d%d?%d?%d?%d?%d?)\127[^\127]*$'))
   return rows and rows >= 1 and rows or 1
 end
 
--- Those of these records that are buckets.
+-- Return those of these ids that are buckets.
 local function buckets_of(ids)
   local found = {}
   for _, id in ipairs(ids) do
-    if byte(id) == MARK then
+    if byte(id) == BUCKET_MARK then
       found[#found + 1] = id
     end
   end
   return found
 end
 
--- How many messages these records hold.
-local function weigh(ids)
+-- Return the number of messages in these records.
+local function count_messages(ids)
   local rows = #ids
   for _, id in ipairs(buckets_of(ids)) do
     rows = rows + rows_of(id) - 1
@@ -134,62 +147,64 @@ local function weigh(ids)
   return rows
 end
 
--- Counts buckets among those of a queue.
-local function enlist(key, ids)
+-- Add the buckets among these records to the buckets of a queue.
+local function register_buckets(key, ids)
   for _, id in ipairs(buckets_of(ids)) do
     redis.call('ZADD', key, rows_of(id), id)
   end
 end
 
--- Removes records from the queue; `rank`: where they stand in the index, if they stand side by side.
-local function remove(ids, rank)
+-- Remove records from the queue. `rank`: the rank of the first one in the index, if they are
+-- contiguous there.
+local function remove_records(ids, rank)
   if rank then
     redis.call('ZREMRANGEBYRANK', INDEX, rank, rank + #ids - 1)
   else
-    spread('ZREM', INDEX, ids)
+    call_many('ZREM', INDEX, ids)
   end
-  spread('HDEL', HASH, ids)
-  spread('ZREM', BUCKETS, buckets_of(ids))
+  call_many('HDEL', HASH, ids)
+  call_many('ZREM', BUCKETS, buckets_of(ids))
   if lists then
-    lists.forget(ids)
+    lists.on_removed(ids)
   end
 end
 
--- How many messages more than records there are, of those with this score at most.
-local function more_by(last)
+-- Return by how many messages exceed records, among records with a score up to `latest`.
+local function count_extra_messages(latest)
   local rows = 0
   local found = redis.call('ZRANGE', BUCKETS, 0, -1)
-  for i, score in ipairs(gather('ZMSCORE', INDEX, found)) do
-    if score and tonumber(score) <= last then
+  for i, score in ipairs(query_many('ZMSCORE', INDEX, found)) do
+    if score and tonumber(score) <= latest then
       rows = rows + rows_of(found[i]) - 1
     end
   end
   return rows
 end
 
--- When a lease (ms; '' never ends) that begins now will end.
-local function end_of(lease)
-  return digits(lease == '' and NEVER or min(clock() + tonumber(lease), NEVER))
+-- Return the end (ms) of a lease that begins now. `lease`: ms, '' never ends.
+local function new_lease_end(lease)
+  return digits(lease == '' and NEVER or min(now_ms() + tonumber(lease), NEVER))
 end
 
 -- --- messages in ---------------------------------------------------------------------------------------------------
 
--- Makes rows records, but for ids that the queue holds already; gives the number of messages.
--- Rows: how many messages they hold, due, id, due, id, …, then id, document, id, document, …
--- `front`: before what is in the list.
+-- Make the rows records of the queue, except for ids that it holds already. Return the number of
+-- new messages.
+-- `rows`: the number of messages, then due, id, due, id, …, then id, document, id, document, …
+-- `front`: in a layout with lists, put them before the messages in the list.
 local function push(rows, front)
   if lists then
-    return lists.enter(rows, nil, front)
+    return lists.push(rows, nil, front)
   end
   local n, added = (#rows - 1) / 4, 0
-  for i = 2, 2 * n + 1, WIDTH do
-    added = added + redis.call('ZADD', INDEX, 'NX', unpack(rows, i, min(i + WIDTH - 1, 2 * n + 1)))
+  for i = 2, 2 * n + 1, MAX_ARGUMENTS do
+    added = added + redis.call('ZADD', INDEX, 'NX', unpack(rows, i, min(i + MAX_ARGUMENTS - 1, 2 * n + 1)))
   end
   if added == n and tonumber(rows[1]) == n then
-    spread('HSET', HASH, rows, 2 * n + 2, 4 * n + 1)
+    call_many('HSET', HASH, rows, 2 * n + 2, 4 * n + 1)
     return n
   end
-  local new, hash, seen = {}, {}, {} -- some were there, or come twice, or are buckets
+  local new, hash, seen = {}, {}, {} -- some ids exist already, occur twice, or are buckets
   for i = 2 * n + 2, 4 * n + 1, 2 do
     local id = rows[i]
     if not seen[id] and redis.call('HEXISTS', HASH, id) == 0 then
@@ -198,19 +213,20 @@ local function push(rows, front)
       hash[#hash + 1], hash[#hash + 2] = id, rows[i + 1]
     end
   end
-  spread('HSET', HASH, hash)
-  enlist(BUCKETS, new)
-  return weigh(new)
+  call_many('HSET', HASH, hash)
+  register_buckets(BUCKETS, new)
+  return count_messages(new)
 end
 
--- Ends a chunk that is published or removed. What is left of it keeps stage.lua from writing it again: a call may come
--- late, its client having given up, or from a writer who was thought dead.
-local function finish(chunk)
+-- End a chunk that was published or removed. The empty string that stays keeps stage.lua from
+-- writing the chunk again. Such a call may be late: its client has abandoned it, or was believed
+-- dead.
+local function finish_chunk(chunk)
   redis.call('UNLINK', chunk) -- first: it needs no memory
-  redis.call('SET', chunk, '', 'PX', LATE)
+  redis.call('SET', chunk, '', 'PX', LATE_CALL_MS)
 end
 
--- --- documents: changed as text, so that the payload stays as it was pushed ----------------------------------------
+-- --- documents: edited as text, so that the payload keeps its bytes ---------------------------------------------
 
 local function string_end(text, quote)
   local at = quote + 1
@@ -244,8 +260,9 @@ local function value_end(text, at)
   return at - 1
 end
 
--- Where the values of a JSON object's own fields are: name -> {first, last}. Fails on what is not JSON.
-local function fields(text)
+-- Return where the values of a JSON object's own fields are: name -> {first, last}. Raise an error
+-- if the text is not JSON.
+local function field_spans(text)
   local spans = {}
   local _, at = find(text, '^%s*{')
   while true do
@@ -253,98 +270,104 @@ local function fields(text)
     if not quote then
       return spans
     end
-    local close = string_end(text, quote)
-    local _, colon = find(text, '^%s*:%s*', close + 1)
+    local closing = string_end(text, quote)
+    local _, colon = find(text, '^%s*:%s*', closing + 1)
     at = value_end(text, colon + 1)
-    spans[sub(text, quote + 1, close - 1)] = { colon + 1, at }
+    spans[sub(text, quote + 1, closing - 1)] = { colon + 1, at }
   end
 end
 
-local function value(text, spans, name)
+local function field_text(text, spans, name)
   return spans[name] and sub(text, unpack(spans[name]))
 end
 
-local function assign(text, name, json)
-  local spans = fields(text)
+local function set_field(text, name, json)
+  local spans = field_spans(text)
   if spans[name] then
     return sub(text, 1, spans[name][1] - 1) .. json .. sub(text, spans[name][2] + 1)
   end
   return string.match(text, '^(.*)}') .. (next(spans) and ',"' or '"') .. name .. '":' .. json .. '}'
 end
 
--- Takes a document apart: `tries`, `headers` (JSON text) and the rest. Nil for what is not a document, and for one
--- whose tries or headers are of another type: it stays as it is, and is found damaged when it is read.
-local function open(document)
+-- Split a document into `tries`, `headers` (JSON text) and the rest. Return nil if it is not a
+-- document, or if its tries or headers have another type. The scripts leave such a document as it
+-- is, and its reader reports it as damaged.
+local function parse_document(document)
   local head, tries, headers, tail =
     string.match(document, '^({"_id":"[^"]*","payload":.*),"tries":(%d+),"hdrs":({.*}),"mature":%d+([^{}]*})$')
   if
     head
     and (tail == '}' or tail == ',"type":"buffer"}')
-    -- no JSON value ends so: these would be fields that stand between payload and tries
+    -- no JSON value ends like this: these are fields between payload and tries
     and not (find(head, ':true$', -5) or find(head, ':false$', -6) or find(head, ',"type":"buffer"$', -16))
     and (headers == '{}' or pcall(cjson.decode, headers))
   then
     return { head = head, tries = tonumber(tries), headers = headers, tail = tail }
   end
-  -- keuss has rewritten it, in an order of fields that is nobody's
-  local sound, spans = pcall(fields, document)
-  if not sound then
+  -- keuss has rewritten the document, and its fields may be in any order
+  local ok, spans = pcall(field_spans, document)
+  if not ok then
     return nil
   end
-  local count, own = value(document, spans, 'tries') or 'null', value(document, spans, 'hdrs') or 'null'
-  local number = count == 'null' and 0 or tonumber(count)
-  own = own == 'null' and '{}' or own
-  if number and math.abs(number) < 2147483647 and byte(own) == 123 and pcall(cjson.decode, own) then
+  local tries_text, headers_text =
+    field_text(document, spans, 'tries') or 'null', field_text(document, spans, 'hdrs') or 'null'
+  local count = tries_text == 'null' and 0 or tonumber(tries_text)
+  headers_text = headers_text == 'null' and '{}' or headers_text
+  if count and math.abs(count) < 2147483647 and byte(headers_text) == 123 and pcall(cjson.decode, headers_text) then
     return {
       document = document,
-      tries = number,
-      headers = own,
-      reserved = value(document, spans, 'reserved') == 'true',
+      tries = count,
+      headers = headers_text,
+      reserved = field_text(document, spans, 'reserved') == 'true',
     }
   end
 end
 
--- The document again, due at `due`, and no longer marked as reserved: keuss commits what is marked, whoever holds it.
-local function close(parts, due)
+-- Return the document again, due at `due` and without keuss' mark `reserved`. keuss commits a
+-- marked document, no matter which client holds it.
+local function format_document(parts, due)
   local tries = format('%d', parts.tries)
   if parts.head then
     return parts.head .. ',"tries":' .. tries .. ',"hdrs":' .. parts.headers .. ',"mature":' .. due .. parts.tail
   end
-  local document = assign(assign(parts.document, 'tries', tries), 'hdrs', parts.headers)
-  document = assign(document, 'mature', due)
-  return parts.reserved and assign(document, 'reserved', 'false') or document
+  local document = set_field(set_field(parts.document, 'tries', tries), 'hdrs', parts.headers)
+  document = set_field(document, 'mature', due)
+  return parts.reserved and set_field(document, 'reserved', 'false') or document
 end
 
--- Whether keuss has marked a document as reserved.
-local function marked(document)
+-- Return whether keuss has marked a document as reserved.
+local function is_reserved_by_keuss(document)
   if document and find(document, 'reserved":true', 1, true) then
-    local sound, spans = pcall(fields, document)
-    return sound and value(document, spans, 'reserved') == 'true'
+    local ok, spans = pcall(field_spans, document)
+    return ok and field_text(document, spans, 'reserved') == 'true'
   end
   return false
 end
 
 -- --- reservations --------------------------------------------------------------------------------------------------
 
--- The ranges of `held` that belong to a tag and to those below it: '0' comes right after '/'.
-local function ranges(tag)
+-- Return the ranges of `held` for a tag and for the tags below it: '0' is the character after '/'.
+local function tag_ranges(tag)
   return { { '[' .. tag .. '\0', '(' .. tag .. '\1' }, { '[' .. tag .. '/', '(' .. tag .. '0' } }
 end
 
--- The ends of a tag's lease: the one, and the one that a renewal is leaving.
-local function ends(tag)
+-- Return the ends of a tag's lease: the current one, and the previous one during a renewal.
+local function lease_ends(tag)
   return redis.call('ZSCORE', LEASES, tag), redis.call('ZSCORE', LEASES, tag .. '\0')
 end
 
--- Messages as runs name them: `ids`, and in `at` the number of the run of each; of each run its text, its start (tag
--- NUL due NUL), its tag, and when it is due, once that was asked. Some of these messages have the same runs.
-local function some(of)
-  return of and { runs = of.runs, starts = of.starts, tags = of.tags, dues = of.dues, ids = {}, at = {} }
+-- Return an empty list of messages, with the runs of `source`, if given. Its fields:
+-- * Of each message: `ids`, and `at`, the number of its run.
+-- * Of each run: its text in `runs`, `tag NUL due NUL` in `starts`, its tag in `tags`, and its due
+--   time in `dues` once due_of() has parsed it.
+local function new_messages(source)
+  return source
+      and { runs = source.runs, starts = source.starts, tags = source.tags, dues = source.dues, ids = {}, at = {} }
     or { runs = {}, starts = {}, tags = {}, dues = {}, ids = {}, at = {} }
 end
 
--- Adds the messages of a run.
-local function read(messages, run)
+-- Add the messages of a run.
+local function add_run(messages, run)
   local first = find(run, '\0', 1, true)
   local r, ids, at = #messages.runs + 1, messages.ids, messages.at
   messages.runs[r], messages.starts[r], messages.tags[r] = run, sub(run, 1, first + 16), sub(run, 1, first - 1)
@@ -355,7 +378,7 @@ local function read(messages, run)
   end
 end
 
--- When message i is due.
+-- Return when message i is due (ms), as text.
 local function due_of(messages, i)
   local r = messages.at[i]
   local due = messages.dues[r]
@@ -366,27 +389,27 @@ local function due_of(messages, i)
   return due
 end
 
--- Message i as a run of its own.
-local function single(messages, i)
+-- Return message i as a run of one message.
+local function single_run(messages, i)
   return messages.starts[messages.at[i]] .. messages.ids[i]
 end
 
--- Copies message i to others of the same runs.
-local function add(others, messages, i)
+-- Copy message i to a list that has the same runs.
+local function copy_message(others, messages, i)
   local n = #others.ids + 1
   others.ids[n], others.at[n] = messages.ids[i], messages.at[i]
 end
 
--- Those from message `first` on.
-local function from(messages, first)
-  local rest = some(messages)
+-- Return the messages from number `first` on.
+local function messages_from(messages, first)
+  local rest = new_messages(messages)
   for i = first, #messages.ids do
-    add(rest, messages, i)
+    copy_message(rest, messages, i)
   end
   return rest
 end
 
--- Messages that stand in the order of their runs as runs again: the text of each.
+-- Return messages as runs, the text of each. They must be in the order of their runs.
 local function as_runs(messages)
   local found, i = {}, 1
   while i <= #messages.ids do
@@ -400,13 +423,14 @@ local function as_runs(messages)
   return found
 end
 
--- Adds the next runs within a range until there are `most` messages, or a run more; gives whether that is all of it.
-local function scan(messages, low, high, most)
-  while #messages.ids < most do
-    local step = math.ceil((most - #messages.ids) / RUN)
+-- Add the next runs of a range until there are `limit` messages; the last run may exceed it. Return
+-- whether the range has no more.
+local function scan_runs(messages, low, high, limit)
+  while #messages.ids < limit do
+    local step = math.ceil((limit - #messages.ids) / RUN)
     local runs = redis.call('ZRANGEBYLEX', HELD, low, high, 'LIMIT', 0, step)
     for _, run in ipairs(runs) do
-      read(messages, run)
+      add_run(messages, run)
     end
     if #runs < step then
       return true
@@ -416,46 +440,49 @@ local function scan(messages, low, high, most)
   return false
 end
 
--- About `most` messages of this very tag that come after the one of a run ('': from the first), and whether no more do.
-local function own(tag, last, most)
-  local messages = some()
-  local all = scan(messages, '[' .. (last == '' and tag .. '\0' or last .. '\1'), '(' .. tag .. '\1', most)
+-- Return about `limit` messages of this tag, and whether it has no more. Tags below it do not
+-- count. `last`: the message after which to begin, as a run of one message; '' begins at the first.
+local function read_held(tag, last, limit)
+  local messages = new_messages()
+  local all = scan_runs(messages, '[' .. (last == '' and tag .. '\0' or last .. '\1'), '(' .. tag .. '\1', limit)
   return messages, all
 end
 
--- What stands in the index from one record to another, `most` of them at most, where all of it ends as the lease of a
--- tag does, as what was claimed at once does: the ids, their end, and the rank of the first. Asks for no score of each.
-local function stretch(tag, head, tail, most)
+-- Return the ids in the index from `head` to `tail`, the lease end that they share, and the rank of
+-- the first. Return nil for more than `limit` records, or if the tag's lease does not end then. The
+-- index is sorted by score, so two scores are enough to know all.
+local function find_contiguous(tag, head, tail, limit)
   local first, last = redis.call('ZRANK', INDEX, head), redis.call('ZRANK', INDEX, tail)
-  if not (first and last and last >= first and last - first < most) then
+  if not (first and last and last >= first and last - first < limit) then
     return nil
   end
-  local till = redis.call('ZSCORE', INDEX, head)
-  local one, other = ends(tag)
-  if till ~= redis.call('ZSCORE', INDEX, tail) or not (till == one or till == other) then
+  local lease_end = redis.call('ZSCORE', INDEX, head)
+  local current, leaving = lease_ends(tag)
+  if lease_end ~= redis.call('ZSCORE', INDEX, tail) or not (lease_end == current or lease_end == leaving) then
     return nil
   end
-  return redis.call('ZRANGE', INDEX, first, last), till, first
+  return redis.call('ZRANGE', INDEX, first, last), lease_end, first
 end
 
--- The messages of a run, where all of them are held still and stand side by side: their ids, and the rank of the first.
--- Nil for others, and for a run of a few, which are looked at by examine() together with those of other runs.
-local function whole(run)
+-- Return the ids of a run and the rank of the first, if all its messages are still held and
+-- contiguous in the index. Return nil for other runs. It does so for short runs too: check_held()
+-- checks many of them together.
+local function find_whole_run(run)
   local first = find(run, '\0', 1, true) + 17
   local stop, text = find(run, '\0', first, true), sub(run, first)
   if not stop or #text < 2 * RUN then
     return nil
   end
   local head, tail = sub(run, first, stop - 1), sub(run, 1 - find(string.reverse(run), '\0', 1, true))
-  local ids, _, rank = stretch(sub(run, 1, first - 18), head, tail, RUN)
+  local ids, _, rank = find_contiguous(sub(run, 1, first - 18), head, tail, RUN)
   if ids and concat(ids, '\0') == text then
     return ids, rank
   end
 end
 
--- The end of the lease of messages that are all held by one tag and stand side by side, and the rank of the first of
--- them; nil for others.
-local function held_whole(messages)
+-- Return the lease end of messages that one tag holds and that are contiguous in the index, and the
+-- rank of the first. Return nil for others.
+local function shared_lease_end(messages)
   local ids, tags, n = messages.ids, messages.tags, #messages.ids
   if n < 2 or tags[1] == '' then
     return nil
@@ -465,7 +492,7 @@ local function held_whole(messages)
       return nil
     end
   end
-  local found, till, rank = stretch(tags[1], ids[1], ids[n], n)
+  local found, lease_end, rank = find_contiguous(tags[1], ids[1], ids[n], n)
   if not found or #found ~= n then
     return nil
   end
@@ -474,33 +501,34 @@ local function held_whole(messages)
       return nil
     end
   end
-  return till, rank
+  return lease_end, rank
 end
 
--- Sorts messages into those that are held still and those that are lost. The leases of the first end in `ends`, or all
--- of them in `till`; then `rank` is where the first stands in the index.
--- A run without a tag is none at all: it stands for a message that was seen free, due at that moment in the index. It
--- is kept while that is still so and keuss does not hold it.
-local function examine(messages)
-  local till, rank = held_whole(messages)
-  if till then
-    messages.till, messages.rank = till, rank
-    return messages, some(messages)
+-- Split messages into those that are still held and those that are lost, and return both lists. The
+-- lease end of each held message is in `ends`, or one for all in `lease_end`. In the second case,
+-- `rank` is the rank of the first message in the index.
+-- A run without a tag stands for a message that was free, with `due` as its score in the index. It
+-- counts as held while it still has this score and keuss does not hold it.
+local function check_held(messages)
+  local lease_end, rank = shared_lease_end(messages)
+  if lease_end then
+    messages.lease_end, messages.rank = lease_end, rank
+    return messages, new_messages(messages)
   end
-  local now, known, first, second = clock(), nil, nil, nil
-  local kept, lost, n = some(messages), some(messages), 0
+  local now, tag, first, second = now_ms(), nil, nil, nil
+  local kept, lost, n = new_messages(messages), new_messages(messages), 0
   local ids, at = messages.ids, messages.at
   kept.ends = {}
-  for i, score in ipairs(gather('ZMSCORE', INDEX, ids)) do
+  for i, score in ipairs(query_many('ZMSCORE', INDEX, ids)) do
     local r, holds = at[i], nil
     if messages.tags[r] == '' then
       local due = due_of(messages, i)
       holds = score and digits(floor(tonumber(score))) == due
-      holds = holds and not (tonumber(due) > now and marked(redis.call('HGET', HASH, ids[i])))
+      holds = holds and not (tonumber(due) > now and is_reserved_by_keuss(redis.call('HGET', HASH, ids[i])))
     else
-      if messages.tags[r] ~= known then
-        known = messages.tags[r]
-        first, second = ends(known)
+      if messages.tags[r] ~= tag then
+        tag = messages.tags[r]
+        first, second = lease_ends(tag)
       end
       holds = score and (score == first or score == second)
     end
@@ -508,14 +536,15 @@ local function examine(messages)
       n = n + 1
       kept.ids[n], kept.at[n], kept.ends[n] = ids[i], r, score
     else
-      add(lost, messages, i)
+      copy_message(lost, messages, i)
     end
   end
   return kept, lost
 end
 
--- Whether a text comes before another, byte by byte: Lua's own order is that of a language.
-local function before(one, other)
+-- Return whether a text comes before another, byte by byte. Lua's own comparison depends on the
+-- language of the system.
+local function is_before(one, other)
   for i = 1, min(#one, #other) do
     local mine, theirs = byte(one, i), byte(other, i)
     if mine ~= theirs then
@@ -525,27 +554,28 @@ local function before(one, other)
   return #one < #other
 end
 
--- Adds a run of ids[first] to ids[last] to what is held. Where it would overlap with others, all are taken apart.
-local function hold(start, ids, first, last)
-  local bound, apart, whole = '(' .. start .. ids[last] .. '\1', false, nil
+-- Add a run of ids[first] to ids[last] to `held`. If it overlaps with other runs, split all of them
+-- into runs of one message.
+local function add_to_held(start, ids, first, last)
+  local upper, overlaps, run = '(' .. start .. ids[last] .. '\1', false, nil
   while true do
-    whole = redis.call('ZREVRANGEBYLEX', HELD, bound, '[' .. start, 'LIMIT', 0, 1)[1]
-    local other = some()
-    if whole then
-      read(other, whole)
+    run = redis.call('ZREVRANGEBYLEX', HELD, upper, '[' .. start, 'LIMIT', 0, 1)[1]
+    local existing = new_messages()
+    if run then
+      add_run(existing, run)
     end
-    if not whole or before(other.ids[#other.ids], ids[first]) then
+    if not run or is_before(existing.ids[#existing.ids], ids[first]) then
       break
     end
-    apart, bound = true, '(' .. whole
-    if #other.ids > 1 then
-      redis.call('ZREM', HELD, whole)
-      for i = 1, #other.ids do
-        redis.call('ZADD', HELD, 0, single(other, i))
+    overlaps, upper = true, '(' .. run
+    if #existing.ids > 1 then
+      redis.call('ZREM', HELD, run)
+      for i = 1, #existing.ids do
+        redis.call('ZADD', HELD, 0, single_run(existing, i))
       end
     end
   end
-  if not apart then
+  if not overlaps then
     redis.call('ZADD', HELD, 0, start .. concat(ids, '\0', first, last))
   else
     for i = first, last do
@@ -554,54 +584,55 @@ local function hold(start, ids, first, last)
   end
 end
 
--- Whether `held` has this run of one message, which is taken out of a longer one for that.
-local function stands_alone(named)
-  if redis.call('ZSCORE', HELD, named) then
+-- Return whether `held` has this run of one message. Split a longer run that contains it.
+local function isolate_message(wanted)
+  if redis.call('ZSCORE', HELD, wanted) then
     return true
   end
-  local start = sub(named, 1, find(named, '\0', 1, true) + 16)
-  local whole = redis.call('ZREVRANGEBYLEX', HELD, '(' .. named .. '\1', '[' .. start, 'LIMIT', 0, 1)[1]
-  if not whole or not find(whole .. '\0', '\0' .. sub(named, #start + 1) .. '\0', #start, true) then
+  local start = sub(wanted, 1, find(wanted, '\0', 1, true) + 16)
+  local run = redis.call('ZREVRANGEBYLEX', HELD, '(' .. wanted .. '\1', '[' .. start, 'LIMIT', 0, 1)[1]
+  if not run or not find(run .. '\0', '\0' .. sub(wanted, #start + 1) .. '\0', #start, true) then
     return false
   end
-  local messages, alone = some(), {}
-  read(messages, whole)
+  local messages, singles = new_messages(), {}
+  add_run(messages, run)
   for i = 1, #messages.ids do
-    alone[2 * i - 1], alone[2 * i] = 0, single(messages, i)
+    singles[2 * i - 1], singles[2 * i] = 0, single_run(messages, i)
   end
-  redis.call('ZREM', HELD, whole)
-  spread('ZADD', HELD, alone)
+  redis.call('ZREM', HELD, run)
+  call_many('ZADD', HELD, singles)
   return true
 end
 
--- What a call is about: the messages that the caller names from ARGV[first] on, each as a run of its own, else the
--- next ones of the tag's tree. Also gives whether there are more of these.
-local function selection(tag, first)
-  local messages = some()
+-- Return the messages that a call is about: those of the runs in ARGV, from `first` on. Without
+-- such runs, return the next messages of the tag and of the tags below it, and whether there are
+-- more.
+local function select_messages(tag, first)
+  local messages = new_messages()
   if ARGV[first] then
     local named = { unpack(ARGV, first) }
-    local present = gather('ZMSCORE', HELD, named)
+    local present = query_many('ZMSCORE', HELD, named)
     for i, run in ipairs(named) do
-      if present[i] or byte(run) == 0 or stands_alone(run) then
-        read(messages, run)
+      if present[i] or byte(run) == 0 or isolate_message(run) then
+        add_run(messages, run)
       end
     end
     return messages, false
   end
-  for _, range in ipairs(ranges(tag)) do
-    if not scan(messages, range[1], range[2], CHUNK) then
+  for _, range in ipairs(tag_ranges(tag)) do
+    if not scan_runs(messages, range[1], range[2], CHUNK) then
       return messages, true
     end
   end
   return messages, false
 end
 
--- Removes the leases of those of these tags that hold nothing any more.
-local function forget_empty(tags)
-  local known
+-- Remove the leases of these tags, if they hold no messages.
+local function remove_empty_leases(tags)
+  local previous
   for _, tag in ipairs(tags) do
-    if tag ~= known then
-      known = tag
+    if tag ~= previous then
+      previous = tag
       if #redis.call('ZRANGEBYLEX', HELD, '[' .. tag .. '\0', '(' .. tag .. '\1', 'LIMIT', 0, 1) == 0 then
         redis.call('ZREM', LEASES, tag, tag .. '\0')
       end
@@ -609,68 +640,71 @@ local function forget_empty(tags)
   end
 end
 
--- Removes messages from their runs, but for `stays`, which are some of them; and the lease of a tag that has none left.
-local function release(messages, stays)
-  if stays and #stays.ids == #messages.ids then
+-- Remove messages from `held`, except for `remaining`, which are some of them. Remove the lease of
+-- a tag that then holds nothing.
+local function remove_from_held(messages, remaining)
+  if remaining and #remaining.ids == #messages.ids then
     return
   end
-  local left, gone, here, same = {}, {}, {}, {}
+  local new_runs, old_runs, present, unchanged = {}, {}, {}, {}
   for _, run in ipairs(messages.runs) do
-    here[run] = true
+    present[run] = true
   end
-  for _, run in ipairs(stays and as_runs(stays) or {}) do
-    if here[run] then
-      same[run] = true
+  for _, run in ipairs(remaining and as_runs(remaining) or {}) do
+    if present[run] then
+      unchanged[run] = true
     else
-      left[#left + 1], left[#left + 2] = 0, run
+      new_runs[#new_runs + 1], new_runs[#new_runs + 2] = 0, run
     end
   end
   for _, run in ipairs(messages.runs) do
-    if not same[run] then
-      gone[#gone + 1] = run
+    if not unchanged[run] then
+      old_runs[#old_runs + 1] = run
     end
   end
-  spread('ZREM', HELD, gone)
-  spread('ZADD', HELD, left)
-  forget_empty(messages.tags)
+  call_many('ZREM', HELD, old_runs)
+  call_many('ZADD', HELD, new_runs)
+  remove_empty_leases(messages.tags)
 end
 
--- Makes held messages free, due at `due` or (nil) when they were due before, with `failed` more tries; gives how
--- many of them BYTES allowed. They are in their runs still.
-local function give_back(kept, due, failed)
-  local found = documents(HASH, kept.ids)
+-- Make held messages free and add `failed` to their tries. They are due at `due`, or if it is nil,
+-- when they were due before. Return how many of them were changed, since BYTES limits it. They stay
+-- in `held`.
+local function make_free(kept, due, failed)
+  local found = read_documents(HASH, kept.ids)
   local index, hash = {}, {}
   for i, document in ipairs(found) do
     local moment = due or due_of(kept, i)
     index[2 * i - 1], index[2 * i] = moment, kept.ids[i]
-    local parts = document and open(document)
+    local parts = document and parse_document(document)
     if parts then
       parts.tries = parts.tries + failed
-      hash[#hash + 1], hash[#hash + 2] = kept.ids[i], close(parts, moment)
+      hash[#hash + 1], hash[#hash + 2] = kept.ids[i], format_document(parts, moment)
     end
   end
-  spread('ZADD', INDEX, index)
-  spread('HSET', HASH, hash)
+  call_many('ZADD', INDEX, index)
+  call_many('HSET', HASH, hash)
   return #found
 end
 
--- Has the history tell of those of the messages that `told` has the document of, for `history` ms.
-local function remember(messages, told, history, consumer, outcome)
-  local now, entries, ends_of, n = clock(), {}, {}, 0
-  local forgotten, when = digits(now + history), '{"processed":' .. digits(now) .. ',"mature":'
-  local who = ',"consumer":"' .. consumer .. '","outcome":"' .. outcome .. '","message":'
+-- Add messages to the history for `history` ms: those that have a document in `texts`. Also remove
+-- up to CHUNK expired entries.
+local function write_history(messages, texts, history, consumer, outcome)
+  local now, entries, expiries, n = now_ms(), {}, {}, 0
+  local expiry, head = digits(now + history), '{"processed":' .. digits(now) .. ',"mature":'
+  local middle = ',"consumer":"' .. consumer .. '","outcome":"' .. outcome .. '","message":'
   for i, id in ipairs(messages.ids) do
-    if told[i] then
-      entries[n + 1], entries[n + 2] = id, when .. due_of(messages, i) .. who .. told[i] .. '}'
-      ends_of[n + 1], ends_of[n + 2] = forgotten, id
+    if texts[i] then
+      entries[n + 1], entries[n + 2] = id, head .. due_of(messages, i) .. middle .. texts[i] .. '}'
+      expiries[n + 1], expiries[n + 2] = expiry, id
       n = n + 2
     end
   end
-  spread('HSET', HISTORY, entries)
-  spread('ZADD', PROCESSED, ends_of)
+  call_many('HSET', HISTORY, entries)
+  call_many('ZADD', PROCESSED, expiries)
   local old = redis.call('ZRANGEBYSCORE', PROCESSED, '-inf', digits(now), 'LIMIT', 0, CHUNK)
-  spread('ZREM', PROCESSED, old)
-  spread('HDEL', HISTORY, old)
+  call_many('ZREM', PROCESSED, old)
+  call_many('HDEL', HISTORY, old)
   local last = redis.call('ZREVRANGE', PROCESSED, 0, 0, 'WITHSCORES')[2]
   if last then
     redis.call('PEXPIREAT', HISTORY, last)
@@ -678,51 +712,51 @@ local function remember(messages, told, history, consumer, outcome)
   end
 end
 
--- Frees what leases that have ended hold; each such message has failed once more. Gives false where CHUNK ended it
--- early. A lease that is being renewed has two ends, and each is swept for itself.
-local function sweep(now)
-  local left = CHUNK
+-- Free the messages of expired leases and add one to their tries. Return false if CHUNK ended the
+-- sweep early. A lease under renewal has two ends, and each is swept separately.
+local function sweep_expired_leases(now)
+  local budget = CHUNK
   while true do
-    local ended = redis.call('ZRANGEBYSCORE', LEASES, '-inf', digits(now), 'WITHSCORES', 'LIMIT', 0, 1)
-    if #ended == 0 then
+    local expired = redis.call('ZRANGEBYSCORE', LEASES, '-inf', digits(now), 'WITHSCORES', 'LIMIT', 0, 1)
+    if #expired == 0 then
       return true
-    elseif left <= 0 then
+    elseif budget <= 0 then
       return false
     end
-    drain()
-    local tag, last, all = string.match(ended[1], '^[^%z]*'), '', false
+    allow_when_full()
+    local tag, last, all = string.match(expired[1], '^[^%z]*'), '', false
     while not all do
       local found
-      found, all = own(tag, last, CHUNK)
+      found, all = read_held(tag, last, CHUNK)
       if #found.ids > 0 then
-        last = single(found, #found.ids)
-        local kept, lost = examine(found)
-        local over = some(found)
+        last = single_run(found, #found.ids)
+        local kept, lost = check_held(found)
+        local to_free = new_messages(found)
         for i = 1, #kept.ids do
-          if (kept.till or kept.ends[i]) == ended[2] then
-            add(over, kept, i)
+          if (kept.lease_end or kept.ends[i]) == expired[2] then
+            copy_message(to_free, kept, i)
           end
         end
-        local done = give_back(over, nil, 1)
+        local done = make_free(to_free, nil, 1)
         if lists then
-          lists.returned(take(over.ids, done), true)
+          lists.on_released(first_items(to_free.ids, done), true)
         end
-        local stays, n = some(found), 0
+        local remaining, n = new_messages(found), 0
         for i = 1, #kept.ids do
-          local is_over = (kept.till or kept.ends[i]) == ended[2]
-          n = n + (is_over and 1 or 0)
-          if not is_over or n > done then
-            add(stays, kept, i)
+          local is_expired = (kept.lease_end or kept.ends[i]) == expired[2]
+          n = n + (is_expired and 1 or 0)
+          if not is_expired or n > done then
+            copy_message(remaining, kept, i)
           end
         end
-        release(found, stays)
-        left = left - done - #lost.ids
-        if done < #over.ids or (left <= 0 and not all) then
+        remove_from_held(found, remaining)
+        budget = budget - done - #lost.ids
+        if done < #to_free.ids or (budget <= 0 and not all) then
           return false
         end
       end
     end
-    redis.call('ZREM', LEASES, ended[1])
-    left = left - EACH
+    redis.call('ZREM', LEASES, expired[1])
+    budget = budget - LEASE_COST
   end
 end

@@ -1,25 +1,26 @@
--- Of the named messages, those that have failed so often: each as a run of its own. It changes nothing.
--- ARGV: min_tries, messages…
--- Gives {messages, the one after which to go on ('' where all are seen)}.
+-- Return those of the given messages that have at least `min_tries` tries. Change nothing.
+-- ARGV: min_tries, runs…
+-- Return {messages, the message after which to continue ('' if all were checked)}. Each message is
+-- a run of one message.
 
-local least = tonumber(ARGV[1])
-local named = selection('', 2)
-local found = documents(HASH, named.ids)
+local min_tries = tonumber(ARGV[1])
+local named = select_messages('', 2)
+local found = read_documents(HASH, named.ids)
 
--- A document is taken apart only where a payload may have such a field, too.
+-- Return the tries of a document. Parse it only if the payload may have such a field too.
 local function tries_of(document)
   local _, at, tries = find(document, '"tries":(%d+)')
   if at and not find(document, '"tries"', at, true) then
     return tonumber(tries)
   end
-  local parts = open(document)
+  local parts = parse_document(document)
   return parts and parts.tries or 0
 end
 
-local told = {}
+local exhausted = {}
 for i, document in ipairs(found) do
-  if document and tries_of(document) >= least then
-    told[#told + 1] = single(named, i)
+  if document and tries_of(document) >= min_tries then
+    exhausted[#exhausted + 1] = single_run(named, i)
   end
 end
-return { told, #found < #named.ids and single(named, #found) or '' }
+return { exhausted, #found < #named.ids and single_run(named, #found) or '' }

@@ -1,12 +1,14 @@
--- What a tag holds, in order. ARGV: tag, the message after which to go on, as a run of its own ('' at first), how many.
--- Gives runs of about so many messages, all of them held; none at the end.
+-- Return the messages that a tag holds, in order: runs of about the given number of messages, all
+-- still held. Return none at the end.
+-- ARGV: tag, the message after which to begin, as a run of one message ('' for the first page),
+-- number of messages.
 
 local tag, last, rows = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local runs, n, seen = {}, 0, 0
 
--- Adds what of these messages is held still.
-local function add_kept(messages)
-  local kept = examine(messages)
+-- Add those of these messages that are still held.
+local function add_held(messages)
+  local kept = check_held(messages)
   for _, run in ipairs(as_runs(kept)) do
     runs[#runs + 1] = run
   end
@@ -16,33 +18,33 @@ end
 local low = '[' .. tag .. '\0'
 if last ~= '' then
   low = '[' .. last .. '\1'
-  -- the run that has it may go on behind it
+  -- the run of that message may have more messages after it
   local run = redis.call('ZREVRANGEBYLEX', HELD, '(' .. last .. '\1', '[' .. sub(last, 1, #tag + 17), 'LIMIT', 0, 1)[1]
   if run then
-    local messages, id, at = some(), sub(last, #tag + 18), 1
-    read(messages, run)
-    while messages.ids[at] and not before(id, messages.ids[at]) do
+    local messages, id, at = new_messages(), sub(last, #tag + 18), 1
+    add_run(messages, run)
+    while messages.ids[at] and not is_before(id, messages.ids[at]) do
       at = at + 1
     end
-    add_kept(from(messages, at))
+    add_held(messages_from(messages, at))
   end
 end
 
 while n == 0 or (n < rows and seen < 2 * rows) do
   local step = math.ceil(max(1, rows - n) / RUN)
-  local found, others = redis.call('ZRANGEBYLEX', HELD, low, '(' .. tag .. '\1', 'LIMIT', 0, step), some()
+  local found, unchecked = redis.call('ZRANGEBYLEX', HELD, low, '(' .. tag .. '\1', 'LIMIT', 0, step), new_messages()
   for _, run in ipairs(found) do
-    local ids = whole(run)
+    local ids = find_whole_run(run)
     if ids then
-      add_kept(others)
-      others = some()
+      add_held(unchecked)
+      unchecked = new_messages()
       runs[#runs + 1] = run
       n, seen = n + #ids, seen + #ids
     else
-      read(others, run)
+      add_run(unchecked, run)
     end
   end
-  add_kept(others)
+  add_held(unchecked)
   if #found < step then
     break
   end

@@ -1,43 +1,43 @@
--- Replaces records by others that hold the same messages, if all of them are there still: held by the tag, or free.
--- ARGV: tag ('' for free ones), how many arguments the new ones are, id, due, document; …, the old ones, each as a
--- run of its own…
--- Gives whether it was done.
+-- Replace records by others that contain the same messages, if all of them still exist: held by the
+-- tag, or free. Return 1 if they were replaced, else 0.
+-- ARGV: tag ('' if they are free), number of arguments of the new records, id, due, document; …,
+-- the old records as runs of one message…
 
 local tag, n = ARGV[1], tonumber(ARGV[2])
-local old, rows = (selection('', n + 3)), {}
-local kept = examine(old)
+local old, rows = (select_messages('', n + 3)), {}
+local kept = check_held(old)
 if #kept.ids < #ARGV - n - 2 then
   return 0
 end
 for i = 1, n do
   rows[i] = ARGV[i + 2]
 end
-drain()
-remove(kept.ids)
+allow_when_full()
+remove_records(kept.ids)
 if tag == '' then
-  local all, k, messages = {}, n / 3, 0
+  local push_rows, k, messages = {}, n / 3, 0
   for i = 1, n, 3 do
-    local at = 2 * (i - 1) / 3
+    local offset = 2 * (i - 1) / 3
     messages = messages + rows_of(rows[i])
-    all[at + 2], all[at + 3] = rows[i + 1], rows[i]
-    all[2 * k + at + 2], all[2 * k + at + 3] = rows[i], rows[i + 2]
+    push_rows[offset + 2], push_rows[offset + 3] = rows[i + 1], rows[i]
+    push_rows[2 * k + offset + 2], push_rows[2 * k + offset + 3] = rows[i], rows[i + 2]
   end
-  all[1] = messages
-  push(all)
+  push_rows[1] = messages
+  push(push_rows)
   return 1
 end
-local current, leaving = ends(tag)
-local till = current or leaving -- that of a renewal which is under way: it may have passed by already
+local current, leaving = lease_ends(tag)
+local lease_end = current or leaving -- during a renewal the new end: the renewal may have passed this message already
 local index, hash, ids = {}, {}, {}
-spread('ZREM', HELD, old.runs)
+call_many('ZREM', HELD, old.runs)
 for i = 1, n, 3 do
   local id, due, document = rows[i], tonumber(rows[i + 1]), rows[i + 2]
   ids[#ids + 1] = id
-  index[#index + 1], index[#index + 2] = till, id
+  index[#index + 1], index[#index + 2] = lease_end, id
   hash[#hash + 1], hash[#hash + 2] = id, document
-  hold(tag .. '\0' .. format('%015d', due) .. '\0', ids, #ids, #ids)
+  add_to_held(tag .. '\0' .. format('%015d', due) .. '\0', ids, #ids, #ids)
 end
-spread('HSET', HASH, hash)
-spread('ZADD', INDEX, index)
-enlist(BUCKETS, ids)
+call_many('HSET', HASH, hash)
+call_many('ZADD', INDEX, index)
+register_buckets(BUCKETS, ids)
 return 1

@@ -1,22 +1,23 @@
--- Passes what the named messages hold on to another tag, under the lease that this has, or else a new one.
--- ARGV: tag to pass to, lease (ms; '' never ends), messages, each as a run of its own… Gives {messages passed on, 0}.
+-- Transfer the given messages to another tag, under that tag's lease, or a new one if it has none.
+-- ARGV: target tag, lease (ms; '' never ends), runs of one message… Return {messages transferred,
+-- 0}.
 
 local to = ARGV[1]
-drain()
-local found = selection('', 3)
-local kept = examine(found)
-release(found)
+allow_when_full()
+local found = select_messages('', 3)
+local kept = check_held(found)
+remove_from_held(found)
 if #kept.ids > 0 then
-  local till = redis.call('ZSCORE', LEASES, to)
-  if not till then
-    till = end_of(ARGV[2])
-    redis.call('ZADD', LEASES, till, to)
+  local lease_end = redis.call('ZSCORE', LEASES, to)
+  if not lease_end then
+    lease_end = new_lease_end(ARGV[2])
+    redis.call('ZADD', LEASES, lease_end, to)
   end
   local index = {}
   for i, id in ipairs(kept.ids) do
-    hold(to .. sub(kept.starts[kept.at[i]], -17), kept.ids, i, i)
-    index[2 * i - 1], index[2 * i] = till, id
+    add_to_held(to .. sub(kept.starts[kept.at[i]], -17), kept.ids, i, i)
+    index[2 * i - 1], index[2 * i] = lease_end, id
   end
-  spread('ZADD', INDEX, index)
+  call_many('ZADD', INDEX, index)
 end
-return { weigh(kept.ids), 0 }
+return { count_messages(kept.ids), 0 }

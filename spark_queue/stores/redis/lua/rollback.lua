@@ -1,20 +1,21 @@
--- Gives back what a tag and those below it hold, or the members that are named.
--- ARGV: tag, due (ms; '' as they were before), failed (0, 1), endless (0: not from a very tag that never ends), members…
--- Gives {messages given back, whether to call again}.
+-- Release the messages that a tag and the tags below it hold, or the given ones of them.
+-- ARGV: tag, due (ms; '' keeps the due times), failed (0 or 1, added to the tries), endless (0: not
+-- if the lease of this tag never ends), runs…
+-- Return {messages released, 1 to call again}.
 
 if ARGV[4] == '0' then
-  local current, leaving = ends(ARGV[1])
+  local current, leaving = lease_ends(ARGV[1])
   if tonumber(current) == NEVER or tonumber(leaving) == NEVER then
     return { 0, 0 }
   end
 end
-drain()
-local found, more = selection(ARGV[1], 5)
-local kept = examine(found)
+allow_when_full()
+local found, more = select_messages(ARGV[1], 5)
+local kept = check_held(found)
 local due = ARGV[2] ~= '' and ARGV[2] or nil
-local done = give_back(kept, due, tonumber(ARGV[3]))
-release(found, from(kept, done + 1))
+local done = make_free(kept, due, tonumber(ARGV[3]))
+remove_from_held(found, messages_from(kept, done + 1))
 if lists then
-  lists.returned(take(kept.ids, done), not due)
+  lists.on_released(first_items(kept.ids, done), not due)
 end
-return { weigh(take(kept.ids, done)), (more or done < #kept.ids) and 1 or 0 }
+return { count_messages(first_items(kept.ids, done)), (more or done < #kept.ids) and 1 or 0 }

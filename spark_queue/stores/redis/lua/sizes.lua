@@ -1,6 +1,8 @@
--- Gives {now, ready, scheduled, reserved, the first moment of the index (nil where it is empty)}.
+-- Return {now, ready, scheduled, reserved, first}. `first` is when the first message of the list is
+-- due; in other layouts, or if the list is empty, the lowest score of the index. It is nil if there
+-- is none.
 
-local now = clock()
+local now = now_ms()
 local ready = redis.call('ZCOUNT', INDEX, '-inf', digits(now))
 local later = redis.call('ZCARD', INDEX) - ready
 local reserved = 0
@@ -13,7 +15,7 @@ for i = 2, #leases, 2 do
   end
 end
 local found = redis.call('ZRANGE', BUCKETS, 0, -1)
-for i, score in ipairs(gather('ZMSCORE', INDEX, found)) do
+for i, score in ipairs(query_many('ZMSCORE', INDEX, found)) do
   if score then
     local more = rows_of(found[i]) - 1
     if tonumber(score) <= now then
@@ -26,7 +28,7 @@ for i, score in ipairs(gather('ZMSCORE', INDEX, found)) do
 end
 local first = redis.call('ZRANGE', INDEX, 0, 0, 'WITHSCORES')[2]
 if lists then
-  local others, next_one = lists.look(reserved)
+  local others, next_one = lists.count_others(reserved)
   return { now, ready + lists.count(), later - reserved, reserved + others, next_one or first }
 end
 return { now, ready, later - reserved, reserved, first }

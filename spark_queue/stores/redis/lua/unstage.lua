@@ -1,5 +1,5 @@
--- Removes the chunk KEYS[8]; gives whether it had rows.
+-- Remove the chunk KEYS[8]. Return 1 if it had rows, else 0.
 
 local bytes = redis.call('STRLEN', KEYS[8])
-finish(KEYS[8])
+finish_chunk(KEYS[8])
 return bytes > 0 and 1 or 0

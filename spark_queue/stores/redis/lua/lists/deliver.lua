@@ -1,4 +1,4 @@
--- Brings to the list what is due in the index, CHUNK messages at a time. Gives whether to call again.
+-- Move due messages from the index to the list, CHUNK at a time. Return 1 to call again.
 
-drain()
-return lists.surface(true) and 1 or 0
+allow_when_full()
+return lists.deliver_due(true) and 1 or 0

@@ -1,4 +1,4 @@
--- Brings the list to the index, CHUNK messages at a time. Gives whether to call again.
+-- Move messages from the list to the index, CHUNK at a time. Return 1 to call again.
 
-drain()
+allow_when_full()
 return lists.fill() and 1 or 0

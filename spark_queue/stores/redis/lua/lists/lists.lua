@@ -1,50 +1,56 @@
--- What layouts with lists have in common. What is ready waits in their list, the next one last, from which their
--- programs take it. The index has what is reserved or scheduled and its documents lie in the hash, as everywhere: under
--- keys of ours, since these layouts have no such thing. So a message is in the list or in the index, and every script
--- moves it from one to the other in one step.
+-- Steps that the layouts with lists share. Ready messages are in the layout's own list, the next
+-- one last, from which other programs take them too. Reserved and scheduled messages are in the
+-- index, and their documents in the hash, as in other layouts; these keys are ours. So a message is
+-- in the list or in the index, and each script moves it in one step.
 --
--- What is due but still in the index (a scheduled message, what a crash in the middle of a move or a purge has left)
--- goes to the list when one of ours next reserves or pushes there; what a lease that ended held, when one reserves.
+-- Some due messages are in the index. These are scheduled messages, and those that a crash in the
+-- middle of a move or a purge has left there. They go to the list when one of our clients next
+-- reserves or pushes. Messages of an expired lease go there when one reserves.
 --
--- A layout gives the steps of `layout`, about a queue q = {index, hash, list, …}, keys all:
---   own, other   q of this script's queue, and of the one that move.lua moves to
---   known(q, id)                          whether the queue has a message of this id that is not in the index
---   put(q, ids, documents, front, new)    into the list, in this order; `new`: the queue does not hold them yet
---   keep(q, id, document)                 what there is to do for a scheduled one besides
---   alive(id)                             whether the message of an id in the index is still there
---   read(element, latest, now, n, here)   id, document and due of the n-th element taken from the list, other than those
---                                         that are `here` and in the index; nil for what is no message
---   taken(ids), returned(ids)             these were reserved; are no longer
---   forget(ids)                           what else there is to remove of messages
---   idle()                                list and index are empty
---   due(element, now)                     when an element of the list is due
---   others(ours, now)                     how many messages others hold, beside so many of ours
+-- A layout defines these fields of `layout`. A queue `q` is {index, hash, list, …}, all of them
+-- keys.
+-- * `own`, `target`: the queue of the script, and the queue that move.lua moves to.
+-- * `has_id(q, id)`: return whether the queue has a message of this id outside of the index.
+-- * `add_to_list(q, ids, documents, front, new)`: add messages to the list, in this order. `new`:
+--   the queue does not hold them yet.
+-- * `write_message(q, id, document)`: write what the layout needs for a scheduled message besides
+--   the index and the hash.
+-- * `exists(id)`: return whether the message of an id in the index still exists.
+-- * `read_element(element, latest, now, n, seen_ids)`: return id, document and due time of the n-th
+--   element taken from the list. The id is neither in `seen_ids` nor in the index. Return nil if
+--   the element is not such a message.
+-- * `on_reserved(ids)`, `on_released(ids)`, `on_removed(ids)`: do what the layout needs after
+--   messages were reserved, released or removed.
+-- * `on_empty()`: clean up when the list and the index are empty.
+-- * `element_due(element, now)`: return when an element of the list is due (ms).
+-- * `count_others(ours, now)`: return how many messages other programs hold, besides the number of
+--   `ours`.
 local layout = {}
 
 lists = {}
 
-local function count() -- how many are in the list
+local function list_length()
   return redis.call('LLEN', layout.own.list)
 end
 
--- Moves what nobody holds from the index to the list: those of these ids that are there still.
-local function put_back(ids, found, front)
+-- Move those of these messages from the index to the list that still exist. No tag may hold them.
+local function move_to_list(ids, found, front)
   local there, documents, gone = {}, {}, {}
   for i, document in ipairs(found) do
     gone[i] = ids[i]
-    if document and layout.alive(ids[i]) then
+    if document and layout.exists(ids[i]) then
       there[#there + 1], documents[#documents + 1] = ids[i], document
     end
   end
-  spread('ZREM', INDEX, gone)
-  spread('HDEL', HASH, gone)
-  layout.put(layout.own, there, documents, front, false)
+  call_many('ZREM', INDEX, gone)
+  call_many('HDEL', HASH, gone)
+  layout.add_to_list(layout.own, there, documents, front, false)
 end
 
--- Brings to the list what is due in the index, up to CHUNK of it; gives whether more is. What a lease that ended held
--- is left to its holder, until the lease is swept.
-local function surface(front)
-  local now = digits(clock())
+-- Move due messages from the index to the list, up to CHUNK. Return whether there are more.
+-- Messages of an expired lease stay with their tag until the lease is swept.
+local function deliver_due(front)
+  local now = digits(now_ms())
   local due = redis.call('ZRANGEBYSCORE', INDEX, '-inf', now, 'WITHSCORES', 'LIMIT', 0, CHUNK)
   if #due == 0 then
     return false
@@ -58,23 +64,23 @@ local function surface(front)
       ids[#ids + 1] = due[i]
     end
   end
-  local found = documents(HASH, ids)
-  put_back(ids, found, front)
+  local found = read_documents(HASH, ids)
+  move_to_list(ids, found, front)
   return #found > 0 and (#found < #ids or #due == 2 * CHUNK)
 end
 
--- Makes rows messages: see push().
-lists.enter = function(rows, q, front)
+-- Push rows to the queue `q`, by default that of the script: see push().
+lists.push = function(rows, q, front)
   q = q or layout.own
-  local n, now = (#rows - 1) / 4, clock()
+  local n, now = (#rows - 1) / 4, now_ms()
   local ids, seen = {}, {}
   for i = 1, n do
     ids[i] = rows[2 * i + 1]
   end
-  local held = gather('ZMSCORE', q.index, ids)
+  local in_index = query_many('ZMSCORE', q.index, ids)
   local ready, documents, index, hash, new = {}, {}, {}, {}, 0
   for i, id in ipairs(ids) do
-    if not (held[i] or seen[id] or layout.known(q, id)) then
+    if not (in_index[i] or seen[id] or layout.has_id(q, id)) then
       local due, document = rows[2 * i], rows[2 * n + 2 * i + 1]
       seen[id], new = true, new + 1
       if tonumber(due) <= now then
@@ -82,58 +88,58 @@ lists.enter = function(rows, q, front)
       else
         index[#index + 1], index[#index + 2] = due, id
         hash[#hash + 1], hash[#hash + 2] = id, document
-        layout.keep(q, id, document)
+        layout.write_message(q, id, document)
       end
     end
   end
   if q == layout.own then
-    surface(false)
+    deliver_due(false)
   end
-  layout.put(q, ready, documents, front, true)
-  spread('HSET', q.hash, hash)
-  spread('ZADD', q.index, index)
+  layout.add_to_list(q, ready, documents, front, true)
+  call_many('HSET', q.hash, hash)
+  call_many('ZADD', q.index, index)
   return new
 end
 
--- The same for the queue that move.lua moves to.
-lists.move = function(index, hash)
+-- Push records to the queue that move.lua moves to.
+lists.push_to_target = function(index, hash)
   local rows = { #index / 2 }
   for _, part in ipairs({ index, hash }) do
     for _, one in ipairs(part) do
       rows[#rows + 1] = one
     end
   end
-  lists.enter(rows, layout.other)
+  lists.push(rows, layout.target)
 end
 
--- What was reserved is so no longer: what of it is due goes to the list, in front or at the end.
-lists.returned = function(ids, front)
-  layout.returned(ids)
-  local now, due = clock(), {}
-  for i, score in ipairs(gather('ZMSCORE', INDEX, ids)) do
+-- Complete the release of messages: move the due ones to the front or the end of the list.
+lists.on_released = function(ids, front)
+  layout.on_released(ids)
+  local now, due = now_ms(), {}
+  for i, score in ipairs(query_many('ZMSCORE', INDEX, ids)) do
     if score and tonumber(score) <= now then
       due[#due + 1] = ids[i]
     end
   end
-  put_back(due, gather('HMGET', HASH, due), front)
+  move_to_list(due, query_many('HMGET', HASH, due), front)
 end
 
--- Takes up to `most` messages that were due by `latest` out of the list, the next ones first, and no more than about
--- BYTES of them; what is due later stays where it is. Gives ids, documents, dues, and whether there may be more.
--- `now` is that of the caller: a clock that has gone on since would make what is due now due after `latest`.
-local function pull(most, latest, now)
+-- Take up to `limit` messages that were due by `latest` from the list, the next ones first, about
+-- BYTES at most. Leave the others there. Return ids, documents, due times, and whether there may be
+-- more. `now` is the caller's: by a later clock, messages due now would be due after `latest`.
+local function pop_messages(limit, latest, now)
   local list, bytes, seen, step = layout.own.list, 0, 0, 1
-  local ids, found, dues, later, here, more = {}, {}, {}, {}, {}, true
-  while #ids < most and bytes < BYTES and seen < CHUNK do
-    step = min(step, most - #ids)
+  local ids, found, dues, later, seen_ids, more = {}, {}, {}, {}, {}, true
+  while #ids < limit and bytes < BYTES and seen < CHUNK do
+    step = min(step, limit - #ids)
     local elements = redis.call('RPOP', list, step) or {}
     for _, element in ipairs(elements) do
       seen = seen + 1
-      local id, document, due = layout.read(element, latest, now, seen, here)
+      local id, document, due = layout.read_element(element, latest, now, seen, seen_ids)
       if id and due > latest then
         later[#later + 1] = element
       elseif id then
-        here[id] = true
+        seen_ids[id] = true
         ids[#ids + 1], found[#found + 1], dues[#dues + 1] = id, document, due
       end
       bytes = bytes + #(document or '')
@@ -142,71 +148,72 @@ local function pull(most, latest, now)
       more = false
       break
     end
-    step = max(1, min(500, floor((BYTES - bytes) * seen / (bytes + 1)))) -- as many as will fit if they are alike
+    step = max(1, min(500, floor((BYTES - bytes) * seen / (bytes + 1)))) -- as many as fit if they have the same size
   end
   local back = {}
   for i = #later, 1, -1 do
     back[#back + 1] = later[i]
   end
-  spread('RPUSH', list, back)
+  call_many('RPUSH', list, back)
   return ids, found, dues, more and #ids > 0
 end
 
--- The next messages for a tag, whose documents are brought to the hash: ids, when each is due, and whether there may be
--- more. A tag holds messages in the order of (due, id), and these shall have that of the list: where it is another, due
--- is a little later.
-lists.claim = function(tag, most, latest, now)
-  surface(true)
-  local ids, found, dues, more = pull(most, latest, now)
+-- Take the next messages of the list for a tag, and write their documents to the hash. Return ids,
+-- due times, and whether there may be more. A tag holds messages in the order of (due, id), and it
+-- must get them in the order of the list. So the due time of some is a few ms later.
+lists.claim = function(tag, limit, latest, now)
+  deliver_due(true)
+  local ids, found, dues, more = pop_messages(limit, latest, now)
   local last_run = redis.call('ZREVRANGEBYLEX', HELD, '(' .. tag .. '\1', '[' .. tag .. '\0', 'LIMIT', 0, 1)[1]
   local last, moment = nil, 0
   if last_run then
-    local held = some()
-    read(held, last_run)
+    local held = new_messages()
+    add_run(held, last_run)
     last, moment = held.ids[#held.ids], tonumber(due_of(held, #held.ids))
   end
   local hash = {}
   for i, id in ipairs(ids) do
     if last and dues[i] <= moment then
-      dues[i] = before(last, id) and moment or moment + 1
+      dues[i] = is_before(last, id) and moment or moment + 1
     end
     last, moment = id, dues[i]
     dues[i] = digits(moment)
     hash[2 * i - 1], hash[2 * i] = id, found[i]
   end
-  spread('HSET', HASH, hash)
-  layout.taken(ids)
+  call_many('HSET', HASH, hash)
+  layout.on_reserved(ids)
   if #ids == 0 and redis.call('EXISTS', layout.own.list, INDEX) == 0 then
-    layout.idle()
+    layout.on_empty()
   end
   return ids, dues, more
 end
 
--- Brings up to CHUNK messages of the list to the index, where they can be chosen from; gives whether more may be there.
+-- Move up to CHUNK messages from the list to the index, where scripts can select them. Return
+-- whether there may be more.
 lists.fill = function()
-  local ids, found, dues = pull(CHUNK, NEVER, clock())
+  local ids, found, dues = pop_messages(CHUNK, NEVER, now_ms())
   local index, hash = {}, {}
   for i, id in ipairs(ids) do
     index[2 * i - 1], index[2 * i] = digits(dues[i]), id
     hash[2 * i - 1], hash[2 * i] = id, found[i]
   end
-  spread('HSET', HASH, hash)
-  spread('ZADD', INDEX, index)
-  return count() > 0
+  call_many('HSET', HASH, hash)
+  call_many('ZADD', INDEX, index)
+  return list_length() > 0
 end
 
-lists.surface = surface
+lists.deliver_due = deliver_due
 
-lists.forget = function(ids)
-  layout.forget(ids)
+lists.on_removed = function(ids)
+  layout.on_removed(ids)
 end
 
-lists.count = count
+lists.count = list_length
 
--- How many messages others hold, where `ours` are held by ours, and when the first of the list is due (nil where it is
--- empty).
-lists.look = function(ours)
-  local now = clock()
+-- Return how many messages other programs hold, besides the number of `ours`. Also return when the
+-- first message of the list is due (nil if the list is empty).
+lists.count_others = function(ours)
+  local now = now_ms()
   local element = redis.call('LINDEX', layout.own.list, -1)
-  return layout.others(ours, now), element and digits(layout.due(element, now))
+  return layout.count_others(ours, now), element and digits(layout.element_due(element, now))
 end

@@ -1,11 +1,12 @@
--- Removes messages of the backlog or the nextlog, CHUNK at a time, the oldest first, and gives their ids.
+-- Remove messages of the backlog or the nextlog, CHUNK at a time, the oldest first. Return their
+-- ids.
 -- ARGV: 'backlog' or 'nextlog'.
 
 local ids = redis.call('RPOP', ARGV[1] == 'backlog' and LIST or NEXT, CHUNK) or {}
 for _, id in ipairs(ids) do
   redis.call('UNLINK', MESSAGE .. id)
 end
-spread('HDEL', MORE, ids)
-spread('ZREM', INDEX, ids)
-spread('HDEL', HASH, ids)
+call_many('HDEL', MORE, ids)
+call_many('ZREM', INDEX, ids)
+call_many('HDEL', HASH, ids)
 return ids

@@ -1,14 +1,19 @@
--- rfq: a list of ids of what waits, one of what was taken, and each message a hash of its own.
---   KEYS[#KEYS-3] rfq:<topic>:backlog            list  ids, the next one last
---   KEYS[#KEYS-2] rfq:<topic>:nextlog            list  ids of what was taken, by ours or by others, the latest first
---   KEYS[#KEYS-1] spark_queue.rfq:<topic>:more   hash  id -> tries, ms at which it was due, headers (JSON), of what waits
---                                                      and has some, or was not due when its id says that it was
---                                                      published; of what others have taken, until somebody looks
---   KEYS[#KEYS]   spark_queue.rfq:<topic>:lost   string  how many ids were met whose message was gone
---   rfq:<topic>:message:<id>                     hash  the message, a flat map of strings. Not declared: rfq's own scripts
---                                                      declare none of theirs, and one node has them all
--- A scheduled message has its hash, too, but is in neither list. A reserved one is in the nextlog. Whoever removes the
--- hash has removed the message: an id without one is dropped wherever it is met.
+-- rfq: a list of waiting ids, a list of reserved ids, and a hash for each message.
+-- * KEYS[#KEYS-3] `rfq:<topic>:backlog`, list: ids, the next one last.
+-- * KEYS[#KEYS-2] `rfq:<topic>:nextlog`, list: ids that our clients or other programs have
+--   reserved, the latest first.
+-- * KEYS[#KEYS-1] `spark_queue.rfq:<topic>:more`, hash: id -> tries, due time (ms) and headers
+--   (JSON) of a waiting message. Only messages with tries or headers have an entry, and those whose
+--   due time is not the time in their id. If another program removes a message, its entry stays
+--   until clean_up_details() finds it.
+-- * KEYS[#KEYS] `spark_queue.rfq:<topic>:lost`, string: number of ids that were found without a
+--   message.
+-- * `rfq:<topic>:message:<id>`, hash: the message, a flat map of strings. It is not declared as a
+--   key. rfq's own scripts do not declare theirs either, and one node has all of a topic.
+--
+-- A scheduled message has its hash too, but is in neither list. A reserved message is in the
+-- nextlog. To remove the hash is to remove the message: an id without a hash is dropped when it is
+-- found.
 
 local function topic(list, next_list, more)
   return { list = list, next = next_list, more = more, message = list and string.gsub(list, 'backlog$', 'message:') }
@@ -16,23 +21,24 @@ end
 
 layout.own = topic(unpack(KEYS, #KEYS - 3))
 layout.own.index, layout.own.hash = INDEX, HASH
-layout.other = topic(KEYS[11], KEYS[12], KEYS[13])
-layout.other.index, layout.other.hash = KEYS[8], KEYS[9]
+layout.target = topic(KEYS[11], KEYS[12], KEYS[13])
+layout.target.index, layout.target.hash = KEYS[8], KEYS[9]
 
 local LIST, NEXT, MORE, LOST = unpack(KEYS, #KEYS - 3)
 local MESSAGE = layout.own.message
-local NEAR = 2000 -- ms between a message's id and its push
+local ID_TIME_TOLERANCE = 2000 -- ms: a due time this close to the time in the id has no entry
 
-layout.known = function(q, id)
+layout.has_id = function(q, id)
   return redis.call('EXISTS', q.message .. id) == 1
 end
 
-layout.alive = function(id)
-  return layout.known(layout.own, id)
+layout.exists = function(id)
+  return layout.has_id(layout.own, id)
 end
 
--- When a message was published (ms), which its id tells, a UUID of version 1; nil for another.
-local function published(id)
+-- Return when a message was published (ms). Its id, a UUID of version 1, contains the time. Return
+-- nil for another id.
+local function published_at(id)
   local low, mid, high = string.match(id, '^(%x%x%x%x%x%x%x%x)(%x%x%x%x)1(%x%x%x)%x+$')
   if not (low and #id == 32) then
     return nil
@@ -41,8 +47,8 @@ local function published(id)
   return floor(ticks / 10000) - 12219292800000
 end
 
--- The names and strings of the payload of a document, in their order.
-local function flat(document)
+-- Return the names and strings of a document's payload, in their order.
+local function flat_payload(document)
   local found = {}
   local at = find(document, '"payload":', 1, true) + 11
   while true do
@@ -56,69 +62,70 @@ local function flat(document)
   end
 end
 
--- Jots down what the message itself cannot tell: tries, headers, and when it was due; gives whether there was any.
-local function jot(q, id, document)
+-- Store the details that have no place in a message of rfq: tries, headers, and its due time.
+-- Return whether there were any.
+local function save_details(q, id, document)
   local tries, headers, due = string.match(document, ',"tries":(%-?%d+),"hdrs":(.*),"mature":(%d+)}$')
-  local moment = published(id)
+  local moment = published_at(id)
   if not due then
-    return false -- it was no document before either
+    return false -- it was not a document before either
   end
-  if tonumber(tries) > 0 or headers ~= '{}' or not moment or math.abs(tonumber(due) - moment) > NEAR then
+  if tonumber(tries) > 0 or headers ~= '{}' or not moment or math.abs(tonumber(due) - moment) > ID_TIME_TOLERANCE then
     redis.call('HSET', q.more, id, tries .. ' ' .. due .. ' ' .. headers)
     return true
   end
   return false
 end
 
--- Forgets what is remembered of messages that others have removed: of so many entries, by chance.
-local function tidy(q, n)
+-- Check `n` random entries, and remove those whose message another program has removed.
+local function clean_up_details(q, n)
   for _, id in ipairs(n > 0 and redis.call('HRANDFIELD', q.more, min(n, CHUNK)) or {}) do
-    if not layout.known(q, id) then
+    if not layout.has_id(q, id) then
       redis.call('HDEL', q.more, id)
     end
   end
 end
 
-layout.keep = function(q, id, document)
-  spread('HSET', q.message .. id, flat(document))
+layout.write_message = function(q, id, document)
+  call_many('HSET', q.message .. id, flat_payload(document))
 end
 
-layout.put = function(q, ids, found, front, new)
-  local named, remembered = {}, 0
+layout.add_to_list = function(q, ids, found, front, new)
+  local named, saved = {}, 0
   for i, id in ipairs(ids) do
     if new then
-      layout.keep(q, id, found[i])
+      layout.write_message(q, id, found[i])
     end
-    remembered = remembered + (jot(q, id, found[i]) and 1 or 0)
+    saved = saved + (save_details(q, id, found[i]) and 1 or 0)
     named[front and #ids + 1 - i or i] = id
   end
-  spread(front and 'RPUSH' or 'LPUSH', q.list, named)
-  tidy(q, 2 * remembered) -- so that there are never many more than messages
+  call_many(front and 'RPUSH' or 'LPUSH', q.list, named)
+  clean_up_details(q, 2 * saved) -- so that there are never many more entries than messages
 end
 
-layout.idle = function()
+layout.on_empty = function()
   if redis.call('EXISTS', NEXT) == 0 then
     redis.call('UNLINK', MORE)
   end
 end
 
--- What is remembered of a message: tries, headers and when it is due. One whose id has no time is due by `latest`, or a
--- reader that takes nothing younger than itself would never take it.
-local function told(id, now, latest)
+-- Return tries, headers and due time of a message. If its id contains no time, it is due by
+-- `latest`. Otherwise a consumer that takes no message younger than itself would never take it.
+local function load_details(id, now, latest)
   local tries, due, headers
   local more = redis.call('HGET', MORE, id)
   if more then
     tries, due, headers = string.match(more, '^(%d+) (%d+) (.*)$')
   end
-  return tries or '0', headers or '{}', tonumber(due) or min(published(id) or latest, now)
+  return tries or '0', headers or '{}', tonumber(due) or min(published_at(id) or latest, now)
 end
 
-layout.due = function(id, now)
-  local _, _, due = told(id, now, now)
+layout.element_due = function(id, now)
+  local _, _, due = load_details(id, now, now)
   return due
 end
 
--- A text as JSON; bytes that are no UTF-8 become U+FFFD.
+-- Return a text as JSON. Bytes that are not UTF-8 become U+FFFD.
 local function as_json(text)
   if find(text, '[\128-\255]') then
     local rest = string.gsub(text, '[\240-\244][\128-\191][\128-\191][\128-\191]', '')
@@ -131,10 +138,10 @@ local function as_json(text)
   return cjson.encode(text)
 end
 
-layout.read = function(id, latest, now, _, here)
-  if here[id] then
+layout.read_element = function(id, latest, now, _, seen_ids)
+  if seen_ids[id] then
     return nil
-  elseif redis.call('ZSCORE', INDEX, id) then -- one of ours has it, and somebody's harvest took it back
+  elseif redis.call('ZSCORE', INDEX, id) then -- a tag of ours holds it, and a harvest has put it back
     if not redis.call('LPOS', NEXT, id) then
       redis.call('LPUSH', NEXT, id)
     end
@@ -149,58 +156,58 @@ layout.read = function(id, latest, now, _, here)
   for i = 1, #fields_of, 2 do
     payload[#payload + 1] = as_json(fields_of[i]) .. ':' .. as_json(fields_of[i + 1])
   end
-  local tries, headers, due = told(id, now, latest)
+  local tries, headers, due = load_details(id, now, latest)
   return id, '{"_id":' .. as_json(id) .. ',"payload":{' .. concat(payload, ',') .. '},"tries":' .. tries
     .. ',"hdrs":' .. headers .. ',"mature":' .. digits(due) .. '}', due
 end
 
-layout.taken = function(ids)
-  spread('LPUSH', NEXT, ids)
-  spread('HDEL', MORE, ids)
+layout.on_reserved = function(ids)
+  call_many('LPUSH', NEXT, ids)
+  call_many('HDEL', MORE, ids)
 end
 
--- Takes ids out of the nextlog, or out of the backlog where somebody's harvest has put them back. Many at once are looked
--- for in one go: each alone is a walk through the list.
-layout.returned = function(ids)
-  local missing = {}
+-- Remove ids from the nextlog, or from the backlog if a harvest has put them back there. Many ids
+-- are removed in one pass, since LREM walks through the list for each id.
+layout.on_released = function(ids)
+  local not_taken = {}
   if 4 * #ids < redis.call('LLEN', NEXT) then
     for _, id in ipairs(ids) do
       if redis.call('LREM', NEXT, -1, id) == 0 then
-        missing[#missing + 1] = id
+        not_taken[#not_taken + 1] = id
       end
     end
   else
-    local gone, left = {}, {}
+    local wanted, rest = {}, {}
     for _, id in ipairs(ids) do
-      gone[id] = true
+      wanted[id] = true
     end
     for _, id in ipairs(redis.call('LRANGE', NEXT, 0, -1)) do
-      if gone[id] then
-        gone[id] = nil
+      if wanted[id] then
+        wanted[id] = nil
       else
-        left[#left + 1] = id
+        rest[#rest + 1] = id
       end
     end
     redis.call('DEL', NEXT)
-    spread('RPUSH', NEXT, left)
+    call_many('RPUSH', NEXT, rest)
     for _, id in ipairs(ids) do
-      missing[#missing + 1] = gone[id] and id
+      not_taken[#not_taken + 1] = wanted[id] and id
     end
   end
-  for _, id in ipairs(missing) do
+  for _, id in ipairs(not_taken) do
     redis.call('LREM', LIST, 1, id)
   end
 end
 
-layout.forget = function(ids)
-  layout.returned(ids)
+layout.on_removed = function(ids)
+  layout.on_released(ids)
   for _, id in ipairs(ids) do
     redis.call('UNLINK', MESSAGE .. id)
   end
-  spread('HDEL', MORE, ids)
+  call_many('HDEL', MORE, ids)
 end
 
-layout.others = function(ours, now)
+layout.count_others = function(ours, now)
   local ends = {}
   local ended = redis.call('ZRANGEBYSCORE', LEASES, '-inf', digits(now), 'WITHSCORES')
   for i = 2, #ended, 2 do
