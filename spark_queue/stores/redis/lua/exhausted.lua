@@ -1,4 +1,4 @@
--- Return those of the given messages that have at least `min_tries` tries. Change nothing.
+-- Return those of the given messages that have at least `min_tries` tries. Change no message.
 -- ARGV: min_tries, runs…
 -- Return {messages, the message after which to continue ('' if all were checked)}. Each message is
 -- a run of one message.
