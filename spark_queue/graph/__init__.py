@@ -1,1 +1,1 @@
-"""What a graph of steps is: read from a file, checked, and drawn. No database, no Spark."""
+"""Graphs of steps: loading, checks and drawing. No database, no Spark."""

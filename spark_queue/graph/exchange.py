@@ -1,4 +1,4 @@
-"""Exchanges: each message of a queue is copied to those of its destinations whose selector it fits."""
+"""Exchanges: steps that copy each message of a queue to the destinations whose selector is true."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from spark_queue.graph.selector_words import selector_text
 from spark_queue.graph.step import Arrow, OneSource
 from spark_queue.options.values import AT_MOST_ONCE, EXACTLY_ONCE
 
-#: Queues, in the namespace of an exchange's source, for what it cannot route.
+#: The queues for messages that an exchange cannot route, in the namespace of its source.
 NO_ROUTE, TOO_MANY_HOPS = "__no_route__", "__too_many_hops__"
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What a destination changes of a message that goes there, for the destinations after it, too.
+    """The changes of a message for one destination, which the destinations after it see too.
 
-    `payload` becomes the value of an expression; `headers` and `state` keep what is not named, and lose what becomes
-    NULL.
+    `payload` becomes the value of an expression. In `headers` and `state`, other entries stay, and
+    an entry whose expression is NULL is removed.
     """
 
     __pydantic_config__ = FORBID
@@ -45,7 +45,11 @@ class Changes:
 
 @dataclass(frozen=True)
 class Destination:
-    """A queue, and who goes there: those for which the selector is true, or a struct (`mature`, `delay`, `tries`)."""
+    """A queue, and the selector of the messages that are copied there (default: all).
+
+    A message is copied if the selector is true, or a struct of `mature`, `delay`, `tries` for the
+    copy.
+    """
 
     __pydantic_config__ = FORBID
 
@@ -56,7 +60,7 @@ class Destination:
 
     @property
     def place(self) -> Place:
-        """Where it is."""
+        """The queue in its namespace."""
         return Place(self.queue, self.ns)
 
     def __str__(self) -> str:
@@ -65,11 +69,12 @@ class Destination:
 
 @dataclass(frozen=True)
 class Exchange(OneSource):
-    """From one queue to any number of others.
+    """A step that copies messages from one queue to any number of others.
 
-    `delivery`: exactly once, unless `consumer.reserve` is false, which is at most once. `every`: ms from the start of
-    a batch to that of the next; 0: as soon as there is something. `options`: those of `format("queue")` to read the
-    source, before those of its namespace; `retryTimeout` and `allowEviction` hold for the destinations, too.
+    `delivery`: by default exactly once, or at most once if `consumer.reserve` is false. `every`:
+    the ms from the start of a batch to the start of the next; 0: as soon as there are messages.
+    `options`: options of `format("queue")` for its source, which override those of the namespace.
+    `retryTimeout` and `allowEviction` also apply to the destinations.
     """
 
     __pydantic_config__ = FORBID
@@ -88,17 +93,17 @@ class Exchange(OneSource):
 
     @property
     def guarantee(self) -> str:
-        """The delivery that holds."""
+        """The delivery that applies."""
         return self.delivery or (EXACTLY_ONCE if self.consumer.reserve else AT_MOST_ONCE)
 
     @property
     def leftovers(self) -> Mapping[Place, str]:
-        """The queues of what it cannot route, beside its source."""
+        """The queues beside the source for messages that it cannot route."""
         ns = self.src.ns
         return {Place(NO_ROUTE, ns): "no_route", Place(TOO_MANY_HOPS, ns): "too_many_hops"}
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
-        """Yield what cannot be read again, and a delivery that needs reservations."""
+        """Yield a source that no exchange may read, and a delivery that needs reservations."""
         if self.src.queue == TOO_MANY_HOPS:
             yield (
                 ("src",),
@@ -112,7 +117,7 @@ class Exchange(OneSource):
             )
 
     def arrows_out(self) -> list[Arrow]:
-        """Return one to each destination, with its selector and what it changes."""
+        """Return an edge to each destination, with its selector and the fields that it changes."""
         return [
             Arrow(
                 one.place,
@@ -124,7 +129,7 @@ class Exchange(OneSource):
         ]
 
     def facts(self, cyclic: Collection[Place]) -> dict[str, Any]:
-        """Return its source, delivery and destinations, with their selectors."""
+        """Return its source, its delivery, and its destinations with their selectors."""
         dst = [
             {"queue": str(one), "selector": selector_text(one.selector) or None, "cycle": one.place in cyclic}
             for one in self.dst

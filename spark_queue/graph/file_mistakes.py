@@ -1,6 +1,6 @@
-"""Mistakes of files that declare something: each with its line, where it is, what is wrong and what to do.
+"""Mistakes in files of declarations: each with its line, its path, the error, and the remedy.
 
-pydantic and YAML find most of them; here their words become the user's.
+Most of them are found by pydantic and YAML, whose messages are translated here.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from spark_queue.options.masking import quoted, shown_as
 
 @dataclass(frozen=True)
 class Mistake:
-    """One mistake: where it is, and what is wrong. `line`: from 1; 0 if there is no file."""
+    """A mistake: its path, and its text. `line`: from 1; 0 if there is no file."""
 
     path: Path
     text: str
     line: int = 0
 
     def described(self, nouns: Mapping[str, str]) -> str:
-        """Return it in words; `nouns`: see `refusal`."""
+        """Return the line, the path and the text in one line; `nouns`: as for `graph_error`."""
         where = ", ".join(filter(None, [f"line {self.line}" if self.line else "", _place(self.path, nouns)]))
         return f"{where}: {self.text}" if where else self.text
 
 
 def _place(path: Path, nouns: Mapping[str, str]) -> str:
-    """Return a path in words."""
+    """Return a path as text."""
     match path:
         case (section, name, "dst", int(number), *rest) if section in nouns:
             words = [f"{nouns[str(section)]} {quoted(str(name))}", f"destination {number + 1}"]
@@ -46,14 +46,14 @@ def _place(path: Path, nouns: Mapping[str, str]) -> str:
     return ", ".join([*words, told] if rest else words)
 
 
-#: Of a file in which nothing is declared by name.
+#: The nouns of a file whose sections have no names.
 NAMELESS: Mapping[str, str] = {}
 
 
 def refusal(mistakes: Iterable[Mistake], origin: Origin, nouns: Mapping[str, str] = NAMELESS) -> GraphError:
-    """Return the error with all mistakes, by line.
+    """Return an error with all mistakes, in the order of their lines.
 
-    `nouns`: what is called what, of that which is declared by name, by its section: `{"links": "link"}`.
+    `nouns`: the noun for one entry of each section, such as `{"links": "link"}`.
     """
     found = [replace(one, line=one.line or _line(origin.lines, one.path)) for one in mistakes]
     found.sort(key=lambda one: (one.line, [str(part) for part in one.path]))
@@ -63,7 +63,7 @@ def refusal(mistakes: Iterable[Mistake], origin: Origin, nouns: Mapping[str, str
 
 
 def _line(lines: Mapping[Path, int], path: Path) -> int:
-    """Return the line of a path, or of what is around it."""
+    """Return the line of a path, or of the nearest path above it."""
     return next((lines[path[:end]] for end in range(len(path), -1, -1) if path[:end] in lines), 0)
 
 
@@ -72,7 +72,7 @@ def _line(lines: Mapping[Path, int], path: Path) -> int:
 _NUMBER, _TRUTH = "must be a whole number", "must be true or false"
 _LIST, _MAPPING = "must be a list, such as [a, b]", "must be a mapping, such as {{key: value}}"
 
-#: What pydantic finds, and what is said of it.
+#: The texts for the errors of pydantic.
 _WORDS = {
     "string_type": "must be text",
     "string_too_short": "must not be empty",
@@ -88,7 +88,7 @@ _WORDS = {
 
 
 def mistake_of(error: Any, keys: Callable[[Path], list[str]]) -> Mistake:
-    """Return an error of pydantic as a mistake. `keys`: those that are allowed at a path."""
+    """Return a mistake for an error of pydantic. `keys` returns the allowed keys at a path."""
     path = tuple(part for part in error["loc"] if part != "[key]")
     kind, facts, value = error["type"], error.get("ctx", {}), error.get("input")
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
@@ -108,7 +108,10 @@ def mistake_of(error: Any, keys: Callable[[Path], list[str]]) -> Mistake:
 
 
 def _but(value: Any) -> str:
-    """Return what a value is instead, if it is a number: text may be a secret that a variable filled in."""
+    """Return the wrong value as text if it is a number, else an empty text.
+
+    A text may be a secret that a variable has filled in.
+    """
     if isinstance(value, bool):
         return f", not {str(value).lower()}"
     return f", not {value}" if isinstance(value, int | float) else ""
@@ -116,7 +119,7 @@ def _but(value: Any) -> str:
 
 # --- text that cannot be read ---------------------------------------------------------------------------------------
 
-#: What YAML says, and what is said of it: by the first that matches.
+#: The texts for the messages of the YAML parser; the first pattern that matches decides.
 _YAML = (
     (r"mapping values are not allowed", "unexpected ':': check the indentation, or put quotes around the text"),
     (r"sequence entries are not allowed", "unexpected '- ': begin the list in a line of its own, below its key"),
@@ -142,7 +145,7 @@ _CONTEXTS = {"flow sequence": "list", "flow mapping": "mapping", "flow node": "l
 
 
 def unparsed(error: Exception) -> Mistake:
-    """Return an error of YAML as a mistake."""
+    """Return a mistake for an error of the YAML parser."""
     first, second = getattr(error, "context_mark", None), getattr(error, "problem_mark", None)
     said = ", ".join(filter(None, [getattr(error, "context", None), getattr(error, "problem", None)])) or str(error)
     began, line = (one.line + 1 if one else 0 for one in (first, second))
@@ -158,6 +161,6 @@ def unparsed(error: Exception) -> Mistake:
 
 
 def undecoded(error: UnicodeDecodeError) -> Mistake:
-    """Return an error of UTF-8 as a mistake."""
+    """Return a mistake for text that is not UTF-8."""
     line = error.object[: error.start].count(b"\n") + 1
     return Mistake((), f"byte 0x{error.object[error.start]:02x} is not UTF-8: save the file as UTF-8", line)

@@ -1,4 +1,4 @@
-"""Links: each message of a queue moves on, to one of its destinations, in one step of the database."""
+"""Links: steps that move each message to one of their destinations, atomically."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from spark_queue.options.values import EXACTLY_ONCE
 
 @dataclass(frozen=True)
 class Moves:
-    """What a link changes of a message, by expressions: as `Changes`, and when it can be reserved there."""
+    """Expressions for the new values of a message, and for when it can be reserved."""
 
     __pydantic_config__ = FORBID
 
@@ -39,7 +39,7 @@ class Moves:
 
 @dataclass(frozen=True)
 class Retry:
-    """After how many seconds a message that failed comes again: `base`, and `factor` for each failure before."""
+    """The delay of a retry in seconds: `base`, plus `factor` for each failure before this one."""
 
     __pydantic_config__ = FORBID
 
@@ -49,13 +49,18 @@ class Retry:
 
 @dataclass(frozen=True)
 class Link(OneSource):
-    """From a queue to one of others that lie in the same collection of MongoDB (`layout=pl-mongo`), or to none.
+    """A step that moves each message of a queue to one of others, or ends it.
 
-    A message is changed and moved in one step of the database, so it is in one of the queues at every moment, and
-    goes on exactly once whatever dies. Without destination it is done when it is worked on; with several, `to` names
-    the queue, or gives its number from 0. What becomes of a message is decided by expressions, `drop` (true: it ends
-    here), `to` and `set`, or by `process`, a function of Python (see `graph/link_function.py`). One that fails comes
-    again, after `retry`, until the option `maxTries` ends that. `every`, `consumer`, `options`: as of an exchange.
+    All its queues are in one collection of MongoDB (`layout=pl-mongo`). A message is changed and
+    moved in one atomic step of the database. So it is in exactly one of the queues at every moment,
+    and moves exactly once, even if a process is killed. Without a destination, a message is
+    committed after it was processed. With several, `to` is the name of the queue, or its number
+    from 0.
+
+    Either expressions decide about a message, or a function. The expressions are `drop` (true: the
+    message ends here), `to` and `set`. `process` is a Python function (see
+    `graph/link_function.py`). A message that fails is retried after the delay of `retry`, until the
+    option `maxTries` ends that. `every`, `consumer`, `options`: as in an exchange.
     """
 
     __pydantic_config__ = FORBID
@@ -79,12 +84,12 @@ class Link(OneSource):
 
     @classmethod
     def named(cls, raw: Any) -> Iterator[NamedQueue]:
-        """Yield its source and its destinations, of which one may stand alone."""
+        """Yield its source and its destinations; a single destination needs no list."""
         to = inside(raw, "dst")
         return super().named({"src": inside(raw, "src"), "dst": listed(to) if to else []})
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
-        """Yield settings that say the same twice, or nothing, and destinations where it cannot move messages."""
+        """Yield settings that exclude each other or have no effect, and invalid destinations."""
         decided = {"to": self.to, "drop": self.drop, "set": None if self.set == Moves() else self.set}
         for key, value in decided.items():
             if value is not None and self.process is not None:

@@ -1,12 +1,12 @@
-"""What a function says that works on the messages of a link: see `spark_queue.graph.model.Link`.
+"""The results of a function of a link: see `spark_queue.graph.model.Link`.
 
     def clean(message):
         if message.payload["cancelled"]:
             return DROP
         return Forward(message.payload | {"clean": True}, headers={"by": "clean"})
 
-It gets a `Message` at a time. `None` lets it go on as it is, `DROP` ends it, and `Forward` tells what changes. What
-it raises is a failure: the message comes again later.
+The function gets one `Message` per call. It returns `None` to move the message on unchanged, `DROP`
+to end it, or a `Forward` with the changes. If it raises an error, the message is retried later.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from spark_queue.messages.payload import Json
 
 
 class Dropped(Enum):
-    """That a message does not go on."""
+    """The type of `DROP`: the message ends."""
 
     DROP = "drop"
 
 
 class Unchanged(Enum):
-    """That something stays what it is."""
+    """The type of `UNCHANGED`: a value stays as it is."""
 
     UNCHANGED = "unchanged"
 
@@ -39,11 +39,12 @@ UNCHANGED: Final = Unchanged.UNCHANGED
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """The message goes on, changed.
+    """The changes of a message that moves on.
 
-    `payload`: any value of JSON; `headers`: set beside those it has, and where `None` is the value, taken away. `to`:
-    the destination, by the name of its queue or by its number from 0, where a link has several. It can be reserved
-    there from the moment `mature`, or `delay` seconds later, else at once; `tries`: what it counts as failures.
+    `payload`: any value of JSON. `headers`: they are added to those of the message; the value
+    `None` removes a header. `to`: the destination of a link with several, as the name of its queue,
+    or its number from 0. The message can be reserved from the moment `mature`, or `delay` seconds
+    later, else at once. `tries`: its new number of tries.
     """
 
     payload: Json | Unchanged = UNCHANGED
@@ -54,5 +55,5 @@ class Forward:
     tries: int = 0
 
 
-#: A function that works on messages.
+#: A function that works on the messages of a link.
 LinkFunction = Callable[[Message], Forward | Dropped | None]

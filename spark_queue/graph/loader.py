@@ -1,4 +1,4 @@
-"""Graphs in YAML or JSON files: every mistake is reported with its line."""
+"""Graphs in YAML or JSON files: each mistake is reported with its line."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from spark_queue.graph.validation import keys_at, read
 #: Returns the value of a secret by scope and key, as `dbutils.secrets.get` does.
 Secrets = Callable[[str, str], str]
 
-#: Returns the value of `${name}` in a file. Raises `KeyError` with what is wrong if there is none.
+#: Returns the value of `${name}` in a file. Raises `KeyError` with the reason if there is none.
 Fill = Callable[[str], str]
 
 _VARIABLE = re.compile(r"\$\$\{|\$\{([^{}]*?)(?::-([^{}]*))?\}")
 
-#: Keys below which no variables are filled in: `${` may be part of an expression there.
+#: The keys below which no variables are replaced: `${` may be part of an expression there.
 _NOT_FILLED_IN = ("selector", "set")
 
 _MERGE = "tag:yaml.org,2002:merge"
@@ -48,11 +48,12 @@ for _kind, _pattern, _first in (
 
 
 def graph_in(file: str | os.PathLike[str], secrets: Secrets | None = None, *, of: type[Graph] = Graph) -> Graph:
-    """Return the graph in a YAML or JSON file. `of`: its class, which may have more kinds of steps than `Graph`.
+    """Return the graph in a YAML or JSON file.
 
-    `${NAME}` is a variable of the environment, `${NAME:-default}` one with a default, `${file:PATH}` the first line
-    of a file, and `${secret:SCOPE/KEY}` the value that `secrets` returns. Raises `GraphError` with every mistake of
-    the file, by line, and `OSError` if it cannot be read.
+    `graph_class`: its class, which may have more kinds of steps than `Graph`. In the file,
+    `${NAME}` is an environment variable, and `${NAME:-default}` one with a default. `${file:PATH}`
+    is the first line of a file, and `${secret:SCOPE/KEY}` the value that `secrets` returns. Raises
+    `GraphError` with every mistake of the file, by line, and `OSError` if it cannot be read.
     """
     return parse(text_of(file), str(file), variables(secrets), of=of)
 
@@ -66,14 +67,15 @@ def text_of(file: str | os.PathLike[str]) -> str:
 
 
 def variables(secrets: Secrets | None = None) -> Fill:
-    """Return the function that fills in `${NAME}`, `${file:PATH}` and `${secret:SCOPE/KEY}`."""
+    """Return the function that resolves `${NAME}`, `${file:PATH}` and `${secret:SCOPE/KEY}`."""
     return lambda name: _value(name, secrets)
 
 
 def parse(text: str, file: str, fill: Fill, *, of: type[Graph] = Graph) -> Graph:
     """Return the graph in this text. Raises `GraphError` with every mistake, by line.
 
-    `${name}` and `${name:-default}` are filled in, but not in selectors and `set`; `$${` is a plain `${`.
+    `${name}` and `${name:-default}` are replaced, but not in selectors and `set`; `$${` is a plain
+    `${`.
     """
     return read(*loaded(text, file, fill, keys_at((), of), nouns(of)), of=of)
 
@@ -81,10 +83,10 @@ def parse(text: str, file: str, fill: Fill, *, of: type[Graph] = Graph) -> Graph
 def loaded(
     text: str, file: str, fill: Fill, keys: Sequence[str], nouns: Mapping[str, str] = NAMELESS
 ) -> tuple[Any, Origin, list[Mistake]]:
-    """Return what a text declares, with its variables filled in, the lines of its parts, and mistakes so far.
+    """Return the declarations of a text, their lines, and the mistakes so far.
 
-    `keys`: those that are allowed; `nouns`: what is declared by name, as for `refusal`. Raises `GraphError` if it is
-    neither YAML nor JSON, or not a mapping.
+    The variables of the text are replaced. `keys`: the allowed keys. `nouns`: as for `graph_error`.
+    Raises `GraphError` if the text is neither YAML nor JSON, or not a mapping.
     """
     lines: dict[Path, int] = {}
     try:
@@ -96,17 +98,17 @@ def loaded(
         if any(one.text in (_ENDLESS, _NO_KEY) for one in mistakes):
             raise refusal(mistakes, Origin(file, lines), nouns)
         raw = _Loader("").construct_document(node)
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: of a tag such as !!int
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: by a tag such as !!int
         raise refusal([unparsed(error)], Origin(file)) from None
     return _filled(raw, (), fill, mistakes), Origin(file, lines), mistakes
 
 
-#: Mistakes after which a file is read no further.
+#: The mistakes that end the reading of a file.
 _ENDLESS, _NO_KEY = "this anchor contains itself", "a key must be text, not a list or a mapping"
 
 
 def _survey(node: yaml.Node, path: Path, lines: dict[Path, int], around: Sequence[yaml.Node]) -> Iterator[Mistake]:
-    """Note the line of each part, and find keys that are declared twice and anchors that contain themselves."""
+    """Record the line of each part. Yield keys that are declared twice, and recursive anchors."""
     lines.setdefault(path, node.start_mark.line + 1)
     if any(node is one for one in around):
         yield Mistake(path, _ENDLESS)
@@ -131,7 +133,7 @@ def _survey(node: yaml.Node, path: Path, lines: dict[Path, int], around: Sequenc
 
 
 def _filled(raw: Any, path: Path, fill: Fill, mistakes: list[Mistake]) -> Any:
-    """Return a part of a file with its variables filled in."""
+    """Return a part of a file with its variables replaced."""
     if isinstance(raw, dict):
         return {
             str(key): value if key in _NOT_FILLED_IN else _filled(value, (*path, str(key)), fill, mistakes)
@@ -157,7 +159,7 @@ def _filled(raw: Any, path: Path, fill: Fill, mistakes: list[Mistake]) -> Any:
 
 
 def _value(name: str, secrets: Secrets | None) -> str:
-    """Return the value of `${name}` in a file. Raises `KeyError` with what is wrong if there is none."""
+    """Return the value of `${name}`. Raises `KeyError` with the reason if there is none."""
     kind, colon, rest = name.partition(":")
     if colon and kind == "file":
         try:

@@ -7,25 +7,25 @@
       by_delay:
         src: local/departures
         dst:
-          - queue: late                              # of the namespace of src, unless told
+          - queue: late                              # default: the namespace of src
             selector: payload:dep_delay::int > 60    # SQL; absent: always
-            set: {headers: {class: "'late'"}}        # seen by the destinations after it
+            set: {headers: {class: "'late'"}}        # the destinations below see it
           - air/all
-    links:                                           # each message moves on, to one queue: see `Link`
+    links:                                           # move each message to one queue: see `Link`
       clean:
         src: air/raw
         dst: air/clean
         process: work.flights:clean
-    processors:                                      # functions that compute: see `processor.py`
+    processors:                                      # compute messages: see `processor.py`
       match:
         in: {flight: air/clean, weather: air/weather}
         out: {matched: air/matched}
         fn: work.flights:match
         rows: true
 
-The same in Python: `Graph(namespaces={...}, exchanges={"by_delay": Exchange(...)})`, where a selector may also be a
-Column or a callable. This module knows what a graph is, `validation.py` what is wrong with one, and each step answers
-for itself (`step.py`); none of them does anything with it.
+The same in Python: `Graph(namespaces={...}, exchanges={"by_delay": Exchange(...)})`. There a
+selector may also be a Column or a callable. This module has the classes of a graph; `validation.py`
+checks a graph, with the rules of each step (`step.py`).
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ __all__ = [
 
 __getattr__ = renamed(__name__, Consumer=ConsumerSettings)
 
-#: Hops after which a message counts as lost in a cycle.
+#: The default of `max_hops`.
 MAX_HOPS = 17
 
-#: Failures in a row after which a step that is drained gives up.
+#: The default of `restarts` for `drain`: the maximum number of restarts in a row.
 RESTARTS = 8
 
 
@@ -95,27 +95,29 @@ def _system(value: Any) -> Any:
     raise ValueError("a mapping, or a function (module:function) that returns one")
 
 
-#: Marks a field of `Graph` that has steps, by name. Their class is a `Step`, and this all that makes it known.
+#: The metadata of a field of `Graph` that has steps, by name. Their class implements `Step`, and is
+#: registered nowhere else.
 STEPS: Mapping[str, bool] = {"steps": True}
 
 
 def sections(graph: type[Graph] | Graph) -> list[str]:
-    """Return the fields of a graph that have steps."""
+    """Return the names of the fields of a graph that have steps."""
     return [one.name for one in fields(graph) if one.metadata.get("steps")]
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Namespaces, exchanges, links and processors, by name. `max_hops`: how many exchanges a message may go through.
+    """Namespaces, exchanges, links and processors, by name.
 
-    For processors: `system` is what their functions share, a mapping, or a function (`module:function`) that makes
-    it, once in each process of Python. `errors`: the error queue of those that name none and work on rows.
-    `provenance`: whether what they make tells where it comes from, in the header `x-provenance`.
+    `max_hops`: the number of exchanges that a message may go through. `system`: a mapping that all
+    functions of processors share, or a function that returns it. A `module:function` is called once
+    in each Python process. `errors`: the default error queue of processors that work on rows.
+    `provenance`: whether processors set the header `x-provenance` on their messages.
     """
 
     __pydantic_config__ = FORBID
 
-    namespaces: dict[Name, OfStore] = field(repr=False)  # until it is checked, it may hold bare URLs
+    namespaces: dict[Name, OfStore] = field(repr=False)  # may hold bare URLs until checked
     exchanges: dict[NameOfStep, Exchange] = field(default_factory=dict, metadata=STEPS)
     max_hops: Annotated[int, Field(ge=1)] = MAX_HOPS
     links: dict[NameOfStep, Link] = field(default_factory=dict, metadata=STEPS)
@@ -123,39 +125,39 @@ class Graph:
     system: Annotated[Any, BeforeValidator(_system)] = field(default=None, repr=False)  # it may hold secrets
     errors: AtPlace | None = None
     provenance: bool = True
-    origin: ClassVar[Origin] = Origin()  # of a graph from a file: its own; nothing that can be said about a graph
+    origin: ClassVar[Origin] = Origin()  # set on the instance; not a key of a file
 
     @property
     def declared(self) -> dict[str, Step]:
-        """All steps by name, and after those that run the sources."""
+        """All steps by name, sources last."""
         found = {name: one for section in sections(self) for name, one in getattr(self, section).items()}
         return dict(sorted(found.items(), key=lambda one: one[1].entry is not None))
 
     @property
     def steps(self) -> dict[str, Step]:
-        """All that takes messages from queues, by name: exchanges, links, and processors that are no sources."""
+        """The steps that read queues, by name: all except sources."""
         return {name: one for name, one in self.declared.items() if one.entry is None}
 
     @property
     def entries(self) -> dict[str, Place]:
-        """The queues that messages are sent to, by the name of their source."""
+        """The queues that `send` pushes to, by the name of their source."""
         return {name: place for name, one in self.declared.items() if (place := one.entry)}
 
     def queues(self) -> list[Place]:
-        """All queues that the graph names, in the order in which it does."""
+        """Return all queues of the graph without duplicates, inputs and outputs first."""
         places = [place for one in self.steps.values() for place in (*one.sources, *(to.place for to in one.dst))]
         places += [place for one in self.declared.values() for place in one.others()]
         return list(dict.fromkeys([*places, *self.entries.values()]))
 
     def leftovers(self) -> list[Place]:
-        """The queues of what exchanges could not route."""
+        """Return the queues for messages that exchanges cannot route."""
         return list(dict.fromkeys(place for one in self.steps.values() for place in one.leftovers))
 
     def cycles(self) -> list[list[str]]:
-        """Steps that feed each other, by cycles: one for each set of queues that reach one another.
+        """Return the cycles of the graph. Each is a list of steps, the one declared first in front.
 
-        Each begins with the one that is declared first. They are legal: the hop limit ends a message that goes
-        round and round through exchanges.
+        There is one cycle for each set of queues that reach one another. A cycle is legal:
+        `max_hops` ends a message that goes around through exchanges.
         """
         wires, names = self._wires(), list(self.steps)
         knots = (wires.subgraph(one) for one in nx.strongly_connected_components(wires))
@@ -167,7 +169,7 @@ class Graph:
         return sorted(turned, key=lambda ring: names.index(ring[0]))
 
     def loops(self) -> dict[str, set[Place]]:
-        """The destinations from which messages can come back, of those steps that have some."""
+        """Return the destinations from which messages can come back, by the name of their step."""
         knots = nx.strongly_connected_components(self._wires())
         home = {place: number for number, knot in enumerate(knots) for place in knot}
         back = {
@@ -177,7 +179,7 @@ class Graph:
         return {name: places for name, places in back.items() if places}
 
     def _wires(self) -> nx.DiGraph[Place]:
-        """The queues, and which step leads from one to another."""
+        """Return a graph of the queues; an edge has the `step` that leads from one to the other."""
         wires: nx.DiGraph[Place] = nx.DiGraph()
         for name, step in self.steps.items():
             wires.add_nodes_from(step.sources)
@@ -187,10 +189,10 @@ class Graph:
         return wires
 
     def topology(self) -> nx.DiGraph[str]:
-        """The graph as one of networkx: its nodes are the names of steps and sources, and queues as `ns/queue`.
+        """Return the graph for networkx. Its nodes are steps, by name, and queues, as `ns/queue`.
 
-        Each node has its `kind`: `queue`, `exchange`, `link`, or that of a processor. Edges tell by `role` whether a
-        queue is an input (`in`), an output (`out`) or where errors go (`errors`).
+        Each node has its `kind`: `queue`, `exchange`, `link`, or the kind of a processor. Each edge
+        has the `role` of the queue: input (`in`), output (`out`) or error queue (`errors`).
         """
         made: nx.DiGraph[str] = nx.DiGraph()
         for place in self.queues():
@@ -204,18 +206,18 @@ class Graph:
 
 
 def kinds(graph: type[Graph]) -> dict[str, type[Step]]:
-    """Return what a graph has steps of, by the fields that have them."""
+    """Return the class of the steps in each field of a graph."""
     hints = get_type_hints(graph)
     return {section: get_args(hints[section])[1] for section in sections(graph)}
 
 
 def nouns(graph: type[Graph]) -> dict[str, str]:
-    """Return what one of those is called that a graph declares by name, by the field that has them."""
+    """Return the noun for one entry of each field, such as `link` for `links`."""
     return {"namespaces": "namespace", **{section: kind.noun for section, kind in kinds(graph).items()}}
 
 
 def isomorphic(one: Graph, other: Graph) -> bool:
-    """Whether two graphs are the same but for the names of their queues, steps and stores."""
+    """Return whether two graphs are equal except for the names of queues, steps and stores."""
     return bool(
         nx.is_isomorphic(
             one.topology(),

@@ -1,4 +1,4 @@
-"""What the steps of a graph have in common: where queues are, how they are read, and how such things are written."""
+"""Parts that the steps of a graph share: queues, consumers, expressions, and their validators."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from spark_queue.options.parsers import duration, name_of_consumer
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
-#: How the declarations of a graph are read.
+#: The pydantic configuration of the declarations of a graph.
 FORBID = ConfigDict(extra="forbid", revalidate_instances="always", coerce_numbers_to_str=True)
 
 
 def place_of(value: Any) -> Any:
-    """`ns/queue`, or a queue of the namespace that goes without saying."""
+    """Return the text `ns/queue` or `queue` as a mapping, and any other value as it is."""
     if not isinstance(value, str):
         return value
     ns, slash, queue = value.partition("/")
@@ -32,7 +32,10 @@ def _namespace(value: Any) -> Any:
 
 
 def _expression(value: Any) -> Any:
-    """SQL text, a Column, or a callable that makes one. Numbers and truth values of a file are SQL, too."""
+    """Return an expression: SQL text, a Column, or a callable that returns a Column.
+
+    A number or a boolean becomes SQL text. Raises `ValueError` for any other value.
+    """
     if isinstance(value, bool | int | float):
         return json.dumps(value)
     if isinstance(value, str) and not value.strip():
@@ -47,17 +50,17 @@ def _entry(value: Any) -> Any:
 
 
 def inside(what: Any, key: str) -> Any:
-    """Return what stands below a key, in a file or in a declaration; `None` where there is nothing."""
+    """Return the value of a key of a mapping or a declaration, or `None` if it is missing."""
     return what.get(key) if isinstance(what, dict) else getattr(what, key, None)
 
 
 def listed(value: Any) -> Any:
-    """A list of what may also be given alone."""
+    """Return a list or a tuple as it is, and any other value in a list."""
     return value if isinstance(value, list | tuple) else [value]
 
 
 def function_of(value: Any) -> Any:
-    """A function, or where it is: `module:function`."""
+    """Return a function, its `module:function`, or `None`. Raises `ValueError` for other values."""
     if value is None or callable(value) or (isinstance(value, str) and _FUNCTION.fullmatch(value)):
         return value
     raise ValueError("a function, or module:function")
@@ -68,7 +71,10 @@ def _pause(value: Any) -> Any:
 
 
 def _folder(text: str) -> str:
-    """A name that is a consumer's, and a folder's on any file system of Spark's."""
+    """Return the name if it is valid for a consumer, and for a folder of any file system of Spark.
+
+    Raises `ValueError`.
+    """
     with suppress(ValueError):
         if ":" not in text and text.strip("."):
             return name_of_consumer(text)
@@ -80,10 +86,10 @@ Entries = dict[str, Annotated[Any, BeforeValidator(_entry)]]
 Name = Annotated[str, BeforeValidator(lambda value: name_of_consumer(str(value)))]
 NameOfStep = Annotated[str, BeforeValidator(lambda value: _folder(str(value)))]
 
-#: A function of Python, or where it is.
+#: A Python function, or its `module:function`.
 Function = Annotated[Any, BeforeValidator(function_of)]
 
-#: ms from the start of a batch to that of the next.
+#: The ms from the start of a batch to the start of the next.
 Every = Annotated[int, BeforeValidator(_pause)]
 
 Delivery = Literal["exactly-once", "at-least-once", "at-most-once"]
@@ -91,10 +97,10 @@ Delivery = Literal["exactly-once", "at-least-once", "at-most-once"]
 
 @dataclass(frozen=True)
 class Namespace:
-    """A store by a name.
+    """A store, under the name of the namespace.
 
-    `options` are those of `format("queue")`, for the steps that read here; `retryTimeout` and `allowEviction`
-    hold for what these write, too.
+    `options`: options of `format("queue")` for the steps that read here. `retryTimeout` and
+    `allowEviction` also apply when these steps write.
     """
 
     __pydantic_config__ = FORBID
@@ -105,7 +111,7 @@ class Namespace:
 
 @dataclass(frozen=True)
 class Place:
-    """A queue in a namespace; where that is not told, in the one that goes without saying."""
+    """A queue in a namespace. If `ns` is empty, it is in the default namespace."""
 
     __pydantic_config__ = FORBID
 
@@ -114,23 +120,26 @@ class Place:
 
     @property
     def place(self) -> Place:
-        """Itself, as of a `Destination`."""
+        """The place itself, as `Destination.place`."""
         return self
 
     def __str__(self) -> str:
         return f"{self.ns}/{self.queue}"
 
 
-#: A place, also as `ns/queue`.
+#: A place, or its text `ns/queue`.
 AtPlace = Annotated[Place, BeforeValidator(place_of)]
 
-#: A namespace, also as its URL.
+#: A namespace, or its URL.
 OfStore = Annotated[Namespace, BeforeValidator(_namespace)]
 
 
 @dataclass(frozen=True)
 class ConsumerSettings:
-    """How a step reads: `parallel` tasks, at most `wsize` messages at a time, with or without a reservation."""
+    """How a step reads: in `parallel` tasks, at most `wsize` messages in a batch.
+
+    `reserve`: whether messages are reserved. Without a reservation they are delivered at most once.
+    """
 
     __pydantic_config__ = FORBID
 
@@ -139,13 +148,13 @@ class ConsumerSettings:
     reserve: bool = True
 
 
-#: Where something stands in a graph: ("exchanges", "by_delay", "dst", 0, "selector").
+#: The path of a value in a graph: ("exchanges", "by_delay", "dst", 0, "selector").
 Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The file that a graph comes from, and the line of each part of it, from 1."""
+    """The file of a graph, and the line of each part of it, from 1."""
 
     file: str = ""
     lines: Mapping[Path, int] = field(default_factory=dict)

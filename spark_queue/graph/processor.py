@@ -1,16 +1,17 @@
-"""Processors: functions between queues, each input delivered exactly once, whatever dies.
+"""Processors: steps that call a function between queues; each input is delivered exactly once.
 
     processors:
       orders: {out: local/orders}                        # a source: `graph.send(...)` fills its queue
-      add:                                               # a join: the n-th message of one with the n-th of the other
+      add:                                               # a join: rows of the n-th messages of both
         in: {left: local/left, right: local/right}
         out: {sum: local/sums}
         fn: work.numbers:add
-        rows: true                                       # called for each row of messages, not for a DataFrame
+        rows: true                                       # call it for each row
         errors: local/errors
 
-What a processor is follows from its shape: see `Processor.kind`. This module knows what one is; what its function
-gets is in `processor_function.py`, how it runs in `runner/processor.py`.
+The kind of a processor follows from its shape: see `Processor.kind`. This module has the
+declaration. The arguments of the function are in `processor_function.py`, its execution in
+`runner/processor.py`.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ from spark_queue.graph.parts import (
 from spark_queue.graph.step import OWN_OPTIONS, Arrow, Intake, NamedQueue, Outline
 from spark_queue.options.values import AT_MOST_ONCE
 
-#: `source`: nothing but a queue that is sent to. `sink`: no output. `pipe`: one input, one output. `join`: several
-#: inputs, zipped. `alts`: several inputs, of which each batch takes one. `fork`: several outputs. `imperative`: one
-#: that reads or writes queues by itself.
+#: `source`: only a queue that `send` fills. `sink`: no output. `pipe`: one input, one output.
+#: `join`: several inputs, zipped. `alts`: several inputs, of which each batch reads one. `fork`:
+#: several outputs. `imperative`: its function reads or writes queues by itself.
 Kind = Literal["source", "sink", "pipe", "join", "alts", "fork", "imperative"]
 
-#: The keys below which queues are bound to names.
+#: The keys with queues by binding.
 _BOUND = ("in", "alts", "out", "tailers", "appenders")
 
-#: How one is drawn; a source and a sink have looks of their own.
+#: The outlines of a source and a sink; other kinds have `_OUTLINE`.
 _OUTLINES = {
     "source": Outline("cds", "#d9efdc", "filled", ">", "]"),
     "sink": Outline("component", "#e6dcf2", "filled", "[[", "]]"),
@@ -59,7 +60,7 @@ _NAMED = ConfigDict(**FORBID, populate_by_name=True)
 
 @dataclass(frozen=True)
 class Input(Place):
-    """A queue that a processor reads: alone (`queue`), or with a place of its own in what it keeps (`log`)."""
+    """A queue that a processor reads: as its only reader (`queue`), or beside others (`log`)."""
 
     __pydantic_config__ = FORBID
 
@@ -67,7 +68,7 @@ class Input(Place):
 
     @property
     def place(self) -> Place:
-        """The queue, however it is read."""
+        """The queue without the mode."""
         return Place(self.queue, self.ns)
 
     def __str__(self) -> str:
@@ -81,7 +82,10 @@ def _input(value: Any) -> Any:
 
 
 def bound(value: Any) -> Any:
-    """Places by their bindings; of one place or of a list each is bound to the name of its queue."""
+    """Return places by binding; without a binding, a place is bound to the name of its queue.
+
+    Raises `ValueError` if the value names no queue, or the same name twice.
+    """
     if isinstance(value, Mapping) and "queue" not in value:
         return value
     made: dict[str, Any] = {}
@@ -103,21 +107,28 @@ Words = Annotated[list[str], BeforeValidator(listed)]
 
 @dataclass(frozen=True)
 class Processor:
-    """A function between queues.
+    """A step that calls a function between queues.
 
-    `in_` (in a file: `in`): its inputs by binding, of which each step takes one message of every one, the n-th with
-    the n-th; or `alts`, at least two, of which each batch takes from the first that has messages. `out`: its outputs
-    by binding. One queue or a list stands for bindings that are called as the queues are.
+    `in_` (in a file: `in`): its inputs by binding. A row has one message of each input, the n-th of
+    each. `alts`: at least two inputs instead; each batch reads the first one that has messages.
+    `out`: its outputs by binding. For a single queue, or a list, the bindings are the names of the
+    queues.
 
-    `fn`: the function (`module:function`), which gets a `Process` and, with `rows`, a mapping of bindings to
-    `Message`s at a time, in Spark's workers; else a DataFrame with a column for each input. `opts`: what it finds in
-    `Process.opts`. `errors`: where a row goes on which it fails; without, the query fails and starts again.
+    `fn`: the function, or its `module:function`. It gets a `ProcessorContext`, and a DataFrame with
+    a column for each input. With `rows` it is called in Spark's workers, with one row at a time: a
+    mapping from bindings to `Message`s. `opts`: options for the function, in
+    `ProcessorContext.opts`. `errors`: the queue for rows on which the function fails. Without it,
+    the query fails and starts again.
 
-    `types`, `topics`: messages that pass, by their header of that name, or that field of the payload. Of both, both
-    must pass. `delivery`: what holds for the inputs; outputs of a batch become visible all or none in any case.
-    `tailers`, `appenders`: queues that the function reads and writes by itself, outside of the guarantee: then it
-    runs on the driver. `consumer`, `every`, `options`: as of an exchange, but that one task keeps the order of the
-    messages unless `consumer.parallel` says more.
+    `types`: a message passes if its header `type`, or that field of its payload, is one of these.
+    `topics`: it passes if its header `topics`, or that field, has one of these. Given both, it must
+    pass both.
+
+    `delivery`: the delivery of the inputs. In any case, the outputs of a batch become visible all
+    at once, or not at all. `tailers`, `appenders`: queues that the function reads and writes by
+    itself, without that guarantee. Such a function runs on the driver. `consumer`, `every`,
+    `options`: as in an exchange. But `consumer.parallel` is 1 by default, which keeps the order of
+    the messages.
     """
 
     __pydantic_config__ = _NAMED
@@ -145,7 +156,7 @@ class Processor:
 
     @property
     def kind(self) -> Kind:
-        """What it is, by its shape."""
+        """The kind of the processor, by its shape."""
         if self.tailers or self.appenders:
             return "imperative"
         if not self.inputs:
@@ -167,37 +178,37 @@ class Processor:
 
     @property
     def inputs(self) -> dict[str, Input]:
-        """What it reads, by binding."""
+        """Its inputs by binding."""
         return self.in_ or self.alts
 
     @property
     def src(self) -> Place | None:
-        """Its first input, where it has one."""
+        """Its first input, if any."""
         return next(iter(self.sources), None)
 
     @property
     def sources(self) -> list[Place]:
-        """The queues that it takes from."""
+        """The queues that it reads."""
         return [one.place for one in self.inputs.values()]
 
     @property
     def dst(self) -> list[Place]:
-        """The queues that its outputs go to."""
+        """The queues of its outputs."""
         return list(self.out.values())
 
     @property
     def needs_all(self) -> bool:
-        """Whether each of these must have messages."""
+        """Whether a batch needs messages in all sources, and not only in one."""
         return not self.alts
 
     @property
     def written(self) -> list[Place]:
-        """The queues that its messages go to, that of errors last."""
+        """The queues that its messages go to, the error queue last."""
         return [*self.dst, *([self.errors] if self.errors else [])]
 
     @property
     def leftovers(self) -> Mapping[Place, str]:
-        """None: what fails goes to its error queue, or comes again."""
+        """None: a failed row goes to its error queue, or is retried."""
         return {}
 
     @property
@@ -206,21 +217,24 @@ class Processor:
         return self.dst[0] if self.kind == "source" else None
 
     def others(self) -> list[Place]:
-        """The queues beside its inputs and outputs: those it reads and writes by itself, and that of errors."""
+        """Return the queues that its function reads and writes by itself, and the error queue."""
         return [*self.tailers.values(), *self.appenders.values(), *([self.errors] if self.errors else [])]
 
     @property
     def guarantee(self) -> str:
-        """The delivery that holds."""
+        """The delivery that applies."""
         return self.delivery
 
     def namespaces(self) -> list[str]:
-        """Where it writes: that of its first input too, for its sink keeps its ledger there in any case."""
+        """Return the namespaces that it writes to.
+
+        That of its first input is one of them: the ledger of its sink is always there.
+        """
         places = [*self.sources[:1], *self.dst, *([self.errors] if self.errors else [])]
         return list(dict.fromkeys(one.ns for one in places))
 
     def config(self) -> dict[str, Any]:
-        """What was declared, as JSON can hold it: what is not there is left out."""
+        """Return its queues, filters and delivery in the types of JSON, without empty fields."""
         bound = {name: {key: str(one) for key, one in places.items()} for name, places in self._places()}
         told: dict[str, Any] = {name: places for name, places in bound.items() if places}
         told |= {name: words for name in ("types", "topics") if (words := getattr(self, name))}
@@ -236,18 +250,21 @@ class Processor:
 
     @classmethod
     def named(cls, raw: Any) -> Iterator[NamedQueue]:
-        """Yield the queues that it is bound to: with an input, the others lie in its namespace by default."""
+        """Yield the queues that it is bound to.
+
+        With an input, the others are in the namespace of the first input by default.
+        """
         given = {key: inside(raw, key) or inside(raw, f"{key}_") for key in _BOUND}
         reads = bool(given["in"] or given["alts"])
         for key, value in given.items():
             try:
                 places = bound(value or {})
             except ValueError:
-                continue  # reported elsewhere
+                continue  # a mistake that pydantic reports
             for binding, place in places.items():
                 yield NamedQueue((key, binding), place, key in ("in", "alts") or not reads)
         if not any(given.values()):
-            yield NamedQueue((), "its own name", needed=True)  # a source: its queue is called as it is
+            yield NamedQueue((), "its own name", needed=True)  # a source
         if (errors := inside(raw, "errors")) is not None:
             yield NamedQueue(("errors",), errors, not reads)
 
@@ -266,7 +283,7 @@ class Processor:
         return replace(self, in_=in_, alts=alts, out=out, tailers=tailers, appenders=appenders, errors=own)
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
-        """Yield what does not fit its shape, and queues that it names twice."""
+        """Yield settings that do not fit its kind, and queues that it names twice."""
         if self.in_ and self.alts:
             yield ("alts",), "give either `in` (a message of every input) or `alts` (of one input), not both"
         if len(self.alts) == 1:
@@ -305,11 +322,14 @@ class Processor:
                     yield (one.name,), "a source has only `out`: leave this out, or add `fn` and an input"
 
     def refused_options(self) -> Mapping[str, str]:
-        """Return all that a step may set itself; on DataFrames, it may choose the form of payloads."""
+        """Return all options that a step may set itself.
+
+        On DataFrames, `payloadFormat` is allowed.
+        """
         return {key: by for key, by in OWN_OPTIONS.items() if self.by_row or key != "payloadFormat"}
 
     def taken(self) -> Iterator[Intake]:
-        """Yield its inputs, which it shares with others by a place of its own in the log."""
+        """Yield its inputs; those that it reads as a log are shared."""
         for key, inputs in (("in", self.in_), ("alts", self.alts)):
             for binding, one in inputs.items():
                 yield Intake((key, binding), one.place, one.mode == "log")
@@ -318,7 +338,7 @@ class Processor:
 
     @property
     def caption(self) -> str:
-        """Its kind, but of a source."""
+        """Its kind; empty for a source."""
         return "" if self.kind == "source" else self.kind
 
     @property
@@ -332,7 +352,10 @@ class Processor:
         return _OUTLINES.get(self.kind, _OUTLINE)
 
     def arrows_in(self) -> list[Arrow]:
-        """Return one for each queue it reads; of several, with the name, and of `alts` the number."""
+        """Return one edge for each queue that it reads.
+
+        With several, each has the name of its binding, and with `alts` a number.
+        """
         inputs: list[tuple[str, Place]] = [*self.inputs.items(), *self.tailers.items()]
         if len(inputs) < 2:
             return [Arrow(one.place, "in") for _, one in inputs]
@@ -342,13 +365,16 @@ class Processor:
         ]
 
     def arrows_out(self) -> list[Arrow]:
-        """Return one for each queue it writes, of several with the name, and one for errors."""
+        """Return one edge for each queue that it writes, and one for the error queue.
+
+        With several outputs, each has the name of its binding.
+        """
         outputs = [*self.out.items(), *self.appenders.items()]
         made = [Arrow(one, "out", name if len(outputs) > 1 else "") for name, one in outputs]
         return made + ([Arrow(self.errors, "errors", "errors")] if self.errors else [])
 
     def facts(self, cyclic: Collection[Place]) -> dict[str, Any]:
-        """Return its kind, its queues by their bindings, its delivery, and which destinations are on a cycle."""
+        """Return its kind, its queues by binding, its delivery, and its destinations on a cycle."""
         return {
             "kind": self.kind,
             **{key: value for key, value in self.config().items() if isinstance(value, dict)},

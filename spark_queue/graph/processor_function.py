@@ -1,4 +1,4 @@
-"""What the function of a processor gets and gives: see `spark_queue.graph.processor.Processor`.
+"""Arguments and results of a processor's function: see `spark_queue.graph.processor.Processor`.
 
     def add(process, messages):                                # rows: true
         total = sum(one.payload["n"] for one in messages.values())
@@ -8,9 +8,9 @@
         n = [F.try_variant_get(F.try_parse_json(f"{one}.payload"), "$.n", "int") for one in ("left", "right")]
         return {"sum": F.struct((n[0] + n[1]).alias("n"))}
 
-A function on rows gives, for each output that is to get a message, its payload, an `Output` that tells more of it, or
-a `Message` that goes on with its payload and headers. What it raises is described in the error queue, with all that
-`wrap_error` has told around it.
+A function on rows returns a mapping from outputs to messages. A message is a payload, an `Output`
+with more fields, or a `Message`, whose payload and headers are passed on. If the function raises an
+error, the error queue gets a message about it, with the context of `wrap_error`.
 """
 
 from __future__ import annotations
@@ -27,25 +27,28 @@ from spark_queue.messages.json_text import load_json
 from spark_queue.messages.message import Message
 from spark_queue.messages.payload import Json, as_json, encode
 
-#: What an error is called whose `wrap_error` tells no `type`, and one around which there is none.
+#: The `type` of an error with a `wrap_error` that sets none, and of one without `wrap_error`.
 WRAPPED, UNWRAPPED = "error", "processor"
 
-#: Where an exception keeps what `wrap_error` has told.
+#: The attribute of an exception that has the context of `wrap_error`.
 _CONTEXT = "spark_queue_context"
 
-#: Most frames of a trace in an error queue: the innermost ones.
+#: The maximum number of frames in a trace: the innermost ones are kept.
 FRAMES = 50
 
 
 @dataclass(frozen=True)
 class Process:
-    """What the function of a processor knows beside its messages.
+    """The context of a call of a processor's function.
 
-    `id`: the name of the processor. `config`: its declaration, `in`, `out`, `errors`, … with queues as `ns/queue`.
-    `opts`: its own options. `system`: what all functions of the graph share. `delivery`: the guarantee.
-    `delivery_hash`: of these messages (of the batch, in a sink on DataFrames), 64 hex digits, the same whenever they
-    come again; on DataFrames it is a column. `tailers`, `appenders`: the `Queue`s of a processor that reads or
-    writes by itself.
+    `id`: the name of the processor. `config`: its declaration (`in`, `out`, `errors`, …), with
+    queues as `ns/queue`. `opts`: its own options. `system`: the mapping that all functions of the
+    graph share. `delivery`: the delivery guarantee. `errors`: the error queue. `tailers`,
+    `appenders`: the `Queue`s of a processor that reads or writes queues by itself.
+
+    `delivery_hash`: 64 hex digits that identify the messages of the call, the same at each
+    redelivery. In a sink on DataFrames it identifies the batch. Other functions on DataFrames find
+    it in a column.
     """
 
     id: str
@@ -63,9 +66,9 @@ class Process:
 class Output:
     """A message for an output.
 
-    `payload`: `bytes` stay bytes, `str` text, all else becomes JSON. It can be reserved from the moment `mature`, or
-    `delay` seconds later, else at once. `id`: made where it is `None`; one that the queue holds already is left as it
-    is.
+    `payload`: `bytes` and `str` are kept, any other value becomes JSON. The message can be reserved
+    from the moment `mature`, or `delay` seconds later, else at once. `id`: generated if it is
+    `None`. If the queue already holds a message with this id, that message does not change.
     """
 
     payload: Json | bytes
@@ -78,10 +81,10 @@ class Output:
 
 @contextmanager
 def wrap_error(context: Mapping[str, Any] | None = None, **more: Any) -> Iterator[None]:
-    """Tell an exception that goes through here what was going on: it is in what the error queue gets.
+    """Add context to an exception that is raised inside; the message in the error queue has it.
 
-    Of several around each other, all tell; what an inner one says counts. The exception stays the one it is. `type`
-    names the kind of error.
+    The exception is raised again, unchanged. If several are nested, their context is merged, and
+    the value of the inner one wins. The key `type` is the kind of the error.
     """
     try:
         yield
@@ -91,15 +94,16 @@ def wrap_error(context: Mapping[str, Any] | None = None, **more: Any) -> Iterato
 
 
 def context_of(error: BaseException) -> dict[str, Any]:
-    """What `wrap_error` has told an exception."""
+    """Return the context that `wrap_error` has added to an exception."""
     return dict(getattr(error, _CONTEXT, {}))
 
 
 def error_message(process: Process, error: BaseException, messages: Mapping[str, Any]) -> dict[str, Any]:
-    """What the error queue gets: `type`, `config`, `messages` by queue, `cause`, and what `wrap_error` has told.
+    """Return the message for the error queue, as a JSON object.
 
-    `messages` are the inputs, or the outputs where these could not be written. What JSON cannot hold is told as
-    Python prints it.
+    It has `type`, `processor`, `config`, `messages` by queue, `cause`, and the context of
+    `wrap_error`. `messages` are the inputs, or the output that could not be written. A value that
+    JSON cannot represent becomes its `repr`.
     """
     context = {key: told(value) for key, value in context_of(error).items()}
     kind = context.pop("type", WRAPPED if hasattr(error, _CONTEXT) else UNWRAPPED)
@@ -121,7 +125,7 @@ def error_message(process: Process, error: BaseException, messages: Mapping[str,
 
 
 def told(value: Any) -> Json:
-    """A value as JSON can hold it: what it cannot, as Python prints it."""
+    """Return a value in the types of JSON; the `repr` of a value that JSON cannot represent."""
     if isinstance(value, Message | Output):
         return {"id": told(value.id), "payload": told(value.payload), "headers": told(value.headers)}
     try:
@@ -138,7 +142,7 @@ def told(value: Any) -> Json:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An exception and what it was raised from, the outermost first."""
+    """Yield an exception and those that it was raised from, the outermost first."""
     cause: BaseException | None = error
     seen: set[int] = set()
     while cause is not None and id(cause) not in seen:
@@ -148,5 +152,5 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def sound(output: Output) -> bytes:
-    """The payload as JSON text, as `as_json` makes it. Raises `MessageError` for what JSON cannot hold."""
+    """Return the payload as JSON text. Raises `MessageError` if JSON cannot represent it."""
     return as_json(*encode(output.payload))

@@ -1,9 +1,9 @@
-"""Pictures of a graph: for Graphviz, for Mermaid, and as a tree of text.
+"""Drawings of a graph: for Graphviz, for Mermaid, and as a tree of text.
 
-Queues are boxes, exchanges boxes with round corners, links hexagons, processors components with their kind, and
-sources arrows. An edge has the selector of its destination, or the name of a processor's input or output; a dashed
-edge is for errors and for messages without a route. Cycles are bold. Sizes of queues and counts of messages are
-drawn if they are known.
+Queues are boxes, exchanges boxes with round corners, and links hexagons. Processors are components
+with their kind, and sources are arrows. An edge shows the selector of its destination, or the name
+of a processor's input or output. A dashed edge is for errors, and for messages without a route.
+Cycles are bold. Sizes of queues and counts of messages are shown if they are known.
 """
 
 from __future__ import annotations
@@ -26,25 +26,26 @@ from spark_queue.graph.step import Arrow, Step
 
 
 class CountsByState(Protocol):
-    """How many messages of a queue are in which state."""
+    """The numbers of messages of a queue, by state."""
 
     @property
     def ready(self) -> int:
-        """Mature and free."""
+        """Messages that are due and free."""
 
     @property
     def scheduled(self) -> int:
-        """Not mature yet."""
+        """Messages that are due later."""
 
     @property
     def reserved(self) -> int:
-        """Held by someone."""
+        """Messages under a lease."""
 
 
 class Moved(Protocol):
-    """How many messages went through a step; `pushed`: by destination (`ns/queue`).
+    """The numbers of messages that a step has received and pushed.
 
-    What `Step.leftovers` names is counted in a property of that name.
+    `pushed`: by destination (`ns/queue`). For each counter in `Step.unrouted_queues` there is a
+    property of that name.
     """
 
     @property
@@ -57,16 +58,17 @@ class Moved(Protocol):
 #: The states of messages that a picture counts.
 COUNTED_STATES = ("ready", "scheduled", "reserved")
 
-#: Most characters of a selector on one line of text, and in a drawing, where a line of it has so many.
+#: The maximum length of a selector in a tree and in a drawing, and of its lines in a drawing.
 LONGEST_SELECTOR, LONGEST_DRAWN, LINE = 40, 120, 18
 
-#: The width in pixels up to which a drawing is readable in a page.
+#: The maximum width in pixels of a drawing that is readable in a page.
 PAGE_WIDTH = 800
 
 #: Colors of queues, by namespace.
 COLORS = ("#e3edf7", "#e6f3e2", "#f3e6f1", "#f6f1d5", "#e2f1f0", "#f1e7df")
 
-#: Runs Graphviz without its programs. A process of its own, because its libraries write warnings to stderr.
+#: A program that draws without the programs of Graphviz. It runs in another process, because the
+#: libraries of Graphviz write warnings to stderr.
 BUNDLED = """
 import pygraphviz, sys
 sys.stdout.buffer.write(pygraphviz.AGraph(sys.stdin.read()).draw(format="svg", prog="dot"))
@@ -80,9 +82,10 @@ def dot(
     *,
     direction: str = "LR",
 ) -> graphviz.Digraph:
-    """Return the graph for Graphviz: `.source` is its text.
+    """Return the graph as a drawing for Graphviz; `.source` is its text.
 
-    `moved`: what went through each step, by its name. `direction`: `LR`, from left to right, or `TB`, downwards.
+    `traffic`: the traffic of each step, by its name. `direction`: `LR`, from left to right, or
+    `TB`, from top to bottom.
     """
     looks = {"rankdir": direction, "bgcolor": "white", "nodesep": "0.12", "ranksep": "0.25"}
     made = graphviz.Digraph("exchanges", graph_attr=looks)
@@ -106,7 +109,7 @@ def dot(
             text = _beside(number, [one.name])
             made.edge(_id(one.place), f"x {name}", label=text, **(bold if name in cyclic else {}))
         last = [one.place for one in outputs if one.place not in taken]
-        lower = set(last[1::2]) if direction == "TB" else set()  # two rows of them are narrower
+        lower = set(last[1::2]) if direction == "TB" else set()  # two rows are narrower
         for one in outputs:
             looks = dict(bold) if _turns(name, one, cyclic) else {}
             looks |= {} if one.role == "out" else {"style": "dashed"}
@@ -119,7 +122,7 @@ def dot(
 def svg(
     graph: Graph, sizes: Mapping[Place, CountsByState] | None = None, moved: Mapping[str, Moved] | None = None
 ) -> str:
-    """Return the graph as SVG, drawn in the direction in which it fits into a page. Needs Graphviz.
+    """Return the graph as SVG, in the direction that fits into a page. Needs Graphviz.
 
     Raises `UsageError` if neither the program `dot` nor the package `pygraphviz` is installed.
     """
@@ -128,7 +131,10 @@ def svg(
 
 
 def _svg(made: graphviz.Digraph) -> tuple[int, int, str]:
-    """Return width, height and SVG of a drawing, in pixels: its letters are as large as those of a page."""
+    """Return the width and height of a drawing in pixels, and its SVG.
+
+    Its letters are as large as those of a page. Raises `UsageError` if Graphviz is not installed.
+    """
     try:
         text = str(made.pipe("svg", encoding="utf-8"))
     except graphviz.ExecutableNotFound:
@@ -145,7 +151,7 @@ def _svg(made: graphviz.Digraph) -> tuple[int, int, str]:
 
 
 def facts(graph: Graph, sizes: Mapping[Place, CountsByState] | None = None) -> dict[str, Any]:
-    """The graph as a JSON object, without URLs."""
+    """Return the graph as a JSON object, without URLs."""
     loops = graph.loops()
     known = sizes or {}
     return {
@@ -165,7 +171,7 @@ def facts(graph: Graph, sizes: Mapping[Place, CountsByState] | None = None) -> d
 
 
 def mermaid(graph: Graph, sizes: Mapping[Place, CountsByState] | None = None) -> str:
-    """The graph as Mermaid text, which GitHub and notebooks draw."""
+    """Return the graph as Mermaid text, which GitHub and notebooks draw."""
     ids = {place: f"q{number}" for number, place in enumerate(_shown(graph, sizes))}
     lines = ["flowchart LR"]
     for number, ns in enumerate(graph.namespaces):
@@ -192,9 +198,10 @@ def mermaid(graph: Graph, sizes: Mapping[Place, CountsByState] | None = None) ->
 
 
 def tree(graph: Graph, sizes: Mapping[Place, CountsByState] | None = None) -> Iterator[tuple[int, str]]:
-    """The graph as lines of text with their depths: what takes from a queue below it, destinations below that.
+    """Yield the graph as lines of text with their depths.
 
-    What takes from several queues stands below the first, and tells the others.
+    Below a queue are the steps that read it, and below a step its destinations. A step with several
+    inputs is below the first one, and names the others.
     """
     cyclic, steps = graph.loops(), graph.declared
     inputs = {name: [one.place for one in step.arrows_in()] for name, step in steps.items()}
@@ -241,7 +248,7 @@ def _turns(name: str, arrow: Arrow, cyclic: Mapping[str, set[Place]]) -> bool:
 def _shown(
     graph: Graph, sizes: Mapping[Place, CountsByState] | None, moved: Mapping[str, Moved] | None = None
 ) -> list[Place]:
-    """Return the queues of a picture: those of the graph, and those of messages without a route that hold some."""
+    """Return the queues to draw; a queue for messages without a route only if it has some."""
     known = sizes or {}
     filled = [
         one for one in graph.leftovers() if one in known and any(getattr(known[one], word) for word in COUNTED_STATES)
@@ -251,7 +258,7 @@ def _shown(
 
 
 def _named(name: str, step: Step) -> str:
-    """Return its name, with its caption below that."""
+    """Return the name of a step, with its caption on the next line."""
     return f"{name}\n{step.caption}" if step.caption else name
 
 
@@ -260,19 +267,19 @@ def _titled(name: str, step: Step) -> str:
 
 
 def _lost(name: str, step: Step, moved: Mapping[str, Moved] | None) -> list[Arrow]:
-    """Return arrows to the queues of messages that a step could not pass on, if there were some."""
+    """Return edges to the queues of messages that a step could not pass on, if there were some."""
     if moved is None or name not in moved:
         return []
     return [Arrow(place, "lost") for place, counter in step.leftovers.items() if getattr(moved[name], counter)]
 
 
 def _received(moved: Mapping[str, Moved] | None, name: str) -> str:
-    """Return how many messages a step received; empty if that is unknown."""
+    """Return the number of messages that a step has received, or an empty text if it is unknown."""
     return "" if moved is None or name not in moved else f"{moved[name].received:,}"
 
 
 def _pushed(moved: Mapping[str, Moved] | None, name: str, step: Step, to: Place) -> str:
-    """Return how many messages a step wrote to a queue; empty if that is unknown."""
+    """Return the number of messages that a step has written to a queue, or an empty text."""
     if moved is None or name not in moved:
         return ""
     counter = step.leftovers.get(to)
@@ -286,13 +293,13 @@ def _on_arrow(arrow: Arrow) -> str:
 
 
 def _label(arrow: Arrow, longest: int = LONGEST_SELECTOR) -> str:
-    """Return what stands on an arrow: its name, its selector, and what changes there."""
+    """Return the text of an edge: its name, its selector, and the fields that change."""
     selector = arrow.selector if len(arrow.selector) <= longest else arrow.selector[: longest - 1] + "…"
     return " ".join(filter(None, [arrow.name, selector, f"[sets {', '.join(arrow.sets)}]" if arrow.sets else ""]))
 
 
 def _sized(place: Place, sizes: Mapping[Place, CountsByState] | None, form: str = "{}") -> list[str]:
-    """`1,200 ready, 3 reserved`, in a list, which is empty where nothing is known."""
+    """Return `1,200 ready, 3 reserved` in a list, which is empty if the sizes are unknown."""
     if sizes is None or place not in sizes:
         return []
     words = {word: getattr(sizes[place], word) for word in COUNTED_STATES}
@@ -304,20 +311,20 @@ def _id(place: Place) -> str:
 
 
 def _wrapped(label: str) -> list[str]:
-    """Return the lines of a label: of the selector, which may break before `::` too, and of what it sets."""
+    """Return the lines of a label: the selector, which may break before `::`, and the changes."""
     selector, mark, names = label.replace("::", " ::").partition("[sets")
     lines = textwrap.wrap(selector, LINE, break_long_words=False, break_on_hyphens=False)
     return [*(one.replace(" ::", "::") for one in lines), *([mark + names] if mark else [])]
 
 
 def _beside(number: str, lines: Iterable[str]) -> str:
-    """Return the label of an edge, whose lines begin at its left; the number is bold."""
+    """Return the label of an edge as HTML, aligned left, with the number in bold."""
     shown = [*([f"<b>{number}</b>"] if number else []), *(escape(one) for one in lines if one)]
     text = "".join(f'&#160;{one}&#160;<br align="left"/>' for one in shown)
     return f"<{text}>" if text else ""
 
 
 def _quoted(text: str) -> str:
-    """Text inside of Mermaid's quotes."""
+    """Return text that is safe inside of Mermaid's quotes."""
     parts = (one.replace("&", "#amp;").replace('"', "#quot;").replace("<", "#lt;") for one in text.split("<br/>"))
     return "<br/>".join(parts)

@@ -1,4 +1,4 @@
-"""Selectors as people read them."""
+"""Text of selectors for people."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-#: Functions that Spark prints before their operands, and the operators that people write between them.
+#: The operators that Spark prints before their operands, and their form between operands.
 OPERATORS = {one: one for one in ("=", "<=>", "<", "<=", ">", ">=", "+", "-", "*", "/", "%")}
 OPERATORS |= {"and": "AND", "or": "OR", "like": "LIKE", "rlike": "RLIKE"}
 
-#: Operators of one operand, and on which side of it they stand.
+#: The operators that stand before, or after, a single operand.
 BEFORE = {"!": "NOT", "not": "NOT", "negative": "-"}
 AFTER = {"isNull": "IS NULL", "isNotNull": "IS NOT NULL"}
 
-#: A call of a function or of an operator: its name, and all between its parentheses.
+#: A call of a function or an operator: the name, and the text between the parentheses.
 CALL = re.compile(r"(\w+|[!<>=+*/%-]+)\((.*)\)", re.DOTALL)
 
 
 def selector_text(selector: Any) -> str:
-    """Return a selector as people read it: the SQL, the name of a function, a Column as SQL."""
+    """Return a selector as text: the SQL, the name of a function, or a Column as SQL."""
     if selector is None:
         return ""
     if isinstance(selector, str):
@@ -29,9 +29,10 @@ def selector_text(selector: Any) -> str:
 
 
 def infix(text: str) -> str:
-    """Return what Spark prints of a Column with operators between their operands.
+    """Return the text of a Column as Spark prints it, with operators between their operands.
 
-    `=(headers['class'], 'late')` becomes `headers['class'] = 'late'`. What is no call stays as it is.
+    `=(headers['class'], 'late')` becomes `headers['class'] = 'late'`. A text that is no call does
+    not change.
     """
     call = CALL.fullmatch(text)
     parts = _split(call[2]) if call else None
@@ -57,7 +58,10 @@ def _inside(operand: str, printed: str) -> str:
 
 
 def _split(arguments: str) -> list[str] | None:
-    """Split arguments at their commas, but not inside of quotes or parentheses; `None` if these do not match."""
+    """Split arguments at their commas, except inside of quotes or parentheses.
+
+    Return `None` if quotes or parentheses do not match.
+    """
     parts, depth, quoted, skip, begin = [], 0, False, False, 0
     for at, one in enumerate(arguments):
         if skip:

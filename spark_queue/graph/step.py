@@ -1,7 +1,7 @@
-"""What is asked of a step of a graph, whatever kind it is.
+"""The interface of a step of a graph.
 
-Each kind is a class that answers as `Step` says, and a field of `Graph` that has steps of it. Nothing else knows
-which kinds there are: what reads, checks, draws and runs a graph asks each of its steps.
+Each kind of step is a class that implements `Step`, and a field of `Graph`. No other code knows the
+kinds: loading, checks, drawings and the runner use only this interface.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from spark_queue.graph.parts import AtPlace, ConsumerSettings, Path, Place, insi
 
 
 class Target(Protocol):
-    """Where messages go."""
+    """A destination of messages."""
 
     @property
     def place(self) -> Place:
@@ -22,9 +22,10 @@ class Target(Protocol):
 
 
 class NamedQueue(NamedTuple):
-    """A queue as a declaration names it, which may be wrong.
+    """A queue as a declaration names it; the name may be wrong.
 
-    `path`: where, below the step. `needed`: the namespace does not go without saying, unless the graph has one alone.
+    `path`: its path below the step. `namespace_required`: whether it must name its namespace,
+    unless the graph has only one.
     """
 
     path: Path
@@ -33,7 +34,10 @@ class NamedQueue(NamedTuple):
 
 
 class Intake(NamedTuple):
-    """A queue that a step takes from, and where it says so. `shared`: without taking anything from other readers."""
+    """A queue that a step reads, and its path below the step.
+
+    `shared`: whether other readers get the same messages, because the queue is read as a log.
+    """
 
     path: Path
     place: Place
@@ -41,10 +45,10 @@ class Intake(NamedTuple):
 
 
 class Arrow(NamedTuple):
-    """An arrow between a step and a queue: `role` is `in`, `out`, or `errors`.
+    """An edge between a step and a queue in a drawing; `role` is `in`, `out`, or `errors`.
 
-    `name`: that of an input or output, where the step has several. `selector`: which messages go there, and `sets`:
-    what is changed of them.
+    `name`: the name of the input or output, if the step has several. `selector`: the messages that
+    go there. `changed_fields`: the fields that change for this destination.
     """
 
     place: Place
@@ -55,7 +59,10 @@ class Arrow(NamedTuple):
 
 
 class Outline(NamedTuple):
-    """How a step is drawn: Graphviz' shape, color and style, and what stands around its name for Mermaid."""
+    """How a step is drawn: the shape, color and style for Graphviz.
+
+    `left`, `right`: the brackets around its name for Mermaid.
+    """
 
     form: str
     color: str
@@ -67,8 +74,9 @@ class Outline(NamedTuple):
 class Step(Protocol):
     """A step as a graph declares it.
 
-    `section`: the field of a graph that has steps of its kind, and `noun`: what one of these is called. `runner`: the
-    `RunnableStep` of it, as `module:class`. `alone`: no other step may take from its queues, unless both share them.
+    `section`: the field of `Graph` with the steps of this kind. `noun`: the word for one of them.
+    `runner`: its `RunnableStep`, as `module:class`. `exclusive`: whether no other step may read its
+    queues, unless both share them.
     """
 
     section: ClassVar[str]
@@ -80,43 +88,43 @@ class Step(Protocol):
 
     @property
     def src(self) -> Place | None:
-        """The first queue that it takes from."""
+        """The first queue that it reads, if any."""
 
     @property
     def sources(self) -> list[Place]:
-        """The queues that it takes from."""
+        """The queues that it reads."""
 
     @property
     def needs_all(self) -> bool:
-        """Whether each of these must have messages."""
+        """Whether a batch needs messages in all sources, and not only in one."""
 
     @property
     def dst(self) -> Sequence[Target]:
-        """The queues that its outputs go to."""
+        """The destinations of its outputs."""
 
     @property
     def written(self) -> list[Place]:
-        """The queues that it writes and counts, that of errors last."""
+        """The queues that it writes and counts, the error queue last."""
 
     @property
     def leftovers(self) -> Mapping[Place, str]:
-        """The queues of what it cannot pass on, and what counts that in its `Traffic`."""
+        """The queues for messages that it cannot pass on, each with its counter in `Traffic`."""
 
     @property
     def entry(self) -> Place | None:
-        """The queue that messages are sent to by its name: then this is all it is, and nothing runs it."""
+        """The queue that `send` pushes to. A step that has one is a source, and does not run."""
 
     def others(self) -> list[Place]:
-        """Return the queues beside its inputs and outputs."""
+        """Return its queues that are neither inputs nor outputs."""
 
     def namespaces(self) -> list[str]:
-        """Return where it writes."""
+        """Return the namespaces that it writes to."""
 
     # --- how it reads -------------------------------------------------------------------------------------------
 
     @property
     def consumer(self) -> ConsumerSettings:
-        """How many messages it takes, in how many tasks."""
+        """The size of its batches, and the number of its tasks."""
 
     @property
     def options(self) -> dict[str, str]:
@@ -124,59 +132,69 @@ class Step(Protocol):
 
     @property
     def every(self) -> int:
-        """How many ms lie between the starts of two batches, at least."""
+        """The minimum time between the starts of two batches (ms)."""
 
     @property
     def guarantee(self) -> str:
-        """The delivery that holds."""
+        """The delivery that applies."""
 
     # --- how it is read from a file and checked -----------------------------------------------------------------
 
     @classmethod
     def named(cls, raw: Any) -> Iterator[NamedQueue]:
-        """Yield the queues that such a step names. `raw`: one, or what a file says of it, right or wrong."""
+        """Yield the queues that such a step names.
+
+        `raw`: a step, or its unchecked declaration from a file.
+        """
 
     def filled(self, name: str, only: str, errors: Place | None) -> Self:
-        """Return it with its defaults: the only namespace, and the error queue, of its graph."""
+        """Return the step with its defaults filled in.
+
+        `default_namespace`: the only namespace of the graph, or an empty text. `errors`: the error
+        queue of the graph.
+        """
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
-        """Yield what does not go together in it: where, and what to do."""
+        """Yield settings that exclude each other: the path, and the remedy."""
 
     def refused_options(self) -> Mapping[str, str]:
-        """Return the options of `format("queue")` that it sets itself, and what to set instead."""
+        """Return the options of `format("queue")` that it sets itself, each with the remedy."""
 
     def taken(self) -> Iterator[Intake]:
-        """Yield the queues that it takes from, as other steps may."""
+        """Yield the queues that it reads, to find steps that compete for a queue."""
 
     # --- how it is drawn ----------------------------------------------------------------------------------------
 
     @property
     def kind(self) -> str:
-        """What it is, in the topology of a graph."""
+        """The kind of its node in the topology of a graph."""
 
     @property
     def caption(self) -> str:
-        """What stands below its name; nothing where its shape says enough."""
+        """The text below its name; empty if its shape says enough."""
 
     @property
     def title(self) -> str:
-        """What stands after its name where it has no shape."""
+        """The text after its name in a tree, which has no shapes."""
 
     @property
     def outline(self) -> Outline:
         """The shape around its name."""
 
     def arrows_in(self) -> list[Arrow]:
-        """Return the arrows that lead to it."""
+        """Return the edges that lead to it."""
 
     def arrows_out(self) -> list[Arrow]:
-        """Return the arrows that lead from it."""
+        """Return the edges that lead from it."""
 
     def facts(self, cyclic: Collection[Place]) -> dict[str, Any]:
-        """Return what JSON tells of it. `cyclic`: the destinations from which messages can come back."""
+        """Return the step as a JSON object.
+
+        `cyclic`: the destinations from which messages can come back.
+        """
 
 
-#: Options of `format("queue")` that a step sets itself, and what to set instead.
+#: The options of `format("queue")` that a step sets itself, each with the remedy.
 OWN_OPTIONS = {
     "url": "set the URL of the namespace instead",
     "queue": "set `src` instead",
@@ -195,7 +213,10 @@ OWN_OPTIONS = {
 
 @dataclass(frozen=True)
 class OneSource:
-    """What a step with one source answers, unless it knows better. Its field `dst` has its destinations."""
+    """Defaults for a step with one source.
+
+    The field `dst` has its destinations.
+    """
 
     noun: ClassVar[str]
     alone: ClassVar[bool] = False
@@ -206,7 +227,7 @@ class OneSource:
 
     src: AtPlace
 
-    if TYPE_CHECKING:  # at run time it would be the default of a field
+    if TYPE_CHECKING:  # at run time the property would be the default of the field
 
         @property
         def dst(self) -> Sequence[Target]:
@@ -224,7 +245,7 @@ class OneSource:
 
     @property
     def leftovers(self) -> Mapping[Place, str]:
-        """None: it passes on everything."""
+        """None, since it passes on all messages."""
         return {}
 
     def others(self) -> list[Place]:
@@ -232,19 +253,22 @@ class OneSource:
         return []
 
     def namespaces(self) -> list[str]:
-        """Return where it writes, that of its source first."""
+        """Return the namespace of its source, and those of its destinations."""
         return list(dict.fromkeys([self.src.ns, *(one.place.ns for one in self.dst)]))
 
     @classmethod
     def named(cls, raw: Any) -> Iterator[NamedQueue]:
-        """Yield its source and its destinations, whose namespace is that of the source by default."""
+        """Yield its source and its destinations.
+
+        A destination is in the namespace of the source by default.
+        """
         yield NamedQueue(("src",), inside(raw, "src"), needed=True)
         to = inside(raw, "dst")
         for number, one in enumerate(to if isinstance(to, list) else ()):
             yield NamedQueue(("dst", number), one, needed=False)
 
     def filled(self, name: str, only: str, errors: Place | None) -> Self:
-        """Return it with its namespaces."""
+        """Return the step with its namespaces filled in."""
         src = replace(self.src, ns=self.src.ns or only)
         to: Sequence[Any] = self.dst
         facts: dict[str, Any] = {"dst": [replace(one, ns=one.ns or src.ns) for one in to]}
@@ -255,7 +279,7 @@ class OneSource:
         yield from ()
 
     def refused_options(self) -> Mapping[str, str]:
-        """Return all that a step may set itself."""
+        """Return all options that a step may set itself."""
         return OWN_OPTIONS
 
     def taken(self) -> Iterator[Intake]:
@@ -273,14 +297,14 @@ class OneSource:
         return self.noun
 
     def arrows_in(self) -> list[Arrow]:
-        """Return one from its source."""
+        """Return one edge, from its source."""
         return [Arrow(self.src, "in")]
 
     def arrows_out(self) -> list[Arrow]:
-        """Return one to each destination."""
+        """Return one edge to each destination."""
         return [Arrow(one.place, "out") for one in self.dst]
 
     def facts(self, cyclic: Collection[Place]) -> dict[str, Any]:
-        """Return its source and destinations, and which of these are on a cycle."""
+        """Return its source and its destinations, and whether each of these is on a cycle."""
         dst = [{"queue": str(one), "cycle": one in cyclic} for one in self.written]
         return {"src": str(self.src), "dst": dst}

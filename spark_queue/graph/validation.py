@@ -1,6 +1,6 @@
-"""Mistakes of a graph: all at once, each with its place.
+"""Validation of a graph: it finds all mistakes at once, each with its path.
 
-Types are checked first, then missing namespaces, then contradictions.
+Types are checked first, then unknown namespaces, then contradictions.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def checked(graph: Graph) -> Graph:
 
 
 def with_step(graph: Graph, name: str, step: Step) -> Graph:
-    """Return the graph with one more step. Raises `GraphError`."""
+    """Return the graph with one more step. Raises `GraphError` with all its mistakes."""
     return _replaced(graph, step.section, {**getattr(graph, step.section), name: step})
 
 
 def without_step(graph: Graph, name: str) -> Graph:
-    """Return the graph without a step."""
+    """Return the graph without a step. Raises `GraphError` with all its mistakes."""
     section = next(one for one in sections(graph) if name in getattr(graph, one))
     return _replaced(graph, section, {other: one for other, one in getattr(graph, section).items() if other != name})
 
@@ -44,9 +44,10 @@ def _replaced(graph: Graph, section: str, steps: Mapping[str, Any]) -> Graph:
 
 
 def read(raw: Any, origin: Origin | None = None, found: Iterable[Mistake] = (), *, of: type[Graph] = Graph) -> Graph:
-    """Return the graph that these facts describe. Raises `GraphError` with all mistakes.
+    """Return the graph that a declaration describes. Raises `GraphError` with all mistakes.
 
-    `found`: mistakes known so far. `of`: the class of the graph, of which `raw` may be one already.
+    `raw`: a mapping from a file, or a graph. `earlier`: mistakes that are known already.
+    `graph_class`: the class of the graph, unless `raw` is one.
     """
     origin = origin or Origin()
     of = type(raw) if isinstance(raw, Graph) else of
@@ -76,7 +77,7 @@ def keys_at(path: Path, of: type[Graph] = Graph) -> list[str]:
 
 
 def _below(kind: Any, part: str) -> Any:
-    """Return the type of what stands below a key of a declaration, or in a list or a mapping."""
+    """Return the type of a key of a declaration, or of the values in a list or a mapping."""
     if is_dataclass(kind):
         hints = get_type_hints(kind)
         found = hints[part if part in hints else f"{part}_"]
@@ -87,7 +88,7 @@ def _below(kind: Any, part: str) -> Any:
 
 
 def _with_namespaces(graph: Graph) -> Graph:
-    """Fill in defaults: the only namespace, and what each step knows of its own."""
+    """Fill in the defaults of the graph and of its steps."""
     only = _only(graph)
     errors = replace(graph.errors, ns=graph.errors.ns or only) if graph.errors else None
     facts: dict[str, Any] = {
@@ -98,12 +99,15 @@ def _with_namespaces(graph: Graph) -> Graph:
 
 
 def _only(graph: Graph) -> str:
-    """Return the namespace that goes without saying, or an empty text."""
+    """Return the default namespace: the only one of the graph, or an empty text."""
     return next(iter(graph.namespaces)) if len(graph.namespaces) == 1 else ""
 
 
 def _strangers(raw: Any, of: type[Graph]) -> Iterator[Mistake]:
-    """Yield namespaces that do not exist. Values of a wrong type are reported elsewhere."""
+    """Yield queues whose namespace is unknown or missing.
+
+    Values of a wrong type are reported elsewhere.
+    """
     known = inside(raw, "namespaces")
     names = list(map(str, known)) if isinstance(known, dict) else []
     hint = f"; the graph has {', '.join(map(quoted, names))}" if names else "; the graph has none"
@@ -111,7 +115,7 @@ def _strangers(raw: Any, of: type[Graph]) -> Iterator[Mistake]:
         ns = inside(place_of(place), "ns")
         if ns and ns not in names:
             whole = place if isinstance(place, str) else f"{ns}/{inside(place, 'queue')}"
-            shown = quoted(str(ns)) if shown_as(whole) == whole else f"in {quoted(whole)}"  # a URL in the wrong place
+            shown = quoted(str(ns)) if shown_as(whole) == whole else f"in {quoted(whole)}"  # mask a URL as a whole
             text = f"unknown namespace {shown}{near(str(ns), names) or hint}"
             yield Mistake(path, text)
         elif not ns and needed and place and len(names) != 1:
@@ -119,7 +123,7 @@ def _strangers(raw: Any, of: type[Graph]) -> Iterator[Mistake]:
 
 
 def _named(raw: Any, of: type[Graph]) -> Iterator[NamedQueue]:
-    """Yield the queues that a graph names, by whole paths."""
+    """Yield the queues that a graph names, with their paths from the root."""
     for section, kind in kinds(of).items():
         steps = inside(raw, section)
         for name, step in steps.items() if isinstance(steps, dict) else ():
@@ -149,7 +153,7 @@ def _contradictions(graph: Graph) -> Iterator[Mistake]:
 
 
 def _misplaced(path: Path, options: Mapping[str, str], own: Mapping[str, str]) -> Iterator[Mistake]:
-    """Yield options that are set elsewhere."""
+    """Yield options that a step sets itself."""
     for key in options:
         for one, by in own.items():
             if key.lower() == one.lower():
@@ -157,7 +161,7 @@ def _misplaced(path: Path, options: Mapping[str, str], own: Mapping[str, str]) -
 
 
 class _Reader(NamedTuple):
-    """A step that takes from a queue, and where it says so."""
+    """A step that reads a queue, and the path of that queue in the graph."""
 
     who: str
     path: Path
@@ -166,7 +170,10 @@ class _Reader(NamedTuple):
 
 
 def _rivals(graph: Graph) -> Iterator[Mistake]:
-    """Yield queues that a step would have for itself, and others take from: each message would go to only one."""
+    """Yield queues that several steps read, although one of these needs all their messages.
+
+    Each message would go to only one of the steps.
+    """
     only = _only(graph)
     readers: dict[Place, list[_Reader]] = {}
     for section, kind in kinds(type(graph)).items():

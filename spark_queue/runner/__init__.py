@@ -1,4 +1,4 @@
-"""Exchanges: a graph of queues as streaming queries. `ExchangeGraph` runs them; see `spark_queue.graph.model`."""
+"""Runs graphs of queues as streaming queries: `ExchangeGraph`; see `spark_queue.graph.model`."""
 
 from spark_queue.graph.model import isomorphic
 from spark_queue.runner.graph import ExchangeGraph

@@ -1,9 +1,9 @@
-"""One exchange as a step between DataFrames: messages in, the copies that its destinations get out.
+"""An exchange as a step between DataFrames: messages in, copies for its destinations out.
 
-A message goes through the destinations in order. What one of them changes, `payload`, `headers` and `state`, those
-after it see. Before the first, its hops are counted in the header `x-hop-count`: one that has gone through
-`max_hops` exchanges goes to `__too_many_hops__` and nowhere else. One that no destination wants goes to
-`__no_route__`. Both say in the header `x-exchange-name` where that was.
+A message passes the destinations in order. Each of them sees the changes of those before it, in
+`payload`, `headers` and `state`. Its hops are counted first, in the header `x-hop-count`. A message
+that has gone through `max_hops` exchanges goes only to `__too_many_hops__`, and one without a
+destination to `__no_route__`. Both get the name of the exchange in the header `x-exchange-name`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _COPY = (
 
 @dataclass(frozen=True)
 class _Leg:
-    """The way to one destination."""
+    """A destination with its compiled expressions."""
 
     to: Destination
     selector: Typed | None
@@ -75,7 +75,7 @@ class ExchangeStep(RunnableStep[Exchange]):
 
 
 class Route:
-    """What an exchange does, ready for any DataFrame of messages."""
+    """An exchange that is ready to run on any DataFrame of messages."""
 
     def __init__(self, name: str, exchange: Exchange, max_hops: int, legs: list[_Leg]) -> None:
         self.name = name
@@ -85,7 +85,7 @@ class Route:
 
     @classmethod
     def of(cls, spark: SparkSession, name: str, exchange: Exchange, max_hops: int) -> tuple[Route, list[Mistake]]:
-        """The route, and what cannot work in it."""
+        """Return the compiled exchange, and its mistakes."""
         frame = spark.createDataFrame([], SEEN)
         legs: list[_Leg] = []
         mistakes: list[Mistake] = []
@@ -103,18 +103,19 @@ class Route:
         return cls(name, exchange, max_hops, legs), mistakes
 
     def copies(self, messages: DataFrame) -> DataFrame:
-        """The copies of messages, in columns `ns, queue, payload, headers, mature, delay, tries`.
+        """Return the copies, in the columns `ns, queue, payload, headers, mature, delay, tries`.
 
-        `messages` are those of a queue. Each batch is observed, under `EXCHANGE_METRICS`.
+        `messages`: those of its source. Each batch is observed, under `EXCHANGE_METRICS`.
         """
         frame, copies = self._routed(messages)
         return frame.select(F.inline(F.array(*copies))).where("queue IS NOT NULL")
 
     def outcomes(self, messages: DataFrame) -> DataFrame:
-        """What becomes of messages where there is one destination: a move, in columns of `operation=settle`.
+        """Return a move for each message, in the columns of `operation=settle`.
 
-        Each goes there or to the queue of what could not be routed, and so to one. A payload that nothing changes
-        is NULL. Each batch is observed, as by `copies`.
+        The exchange must have exactly one destination. A message goes there, or to a queue for
+        messages that it cannot route. `payload` is NULL if it does not change. Each batch is
+        observed, as by `copies`.
         """
         frame, copies = self._routed(messages)
         frame = frame.withColumn("_copy", F.coalesce(*copies))
@@ -123,7 +124,7 @@ class Route:
         return frame.select("id", F.lit("move").alias("outcome"), F.col("_copy")["queue"].alias("to"), *told)
 
     def _routed(self, messages: DataFrame) -> tuple[DataFrame, list[Column]]:
-        """Messages that have been through all destinations, and the copies of each, NULL where there is none."""
+        """Return the messages after all destinations, and their copies (NULL: not copied)."""
         frame, kept = self._counted(messages), list[dict[str, str]]()
         for number, leg in enumerate(self._legs):
             frame = _through(frame, number, leg, kept)
@@ -141,10 +142,10 @@ class Route:
         return frame, copies
 
     def _counted(self, messages: DataFrame) -> DataFrame:
-        """With the hops counted, and what expressions see."""
+        """Return the messages with their hops counted, and with the columns of expressions."""
         headers = F.coalesce("headers", F.create_map().cast("map<string,string>"))
         text = headers[HOPS]
-        most = F.lit(self.max_hops)  # of a number of any length
+        most = F.lit(self.max_hops)  # the header may be a number of any length
         number = F.least(F.trim(text).try_cast("decimal(38)"), most).cast("int")
         hops = F.when(text.rlike(r"^\s*\d+\s*$"), number)
         so_far = F.coalesce(hops, F.lit(0))
@@ -178,9 +179,10 @@ class Route:
 
 
 def _through(frame: DataFrame, number: int, leg: _Leg, kept: list[dict[str, str]]) -> DataFrame:
-    """Past one destination: with whether it gets a copy, and with what it changes.
+    """Return the messages after a destination: whether each gets a copy, and its changes.
 
-    `kept` tells for each destination in which columns its payload and headers are.
+    `copy_columns`: the columns of the payload and headers for each destination before. Those of
+    this one are added.
     """
     said = F.lit("{}") if leg.selector is None else answer(leg.selector.made, leg.selector.kind)
     name = f"_answer{number}"
@@ -211,7 +213,10 @@ def _through(frame: DataFrame, number: int, leg: _Leg, kept: list[dict[str, str]
 
 
 def _copy_to(leg: _Leg, number: int, names: Mapping[str, str]) -> Column:
-    """The copy that a destination gets, if any; `names`: the columns of its payload and headers."""
+    """Return the copy for a destination, NULL if there is none.
+
+    `names`: the columns of its payload and headers.
+    """
     special = {one: F.col(column) for one, column in names.items()}
     if leg.selector is not None and isinstance(leg.selector.kind, StructType):
         told = F.from_json(f"_answer{number}", ANSWER)
@@ -222,7 +227,7 @@ def _copy_to(leg: _Leg, number: int, names: Mapping[str, str]) -> Column:
 
 
 def _copy(ns: str, queue: str, **special: Column) -> Column:
-    """A copy of a message, as it is now."""
+    """Return a copy of a message, with its current values except for `special`."""
     columns = {
         "ns": F.lit(ns),
         "queue": F.lit(queue),

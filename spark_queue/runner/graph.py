@@ -1,4 +1,4 @@
-"""A graph at work: one streaming query for each exchange, link and processor, started again when it fails."""
+"""A running graph: one streaming query for each step, which is restarted if it fails."""
 
 from __future__ import annotations
 
@@ -35,16 +35,18 @@ from spark_queue.stores import open_store
 
 
 class ExchangeGraph:
-    """Runs the exchanges of a graph in a Spark session.
+    """Runs the steps of a graph in a Spark session.
 
-    Each has its checkpoint in a folder of its own below `checkpoint_root`, which any file system of Spark's may hold,
-    and goes on there when it is started again. All methods may be called from any thread.
+    Each step has its checkpoint in its own folder below `checkpoint_root`, on any file system that
+    Spark supports. It continues there when it starts again. All methods may be called from any
+    thread.
     """
 
     def __init__(self, graph: Graph, checkpoint_root: str, *, pause: float = 1.0, longest: float = 60.0) -> None:
-        """Raises `GraphError` with all that is wrong with the graph.
+        """Check the graph. Raises `GraphError` with all its mistakes.
 
-        `pause`, `longest`: seconds before a query that failed starts again, the first time and at most.
+        `initial_backoff`, `max_backoff`: the delay in seconds before a failed query is restarted,
+        the first time and at most.
         """
         self.graph = checked(graph)
         self._root = checkpoint_root.rstrip("/")
@@ -56,20 +58,20 @@ class ExchangeGraph:
     def from_file(
         cls, file: str | os.PathLike[str], checkpoint_root: str, *, secrets: Secrets | None = None, **options: Any
     ) -> Self:
-        """The graph in a YAML or JSON file; see `graph_in`."""
+        """Load the graph from a YAML or JSON file. Raises the errors of `load_graph`."""
         return cls(graph_in(file, secrets), checkpoint_root, **options)
 
-    # --- the life of exchanges ----------------------------------------------------------------------------------
+    # --- start and stop -----------------------------------------------------------------------------------------
 
     def start(
         self, spark: SparkSession, *names: str, available_now: bool = False, restarts: int | None = None
     ) -> Self:
-        """Start these exchanges, or all, unless they run; give the graph.
+        """Start these steps, or all, unless they run. Return the graph.
 
-        All are looked at before the first one starts: raises `GraphError` with every selector and option that cannot
-        work, and every queue whose name its database forbids.
-        `available_now`: each ends when it has routed what was there and mature when it started. `restarts`: after so
-        many failures in a row an exchange stops (`None`: never).
+        All are checked before the first one starts. Raises `GraphError` with every selector and
+        option that cannot work, and every queue whose name its database forbids. `available_now`:
+        each step ends after the messages that were due at its start. `restarts`: the maximum number
+        of restarts in a row (`None`: unlimited).
         """
         with self._lock:
             chosen = [one for one in self._chosen(names) if not one.alive]
@@ -81,18 +83,19 @@ class ExchangeGraph:
         return self
 
     def drain(self, spark: SparkSession, *names: str, restarts: int | None = RESTARTS) -> None:
-        """Route what is mature in the sources of these exchanges, or of all, and what comes of it; then end.
+        """Process the due messages of these steps, or of all, and the messages made from them.
 
-        Messages that mature later stay where they are, and an exchange that finds none is not started. One whose
-        query fails is started again, but not after `restarts` failures in a row (`None`: always). Raises as `start`
-        does, `GraphError` where one of them runs already, and `QueueError` where one has ended before it was done;
-        the others have done then what there was for them.
+        Messages that are due later stay in their queues, and a step without messages is not
+        started. A query that fails is restarted, at most `restarts` times in a row (`None`:
+        unlimited). Raises `GraphError` as `start` does, or if one of the steps is running. Raises
+        `QueueError` if one has ended before all was processed; the others have then processed their
+        messages.
         """
         with self._lock:
             chosen = self._chosen(names)
             for one in chosen:
                 if one.alive:
-                    raise GraphError(f"exchange {one.name!r} is running: stop it, then drain it", exchange=one.name)
+                    raise GraphError(f"step {one.name!r} is running: stop it, then drain it", exchange=one.name)
             planned = self._planned(spark, chosen, available_now=True)
             self._make_known(chosen)
             for one in chosen:
@@ -108,7 +111,7 @@ class ExchangeGraph:
             for one in going:
                 now, then = one.status(), before[one.name]
                 if now.state != "finished":
-                    raise QueueError(f"exchange {one.name!r} is {now.state}: {now.error}", exchange=one.name)
+                    raise QueueError(f"step {one.name!r} is {now.state}: {now.error}", exchange=one.name)
                 pushed = planned[one.name].step.pushed
                 fed |= set(pushed(now.traffic) - pushed(then.traffic))
             going = [one for one in chosen if fed.intersection(map(str, one.step.sources))]
@@ -116,7 +119,7 @@ class ExchangeGraph:
             one.finish()
 
     def _make_known(self, chosen: Iterable[RunningStep]) -> None:
-        """Let the queues that these steps write exist, so that no reader of one warns that it is missing."""
+        """Create the queues that these steps write, so that no reader warns that one is missing."""
         written = {place for one in chosen for place in one.step.written}
         for url, places in groupby(sorted(written, key=self._url_of), key=self._url_of):
             with open_store(url) as store:
@@ -127,7 +130,11 @@ class ExchangeGraph:
         return self.graph.namespaces[place.ns].url
 
     def stop(self, *names: str) -> None:
-        """Stop these exchanges, or all, and wait until they have. A batch that is cut short comes again."""
+        """Stop these steps, or all, and wait until they have ended.
+
+        A batch that is interrupted is retried at the next start. Raises `GraphError` if a step is
+        unknown.
+        """
         with self._lock:
             chosen = self._chosen(names)
         for one in chosen:
@@ -136,38 +143,41 @@ class ExchangeGraph:
             one.join(None)
 
     def await_termination(self, timeout: float | None = None) -> bool:
-        """Wait until no exchange runs, at most `timeout` seconds; give whether none does."""
+        """Wait until no step runs, at most `timeout` seconds. Return whether none does."""
         with self._lock:
             running = list(self._running.values())
         end = None if timeout is None else time.monotonic() + timeout
         return all(one.join(None if end is None else max(0.0, end - time.monotonic())) for one in running)
 
     def add(self, name: str, step: Step) -> None:
-        """Add an exchange, a link or a processor, which then waits to be started.
+        """Add an exchange, a link or a processor, without starting it.
 
-        Raises `GraphError`, also where the name is taken.
+        Raises `GraphError` if it has mistakes, or its name is taken.
         """
         with self._lock:
             if name in self._running or name in self.graph.entries:
-                raise GraphError(f"there is an exchange {name!r} already", exchange=name)
+                raise GraphError(f"there is a step {name!r} already: choose another name", exchange=name)
             self.graph = with_step(self.graph, name, step)
             if name in self.graph.steps:
                 self._running[name] = RunningStep(name, self.graph.steps[name])
 
     def remove(self, name: str) -> None:
-        """Stop a step and forget it. Its checkpoint stays, and what that has reserved."""
-        if name not in self.graph.entries:  # a source does not run
+        """Stop a step, and remove it from the graph. Its checkpoint and its reservations stay.
+
+        Raises `GraphError` if the graph has no such step.
+        """
+        if name not in self.graph.entries:  # a source never runs
             self.stop(name)
         with self._lock:
             self._running.pop(name, None)
             self.graph = without_step(self.graph, name)
 
     def status(self) -> dict[str, Status]:
-        """How each exchange is, by its name."""
+        """Return the status of each step, by name."""
         with self._lock:
             return {name: one.status() for name, one in self._running.items()}
 
-    # --- what comes in and what is there --------------------------------------------------------------------------
+    # --- messages -------------------------------------------------------------------------------------------------
 
     def send(
         self,
@@ -177,15 +187,16 @@ class ExchangeGraph:
         mature: datetime | None = None,
         delay: float | None = None,
     ) -> list[str]:
-        """Push messages into the queue of a source, and give their ids.
+        """Push messages to the queue of a source, and return their ids.
 
-        `to`: the name of the source, which goes without saying where there is one alone. The rest is as for
-        `Queue.push_many`, which tells what it raises; `GraphError` where there is no such source.
+        `to`: the name of the source; optional if the graph has exactly one. The other arguments,
+        and their errors, are those of `Queue.push_many`. Raises `GraphError` if there is no such
+        source.
         """
         entries = self.graph.entries
         if to is None:
             if len(entries) != 1:
-                raise GraphError(f"name the source: the graph has {', '.join(entries) or 'none'}")
+                raise GraphError(f"name the source by `to`: the graph has {', '.join(entries) or 'none'}")
             (to,) = entries
         if to not in entries:
             hint = near(to, entries) or f"; there are {', '.join(entries) or 'none'}"
@@ -194,7 +205,11 @@ class ExchangeGraph:
             return queue.push_many(payloads, headers=headers, mature=mature, delay=delay)
 
     def messages(self, place: str, limit: int = 1_000) -> list[Message]:
-        """The first messages of a queue of the graph (`ns/queue`) in order, reserved ones too, changing nothing."""
+        """Return the first messages of a queue of the graph (`ns/queue`), in order.
+
+        Reserved messages are included, and nothing changes. Raises `GraphError` if the graph has no
+        such queue.
+        """
         known = {str(one): one for one in [*self.graph.queues(), *self.graph.leftovers()]}
         if place not in known:
             hint = near(place, known) or f"; there are {', '.join(known)}"
@@ -203,7 +218,7 @@ class ExchangeGraph:
             return queue.peek(limit)
 
     def topology(self) -> nx.DiGraph[str]:
-        """The graph as one of networkx: see `Graph.topology`."""
+        """Return the graph for networkx: see `Graph.topology`."""
         return self.graph.topology()
 
     def _queue(self, place: Place) -> Queue:
@@ -214,7 +229,7 @@ class ExchangeGraph:
         for name in names:
             if name not in self._running:
                 hint = near(name, self._running) or f"; there are {', '.join(self._running)}"
-                raise GraphError(f"there is no exchange {name!r}{hint}", exchange=name)
+                raise GraphError(f"there is no step {name!r}{hint}", exchange=name)
         return [self._running[name] for name in names]
 
     # --- queries ------------------------------------------------------------------------------------------------
@@ -222,7 +237,7 @@ class ExchangeGraph:
     def _planned(
         self, spark: SparkSession, chosen: Iterable[RunningStep], *, available_now: bool
     ) -> dict[str, _Planned]:
-        """The steps with their queries. Raises `GraphError` with all that cannot work."""
+        """Return the steps with their queries. Raises `GraphError` with all mistakes."""
         steps = [runnable(spark, one.name, one.step, self.graph) for one in chosen]
         if mistakes := [mistake for one in steps for mistake in one.mistakes]:
             raise refusal(mistakes, self.graph.origin, nouns(type(self.graph)))

@@ -1,8 +1,8 @@
-"""One link as a step between DataFrames: messages in, what becomes of each out, as `operation=settle` takes it.
+"""A link as a step between DataFrames: messages in, rows for `operation=settle` out.
 
-What a message becomes is told by expressions, guarded as those of exchanges are, or by a function of Python, which is
-called in Spark's workers for a message at a time. Where either fails the message is given back, to come again after
-`tries * factor + base` seconds, as keuss does it.
+Expressions decide about a message, guarded as in an exchange, or a Python function. The function is
+called in Spark's workers, for one message at a time. If either fails, the message is rolled back,
+and retried after `tries * factor + base` seconds, as in keuss.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from spark_queue.spark.worker import settle_in
 #: The name of the metrics that Spark observes of each batch.
 LINK_METRICS = "link"
 
-#: What is told of a message, in columns of `operation=settle`.
+#: The columns of `operation=settle`.
 SETTLE_COLUMNS = (
     "id STRING, outcome STRING, reason STRING, to STRING, payload STRING, headers MAP<STRING, STRING>, "
     "mature TIMESTAMP, delay DOUBLE, tries INT"
@@ -59,7 +59,7 @@ _ARROW = pa.schema(
     ]
 )
 
-#: Most characters of an error in the headers of a message.
+#: The maximum length of an error in the headers of a message.
 ERROR_LENGTH = 500
 
 log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class LinkStep(RunnableStep[Link]):
 
 
 class LinkRoute:
-    """What a link does, ready for any DataFrame of messages."""
+    """A link that is ready to run on any DataFrame of messages."""
 
     def __init__(self, name: str, link: Link, told: Callable[[DataFrame], DataFrame]) -> None:
         self.name = name
@@ -97,7 +97,7 @@ class LinkRoute:
 
     @classmethod
     def of(cls, spark: SparkSession, name: str, link: Link) -> tuple[LinkRoute, list[Mistake]]:
-        """The route, and what cannot work in it."""
+        """Return the compiled link, and its mistakes."""
         if link.process is None:
             mistakes: list[Mistake] = []
             expressions = _Expressions(spark, name, link, mistakes)
@@ -111,7 +111,10 @@ class LinkRoute:
         return cls(name, link, lambda frame: frame.mapInArrow(work, SETTLE_COLUMNS)), []
 
     def outcomes(self, messages: DataFrame) -> DataFrame:
-        """What becomes of messages of a queue. Each batch is observed, under `LINK_METRICS`."""
+        """Return the rows that settle these messages, in the columns of `operation=settle`.
+
+        Each batch is observed, under `LINK_METRICS`.
+        """
         headers = F.coalesce("headers", F.create_map().cast("map<string,string>")).alias("headers")
         told = self._told(messages.select("id", "queue", "payload", headers, "mature", "tries"))
         outcome, to = F.col("outcome"), F.col("to")
@@ -125,7 +128,7 @@ class LinkRoute:
 
 
 def pause(retry: Retry, tries: Any) -> Any:
-    """Seconds until a message comes again that failed `tries` times before this: keuss' formula, by its defaults."""
+    """Return the seconds until a retry, after `tries` earlier failures: the formula of keuss."""
     return tries * retry.factor + retry.base
 
 
@@ -133,7 +136,7 @@ def pause(retry: Retry, tries: Any) -> Any:
 
 
 class _Expressions:
-    """What expressions tell of messages."""
+    """The compiled expressions of a link."""
 
     def __init__(self, spark: SparkSession, name: str, link: Link, mistakes: list[Mistake]) -> None:
         maker = Maker(spark.createDataFrame([], SEEN), ("links", name), mistakes)
@@ -149,14 +152,14 @@ class _Expressions:
         }
 
     def told(self, messages: DataFrame) -> DataFrame:
-        """What becomes of messages."""
+        """Return the rows that settle these messages."""
         state = F.create_map().cast("map<string,string>")
         frame = messages.withColumns({"state": state, JSON_COLUMN: F.try_parse_json("payload")})
         drop = F.lit("false") if self._drop is None else answer(self._drop.made, self._drop.kind)
         made = self._changes()
         frame = frame.withColumns({"_drop": drop, **{f"_{name}": one for name, one in made.items()}})
         failed = F.coalesce(*(F.when(F.col(f"_{name}").isNull(), name) for name in ("drop", *made)))
-        ends = F.coalesce(F.col("_drop") != "false", F.lit(False))  # then the rest does not matter
+        ends = F.coalesce(F.col("_drop") != "false", F.lit(False))  # then other failures do not matter
         frame = frame.withColumn("_failed", F.when(~ends, failed))
         again = F.col("_failed").isNotNull()
         moves = ~again & ~ends & F.lit(bool(self._link.dst))
@@ -170,7 +173,7 @@ class _Expressions:
         return frame.select(
             "id",
             F.when(again, "rollback").when(moves, "move").otherwise("commit").alias("outcome"),
-            F.when(again, F.concat(F.lit("link: no answer from "), "_failed")).alias("reason"),
+            F.when(again, F.concat(F.lit("link: no valid value from "), "_failed")).alias("reason"),
             of("to").cast("string").alias("to"),
             of("payload").cast("string").alias("payload"),
             of("headers").cast("map<string,string>").alias("headers"),
@@ -180,7 +183,7 @@ class _Expressions:
         )
 
     def _changes(self) -> dict[str, Column]:
-        """What changes, by name; NULL where that cannot be told."""
+        """Return the changes by name; a Column is NULL if its expression fails."""
         made: dict[str, Column] = {}
         if self._link.dst:
             made["to"] = self._place()
@@ -224,7 +227,7 @@ def _check_part(part: str) -> Callable[[DataType], None]:
 
 
 class _Work:
-    """Calls the function of a link, in Spark's workers."""
+    """Calls the function of a link for each message, in Spark's workers."""
 
     def __init__(self, link: Link) -> None:
         self._process = link.process
@@ -241,8 +244,8 @@ class _Work:
     def _told(self, process: LinkFunction, one: Message) -> dict[str, Any]:
         try:
             return {"id": one.id, **self._answer(one, process(one))}
-        except Exception as error:  # whatever it raises is a failure of this message
-            log.warning("message %s of %s comes again: %s", one.id, one.queue, error, exc_info=True)
+        except Exception as error:  # any error is a failure of this message only
+            log.warning("message %s of queue %s is retried: %s", one.id, one.queue, error, exc_info=True)
             reason = cleaned(f"{type(error).__name__}: {error}"[:ERROR_LENGTH])
             return {"id": one.id, "outcome": "rollback", "reason": reason, "delay": pause(self._retry, one.tries)}
 
@@ -273,7 +276,7 @@ class _Work:
 
 
 def _messages(batch: pa.RecordBatch) -> Iterator[Message]:
-    """The messages of a batch of Spark's, with JSON payloads."""
+    """Yield the messages of a batch, with their JSON payloads decoded."""
     for row in batch.to_pylist():
         headers = {name: value for name, value in row["headers"] if value is not None}
         payload = decode(row["payload"].encode(), "json")

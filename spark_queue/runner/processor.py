@@ -1,10 +1,12 @@
-"""One processor as a step between DataFrames: rows of its inputs in, messages for its outputs out.
+"""A processor as a step between DataFrames: rows of its inputs in, messages for its outputs out.
 
-Its rows come from `format("queue")` with the option `inputs`: a column for each input, a struct or NULL, and the
-column `delivery_hash`. What its function makes of them are rows of one shape for every kind of function: a message,
-with the queue that it goes to. These are written exactly once, so that a batch is visible as a whole or not at all.
-Only functions that act by themselves are called on the driver: sinks on DataFrames, and what reads or writes queues
-by hand.
+The rows come from `format("queue")` with the option `inputs`. They have a column for each input, a
+struct or NULL, and the column `delivery_hash`. Messages for outputs have the same columns for every
+kind of function, with the queue that they go to. They are written exactly once, so that a batch is
+visible as a whole or not at all.
+
+Functions with side effects are called on the driver: sinks on DataFrames, and functions that read
+or write queues by themselves.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ from spark_queue.spark.schema import read_schema
 from spark_queue.spark.spark_errors import failure_of
 from spark_queue.stores.named import NamedStores
 
-#: The names of the metrics that Spark observes of each batch: of what comes in, and of what goes out.
+#: The names of the metrics that Spark observes of each batch: of its inputs, and of its outputs.
 RECEIVED, MADE = "processor", "processed"
 
 _HEADERS = "map<string,string>"
@@ -116,12 +118,12 @@ class ProcessorStep(RunnableStep[Processor]):
         self._route.close()
 
     def observed(self, progress: Mapping[str, Any]) -> dict[str, Any] | None:
-        rows = progress["numInputRows"]  # of what acts by itself, all that is known
+        rows = progress["numInputRows"]  # the only count of a function on the driver
         return ({"received": rows} if rows else {}) | (super().observed(progress) or {}) or None
 
 
 class ProcessorRoute:
-    """What a processor does, ready for any DataFrame of its inputs."""
+    """A processor that is ready to run on any DataFrame of its inputs."""
 
     def __init__(self, name: str, processor: Processor, graph: Graph) -> None:
         self.name = name
@@ -135,7 +137,10 @@ class ProcessorRoute:
     def of(
         cls, spark: SparkSession, name: str, processor: Processor, graph: Graph, options: QueueOptions | None
     ) -> tuple[ProcessorRoute, list[Mistake]]:
-        """The route, and what cannot work in it. `options`: those it reads with, where these are sound."""
+        """Return the compiled processor, and its mistakes.
+
+        `options`: the options of its reader, or `None` if these have mistakes.
+        """
         made = cls(name, processor, graph)
         try:
             made._function.load()
@@ -149,11 +154,14 @@ class ProcessorRoute:
 
     @property
     def acts(self) -> bool:
-        """Whether its function is called on the driver, with a batch, for what it does and not for what it gives."""
+        """Whether its function is called on the driver with each batch, for its side effects."""
         return self.processor.kind == "imperative" or (self.processor.kind == "sink" and not self.processor.rows)
 
     def messages(self, inputs: DataFrame) -> DataFrame:
-        """The messages made of rows of the inputs, in columns `MESSAGE_COLUMNS`. Each batch is observed."""
+        """Return the messages made from rows of the inputs, in columns `MESSAGE_COLUMNS`.
+
+        Each batch is observed. Raises `GraphError` if the function returns an invalid result.
+        """
         made = self._messages(self._seen(inputs.observe(RECEIVED, F.count(F.lit(1)).alias("received"))))
         places = [*self.processor.dst, *([self.processor.errors] if self.processor.errors else [])]
         told = [
@@ -163,7 +171,10 @@ class ProcessorRoute:
         return made.observe(MADE, *told) if told else made
 
     def act(self, write: Callable[[DataFrame], None]) -> Callable[[DataFrame, int], None]:
-        """What is done with each batch on the driver. `write`: writes messages, in columns `MESSAGE_COLUMNS`."""
+        """Return the function that processes a batch on the driver.
+
+        `write`: writes messages, in columns `MESSAGE_COLUMNS`.
+        """
 
         def on_batch(inputs: DataFrame, batch: int) -> None:
             if self.processor.kind == "sink":
@@ -181,13 +192,13 @@ class ProcessorRoute:
         return on_batch
 
     def close(self) -> None:
-        """Give back what its function holds of queues that it reads by itself."""
+        """Release the messages of queues that its function reads by itself."""
         self._hands.close()
 
     # --- what the function sees -----------------------------------------------------------------------------------
 
     def _seen(self, inputs: DataFrame) -> DataFrame:
-        """Rows without the messages that do not pass, and with where they come from."""
+        """Return the rows with the messages that pass the filters, and with their provenance."""
         names = list(self.processor.inputs)
         if self.processor.types or self.processor.topics:
             kept = {name: F.when(self._passes(inputs, name), F.col(_quoted(name))) for name in names}
@@ -197,7 +208,7 @@ class ProcessorRoute:
         return inputs
 
     def _passes(self, inputs: DataFrame, name: str) -> Column:
-        """Whether a message has one of the types, and one of the topics."""
+        """Return a Column: whether a message has one of the types, and one of the topics."""
         one, kind = F.col(_quoted(name)), inputs.schema[name].dataType
         assert isinstance(kind, StructType)
         json: Column | None = None
@@ -221,14 +232,14 @@ class ProcessorRoute:
                 truths = F.try_variant_get(json, "$.topics", _HEADERS)
                 true = F.map_keys(F.map_filter(truths, lambda _, value: value.isNotNull() & (value != "false")))
                 word = F.try_variant_get(json, "$.topics", "string")
-                # An object, a list, or a word: of what the payload says just one has this form.
+                # The field is an object, a list, or a word: only one of these is not NULL.
                 listed = F.coalesce(listed, true, field, F.array(word))
             wanted = F.array(*map(F.lit, words))
             passes &= F.coalesce(F.arrays_overlap(listed, wanted), F.lit(False))
         return passes
 
     def _hops(self, inputs: DataFrame) -> Column:
-        """Where the messages of a row come from: what their headers tell, and their own queues."""
+        """Return the provenance of a row as JSON: the queues of its messages, and those before."""
         hops = F.create_map().cast(_HOPS)
         for name, place in self.processor.inputs.items():
             one, kind = F.col(_quoted(name)), inputs.schema[name].dataType
@@ -277,13 +288,16 @@ class ProcessorRoute:
             raise GraphError(f"{self._function}: {failure_of(error).text}") from None
 
     def _copy(self, made: DataFrame, name: str, place: Place) -> Column:
-        """The message for an output, NULL where there is none."""
+        """Return the message for an output, NULL if there is none.
+
+        Raises `GraphError` if the type of its payload has no form in JSON.
+        """
         one, kind = F.col(_quoted(name)), made.schema[name].dataType
         parts: dict[str, Column] = {}
         payload, form = one, kind
         if isinstance(kind, StructType) and "payload" in kind.names and set(kind.names) <= {*_TOLD, *_READ}:
             payload, form = one["payload"], kind["payload"].dataType
-            told = ("headers",) if "queue" in kind.names else _TOLD  # a message as it was read goes on as a new one
+            told = ("headers",) if "queue" in kind.names else _TOLD  # an input is passed on as a new message
             parts = {part: one[part] for part in told if part in kind.names}
         headers = F.coalesce(parts.get("headers", F.lit(None)).cast(_HEADERS), F.create_map().cast(_HEADERS))
         if PROVENANCE in made.columns:
@@ -302,12 +316,12 @@ class ProcessorRoute:
         return F.when(one.isNotNull(), struct)
 
 
-#: The fields of a message as it is read.
+#: The fields of a message that was read.
 _READ = ("id", "queue", "payload", "headers", "mature", "tries", "position")
 
 
 def _as_json(payload: Column, kind: DataType, name: str) -> Column:
-    """A payload of any type as JSON text."""
+    """Return a payload as JSON text. Raises `GraphError` if its type has no form in JSON."""
     if isinstance(kind, StringType):
         return payload
     if isinstance(kind, StructType | MapType | ArrayType | VariantType):
@@ -319,12 +333,12 @@ def _as_json(payload: Column, kind: DataType, name: str) -> Column:
         return payload.cast("string")
     raise GraphError(
         f"its output {name!r} is {kind.simpleString()}, which has no form in JSON: return JSON text, a struct, "
-        "a map, an array, a VARIANT, bytes, a number or a truth value"
+        "a map, an array, a VARIANT, bytes, a number or a boolean"
     )
 
 
 def _seconds(delay: Column, message: DataType) -> Column:
-    """A delay that is an interval, or a number of seconds, as a number."""
+    """Return a delay, which is an interval or a number of seconds, as a number of seconds."""
     assert isinstance(message, StructType)
     if isinstance(message["delay"].dataType, DayTimeIntervalType):
         return F.unix_millis(F.timestamp_seconds(F.lit(0)) + delay) / 1000
@@ -332,7 +346,7 @@ def _seconds(delay: Column, message: DataType) -> Column:
 
 
 def _over(hops: Column, more: Column) -> Column:
-    """A map with the entries of another, which count where both have one."""
+    """Return a map with the entries of another one added, which win."""
     return F.map_concat(F.map_filter(hops, lambda key, _: ~F.map_contains_key(more, key)), more)
 
 

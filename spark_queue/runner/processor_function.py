@@ -1,4 +1,4 @@
-"""The function of a processor: what it knows, and how it is called for rows, in Spark's workers or on the driver."""
+"""The function of a processor: its context, and its calls for rows, in workers or on the driver."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ from spark_queue.spark.spark_errors import failure_of
 from spark_queue.spark.worker import settle_in
 from spark_queue.stores.named import NamedStores
 
-#: The header that tells where a message comes from, and the column that becomes it: JSON, `{"ns/queue": {"position":
-#: …, "time": ms}}`, with all queues that it and what it was made of have gone through.
+#: The header with the origin of a message, and the column that becomes it. It is JSON,
+#: `{"ns/queue": {"position": …, "time": ms}}`, with all queues that the message and its inputs have
+#: gone through.
 HEADER, PROVENANCE = "x-provenance", "provenance"
 
-#: What a function makes, whatever kind it is.
+#: The columns of the messages that a function makes.
 _FIELDS = {
     "ns": "STRING",
     "queue": "STRING",
@@ -58,7 +59,7 @@ log = logging.getLogger(__name__)
 
 
 class ProcessorFunction:
-    """The function of a processor, and what it knows: facts, which travel to Spark's workers."""
+    """The function of a processor with its context; it can be pickled for Spark's workers."""
 
     def __init__(self, name: str, processor: Processor, system: Any) -> None:
         self._fn = processor.fn
@@ -70,11 +71,11 @@ class ProcessorFunction:
         return self._fn if isinstance(self._fn, str) else str(getattr(self._fn, "__qualname__", repr(self._fn)))
 
     def load(self) -> Callable[..., Any]:
-        """The function. Raises `GraphError` where there is none."""
+        """Return the function. Raises `GraphError` if it cannot be imported."""
         return _named(self._fn) if isinstance(self._fn, str) else self._fn
 
     def process(self, **facts: Any) -> Process:
-        """What the function is told beside its messages."""
+        """Return the context of a call, with these fields."""
         system = self._system
         if isinstance(system, str):
             system = _made_by(system)
@@ -83,7 +84,10 @@ class ProcessorFunction:
         return replace(self._process, system=system or {}, **facts)
 
     def call(self, frame: DataFrame, **facts: Any) -> Any:
-        """What it makes of a DataFrame. Raises `GraphError` where that cannot be computed."""
+        """Return the result of the function for a DataFrame.
+
+        Raises `GraphError` if Spark refuses an expression of the function.
+        """
         try:
             return self.load()(self.process(**facts), frame)
         except PySparkException as error:
@@ -97,7 +101,7 @@ def _named(name: str) -> Callable[..., Any]:
 
 @cache
 def _made_by(name: str) -> Any:
-    """What the functions of a graph share, made once in each process."""
+    """Return the value that the functions of a graph share; it is made once in each process."""
     return _named(name)()
 
 
@@ -113,7 +117,7 @@ class Hands:
         return {**vars(self), "_open": {}}
 
     def queues(self) -> dict[str, dict[str, Queue]]:
-        """Them, by `tailers` and `appenders` and by binding."""
+        """Return the queues by `tailers` and `appenders`, and by binding."""
         if not self._open:
             self._open = {
                 kind: {binding: self._queue(place) for binding, place in places.items()}
@@ -125,7 +129,7 @@ class Hands:
         return Queue(self._stores[place.ns], place.queue, consumer=self._name)
 
     def close(self) -> None:
-        """Give back what is held of them."""
+        """Close the queues, which releases their reservations."""
         for queues in self._open.values():
             for one in queues.values():
                 one.close()
@@ -134,7 +138,11 @@ class Hands:
 
 
 class RowCalls:
-    """Calls a function for each row of messages, in Spark's workers or on the driver."""
+    """Calls a function for each row of messages, in Spark's workers or on the driver.
+
+    If a call fails, a message about the error goes to the error queue. Without an error queue, the
+    error is raised. An invalid result is a `TypeError` or a `ValueError`.
+    """
 
     def __init__(self, function: ProcessorFunction, processor: Processor, hands: Hands | None = None) -> None:
         self._function, self._hands = function, hands
@@ -142,9 +150,12 @@ class RowCalls:
         self._out, self._errors = processor.out, processor.errors
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What rows of messages become, in the columns of `ARROW`."""
+        """Yield the messages made from rows of messages, in the columns of `MESSAGE_ARROW_SCHEMA`.
+
+        Raises the errors of calls, also `TypeError` and `ValueError`, if there is no error queue.
+        """
         function, process = self._function.load(), self._process()
-        if self._hands is None:  # else this is no worker's process
+        if self._hands is None:  # in a worker
             settle_in()
         for batch in batches:
             made: list[dict[str, Any]] = []
@@ -157,7 +168,10 @@ class RowCalls:
             yield pa.RecordBatch.from_pylist(made, schema=ARROW)
 
     def once(self) -> pa.RecordBatch:
-        """What it makes without any input."""
+        """Return the messages that the function makes without any input.
+
+        Raises the error of the call, also `TypeError` and `ValueError`, if there is no error queue.
+        """
         return pa.RecordBatch.from_pylist(self._row(self._function.load(), self._process(), {}, None), schema=ARROW)
 
     def _process(self) -> Process:
@@ -166,7 +180,10 @@ class RowCalls:
     def _row(
         self, function: Callable[..., Any], process: Process, messages: Mapping[str, Message], hops: str | None
     ) -> list[dict[str, Any]]:
-        """What a row becomes: messages for outputs, or one for the error queue."""
+        """Return the messages made from a row: those for the outputs, or one for the error queue.
+
+        Raises the error of the call, also `TypeError` and `ValueError`, if there is no error queue.
+        """
         concerned: Mapping[str, Any] = {self._inputs[name]: one for name, one in messages.items()}
         try:
             outputs = self._outputs(function(process, messages))
@@ -177,13 +194,13 @@ class RowCalls:
         except Exception as error:
             if self._errors is None:
                 raise
-            log.warning("processor %s: a row goes to %s: %s", process.id, self._errors, error, exc_info=True)
+            log.warning("processor %s: failed row goes to %s: %s", process.id, self._errors, error, exc_info=True)
             told = error_message(process, error, concerned)
             return [_message(self._errors, Output(told), hops)]
         return made
 
     def _outputs(self, given: object) -> dict[str, Output]:
-        if not self._out or given is None:  # what a sink gives does not matter
+        if not self._out or given is None:  # the result of a sink is ignored
             return {}
         if not isinstance(given, Mapping):
             raise TypeError(
@@ -217,7 +234,7 @@ def _message(place: Place, one: Output, hops: str | None) -> dict[str, Any]:
 
 
 def _messages(column: pa.StructArray) -> list[Message | None]:
-    """The messages of an input, with Python's payloads; `None` where there is none."""
+    """Return the messages of an input, with their payloads decoded; `None` if a row has none."""
     if not len(column):
         return []
     batch = pa.RecordBatch.from_arrays(column.flatten(), names=[one.name for one in column.type])

@@ -1,4 +1,4 @@
-"""The streaming query of one step: how it is started, and what it reads."""
+"""The streaming query of one step."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from spark_queue.stores import open_store
 
 @dataclass(frozen=True)
 class StepQuery:
-    """How the query of a step is started, and what it reads.
+    """The streaming query of a step, and the queues that it reads.
 
-    `url`: the store that is told how it gets on. `sources`: the queues, with their stores, and no name where it reads
-    a log; `all_of_them`: whether each must have messages. `by_batch`: see `supervise`. `observed`: what was
-    observed of a batch, from its progress.
+    `url`: the store that keeps its traffic and its failures. `sources`: URLs and queues; the queue
+    is `None` for a log. `needs_all`: whether a batch needs messages in all of these. `by_batch`:
+    see `supervise`. `batch_metrics`: returns the metrics of a batch from its progress.
     """
 
     spark: SparkSession
@@ -34,7 +34,11 @@ class StepQuery:
     close: Callable[[], None] = lambda: None
 
     def has_messages(self) -> bool:
-        """Whether there is anything for it: ready, or held, perhaps by itself."""
+        """Return whether its sources have messages that are ready or reserved.
+
+        Its last run may have reserved them. A log counts as a source with messages. The result is
+        true if a store is unavailable.
+        """
         found = []
         for url, queue in self.sources:
             if queue is None:
@@ -44,13 +48,17 @@ class StepQuery:
                 with open_store(url) as store:
                     sizes = store.sizes(queue)
             except StoreUnavailable:
-                return True  # so that the query is started, which tries for longer and tells why it fails
+                return True  # the query retries for longer, and reports the error
             found.append(bool(sizes.ready or sizes.reserved))
         return all(found) if self.all_of_them else any(found)
 
 
 def query_of(spark: SparkSession, step: RunnableStep[Any], checkpoint: str, *, available_now: bool) -> StepQuery:
-    """The query of a step; `checkpoint` is its folder. `available_now`: it ends when it has done what is there."""
+    """Return the query of a step.
+
+    `checkpoint`: the folder of its checkpoint. `available_now`: whether it ends after the messages
+    that are due at its start.
+    """
     reads = step.reads
     trigger: dict[str, Any] = {"availableNow": True} if available_now else {}
     if step.step.every and not available_now:
@@ -58,7 +66,7 @@ def query_of(spark: SparkSession, step: RunnableStep[Any], checkpoint: str, *, a
 
     def start() -> StreamingQuery:
         activate(spark)
-        # What has no input is called for each batch of a source that always has one.
+        # A step without inputs runs once per batch of a source that always has one.
         source = spark.readStream.format("queue" if reads else "rate-micro-batch")
         made, options = step.pipeline(source.options(**(reads or {"rowsPerBatch": "1"})).load())
 

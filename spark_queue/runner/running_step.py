@@ -1,4 +1,4 @@
-"""One step of a graph at work: the thread that keeps its query running, and how it is."""
+"""A step that runs: the thread that keeps its query running, and its status."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ from spark_queue.spark.spark_errors import failure_of
 
 log = logging.getLogger(__name__)
 
-#: What an exchange is doing: nothing; starting its query; its work; waiting to start again after a failure; or it has
-#: done all there was.
+#: The state of a step. `waiting`: it has failed, and restarts after a delay. `finished`: all its
+#: messages are processed.
 State = Literal["stopped", "starting", "running", "waiting", "finished"]
 
 
 @dataclass(frozen=True)
 class Status:
-    """How an exchange is.
+    """The status of a step.
 
-    `since`: when it took this state (UTC). `error`: what it failed with last. `traffic`: since it was started.
+    `since`: the time of its last change of state (UTC). `error`: its last failure. `traffic`: since
+    its start.
     """
 
     name: str
@@ -62,7 +63,7 @@ class RunningStep:
         self.begin()
 
     def begin(self) -> None:
-        """Count from zero."""
+        """Reset its state, its last error and its counts."""
         self._stopping.clear()
         self._restarts = 0
         self._error: str | None = None
@@ -78,7 +79,7 @@ class RunningStep:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, query: StepQuery, pause: float, longest: float, restarts: int | None) -> None:
-        """Run the query in a thread, unless the exchange was stopped since it began."""
+        """Run the query in a thread, unless the step was stopped after `reset`."""
         self._url, self._observed = query.url, query.observed
         self._become("starting")
 
@@ -111,7 +112,7 @@ class RunningStep:
             except BaseException as error:
                 self._error = failure_of(error).text
                 self._become("stopped")
-                log.exception("exchange %s ends", self.name)
+                log.exception("step %s has failed and stops", self.name)
             finally:
                 query.close()
 
@@ -119,19 +120,19 @@ class RunningStep:
         self._thread.start()
 
     def finish(self) -> None:
-        """There is nothing left to do for it."""
+        """Set the state `finished`: the step has nothing left to do."""
         if self._state != "finished":
             self._become("finished")
 
     def _wait(self, seconds: float, error: str) -> bool:
-        """Wait before the next start; give whether there is to be one."""
+        """Wait before the next start. Return whether the query is to be started."""
         self._restarts += 1
         self._error = error
         self._become("waiting")
         return not self._stopping.wait(seconds)
 
     def _look(self, query: StreamingQuery) -> None:
-        """Count what the query has done since the last look, and stop it if that is wanted."""
+        """Count the batches since the last call, and stop the query if that was requested."""
         for progress in query.recentProgress:
             run, batch = str(progress["runId"]), int(progress["batchId"])
             observed = self._observed(progress)
@@ -144,22 +145,22 @@ class RunningStep:
                 count(self._url, self.name, self._untold)
                 self._untold = Traffic()
             except StoreError as error:
-                log.warning("what went through exchange %s is counted later: %s", self.name, error)
+                log.warning("cannot write the traffic of step %s, which is retried later: %s", self.name, error)
         if self._stopping.is_set():
             query.stop()
 
     def ask_to_stop(self) -> None:
-        """Let it stop soon."""
+        """Request it to stop soon."""
         self._stopping.set()
 
     def join(self, timeout: float | None) -> bool:
-        """Wait until it has ended, at most `timeout` seconds; return whether it has."""
+        """Wait until it has ended, at most `timeout` seconds. Return whether it has."""
         if self._thread is not None:
             self._thread.join(timeout)
         return not self.alive
 
     def status(self) -> Status:
-        """How it is."""
+        """Return its status."""
         return Status(
             self.name,
             (" + " if self.step.needs_all else " | ").join(map(str, self.step.sources)),
@@ -173,7 +174,7 @@ class RunningStep:
 
 
 def _traffic(written: Sequence[Place], observed: Mapping[str, Any], durations: Mapping[str, int]) -> Traffic:
-    """What one batch has moved, and how long that took."""
+    """Return the traffic of one batch, from its metrics and the durations of its stages (ms)."""
     traffic = Traffic(batches=1, milliseconds=Counter(durations))
     for number, to in enumerate(written):
         traffic.pushed[str(to)] += observed.get(f"pushed_{number}") or 0

@@ -1,12 +1,13 @@
-"""Selectors and changes: expressions over a message, made Columns that no row can make fail.
+"""Selectors and changes: expressions over a message, as Columns that cannot fail on any row.
 
-What an expression sees are the columns `id, queue, payload, headers, state, mature, tries`; `payload` is JSON text,
-and `payload:a.b[0]` a field of it, as text. Where it raises on a row, and where it answers what nobody can push, its
-value is NULL: the row does not go there, and is counted.
+An expression sees the columns `id, queue, payload, headers, state, mature, tries`. `payload` is
+JSON text, and `payload:a.b[0]` one of its fields, as text. If an expression raises an error on a
+row, or its value cannot be pushed, the value is NULL: the row does not go there, and is counted.
 
-Spark has no `try` for just any expression. But it has one around the arguments of `try_to_binary`, which turns every
-exception below it into NULL, on Spark Connect and in Databricks too. It is given the answer as text. The CASE around
-that keeps Spark from computing what two expressions have in common before either, outside of the try.
+Spark has no `try` for arbitrary expressions. But `try_to_binary` turns any error in its arguments
+into NULL, on Spark Connect and in Databricks too. So it gets the value of the expression as text. A
+CASE around the expression keeps Spark from computing a common part of two expressions earlier,
+outside of the try.
 """
 
 from __future__ import annotations
@@ -42,17 +43,17 @@ from spark_queue.graph.file_mistakes import Mistake
 from spark_queue.graph.parts import Path
 from spark_queue.messages.schema import LATEST
 
-#: What expressions may look at.
+#: The columns that expressions see.
 SELECTOR_COLUMNS = "id STRING, queue STRING, payload STRING, headers MAP<STRING, STRING>, mature TIMESTAMP, tries INT"
 
 #: The payload as a VARIANT, parsed once for all expressions.
 JSON_COLUMN = "_json"
 SEEN = f"{SELECTOR_COLUMNS}, state MAP<STRING, STRING>, {JSON_COLUMN} VARIANT"
 
-#: What a selector that answers a struct may tell.
+#: The fields of a struct that a selector may return.
 TELLS = ("mature", "delay", "tries")
 
-#: Where a selector's answer is kept between the guard and the push.
+#: The schema of that struct as JSON, between the guard and the push; times are in ms.
 ANSWER = "mature BIGINT, delay BIGINT, tries INT"
 
 _CALL = re.compile(r"(?!payload:)([A-Za-z_][\w.]*):([A-Za-z_]\w*)")
@@ -61,7 +62,7 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True)
 class Env:
-    """A message, as a callable selector sees it: Columns."""
+    """A message as a callable selector sees it: its fields as Columns."""
 
     id: Column
     queue: Column
@@ -73,19 +74,23 @@ class Env:
 
     @classmethod
     def columns(cls) -> Env:
-        """That of the message which is routed."""
+        """Return the columns of the message that is routed."""
         return cls(*(F.col(name) for name in cls.__dataclass_fields__))
 
     def field(self, path: str, kind: str = "string") -> Column:
-        """A field of the payload, `a.b[0]`, in a type of Spark SQL; NULL where it is not there or does not fit."""
+        """Return a field of the payload, such as `a.b[0]`.
+
+        `kind`: a type of Spark SQL. The value is NULL if the field is missing or does not fit the
+        type.
+        """
         return F.try_variant_get(F.col(JSON_COLUMN), f"$.{path}", kind)
 
 
-# --- from what people write to Columns ------------------------------------------------------------------------------
+# --- from expressions to Columns ------------------------------------------------------------------------------------
 
 
 def column(expression: Any) -> Column:
-    """The Column that an expression of a graph means. Raises `GraphError`."""
+    """Return the Column of an expression of a graph. Raises `GraphError` if it is invalid."""
     if isinstance(expression, Column):
         return expression
     if callable(expression):
@@ -100,7 +105,7 @@ def column(expression: Any) -> Column:
 
 
 def found(module: str, name: str) -> Callable[..., Any]:
-    """The function of this name in a module. Raises `GraphError`."""
+    """Import a module, and return its function. Raises `GraphError` if one of them is missing."""
     try:
         made = import_module(module)
     except ImportError as error:
@@ -120,18 +125,19 @@ def _called(function: Callable[[Env], Any], name: str) -> Column:
         return made
     if made is None or isinstance(made, bool):
         return F.lit(made)
-    raise GraphError(f"{name} returns {made!r}, which is no Column")
+    raise GraphError(f"{name} returns {made!r}, which is not a Column")
 
 
 def in_spark(text: str) -> tuple[str, list[tuple[int, int]]]:
-    """The SQL text with `payload:a.b` as Spark of any version understands it.
+    """Return SQL text with each `payload:a.b` in a form that every version of Spark reads.
 
-    Beside it, pairs of positions in the new text and in the old one that mean the same, in order.
+    Also return pairs of positions in the new text and in the old one, in order. The positions of a
+    pair mean the same part.
     """
     try:
         tokens = tokenize(text, read="databricks")
     except TokenError:
-        return text, [(0, 0)]  # Spark says better what is wrong
+        return text, [(0, 0)]  # Spark has the better error
     made, done, at, same = "", 0, 0, [(0, 0)]
     while at < len(tokens):
         end, path = _field_at(tokens, at)
@@ -146,7 +152,10 @@ def in_spark(text: str) -> tuple[str, list[tuple[int, int]]]:
 
 
 def _field_at(tokens: list[Token], at: int) -> tuple[int, str]:
-    """Where `payload:a.b[0]['c']` that begins here ends, and its JSON path; no path where it is something else."""
+    """Return the end and the JSON path of a field such as `payload:a.b[0]['c']` that begins here.
+
+    The path is empty if no field begins here.
+    """
 
     def kind(position: int) -> TokenType | None:
         return tokens[position].token_type if position < len(tokens) else None
@@ -179,21 +188,24 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-# --- whether they can work at all -----------------------------------------------------------------------------------
+# --- checks ---------------------------------------------------------------------------------------------------------
 
 
 def kind_of(frame: DataFrame, made: Column, text: Any) -> DataType:
-    """The type of an expression over messages. Raises `GraphError` where it cannot be computed row by row."""
+    """Return the type of an expression over messages.
+
+    Raises `GraphError` if it cannot be computed from one row alone.
+    """
     try:
         kind = frame.select(made.alias("it")).schema["it"].dataType
-        frame.where(made.isNotNull()).schema  # noqa: B018  which allows no aggregate, no window, no generator
+        frame.where(made.isNotNull()).schema  # noqa: B018  WHERE refuses aggregates, windows and generators
     except PySparkException as error:
         raise GraphError(explained(error, text)) from None
     return kind
 
 
 def check_selector(kind: DataType) -> None:
-    """Raise `GraphError` where a selector of this type says nothing about where a message goes."""
+    """Raise `GraphError` if a selector must not have this type."""
     if isinstance(kind, BooleanType | NullType):
         return
     if not isinstance(kind, StructType):
@@ -217,20 +229,20 @@ def check_selector(kind: DataType) -> None:
 
 @dataclass(frozen=True)
 class Typed:
-    """An expression that can be computed for messages, and its type."""
+    """A compiled expression, and its type."""
 
     made: Column
     kind: DataType
 
 
 class Maker:
-    """Makes the expressions below one place of a graph, and notes what is wrong with them."""
+    """Compiles the expressions below one path of a graph, and collects their mistakes."""
 
     def __init__(self, frame: DataFrame, path: Path, mistakes: list[Mistake]) -> None:
         self._frame, self._path, self._mistakes = frame, path, mistakes
 
     def made(self, expression: Any, *path: str, check: Callable[[DataType], None] = lambda _: None) -> Typed | None:
-        """The expression; `None` where there is none, or none that can work."""
+        """Return the compiled expression, or `None` if there is none, or it has a mistake."""
         if expression is None:
             return None
         try:
@@ -243,17 +255,17 @@ class Maker:
         return Typed(made, kind)
 
     def all_made(self, expressions: Mapping[str, Any], *path: str) -> dict[str, Column]:
-        """Those of several that can work."""
+        """Return those of several expressions that have no mistake, by name."""
         typed = {name: self.made(one, *path, name) for name, one in expressions.items()}
         return {name: one.made for name, one in typed.items() if one is not None}
 
 
-#: What Spark calls expressions that need more than one row, or make more than one.
+#: The errors of Spark for expressions that need, or make, more than one row.
 _NOT_BY_ROW = ("INVALID_WHERE_CONDITION", "UNSUPPORTED_GENERATOR", "WINDOW_FUNCTION_NOT_ALLOWED", "MISSING_GROUP_BY")
 
 
 def explained(error: PySparkException, text: Any) -> str:
-    """What Spark says of an expression, in one line and about what the user wrote."""
+    """Return Spark's error about an expression, in one line and about the text of the user."""
     said = re.sub(r"\s*SQLSTATE: \w+|\W*\(?line \d+,? pos \d+\)?", "", str(error).strip().splitlines()[0])
     if any(one in said for one in _NOT_BY_ROW):
         said = f"it must be computed from one message alone: {said}"
@@ -265,24 +277,30 @@ def explained(error: PySparkException, text: Any) -> str:
 
 
 def _position(text: str, line: int, column: int) -> int:
-    """Where in the user's text it is that Spark tells a place of, in the text it was given; from 1."""
+    """Return the position in the text of the user, from 1.
+
+    `line`, `column`: the position that Spark reports, in the text that it got.
+    """
     given, same = in_spark(text)
     there = sum(len(one) + 1 for one in given.split("\n")[: line - 1]) + column
     new, old = max(one for one in same if one[0] <= there)
     return min(old + there - new, len(text)) + 1
 
 
-# --- guarded: no row makes them fail --------------------------------------------------------------------------------
+# --- guards: no row can fail ----------------------------------------------------------------------------------------
 
 
 def guarded(text: Column) -> Column:
-    """The text, and NULL where computing it raises."""
+    """Return the text, or NULL if it fails."""
     apart = F.when(F.col("id").isNotNull(), text)
     return F.try_to_binary(apart, F.lit("utf-8")).cast("string")
 
 
 def answer(made: Column, kind: DataType) -> Column:
-    """A selector's answer for a row: `false`, or JSON of `ANSWER`; NULL where it failed."""
+    """Return the result of a selector for a row: `false`, or JSON in the schema `SELECTOR_RESULT`.
+
+    It is NULL if the selector failed.
+    """
     if isinstance(kind, StructType):
         told = F.to_json(F.struct(*_told(made, kind)))
         return guarded(F.when(made.isNull(), "false").otherwise(told))
@@ -308,7 +326,7 @@ def _told(made: Column, kind: StructType) -> list[Column]:
 
 
 def changed_payload(made: Column, kind: DataType) -> Column:
-    """The new payload as JSON text; NULL where that failed, or is no JSON."""
+    """Return the new payload as JSON text, or NULL if it failed, or is not JSON."""
     if isinstance(kind, StructType | MapType | ArrayType | VariantType):
         text = F.to_json(made)
     elif isinstance(kind, StringType):
@@ -320,8 +338,11 @@ def changed_payload(made: Column, kind: DataType) -> Column:
 
 
 def changed_map(before: Column, made: Mapping[str, Column]) -> Column:
-    """A map of texts in which some entries are set, and those that are NULL left out; NULL where one failed."""
-    # A value as `==text` or `=`, which tell NULL from failure.
+    """Return a map of texts with some entries set, or NULL if one of them failed.
+
+    An entry whose new value is NULL is removed.
+    """
+    # A value becomes `==text`, and NULL becomes `=`, so that NULL is only a failure.
     new = {
         name: guarded(F.concat(F.lit("="), F.coalesce(F.concat(F.lit("="), one.cast("string")), F.lit(""))))
         for name, one in made.items()

@@ -1,4 +1,4 @@
-"""What the runner needs of a step. Each kind of step is a subclass of `RunnableStep`, which its declaration names."""
+"""The interface of a step that runs: a subclass of `RunnableStep`, which its declaration names."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from spark_queue.stores import store_class, usable
 
 D = TypeVar("D", bound=Step)
 
-#: Writes messages.
+#: A function that writes messages.
 Write = Callable[[DataFrame], None]
 
 
 class RunnableStep(ABC, Generic[D]):
-    """One step of a graph, ready to run. `mistakes`: what cannot work in it."""
+    """A step of a graph, ready to run. `mistakes`: the reasons why it cannot run."""
 
     #: The names of the metrics that Spark observes of each batch.
     metrics: ClassVar[tuple[str, ...]] = ()
@@ -41,36 +41,42 @@ class RunnableStep(ABC, Generic[D]):
 
     @abstractmethod
     def _build(self, spark: SparkSession, *, readable: bool) -> list[Mistake]:
-        """Make what it does of its declaration; return what cannot work. `readable`: its source can be read."""
+        """Compile the declaration, and return its mistakes.
+
+        `readable`: whether its source can be read.
+        """
 
     @abstractmethod
     def pipeline(self, messages: DataFrame) -> tuple[DataFrame, dict[str, str]]:
-        """What it makes of the messages that it reads, and the options with which that is written."""
+        """Return the rows to write for these messages, and the options of the write."""
 
     def on_batch(self, write: Write) -> Callable[[DataFrame, int], None] | None:
-        """What is called with each batch, if it works by itself; `write` writes messages."""
+        """Return the function to call with each batch, or `None` to write the rows of `pipeline`.
+
+        `write`: writes messages.
+        """
         return None
 
     def close(self) -> None:
-        """Release what it holds."""
+        """Release its resources."""
 
-    # --- what is read -------------------------------------------------------------------------------------------
+    # --- reading ------------------------------------------------------------------------------------------------
 
     @property
     def key(self) -> str:
-        """The field of its declaration that says what it reads."""
+        """The field of its declaration that names its sources."""
         return "src"
 
     @property
     def reads(self) -> dict[str, str]:
-        """The options with which its messages are read; none if it reads nothing."""
+        """The options that its messages are read with; empty if it has no source."""
         if self.step.src is None:
             return {}
         parallel = self._parallel
         return {
             **self._source(),
             "consumer": self.name,
-            # What moves is in one queue at every moment: a lease that ends doubles nothing.
+            # A move is atomic, so a lease that ends duplicates nothing.
             "delivery": AT_LEAST_ONCE if self.moves else self.step.guarantee,
             "maxRecordsPerTrigger": str(self.step.consumer.wsize),
             **({} if parallel is None else {"numPartitions": str(parallel)}),
@@ -88,24 +94,27 @@ class RunnableStep(ABC, Generic[D]):
 
     @property
     def options(self) -> QueueOptions | None:
-        """The same, parsed. Raises `OptionError`."""
+        """The `read_options`, parsed; `None` if it has no source. Raises `OptionError`."""
         read = self.reads
         return QueueOptions.parse(read, "stream") if read else None
 
     @property
     def waits_for(self) -> list[tuple[str, str | None]]:
-        """The queues that it reads, with their stores; no queue if that is a log, of which only its reader knows."""
+        """The URL and the queue of each source.
+
+        The queue is `None` for a log, since only its reader knows whether there are new messages.
+        """
         return [(self._url(one.ns), one.queue) for one in self.step.sources]
 
-    # --- what is written ----------------------------------------------------------------------------------------
+    # --- writing ------------------------------------------------------------------------------------------------
 
     @property
     def moves(self) -> bool:
-        """Whether its messages move, each to one queue of the same database, in one step of it."""
+        """Whether it moves each message to one queue of the same database, atomically."""
         return False
 
     def _in_one_database(self) -> bool:
-        """Whether its database can move messages from its source to all its destinations."""
+        """Return whether the database can move messages from its source to all its destinations."""
         assert self.step.src is not None
         src, places = self.step.src, [to.place for to in self.step.dst]
         url = self._url(src.ns)
@@ -114,7 +123,7 @@ class RunnableStep(ABC, Generic[D]):
         return alike and elsewhere and store_class(url).forwards
 
     def _settle(self) -> dict[str, str]:
-        """The options of a write that says what becomes of the messages that are read."""
+        """Return the options of a write that settles the messages of the batch."""
         read = self.reads
         assert self.step.src is not None
         return {
@@ -127,42 +136,44 @@ class RunnableStep(ABC, Generic[D]):
         }
 
     def _push(self, *, once: bool, on_bad_row: str = "deadLetter") -> dict[str, str]:
-        """The options of a write of new messages.
+        """Return the options of a write of new messages.
 
-        What a database cannot hold must not keep the rest from its destinations.
+        By default, a message that a database cannot hold becomes a dead letter. So the others are
+        delivered.
         """
         return {
             **_those(self.reads, "retrytimeout", "alloweviction"),
             "onBadRow": on_bad_row,
             "urls": self._urls(self.step.namespaces()),
             "delivery": EXACTLY_ONCE if once else AT_LEAST_ONCE,
-            # The source refuses what does not fit, and a function may return something new each time.
+            # The source refuses a batch that does not fit, and a function may return new values
+            # each time.
             **({"replayCheck": "none"} if once else {}),
         }
 
-    # --- what it did --------------------------------------------------------------------------------------------
+    # --- traffic ------------------------------------------------------------------------------------------------
 
     @property
     def home(self) -> str:
-        """The URL of the store that is told what it did."""
+        """The URL of the store that keeps its traffic and its failures."""
         assert self.step.src is not None
         return self._url(self.step.src.ns)
 
     def observed(self, progress: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What was observed of a batch, from Spark's progress; `None` if nothing was."""
+        """Return the metrics of a batch, from Spark's progress, or `None` if it has none."""
         rows = progress["observedMetrics"]
         found = [rows[name].asDict() for name in self.metrics if name in rows]
         return {name: one for facts in found for name, one in facts.items()} if found else None
 
     def pushed(self, traffic: Traffic) -> Counter[str]:
-        """What it has pushed, by queue: also what it could not pass on."""
+        """Return the numbers of messages pushed, by queue, with those that it could not pass on."""
         lost = {str(place): getattr(traffic, counter) for place, counter in self.step.leftovers.items()}
         return traffic.pushed + Counter(lost)
 
     # --- mistakes -----------------------------------------------------------------------------------------------
 
     def _refused(self) -> Iterator[Mistake]:
-        """What `format("queue")` refuses of it, as far as it can tell without its databases."""
+        """Yield the mistakes that `format("queue")` can find without its databases."""
         try:
             options = self.options
             if options is not None:
@@ -178,11 +189,11 @@ class RunnableStep(ABC, Generic[D]):
                 yield Mistake((self.step.section, self.name, *path), str(error))
 
     def _refused_source(self) -> str:
-        """Why it cannot read what it reads; an empty text if it can."""
+        """Return why its source cannot be read; an empty text if it can."""
         return ""
 
     def _targets(self) -> Iterable[tuple[Path, Place]]:
-        """The queues that it writes, and where they are declared."""
+        """Return the queues that it writes, each with its path in the declaration."""
         return [(("dst", number), one.place) for number, one in enumerate(self.step.dst)]
 
     # --- databases ----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""From a declared step to what runs it."""
+"""Makes the runnable step of a declared step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spark_queue.runner.step import RunnableStep
 
 
 def runnable(spark: SparkSession, name: str, step: Step, graph: Graph) -> RunnableStep[Any]:
-    """A step of a graph, ready to run: an object of the class that its declaration names."""
+    """Return a step of a graph, ready to run: an object of the class that its declaration names."""
     module, _, kind = step.runner.partition(":")
     made: RunnableStep[Any] = getattr(import_module(module), kind)(spark, name, step, graph)
     return made

@@ -1,6 +1,6 @@
-"""What goes through exchanges and links, counted in the store of their source, for every program to read.
+"""Counts of messages that go through steps, kept in the store of their source for all programs.
 
-Statistics, not accounts: the last batch of a process that dies before it tells is not counted.
+These are statistics: if a process is killed, its last batch may not be counted.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ TRAFFIC_PREFIX = "exchange/"
 
 @dataclass
 class Traffic:
-    """What went through an exchange or a link.
+    """Counts of the messages that went through a step.
 
-    `received`: messages taken. `pushed`, `failed`: by destination (`ns/queue`), the copies that went there, and the
-    messages on which its selector or its changes failed. `odd_hops`: those whose header `x-hop-count` was no number.
-    Of a link, `done`: those that ended there, and `again`: those that were given back.
-    `milliseconds`: what the batches took, by Spark's names for their stages; `triggerExecution` is the whole.
+    `received`: messages read. `pushed`, `failed`: by destination (`ns/queue`), the copies that went
+    there, and the messages on which its selector or its changes failed. `odd_hops`: messages whose
+    header `x-hop-count` was not a number. For a link, `done`: messages that it committed, and
+    `again`: messages that it rolled back. `milliseconds`: the duration of the batches, by Spark's
+    names for their stages; `triggerExecution` is the total.
     """
 
     batches: int = 0
@@ -44,14 +45,14 @@ class Traffic:
         for name, more in vars(other).items():
             mine = getattr(total, name)
             if isinstance(mine, Counter):
-                mine.update(more)  # a sum of Counters would drop what is 0
+                mine.update(more)  # a sum of Counters would drop zeros
             else:
                 setattr(total, name, mine + more)
         return total
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Traffic:
-        """Traffic from its facts, which are copied."""
+        """Return the traffic of a JSON object, whose values are copied."""
         copied: dict[str, Any] = {
             name: Counter(one) if isinstance(one, Mapping) else one for name, one in facts.items()
         }
@@ -62,20 +63,20 @@ class Traffic:
 
 
 def count(url: str, exchange: str, traffic: Traffic) -> Traffic:
-    """Add to what was counted of an exchange, and give the sum. Raises `StoreError`."""
+    """Add traffic to the counts of a step, and return the sum. Raises `StoreError`."""
     with open_store(url) as store:
         while True:
             note = store.note(TRAFFIC_PREFIX + exchange)
             total = traffic if note is None else _read(exchange, note.value) + traffic
             facts = {name: dict(one) if isinstance(one, Counter) else one for name, one in vars(total).items()}
-            # Two that count the same must not be taken for one.
+            # If a reply is lost, `set_note` finds its write by the value, which must be unique.
             facts |= {"v": TRAFFIC_VERSION, "by": uuid.uuid4().hex}
             if store.set_note(TRAFFIC_PREFIX + exchange, facts, note.version if note else 0):
                 return total
 
 
 def counted(url: str) -> dict[str, Traffic]:
-    """What was counted of the exchanges whose sources are in this store, by their names. Raises `StoreError`."""
+    """Return the counts of steps whose source is in this store, by name. Raises `StoreError`."""
     with open_store(url) as store:
         notes = store.notes(TRAFFIC_PREFIX)
     return {
@@ -85,7 +86,7 @@ def counted(url: str) -> dict[str, Traffic]:
 
 
 def forget(url: str, exchange: str) -> None:
-    """Begin to count anew."""
+    """Reset the counts of a step to zero."""
     with open_store(url) as store:
         while note := store.note(TRAFFIC_PREFIX + exchange):
             if store.set_note(TRAFFIC_PREFIX + exchange, None, note.version):

@@ -263,7 +263,7 @@ def test_changes_that_fail_keep_the_message_away(world):
         ("struct(1 as maturee)", "its field 'maturee' is unknown; did you mean 'mature'?"),
         ("json:nothing", "module 'json' has no function 'nothing'"),
         ("nomodule:nothing", "No module named 'nomodule'"),
-        (lambda env: 3, "returns 3, which is no Column"),
+        (lambda env: 3, "returns 3, which is not a Column"),
     ],
 )
 def test_selectors_that_cannot_work_are_refused_before_anything_starts(world, selector, told):

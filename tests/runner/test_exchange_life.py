@@ -104,7 +104,7 @@ def test_one_comes_and_goes_while_the_other_runs(life):
 
 def test_names_that_are_taken_and_names_that_are_not_there(life):
     graph = life.graph({"by_delay": life.exchange("ns1/in", life.to("ns1/out"))})
-    with pytest.raises(GraphError, match="there is an exchange 'by_delay' already"):
+    with pytest.raises(GraphError, match="there is a step 'by_delay' already: choose another name"):
         graph.add("by_delay", life.exchange("ns1/other", life.to("ns1/out")))
     with pytest.raises(GraphError, match="exchange 'new', src: unknown namespace 'ns3'; did you mean 'ns"):
         graph.add("new", Exchange(Place("in", "ns3"), []))
@@ -116,9 +116,9 @@ def test_names_that_are_taken_and_names_that_are_not_there(life):
         graph.stop,
         lambda *names: [graph.remove(name) for name in names],
     ):
-        with pytest.raises(GraphError, match="there is no exchange 'by_dely'; did you mean 'by_delay'"):
+        with pytest.raises(GraphError, match="there is no step 'by_dely'; did you mean 'by_delay'"):
             call("by_dely")
-    with pytest.raises(GraphError, match="there is no exchange 'zzz'; there are by_delay"):
+    with pytest.raises(GraphError, match="there is no step 'zzz'; there are by_delay"):
         graph.stop("by_delay", "zzz")
     assert graph.graph.exchanges["by_delay"].src == life.place("ns1/in")
     assert states(graph) == {"by_delay": "stopped"}
@@ -204,7 +204,7 @@ def test_what_runs_cannot_be_drained_and_others_that_run_do_not_keep_a_drain_wai
     )
     life.push("ns1/in_b", 1)
     with life.running(graph, "a"):
-        with pytest.raises(GraphError, match="exchange 'a' is running: stop it, then drain it"):
+        with pytest.raises(GraphError, match="step 'a' is running: stop it, then drain it"):
             graph.drain(life.spark)
         graph.drain(life.spark, "b")
         assert life.payloads("ns1/out_b") == [1]

@@ -224,11 +224,11 @@ def test_what_a_graph_has_and_has_not(worked):
     graph = worked.graph
     with pytest.raises(GraphError, match="there is no source 's_pip'; did you mean 's_pipe'"):
         graph.send(1, to="s_pip")
-    with pytest.raises(GraphError, match="name the source: the graph has s_sink, s_pipe"):
+    with pytest.raises(GraphError, match="name the source by `to`: the graph has s_sink, s_pipe"):
         graph.send(1)
     with pytest.raises(GraphError, match="the graph has no queue 'l/s_pip'; did you mean 'l/s_pipe'"):
         graph.messages("l/s_pip")
-    with pytest.raises(GraphError, match="there is an exchange 'pipe' already"):
+    with pytest.raises(GraphError, match="there is a step 'pipe' already: choose another name"):
         graph.add("pipe", Processor())
     assert isomorphic(graph.graph, graph.graph)
     assert graph.topology().nodes["fork"]["kind"] == "fork"
