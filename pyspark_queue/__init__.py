@@ -1,4 +1,4 @@
-"""Makes `format("queue")` known to Spark, which looks for `DefaultSource` in packages named `pyspark_*`."""
+"""Make `format("queue")` known to Spark: it looks for `DefaultSource` in packages `pyspark_*`."""
 
 from spark_queue.spark.data_source import QueueDataSource as DefaultSource
 

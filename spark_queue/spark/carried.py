@@ -1,8 +1,9 @@
-"""How our objects travel to Spark's workers: one that cannot import this package says so, and what to do about it.
+"""Pickle objects for Spark's workers, so that a worker without this package raises a clear error.
 
-Spark pickles the data source, its readers and its writers. A class that can be imported is pickled as its name, so a
-worker without the package would fail with a bare `ModuleNotFoundError` among lines of Java. A function within a
-function is pickled with its code: `loaded` travels along, needs nothing but Python, and unpickles the rest.
+Spark pickles the data source, its readers and its writers. A class that can be imported is pickled
+as its name. So a worker without the package would fail with a bare `ModuleNotFoundError` within a
+stack trace of Java. A nested function is pickled with its code: `load` is pickled along, needs
+only Python, and unpickles the rest.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pyspark.sql.datasource import DataSource
 
 def _loader() -> Callable[[bytes], Any]:
     def loaded(data: bytes) -> Any:
-        """Return the pickled object. Raises `ModuleNotFoundError` that names the interpreter and the remedy."""
+        """Return the unpickled object. Raises `ModuleNotFoundError` if this package is missing."""
         import os
         import pickle
         import sys
@@ -26,9 +27,9 @@ def _loader() -> Callable[[bytes], Any]:
         except ModuleNotFoundError as error:
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
             raise ModuleNotFoundError(
-                f"Spark's Python workers run {sys.executable}, which has no package {error.name!r}: make the session "
-                "with spark_queue.session(), or, before Spark starts, set PYSPARK_PYTHON to an interpreter that has "
-                "spark-queue installed (on a cluster, on each of its machines)",
+                f"Spark's Python workers run {sys.executable}, which has no package {error.name!r}: create the "
+                "session with spark_queue.session(), or, before Spark starts, set PYSPARK_PYTHON to an interpreter "
+                "that has spark-queue installed (on a cluster, on each of its machines)",
                 name=error.name,
             ) from None
         kind, state = pickle.loads(data)
@@ -50,14 +51,14 @@ def _dumped(thing: object) -> bytes:
 
 
 class Carried:
-    """An object that travels so."""
+    """Base class of objects that are pickled together with their loader."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _loaded, (_dumped((type(self), self.__getstate__())),)
 
 
 def portable(source: type[DataSource]) -> type[DataSource]:
-    """Return a data source to register instead of this one. To make it returns this one, where it can be imported."""
+    """Return a class to register in place of `source`: calling it loads and calls `source`."""
     load, data, named = _loaded, _dumped((source, None)), source.name()
 
     class Portable(DataSource):

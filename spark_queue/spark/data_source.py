@@ -1,4 +1,4 @@
-"""`format("queue")`: where Spark comes in."""
+"""`format("queue")`: the entry point of Spark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from spark_queue.stores import planned, usable
 class QueueDataSource(Carried, DataSource):
     """A queue as a source and a sink, for batches and streams.
 
-    Name: `queue`. Options: see `spark_queue.options.queue_options`. They are checked when the DataFrame is made.
+    Name: `queue`. Options: see `spark_queue.options.queue_options`. They are checked when the
+    DataFrame is created.
     """
 
     @classmethod

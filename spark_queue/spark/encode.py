@@ -1,4 +1,4 @@
-"""Rows of Spark's become messages to be pushed."""
+"""Convert rows of Spark to messages to push."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ from spark_queue.messages.schema import PUSHES
 from spark_queue.spark.schema import arrow_schema
 from spark_queue.spark.typed_json import json_texts
 
-#: Rows of a batch that is made of single rows (Spark 4.0 gives a streaming writer nothing else).
+#: Rows per batch, if Spark passes single rows: to streaming writers on Spark 4.0.
 SINGLE_ROWS = 10_000
 
-#: Rows, and bytes, that go to the database together. Spark gives 10,000 rows at a time, each of which would wait for
-#: the database once, and leave a bucket that is not full.
+#: The rows and bytes that are written to the database at once. Spark passes 10,000 rows at a time.
+#: Writing each such batch alone means more waiting, and buckets that are not full.
 TOGETHER, TOGETHER_BYTES = 40_000, 8 << 20
 
-#: Bytes kept of a payload that is too large for its queue and goes to the dead-letter queue.
+#: How many bytes of a payload a dead letter keeps.
 KEPT_BYTES = 1 << 20
 
-#: Makes so many ids.
+#: Returns the given number of ids.
 NewIds = Callable[[int], pa.Array]
 
 
 def pushes(batch: pa.RecordBatch, schema: StructType, form: str | None, new_ids: NewIds) -> pa.RecordBatch:
-    """A batch of Spark's as a PUSHES batch.
+    """Return a batch of Spark as a PUSHES batch.
 
-    A NULL id gets a new one, NULL tries are 0.
+    A NULL id gets a new one, NULL tries are 0. Raises `MessageError` if tries exceed 2147483647.
     """
     n = batch.num_rows
     has = set(batch.schema.names)
@@ -79,7 +79,11 @@ def pushes(batch: pa.RecordBatch, schema: StructType, form: str | None, new_ids:
 
 
 def changes(batch: pa.RecordBatch, schema: StructType, form: str | None) -> pa.RecordBatch:
-    """A batch of Spark's as a PUSHES batch of messages that are there: what is NULL or missing stays what it is."""
+    """Return a batch of Spark as a PUSHES batch that changes stored messages.
+
+    A field whose column is NULL or missing does not change. Raises `MessageError` if tries exceed
+    2147483647.
+    """
     if "payload" not in batch.schema.names:
         batch = batch.append_column("payload", pa.nulls(batch.num_rows, pa.string()))
         schema = StructType([*schema.fields, StructField("payload", StringType())])
@@ -91,7 +95,10 @@ def changes(batch: pa.RecordBatch, schema: StructType, form: str | None) -> pa.R
 
 
 def named(batch: pa.RecordBatch, rows: pa.RecordBatch, column: str) -> pa.Array:
-    """The column that names where rows go. Raises `MessageError` where it does not."""
+    """Return the column with the queue or database of each row.
+
+    Raises `MessageError` if a name is NULL or not UTF-8.
+    """
     names = batch.column(column)
     if names.null_count:
         id = rows.column("id")[pc.index(names.is_null(), True).as_py()].as_py()
@@ -103,7 +110,7 @@ def named(batch: pa.RecordBatch, rows: pa.RecordBatch, column: str) -> pa.Array:
 
 
 def _payload(column: pa.Array, kind: DataType, form: str | None) -> tuple[pa.Array, pa.Array]:
-    """Payloads, and the kind of each."""
+    """Return the payloads, and the kind of each."""
     if isinstance(kind, StructType | MapType | ArrayType):
         return of_json(json_texts(column, kind))
     if isinstance(kind, VariantType):
@@ -125,20 +132,24 @@ def _headers(column: pa.Array) -> pa.Array:
 
 
 def delays(column: pa.Array) -> pa.Array:
-    """An interval, or a number of seconds, in ms."""
+    """Return intervals, or numbers of seconds, in ms."""
     if pa.types.is_duration(column.type):
         return pc.divide(column.cast(pa.duration("us")).cast(pa.int64()), 1000)
     if pa.types.is_integer(column.type):
         return pc.multiply(column.cast(pa.int64()), 1000)
     seconds = column.cast(pa.float64())
     ms = pc.multiply(seconds, 1000)
-    # What no integer holds (infinity, not a number, too large) is beyond every bound, and refused as such.
+    # No integer holds infinity, NaN and too large numbers. 1e15 is refused later, as out of bounds.
     bounded = pc.if_else(pc.less(pc.abs(ms), 1e15), ms, pc.if_else(pc.less(ms, 0), -1e15, 1e15))
     return pc.round(bounded).cast(pa.int64())
 
 
 def obituary(queue: str, rows: pa.RecordBatch, reasons: Sequence[str]) -> pa.RecordBatch:
-    """Rows that could not become messages of `queue`, in a form that any queue takes."""
+    """Return dead letters, which any queue takes, of rows that cannot become messages of `queue`.
+
+    The header `x-error` has the reason. If a payload is cut, `x-dl-size` has its size. If an id is
+    replaced, `x-dl-id` has the old one.
+    """
     made: list[dict[str, Any]] = []
     ids, rows = rows.column("id"), legible(rows)
     changed = pc.not_equal(ids.cast(pa.binary()), rows.column("id").cast(pa.binary()))
@@ -169,14 +180,17 @@ def obituary(queue: str, rows: pa.RecordBatch, reasons: Sequence[str]) -> pa.Rec
 
 
 def together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer batches, of up to TOGETHER rows and TOGETHER_BYTES; one that is larger stays whole."""
+    """Yield the same rows in fewer batches, of up to COALESCED_ROWS rows and COALESCED_BYTES bytes.
+
+    A batch that is larger stays whole.
+    """
     filled = (batch for batch in batches if batch.num_rows)
     for some in grouped(filled, (TOGETHER, TOGETHER_BYTES), lambda batch: (batch.num_rows, batch.nbytes)):
         yield from pa.Table.from_batches(some).combine_chunks().to_batches()
 
 
 def batches_of(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Single rows as batches."""
+    """Yield single rows as batches of up to ROWS_PER_BATCH."""
     target = arrow_schema(schema)
     while part := list(islice(rows, SINGLE_ROWS)):
         columns = [
@@ -187,7 +201,7 @@ def batches_of(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBat
 
 
 def _arrow_value(value: Any, kind: DataType) -> Any:
-    """What Arrow makes a value of a Spark row of."""
+    """Return a value of a Spark row in the form that pyarrow expects."""
     if value is None:
         return None
     match kind:

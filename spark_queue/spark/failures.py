@@ -1,11 +1,13 @@
-"""What queries fail with, noted in the stores that they read, for the dead letter of the message that is the cause.
+"""Record why queries fail, in the stores that they read, for the dead letters of bad messages.
 
-A message that makes its batch fail is found when the query starts again (`services/poison.py`), by a reader process
-that does not know why it failed before: only the driver has the exception. `supervise` notes it, as it starts the
-query again itself. For all other programs a listener does: Spark calls it when a query starts or ends.
+A message that makes its batch fail is found when the query starts again (`services/poison.py`).
+A new reader process finds it, but only the driver has the exception. `supervise` records the
+exception, since it restarts the query itself. For all other programs a listener records it: Spark
+calls the listener when a query starts or ends.
 
-Spark calls it late: when `awaitTermination` has raised, the program may start the query again, or end, before that.
-So a failure is noted when Spark says so, when the query starts again, or when the program ends: what comes first.
+Spark calls it late. Once `awaitTermination` has raised, the program may restart the query, or end,
+before the listener is called. So a failure is recorded at the first of three events: Spark reports
+it, the query starts again, or the program ends.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Characters kept of what a query failed with.
+#: How many characters of an error are kept.
 ERROR_CHARACTERS = 2_000
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
@@ -47,36 +49,36 @@ _heard: WeakSet[SparkSession] = WeakSet()
 
 
 def note(query: StreamingQuery, error: StreamingQueryException, url: str) -> None:
-    """Note in the store at `url` what a query has failed with."""
+    """Record the error of a query in the store at `url`. Logs a warning if the store fails."""
     with _noting(query, url) as store:
         note_failure(store, str(query.id), str(query.runId), reason(error, url))
 
 
 def reason(error: StreamingQueryException, url: str) -> str:
-    """Return what a dead letter says of a failure: in one line, without passwords."""
+    """Return an error as a dead letter has it: in one line, without passwords."""
     failure = failure_of(error)
     text = _CONTROL.sub(" ", failure.python or failure.text)
     return masked_in(scrub(text, url), _WITH_LOGIN.findall(text))[:ERROR_CHARACTERS]
 
 
 def forget(query: StreamingQuery, url: str) -> None:
-    """Remove what was noted: the query has succeeded."""
+    """Remove the recorded error of a query that succeeded. Logs a warning if the store fails."""
     with _noting(query, url) as store:
         forget_failure(store, str(query.id))
 
 
 @contextmanager
 def _noting(query: StreamingQuery, url: str) -> Iterator[Store]:
-    """Return the store. If it fails, only log that: it may be the very thing that makes the query fail."""
+    """Yield the store. If it fails, only log that: the store may be why the query fails."""
     try:
         with open_store(url, create=False) as store:
             yield store
     except QueueError as error:
-        log.warning("the failure of query %s could not be noted: %s", query.name or query.id, error)
+        log.warning("could not record the failure of query %s: %s", query.name or query.id, error)
 
 
 def listen(spark: SparkSession) -> None:
-    """Note from now on what the queries of a session fail with. With Spark Connect this does nothing."""
+    """Record the errors of a session's queries from now on. Does nothing with Spark Connect."""
     if getattr(spark, "_sc", None) is None or spark in _heard:
         return
     listener = QueryListener(spark)
@@ -86,7 +88,7 @@ def listen(spark: SparkSession) -> None:
 
 
 class _Run:
-    """One run of a query. Its failure is noted once."""
+    """One run of a query. Its failure is recorded once."""
 
     def __init__(self, query: StreamingQuery) -> None:
         self.id = query.id
@@ -95,7 +97,7 @@ class _Run:
         self._noted = False
 
     def note(self) -> None:
-        """Note what it has failed with, if it has. Return when that is done, perhaps by another thread."""
+        """Record the error of the run, if it failed. Waits if another thread is doing so."""
         with self._lock:
             if not self._noted and (error := self._query.exception()) is not None:
                 for url in _suspecting(self._query):
@@ -104,14 +106,14 @@ class _Run:
 
 
 class QueryListener(StreamingQueryListener):
-    """Hears the queries of one session start and end.
+    """Records the errors of one session's queries when Spark reports their start or end.
 
-    By default Spark makes a Python object of each event, with dozens of calls for each micro-batch. This takes an
-    event as it is, and reads nothing of it but which query it is about.
+    By default Spark converts each event to Python, with dozens of calls for each micro-batch. This
+    listener takes the event of Java, and reads only the id of its query.
     """
 
     class Java:
-        """What py4j calls it as."""
+        """The Java interface that py4j implements with this object."""
 
         implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
 
@@ -140,15 +142,15 @@ class QueryListener(StreamingQueryListener):
             run.note()
 
     def close(self) -> None:
-        """Note what Spark has not said yet. The program ends, and the JVM after it."""
-        with suppress(Py4JNetworkError):  # the JVM was killed, and its queries with it: there is no error
+        """Record the errors that Spark has not reported yet, before the program and the JVM end."""
+        with suppress(Py4JNetworkError):  # the JVM was killed with its queries: there is no error to record
             self._streams.removeListener(self)
             for run in [*self._runs.values()]:
                 run.note()
 
 
 def _suspecting(query: StreamingQuery) -> Iterator[str]:
-    """Yield the URLs of the stores in which a message may be suspected of a failure of this query."""
+    """Yield the URL of each store that the query reads with the option `isolateFailures`."""
     leaves = query._jsq.streamingQuery().analyzedPlan().collectLeaves()
     found = set()
     for number in range(leaves.size()):

@@ -1,4 +1,4 @@
-"""The columns of a queue's DataFrames, and the way from stored messages to the Arrow batches that Spark takes."""
+"""The columns of a queue's DataFrames, and the conversion of messages to batches of them."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from spark_queue.spark.typed_json import parser, typed, writer_of
 
 CORRUPT = "_corrupt_payload"
 
-#: What a read tells of a message and its past; a push passes over it, so that what was read can be written.
+#: Columns that only a read fills. A push ignores them, so you can write a DataFrame that was read.
 PASSED_OVER = ("delivery_hash", "position", "processed", "consumer", "outcome", "tag")
 
 _HEADERS = MapType(StringType(), StringType())
 
-#: Every column of a read but `payload`, in order.
+#: The columns of a read without `payload`, in order.
 READ_COLUMNS: dict[str, DataType] = {
     "id": StringType(),
     "queue": StringType(),
@@ -56,7 +56,7 @@ READ_COLUMNS: dict[str, DataType] = {
     "tries": IntegerType(),
     DELIVERY_HASH: StringType(),
 }
-#: What a read tells of a message where the schema of the user asks for it: the tag under which it is held.
+#: The column of a read that only your own schema can add: the tag of a message's reservation.
 ASKED_COLUMNS: dict[str, DataType] = {"tag": StringType()}
 LOG_COLUMNS: dict[str, DataType] = READ_COLUMNS | {"position": LongType()}
 HISTORY_COLUMNS: dict[str, DataType] = READ_COLUMNS | {
@@ -74,7 +74,7 @@ _PAYLOADS: dict[str, DataType] = {
 
 _NESTED = (StructType, MapType, ArrayType)
 
-#: The columns that a push takes, and the types of each; `payload` takes every type that JSON has a form for.
+#: The columns of a push, and the types of each. A struct, map or array in `payload` becomes JSON.
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _DELAY = (DayTimeIntervalType, *_WHOLE, FloatType, DoubleType, DecimalType)
 PUSH: dict[str, tuple[type[DataType], ...]] = {
@@ -101,16 +101,16 @@ SETTLE: dict[str, tuple[type[DataType], ...]] = {
     **{name: kinds for name, kinds in PUSH.items() if name in ("payload", "headers", "mature", "tries")},
 }
 
-#: What turns a batch of stored messages, and the tag they are held under, into a batch of the DataFrame. Of a log
-#: it is told the position of the first, too.
+#: Converts a batch of stored messages to a batch of the DataFrame. Takes the tag of the messages,
+#: and the position of the first one in a log.
 Shaper = Callable[..., pa.RecordBatch]
 
-#: The same for batches of several inputs, by binding, whose rows belong together; and what they are delivered as.
+#: Joins batches of several inputs, by binding, into one. Takes their consumer and sequence too.
 Joiner = Callable[[Mapping[str, pa.RecordBatch], str], pa.RecordBatch]
 
 
 def read_schema(options: QueueOptions) -> StructType:
-    """The columns of a DataFrame for which the user gave no schema."""
+    """Return the columns of a DataFrame that is read without a schema of the user."""
     if options.inputs is None:
         return _struct(_columns(options), options)
     columns = {binding: _struct(_of_input(options, binding), options) for binding in options.inputs}
@@ -124,19 +124,19 @@ def _struct(columns: Mapping[str, DataType], options: QueueOptions) -> StructTyp
 
 
 def _columns(options: QueueOptions) -> dict[str, DataType]:
-    """Those of a read but `payload`."""
+    """Return the columns of a read without `payload`."""
     if options.mode == LOG:
         return LOG_COLUMNS
     return HISTORY_COLUMNS if options.view == "history" else READ_COLUMNS
 
 
 def _of_input(options: QueueOptions, binding: str) -> dict[str, DataType]:
-    """What the struct of one of several inputs has of them."""
+    """Return the columns in the struct of one of several inputs, without `payload`."""
     return {name: kind for name, kind in _columns(options.of(binding)).items() if name != DELIVERY_HASH}
 
 
 def check_read_schema(schema: StructType, options: QueueOptions) -> None:
-    """Raise `SchemaError` where a queue cannot be read as `schema`."""
+    """Raise `SchemaError` if a queue cannot be read as `schema`."""
     if options.inputs is None:
         asked = {} if options.mode == LOG else ASKED_COLUMNS
         _check_columns(schema, _columns(options) | asked, options, "a queue")
@@ -185,7 +185,7 @@ def _check_columns(schema: StructType, columns: Mapping[str, DataType], options:
             )
 
 
-#: What to do about columns that a write needs.
+#: What to do about missing columns of a write.
 _TO_PAYLOAD = "put your columns into one, as to_json(struct(*)) AS payload"
 _REMEDIES = {
     "payload": _TO_PAYLOAD,
@@ -196,7 +196,10 @@ _REMEDIES = {
 def check_write_schema(
     schema: StructType, columns: dict[str, tuple[type[DataType], ...]], needed: Sequence[str]
 ) -> None:
-    """Raise `SchemaError` where a DataFrame of `schema` is not what a write into a queue takes."""
+    """Raise `SchemaError` if a DataFrame of `schema` cannot be written to a queue.
+
+    `columns`: the columns of the write, and the types of each. `required`: those that it needs.
+    """
     for field in schema.fields:
         name, kind = field.name, field.dataType
         if name not in columns:
@@ -222,19 +225,22 @@ def check_write_schema(
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The exact Arrow schema that Spark wants of batches of this schema."""
-    in_utc = "timezone" in inspect.signature(to_arrow_schema).parameters  # Spark 4.2 and later; before, it is a must
+    """Return the exact Arrow schema that Spark expects of batches of this schema."""
+    in_utc = "timezone" in inspect.signature(to_arrow_schema).parameters  # Spark 4.2 and later; before, always UTC
     utc: dict[str, Any] = {"timezone": "UTC"} if in_utc else {}
     return to_arrow_schema(schema, **utc)
 
 
 def shaper(schema: StructType, options: QueueOptions) -> Shaper:
-    """How batches of stored messages become batches of `schema`."""
+    """Return the function that converts batches of stored messages to batches of `schema`."""
     return partial(_shape, arrow_schema(schema), schema, options.payload_format or "json")
 
 
 def joiner(schema: StructType, options: QueueOptions) -> Joiner:
-    """How batches of several inputs become batches of `schema`: NULL where an input gives nothing."""
+    """Return the function that joins batches of several inputs into batches of `schema`.
+
+    The column of an input that has no batch is NULL.
+    """
     return partial(_join, arrow_schema(schema), schema, options.payload_format or "json")
 
 
@@ -311,7 +317,7 @@ def _binary(batch: pa.RecordBatch) -> pa.Array:
 def _parsed(text: str) -> tuple[bytes, bytes]:
     try:
         return VariantUtils.parse_json(text)
-    except UnicodeEncodeError:  # half a surrogate pair, which JSON of other programs may have
+    except UnicodeEncodeError:  # half a surrogate pair: JSON of other programs may have one
         return VariantUtils.parse_json(cleaned_json(text).decode())
 
 
@@ -333,14 +339,14 @@ _FORMS: dict[str, Callable[[pa.RecordBatch], pa.Array]] = {
 
 
 def _delivery_hashes(batch: pa.RecordBatch, tag: str | None) -> pa.Array:
-    """The hash of each message by itself; NULL where nothing was delivered."""
+    """Return the hash of each message; NULL for messages without a tag, which are not delivered."""
     if tag is None:
         return pa.nulls(batch.num_rows, pa.string())
     return _hashes(delivery_named(tag), [batch.column("id").to_pylist()])
 
 
 def _hashes(delivery: str, ids: Sequence[Sequence[str]]) -> pa.Array:
-    """SHA-256, in hex, over consumer and sequence (the delivery) and the ids of the messages of each row."""
+    """Return the SHA-256 (hex) of `delivery` (consumer, sequence) and the ids of each row."""
     begun = hashlib.sha256(delivery.encode() + b"\0")
     hashes = []
     for row in zip(*ids, strict=True):

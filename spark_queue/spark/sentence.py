@@ -1,4 +1,4 @@
-"""Errors as users of Spark read them: our sentence, without the traceback of this package above it."""
+"""Hide the tracebacks of this package, so that users of Spark see the message first."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-#: What Spark calls of a data source, of its readers and of its writers.
+#: The methods that Spark calls of data sources, readers and writers.
 _CALLED = frozenset({
     "schema", "reader", "streamReader", "writer", "streamWriter", "pushFilters", "partitions", "read",
     "initialOffset", "latestOffset", "reportLatestOffset", "prepareForTriggerAvailableNow", "commit", "write",
     "abort",
 })  # fmt: skip
 
-#: Spark's worker shows an exception without its traceback if this variable of its environment is set.
+#: Spark's worker hides the traceback of an exception if this environment variable is set.
 _HIDE = "SPARK_HIDE_TRACEBACK"
 
 
 def sentence_first(cls: type[T]) -> type[T]:
-    """Let the `QueueError`s that methods of this class raise reach the user without a traceback.
+    """Hide the traceback of each `QueueError` that methods of this class raise.
 
-    Other errors, and those of the user's own functions, keep theirs.
+    Other errors, and errors of the user's functions, keep their traceback.
     """
     for name in _CALLED & vars(cls).keys():
         setattr(cls, name, _sentence_first(vars(cls)[name]))
@@ -59,6 +59,6 @@ def _brief() -> Iterator[None]:
         yield
     except QueueError:
         if program().startswith("pyspark."):  # a worker, which ends with this error
-            log.debug("the traceback that is not shown:", exc_info=True)
+            log.debug("hidden traceback:", exc_info=True)
             os.environ[_HIDE] = "1"
         raise

@@ -1,4 +1,4 @@
-"""A SparkSession that has `format("queue")`, and whose workers can import this package."""
+"""Get a SparkSession that has `format("queue")` and whose workers can import this package."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ from spark_queue.spark.carried import portable
 from spark_queue.spark.data_source import QueueDataSource
 from spark_queue.spark.failures import listen
 
-#: The variable that names the interpreter of Spark's Python workers, and the conf that does.
+#: The environment variable and the conf that name the interpreter of Spark's Python workers.
 _PYTHON, _PYTHON_CONF = "PYSPARK_PYTHON", "spark.pyspark.python"
 
-#: Seconds that an interpreter may take to import this package.
+#: The time limit (s) for an interpreter to import this package.
 _PATIENCE = 60
 
 
 def session(**conf: object) -> SparkSession:
-    """Return a SparkSession with `format("queue")`: the one that there is, or a new one with this `conf`.
+    """Return a SparkSession with `format("queue")`: the existing one, or a new one with `conf`.
 
-    `spark_queue.session(**{"spark.master": "local[4]"})`. With a local master the workers of a new session run the
-    interpreter of this program, unless PYSPARK_PYTHON or the conf `spark.pyspark.python` names another. Under
-    spark-submit, with Spark Connect and on Databricks the interpreter stays as it is. Raises `UsageError` if the
-    workers of a local master cannot import this package, or packages of Spark Connect are missing.
+    Example: `spark_queue.session(**{"spark.master": "local[4]"})`.
+
+    With a local master, the workers of a new session run the interpreter of this program, unless
+    PYSPARK_PYTHON or the conf `spark.pyspark.python` names another. Under spark-submit, with Spark
+    Connect and on Databricks the interpreter does not change. Raises `UsageError` if the workers
+    of a local master cannot import this package, or if packages of Spark Connect are missing.
     """
     given = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in conf.items()}
     if _starts_locally(given):
@@ -41,7 +43,7 @@ def session(**conf: object) -> SparkSession:
         builder = builder.config(key, value)
     try:
         spark = builder.getOrCreate()
-    except PySparkImportError as error:  # of Spark Connect, whose packages pyspark does not install
+    except PySparkImportError as error:  # pyspark does not install the packages of Spark Connect
         lacks = re.sub(r"^\[\w+\] ", "", str(error))
         raise UsageError(f"{lacks} Install it with: pip install 'spark-queue[connect]'") from None
     register(spark)
@@ -49,11 +51,12 @@ def session(**conf: object) -> SparkSession:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("queue")` known to a session, and to this thread.
+    """Register `format("queue")` in a session, and activate the session in this thread.
 
-    What a query of this session fails with is noted from now on, for the header `x-error` of dead letters. `session`
-    does all this; else it is only needed for that, or if Spark does not find the format. Raises `UsageError` if the
-    workers of a local master cannot import this package.
+    From then on, errors of the session's queries are recorded for the header `x-error` of dead
+    letters. `session` calls this. If you create the session yourself, call it for that header, or
+    if Spark does not find the format. Raises `UsageError` if the workers of a local master cannot
+    import this package.
     """
     _check_interpreter(spark)
     activate(spark)
@@ -61,20 +64,21 @@ def register(spark: SparkSession) -> None:
     try:
         spark.dataSource.register(portable(QueueDataSource))
     except AnalysisException as error:
-        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):  # Spark 4.0 says so if it has found it
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):  # Spark 4.0 raises this if it has found the format itself
             raise
 
 
 def activate(spark: SparkSession) -> None:
-    """Make the session that of this thread, where Spark looks for the data sources of writes.
+    """Make a session the active one of this thread.
 
-    It is so in the thread that made the session. Spark has no public way to say it but to make a DataFrame.
+    Spark looks in the active session for the data sources of writes. In the thread that created
+    the session it is active already. Creating a DataFrame is the only public way to activate it.
     """
     spark.createDataFrame([], "id INT")
 
 
 def _starts_locally(conf: Mapping[str, str]) -> bool:
-    """Return whether a new session would start Spark in processes of this machine."""
+    """Return whether a new session would start Spark on this machine."""
     if "PYSPARK_GATEWAY_PORT" in os.environ or "spark.remote" in conf or "SPARK_REMOTE" in os.environ:
         return False
     submit = re.search(r"--master[ =](\S+)", os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
@@ -83,7 +87,7 @@ def _starts_locally(conf: Mapping[str, str]) -> bool:
 
 
 def _default_master() -> str:
-    """Return the master that Spark's file of defaults names; an empty text if there is none."""
+    """Return the master in `spark-defaults.conf`, or an empty text if it has none."""
     home = os.environ.get("SPARK_HOME")
     folder = os.environ.get("SPARK_CONF_DIR") or (home and f"{home}/conf")
     path = Path(folder or "", "spark-defaults.conf")
@@ -103,13 +107,13 @@ def _check_interpreter(spark: SparkSession) -> None:
     told = "it does not exist" if found is None else _missing_in(found)
     if told:
         raise UsageError(
-            f"Spark's Python workers run {found or named!r}: {told}. Make the session with spark_queue.session(), or "
-            f"set {_PYTHON} before Spark starts, to {sys.executable} for example"
+            f"Spark's Python workers run {found or named!r}: {told}. Create the session with spark_queue.session(), "
+            f"or set {_PYTHON} before Spark starts, to {sys.executable} for example"
         )
 
 
 def _missing_in(interpreter: str) -> str:
-    """Return what an interpreter lacks to run our code; an empty text if it lacks nothing."""
+    """Return why an interpreter cannot import our code, or an empty text if it can."""
     imports = "import pyspark, spark_queue.spark"
     ran = subprocess.run([interpreter, "-c", imports], capture_output=True, text=True, timeout=_PATIENCE, check=False)
-    return "" if ran.returncode == 0 else (ran.stderr.strip().splitlines() or ["it fails without a word"])[-1]
+    return "" if ran.returncode == 0 else (ran.stderr.strip().splitlines() or ["it fails without a message"])[-1]

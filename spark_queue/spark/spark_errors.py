@@ -1,7 +1,8 @@
-"""What made a job or a query of Spark's fail, out of all that Spark says about it.
+"""Find the error that made a job or a query fail in the exceptions of Spark.
 
-Spark hands on an exception of a Python process as text, somewhere among its own: as a traceback or as its last line
-alone (see `spark/sentence.py`), in the message, behind `Caused by`, or in the exception that is the cause of another.
+Spark passes on the exception of a Python process as text within its own messages: as a traceback,
+or as its last line alone (see `tracebacks.py`). The text is in the message, behind `Caused by`, or
+in the exception's cause.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ _BEGINS = "Traceback (most recent call last)"
 _TRACEBACK = re.compile(rf"{re.escape(_BEGINS)}:\n((?:[ \t].*\n)+)(?:py4j\.protocol\.Py4JJavaError: .*\n: )?(\S.*)")
 _FRAME = re.compile(r'^ +File "(.+)", line (\d+), in (\S.*)$', re.MULTILINE)
 
-#: Files of Python's own library and of installed packages: an error in one of them is one of the user's call.
+#: Files of the standard library and of installed packages. An error there shows the user's call.
 _LIBRARY = re.compile(
     r"[/\\](lib(64)?[/\\]python3[.\d]*|Lib|site-packages|dist-packages|pyspark(\.zip)?|py4j)[/\\]|^<frozen "
 )
 
 _JAVA = re.compile(r"^Caused by: [\w.$]+: (.*)", re.MULTILINE)
 
-#: What Spark puts around a message.
+#: The text that Spark adds to a message.
 _AROUND = re.compile(
     r"\AAn error occurred while calling \S+\s+: [\w.$]+: |\A\[STREAM_FAILED\].*?terminated with exception: "
     r"|\A[a-z][\w.$]+\.[A-Z]\w*: | SQLSTATE: \w+$"
@@ -34,10 +35,10 @@ _AROUND = re.compile(
 
 @dataclass(frozen=True)
 class Failure:
-    """What went wrong, in one line, and which of our errors it was, if it was one.
+    """The error of a job or query: in one line (`text`), and its class (`kind`) if it is ours.
 
-    `python`: the exception that Python raised at the bottom of it and the last line of the user's code that ran, as
-    `ValueError: no fare (/jobs/clean.py, line 12, in parse)`.
+    `python`: the exception of the Python process, with the last line of the user's code that ran.
+    Example: `ValueError: no fare (/jobs/clean.py, line 12, in parse)`.
     """
 
     text: str
@@ -46,12 +47,12 @@ class Failure:
 
     @property
     def lasting(self) -> bool:
-        """Whether it is sure to come again, however often the same is tried."""
+        """Whether every retry would fail in the same way."""
         return self.kind is not None and issubclass(self.kind, UsageError | CheckpointError)
 
 
 def failure_of(error: BaseException) -> Failure:
-    """What an exception is about. Our own errors come first, then what Python or Java raised at the bottom of it."""
+    """Return the error behind an exception: one of ours, else the root cause in Python or Java."""
     if isinstance(error, QueueError):
         return Failure(str(error), type(error))
     said = [str(one) for one in _causes(error)]
@@ -66,14 +67,14 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def _located(frames: str, raised: str) -> str:
-    """Return an exception with the last line of the user's code in its traceback; of any code if there is none."""
+    """Return an exception with the last line of the user's code in its traceback, else any line."""
     found = _FRAME.findall(frames)
     own = [frame for frame in found if not _LIBRARY.search(frame[0])] or found
     return raised if not own else "{} ({}, line {}, in {})".format(raised, *own[-1])
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An exception, and what it was raised from, here or in the JVM."""
+    """Yield an exception and its causes, in Python or in the JVM."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause
@@ -81,6 +82,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _head(text: str) -> str:
-    """The first line, without what Spark puts around it."""
+    """Return the first line, without the text that Spark adds."""
     lines = (line.strip() for line in _AROUND.sub("", text, count=1).splitlines())
     return _AROUND.sub("", next(filter(None, lines), ""))

@@ -1,4 +1,4 @@
-"""What a driver does with its queries beside starting them."""
+"""Start, supervise and drain streaming queries in the driver."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks at a query that runs.
+#: Seconds between two checks of a running query.
 LOOK = 1
 
-#: So many queries start their reader processes at a time: more may take longer than Spark waits for one of them.
+#: How many queries may start their reader processes at once: more may exceed Spark's timeout.
 STARTING = 3
 
-#: Seconds for which a query may take up one of these places, and between two looks whether it still does.
+#: How long (s) a starting query counts as starting, at most, and the seconds between two checks.
 PLACE, PLACE_GLANCE = 10.0, 0.05
 
 _first, _places = threading.Lock(), threading.Semaphore(STARTING)
@@ -44,11 +44,12 @@ _started: WeakSet[SparkSession] = WeakSet()
 def start_in_turn(
     spark: SparkSession, start: Callable[[], StreamingQuery], hurry: Callable[[], bool] = lambda: False
 ) -> StreamingQuery:
-    """Start a query that reads a queue, and give it when its reader answers, or has not for a while, or has ended.
+    """Start a query that reads a queue, and return it once its reader answers.
 
-    For many at a time: the first of a session starts alone, for all readers of a session share a map of Java that
-    Spark changes without a lock when the first of them starts. The others start a few at a time. `hurry`: whether
-    to wait for the reader no longer.
+    Also returns if the reader takes too long, or the query has ended. Use it to start many queries
+    from several threads. The first of a session starts alone: all readers of a session share a map
+    in Java, which Spark changes without a lock at the first start. The others start a few at a
+    time. `stop_waiting`: whether to stop waiting for the reader.
     """
 
     def started() -> StreamingQuery:
@@ -67,29 +68,29 @@ def start_in_turn(
 
 
 def version(spark: SparkSession) -> tuple[int, ...]:
-    """Spark's version, as far as it matters: (4, 2) is the first that runs `availableNow` to its end."""
+    """Return the version of Spark. (4, 2) is the first that runs `availableNow` to its end."""
     return tuple(int(part) for part in spark.version.split(".")[:2])
 
 
 def had_batch(query: StreamingQuery) -> bool:
-    """Whether this run of a query had a batch, be it one without rows."""
+    """Return whether this run of a query had a batch, even one without rows."""
     sources = [source for progress in query.recentProgress for source in progress["sources"]]
     return any(source["startOffset"] != source["endOffset"] for source in sources)
 
 
 def _answers(query: StreamingQuery) -> bool:
-    """Whether its source has been asked for messages and has answered."""
+    """Return whether the source of a query has answered a request for messages."""
     said = query.status
     return bool(query.lastProgress or said["isDataAvailable"] or said["message"].startswith("Waiting"))
 
 
 def delivery_hash(df: DataFrame, batch_id: int) -> str:
-    """The hash of a whole micro-batch, for `foreachBatch`: 64 hex digits, the same whenever the batch is replayed.
+    """Return the hash of a micro-batch in `foreachBatch`: 64 hex digits, the same at each replay.
 
-    It is SHA-256 over the number of the batch and the least of its rows' `delivery_hash`, each of which is SHA-256
-    over consumer, sequence and message id. So batches of other queries, other checkpoints or other messages have
-    other hashes. `df` must still have the column `delivery_hash`; this runs a Spark job that reads the batch once
-    more. Raises `SchemaError` where the column is missing.
+    It is the SHA-256 of the batch number and the lowest `delivery_hash` of its rows. That of a row
+    is the SHA-256 of consumer, sequence and message id. So batches of other queries, checkpoints
+    or messages have other hashes. `df` must still have the column `delivery_hash`. This runs a
+    Spark job, which reads the batch once more. Raises `SchemaError` if the column is missing.
     """
     if "delivery_hash" not in df.columns:
         raise SchemaError(
@@ -113,19 +114,24 @@ def supervise(
     look: Callable[[StreamingQuery], None] = lambda _: None,
     wait: Callable[[float, str], bool] | None = None,
 ) -> StreamingQuery:
-    """Run a query to its end, starting it again whenever it fails, and give the one that ended well.
+    """Run a query until it ends without an error, and return it; restart it after each failure.
 
-    `start` starts the query, with the same checkpoint each time. `pause` seconds lie before the second start, twice
-    as many before each after that, `longest` at most, until a batch has succeeded. After `restarts` failures in a row
-    (`None`: never) what it failed with is raised, and at once where that would come again for sure: a `UsageError`, a
-    `CheckpointError`. Each failure is noted in the store at `url`, which the query reads: a message that makes its
-    batch fail (option `isolateFailures`) becomes a dead letter with that error in the header `x-error`.
+    `start` starts the query, each time with the same checkpoint. The first restart waits
+    `initial_backoff` seconds. The wait doubles with each failure, up to `max_backoff`, until a
+    batch succeeds. After `restarts` restarts in a row (`None`: no limit) the next failure is
+    raised. A failure that would repeat (`UsageError`, `CheckpointError`) is raised at once. The
+    exception is Spark's `StreamingQueryException`.
 
-    `by_batch`: the query has the trigger `availableNow`, with which Spark 4.0 and 4.1 end it after one batch: it is
-    started again until there was none.
+    Each failure is recorded in the store at `url`, which the query reads. A message that makes its
+    batch fail (option `isolateFailures`) becomes a dead letter with that error in the header
+    `x-error`.
 
-    `look` is called with the query every second while it runs, and once more when it has ended. `wait` is called in
-    place of a pause, with its seconds and the failure, and says whether the query is to start again.
+    `by_batch`: the query has the trigger `availableNow`, and Spark 4.0 or 4.1 ends it after one
+    batch. It is then restarted until a run has no batch.
+
+    `on_check` is called with the query every second while it runs, and once after it has ended.
+    `wait` replaces the sleep before a restart. It gets the seconds and the error text, and returns
+    whether to restart; if not, the failed query is returned.
     """
     failures = 0
     while True:
@@ -158,13 +164,15 @@ def supervise(
 
 
 def drain(query: StreamingQuery, url: str | Mapping[str, str], *, history: int = 0) -> int:
-    """Wait until the query ends, commit the last batch it finished, and give the number of messages removed.
+    """Wait until a query ends, commit its last batch, and return the number of messages removed.
 
-    Spark 4.0 and 4.1 never ask a source for more after the last batch of a run, so its messages stay reserved until
-    the query starts again or their lease ends; this settles them at once. On Spark 4.2 and later there is nothing
-    left to do after `availableNow`. `url` is the store that the query reads (its progress does not tell it, for it
-    may hold a password), or stores by name as in the option `urls`; `history` (ms) as in the option. Raises what made
-    the query fail; a batch that Spark did not finish is left alone.
+    After the last batch of a run, Spark 4.0 and 4.1 do not call the source again. Its messages stay
+    reserved until the query starts again or their lease ends. This function commits them at once.
+    On Spark 4.2 and later, nothing is left to commit after `availableNow`.
+
+    `url`: the store that the query reads, or stores by name as in the option `urls`. The query's
+    progress does not contain it, since it may hold a password. `history` (ms): as in the option.
+    Raises the error of the query. A batch that Spark did not finish does not change.
     """
     query.awaitTermination()
     progress = query.lastProgress
@@ -182,9 +190,9 @@ def drain(query: StreamingQuery, url: str | Mapping[str, str], *, history: int =
 
 
 def _offset(shown: Any) -> dict[str, Any]:
-    """The offset that a query's progress shows; empty where it is none of ours.
+    """Return the offset in a query's progress, or an empty dict if it is not a JSON object.
 
-    It comes as JSON, and on Spark 4.0 and 4.1 as what Python prints of a dict.
+    It is JSON; on Spark 4.0 and 4.1 it is the text of a Python dict.
     """
     for read in (json.loads, ast.literal_eval):
         try:

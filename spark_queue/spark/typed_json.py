@@ -1,4 +1,4 @@
-"""JSON payloads as typed values and back: what fits becomes a struct, map or array, what does not is told apart.
+"""Parse JSON payloads as struct, map or array columns, and write such columns as JSON.
 
 The rules for each type are those of Spark's JSON reader in its permissive mode, row by row.
 """
@@ -42,7 +42,7 @@ from spark_queue.errors import SchemaError
 from spark_queue.messages.json_text import dump_json, load_json
 from spark_queue.messages.rules import is_utf8
 
-#: Makes a value of one type out of a JSON value that is not null; raises `ValueError` where it does not fit.
+#: Converts a value that is not null. A parser raises `ValueError` if the value does not fit.
 Parser = Callable[[Any], Any]
 
 _BITS: dict[type[DataType], int] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
@@ -51,7 +51,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def typed(texts: Sequence[str], kind: DataType, arrow: pa.DataType) -> tuple[pa.Array, pa.Array]:
-    """JSON texts read as `kind`; and beside it the texts that do not fit, with NULL for those that do."""
+    """Parse JSON texts as `kind`; return the values, and the texts that do not fit (else NULL).
+
+    Raises `SchemaError` if JSON cannot be parsed as a type in `kind`.
+    """
     parse = parser(kind, "payload")
     values: list[Any] = []
     corrupt: list[str | None] = []
@@ -67,9 +70,9 @@ def typed(texts: Sequence[str], kind: DataType, arrow: pa.DataType) -> tuple[pa.
 
 
 def parser(kind: DataType, path: str) -> Parser:
-    """The parser of a type.
+    """Return the parser of a type.
 
-    Raises `SchemaError`, which names the `path`, for a type that JSON is not read as.
+    Raises `SchemaError`, which names the `path`, if JSON cannot be parsed as that type.
     """
     match kind:
         case StructType():
@@ -88,7 +91,7 @@ def parser(kind: DataType, path: str) -> Parser:
             return _decimal(kind.precision, kind.scale)
     simple = _SIMPLE.get(type(kind))
     if simple is None:
-        raise SchemaError(f"{path} cannot be {kind.simpleString()}: JSON is not read as that type", column=path)
+        raise SchemaError(f"{path} cannot be {kind.simpleString()}: JSON cannot be parsed as that type", column=path)
     return simple
 
 
@@ -198,16 +201,16 @@ _SIMPLE: dict[type[DataType], Parser] = {
 }
 
 
-# --- the other way: values as JSON ----------------------------------------------------------------------------------
+# --- values to JSON -------------------------------------------------------------------------------
 
 
 def json_texts(column: pa.Array, kind: DataType) -> pa.Array:
-    """A struct, map or array column as JSON texts, as Spark's `to_json` writes them.
+    """Return a struct, map or array column as JSON texts, in the format of Spark's `to_json`.
 
-    Fields that are NULL are left out.
+    Omits fields that are NULL. Raises `SchemaError` if JSON cannot hold a type in `kind`.
     """
     plain = writer_of(kind, "payload")
-    if not is_utf8(column):  # Spark does not check it; such rows keep their bytes, and are refused later, each alone
+    if not is_utf8(column):  # Spark does not check it: keep the bytes, so that only such rows are refused later
         column = column.cast(_with_bytes(column.type))
     return pa.array(
         [None if one is None else orjson.dumps(plain(one), option=orjson.OPT_UTC_Z) for one in column.to_pylist()],
@@ -216,7 +219,7 @@ def json_texts(column: pa.Array, kind: DataType) -> pa.Array:
 
 
 def _with_bytes(kind: pa.DataType) -> pa.DataType:
-    """The type with bytes instead of text."""
+    """Return the type with binary in place of text."""
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_with_bytes(field.type)) for field in kind])
     if pa.types.is_map(kind):
@@ -227,7 +230,7 @@ def _with_bytes(kind: pa.DataType) -> pa.DataType:
 
 
 def _quoted(text: bytes) -> bytes:
-    """Text as JSON has it, with bytes that are no UTF-8 as they are."""
+    """Return text as a JSON string; bytes that are not UTF-8 stay as they are."""
     return json.dumps(text.decode(errors="surrogateescape"), ensure_ascii=False).encode(errors="surrogateescape")
 
 
@@ -237,9 +240,9 @@ def _map_of_bytes(items: list[tuple[bytes, Any]]) -> orjson.Fragment:
 
 
 def writer_of(kind: DataType, path: str) -> Parser:
-    """What makes a value of this type one that JSON can hold.
+    """Return the function that converts values of a type to values that JSON can hold.
 
-    Raises `SchemaError`, which names the `path`.
+    Raises `SchemaError`, which names the `path`, if JSON cannot hold the type.
     """
     match kind:
         case StructType():

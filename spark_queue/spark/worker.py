@@ -1,4 +1,4 @@
-"""What is good for Spark's Python workers."""
+"""Help Spark's Python workers: identify them, tune garbage collection, write in the background."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from spark_queue.stores.services import eviction
 
 
 def program() -> str:
-    """Return the module that this process runs (`python -m`), such as one of Spark's workers; empty for a script."""
+    """Return the module that this process runs with `python -m`; an empty text for a script."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return "" if spec is None else str(spec.name)
 
 
-if program().startswith("pyspark."):  # the driver checks when it plans, and a task pays for no look
+if program().startswith("pyspark."):  # the driver checks when it plans, so tasks do not
     eviction.by_itself = False
 
 
 @cache
 def settle_in() -> None:
-    """Let the collector of garbage pass over what has been imported by now; once in a process.
+    """Exclude the objects that exist now from garbage collection (`gc.freeze`); once per process.
 
-    Whoever makes thousands of objects that live on for a while has it look through all there are, again and again:
-    with what pyspark and pyarrow import that is a third of the time of a row. See `gc.freeze`.
+    If a program keeps thousands of new objects, each full collection scans all objects again. With
+    those of pyspark and pyarrow, that takes a third of the time of a row.
     """
     gc.collect()
     gc.freeze()
 
 
 class Behind(AbstractContextManager["Behind"]):
-    """Does one thing after the other in a thread of its own, while the caller prepares the next.
+    """Runs calls one after the other in a thread, while the caller prepares the next one.
 
-    One waits for a database, one computes. What a thing raises is raised by the next `do`, or at the end of the
-    context; nothing that comes later is done.
+    So the thread can wait for a database while the caller computes. The next `submit`, or the end
+    of the context, raises the error of a call. That `submit` then starts nothing.
     """
 
     def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, "spark_queue-behind")
+        self._thread = ThreadPoolExecutor(1, "spark_queue-writer")
         self._last: Future[None] | None = None
 
     def do(self, thing: Callable[[], None]) -> None:
-        """Do it as soon as the one before is done; until then the caller waits."""
+        """Wait for the previous call, and start this one. Raises the error of the previous call."""
         self._wait()
         self._last = self._thread.submit(thing)
 

@@ -1,1 +1,1 @@
-"""Reads: micro-batches are planned, reserved, fetched and committed."""
+"""Reads of Spark: micro-batches are planned, reserved, fetched and committed."""

@@ -1,4 +1,4 @@
-"""Whether other consumers took messages of a batch while its query worked on it."""
+"""Detect that other consumers took messages of a batch while its query worked on it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark_queue.stores.services.dead_letters import settled
 
 
 class Accounting:
-    """Counts what a consumer reserved and did not remove itself. Some of it was settled, message by message."""
+    """Counts the messages that a consumer reserved, but neither removed nor settled one by one."""
 
     def __init__(self, store: Store, options: QueueOptions, consumer: str) -> None:
         self._store = store
@@ -20,7 +20,7 @@ class Accounting:
         self._missed = 0
 
     def add(self, end: Offset, done: int) -> None:
-        """Note that `done` messages of a batch were removed. Raises `FencedError` if others took some of it."""
+        """Count a batch, and its `removed` messages. Raises `FencedError` if others took some."""
         self._missed += sum(end["rows"]) - done
         if self._missed <= 0:
             return

@@ -1,6 +1,7 @@
-"""What becomes of a batch that comes again after a restart, which may have brought another option `delivery`.
+"""Decide whether a batch that is replayed after a restart is dropped.
 
-The offset that ends a batch tells what it was planned as, where that is at most once.
+The restart may have changed the option `delivery`. So the end offset of a batch has the key
+`delivery` if the batch was planned with at-most-once.
 """
 
 from __future__ import annotations
@@ -11,16 +12,14 @@ from typing import Any, TypeVar, cast
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.values import AT_MOST_ONCE
 
-#: What the log is told of a batch that is `given_up`: with the number of its messages, and their queue.
-GIVEN_UP = (
-    "%d messages of %s were being worked on when the query ended: with delivery=at-most-once they do not come again"
-)
+#: The log message for a dropped batch. Its arguments: the number of messages, and the queue.
+GIVEN_UP = "%d messages of %s were in progress when the query ended: with delivery=at-most-once they are dropped"
 
 Ended = TypeVar("Ended", bound=Mapping[str, Any])
 
 
 def planned_as(end: Ended, options: QueueOptions) -> Ended:
-    """The offset that ends a batch which is planned now, told as what."""
+    """Return the end offset of a batch that is planned now, with its `delivery`."""
     offset = {key: value for key, value in end.items() if key != "delivery"}
     if options.delivery == AT_MOST_ONCE:
         offset["delivery"] = AT_MOST_ONCE
@@ -28,8 +27,8 @@ def planned_as(end: Ended, options: QueueOptions) -> Ended:
 
 
 def given_up(end: Mapping[str, Any], options: QueueOptions) -> bool:
-    """Whether a batch that comes again is dropped instead.
+    """Return whether a replayed batch is dropped.
 
-    It is where it was planned as at most once, whatever the option says by now, and where the option says so now.
+    It is dropped if it was planned with at-most-once, or if the option is at-most-once now.
     """
     return AT_MOST_ONCE in (end.get("delivery"), options.delivery)

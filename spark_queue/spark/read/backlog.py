@@ -1,4 +1,4 @@
-"""What lies before a query, for its progress: counted now and then only, for Spark asks at every batch."""
+"""Cache the backlog that a query reports: Spark asks for it at every batch, but counting costs."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-#: Seconds between two looks of an idle query, and of a busy one.
+#: Seconds between two counts of an idle query, and of a busy one.
 IDLE, BUSY = 10.0, 1.0
 
-#: How many times as long as a look took is waited for the next one: counting grows with the queue in some databases.
+#: The shortest interval between two counts, in durations of the last one: in some databases a count
+#: takes longer if the queue is longer.
 REST = 20
 
 
 class Backlog:
-    """What `look` found last."""
+    """The last result of `count`."""
 
     def __init__(self, look: Callable[[], dict[str, Any]]) -> None:
         self._look = look
@@ -22,7 +23,7 @@ class Backlog:
         self._at = self._rest = 0.0
 
     def seen(self, busy: bool) -> dict[str, Any]:
-        """It, and anew if it is too old for a query that is so busy."""
+        """Return the last result; count again if it is too old for a `busy` or an idle query."""
         begun = time.monotonic()
         if begun - self._at > max(BUSY if busy else IDLE, self._rest):
             self._found = self._look()

@@ -1,14 +1,16 @@
 """The batches of one consumer, in the process that runs it: the life of a batch, from top to bottom.
 
-1. `reserve`: its messages get the tag `consumer/sequence.by/partition`, and a lease that ends. `by` is the number of
-   this process, so no other process reserves under such a tag.
-2. `offset`: the batch gets its offset, which Spark writes to its log.
-3. `start`: the note of the consumer says that it was started last (see `Ownership`).
-4. `hold`: it is held as the options say, and its tasks fetch it. A batch that comes again begins here.
-5. `check`, `remove`: Spark's log is past it, so its messages are removed, if it is the one that was started last.
+1. `reserve`: the messages get the tag `consumer/sequence.by/partition`, and a limited lease. `by`
+   is the number of this process, so no other process reserves under such a tag.
+2. `offset`: the batch gets its offset, which Spark writes to its offset log.
+3. `start`: the note of the consumer names the batch as the last one started (see `Ownership`).
+4. `hold`: the batch gets the lease that the options set, and its tasks fetch it. A replayed batch
+   begins here.
+5. `check`, `remove`: Spark's log is past the batch. If it was started last, its messages are
+   removed.
 
-So the offset log and the queue differ by the batch in flight at most, and a restarted query finds its batch under
-the same tags.
+So the offset log and the queue differ by at most the batch in flight. A restarted query finds that
+batch under the same tags.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ from spark_queue.stores.services.poison import Isolation, Rules
 
 log = logging.getLogger(__name__)
 
-#: The lease (ms), until it is started, of a batch that is then held without an end. Spark writes a file in between.
+#: The lease (ms), until it is started, of a batch that then gets an unlimited lease. Until then,
+#: Spark only writes a file.
 UNSTARTED = 120_000
 
 
@@ -44,15 +47,16 @@ class Batches:
     """The batches of one consumer, `name/epoch`, which this process owns."""
 
     def __init__(self, store: Store, options: QueueOptions, consumer: str, last: Batch) -> None:
-        """Become the owner of a consumer. `last`: the batch with which its checkpoint ends.
+        """Become the owner of a consumer. `last`: the last batch in its checkpoint.
 
-        Raises `FencedError` if another process runs it, `CheckpointError` if the checkpoint does not fit its note.
+        Raises `FencedError` if another process runs the consumer, `CheckpointError` if the
+        checkpoint does not match the consumer's note.
         """
         self.queue = options.queue or ""
         self._store, self._options = store, options
         self.ownership = Ownership(store, self.queue, consumer)
         self.ownership.take(last)
-        store.count(self.queue)  # a queue with a consumer exists
+        store.count(self.queue)  # registers the queue: it exists from now on
         set_history(store, self.queue, consumer.partition("/")[0], options.history_ms)
         self.isolation: Isolation | None = None
         if options.isolate_failures:
@@ -64,18 +68,18 @@ class Batches:
         self.ahead = Ahead(options, self.ownership, self._reserve)
         self._accounting = Accounting(store, options, consumer)
         log_others(store, self.queue, consumer)
-        self.tidied = False  # whether leftovers of earlier processes were released
+        self.tidied = False  # those of earlier processes
         self.busy = False
         self._committed = 0
-        self._reserved: Offset | None = None  # the batch that this very process has reserved
-        self._reserved_at = -math.inf  # when it began to (monotonic s)
-        self._following: tuple[int, int | None] | None = None  # `most` and `before` of a batch to reserve ahead
-        self._started: Batch | None = None  # the batch that this very process has started last
-        self._replayed = 0  # the batch that comes again since an earlier process has planned it
+        self._reserved: Offset | None = None  # the batch that this process reserved last
+        self._reserved_at = -math.inf  # when it began to do so (monotonic s)
+        self._following: tuple[int, int | None] | None = None  # `limit` and `before` of the batch to prefetch
+        self._started: Batch | None = None  # the batch that this process started last
+        self._replayed = 0  # the batch of an earlier process that was replayed last
 
     @property
     def number(self) -> int:
-        """The number of this process among those of its consumer: a part of each of its tags."""
+        """The number of this process among those of its consumer; it is part of each tag."""
         return self.ownership.number
 
     def tag_after(self, offset: Offset) -> str:
@@ -88,7 +92,7 @@ class Batches:
         return self._options.reserve_timeout or UNSTARTED
 
     def tidy(self, start: Offset) -> None:
-        """Remove old notes, and release what earlier processes reserved beyond `start`; once."""
+        """Remove old notes, and release batches after `start` of earlier processes. Runs once."""
         if not self.tidied:
             self.tidied = True
             remove_old_notes(self._store)
@@ -107,9 +111,10 @@ class Batches:
     ) -> list[int]:
         """Reserve the batch after `start`, and return its rows by partition; none if nothing is ready.
 
-        Parts of a batch that has failed come first, then what was reserved ahead. Else this waits with `wait`, which
-        returns whether a message is ready, and reserves up to `most` messages that are due by `before` (ms).
-        `ahead`: if this batch is full, the one after it is reserved as soon as this one is held.
+        Parts of a failed batch come first, then the prefetched batch. Without these, it calls
+        `wait`, which returns whether a message is ready. Then it reserves up to `limit` messages
+        that are due by `before` (ms). `prefetch`: if this batch is full, reserve the next one as
+        soon as this one is held.
         """
         self._following = (most, before) if ahead else None
         tag = self.tag_after(start)
@@ -125,9 +130,9 @@ class Batches:
         return [rows] if rows else []
 
     def _taken_ahead(self, tag: str) -> list[int]:
-        """Return the rows, by partition, that were reserved ahead under this tag."""
+        """Return the rows, by partition, that were prefetched under this tag."""
         rows, began = self.ahead.take(tag)
-        self.keeper.forget(tag)  # its lease is renewed no more: the batch may be held without an end soon
+        self.keeper.forget(tag)  # `hold` may set an unlimited lease, which a renewal would end
         if rows:
             self._reserved_at = began
         return rows
@@ -138,7 +143,7 @@ class Batches:
     # --- 2. in Spark's log
 
     def offset(self, start: Offset, rows: list[int]) -> Offset:
-        """Return the offset of the batch after `start`, which this process has just reserved."""
+        """Return the end offset of the batch after `start`, which this process just reserved."""
         end: Offset = {**start, "v": VERSION, "seq": start["seq"] + 1, "by": self.number, "rows": rows}
         self._reserved = planned_as(end, self._options)
         return self._reserved
@@ -146,7 +151,7 @@ class Batches:
     # --- 3. started
 
     def start(self, end: Offset) -> None:
-        """Note that the batch that `end` ended is started, unless that is noted: see `Ownership.start`."""
+        """Record once that the batch of `end` is started: see `Ownership.start`."""
         if self._started != (batch := batch_of(end)):
             self.ownership.start(batch)
             self._started = batch
@@ -154,9 +159,10 @@ class Batches:
     # --- 4. held, while its tasks work on it
 
     def hold(self, end: Offset) -> list[Share]:
-        """Hold a batch that is started, or renew its lease, as the options say; return what its tasks fetch.
+        """Set the lease of a started batch by the options; return the ranges that its tasks fetch.
 
-        Starting comes first: a process that lost its consumer must not hold messages without an end.
+        Returns no range if a replayed batch is dropped. Call `start` first: a process that lost its
+        consumer must not set an unlimited lease.
         """
         tag, parts = tag_of(end), end.get("rows", [])
         fresh = self._reserved == end
@@ -173,9 +179,9 @@ class Batches:
         return [Share(f"{tag}/{part}", rows if fresh else None, suspect) for part, rows in enumerate(parts) if rows]
 
     def _comes_again(self, end: Offset) -> bool:
-        """Return whether a batch that comes again after a restart is run.
+        """Prepare a batch that is replayed after a restart, and return whether it runs.
 
-        It runs as before, is dropped (`given_up`), or is split if it fails repeatedly.
+        It runs as before, is dropped (`is_dropped`), or is split if it fails repeatedly.
         """
         tag = tag_of(end)
         if given_up(end, self._options):
@@ -188,14 +194,14 @@ class Batches:
         return True
 
     def _reserve_ahead(self, end: Offset) -> None:
-        """Reserve the batch after a full one, unless parts of a failed one come first."""
+        """Prefetch the batch after a full one, unless parts of a failed batch come first."""
         if self._following is None or (self.isolation and self.isolation.parking):
             return
         most, before = self._following
         if sum(end.get("rows", [])) < most:
             return
-        # Messages that this batch releases one by one are not reserved before it has ended: a task that is tried
-        # again releases them again, which must change nothing.
+        # Only messages that are due by now, so none that this batch releases one by one: a retried
+        # task releases these again, which must change nothing.
         now = self._store.now()
         tag = self.tag_after(end)
         self.keeper.watch(tag, time.monotonic())
@@ -204,14 +210,15 @@ class Batches:
     # --- 5. removed
 
     def commit(self, end: Offset) -> None:
-        """Remove the messages of the batch that `end` ended; those before it are removed already."""
+        """Remove the messages of the batch of `end`, if not done yet. Raises as `check`, `remove`."""
         if self.check(end):
             self.remove(end)
 
     def check(self, end: Offset) -> bool:
-        """Return whether the batch that `end` ended is still to be committed.
+        """Return whether the batch of `end` is not committed yet.
 
-        Raises `CheckpointError` unless it was started last, `FencedError` if this process lost its consumer.
+        Raises `CheckpointError` unless it was started last, `FencedError` if this process lost its
+        consumer.
         """
         if end["seq"] <= self._committed:
             return False
@@ -219,9 +226,12 @@ class Batches:
         return True
 
     def remove(self, end: Offset) -> None:
-        """Remove the messages of a batch for which `check` returned true."""
+        """Remove the messages of a batch for which `check` returned true.
+
+        Raises `FencedError` if other consumers took some of them.
+        """
         retries = self._store.retries
-        done = self._remove(end) if end.get("rows") else 0  # of several inputs, not each is in every batch
+        done = self._remove(end) if end.get("rows") else 0  # one of several inputs may have no messages in a batch
         self._committed = end["seq"]
         if self._reserved == end and self._store.retries == retries:
             self._accounting.add(end, done)
@@ -237,10 +247,10 @@ class Batches:
         self.keeper.forget(tag)
         self.busy = False
         log.debug("committed %d messages of %s under %s", done, self.queue, tag)
-        self._store.write_counts()  # a signal ends the process of a finished run, and leaves no time for that
+        self._store.write_counts()  # Spark ends the process of a finished run with a signal
         return done
 
     def close(self) -> None:
-        """Release what was reserved ahead, and end the heartbeat. The batch whose offset Spark has stays reserved."""
+        """Release the prefetched batch, stop the heartbeat. Batches in Spark's log stay reserved."""
         self.ahead.close()
         self.keeper.stop()

@@ -1,4 +1,4 @@
-"""A consumer of a queue: it plans micro-batches in the driver's reader process. Their life is in `batches.py`."""
+"""Plan the batches of a consumer, in the driver's reader process. Their life is in `batches.py`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Consumer:
         self.queue = options.queue
         self.store = opened(options)
         name = options.consumer or uuid.uuid4().hex[:12]
-        # A fresh checkpoint is a fresh epoch: messages that an older one still holds are not its own.
+        # A new checkpoint is a new epoch: it does not own messages that an older epoch still holds.
         self.initial: Offset = {
             "v": VERSION,
             "queue": self.queue,
@@ -30,14 +30,15 @@ class Consumer:
             "seq": 0,
         }
         self.planned = self.initial
-        self.before: int | None = None  #: messages that are due later (ms) are not taken
+        self.before: int | None = None  #: messages that are due later (ms) are not reserved
         self.owned: Batches | None = None  #: its batches, once this process owns the consumer
         self.state = QueueState(self.store, self.queue)
 
     def batches(self, offset: Offset) -> Batches:
-        """Return the batches of the consumer that an offset of Spark's names; this process becomes its owner.
+        """Return the batches of the consumer in an offset of Spark, and become its owner.
 
-        Raises `CheckpointError` for an offset that does not fit, `FencedError` if another process is the owner.
+        Raises `CheckpointError` if the offset does not match the options or the consumer's note,
+        `FencedError` if another process is the owner.
         """
         check_offset(offset, self._options)
         if self.owned is None:
@@ -60,47 +61,47 @@ class Consumer:
         return self.wait(self._options.wait_timeout)
 
     def wait(self, timeout: int) -> bool:
-        """Wait until a message is ready, for `timeout` ms at most; return whether one is."""
+        """Wait up to `timeout` ms until a message is ready; return whether one is."""
         return self.before is not None or self.store.wait(self.queue, timeout)
 
     def plan(self, start: Offset, end: Offset) -> list[Share]:
-        """Start the batch from `start` to `end`, and return what its tasks fetch."""
+        """Start the batch from `start` to `end`, and return the ranges that its tasks fetch."""
         check_offset(start, self._options)
-        batches = self.batches(end)  # `start` of batch 0 is what `initial` says now: after a restart, another epoch
+        batches = self.batches(end)  # not `start`: after a restart, that of the first batch has another epoch
         self.planned = end
         if end["seq"] == start["seq"]:
-            # Spark begins with a batch without messages: it counts, so its task notes what the query reads.
+            # Spark's first batch has no messages. Its task runs to note which query reads the queue.
             return [] if end["seq"] else [Share(f"{tag_of(end)}/0", 0)]
         batches.start(end)
         return batches.hold(end)
 
     def commit(self, end: Offset) -> None:
-        """Remove the messages of the batch that `end` ended; those before it are removed already."""
+        """Remove the messages of the batch of `end`, if not done yet; see `Batches.commit`."""
         self.batches(end).commit(end)
 
     def stop_at_now(self) -> None:
-        """Reserve only messages that are mature now, from now on."""
+        """Bound the run: reserve only messages that are due by now."""
         self.before = self.store.now()
 
     def backlog(self) -> dict[str, Any]:
-        """Return the place of this consumer and the sizes of the queue."""
+        """Return the last planned offset and the sizes of the queue."""
         place = {key: value for key, value in self.planned.items() if key not in ("rows", "delivery", "places")}
         return place | self.state.report(self.owned is not None and self.owned.busy)
 
     @property
     def holds_ahead(self) -> bool:
-        """Whether `close` has messages to release."""
+        """Whether `close` has a prefetched batch to release."""
         return self.owned is not None and self.owned.ahead.holds
 
     def leave(self) -> None:
-        """Note that this process is about to end: a query that is started now waits, and is not refused."""
+        """Announce that this process ends soon: a query that starts now waits and is not refused."""
         if self.owned is not None:
             self.owned.ownership.leave()
 
     def close(self) -> None:
-        """Release what was reserved ahead, end the heartbeat and the connections.
+        """Release the prefetched batch, stop the heartbeat and close the connections.
 
-        The batch whose offset Spark has stays reserved.
+        The batch in Spark's log stays reserved.
         """
         self.leave()
         if self.owned is not None:

@@ -1,4 +1,4 @@
-"""What a task fetches: the messages under a tag, or those of several inputs side by side."""
+"""Fetch the messages of a task: those under a tag, or those of several inputs side by side."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from spark_queue.stores.services.poison import note_run
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Messages that a tag holds.
+    """Messages under a tag.
 
-    `rows`: how many it must hold, `None` for a batch that comes again. `suspect`: they have failed before.
-    `first`: of several inputs, how many of the tag's come before; then it is `rows` that are meant, and none of them
-    may be missing. `position`: of a log, how many come before the first of these.
+    `rows`: how many the tag must hold; `None` for a replayed batch. `suspect`: they have failed
+    before. `first`: with several inputs, how many messages of the tag to skip; then all of the next
+    `rows` messages must be there. `position`: the number of messages before them in a log.
     """
 
     tag: str
@@ -38,16 +38,16 @@ class Share:
     position: int | None = None
 
     def part(self, first: int, last: int) -> Share:
-        """Of its messages those from `first` to before `last`."""
+        """Return the range of its messages from `first` to before `last`."""
         position = None if self.position is None else self.position + first
         return replace(self, rows=last - first, first=(self.first or 0) + first, position=position)
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of several inputs: of each, by binding, messages one after the other. `delivery`: consumer and batch.
+    """Rows of several inputs: the messages of each (`ranges`), by binding, in order.
 
-    Of some inputs, or of all, a batch may have none.
+    Some inputs, or all, may have no messages in a batch. `delivery`: consumer and batch.
     """
 
     delivery: str
@@ -55,7 +55,7 @@ class Rows:
 
 
 def fetched(options: QueueOptions, share: Share) -> Iterator[pa.RecordBatch]:
-    """The messages of a share, as MESSAGES batches. Raises `FencedError` where some are missing."""
+    """Yield the messages of a range in MESSAGES batches. Raises `FencedError` if some are gone."""
     queue, rows, first = options.queue or "", 0, share.first or 0
     position = share.position
     left = first + (share.rows or 0)
@@ -71,7 +71,7 @@ def fetched(options: QueueOptions, share: Share) -> Iterator[pa.RecordBatch]:
                 settling=lambda messages: note_settled(store, queue, name, messages),
             )
             if share.first is None
-            else store.look(queue, share.tag, fill=True)  # each message has a place, which no other may take
+            else store.look(queue, share.tag, fill=True)  # a damaged bucket must not move the messages behind it
         )
         for batch in pages:
             if share.first is None:
@@ -91,7 +91,10 @@ def fetched(options: QueueOptions, share: Share) -> Iterator[pa.RecordBatch]:
 
 
 def side_by_side(options: QueueOptions, share: Rows) -> Iterator[dict[str, pa.RecordBatch]]:
-    """The rows of several inputs: MESSAGES batches of one length, by binding; those of logs have a `position`."""
+    """Return an iterator over MESSAGES batches by binding, each of the same length.
+
+    Batches of logs have a column `position`. Raises `FencedError` if messages are missing.
+    """
 
     def flow(one: QueueOptions, shares: Sequence[Share]) -> Iterator[pa.RecordBatch]:
         return chain.from_iterable(fetched(one, share) for share in shares)
@@ -103,7 +106,10 @@ def side_by_side(options: QueueOptions, share: Rows) -> Iterator[dict[str, pa.Re
 
 
 def _bind_others(options: QueueOptions, share: Rows) -> None:
-    """Note which query reads the inputs of which this batch has no messages: a later one may have theirs alone."""
+    """Note which query reads the inputs that have no messages in this batch.
+
+    A later batch may have only messages of them.
+    """
     if (query := query_of(TaskContext.get())) is None:
         return
     reading = Reading(query, share.delivery.rpartition("/")[0])
@@ -115,13 +121,16 @@ def _bind_others(options: QueueOptions, share: Rows) -> None:
 
 @lru_cache(maxsize=1024)
 def _bind_once(url: str, queue: str, consumer: str | None, patience: float, reading: Reading) -> None:
-    """Bind, unless this worker has done so: it comes here with each batch, and the note does not change."""
+    """Bind once per worker: each batch calls this, and the note does not change."""
     with open_store(url, patience=patience) as store:
         bind(store, queue, consumer, reading)
 
 
 def aligned(flows: Mapping[str, Iterator[pa.RecordBatch]]) -> Iterator[dict[str, pa.RecordBatch]]:
-    """Cut batches of several flows, which have as many rows in all, so that the n-th rows of each come together."""
+    """Yield batches of equal length from several streams, so that their n-th rows are together.
+
+    The streams must have the same number of rows in total.
+    """
     heads: dict[str, pa.RecordBatch] = {}
     while True:
         for name, flow in flows.items():
@@ -136,20 +145,21 @@ def aligned(flows: Mapping[str, Iterator[pa.RecordBatch]]) -> Iterator[dict[str,
 
 
 def lost(options: QueueOptions, missing: int, rows: int, tag: str) -> FencedError:
-    """The error for messages that others have taken, or released, while a query worked on them."""
-    why = "somebody released them"
+    """Return the error for messages that were taken or released while a query worked on them."""
+    why = "they were released manually or by another process"
     if options.delivery == AT_LEAST_ONCE:
-        why += ", or their lease ended since this query stood still or the database could not be reached"
+        why += ", or their lease ended while this query was suspended or the database was unreachable"
     return FencedError(
         f"{missing:,} of {plural(rows, 'message')} of queue {options.queue!r} are no longer held under {tag}: {why}. "
-        "They come again, here or elsewhere; started again, the query goes on with what it still holds",
+        "They are delivered again, here or elsewhere. Restart the query: it continues with the messages "
+        "that it still holds",
         queue=options.queue,
         tag=tag,
     )
 
 
 def _check_fetched(store: Store, options: QueueOptions, share: Share, rows: int) -> None:
-    """Raise `FencedError` where a task has fetched fewer rows than were reserved for it, and nobody settled them."""
+    """Raise `FencedError` if a task fetched too few rows, and none were settled one by one."""
     if share.rows is None or rows >= share.rows:
         return
     name = share.tag.partition("/")[0]
@@ -158,13 +168,14 @@ def _check_fetched(store: Store, options: QueueOptions, share: Share, rows: int)
 
 
 def _tell_query(store: Store, options: QueueOptions, share: Share) -> None:
-    """Note which query reads this: only tasks know. Raises `CheckpointError` where it has read another epoch.
+    """Note which query reads the messages: only tasks know it.
 
-    For messages that have failed before, the run of the query is noted, so that a dead letter can carry its error.
+    If the messages have failed before, also note the run of the query, so that a dead letter can
+    have its error. Raises `CheckpointError` if the query has read another epoch.
     """
     task = TaskContext.get()
     query = query_of(task)
-    if task is None or query is None or share.position is not None:  # nothing of a log is held for a query
+    if task is None or query is None or share.position is not None:  # messages of a log are not reserved
         return
     queue, (consumer, batch, _) = options.queue or "", share.tag.rsplit("/", 2)
     reading = Reading(query, consumer)

@@ -1,4 +1,4 @@
-"""The heartbeat of a query: a thread of the reader process, beside its batches."""
+"""Renew the leases and the heartbeat of a consumer, in a thread of the reader process."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ log = logging.getLogger(__name__)
 
 
 class Keeper:
-    """A thread that renews the note of the consumer, and the leases of what it has reserved."""
+    """A thread that renews the heartbeat of a consumer, and the leases of its batches."""
 
     def __init__(self, options: QueueOptions, ownership: Ownership, lease: int, parked: str | None) -> None:
-        """Start the thread. `lease` (ms): of the batches to renew. `parked`: the tag of parked messages."""
+        """Start the thread. `lease`: that of batches (ms). `parked`: the tag of parked messages."""
         self._options = options
         self._ownership = ownership
         self._parked = parked
         self._lease = lease
         self._pause = lease / 3000  # seconds between two renewals
-        self._due: dict[str, float] = {}  # when to renew what is reserved, by its tag (monotonic s)
+        self._due: dict[str, float] = {}  # when to renew the lease of each tag (monotonic s)
         self._lock = threading.Lock()
         self._renewing = threading.Lock()
         self._fenced: FencedError | None = None
         self._parent = os.getppid()
         self._wake = threading.Event()
         self._done = False
-        self._thread = threading.Thread(target=self._run, name="spark_queue keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="spark_queue lease renewer", daemon=True)
         self._thread.start()
 
     def watch(self, tag: str, since: float = -math.inf) -> None:
-        """Renew the lease of this batch too, from now on; it began at `since` (monotonic s)."""
+        """Begin to renew the lease of this batch, which began at `since` (monotonic s)."""
         with self._lock:
             self._due[tag] = since + self._pause
         if since + self._pause < time.monotonic():
             self._wake.set()
 
     def forget(self, tag: str) -> None:
-        """Stop renewing the lease of this batch; it is not renewed after this returns."""
+        """Stop renewing the lease of this batch. No renewal follows once this has returned."""
         with self._lock:
             self._due.pop(tag, None)
         with self._renewing:
@@ -60,13 +60,13 @@ class Keeper:
         self._ownership.check()
 
     def check_newest(self, batch: Batch) -> None:
-        """Do the same, and raise `CheckpointError` unless this batch was started last."""
+        """Raise as `check`, and raise `CheckpointError` unless this batch was started last."""
         if self._fenced is not None:
             raise self._fenced
         self._ownership.check_newest(batch)
 
     def stop(self) -> None:
-        """End the thread."""
+        """Stop the thread, and wait until it has ended."""
         self._done = True
         self._wake.set()
         self._thread.join()
@@ -78,7 +78,7 @@ class Keeper:
             mine = self._ownership.on(store)
             while not self._done and self._fenced is None:
                 if os.getppid() != self._parent:
-                    log.warning("Spark has died: this process, which planned for it, ends too")
+                    log.warning("the Spark driver has ended, so its reader process ends too")
                     os._exit(1)  # the main thread may be waiting for a database
                 try:
                     self._renew(store)
@@ -88,9 +88,9 @@ class Keeper:
                 except FencedError as error:
                     self._fenced = error
                 except StoreError as error:
-                    # The next round may succeed, and the batch itself fails if the database stays away.
+                    # The next renewal may succeed. If the database stays unreachable, the batch fails.
                     log.warning(
-                        "the heartbeat of this query could not be written to %s: %s", mask(self._options.url), error
+                        "could not write the heartbeat of this query to %s: %s", mask(self._options.url), error
                     )
                 self._wake.wait(pause)
                 self._wake.clear()

@@ -1,4 +1,4 @@
-"""What earlier processes of a query, and other checkpoints, have left reserved."""
+"""Find messages that earlier processes of a query, or other checkpoints, left reserved."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ log = logging.getLogger(__name__)
 
 
 def release_leftovers(store: Store, queue: str, start: Offset) -> None:
-    """Release what earlier processes reserved beyond `start` that is not in Spark's log.
+    """Release batches after `start` of earlier processes: they are not in Spark's log.
 
-    Only reservations with a lease that ends: another process may have started the others meanwhile. The end of
-    these leases would do the same, but would count a failed try.
+    Releases only reservations with a limited lease, since another process may have started the
+    others. The end of these leases would release them too, but would count a failed try.
     """
     consumer = start["consumer"]
     for one in store.reservations(queue, consumer):
@@ -23,20 +23,20 @@ def release_leftovers(store: Store, queue: str, start: Offset) -> None:
             continue
         if one.until is None:
             log.warning(
-                "%d messages of %s were left reserved under %s, for ever; to release them: "
+                "%d messages of %s are still reserved under %s, with an unlimited lease; to release them: "
                 "spark-queue release URL %s %s",
                 one.rows, queue, one.tag, queue, one.tag,
             )  # fmt: skip
         elif given := store.rollback(queue, one.tag, delay=None, failed=False, endless=False):
             log.info(
-                "%d messages of %s that an earlier process of this query had reserved under %s, and not begun to "
-                "work on, were released",
+                "released %d messages of %s that an earlier process of this query had reserved under %s, but not "
+                "started",
                 given, queue, one.tag,
             )  # fmt: skip
 
 
 def log_others(store: Store, queue: str, consumer: str) -> None:
-    """Log what other epochs of a consumer hold: only an operator knows whether their queries start again."""
+    """Log messages that other epochs of a consumer hold: only you know if their queries restart."""
     name = consumer.partition("/")[0]
     held: Counter[str] = Counter()
     for one in store.reservations(queue, name):

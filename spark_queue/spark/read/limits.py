@@ -1,4 +1,4 @@
-"""What Spark says of how much a batch, or a run, takes: in words that depend on its version."""
+"""Read the limits that Spark sets for a batch or a run. How it sets them depends on its version."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark_queue.options.queue_options import QueueOptions
 if TYPE_CHECKING:
 
     class SupportsTriggerAvailableNow:
-        """What Spark 4.2 and later know a reader by that can bound a run to what is there at its start."""
+        """The interface, in Spark 4.2 and later, of a reader that can bound a run."""
 
 
 else:
@@ -19,18 +19,15 @@ else:
     except ImportError:  # Spark 4.0 and 4.1 run AvailableNow as one batch
 
         class SupportsTriggerAvailableNow:
-            """Not known to this Spark."""
+            """A placeholder: this version of Spark has no such interface."""
 
 
-#: The rows of a batch that takes all there is.
+#: The row limit of a batch that takes all messages.
 ALL = 2**31 - 1
 
 
 def most_of(limit: Any, options: QueueOptions) -> int:
-    """The most rows that Spark allows of this batch.
-
-    Trigger.Once and its like allow all that is there.
-    """
+    """Return how many rows Spark allows in this batch. `Trigger.Once` and the like allow all."""
     name = type(limit).__name__
     if name == "ReadMaxRows":
         return int(limit.max_rows)
@@ -40,5 +37,5 @@ def most_of(limit: Any, options: QueueOptions) -> int:
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use; on macOS, of all."""
+    """Return the number of cores that this process may use; on macOS, of all cores."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""What a query asks of one log: what comes next from a place, and what lies before it."""
+"""Read one log for a query: its next messages after a place, and its sizes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_queue.stores.services.log.segments import LogPlace, Piece
 
 
 class LogCursor:
-    """A log as one query reads it, in the driver's reader process. It holds no place: callers do."""
+    """A log as one query reads it, in the driver's reader process. Callers keep the place."""
 
     def __init__(self, options: QueueOptions) -> None:
         assert options.queue is not None
@@ -24,20 +24,20 @@ class LogCursor:
         self._queue = options.queue
         self._store = opened(options)
         self.log = log_of(self._store, options, retention=options.retention)
-        self._store.count(self._queue)  # what had a reader exists
-        self.before: int | None = None  #: messages that are due later (ms) are not taken
-        self._last: LogPlace | None = None  # where a run ends that takes what was there at its start
+        self._store.count(self._queue)  # registers the queue: it exists from now on
+        self.before: int | None = None  #: messages that are due later (ms) are not read
+        self._last: LogPlace | None = None  # where a bounded run ends, once that is known
 
     def beginning(self) -> LogPlace:
-        """Return where a query begins that has a new checkpoint."""
+        """Return the place at which a query with a new checkpoint begins."""
         return self.log.latest() if self._from_latest else self.log.first()
 
     def most(self, place: LogPlace, most: int) -> int:
-        """Return how many messages a batch takes from a place, if Spark allows `most`."""
+        """Return how many messages a batch after `place` may have, if Spark allows `limit`."""
         return self.log.latest().position - place.position if most >= ALL else most
 
     def ahead(self, place: LogPlace, most: int) -> list[Piece]:
-        """Return what comes next from a place, `most` messages at most; seal what no reader has sealed yet."""
+        """Return the pieces after a place, up to `limit` messages; seal new messages for that."""
         if self.before is None:
             return self.log.ahead(place, most)
         while self._last is None:
@@ -46,21 +46,21 @@ class LogCursor:
             elif pieces := self.log.ahead(place, most, before=self.before):
                 return pieces
             else:
-                self.log.wait(place, 100)  # somebody else is sealing
+                self.log.wait(place, 100)  # another reader is sealing
         most = min(most, self._last.position - place.position)
         return self.log.ahead(place, most, before=self.before) if most > 0 else []
 
     @property
     def ended(self) -> bool:
-        """Whether nothing comes that `ahead` has not returned: the run takes what was there at its start."""
+        """Whether the end of a bounded run is known: an empty `next_pieces` is then final."""
         return self._last is not None
 
     def stop_at_now(self) -> None:
-        """Take nothing from now on that is not there yet."""
+        """Bound the run: read only messages that are due by now."""
         self.before = self._store.now()
 
     def sizes(self, position: int) -> dict[str, Any]:
-        """Count what is ready for a reader at this position, what is scheduled, and what is retained."""
+        """Count the ready messages after a position, the scheduled ones, and the retained ones."""
         sizes, (first, end) = self._store.sizes(self._queue), self.log.positions
         return {
             "ready": max(0, end - max(first, position)) + sizes.ready,
@@ -69,7 +69,7 @@ class LogCursor:
         }
 
     def paused(self) -> bool:
-        """Return whether the queue is paused, as far as the store knows."""
+        """Return whether the queue is paused. The answer may come from a cache."""
         return self._store.paused(self._queue, known=PAUSE_KNOWN)
 
     def close(self) -> None:
@@ -78,10 +78,10 @@ class LogCursor:
 
 
 def log_of(store: Store, options: QueueOptions, *, retention: int | None = None) -> Log:
-    """Return the log that a query reads, as its options say."""
+    """Return the log that a query reads."""
     return Log(store, options.queue or "", retention=retention, lossy=not options.fail_on_data_loss)
 
 
 def rows_of(pieces: Sequence[Piece]) -> int:
-    """Count the messages of pieces."""
+    """Return the number of messages in the pieces."""
     return sum(one.rows for one in pieces)

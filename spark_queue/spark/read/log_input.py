@@ -1,4 +1,4 @@
-"""A log beside other inputs."""
+"""Read a log as one of several inputs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from spark_queue.stores.services.log.segments import LogPlace, Piece
 
 
 class LogInput:
-    """A log whose batches go in step with those of other inputs: see `PlannedInput`. Nothing of it is held.
+    """A log whose batches are planned with those of other inputs: see `PlannedInput`.
 
-    The offset of a batch names the place before it, and the one after it, as `places`.
+    It reserves nothing. `places` in the offset of a batch: the places before and after the batch.
     """
 
     def __init__(self, options: QueueOptions) -> None:
@@ -30,15 +30,15 @@ class LogInput:
         self._cursor = LogCursor(options)
         self._initial: LogPlace | None = None
         self._planned: LogPlace | None = None  # where the last batch ended
-        self._checked: LogPlace | None = None  # where the batch ended that was checked last
+        self._checked: LogPlace | None = None  # where the last checked batch ended
         self._at: LogPlace | None = None  # where the next batch begins
-        self._taken: list[Piece] = []  # what that is going to be
-        self._reserved = -1  # the number of the last batch that this very process has taken
+        self._taken: list[Piece] = []  # its messages
+        self._reserved = -1  # the number of the last batch that this process took
         self._busy = False
         self._backlog = Backlog(lambda: self._cursor.sizes(self._reached.position))
 
     def begin(self) -> dict[str, Any]:
-        """Return the place at which a query begins that has a new checkpoint."""
+        """Return the place at which a query with a new checkpoint begins, as JSON data."""
         return asdict(self._beginning)
 
     @property
@@ -52,48 +52,51 @@ class LogInput:
         return self._planned or self._beginning
 
     def check(self, end: Offset) -> bool:
-        """Find the place after a batch. Raises `CheckpointError` if it is gone, and may not be passed over."""
+        """Find the place after a batch, and return true.
+
+        Raises `CheckpointError` if its messages are gone and `failOnDataLoss` is set.
+        """
         self._checked = self._cursor.log.found(LogPlace(**end["places"][1]))
         return True
 
     def remove(self, end: Offset) -> None:
-        """Go on after a batch for which `check` returned true. What was read stays in the log."""
+        """Continue after a batch for which `check` returned true. Its messages stay in the log."""
         self._at, self._taken = self._checked, []
 
     def wait(self, timeout: int) -> bool:
-        """Wait until a message is there, for `timeout` ms at most; return whether one is."""
+        """Wait up to `timeout` ms until a message is ready; return whether one is."""
         assert self._at is not None
         return self._cursor.before is not None or self._cursor.log.wait(self._at, timeout)
 
     @contextmanager
     def watching(self) -> Iterator[Callable[[int], bool]]:
-        """Yield `wait` for another thread."""
+        """Yield a `wait` for another thread, with its own connection."""
         with open_store(self._options.url, patience=self._options.retry_timeout / 1000) as store:
-            log = Log(store, self._queue, lossy=True)  # what is gone is said where the batch is checked
+            log = Log(store, self._queue, lossy=True)  # `check` reports messages that are gone
             yield lambda timeout: self._at is not None and log.wait(self._at, timeout)
 
     def ready(self, most: int) -> int:
-        """Count the messages that come next, up to `most`."""
+        """Return the number of the next messages, up to `limit`."""
         assert self._at is not None
         most = self._cursor.most(self._at, most)
         self._taken = self._cursor.ahead(self._at, most) if most > 0 else []
         return rows_of(self._taken)
 
     def take(self, start: Offset, most: int) -> list[int]:
-        """Return the rows of the batch after `start`; none if nothing is there."""
+        """Take the batch after `start`; return its rows by partition, none if nothing is ready."""
         rows = self.ready(most)
         return [rows] if rows else []
 
     def trim(self, start: Offset, rows: list[int], most: int) -> list[int]:
-        """Leave all but the first `most` messages to later batches; return the rows that stay."""
+        """Keep the first `limit` messages for this batch; return the rows that stay."""
         return [min(sum(rows), most)] if rows and most else []
 
     def reserved(self, start: Offset, rows: list[int]) -> None:
-        """Note that this process has taken the batch after `start`."""
+        """Record that this process took the batch after `start`."""
         self._reserved = start["seq"] + 1
 
     def passed(self, rows: int) -> list[dict[str, Any]]:
-        """Return the places before and after so many rows of what was taken."""
+        """Return the places before and after the first `rows` messages that were taken."""
         assert self._at is not None
         begin = end = self._taken[0].start if rows else self._at
         for piece in self._taken:
@@ -103,7 +106,7 @@ class LogInput:
         return [asdict(begin), asdict(end)]
 
     def hold(self, end: Offset) -> list[Share]:
-        """Return what the tasks of a batch fetch; nothing if it comes again and is dropped (`given_up`)."""
+        """Return the ranges that the tasks of a batch fetch; none if it is replayed and dropped."""
         self._planned = LogPlace(**end["places"][1])
         self._busy = True
         if self._reserved != end["seq"] and given_up(end, self._options):
@@ -111,25 +114,25 @@ class LogInput:
         return self.ranges(end)
 
     def ranges(self, end: Offset, *, again: bool = False) -> list[Share]:
-        """Return where the messages of a batch lie, in their order."""
+        """Return the ranges of a batch's messages, in order. `replayed` has no effect on a log."""
         begin, last = (LogPlace(**one) for one in end["places"])
         pieces = self._cursor.log.between(begin, last)
         return [Share(one.tag, one.rows, first=one.start.row, position=one.start.position) for one in pieces]
 
     def missing(self, end: Offset) -> int:
-        """Count the messages of a batch that the log no longer has."""
+        """Return the number of a batch's messages that the log no longer has."""
         return sum(end["rows"]) - sum(one.rows or 0 for one in self.ranges(end))
 
     def idle(self) -> None:
-        """Do what is due while no message is there: report sizes less often."""
+        """Note that no message is ready: the sizes are counted less often."""
         self._busy = False
 
     def stop_at_now(self) -> None:
-        """Take nothing from now on that is not there yet."""
+        """Bound the run: read only messages that are due by now."""
         self._cursor.stop_at_now()
 
     def backlog(self) -> dict[str, Any]:
-        """Return the place that the query has reached, and what lies before it."""
+        """Return the place that the query has reached, and the sizes of the log."""
         place = {"queue": self._queue} | asdict(self._reached)
         return place | self._backlog.seen(self._busy) | {"paused": self._cursor.paused()}
 

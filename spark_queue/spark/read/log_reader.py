@@ -1,7 +1,8 @@
-"""Queues read with `mode=log`: nothing is reserved or removed, and the place of a query lies in its checkpoint.
+"""Plan the batches of a query with `mode=log`, which reserves and removes nothing.
 
-The driver's reader process plans, and seals what no reader has sealed yet; executors fetch. An offset names a place
-in the log, so what lies between two is the same whenever it is asked for, and there is nothing to commit.
+The checkpoint has the place of the query in the log. The driver's reader process plans, and seals
+messages that no reader has sealed yet; executors fetch. An offset names a place in the log. The
+messages between two places never change, so there is nothing to commit.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ OFFSET_VERSION = 1
 
 
 class LogOffset(TypedDict):
-    """The place of one reader in a log. `reader`: `name/epoch`, where a fresh checkpoint is a fresh epoch.
+    """The offset of one reader in a log. `reader`: `name/epoch`; a new checkpoint is a new epoch.
 
-    `begin`: in the end of the first batch, the place before it. Spark keeps the ends of batches only, and asks a
-    restarted query anew where it begins. `delivery`: as in `Offset`.
+    `begin`: in the end of the first batch, the place before it. Spark keeps only the ends of
+    batches, and asks a restarted query again for its initial offset. `delivery`: as in `Offset`.
     """
 
     v: int
@@ -46,7 +47,7 @@ class LogOffset(TypedDict):
 
 
 class LogReader:
-    """The place of one query in a log, and what comes next from there."""
+    """Plans the batches of one query that reads a log."""
 
     def __init__(self, options: QueueOptions) -> None:
         assert options.queue is not None
@@ -56,28 +57,32 @@ class LogReader:
         self._reader = f"{options.consumer or uuid.uuid4().hex[:12]}/{uuid.uuid4().hex[:6]}"
         self._initial: LogOffset | None = None
         self._planned: LogOffset | None = None
-        self._answered: LogOffset | None = None  # what this very process has given as the end of a batch
+        self._answered: LogOffset | None = None  # the last end of a batch that this process returned
         self._busy = False
         self._backlog = Backlog(lambda: self._cursor.sizes(self.planned["position"]))
 
     @property
     def initial(self) -> LogOffset:
-        """Where a query begins; the same whenever it is asked for."""
+        """The offset at which a query with a new checkpoint begins. It stays the same."""
         if self._initial is None:
             self._initial = self._offset(self._cursor.beginning(), self._reader)
         return self._initial
 
     @property
     def planned(self) -> LogOffset:
-        """Where the last batch ended.
+        """The end of the last batch.
 
-        Before Spark 4.0 and 4.1 ask what comes next, they have told a restarted query where it stands, by `plan` from
-        there to there; so one that knows nothing is new.
+        Spark 4.0 and 4.1 restore the offset of a restarted query with an empty `plan`, before they
+        ask for the next batch. So without any `plan`, the query is new.
         """
         return self.initial if self._planned is None else self._planned
 
     def next(self, start: LogOffset, most: int) -> LogOffset:
-        """Return where up to `most` messages lead, or `start` if none is there."""
+        """Return the end of the next batch, of up to `limit` messages; `start` if none is ready.
+
+        Waits for a message up to `waitTimeout`. Raises `CheckpointError` if `start` is of another
+        query, or its messages are gone.
+        """
         place = self._cursor.log.found(self._place(start))
         most = self._cursor.most(place, most)
         end = time.monotonic() + self._options.wait_timeout / 1000
@@ -96,7 +101,7 @@ class LogReader:
         return start
 
     def plan(self, start: LogOffset, end: LogOffset) -> list[list[Piece]]:
-        """Return what the tasks of a batch fetch."""
+        """Return the pieces of each task of a batch. Raises `CheckpointError` as `next`."""
         begin, stop = self._place(start), self._place(end)
         self._planned = end
         if start == end:  # no batch, see `next`
@@ -110,11 +115,11 @@ class LogReader:
         return shared(pieces, spread(rows_of(pieces), *self._options.partitions(cores())))
 
     def stop_at_now(self) -> None:
-        """Take nothing from now on that is not there yet."""
+        """Bound the run: read only messages that are due by now."""
         self._cursor.stop_at_now()
 
     def backlog(self) -> dict[str, Any]:
-        """Return the place of this reader and what lies before it."""
+        """Return the last planned offset and the sizes of the log."""
         return dict(self.planned) | self._backlog.seen(self._busy) | {"paused": self._cursor.paused()}
 
     def close(self) -> None:
@@ -137,7 +142,7 @@ class LogReader:
         }
 
     def _place(self, offset: Mapping[str, Any]) -> LogPlace:
-        """The place in an offset of Spark's. Raises `CheckpointError` where it is that of another query."""
+        """Return the place in an offset. Raises `CheckpointError` if that is of another query."""
         queue = self._queue
         if "segment" not in offset or offset["v"] != OFFSET_VERSION:
             raise CheckpointError(
@@ -163,7 +168,7 @@ class LogReader:
 
 
 def shared(pieces: Sequence[Piece], shares: Sequence[int]) -> list[list[Piece]]:
-    """The pieces cut into shares of so many rows, in their order."""
+    """Return the pieces, split into lists with the given numbers of messages, in order."""
     found: list[list[Piece]] = []
     rest = list(reversed(pieces))
     for share in shares:

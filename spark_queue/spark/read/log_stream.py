@@ -1,4 +1,4 @@
-"""Logs as Spark asks for them: streaming, and as what is retained now. See `spark_queue.spark.read.log_reader`."""
+"""Read logs as a stream, or their retained messages as a batch. See `log_reader.py`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from spark_queue.stores.services.log.segments import Piece
 
 @dataclass
 class PiecesPartition(InputPartition):
-    """What one task fetches. `reader`: for whom; `None` in a batch read."""
+    """The pieces that one task fetches. `reader`: `name/epoch` in a stream, else `None`."""
 
     pieces: Sequence[Piece]
     reader: str | None
@@ -39,7 +39,7 @@ class PiecesPartition(InputPartition):
 
 @sentence_first
 class LogStream(PlannedStream[LogReader]):
-    """A reader of a log."""
+    """The stream reader of a log."""
 
     def start(self) -> LogReader:
         return LogReader(self.options)
@@ -54,7 +54,7 @@ class LogStream(PlannedStream[LogReader]):
 
 @sentence_first
 class LogSnapshot(Carried, DataSourceReader):
-    """Reads all messages that are retained, changing nothing; what nobody has sealed yet is not among them."""
+    """Reads all retained messages, and changes nothing. Messages not yet sealed are left out."""
 
     def __init__(self, options: QueueOptions, schema: StructType) -> None:
         self.options = options
@@ -77,7 +77,7 @@ class LogSnapshot(Carried, DataSourceReader):
 
 
 def fetched(options: QueueOptions, shape: Shaper, partition: PiecesPartition) -> Iterator[pa.RecordBatch]:
-    """The messages of a partition, as Spark takes them."""
+    """Yield the messages of a partition as batches of the DataFrame."""
     if not partition.pieces:
         return
     with open_store(options.url, patience=options.retry_timeout / 1000) as store:

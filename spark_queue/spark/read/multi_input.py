@@ -1,9 +1,10 @@
-"""Several queues and logs, in one or several stores, read as one source: their batches go in step.
+"""Read several queues and logs, in one or several stores, as one source with common batches.
 
-A batch has one number in all queues, and is reserved under `consumer/sequence.by` in each. With `zip` every input
-contributes the same number of messages: as many as the shortest has. Those reserved beyond that go back to their
-place before Spark knows the batch. With `alts` one input contributes all. The offset alone says which messages of
-which input a batch has, so a restarted query reads the same rows, even if messages were pushed meanwhile.
+A batch has one number in all queues, and is reserved under `consumer/sequence.by` in each. With
+`zip` every input contributes the same number of messages: as many as the shortest one has. Surplus
+messages are released before Spark gets the offset. With `alts` one input contributes all messages.
+The offset names the messages of each input. So a restarted query reads the same rows, even if
+messages were pushed meanwhile.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ log = logging.getLogger(__name__)
 
 
 class Offsets(TypedDict, total=False):
-    """A place in the life of a consumer of several queues: as `Offset`, with the inputs and their rows by binding.
+    """The offset of a consumer of several inputs: as `Offset`, with inputs and rows by binding.
 
-    `by`: by binding too, since each queue has its own note of the consumer. `places`: of each log, the place before
-    the rows of the last batch, and the place after them.
+    `by`: by binding too, since each queue has its own note of the consumer. `places`: for each log,
+    the places before and after the rows of the last batch.
     """
 
     v: int
@@ -48,7 +49,7 @@ class Offsets(TypedDict, total=False):
 
 
 def views(offset: Offsets) -> dict[str, Offset]:
-    """The offset as that of each of its inputs alone."""
+    """Return the offset of each input alone, by binding."""
     rows, places, by = offset.get("rows", {}), offset.get("places", {}), offset.get("by", {})
     found: dict[str, Offset] = {}
     for binding, one in offset["inputs"].items():
@@ -68,9 +69,10 @@ def views(offset: Offsets) -> dict[str, Offset]:
 
 
 def cut(delivery: str, ranges: Mapping[str, Sequence[Share]], least: int = 1) -> list[Rows]:
-    """Return the rows of a batch by task: of every input the same ones. `ranges`: where its messages lie, in order.
+    """Return the rows of each task of a batch. `ranges`: the messages of each input, in order.
 
-    There are `least` tasks, where any input is in as many partitions.
+    The n-th messages of all inputs are in the same task. There are at most as many tasks as the
+    largest number of ranges of an input, and up to that at least `min_tasks`.
     """
     total = sum(one.rows or 0 for one in next(iter(ranges.values())))
     found, first = [], 0
@@ -82,7 +84,7 @@ def cut(delivery: str, ranges: Mapping[str, Sequence[Share]], least: int = 1) ->
 
 
 def _within(shares: Sequence[Share], first: int, last: int) -> list[Share]:
-    """Of messages that lie so, those from `first` to before `last`."""
+    """Return the ranges of the messages from number `first` to before `last`."""
     found, begin = [], 0
     for one in shares:
         rows = one.rows or 0
@@ -94,56 +96,59 @@ def _within(shares: Sequence[Share], first: int, last: int) -> list[Share]:
 
 
 class PlannedInput(Protocol):
-    """One of several inputs: a `QueueInput` or a `LogInput`. Its batches have the numbers of the whole query's."""
+    """One of several inputs: a `QueueInput` or `LogInput`. It numbers batches as the query does."""
 
     def check(self, end: Offset) -> bool:
-        """Return whether the batch that `end` ended is still to be removed. Raise if it may not be."""
+        """Return whether the batch of `end` is not removed yet.
+
+        Raises `CheckpointError` or `FencedError` if it must not be removed.
+        """
 
     def remove(self, end: Offset) -> None:
-        """Be done with the batch that was checked: the next one comes after it."""
+        """Remove the messages of a batch for which `check` returned true."""
 
     def wait(self, timeout: int) -> bool:
-        """Wait until a message is ready, for `timeout` ms at most; return whether one is."""
+        """Wait up to `timeout` ms until a message is ready; return whether one is."""
 
     def watching(self) -> AbstractContextManager[Callable[[int], bool]]:
-        """Yield `wait` for another thread."""
+        """Yield a `wait` for another thread, with its own connection."""
 
     def ready(self, most: int) -> int:
-        """Count the messages that are ready, up to `most`."""
+        """Return the number of ready messages, up to `limit`."""
 
     def take(self, start: Offset, most: int) -> list[int]:
-        """Take the batch after `start`; return its rows by partition, none if nothing is ready."""
+        """Take up to `limit` messages; return their rows by partition, none if nothing is ready."""
 
     def trim(self, start: Offset, rows: list[int], most: int) -> list[int]:
-        """Keep the first `most` of the messages that were taken after `start`; return the rows that stay."""
+        """Keep the first `limit` of the messages taken after `start`; return the rows that stay."""
 
     def reserved(self, start: Offset, rows: list[int]) -> None:
-        """Note that the batch after `start` is one of this very process."""
+        """Record that this process took the batch after `start`."""
 
     def hold(self, end: Offset) -> list[Share]:
-        """Hold a batch while its tasks work; return what they fetch, nothing if it is dropped."""
+        """Hold a batch while its tasks run; return the ranges they fetch, none if it is dropped."""
 
     def ranges(self, end: Offset, *, again: bool = False) -> list[Share]:
-        """Return where the messages of a batch lie, in their order; if it comes again, those that are left."""
+        """Return the ranges of a batch's messages, in order; of a `replayed` one, of those left."""
 
     def missing(self, end: Offset) -> int:
-        """Count the messages of a batch that are there no longer."""
+        """Return the number of a batch's messages that are no longer there."""
 
     def idle(self) -> None:
-        """Do what is due while no message is ready."""
+        """Do the work that is due while no message is ready."""
 
     def stop_at_now(self) -> None:
-        """Take only messages that are there now, from now on."""
+        """Bound the run: read only messages that are due by now."""
 
     def backlog(self) -> dict[str, Any]:
-        """Return the place of the query in this input, and its sizes."""
+        """Return the place of the query in this input, and the sizes of the input."""
 
     def close(self) -> None:
         """End threads and connections."""
 
 
 class Inputs:
-    """Plans the batches of several queues, as a `Consumer` does for one."""
+    """Plans the batches of several inputs, as `Consumer` does for one queue."""
 
     def __init__(self, options: QueueOptions) -> None:
         assert options.inputs is not None
@@ -160,7 +165,7 @@ class Inputs:
                 self.members[binding] = self.queues[binding] = QueueInput(one)
         self._initial: Offsets | None = None
         self._planned: Offsets | None = None
-        self._reserved: Offsets | None = None  # the batch that this very process has reserved
+        self._reserved: Offsets | None = None  # the batch that this process reserved last
         self._waiting = Waiting(member.watching for member in self.members.values())
         self._bounded = False
 
@@ -186,11 +191,14 @@ class Inputs:
 
     @property
     def _only(self) -> QueueInput | None:
-        """The queue, if there is one only, and no log: it is then read as without `inputs`."""
+        """The queue, if it is the only input: it is then read as without `inputs`."""
         return next(iter(self.queues.values()), None) if len(self.members) == 1 else None
 
     def next(self, start: Offsets, most: int, *, ahead: bool = False) -> Offsets:
-        """Commit up to `start` and reserve the next batch; return its end, or `start` if there is none."""
+        """Commit up to `start`, reserve the next batch; return its end, `start` if there is none.
+
+        Raises `CheckpointError` if `start` is of other inputs, and as `Consumer.next`.
+        """
         self._check(start)
         of = views(start)
         if self._only:
@@ -215,7 +223,7 @@ class Inputs:
         return self._reserved
 
     def _of_each(self, of: Mapping[str, Offset], most: int) -> dict[str, list[int]]:
-        """Reserve the same number of messages of every input; none if one of them has none."""
+        """Reserve the same number of messages of every input; none if an input has none."""
         end = time.monotonic() + self._options.wait_timeout / 1000
         if not all(one.wait(_left(end)) for one in self.members.values()):
             self._idle()
@@ -242,7 +250,11 @@ class Inputs:
         return {}
 
     def plan(self, start: Offsets, end: Offsets) -> list[Rows]:
-        """Start a batch in all queues, hold it, and return what its tasks fetch; see `Consumer.plan`."""
+        """Start and hold a batch in all queues, and return the rows of each task.
+
+        Raises `CheckpointError` if an offset is of other inputs. Raises `FencedError` if a replayed
+        batch lost messages and the delivery is exactly-once.
+        """
         self._check(start)
         self._check(end)
         self._planned = end
@@ -252,7 +264,7 @@ class Inputs:
         until = views(end)
         chosen = [binding for binding, parts in end.get("rows", {}).items() if sum(parts)]
         for binding, queue in self.queues.items():
-            queue.start(until[binding])  # in all queues: an older checkpoint then fits none of them
+            queue.start(until[binding])  # in all queues, so that none of them accepts an older checkpoint
         shares = {binding: self.members[binding].hold(until[binding]) for binding in chosen}
         if self._only:
             return [Rows(delivery_of(end), {binding: [one]}) for binding in chosen for one in shares[binding]]
@@ -263,10 +275,11 @@ class Inputs:
         return cut(delivery_of(end), ranges, self._options.min_partitions or 1) or [nothing]
 
     def _whole(self, until: Mapping[str, Offset], chosen: Sequence[str]) -> bool:
-        """Return whether a batch that comes again still holds all its messages.
+        """Return whether a replayed batch still holds all its messages.
 
-        If some are missing, it is unknown which of the others belong together. Then all are released, and come again
-        in other batches. With exactly-once a person must decide that.
+        If some are missing, it is unknown which of the others belong together. Then all are
+        released, and delivered again in other batches. If the delivery is exactly-once, you must
+        decide that: raises `FencedError`.
         """
         gone = {binding: self.members[binding].missing(until[binding]) for binding in chosen}
         if len(chosen) == 1 or not any(gone.values()):
@@ -279,28 +292,29 @@ class Inputs:
         held = ", ".join(f"{rows - gone[binding]} of {rows} of {until[binding]['queue']}" for binding in chosen)
         if self._options.delivery == EXACTLY_ONCE:
             raise FencedError(
-                f"batch {tag}: only {held} messages are still reserved, the others were released, or removed since "
+                f"batch {tag}: only {held} messages are still reserved, the others were released, or removed because "
                 "the batch was written. Messages of several inputs belong together, so the batch cannot be repeated. "
-                "Settle what is left, then start the query again: "
+                "Settle the rest, then start the query again: "
                 + "; ".join(
                     f"spark-queue recover URL {until[b]['queue']} {until[b]['consumer']} --sink URL" for b in left
                 ),
                 tag=tag,
             )
         for binding in left:
-            if binding in self.queues:  # nothing of a log is held
+            if binding in self.queues:  # a log reserves nothing
                 self.queues[binding].release(until[binding])
         log.warning(
             "batch %s: only %s messages are still reserved, so the batch cannot be repeated: they are released, and "
-            "come again in other batches",
+            "delivered again in other batches",
             tag, held,
         )  # fmt: skip
         return False
 
     def commit(self, end: Offsets) -> None:
-        """Remove the messages of the batch that `end` ended; those before it are removed already.
+        """Remove the messages of the batch of `end`, unless that is done.
 
         Every input is checked first: if one refuses the checkpoint, no queue loses a message.
+        Raises `CheckpointError` if the offset is of other inputs, and as `Batches.commit`.
         """
         self._check(end)
         of = views(end)
@@ -308,13 +322,13 @@ class Inputs:
             self.members[binding].remove(of[binding])
 
     def stop_at_now(self) -> None:
-        """Reserve only messages that are mature now, from now on."""
+        """Bound the run: reserve only messages that are due by now."""
         self._bounded = True
         for member in self.members.values():
             member.stop_at_now()
 
     def backlog(self) -> dict[str, Any]:
-        """The place of this consumer, and the sizes of each queue."""
+        """Return the last planned offset, and the sizes of each input."""
         place = {key: value for key, value in self.planned.items() if key in ("v", "consumer", "seq")}
         own = (*place, "reader", "places")
         inputs = {
@@ -325,11 +339,11 @@ class Inputs:
 
     @property
     def holds_ahead(self) -> bool:
-        """Whether `close` has messages to release."""
+        """Whether `close` has a prefetched batch to release."""
         return any(queue.consumer.holds_ahead for queue in self.queues.values())
 
     def close(self) -> None:
-        """As `Consumer.close`, of each."""
+        """Close all inputs; see `Consumer.close`."""
         for queue in self.queues.values():
             queue.consumer.leave()  # all of them first: closing one may take time
         self._waiting.close()
@@ -341,9 +355,9 @@ class Inputs:
             member.idle()
 
     def _check(self, offset: Offsets) -> None:
-        """Raise `CheckpointError` if an offset of Spark's is of other inputs."""
+        """Raise `CheckpointError` if an offset of Spark is of other inputs."""
         inputs = self._facts
-        if offset.get("v") not in READ or offset.get("inputs") == inputs:  # a member refuses an unknown version
+        if offset.get("v") not in READ or offset.get("inputs") == inputs:  # an input refuses an unknown version
             return
         was: Mapping[str, Mapping[str, Any]] = offset.get("inputs") or {"queue": {"queue": offset.get("queue")}}
         raise CheckpointError(
@@ -361,5 +375,5 @@ def _named(inputs: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _left(end: float) -> int:
-    """ms until that moment (monotonic s)."""
+    """Return the time (ms) until `end` (monotonic s); 0 if that has passed."""
     return max(0, round((end - time.monotonic()) * 1000))

@@ -1,7 +1,7 @@
 """The offsets of a consumer in Spark's checkpoint, and the tags that they name.
 
-An offset of version 2 names the process that reserved its batch (`by`). One of version 1 does not, and neither does
-its tag; both are read.
+An offset of version 2 names the process that reserved its batch (`by`). An offset of version 1, and
+its tag, do not. Both versions can be read.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ READ = (1, VERSION)
 
 
 class Offset(TypedDict, total=False):
-    """A place in the life of one consumer: `seq` batches were reserved, the last one of `rows` by partition.
+    """The offset of one consumer: it reserved `seq` batches, the last with `rows` by partition.
 
-    `by`: the number of the process that reserved the last one. `delivery`: what it was planned as, where that is at
-    most once. `places`: of a log beside other inputs, see `LogInput`.
+    `by`: the number of the process that reserved the last one. `delivery`: only if that one was
+    planned with at-most-once. `places`: of a log among several inputs, see `LogInput`.
     """
 
     v: int
@@ -36,28 +36,28 @@ class Offset(TypedDict, total=False):
 
 
 def batch_of(offset: Mapping[str, Any]) -> Batch:
-    """The batch that this offset ended."""
+    """Return the batch that ends at this offset."""
     return Batch(offset["seq"], offset.get("by", 0))
 
 
 def tag_of(offset: Mapping[str, Any]) -> str:
-    """The tag under which the batch that this offset ended was reserved, with those below it."""
+    """Return the tag of the batch that ends at this offset, without a partition."""
     return f"{offset['consumer']}/{batch_of(offset)}"
 
 
 def delivery_of(offset: Mapping[str, Any]) -> str:
-    """The name of the batch that this offset ended, without the process that reserved it."""
+    """Return the name of the batch that ends at this offset, without the number of its process."""
     return f"{offset['consumer']}/{offset['seq']}"
 
 
 def delivery_named(tag: str) -> str:
-    """The same, of a tag of one partition."""
+    """Return the same name for the tag of a partition."""
     consumer, batch, _ = tag.rsplit("/", 2)
     return f"{consumer}/{batch.partition('.')[0]}"
 
 
 def check_offset(offset: Mapping[str, Any], options: QueueOptions) -> None:
-    """Raise `CheckpointError` where an offset of Spark's is not one of this query's options."""
+    """Raise `CheckpointError` if an offset of Spark does not match the options of this query."""
     queue = options.queue
     if offset.get("v") not in READ:
         raise CheckpointError(
@@ -88,10 +88,10 @@ def check_offset(offset: Mapping[str, Any], options: QueueOptions) -> None:
 
 
 def commit_named(store: Store, end: Offset, history: int) -> int:
-    """Commit just what an offset names, and give the number of messages removed.
+    """Commit only the partitions that an offset names; return the number of messages removed.
 
-    Under a tag without `by`, a process that stood still may have gone on reserving this batch after its successor had
-    planned it: what the offset does not name was never worked on.
+    Under a tag without `by`, a suspended process may have continued to reserve this batch after its
+    successor planned it. No task worked on messages that the offset does not name.
     """
     parts = [part for part, rows in enumerate(end.get("rows", [])) if rows]
     return sum(store.commit(end["queue"], f"{tag_of(end)}/{part}", history=history) for part in parts)

@@ -1,4 +1,4 @@
-"""The store of a query is opened, and what may harm the query is checked."""
+"""Open the store of a query, and check whether the query can run safely."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from spark_queue.stores.services.existence import expect
 
 
 def opened(options: QueueOptions) -> Store:
-    """Return the store of a query. Raise `OptionError` or warn if it evicts messages, or its queue does not exist."""
+    """Return the store of a query.
+
+    Raises `OptionError`, or warns, if the store evicts messages or the queue does not exist.
+    """
     fail = bool(options.fail_if_missing)
     store = open_store(options.url, patience=options.retry_timeout / 1000, create=not fail)
     try:

@@ -1,4 +1,4 @@
-"""What plans the batches of a streaming query: of one queue, of a log, of several inputs."""
+"""The interface of planners: they plan the batches of one queue, of a log, or of several inputs."""
 
 from __future__ import annotations
 
@@ -7,41 +7,44 @@ from typing import Any, Protocol
 
 
 class Planner(Protocol):
-    """Answers what Spark asks of a source, in offsets of its own: `Consumer`, `LogReader` or `Inputs`."""
+    """Plans batches: a `Consumer`, `LogReader` or `MultiInputPlanner`, with offsets of its own."""
 
     @property
     def initial(self) -> Any:
-        """The offset at which a query with a new checkpoint begins; the same whenever it is asked for."""
+        """The offset at which a query with a new checkpoint begins. It stays the same."""
 
     @property
     def planned(self) -> Any:
         """The end of the batch that was planned last."""
 
     def next(self, start: Any, most: int) -> Any:
-        """Return the end of the next batch, of up to `most` messages; `start` if nothing is ready."""
+        """Return the end of the next batch, up to `limit` messages; `start` if nothing is ready."""
 
     def plan(self, start: Any, end: Any) -> Sequence[Any]:
-        """Return what the tasks of the batch from `start` to `end` fetch; `end` is in Spark's log."""
+        """Return the messages of each task, for the batch from `start` to `end` in Spark's log."""
 
     def stop_at_now(self) -> None:
-        """Take only messages that are there now, from now on."""
+        """Bound the run: read only messages that are due by now."""
 
     def backlog(self) -> dict[str, Any]:
-        """Return the place of the query, and the sizes of its queues."""
+        """Return the last planned offset, and the sizes of the queues."""
 
     def close(self) -> None:
         """End threads and connections."""
 
 
 class ReservingPlanner(Planner, Protocol):
-    """A planner whose batches hold messages, which are removed once Spark is done with them."""
+    """A planner that reserves messages, and removes them once Spark is done with their batch."""
 
     def next(self, start: Any, most: int, *, ahead: bool = False) -> Any:
-        """Commit up to `start` too. `ahead`: reserve the batch after a full one as soon as that is planned."""
+        """Commit up to `start`, and return the end of the next batch.
+
+        `prefetch`: if that batch is full, reserve the one after it as soon as it is planned.
+        """
 
     def commit(self, end: Any) -> None:
-        """Remove the messages of the batch that `end` ended; those before it are removed already."""
+        """Remove the messages of the batch of `end`, unless that is done."""
 
     @property
     def holds_ahead(self) -> bool:
-        """Whether `close` has messages to release."""
+        """Whether `close` has a prefetched batch to release."""

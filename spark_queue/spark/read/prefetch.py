@@ -1,4 +1,4 @@
-"""The next batch, reserved while Spark works on the last one."""
+"""Reserve the next batch while Spark works on the current one."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from spark_queue.stores.services.ownership import Ownership
 
 log = logging.getLogger(__name__)
 
-#: Seconds for which a process that ends may wait to release a batch: less than LIFE.
+#: How long (s) a process that ends may wait to release a batch: less than LIFE.
 GRACE = 5
 
 
 @dataclass(frozen=True)
 class _Reserving:
-    """A batch that is being reserved since `began` (monotonic s)."""
+    """A batch that is being reserved, or is reserved. `began`: when that began (monotonic s)."""
 
     tag: str
     began: float
@@ -32,10 +32,10 @@ class _Reserving:
 
 
 class Ahead:
-    """Reserves one batch at a time in a thread, with a connection of its own.
+    """Reserves one batch at a time in a thread, with its own connection.
 
-    The messages are held under the tag of a batch that Spark does not have in its log yet, as after any reserve. A
-    process that ends releases them; after a kill the next one does.
+    As after any reserve, the batch is not in Spark's log yet. A process that ends releases the
+    messages; after a kill, the next process releases them.
     """
 
     def __init__(
@@ -51,18 +51,22 @@ class Ahead:
         return self.reserving is not None
 
     def start(self, tag: str, most: int, before: int) -> None:
-        """Begin to reserve, under this tag, up to `most` messages that are mature at `before`; begin only once."""
+        """Begin to reserve up to `limit` messages that are due by `before` (ms), under this tag.
+
+        Does nothing if a batch is pending.
+        """
         if self.reserving is None:
             self.reserving = _Reserving(tag, time.monotonic(), Future())
             run = threading.Thread(
-                target=self._run, args=(self.reserving, most, before), name="spark_queue ahead", daemon=True
+                target=self._run, args=(self.reserving, most, before), name="spark_queue prefetch", daemon=True
             )
             run.start()
 
     def take(self, tag: str) -> tuple[list[int], float]:
-        """Return the rows reserved under this tag, by partition, and since when; none without a `start` for it.
+        """Return the rows reserved under this tag, by partition, and when that began (monotonic s).
 
-        Waits until it is done, and raises its error. From now on `close` does not release it.
+        Returns no rows without a `start` for this tag. Waits until they are reserved, and raises
+        the error of that. After this call, `close` does not release them.
         """
         found, self.reserving = self.reserving, None
         if found is None or found.tag != tag:
@@ -91,15 +95,15 @@ class Ahead:
         try:
             found.rows.exception(GRACE)
             self._store.patience = GRACE / 2
-            # No process takes over before LIFE has passed, so these messages are not a successor's.
+            # No process takes over before LIFE has passed, so no successor uses these messages.
             self._ownership.on(self._store).renew()
             given = self._store.rollback(self._options.queue or "", found.tag, failed=False)
             log.debug("%d messages of %s, reserved under %s, were released", given, self._options.queue, found.tag)
         except FencedError:
-            pass  # the new owner uses it
+            pass  # the new owner uses the batch
         except (StoreError, TimeoutError) as error:
             log.warning(
-                "messages reserved under %s could not be released to %s: %s",
+                "could not release the messages reserved under %s to %s: %s",
                 found.tag,
                 mask(self._options.url),
                 error,

@@ -1,4 +1,4 @@
-"""A queue beside other inputs."""
+"""Read a queue as one of several inputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spark_queue.stores import open_store
 
 
 class QueueInput:
-    """A `Consumer` whose batches go in step with those of other inputs: see `PlannedInput`."""
+    """A `Consumer` whose batches are planned with those of other inputs: see `PlannedInput`."""
 
     def __init__(self, options: QueueOptions) -> None:
         self._options = options
@@ -25,42 +25,42 @@ class QueueInput:
 
     @property
     def number(self) -> int:
-        """The number of this process among those of the consumer. It must own the consumer."""
+        """The number of this process among those of the consumer, which it must own."""
         assert self.consumer.owned is not None
         return self.consumer.owned.number
 
     def check(self, end: Offset) -> bool:
-        """Return whether a batch is still to be committed. Raises as `Batches.check`."""
+        """Return whether a batch is not committed yet. Raises as `Batches.check`."""
         return self.consumer.batches(end).check(end)
 
     def remove(self, end: Offset) -> None:
-        """Remove the messages of a batch for which `check` returned true."""
+        """Remove the messages of a batch for which `check` returned true; see `Batches.remove`."""
         self.consumer.batches(end).remove(end)
 
     def tidy(self, start: Offset) -> None:
-        """Release what earlier processes reserved beyond `start`."""
+        """Release the batches after `start` of earlier processes: see `Batches.clean_up`."""
         self.consumer.batches(start).tidy(start)
 
     def wait(self, timeout: int) -> bool:
-        """Wait until a message is ready, for `timeout` ms at most; return whether one is."""
+        """Wait up to `timeout` ms until a message is ready; return whether one is."""
         return self.consumer.wait(timeout)
 
     @contextmanager
     def watching(self) -> Iterator[Callable[[int], bool]]:
-        """Yield `wait` for another thread."""
+        """Yield a `wait` for another thread, with its own connection."""
         with open_store(self._options.url, patience=self._options.retry_timeout / 1000) as store:
             yield partial(store.wait, self.queue)
 
     def ready(self, most: int) -> int:
-        """Count the messages that are ready, up to `most`."""
+        """Return the number of ready messages, up to `limit`."""
         before = self.consumer.before
         return self._store.ready(self.queue, most, **({} if before is None else {"before": before}))
 
     def take(self, start: Offset, most: int) -> list[int]:
-        """Reserve messages of the batch after `start` until some can be read; return their rows by partition.
+        """Reserve messages after `start` until some can be read; return their rows by partition.
 
-        A task finds its messages by their place, so none may leave the batch later: what cannot be read becomes a
-        dead letter now.
+        A task finds its messages by their place in the batch, so none may leave it later.
+        Messages that cannot be read become dead letters now.
         """
         batches = self.consumer.batches(start)
         while rows := batches.reserve(start, most, before=self.consumer.before):
@@ -70,15 +70,16 @@ class QueueInput:
         return []
 
     def _readable(self, tag: str, parts: int) -> list[int]:
-        """Let what cannot be read under a tag become dead letters; return the rows that stay, by partition."""
+        """Make dead letters of unreadable messages of a tag; return the other rows by partition."""
         dead, history = self._options.dead(self.queue), self._options.history_ms
         pages = [self._store.fetch(self.queue, f"{tag}/{part}", dead=dead, history=history) for part in range(parts)]
         return [sum(page.num_rows for page in one) for one in pages]
 
     def trim(self, start: Offset, rows: list[int], most: int) -> list[int]:
-        """Release all but the first `most` messages of the batch after `start`; return the rows that stay.
+        """Release all but the first `limit` messages after `start`; return the rows that stay.
 
-        Released messages go back to their place; their tries do not change.
+        Released messages return to their place in the queue, and their tries do not change. Raises
+        `FencedError` if this process lost the consumer.
         """
         batches, kept = self.consumer.batches(start), []
         tag = batches.tag_after(start)
@@ -96,59 +97,59 @@ class QueueInput:
         return kept
 
     def _ids(self, tag: str, first: int) -> list[str]:
-        """Return the ids of the messages that a tag holds, from the `first` on."""
+        """Return the ids of the messages under a tag, without the `first` ones."""
         found: list[str] = []
         for batch in self._store.look(self.queue, tag):
             found += batch.column("id").to_pylist()
         return found[first:]
 
     def reserved(self, start: Offset, rows: list[int]) -> None:
-        """Note that this process has reserved the batch after `start`."""
+        """Record that this process reserved the batch after `start`."""
         self.consumer.batches(start).offset(start, rows)
 
     def start(self, end: Offset) -> None:
-        """Note that a batch is started: see `Batches.start`."""
+        """Record that a batch is started: see `Batches.start`."""
         self.consumer.batches(end).start(end)
 
     def hold(self, end: Offset) -> list[Share]:
-        """Hold a batch that is started; return what its tasks fetch."""
+        """Hold a started batch; return the ranges that its tasks fetch: see `Batches.hold`."""
         return self.consumer.batches(end).hold(end)
 
     def ranges(self, end: Offset, *, again: bool = False) -> list[Share]:
-        """Return where the messages of a batch lie, in their order.
-
-        `again`: the batch comes again, and what it no longer holds is left out.
-        """
+        """Return the ranges of a batch's messages, in order; of a `replayed` one, of those left."""
         parts = self._held(end) if again else end["rows"]
         return [Share(f"{tag_of(end)}/{part}", rows, first=0) for part, rows in enumerate(parts) if rows]
 
     def missing(self, end: Offset) -> int:
-        """Count the messages of a batch that it no longer holds."""
+        """Return the number of a batch's messages that it no longer holds."""
         return sum(max(0, rows - held) for rows, held in zip(end["rows"], self._held(end), strict=True))
 
     def _held(self, end: Offset) -> list[int]:
-        """Count the messages that a batch holds, by partition."""
+        """Return the number of messages that a batch holds, by partition."""
         tag = tag_of(end)
         held = {one.tag: one.rows for one in self._store.reservations(self.queue, tag)}
         return [held.get(f"{tag}/{part}", 0) for part in range(len(end["rows"]))]
 
     def release(self, end: Offset) -> int:
-        """Release a batch, and return the number of messages; their tries do not change."""
+        """Release a batch, and return the number of messages. Their tries do not change.
+
+        Raises `FencedError` if this process lost the consumer.
+        """
         self.consumer.batches(end).keeper.check()
         return self._store.rollback(self.queue, tag_of(end), delay=None, failed=False)
 
     def idle(self) -> None:
-        """Do what is due while no message is ready: say so if the queue is paused."""
+        """Log a warning if the queue is paused: no message is ready."""
         self.consumer.state.paused()
 
     def stop_at_now(self) -> None:
-        """Reserve only messages that are mature now, from now on."""
+        """Bound the run: reserve only messages that are due by now."""
         self.consumer.stop_at_now()
 
     def backlog(self) -> dict[str, Any]:
-        """Return the place of the consumer and the sizes of the queue."""
+        """Return the last planned offset and the sizes of the queue."""
         return self.consumer.backlog()
 
     def close(self) -> None:
-        """As `Consumer.close`."""
+        """Close the consumer: see `Consumer.close`."""
         self.consumer.close()

@@ -1,4 +1,4 @@
-"""What a query reports of its queue: its sizes, and whether it is paused."""
+"""Report the state of a queue in the progress of a query: its sizes, and whether it is paused."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from spark_queue.stores.base import Store
 
 log = logging.getLogger(__name__)
 
-#: How long it is cached whether a queue without ready messages is paused (ms). A signal ends that sooner, and with
-#: ready messages it is not used.
+#: How long (ms) the pause state of a queue without ready messages is cached. A signal ends that
+#: sooner. If messages are ready, the cache is not used.
 PAUSE_KNOWN = 10_000
 
 
@@ -25,14 +25,14 @@ class QueueState:
         self._backlog = Backlog(self._sizes)
 
     def report(self, busy: bool) -> dict[str, Any]:
-        """The sizes, counted now and then only, and whether the queue is paused."""
+        """Return the sizes, which may come from a cache, and whether the queue is paused."""
         return self._backlog.seen(busy) | {"paused": self.paused()}
 
     def paused(self) -> bool:
-        """Return whether the queue is paused, as far as the store knows; log when that begins."""
+        """Return whether the queue is paused, perhaps from a cache; warn when that begins."""
         paused = self._store.paused(self._queue, known=PAUSE_KNOWN)
         if paused and not self._paused:
-            log.warning("queue %s is paused: nothing is taken from it until it is resumed", self._queue)
+            log.warning("queue %s is paused: no messages are read until it is resumed", self._queue)
         self._paused = paused
         return paused
 

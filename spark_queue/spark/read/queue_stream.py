@@ -1,4 +1,4 @@
-"""Streams of messages that are reserved: of one queue, or of several inputs."""
+"""Stream reserved messages of one queue, or of several inputs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from spark_queue.spark.schema import joiner, shaper
 from spark_queue.spark.sentence import sentence_first
 from spark_queue.spark.worker import program
 
-#: What runs in the driver's reader process.
+#: The module that the driver's reader process runs.
 _READER_PROCESS = "pyspark.sql.streaming.python_streaming_source_runner"
 
 
 @dataclass
 class SharePartition(InputPartition):
-    """What one task fetches, as Spark carries it."""
+    """The messages that one task fetches, as a partition of Spark."""
 
     share: Share | Rows
 
@@ -38,7 +38,7 @@ class SharePartition(InputPartition):
 
 @sentence_first
 class QueueStream(PlannedStream[ReservingPlanner]):
-    """A consumer of a queue, or of several inputs. Executors fetch what a tag holds, as often as they like."""
+    """The stream reader of a queue, or of several inputs. Tasks may fetch messages repeatedly."""
 
     _ending = _signalled = False
 
@@ -49,12 +49,12 @@ class QueueStream(PlannedStream[ReservingPlanner]):
         return planner
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> Any:
-        if start is None:  # Spark 4.0 and 4.1 do not tell either whether another batch will follow
+        if start is None:  # Spark 4.0 and 4.1; another batch may never follow
             return super().latestOffset(start, limit)
         return self.planner.next(start, most_of(limit, self.options), ahead=self._looks_ahead())
 
     def _looks_ahead(self) -> bool:
-        """Whether the next batch may be reserved while Spark works on one."""
+        """Return whether the next batch may be reserved while Spark works on one."""
         return self.options.reserve_ahead
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -82,10 +82,10 @@ class QueueStream(PlannedStream[ReservingPlanner]):
             _end()
 
     def _on_signal(self, *_: object) -> None:
-        """End this process, as Spark wants it: it sends a signal where one expects a call of `stop`.
+        """End this process: Spark sends a signal, and does not call `stop`.
 
-        Where there is something to give back, that call is made now, and has a few seconds: a process that stands
-        still meanwhile is ended by its alarm before anybody takes over.
+        If there is a prefetched batch to release, `stop` is called first, for up to RELEASE_TIMEOUT
+        seconds. An alarm ends a process that is suspended meanwhile, before another one takes over.
         """
         if not self._ending and (self.running is None or not self.running.holds_ahead):
             _end()
@@ -97,6 +97,6 @@ class QueueStream(PlannedStream[ReservingPlanner]):
 
 
 def _end() -> None:
-    """End this process as if the signal had met no handler."""
+    """End this process as the signal does without a handler."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""A batch is reserved, without messages that have failed too often."""
+"""Reserve a batch without messages that have failed too often."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ log = logging.getLogger(__name__)
 def reserve_batch(
     store: Store, options: QueueOptions, tag: str, most: int, *, lease: int, before: int | None
 ) -> list[int]:
-    """Reserve up to `most` messages under a tag for `lease` ms, and return the rows of each partition.
+    """Reserve up to `limit` messages under a tag for `lease` ms; return the rows by partition.
 
-    `before`: only messages that are due by then (ms).
+    `before`: reserve only messages that are due by then (ms). Messages that reached `maxTries`
+    become dead letters.
     """
     queue = options.queue or ""
     partitions, least = options.partitions(cores())

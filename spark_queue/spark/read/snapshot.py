@@ -1,4 +1,4 @@
-"""Batch reads: a snapshot of a queue, or of its history, that changes nothing."""
+"""Read a snapshot of a queue, or of its history, as a batch. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ _OPS = {
 }
 
 
-#: Columns of which a filter on NULL says nothing.
+#: Columns that are never NULL, so `IS NOT NULL` need not be checked.
 NEVER_NULL = ("id", "mature", "tries", "queue", "processed", "outcome")
 
-#: The worker in which Spark hands over filters, where spark.sql.python.filterPushdown.enabled is true.
+#: The worker to which Spark passes filters, if spark.sql.python.filterPushdown.enabled is true.
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 def snapshot_reader(options: QueueOptions, schema: StructType) -> SnapshotReader:
-    """The reader of a batch read.
+    """Return the reader of a batch read.
 
-    Spark refuses a reader that takes filters unless its configuration lets it hand them over (which is not the
-    default), so only the worker that does so gets one.
+    By default Spark passes no filters, and then refuses a reader that takes them. So only the
+    worker that passes filters gets such a reader.
     """
     pushed = _PUSHDOWN_WORKER in sys.modules or program() == _PUSHDOWN_WORKER
     return FilteringReader(options, schema) if pushed else SnapshotReader(options, schema)
 
 
 def is_there(options: QueueOptions) -> bool:
-    """Return whether there is a queue to read. If not, raise `OptionError`, unless `failIfMissing` says otherwise."""
+    """Return whether the queue exists. Raises `OptionError` if not and `failIfMissing` is set."""
     queue = options.queue or ""
     with open_store(options.url, patience=options.retry_timeout / 1000, create=False) as store:
         if options.fail_if_missing:
@@ -84,7 +84,7 @@ class SnapshotReader(Carried, DataSourceReader):
 
 @sentence_first
 class FilteringReader(SnapshotReader):
-    """Lets the store do the filtering, but by payload and headers."""
+    """Lets the store apply the filters, except those on payload and headers."""
 
     def pushFilters(self, filters: Sequence[Any]) -> Iterable[Any]:
         columns = {"id", "mature", "tries", *(TOLD.names if self.options.view == "history" else ())}
@@ -100,7 +100,7 @@ class FilteringReader(SnapshotReader):
 
 
 def _condition(column: str, op: str, value: Any) -> Condition | None:
-    """The store's form of a filter; `None` where it has none, so that Spark filters."""
+    """Return a filter as a condition of the store, or `None` to let Spark filter."""
     values = [_value(column, one) for one in (value if op == "in" else [value])]
     if any(one is None for one in values):
         return None

@@ -1,4 +1,4 @@
-"""What Spark asks of a streaming source, answered by a `Planner` in the driver's reader process; executors read."""
+"""Answer Spark's calls of a streaming source, with a `Planner` in the driver's reader process."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ P = TypeVar("P", bound=Planner)
 
 @sentence_first
 class PlannedStream(Carried, DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[P]):
-    """A stream of what a planner plans.
+    """A stream whose batches a planner plans.
 
-    Spark makes it anew in the driver's reader process, in planners, and pickles it to executors: it holds facts
-    only, and what runs is made when the reader process first needs it.
+    Spark creates a new one in each of its processes, and pickles it to executors. So it holds plain
+    data only. The planner is created when the reader process first needs it.
     """
 
     def __init__(self, options: QueueOptions, schema: StructType) -> None:
@@ -39,7 +39,7 @@ class PlannedStream(Carried, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     @property
     def planner(self) -> P:
-        """The planner, which starts when it is first asked for."""
+        """The planner, which is created at the first access."""
         if self.running is None:
             self.running = self.start()
         return self.running
@@ -48,7 +48,7 @@ class PlannedStream(Carried, DataSourceStreamReader, SupportsTriggerAvailableNow
         return self.planner.initial
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> Any:
-        # Spark 4.0 and 4.1 give no start: then all that was planned is finished, for they ask between batches only.
+        # Spark 4.0 and 4.1 pass no start. They ask only between batches, so the last one is finished.
         return self.planner.next(self.planner.planned if start is None else start, most_of(limit, self.options))
 
     def getDefaultReadLimit(self) -> Any:

@@ -1,4 +1,4 @@
-"""Waiting for whichever of several queues gets a message first, in one or several stores."""
+"""Wait for the first message of several queues, in one or several stores."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 
-#: Opens a connection for a thread; then it waits for a message, so many ms at most, and tells whether there is one.
+#: Opens a connection for a thread, and yields a `wait` function. That takes a timeout (ms), and
+#: returns whether a message is ready.
 Opening = Callable[[], AbstractContextManager[Callable[[int], bool]]]
 
 
 class Waiting:
-    """Threads that wait when they are asked to, one for each queue, with a connection of its own."""
+    """Waits for several queues: in one thread for each, with its own connection."""
 
     def __init__(self, queues: Iterable[Opening]) -> None:
         self._changed = threading.Condition()
         self._watches = [_Watch(opening, self._changed) for opening in queues]
 
     def any(self, timeout: int) -> bool:
-        """Sleep until a message of any of the queues may be taken, `timeout` ms at most; give whether one may.
+        """Wait up to `timeout` ms until any queue has a ready message; return whether one has.
 
-        Raises what kept a queue from being looked at.
+        Raises the error of a thread whose wait failed.
         """
         end = time.monotonic() + timeout / 1000
         with self._changed:
@@ -45,7 +46,7 @@ class Waiting:
                 watch.ask(timeout)
 
     def close(self) -> None:
-        """End the threads, each as soon as it waits no more."""
+        """End the threads, each once its current wait ends."""
         with self._changed:
             for watch in self._watches:
                 watch.done = True
@@ -53,13 +54,13 @@ class Waiting:
 
 
 class _Watch:
-    """The thread of one queue. What is shared is touched while `changed` is held."""
+    """The thread of one queue. Hold `changed` to access its state."""
 
     def __init__(self, opening: Opening, changed: threading.Condition) -> None:
         self._opening, self._changed = opening, changed
         self._thread: threading.Thread | None = None
-        self._timeout: int | None = None  # what it is asked to wait (ms)
-        self.answer: bool | BaseException | None = None  # to the last question
+        self._timeout: int | None = None  # of the current wait (ms)
+        self.answer: bool | BaseException | None = None  # of the last wait
         self.done = False
 
     @property
@@ -84,7 +85,7 @@ class _Watch:
                 answer: bool | BaseException
                 try:
                     answer = wait(timeout)
-                except BaseException as error:  # noqa: BLE001 - it is raised where it was asked
+                except BaseException as error:  # noqa: BLE001 - `wait` raises it
                     answer = error
                 with self._changed:
                     self.answer, self._timeout = answer, None

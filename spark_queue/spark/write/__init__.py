@@ -1,1 +1,1 @@
-"""Writes: rows become messages, and whole batches visible at once; single messages are settled."""
+"""Writes of Spark: push rows, publish whole batches, settle single messages."""

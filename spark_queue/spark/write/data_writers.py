@@ -1,4 +1,4 @@
-"""Writes: rows become messages of a queue."""
+"""Write rows as messages of a queue, and answer Spark's calls of a writer."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _PAYLOAD_REMEDIES = {
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task did: `rows` as asked, `dead` of bad rows to the dead-letter queue.
+    """The result of one task: the number of `rows` written or settled, and of new dead letters.
 
-    Exactly once, they lie in `stage`, for batch `batch` of `sink`: so many in each of these databases (`staged`).
-    `hashes`: those of its rows, by database, where they are to be compared if the batch comes again.
-    `job`: whether it is known that no query writes.
+    With exactly-once, the messages are in `stage`, for batch `batch` of `sink`; `staged_rows` has
+    their number by database. `hashes`: the hashes of the rows by database, if a replay must be
+    compared with them. `batch_job`: whether it is certain that no query writes.
     """
 
     rows: int = 0
@@ -52,23 +52,20 @@ class Written(WriterCommitMessage):
 
 
 def stores_of(options: QueueOptions) -> NamedStores:
-    """Return the databases that a write reaches, by name; a single one has no name."""
+    """Return the databases of a write, by name; a single one has an empty name."""
     patience = options.retry_timeout / 1000
     return NamedStores(options.urls or {"": options.url}, patience=patience, layout=options.record_layout)
 
 
 def each(batches: Iterable[pa.RecordBatch], write: Callable[[pa.RecordBatch], None]) -> None:
-    """Write one batch after the other; while one is written the next is received from Spark."""
+    """Write the batches one after the other, each while the next one is received from Spark."""
     with Behind() as behind:
         for batch in together(batches):
             behind.do(partial(write, batch))
 
 
 class Work:
-    """What a write does with a batch, whatever kind of write Spark asked for.
-
-    Facts only: it travels to the executors.
-    """
+    """A write of a batch or a stream. It is pickled to executors, so it holds plain data only."""
 
     def __init__(self, options: QueueOptions, schema: StructType) -> None:
         self.options = options
@@ -84,18 +81,22 @@ class Work:
         raise NotImplementedError
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """All tasks have succeeded."""
+        """Complete the write: all tasks have succeeded."""
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Some have not."""
+        """Clean up: some tasks have failed."""
 
 
-#: Puts rows into a queue: pushes them, or stages them.
+#: Pushes or stages rows of a queue.
 Put = Callable[[str, pa.RecordBatch], object]
 
 
 class Push(Work):
-    """Rows become messages, visible as soon as their batch is pushed."""
+    """Pushes rows as messages, which are visible as soon as their batch is pushed.
+
+    Raises `SchemaError` if the columns cannot be written, `OptionError` if the delivery is
+    exactly-once and a database evicts messages.
+    """
 
     def __init__(self, options: QueueOptions, schema: StructType) -> None:
         super().__init__(options, schema)
@@ -113,15 +114,18 @@ class Push(Work):
             self._put(stores[ns].push, queue, rows, done)
 
     def _ids(self, stores: NamedStores, made: NewIds) -> NewIds:
-        """Makes ids in the form of the database, where there is just one."""
+        """Return a function that makes ids in the form of the database, if there is only one."""
         return made if self.options.urls else lambda n: stores[""].own_ids(made(n))
 
     def _put(self, put: Put, queue: str, rows: pa.RecordBatch, done: Written) -> None:
-        """Put the rows, and bury those that cannot become messages, if that is wanted."""
+        """Push or stage the rows.
+
+        Bad rows raise `MessageError` or become dead letters: see the option `onBadRow`.
+        """
         while True:
             try:
                 put(queue, rows)
-            except MessageError as error:  # a store may find more once the rules of all stores are kept
+            except MessageError as error:  # may repeat: a store checks its own rules after the common ones
                 if self.options.on_bad_row == "fail" or not error.rows:
                     raise _with_remedy(error) from error
                 bad = pa.array(list(error.rows))
@@ -134,7 +138,10 @@ class Push(Work):
                 return
 
     def _parts(self, batch: pa.RecordBatch, new_ids: NewIds) -> Iterator[tuple[str, str, pa.RecordBatch]]:
-        """The rows of each queue, as a PUSHES batch, with the names of its database and its own."""
+        """Yield the rows of each queue: the names of database and queue, and a PUSHES batch.
+
+        Raises `MessageError` if a row has no queue or names an unknown database.
+        """
         rows = pushes(batch, self.schema, self.options.payload_format, new_ids)
         fixed, urls = self.options.queue, self.options.urls
         if fixed is not None and urls is None:
@@ -154,7 +161,7 @@ class Push(Work):
 
 
 def _with_remedy(error: MessageError) -> MessageError:
-    """Return the error for rows that cannot become messages, with what to do about their payloads."""
+    """Return the error for bad rows, with the remedies for their payloads."""
     rules = [*error.rows.values()]
     remedies = [
         remedy for wrong, remedy in _PAYLOAD_REMEDIES.items() if any(rule.startswith(wrong) for rule in rules)
@@ -166,7 +173,7 @@ def _with_remedy(error: MessageError) -> MessageError:
 
 @sentence_first
 class BatchWriter(Carried, DataSourceArrowWriter):
-    """`df.write`."""
+    """The writer of `df.write`."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
@@ -183,7 +190,7 @@ class BatchWriter(Carried, DataSourceArrowWriter):
 
 @sentence_first
 class RowWriter(Carried, DataSourceStreamWriter):
-    """`df.writeStream` on Spark 4.0, which gives rows."""
+    """The writer of `df.writeStream` on Spark 4.0, which passes rows."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
@@ -203,7 +210,7 @@ try:
 
     @sentence_first
     class StreamWriter(DataSourceStreamArrowWriter, RowWriter):
-        """`df.writeStream`, which gives Arrow batches."""
+        """The writer of `df.writeStream`, which passes Arrow batches."""
 
         def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
             return self.work.run(iterator)

@@ -1,4 +1,4 @@
-"""Exactly-once writes: rows become messages, those of a whole batch together, however often the batch comes."""
+"""Exactly-once writes: a batch becomes visible as a whole, and once, even if it is replayed."""
 
 from __future__ import annotations
 
@@ -38,16 +38,18 @@ from spark_queue.stores.services.written import row_hashes
 
 
 class Publish(Push):
-    """Rows become messages exactly once, those of a whole batch together.
+    """Publishes the rows of a batch as messages: all at once, and exactly once.
 
-    Tasks stage them, each attempt under a stage of its own; on the driver `commit` publishes the stages of the
-    attempts that won, by the ledger of the sink. The sink of a streaming query is the query, whose id is the same
-    after a restart. That of a batch write is `txnAppId`, in `foreachBatch` with the id of the query, or made for this
-    write. Spark may abort a write while some of its
-    tasks still run: what they stage then for a sink that is no more, they drop themselves.
+    Each attempt of a task stages its rows under its own stage. On the driver, `commit` publishes
+    the stages of the attempts that won, using the ledger of the sink.
 
-    A batch that is written and comes again is not staged. Its tasks give the hashes of its rows, which `commit`
-    compares with those that were written.
+    The sink of a streaming query is the id of the query, which a restart keeps. The sink of a batch
+    write is `txnAppId`; in `foreachBatch` the id of the query is added. Without `txnAppId`, a batch
+    write gets a sink of its own. Spark may abort a write while some of its tasks still run. A task
+    that stages rows for a removed sink drops them itself.
+
+    A batch that was written is not staged again. With `replayCheck=rows`, its tasks return the
+    hashes of its rows, and `commit` compares them with those that were written.
     """
 
     def __init__(self, options: QueueOptions, schema: StructType, *, streaming: bool) -> None:
@@ -110,7 +112,7 @@ class Publish(Push):
             ledgers = apart({ns: stores[ns] for ns in stores.homes}, sink) if self.options.urls else {}
             since = self._members(ledgers, number)
             for ns in stores.homes:
-                # If only one of several databases decides, `recover` learns from it what the others are to publish.
+                # If only one of several databases has the decision, `recover` completes the others.
                 where = stores.homes if self.options.urls else [ns]
                 winners = [one for one in tasks if not one.staged.keys().isdisjoint(where)]
                 stages = {one.stage: one.staged.get(ns, 0) for one in winners}
@@ -120,7 +122,7 @@ class Publish(Push):
             for ns in stores.homes:
                 if self._once:
                     forget(stores[ns], sink)
-                if number == 0:  # there is a ledger more, or one that was there for this write
+                if number == 0:  # batch 0 made a new ledger, or one for this write alone
                     remove_old_notes(stores[ns])
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -136,13 +138,16 @@ class Publish(Push):
             forget(store, sink)
             return
         for stage in stages:
-            # Only what is known as this run's: another run of the query may stage the same batch just now. And what
-            # the ledger names is still to be published.
+            # Only stages of this run: another run of the query may be staging the same batch. Stages
+            # in the ledger are still to be published.
             if ledger is None or stage not in ledger.stages:
                 store.unstage(stage)
 
     def _place(self, task: TaskContext) -> tuple[str, int]:
-        """The sink and the number of the batch."""
+        """Return the sink and the number of the batch.
+
+        Raises `QueueError` if Spark does not pass the ids of the query and the batch.
+        """
         query, batch = query_of(task), batch_of(task)
         if self._once:
             return self._sink, 0
@@ -163,16 +168,16 @@ class Publish(Push):
         return found
 
     def _members(self, ledgers: Mapping[str, Ledger | None], number: int) -> dict[str, int]:
-        """Since which batch each database takes part, where there are several."""
+        """Return the first batch of each database that takes part; empty for a single database."""
         return members(ledgers.values(), ledgers, number) if self.options.urls else {}
 
     def _writer(self, job: bool, since: int | None, number: int) -> Writer:
-        """Return what the numbers of the batches mean in a database that takes part `since` this one."""
+        """Return the kind of writer, for a database whose first batch is `first_batch`."""
         if self._streaming:
             return Writer.JOINING if since == number else Writer.STREAM
         return Writer.JOB if job else Writer.FOREACH_BATCH
 
 
 def _of_tasks(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
-    """Return the messages of tasks; Spark has none of a task that failed."""
+    """Return the results of tasks; Spark passes `None` for a task that failed."""
     return [one for one in messages if isinstance(one, Written)]

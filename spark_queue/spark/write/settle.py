@@ -1,8 +1,8 @@
-"""A write with `operation=settle`: rows say what happens to messages of the batch that a query works on.
+"""Writes with `operation=settle`: each row settles a message of the batch that a query works on.
 
-The batch is found once, when the write is planned. Spark may run a task twice, and an attempt may outlive its batch;
-by then the consumer may have reserved the same messages again. A task settles under the tag of its own batch only, so
-such an attempt changes nothing.
+The batch is looked up once, when the write is planned. Spark may run a task twice, and an attempt
+may still run when its batch has ended. By then the consumer may have reserved the same messages
+again. A task settles only under the tag of its own batch, so such an attempt changes nothing.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ SETTLE_OUTCOMES = ("commit", "rollback", "dead", "move")
 
 
 class Settle(Work):
-    """Rows say what happens to messages of the batch: `commit`, `rollback`, `dead`, `move`.
+    """Settles messages of the batch, one per row: `commit`, `rollback`, `dead` or `move`.
 
-    Raises `OptionError` where no query of this consumer works on a batch.
+    Raises `SchemaError` if the columns do not fit, `OptionError` if no query of this consumer works
+    on a batch.
     """
 
     def __init__(self, options: QueueOptions, schema: StructType) -> None:
@@ -49,8 +50,8 @@ class Settle(Work):
         return OptionError(
             f"option 'consumer': no query that reads queue {self._queue!r} as consumer {self._consumer!r} works on a "
             f"batch{near(self._consumer, names)}. Set the same option 'consumer' where the query reads it, and "
-            "settle in its foreachBatch or with its writeStream. Anywhere else settle with spark-queue commit or "
-            "rollback, or with Queue",
+            "settle in its foreachBatch or with its writeStream. Outside of a query, settle with spark-queue "
+            "commit or rollback, or with Queue",
             option="consumer",
         )
 
@@ -70,9 +71,9 @@ class Settle(Work):
         done.dead += dead
 
     def _groups(self, batch: pa.RecordBatch) -> dict[tuple[str, int, str | None], list[str]]:
-        """The ids by outcome, delay (ms) and reason, without those that move: these go together, checked as messages.
+        """Return the ids by outcome, delay (ms) and reason, without the outcome `move`.
 
-        Raises `MessageError` for a row that cannot be meant.
+        Raises `MessageError` if an outcome is unknown or a delay is negative.
         """
         n, queue = batch.num_rows, self._queue
         delay = delays(batch.column("delay")).fill_null(0) if "delay" in batch.schema.names else pa.array([0] * n)
@@ -106,9 +107,10 @@ class Settle(Work):
             give_back(store, queue, tag, ids, delay=delay, history=history, **how)
 
     def _move(self, store: Store, tag: str, batch: pa.RecordBatch, history: int) -> int:
-        """Let messages go on to the queues in column `to`, with what other columns say of them that is not NULL.
+        """Move messages to the queues in column `to`; change the fields whose columns are not NULL.
 
-        Return how many of them cannot, and are dead letters now.
+        Return the number of messages that became dead letters, since they cannot be moved. Raises
+        `MessageError` instead with `onBadRow=fail`, and if `to` is missing or NULL.
         """
         queue, dead = self._queue, 0
         if "to" not in batch.schema.names or batch.column("to").null_count:

@@ -404,7 +404,7 @@ def test_a_batch_that_is_planned_twice_is_followed_by_one(sqlite_url, name, cons
     for _ in range(2):  # as in a self-union
         consumer.plan(consumer.initial, offset)
     assert sum(consumer.next(offset, 10, ahead=True)["rows"]) == 10
-    assert begun.count("spark_queue ahead") == 1
+    assert begun.count("spark_queue prefetch") == 1
 
 
 def killed(consumer):
@@ -497,7 +497,7 @@ def test_a_process_that_ends_while_it_reserves_ahead_waits_for_that(sqlite_url, 
     consumer.plan(consumer.initial, offset)
     assert waits.wait(60)
     consumer.close()
-    until(lambda: "spark_queue ahead" not in {one.name for one in threading.enumerate()})
+    until(lambda: "spark_queue prefetch" not in {one.name for one in threading.enumerate()})
     assert reserved(sqlite_url, name) == {1: 10}
 
 
@@ -551,7 +551,7 @@ def test_a_process_that_stood_still_reserves_nothing_ahead(any_url, name, consum
     waits, go, check = threading.Event(), threading.Event(), Ownership.check
 
     def stand_still(self):
-        if threading.current_thread().name == "spark_queue ahead":
+        if threading.current_thread().name == "spark_queue prefetch":
             waits.set()
             go.wait()
         check(self)
@@ -573,7 +573,7 @@ def test_what_a_batch_gives_back_itself_is_not_in_the_batch_reserved_meanwhile(a
     consumer, go, check = consumers(any_url, name), threading.Event(), Ownership.check
 
     def late(self):
-        if threading.current_thread().name == "spark_queue ahead":
+        if threading.current_thread().name == "spark_queue prefetch":
             go.wait()
         check(self)
 

@@ -72,7 +72,7 @@ def test_a_consumer_takes_nothing_from_a_paused_queue_and_says_so_once(any_url, 
             assert consumer.next(start, 1) == start
         assert consumer.backlog()["paused"] is True
         assert queue.statistics() == Statistics(put=3, reserve=1, commit=1, paused=True)
-        assert told(caplog) == [f"queue {name} is paused: nothing is taken from it until it is resumed"]
+        assert told(caplog) == [f"queue {name} is paused: no messages are read until it is resumed"]
         queue.resume()
         consumer.store._pauses.forget(name)
         assert sum(consumer.next(start, 10)["rows"]) == 2
