@@ -1,7 +1,8 @@
 """Events: work that has a source, a type and a status, and executors that do it.
 
-`Events` is a queue of them; `Executors` are the functions that work on them, `Heartbeat` what makes some again and
-again, and `EventSettings` their times; `declared_in` reads these from files. `query` and `frames` are for Spark.
+`Events` is a queue of events, and `Executors` are the functions that process them. A `Heartbeat`
+creates the same events again and again. `EventSettings` has timeouts and limits. `declared_in`
+reads all of these from files. The modules `spark_query` and `dataframes` are for Spark.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The log of a queue of events: what was done to which of them, by whom.
+"""The log of a queue of events: each change, its events, its user and its host.
 
-It is a queue of its own, `<queue>.log`, that is only ever appended to: with one push for many events, apart from the
-work itself, so that it stays what was told of work that failed. A record tells its moment by when it is due, which is
-the database's time. Who wants it elsewhere reads that queue as any other.
+The log is a queue of its own, `<queue>.log`, that is only appended to. One push writes records of
+many events. It is separate from the change itself, so the records of failed work stay. A record is
+due when it is written, so its time is the database's. To copy the log elsewhere, read the queue.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from spark_queue.events.event import Event
 from spark_queue.messages.message import Message, messages, pushes
 from spark_queue.stores.base import Store
 
-#: Ids in one record at most: it is one message.
+#: Maximum number of ids in a record, which is one message.
 MOST_IDS = 10_000
 
 
 def log_of(queue: str) -> str:
-    """The queue that is the log of these events."""
+    """Return the name of the queue that is the log of a queue of events."""
     return f"{queue}.log"
 
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """What was done.
+    """One entry of the log.
 
-    `timestamp`: when (UTC). `transaction`: the tag under which events were held. `came`, `went`: the statuses before
-    and after it, where it is about that. `errors`: what went wrong, by id. `events`: whole, in a detailed log.
+    `timestamp`: in UTC. `transaction`: the tag that held the events. `came`, `went`: the status
+    before and after, if it changed. `errors`: by event id. `events`: whole, in a detailed log.
     """
 
     message: str
@@ -46,7 +46,7 @@ class AuditRecord:
 
     @classmethod
     def of(cls, message: Message) -> AuditRecord:
-        """The record that a message of the log is."""
+        """Return the record that a message of the log holds."""
         told: Any = message.payload
         return cls(
             told["message"],
@@ -63,7 +63,7 @@ class AuditRecord:
 
 
 class AuditLog:
-    """Writes records of one queue's events; and reads them."""
+    """Writer and reader of the log of one queue of events."""
 
     def __init__(self, store: Store, queue: str, user: str, host: str) -> None:
         self._store = store
@@ -83,7 +83,10 @@ class AuditLog:
         events: Sequence[Event] = (),
         **facts: object,
     ) -> None:
-        """Keep a record for the next `write`; `facts` are told besides."""
+        """Keep a record for the next `write`; `facts` are further fields of it.
+
+        More than MAX_RECORD_IDS ids become several records.
+        """
         whole = {one.id: one for one in events}
         for start in range(0, max(len(ids), 1), MOST_IDS):
             some = ids[start : start + MOST_IDS]
@@ -99,12 +102,12 @@ class AuditLog:
             self._waiting.append(record | facts)
 
     def write(self) -> None:
-        """Write what is kept, in one push."""
+        """Write the kept records, in one push."""
         if self._waiting:
             self._store.push(self.queue, pushes(self._waiting))
             self._waiting = []
 
     def records(self, limit: int | None = None) -> list[AuditRecord]:
-        """What was told, the oldest first; the first `limit`."""
+        """Return the records, oldest first; only the first `limit`, if given."""
         found = [one for batch in self._store.peek(self.queue, limit=limit) for one in messages(batch)]
         return [AuditRecord.of(one) for one in sorted(found, key=lambda one: (one.mature, one.id))]

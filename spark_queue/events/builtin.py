@@ -1,19 +1,22 @@
-"""Internal events: they look after the others.
+"""Internal events: housekeeping of a queue of events.
 
-Those that find something make events of it, with priority, which then do it; so what is done is in the log, and goes
-on where it was if it is cut short. Each looks after all events of its queue.
+Some process the events whose ids are their URIs:
 
-    reset               makes the events of its URIs (these are ids) new again
-    fail                fails them
-    clear               deletes them
-    update-status       makes them what its payload says: new or failed
-    pending-timeout     finds what was taken too long ago: reset
-    execution-timeout   finds what is executed for too long: fail
-    new-timeout         finds what nobody has taken for too long: fail
-    identify-timeouts   the three of them
-    identify-deletions  finds what is finished or failed: clear
-    status              writes into the log how many events have which status
-    ping                does nothing
+* `reset`: make them new again.
+* `fail`: fail them.
+* `clear`: delete them.
+* `update-status`: set the status in the payload, `new` or `failed`.
+
+Others search all events of the queue, and create events of the first kind, with priority. So the
+log has each change, and interrupted housekeeping continues:
+
+* `pending-timeout`: `reset` events that are pending for too long.
+* `execution-timeout`: `fail` events that execute for too long.
+* `new-timeout`: `fail` events that are new for too long.
+* `identify-timeouts`: all three.
+* `identify-deletions`: `clear` events that are finished or failed.
+
+`status` writes the number of events by status into the log. `ping` does nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from spark_queue.events.settings import EventSettings
 
 
 class EventQueue(Protocol):
-    """What these functions do with a queue of events: see `Events`."""
+    """The methods of `Events` that these functions use."""
 
     log: AuditLog
     settings: EventSettings
@@ -47,7 +50,7 @@ class EventQueue(Protocol):
 
 
 def internal(events: EventQueue | None) -> list[Executor]:
-    """The executors of internal events, for a queue; without one they just tell which events they have."""
+    """Return the executors of internal events. Without a queue they match, but cannot run."""
     return [
         Executor(
             (INTERNAL, HEARTBEAT),
@@ -61,7 +64,7 @@ def internal(events: EventQueue | None) -> list[Executor]:
 
 
 def _work(events: EventQueue | None, name: str, event: Event, config: Any) -> None:
-    assert events is not None  # else it is just asked which events it has
+    assert events is not None  # without a queue, executors are only matched
     _WORK[name](events.another(), event)
 
 

@@ -1,4 +1,4 @@
-"""Executors, heartbeats and settings in files.
+"""Load executors, heartbeats and settings from files.
 
     executors:
       - source: http://example.org/flights
@@ -15,8 +15,9 @@
     settings:
       pendingTimeout: PT30M
 
-A file may declare any of the three. hub-queue's XML is read, too: elements `executor` and `heartbeat-config` at any
-depth and in any namespace; `module` of an executor must be `module:function` of Python.
+A file may declare any of the three. Files may also be hub-queue's XML: elements `executor` and
+`heartbeat-config`, at any depth and in any namespace. There, the `module` of an executor must be a
+Python `module:function`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Declarations:
-    """The declarations of files."""
+    """The executors, heartbeats and settings that files declare."""
 
     __pydantic_config__ = DECLARED
 
@@ -58,7 +59,7 @@ _DECLARED: TypeAdapter[Declarations] = TypeAdapter(Declarations)
 
 
 def executors_in(*files: str | os.PathLike[str]) -> Executors:
-    """Return the executors of these files, in order; see `declared_in`. Doubled ones are logged."""
+    """Return the executors of these files, in order; see `declared_in`. Overlaps are logged."""
     executors = Executors(declared_in(*files).executors)
     for one in executors.doubled():
         log.warning("%s", one)
@@ -71,10 +72,11 @@ def heartbeats_in(*files: str | os.PathLike[str]) -> list[Heartbeat]:
 
 
 def declared_in(*files: str | os.PathLike[str], secrets: Secrets | None = None) -> Declarations:
-    """Return what YAML, JSON and XML files declare, together; only one of them may have settings.
+    """Return the declarations of YAML, JSON and XML files; only one file may have settings.
 
-    Variables such as `${NAME}` are filled in as in a graph. A heartbeat without a type is skipped and logged. Raises
-    `GraphError` with every mistake of a file, by line, and `OSError` if it cannot be read.
+    Variables such as `${NAME}` are filled in as in a graph. A heartbeat without a type is skipped
+    and logged. Raises `GraphError` with every mistake of a file, by line, and `OSError` if a file
+    cannot be read.
     """
     executors: list[Executor] = []
     heartbeats: list[Heartbeat] = []
@@ -123,7 +125,7 @@ def _keys_at(path: Path) -> list[str]:
 
 
 def _skip_without_type(raw: Any, origin: Origin) -> None:
-    """Leave out heartbeats without a type, as hub-queue does."""
+    """Remove heartbeats without a type, as hub-queue does, and log each."""
     found = raw.get("heartbeats") if isinstance(raw, dict) else None
     if not isinstance(found, list):
         return
@@ -135,7 +137,7 @@ def _skip_without_type(raw: Any, origin: Origin) -> None:
 
 
 def _near_type(heartbeat: dict[str, Any]) -> bool:
-    """Return whether a key of a heartbeat looks like a misspelt `type`: that is a mistake."""
+    """Return whether a key of a heartbeat looks like a misspelled `type`, which is a mistake."""
     known = [one.name for one in fields(Heartbeat)]
     return any(key not in known and near(key, ["type"]) for key in heartbeat)
 
@@ -144,7 +146,10 @@ def _near_type(heartbeat: dict[str, Any]) -> bool:
 
 
 def _of_xml(text: str, file: str) -> tuple[Any, Origin, list[Mistake]]:
-    """Return what an XML file declares, as if it were YAML. Entities and external references are refused."""
+    """Parse an XML file into the form of a YAML file.
+
+    Raises `GraphError` for invalid XML, entities and external references.
+    """
     import defusedxml.ElementTree as Safe
     from defusedxml import DefusedXmlException
 
@@ -179,7 +184,7 @@ def _of_xml(text: str, file: str) -> tuple[Any, Origin, list[Mistake]]:
 
 
 class _Lines(TreeBuilder):
-    """Builds elements, and notes the line of each."""
+    """A builder of XML elements that records the line of each."""
 
     parser: Any = None
 
@@ -188,7 +193,7 @@ class _Lines(TreeBuilder):
         self.lines: dict[Element, int] = {}
 
     def start(self, tag: str, attrs: dict[Any, Any]) -> Element:
-        """See `TreeBuilder`."""
+        """Record the line of the element."""
         element = super().start(tag, attrs)
         self.lines[element] = self.parser.CurrentLineNumber
         return element
@@ -197,7 +202,7 @@ class _Lines(TreeBuilder):
 def _executor(element: Element, path: Path, mistakes: list[Mistake]) -> dict[str, Any]:
     module, language = _text(element, "module"), (_text(element, "language") or "python").lower()
     if language != "python" or ":" not in (module or ""):
-        what = f"must be module:function of Python, not {module!r} in {language}"
+        what = f"must be a Python module:function, not {module!r} in {language}"
         mistakes.append(Mistake((*path, "module"), what))
     config = next((one for one in element if _local(one) == "config"), None)
     made: dict[str, Any] = {
@@ -214,7 +219,7 @@ def _heartbeat(element: Element) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for one in element:
         name = _local(one)
-        if name in ("heartbeat-id", "hearbeat-id"):  # misspelt in hub-queue's README and in what it ships
+        if name in ("heartbeat-id", "hearbeat-id"):  # misspelled in hub-queue's README and in its files
             made["id"] = _said(one)
         elif name == "payload":
             made["payload"] = _content(one)
@@ -224,7 +229,7 @@ def _heartbeat(element: Element) -> dict[str, Any]:
 
 
 def _content(element: Element) -> str | None:
-    """Return the content of an element: its children as XML text, else its text."""
+    """Return the children of an element as XML text, else its text, or `None` if it is empty."""
     children = list(element)
     if children:
         return "".join(tostring(one, encoding="unicode").strip() for one in children)
@@ -232,10 +237,10 @@ def _content(element: Element) -> str | None:
 
 
 def _said_by(error: Exception) -> str:
-    """Return what is wrong with XML."""
+    """Return why XML is refused."""
     if hasattr(error, "position"):
         return str(error).partition(":")[0]
-    return f"{type(error).__name__} (entities and DTDs are not read)"
+    return f"{type(error).__name__} (entities and DTDs are not allowed)"
 
 
 def _text(element: Element, name: str) -> str | None:

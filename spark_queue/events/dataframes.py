@@ -1,4 +1,4 @@
-"""Events and DataFrames: rows become events, and events are looked at as rows.
+"""Events and DataFrames: turn rows into events, and read events as rows.
 
 as_messages(df).write.format("queue").option("url", url).option("queue", "events").mode("append").save()
 view(spark, url, "events", "status").groupBy("status").count()
@@ -19,10 +19,10 @@ from spark_queue.stores import open_store
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-#: What can be looked at.
+#: The views of a queue of events.
 EventView = Literal["queue", "status", "uris", "log"]
 
-#: Where hub-queue has an event as a document: the columns `uri` and `event_uri` tell that.
+#: The folder of hub-queue's documents of events, in the columns `uri` and `event_uri`.
 DOCUMENTS = "/noslogan.org/hub-queue/queue/"
 
 _COLUMNS = ("id", "source", "type", "payload", "uris", "priority", "user", "host")
@@ -45,13 +45,16 @@ def as_messages(
     host: str | None = None,
     transaction: str | None = None,
 ) -> DataFrame:
-    """The rows as messages of a queue of events, for the ordinary sink.
+    """Return rows as messages of a queue of events, for the sink `format("queue")`.
 
-    Columns `source` and `type`, and, where they are told, `id`, `payload` (STRING: a single value; STRUCT or MAP: an
-    object; ARRAY: a list), `uris` (ARRAY<STRING>), `priority`, `user`, `host`. A row with more than `max_uris` URIs
-    becomes several events; one whose `uris` are empty none, and NULL is an event about nothing. What is created is so
-    by the clock of Spark; all have the same `transaction`, a new one unless it is given. Raises `SchemaError` for
-    other columns, and the query fails for a NULL source or type.
+    Required columns: `source`, `type`. Optional columns: `id`, `payload` (STRUCT or MAP: an object;
+    ARRAY: a list; others: a single value, as text), `uris` (ARRAY<STRING>), `priority`, `user`,
+    `host`. A row with more than `max_uris` URIs becomes several events. A row with an empty `uris`
+    becomes none, and one with NULL becomes an event without URIs.
+
+    The creation time is by Spark's clock. All events have the same `transaction`, by default a new
+    one. Raises `SchemaError` for other columns; the query fails for an empty or NULL source or
+    type.
     """
     from pyspark.sql import functions as F
     from pyspark.sql.types import ArrayType, MapType, StringType, StructType
@@ -107,13 +110,18 @@ def as_messages(
 
 
 def view(spark: SparkSession, url: str, queue: str, what: EventView, **options: str) -> DataFrame:
-    """The events of a queue, as rows; `options` are those of `format("queue")`.
+    """Return the events of a queue as rows; `options` are those of `format("queue")`.
 
-    `queue`: id, uri, created, priority, type, source, transaction, user, source_host, kind, payload, tries. `status`:
-    id, status, updated. `uris`: id, uri, event_uri, created, type, source, transaction, source_host. `log`:
-    timestamp, message, user, host, transaction, ids, from, to, errors. What is held is looked at when this is called,
-    the rest when the rows are read: what changes in between may be missed, or told twice. Raises `OptionError` for
-    another view.
+    The views and their columns:
+
+    * `queue`: id, uri, created, priority, type, source, transaction, user, source_host, kind,
+      payload, tries.
+    * `status`: id, status, updated.
+    * `uris`: id, uri, event_uri, created, type, source, transaction, source_host.
+    * `log`: timestamp, message, user, host, transaction, ids, from, to, errors.
+
+    `status` reads reservations when you call it, and the rest when the rows are read. An event that
+    changes in between may be missing or appear twice. Raises `OptionError` for an unknown view.
     """
     from pyspark.sql import functions as F
 
@@ -128,8 +136,8 @@ def view(spark: SparkSession, url: str, queue: str, what: EventView, **options: 
         told = F.from_json("payload", _RECORD)
         return (
             read(log_of(queue))
-            .select(F.col("mature").alias("timestamp"), told.alias("told"))
-            .select("timestamp", "told.*")
+            .select(F.col("mature").alias("timestamp"), told.alias("record"))
+            .select("timestamp", "record.*")
         )
     living, past = read(queue), read(queue, view="history")
     if what == "status":

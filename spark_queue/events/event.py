@@ -1,7 +1,8 @@
-"""What an event is: something that has happened, to so many things, for an executor to work on.
+"""An event: something that happened, and the URIs that it is about, for an executor to process.
 
-An event is a message of a queue. Its payload is the JSON object that `Event.document` gives; its status is not in it,
-but is where the message lies (see `spark_queue.events`). Words and URIs are those of hub-queue.
+An event is a message of a queue. Its payload is the JSON object that `Event.document` returns. Its
+status is not in the payload: it follows from where the message is (`spark_queue.events.status`).
+Names and URIs are those of hub-queue.
 """
 
 from __future__ import annotations
@@ -18,31 +19,31 @@ from spark_queue.messages.message import Message
 from spark_queue.messages.payload import Json
 from spark_queue.messages.schema import EPOCH
 
-#: How the names of hub-queue begin.
+#: The prefix of hub-queue's URIs.
 BASE = "http://noslogan.org/hub-queue/"
 STATUS_PREFIX = f"{BASE}status/"
 
-#: The statuses that every event may have; executors may give others.
+#: The statuses that every event may have; executors may return others.
 EventStatus = Literal["new", "pending", "executing", "finished", "failed"]
 STATUSES: tuple[EventStatus, ...] = get_args(EventStatus)
 NEW, PENDING, EXECUTING, FINISHED, FAILED = STATUSES
 
-#: The sources of the events that come from here: of housekeeping, and of heartbeats that name none.
+#: The sources of events of this package: of internal events, and of heartbeats without a source.
 INTERNAL, HEARTBEAT = f"{BASE}source/internal", f"{BASE}source/heartbeat"
 
-#: How the types of internal events begin.
+#: The prefix of the types of internal events.
 TYPES = f"{BASE}event/"
 
-#: How a payload is written: nothing; the text of an XML element; an object; a list; anything else, as text.
+#: Forms of a payload: none, the text of an XML element, an object, a list, or a value as text.
 PayloadForm = Literal["none", "element", "map", "array", "atomic"]
 PAYLOAD_FORMS = frozenset(get_args(PayloadForm))
 
-_NO_EVENT = "it is no event: no JSON object with the texts source and type"
+_NO_EVENT = "it is not an event: its payload must be a JSON object with the strings 'source' and 'type'"
 
-#: What events may be about at most, unless that is told.
+#: The default maximum number of URIs of an event.
 MAX_URIS = 500
 
-#: An event with priority is due so many ms (about 31 years) before it was created: before all without.
+#: How long before its creation an event with priority is due (ms, about 31 years).
 AHEAD = 10**12
 
 
@@ -50,9 +51,11 @@ AHEAD = 10**12
 class Event:
     """One event.
 
-    `payload` is what `kind` says: `None`, the text of an XML element, a `dict`, a `list` or a `str`. `uris`: what it
-    is about, in order. `created`: when (UTC), by the database's clock; `user` and `host`: by whom and where;
-    `transaction`: the same for all that were made together. `tries`: how often it was tried in vain.
+    `payload` has the form that `kind` names: `None`, the text of an XML element, a `dict`, a `list`
+    or a `str`. `uris`: the things that it is about, in order. `created`: its creation time (UTC),
+    by the database's clock. `user`, `host`: the user and the machine that created it.
+    `transaction`: an id that events share if they were created together. `tries`: the number of
+    failed tries.
     """
 
     id: str
@@ -70,12 +73,19 @@ class Event:
 
     @classmethod
     def of(cls, message: Message) -> Event:
-        """The event that a message is. Raises `ValueError` for a message that is none."""
+        """Return the event that a message holds.
+
+        Raises `ValueError` if the message is not an event, `MessageError` if its payload is bytes.
+        """
         return cls.told(message.id, message.payload, message.tries, lambda: message.mature)
 
     @classmethod
     def told(cls, id: str, told: object, tries: int, mature: Callable[[], datetime]) -> Event:
-        """The same, of what is in the message; `mature` is asked where that does not tell when it was created."""
+        """Return the event that the payload of a message describes.
+
+        `mature` is called for the creation time if `document` has none.
+        Raises `ValueError` if it is not an event, `MessageError` if its own payload is bytes.
+        """
         if not isinstance(told, dict):
             raise ValueError(_NO_EVENT)
         source, type, uris, created = told.get("source"), told.get("type"), told.get("uris"), told.get("created")
@@ -103,7 +113,7 @@ class Event:
         )
 
     def document(self) -> dict[str, Any]:
-        """What the payload of its message is."""
+        """Return the payload of its message."""
         return {
             "source": self.source,
             "type": self.type,
@@ -119,24 +129,25 @@ class Event:
 
     @property
     def mature(self) -> datetime:
-        """When its message is due: this is what makes priority come first."""
+        """The time at which its message is due; priority makes it earlier than all others."""
         return due(self.created, self.priority)
 
 
 def new_transaction() -> str:
-    """A name for events that are made together."""
+    """Return a new id for events that are created together."""
     return uuid.uuid4().hex[:12]
 
 
 def due(created: datetime, priority: bool) -> datetime:
-    """When the message of an event is due."""
+    """Return when the message of an event is due."""
     return datetime.fromtimestamp(created.timestamp() - AHEAD / 1000, UTC) if priority else created
 
 
 def written(payload: object) -> tuple[Json, PayloadForm]:
     """Return a payload as an event holds it, and its kind. Raises `MessageError` for bytes.
 
-    Elements become XML text, at any depth; moments their ISO format; any other single value its text.
+    XML elements become XML text; dates and times become ISO text; both at any depth. Any other
+    single value becomes its text.
     """
     if payload is None:
         return None, "none"
@@ -168,14 +179,18 @@ def _text(value: object) -> str:
 
 
 def check_name(value: object, name: str) -> str:
-    """A source or a type. Raises `OptionError` where it is no text, or empty, or has blanks."""
+    """Return a source or a type. Raises `OptionError` unless it is text without spaces."""
     if not isinstance(value, str) or not value or any(one.isspace() for one in value):
-        raise OptionError(f"{name} {value!r} cannot name one: a text, mostly a URI, without blanks", option=name)
+        raise OptionError(f"{name} {value!r} must be text without spaces, usually a URI", option=name)
     return value
 
 
 def chunks(uris: Sequence[str], max_uris: int = MAX_URIS) -> list[tuple[str, ...]]:
-    """The URIs in parts for one event each: 1,001 become 500, 500 and 1, and none become none."""
+    """Split URIs into parts of up to `max_uris`, one part for each event.
+
+    By default 1,001 URIs become parts of 500, 500 and 1; no URIs become no parts. Raises
+    `OptionError` if `uris` is not a list of non-empty texts, or `max_uris` is less than 1.
+    """
     texts: Sequence[object] = uris
     if isinstance(uris, str) or not all(isinstance(one, str) and one for one in texts):
         raise OptionError("uris must be a list of texts that are not empty", option="uris")
@@ -185,22 +200,25 @@ def chunks(uris: Sequence[str], max_uris: int = MAX_URIS) -> list[tuple[str, ...
 
 
 def short(status: str, prefix: str = STATUS_PREFIX) -> str:
-    """The status by its short name: `finished` for `http://…/status/finished`; one of another's own stays a URI."""
+    """Return the short name of a status: `finished` for `http://…/status/finished`.
+
+    An executor's own status is returned unchanged.
+    """
     name = status.removeprefix(prefix)
     return name if name in STATUSES else status
 
 
 def long(status: str, prefix: str = STATUS_PREFIX) -> str:
-    """The status as a URI; an executor's own stays as it is."""
+    """Return a status as a URI. An executor's own status is returned unchanged."""
     return f"{prefix}{status}" if status in STATUSES else status
 
 
 def iso(moment: datetime) -> str:
-    """A moment in UTC, to the millisecond."""
+    """Return a timestamp as ISO text in UTC, with milliseconds."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def moment(text: str) -> datetime:
-    """A moment in ISO format; UTC unless it says otherwise. Raises `ValueError`."""
+    """Parse a timestamp in ISO format, in UTC by default. Raises `ValueError` if it is invalid."""
     found = datetime.fromisoformat(text)
     return found if found.tzinfo else found.replace(tzinfo=UTC)

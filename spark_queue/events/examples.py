@@ -1,4 +1,4 @@
-"""Executors to try things with: `conf/executors.yaml` and the documentation have them."""
+"""Sample executors, for `conf/executors.yaml` and the documentation."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from spark_queue.events.event import Event
 
 
 def nothing(event: Event, config: Any) -> None:
-    """Does nothing: the event is finished."""
+    """Do nothing: the event is finished."""
 
 
 def count_uris(event: Event, config: Any) -> str | None:
-    """Gives the status that `config` tells to an event about something; one about nothing is finished."""
+    """Return the status in `config` for an event with URIs; an event without URIs is finished."""
     return str(config["status"]) if event.uris and config else None
 
 
 def fail(event: Event, config: Any) -> None:
-    """Fails always."""
-    raise RuntimeError(f"no function works on {event.type}: it fails")
+    """Fail every event: raise `RuntimeError`."""
+    raise RuntimeError(f"this sample executor fails every event; this one has the type {event.type}")

@@ -1,7 +1,7 @@
-"""Events are run: a function is called for each, within its time, and what becomes of it is settled.
+"""Execute events: call a function for each within its time limit, and settle the outcome.
 
-What a function does happens at least once. What becomes of an event is exactly one status: it is set by a commit (or
-a rollback) of what the runner's tag still holds, so who has lost an event changes nothing of it.
+A function is called at least once. An event gets exactly one status. A commit or rollback by the
+tag that still holds the event sets it, so a process that lost an event changes nothing.
 """
 
 from __future__ import annotations
@@ -25,38 +25,35 @@ from spark_queue.messages.json_text import cleaned
 from spark_queue.stores.base import Store
 from spark_queue.stores.types import check_outcome
 
-#: Seconds for which what became of events may wait to be settled together with more, and how many of them.
+#: Results are settled together: the longest time between (s), and the maximum number.
 SETTLE_WAIT, SETTLE_MOST = 0.5, 2_500
 
-#: Seconds that a thread has to end whose time is up; then it is left alone.
+#: How long a thread has to end after its time limit (s); then it is abandoned.
 THREAD_GRACE = 0.5
 
-#: Most characters of what went wrong with an event, in the log: the end of it.
+#: Maximum number of characters of an error in the log; its end is kept.
 LOGGED_LENGTH = 8_000
 
-#: ms: the longest time until an event comes again.
+#: The longest delay of a retry (ms).
 LONGEST_BACKOFF = 86_400_000
 
 
-#: Has something done, now or soon.
+#: Runs a task, now or later.
 Do = Callable[[Callable[[], None]], None]
 
 
 def at_once(act: Callable[[], None]) -> None:
-    """Do it now."""
+    """Run a task now."""
     act()
 
 
 class TimeIsUp(BaseException):
-    """What ends a function that takes too long: no `except Exception` of its own holds it up."""
+    """A function exceeded its time limit. Its own `except Exception` does not catch this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of an event: its status; what went wrong; and after how many ms it comes again, if it does.
-
-    `first`: the error in a line.
-    """
+    """The outcome of an event: its status, its error, and the delay of its retry (ms), if any."""
 
     event: Event
     status: str
@@ -65,13 +62,13 @@ class Result:
 
     @property
     def first(self) -> str:
-        """The error in one line."""
+        """The last line of the error."""
         lines = self.error.strip().splitlines()
         return lines[-1] if lines else ""
 
 
 def run(event: Event, executors: Executors, settings: EventSettings, within: Within) -> Result:
-    """Call the function that has this event. Never raises for what that does."""
+    """Call the function for an event and return the outcome, which may be the function's error."""
     executor = executors.of(event)
     if executor is None:
         return Result(event, FAILED, f"there is no executor for events {event.type} of {event.source}")
@@ -86,7 +83,7 @@ def run(event: Event, executors: Executors, settings: EventSettings, within: Wit
 
 
 def _trace(error: BaseException) -> str:
-    """The trace of an error, without our own part of the way to it."""
+    """Return the traceback of an error without the frames of this module."""
     at = error.__traceback__
     while at is not None and at.tb_next is not None and at.tb_frame.f_code.co_filename == __file__:
         at = at.tb_next
@@ -100,7 +97,7 @@ def _status(said: object, settings: EventSettings) -> str:
         raise TypeError(f"an executor must return the new status as a text, or None, not {said!r}")
     status = short(said, settings.status_prefix)
     if status in (PENDING, EXECUTING):
-        raise ValueError(f"an executor cannot return the status {status!r}: it is not one of an executed event")
+        raise ValueError(f"an executor cannot return the status {status!r}: return new, finished, failed or your own")
     check_outcome(status)
     return status
 
@@ -112,9 +109,9 @@ def _failed(event: Event, executor: Executor, error: str) -> Result:
 
 
 class Round:
-    """Events that a tag holds, while one process runs them.
+    """A collector of the results of events that a tag holds; it settles them together.
 
-    `do`: who settles them, one lot after the other; else it is done at once.
+    `submit` runs each settlement, one after the other; by default at once.
     """
 
     def __init__(
@@ -130,18 +127,21 @@ class Round:
         self._since = time.monotonic()
 
     def add(self, result: Result) -> None:
-        """Settle an event, soon."""
+        """Add a result. Settle all if MAX_SETTLE_EVENTS wait, or MAX_SETTLE_WAIT has passed."""
         self._results.append(result)
         if len(self._results) >= SETTLE_MOST or time.monotonic() - self._since > SETTLE_WAIT:
             self.settle()
 
     def settle(self) -> None:
-        """Settle what was added."""
+        """Settle all added results."""
         some, self._results, self._since = self._results, [], time.monotonic()
         self._do(lambda: self._settle(some))
 
     def _settle(self, results: list[Result]) -> None:
-        """The log is told first: what was executed and then not settled is executed again, and that is told, too."""
+        """Write the log, then settle.
+
+        An event that was executed and not settled is executed again; the log records both.
+        """
         groups: dict[tuple[str, int | None], list[Result]] = {}
         for one in results:
             groups.setdefault((one.status, one.again), []).append(one)
@@ -165,7 +165,7 @@ class Round:
 
 
 def run_all(events: Iterable[Event], executors: Executors, settings: EventSettings, round: Round) -> list[Result]:
-    """Run events one after the other, and settle them."""
+    """Execute events one after the other, settle them, and return the results."""
     results = []
     with time_limit() as within:
         for event in events:
@@ -179,17 +179,17 @@ def run_all(events: Iterable[Event], executors: Executors, settings: EventSettin
 # --- a time limit ---------------------------------------------------------------------------------------------------
 
 
-#: Calls a function for so many seconds at most, with arguments. Raises `TimeIsUp` where it takes longer.
+#: Calls a function with arguments, for some seconds at most; else raises `TimeLimitExceeded`.
 Within = Callable[..., Any]
 
 
 @contextmanager
 def time_limit() -> Iterator[Within]:
-    """What calls functions, and raises `TimeIsUp` where one takes longer than it may.
+    """Yield a function that calls others, and raises `TimeLimitExceeded` if one takes too long.
 
-    In the main thread of a process, where Spark's workers call functions, an alarm ends whatever it does. In another
-    thread Python can end just what Python runs: a call into C, such as a long sleep, goes on in a thread of its own
-    that nobody waits for.
+    In the main thread, where Spark's workers call functions, an alarm ends any function. In another
+    thread only Python code can be ended: a call into C, such as a long sleep, continues in an
+    abandoned thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield _by_thread
@@ -205,7 +205,7 @@ def time_limit() -> Iterator[Within]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-        if left:  # somebody's own alarm
+        if left:  # an alarm that was set before
             signal.setitimer(signal.ITIMER_REAL, max(0.001, left - (time.monotonic() - began)))
 
 
@@ -224,7 +224,7 @@ def _by_thread(seconds: float, function: Callable[..., Any], *arguments: object)
     def call() -> None:
         try:
             said.append(function(*arguments))
-        except BaseException as error:  # noqa: BLE001  it is raised again where it is waited for
+        except BaseException as error:  # noqa: BLE001  the waiting thread raises it again
             failed.append(error)
 
     calling = threading.Thread(target=call, name="event", daemon=True)

@@ -1,7 +1,7 @@
-"""Executors: which function works on which events.
+"""Executors: which function processes which events.
 
-An executor is found by the source and the type of an event. It is matched for itself, wherever it was declared; where
-several fit, the first that was declared has the event, and `Executors.doubled` tells of the others.
+The source and the type of an event select its executor. Executors are matched one by one, in the
+order in which they were declared, across files. The first match processes the event.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from spark_queue.errors import OptionError, near
 from spark_queue.events.event import Event, check_name
 from spark_queue.options.parsers import duration
 
-#: Works on an event, with the `config` of its executor; gives the status that the event gets, or nothing: finished.
+#: Processes an event, with the `config` of its executor. Returns its status; `None` is `finished`.
 ExecutorFunction = Callable[[Event, Any], str | None]
 
-#: Where a function is called: in Spark's workers, or in the process that runs the query, where a Spark session is.
+#: Where a function runs: in Spark's workers, or in the process of the query and its Spark session.
 Where = Literal["driver", "executors"]
 
 
@@ -30,7 +30,7 @@ def _listed(value: Any) -> Any:
 
 
 def check_declared(value: Any) -> str:
-    """A source or a type in a file. Raises `ValueError` where it is none."""
+    """Return a source or a type of a file. Raises `ValueError` if it is invalid."""
     try:
         return check_name(value, "it")
     except OptionError:
@@ -50,7 +50,7 @@ def _lasting(value: Any) -> Any:
     return value if isinstance(value, int) else duration(str(value))
 
 
-#: How what stands in a file becomes a dataclass: keys in camelCase, and no others.
+#: How a file becomes dataclasses: its keys are in camelCase, and unknown keys are refused.
 DECLARED = ConfigDict(extra="forbid", alias_generator=to_camel, arbitrary_types_allowed=True)
 
 Names = Annotated[
@@ -61,11 +61,12 @@ Lasting = Annotated[int, BeforeValidator(_lasting), Field(gt=0)]
 
 @dataclass(frozen=True)
 class Executor:
-    """A function, and the events that it works on: those of any of these sources and any of these types.
+    """A function, and the events that it processes: those of these sources and these types.
 
-    `function`: itself, or `module:function`. `config`: whatever it needs, handed to it as it is. `time_limit` (ms):
-    how long it may work on one event (`None`: as long as an event may be executed). `retries`: how often an event on
-    which it failed comes again before it is failed, after `backoff` ms, and twice as long each time after that.
+    `function`: a callable, or `module:function`. `config`: any value, passed to the function
+    unchanged. `time_limit` (ms): how long it may run for one event (`None`: the execute timeout).
+    `retries`: how often an event is retried before its status is `failed`. `backoff` (ms): the
+    delay of the first retry; it doubles with each further one, up to a day.
     """
 
     __pydantic_config__ = DECLARED
@@ -81,7 +82,7 @@ class Executor:
     place: Annotated[str, Field(init=False)] = field(default="", compare=False)  #: the file and line that declare it
 
     def __post_init__(self) -> None:
-        """Check what was given in Python as what was read from a file is checked. Raises `OptionError`."""
+        """Check values as those of a file are checked. Raises `OptionError` if one is invalid."""
         for name in ("source", "type"):
             names = tuple(check_name(one, name) for one in _listed(getattr(self, name)))
             if not names:
@@ -93,11 +94,11 @@ class Executor:
             raise OptionError(f"function {self.function!r} must be {error}", option="function") from None
 
     def matches(self, event: Event) -> bool:
-        """Whether it works on such events."""
+        """Return whether it processes this event."""
         return event.source in self.source and event.type in self.type
 
     def work(self) -> ExecutorFunction:
-        """The function. Raises `OptionError` where it cannot be found."""
+        """Return the function. Raises `OptionError` if it cannot be found."""
         if not isinstance(self.function, str):
             return self.function  # type: ignore[no-any-return]
         module, _, name = self.function.partition(":")
@@ -118,7 +119,7 @@ class Executor:
 
 
 class Executors:
-    """All executors there are, in the order in which they were declared."""
+    """Executors in the order in which they were declared."""
 
     def __init__(self, executors: Iterable[Executor] = ()) -> None:
         self._all = tuple(executors)
@@ -135,14 +136,17 @@ class Executors:
         return Executors([*self._all, *others])
 
     def of(self, event: Event) -> Executor | None:
-        """The executor that has this event: the first that matches."""
+        """Return the first executor that matches an event, or `None`."""
         key = event.source, event.type
         if key not in self._found:
             self._found[key] = next((one for one in self._all if one.matches(event)), None)
         return self._found[key]
 
     def work(self, executor: Executor) -> ExecutorFunction:
-        """The function of one of these executors, imported once. Raises as `Executor.work`."""
+        """Return the function of one of these executors, imported once.
+
+        Raises `OptionError` if it cannot be found.
+        """
         if (work := self._works.get(id(executor))) is None:
             work = self._works[id(executor)] = executor.work()
         return work
@@ -151,7 +155,7 @@ class Executors:
         return {"_all": self._all, "_found": {}, "_works": {}}  # workers import functions themselves
 
     def doubled(self) -> list[str]:
-        """What to tell of executors that are never asked for some event, since one before them has it."""
+        """Return a warning for each source and type of an executor that an earlier one covers."""
         told, first = [], dict[tuple[str, str], Executor]()
         for one in self._all:
             for source in one.source:

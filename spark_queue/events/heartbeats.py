@@ -1,6 +1,6 @@
-"""Heartbeats: events that are made again and again.
+"""Heartbeats: events that are created again and again.
 
-A heartbeat is declared with an id, of which there may be several: a tick of that id makes an event of each.
+Several heartbeats may have the same id: a tick of that id creates an event for each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_queue.events.queue import Events
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """One event that a tick makes: of this source (that of heartbeats, unless told), type and payload."""
+    """One event that a tick creates. The default source is that of heartbeats."""
 
     __pydantic_config__ = DECLARED
 
@@ -31,13 +31,16 @@ class Heartbeat:
 
 
 def tick(events: Events, heartbeats: Sequence[Heartbeat], id: str) -> list[str]:
-    """Make the events of a heartbeat, and give their ids. Raises `OptionError` where there is none of this id."""
+    """Create the events of a heartbeat, and return their ids.
+
+    Raises `OptionError` if there is no heartbeat with this id.
+    """
     chosen = of_id(heartbeats, id)
     return [events.create(one.source, one.type, one.payload) for one in chosen]
 
 
 def of_id(heartbeats: Iterable[Heartbeat], id: str) -> list[Heartbeat]:
-    """The heartbeats of an id. Raises `OptionError` where there are none."""
+    """Return the heartbeats with an id. Raises `OptionError` if there are none."""
     there = list(heartbeats)
     chosen = [one for one in there if one.id == id]
     if not chosen:

@@ -1,4 +1,4 @@
-"""A queue of events: they are made, taken, executed, and looked after.
+"""A queue of events: create, take, execute, inspect and repair them.
 
 with Events("sqlite:///queues.db", "events", executors=executors_in("conf/executors.yaml")) as events:
     events.create("http://example.org/flights", "landed", {"flight": 1545}, uris=["/flights/1545.json"])
@@ -52,16 +52,16 @@ from spark_queue.stores.types import Condition, Death
 
 log = logging.getLogger(__name__)
 
-#: What was said of events that could not be read.
-_LEFT_OUT = "message %s of %s is left out: %s"
+#: Logged for each message that is not an event.
+_LEFT_OUT = "message %s of queue %s is skipped: %s"
 
 
 class Events:
     """A queue of events.
 
-    Any number of programs and queries may use it at the same time: an event is taken by one of them. All that changes
-    the status of events is atomic for each event and fenced, so what two programs do at once to the same event
-    happens once. A client is used by one thread at a time.
+    Any number of programs and queries may use it at the same time; each event is taken by one of
+    them. A change of status is atomic for each event and fenced: if two programs attempt the same
+    one, it happens once. Use an instance in one thread at a time; `clone` it for another.
     """
 
     def __init__(
@@ -74,17 +74,17 @@ class Events:
         user: str | None = None,
         host: str | None = None,
     ) -> None:
-        """Connect to nothing yet.
+        """Create a client; it connects when it is used first.
 
-        `executors`: who works on events that `execute` is told; those of internal events come by themselves, after
-        these. `user`, `host`: told of what is created and done here; else those of this process. Raises `OptionError`
-        for a URL or a name that cannot be meant, and for a layout that cannot hold events.
+        `executors`: their functions process events in `execute`; those of internal events follow
+        them. `user`, `host`: recorded in events and in the log; by default those of this process.
+        Raises `OptionError` for an invalid URL or queue, or a layout that cannot hold events.
         """
         self._owned = isinstance(url, str)
         self.store = open_store(url) if isinstance(url, str) else url
         check_layout(self.store)
         self.store.check_queue(queue)
-        self.store.layout = "single"  # an event ends alone, and is forgotten alone
+        self.store.layout = "single"  # no buckets: each event ends and is deleted alone
         self.name = queue
         self.settings = settings or EventSettings()
         self.user = user if user is not None else this_user()
@@ -94,19 +94,19 @@ class Events:
 
     @cached_property
     def executors(self) -> Executors:
-        """Who works on events: the declared ones, then those of internal events."""
+        """All executors: the declared ones, then those of internal events."""
         return Executors(self.declared) + internal(self)
 
-    # --- events in ----------------------------------------------------------------------------------------------
+    # --- create -------------------------------------------------------------------------------------------------
 
     def create(
         self, source: str, type: str, payload: object = None, uris: Sequence[str] = (), *, priority: bool = False
     ) -> str:
-        """Make one event, about any number of URIs, and give its id.
+        """Create one event, about any number of URIs, and return its id.
 
-        `payload`: an object, a list, an `Element` of XML, or a single value, which becomes text. `priority`: it is
-        taken before all without. Raises `OptionError` for a source or a type that is none, `MessageError` for a
-        payload that JSON cannot hold; then nothing was made.
+        `payload`: an object, a list, an XML `Element`, or a single value, which becomes text. An
+        event with `priority` is taken before all without. Raises `OptionError` for an invalid
+        source or type, `MessageError` for a payload that JSON cannot hold; then nothing is created.
         """
         return self._create(
             source, type, payload, [tuple(uris)] if not uris else [*chunks(uris, len(uris))], priority
@@ -122,9 +122,9 @@ class Events:
         max_uris: int | None = None,
         priority: bool = False,
     ) -> list[str]:
-        """Make as many events as the URIs need, of `max_uris` (those of the settings) at most; give their ids.
+        """Create events about up to `max_uris` URIs each (default: the settings); return their ids.
 
-        1,001 URIs are events of 500, 500 and 1; none are no event. Raises as `create`.
+        1,001 URIs become events of 500, 500 and 1; no URIs create no event. Raises as `create`.
         """
         return self._create(source, type, payload, chunks(uris, max_uris or self.settings.max_uris), priority)
 
@@ -133,7 +133,7 @@ class Events:
     ) -> list[str]:
         check_name(source, "source"), check_name(type, "type")
         plain, kind = written(payload)
-        dump_json(plain)  # or the error would name it as a part of the event
+        dump_json(plain)  # alone: otherwise the error names it as a part of the event
         if not parts:
             return []
         created = datetime.fromtimestamp(self.store.now() / 1000, UTC)
@@ -147,13 +147,13 @@ class Events:
         self.store.push(self.name, pushes([one.document() for one in made], ids=ids, mature=mature, queue=self.name))
         return ids
 
-    # --- taken and executed -------------------------------------------------------------------------------------
+    # --- take and execute ---------------------------------------------------------------------------------------
 
     def take(self, count: int | None = None, *, lease: int | None = None) -> list[Event]:
-        """Take up to `count` new events (those of the settings: 10): new -> pending. Give them.
+        """Take up to `count` new events (default: `max_events`) and return them: new -> pending.
 
-        Those with priority come first, then the oldest. Nobody else gets them; they are new again when `lease` ms
-        (the pending timeout) have gone by. A message that is no event is failed.
+        Those with priority come first, then the oldest. They are new again after `lease` ms, or the
+        pending timeout. Other messages fail. Raises `OptionError` if `count` is negative.
         """
         count = self.settings.max_events if count is None else count
         if count < 0:
@@ -168,10 +168,10 @@ class Events:
         return taken
 
     def execute(self, ids: Sequence[str]) -> dict[str, str | None]:
-        """Execute pending events, in this order; give the status of each then, by its short name.
+        """Execute pending events, in this order, and return the short name of each status.
 
-        pending -> executing -> what the executor says. One without executor fails. An event that is not pending is
-        left alone, so of two programs that execute the same one does. Of an unknown id the status is `None`.
+        An event without an executor fails. An event that is not pending is not executed, so only
+        one of two programs executes it. The status of an unknown id is `None`.
         """
         wanted = list(dict.fromkeys(ids))
         tag = held.executing_tag(self.store.now())
@@ -193,13 +193,13 @@ class Events:
         return {id: results.get(id) or known.get(id) for id in wanted}
 
     def _held(self, tree: str, tag: str) -> list[Event]:
-        """The events that a tag holds, in order; what is none of them fails."""
+        """Return the events that a tag holds, in order; messages that are not events fail."""
         found: list[Event] = []
         wrong: dict[str, str] = {}
         for batch in self.store.fetch(self.name, tag, decoded=True):
             found += self._read(batch, wrong)
         if wrong:
-            self.log.note("Messages that are no events", [*wrong], transaction=tree, went=FAILED, errors=wrong)
+            self.log.note("Messages that are not events", [*wrong], transaction=tree, went=FAILED, errors=wrong)
             self.log.write()
             self.store.commit(self.name, tree, [*wrong], history=self.settings.keep, outcome=FAILED)
         return found
@@ -214,30 +214,30 @@ class Events:
                 else:
                     wrong[message.id] = str(error)
 
-    # --- looking ------------------------------------------------------------------------------------------------
+    # --- inspect ------------------------------------------------------------------------------------------------
 
     def get(self, ids: Sequence[str]) -> dict[str, Known]:
-        """The events of these ids that there are, each with its status."""
+        """Return the events with these ids that exist, each with its status."""
         found = {one.event.id: one for one in held.living(self.store, self.name, ids, self._read)}
-        if left := [id for id in ids if id not in found]:  # in this order: what ends meanwhile is found then
+        if left := [id for id in ids if id not in found]:  # after it: an event may have ended meanwhile
             found |= {one.event.id: one for one in held.ended(self.store, self.name, left, self._read)}
         return {id: found[id] for id in ids if id in found}
 
     def status(self, ids: Sequence[str]) -> dict[str, str | None]:
-        """The status of each, by its short name or as its executor told it; `None` of an id that nobody knows."""
+        """Return the status of each event: a short name or an executor's own; `None` if unknown."""
         known = self.get(ids) if ids else {}
         return {id: known[id].status if id in known else None for id in ids}
 
     def all(self) -> Iterator[Known]:
-        """All events: those that have ended first."""
+        """Yield all events, those that have ended first."""
         yield from held.ended(self.store, self.name, None, self._read)
         yield from held.living(self.store, self.name, None, self._read)
 
     def find(self, status: str, older_than: int = 0, limit: int | None = None) -> list[str]:
-        """The ids of events that have had this status for more than `older_than` ms; the first `limit`, if given.
+        """Return the ids of events with a status for more than `older_than` ms, oldest first.
 
-        A new event has it since it was created. Of what a query holds nobody knows since when, so it is not older
-        than anything: the query itself sees to its end.
+        Only the first `limit`, if given. A new event has its status since its creation. Any
+        `older_than` excludes events that a query holds: when they began is unknown.
         """
         status, now = short(status, self.settings.status_prefix), self.store.now()
         until = now - older_than
@@ -258,7 +258,7 @@ class Events:
         return [id for _, id in sorted(found)][:limit]
 
     def summary(self) -> dict[str, int]:
-        """How many events have each status: the five of hub-queue, and after them those of executors."""
+        """Return the number of events by status: hub-queue's five, then those of executors."""
         sizes = self.store.sizes(self.name)
         counted: Counter[str] = Counter(dict.fromkeys(STATUSES, 0))
         for one in held.reservations(self.store, self.name):
@@ -269,12 +269,12 @@ class Events:
                 counted[held.status_by(outcome)] += number
         return dict(counted)
 
-    # --- looked after -------------------------------------------------------------------------------------------
+    # --- repair -------------------------------------------------------------------------------------------------
 
     def reset(self, ids: Sequence[str]) -> int:
-        """Make events new again, whatever their status, each at its old place; give how many were not new.
+        """Make events of any status new again, at their old place; return how many were not new.
 
-        Who executes one goes on, and its result counts for nothing.
+        A function that still runs for one goes on, and its result is ignored.
         """
         ids = list(dict.fromkeys(ids))
         done = 0
@@ -284,7 +284,7 @@ class Events:
         again = [
             one.event for one in held.ended(self.store, self.name, ids, self._read) if one.event.id not in living
         ]
-        if again:  # pushed first: a crash in between leaves it in both, and what lives counts
+        if again:  # pushed first: if a crash leaves an event in both, the one in the queue counts
             documents, mature = [one.document() for one in again], [one.mature for one in again]
             done += self.store.push(self.name, pushes(documents, ids=[one.id for one in again], mature=mature))
             self.store.forget(self.name, [one.id for one in again])
@@ -292,9 +292,9 @@ class Events:
         return done
 
     def fail(self, ids: Sequence[str], reason: str = "") -> int:
-        """Make events failed that have not ended; give how many did.
+        """Fail events that have not ended; return how many failed.
 
-        Who executes one goes on, and its result counts for nothing.
+        A function that still runs for one goes on, and its result is ignored.
         """
         ids = list(dict.fromkeys(ids))
         self._told("Events failed", ids, went=FAILED, errors=dict.fromkeys(ids, reason) if reason else None)
@@ -304,9 +304,9 @@ class Events:
         return done + self._put_away(ids, Death(reason or "failed", history=self.settings.keep))
 
     def clear(self, ids: Sequence[str]) -> int:
-        """Delete events, whatever their status, and all that is known of them but the log; give how many there were.
+        """Delete events of any status and their history, but not the log; return how many existed.
 
-        With a detailed log it tells the events themselves.
+        A detailed log records them as a whole.
         """
         ids = list(dict.fromkeys(ids))
         known = self.get(ids)
@@ -324,7 +324,7 @@ class Events:
         return len(known)
 
     def set_status(self, ids: Sequence[str], status: str) -> int:
-        """Give events the status `new` or `failed`, as `reset` and `fail` do."""
+        """Call `reset` for `new`, `fail` for `failed`. Raises `OptionError` for another status."""
         status = short(status, self.settings.status_prefix)
         if status not in (NEW, FAILED):
             raise OptionError(f"status must be {NEW!r} or {FAILED!r}, not {status!r}", option="status")
@@ -338,7 +338,7 @@ class Events:
         return [id for batch in found for id in batch.column("id").to_pylist()]
 
     def _put_away(self, ids: Sequence[str], death: Death | None) -> int:
-        """Remove new events: by way of a queue of what is gone, for only a move takes messages by their ids."""
+        """Remove new events: only a move selects by ids, so move them to a queue and purge that."""
         gone = f"{self.name}.gone"
         done = self.store.move(self.name, gone, ids=ids, death=death) if ids else 0
         if done:
@@ -350,7 +350,7 @@ class Events:
         self.log.write()
 
     def another(self) -> Events:
-        """The same events, for another thread: it has what it waits to tell the log for itself."""
+        """Return the same queue for another thread. Raises `OptionError` as `Events` does."""
         return Events(
             self.store,
             self.name,
@@ -360,10 +360,10 @@ class Events:
             host=self.host,
         )
 
-    # --- keeping house ------------------------------------------------------------------------------------------
+    # --- close --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Give back connections. What was taken stays pending until it is executed, or its time is up."""
+        """Close the connections, unless a `Store` was passed. Taken events stay pending."""
         if self._owned:
             self.store.close()
 
@@ -378,7 +378,7 @@ class Events:
 
 
 def check_layout(store: Store) -> None:
-    """Raise `OptionError` where the layout of a store cannot hold events: each with its own place, id and end."""
+    """Raise `OptionError` if a store's layout lacks the order, ids or history that events need."""
     if store.one_id or store.lacks & {"order", "ids", "payloads"} or type(store).layout is not None:
         raise OptionError(
             f"the layout {store.kind} cannot hold events, which need order, ids and a history of their own: leave "
@@ -388,7 +388,7 @@ def check_layout(store: Store) -> None:
 
 
 def this_user() -> str:
-    """The user of this process; empty where the system knows none."""
+    """Return the user of this process: its name, else its number, else an empty string."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -396,5 +396,5 @@ def this_user() -> str:
 
 
 def pa_names(batch: pa.RecordBatch) -> list[str]:
-    """The columns of a message in a batch that may tell more."""
+    """Return the columns of a message; a batch of the history has more."""
     return [name for name in batch.schema.names if name not in ("processed", "consumer", "outcome")]

@@ -1,4 +1,4 @@
-"""What is set for the events of a queue; names and defaults are those of hub-queue."""
+"""Settings of a queue of events; names and defaults are those of hub-queue."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from spark_queue.options.parsers import DAY, HOUR
 
 @dataclass(frozen=True, slots=True)
 class EventSettings:
-    """How long an event may have a status, and how many go together. Durations are ms.
+    """Timeouts, retention and limits of a queue of events. Durations are ms.
 
-    `new_timeout`: an event that nobody has taken for so long fails. `pending_timeout`: one that was taken and is not
-    executed is new again. `execute_timeout`: one that is executed fails. The second holds by itself, all of them are
-    looked after by internal events. `keep`: how long a finished or failed event is kept, unless it is cleared.
-    `max_uris`: of one event; `max_events`: how many `take` gives. `detailed_log`: whether the log tells whole events
-    that were cleared. `status_prefix`: how the URIs of the five statuses begin.
+    `new_timeout`: an event that is not taken for longer fails. `pending_timeout`: an event that is
+    taken and not executed for longer is new again. `execute_timeout`: an event that executes for
+    longer fails; it is also the default time limit of executors. Internal events apply all three.
+    The pending timeout also applies without them, since it is the lease of taken events.
+
+    `keep`: how long the history keeps an event that has ended, unless it is cleared. `max_uris`: of
+    one event. `max_events`: how many `take` returns by default. `detailed_log`: whether the log
+    records cleared events as a whole. `status_prefix`: start of the URIs of the five statuses.
     """
 
     __pydantic_config__ = DECLARED

@@ -1,9 +1,9 @@
-"""Events executed by a streaming query: in Spark's workers, or in the process that runs the query.
+"""Execute events in a streaming query: in Spark's workers, or in the process that runs the query.
 
-The query reserves events as consumer `executing.<name>`, so what it has taken is executing. A task runs a partition,
-one event after the other, and settles each by its own outcome while it goes on, under the partition's own tag; what
-Spark then commits of a batch is what is left of it: nothing. So a query that is killed runs again just the events
-that it had not settled, and an event ends with exactly one status, for all that settles is fenced.
+The query reserves events as consumer `executing.<name>`, so events that it holds are executing. A
+task executes the events of a partition in order, and settles each under the partition's own tag
+while it goes on. So nothing is left when Spark commits the batch. A query that was killed executes
+only unsettled events again. All settlements are fenced, so an event ends with exactly one status.
 """
 
 from __future__ import annotations
@@ -27,18 +27,20 @@ from spark_queue.events.spark_worker import ExecutorWork
 
 log = logging.getLogger(__name__)
 
-#: Tries, beside the retries of executors, of an event that ends the worker it runs in; then it is failed.
+#: Tries, besides the retries of executors, of an event that crashes its worker; then it fails.
 CRASH_TRIES = 3
 
 
 class ExecutorQuery:
-    """Executes the events of a queue, for as long as it runs.
+    """A streaming query that executes the events of a queue.
 
-    Any number of queries and programs may execute the events of one queue. `name` tells this one from others in the
-    log and the history. `batch`: how many events it takes at a time; one with priority that is made meanwhile waits
-    until they are done, and the next batch, too, where that is reserved ahead: while batches take less than two
-    seconds. `parallel`: tasks, each with a stretch of the batch, and threads in this process for executors with
-    `where: driver`; else what Spark runs at a time.
+    Any number of queries and programs may execute the events of one queue. `name` identifies this
+    one in the log and the history.
+
+    `batch`: maximum number of events per batch. A new event with priority waits for the current
+    batch. While batches take less than two seconds, the next one is reserved ahead, and the event
+    waits for that too. `parallel`: number of tasks, each with a part of the batch, and of threads
+    in this process for executors with `where: driver`. The default is Spark's default parallelism.
     """
 
     def __init__(
@@ -51,10 +53,11 @@ class ExecutorQuery:
         parallel: int | None = None,
         options: dict[str, str] | None = None,
     ) -> None:
-        """Raises `OptionError` where a function cannot be found.
+        """Check all functions. Raises `OptionError` if one cannot be found.
 
-        `events`: the queue, whose executors and settings hold. `options`: more options of `format("queue")` to read
-        it, before those that are set here.
+        `events`: the queue, with its executors and settings. `options`: further options of
+        `format("queue")`. They cannot change the queue, consumer, history, payload format or
+        partitions.
         """
         events.executors.check()
         self.events = events
@@ -73,9 +76,10 @@ class ExecutorQuery:
         )
 
     def start(self, spark: SparkSession, *, available_now: bool = False, every: int = 0) -> StreamingQuery:
-        """Start the query. `available_now`: it ends when all that is there now is executed. `every`: ms.
+        """Start the query. `every`: trigger interval (ms).
 
-        With `available_now` Spark 4.0 and 4.1 end it after one batch; `run` goes on.
+        With `available_now` it ends when all current events are executed. Spark 4.0 and 4.1 end it
+        after one batch; `run` continues then.
         """
         for one in self.events.executors.doubled():
             log.warning("%s", one)
@@ -92,20 +96,20 @@ class ExecutorQuery:
             "history": f"{work.settings.keep}ms",
             "payloadFormat": "json",
             "numPartitions": str(parallel),
-            "minPartitions": str(parallel),  # few events, too: what takes long is to go on side by side
+            "minPartitions": str(parallel),  # few but slow events must run in parallel too
         }
         spark.dataSource.register(EventSource)
         frame = spark.readStream.format(EventSource.name()).options(**options, work=carried(work)).load()
         if any(one.where == "driver" for one in self.events.executors):
             writer = frame.writeStream.foreachBatch(self._batched(parallel))
-        else:  # nothing is left, so a batch need not be planned a second time
+        else:  # nothing is left for this process, and foreachBatch would plan each batch twice
             writer = frame.writeStream.format("noop")
         writer = writer.queryName(f"events {work.queue}").option("checkpointLocation", self._checkpoint)
         trigger: dict[str, Any] = {"availableNow": True} if available_now else {"processingTime": f"{every} ms"}
         return writer.trigger(**trigger).start()
 
     def run(self, spark: SparkSession, *, available_now: bool = False, every: int = 0, **how: Any) -> StreamingQuery:
-        """Start the query, and again whenever it fails; see `supervise`."""
+        """Start the query, and restart it when it fails; see `supervise`."""
         activate(spark)
         begin: Callable[[], StreamingQuery] = lambda: self.start(spark, available_now=available_now, every=every)  # noqa: E731
         return supervise(begin, self._work.url, by_batch=available_now and version(spark) < (4, 2), **how)
@@ -128,7 +132,7 @@ class ExecutorQuery:
 
 
 def _in_threads(left: list[Event], events: Events, parallel: int) -> Iterator[Result]:
-    """Run events in this process, as many at a time as it has threads; each result as it comes."""
+    """Execute events in threads of this process, and yield each result when it is there."""
 
     def here(event: Event) -> Result:
         with time_limit() as within:

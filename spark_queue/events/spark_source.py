@@ -1,7 +1,7 @@
-"""Where a query of events comes in: a source whose tasks run events where they read them.
+"""The source of an executor query: its tasks execute events in the process that reads them.
 
-A function applied to what a source reads runs in a Python process of its own, and all rows go there and back. So
-events are run by `read` itself, and Spark gets what is left.
+If Spark applied a function to the rows of a source, all rows would go to another Python process and
+back. So `read` itself executes the events, and Spark gets only the rest.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from spark_queue.spark.data_source import QueueDataSource
 from spark_queue.spark.read.queue_stream import QueueStream
 from spark_queue.spark.worker import settle_in
 
-#: What is read of a message, and told of it: its payload, if it is to run in the process of the query, else NULL.
+#: The columns that Spark gets. The payload is NULL, unless the event is left for the driver.
 SOURCE_COLUMNS = "id STRING, payload STRING, mature TIMESTAMP, tries INT, tag STRING"
 
 
 class EventSource(QueueDataSource):
-    """A queue of events as a source of what is left of them. The option `work` is made by `carried`."""
+    """The data source of an executor query. `serialize_work` returns its option `work`."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         own = dict(options)
@@ -47,15 +47,15 @@ class EventSource(QueueDataSource):
         return EventStream(options, schema, replace(self._runs, url=options.url))
 
 
-#: Seconds: batches that take less are quick.
+#: Batches that take less than this are quick (s).
 QUICK = 2.0
 
 
 class EventStream(QueueStream):
-    """A consumer of a queue of events, whose tasks run them.
+    """A consumer of a queue of events whose tasks execute them.
 
-    What is reserved ahead is for no other consumer, nor for an event of priority that comes now. So only those events
-    are whose turn is near: while batches are quick.
+    No other consumer gets events that are reserved ahead, and a new event with priority waits for
+    them. So it reserves ahead only while batches are quick.
     """
 
     _quick = False
@@ -83,5 +83,5 @@ class EventStream(QueueStream):
 
 
 def carried(work: ExecutorWork) -> str:
-    """What a query does, as an option: functions that are no `module:function` go along."""
+    """Return work as the text of an option, with functions that are not `module:function`."""
     return base64.b64encode(cloudpickle.dumps(work)).decode()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""What a task of an executor query does with the events of a batch: begin them, work on them, settle them."""
+"""The task of an executor query: it logs the events of a batch, executes them and settles them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExecutorWork:
-    """What a query does with events, as Spark carries it to its workers."""
+    """The queue, executors and settings of an executor query, as Spark's workers get them."""
 
     url: str = field(repr=False)
     queue: str
@@ -38,14 +38,17 @@ class ExecutorWork:
     host: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run what is for workers, in this one; of what is given back that is left which has a payload still."""
+        """Execute the events that are for workers, and yield the batches.
+
+        The events that are left for the driver keep their payload; all others get NULL.
+        """
         executors = Executors(self.declared) + internal(None)
         with open_store(self.url) as store:
             for batch in batches:
                 if not batch.num_rows:
                     continue
-                tag = batch.column("tag")[0].as_py()  # a partition lies under one
-                note_settled(store, self.queue, self.consumer, batch.num_rows)  # whoever does
+                tag = batch.column("tag")[0].as_py()  # a partition has one tag
+                note_settled(store, self.queue, self.consumer, batch.num_rows)  # here or in the driver
                 found = self.begin(store, tag, batch)
                 left = [one is not None and _for_driver(executors, one) for one in found]
                 mine = [one for one, stays in zip(found, left, strict=True) if one is not None and not stays]
@@ -57,7 +60,10 @@ class ExecutorWork:
                 yield batch.set_column(column, batch.schema.field(column), payload)
 
     def begin(self, store: Store, tag: str, batch: pa.RecordBatch) -> list[Event | None]:
-        """The events of a batch, of which the log is told; what is none is failed, and `None` here."""
+        """Log the events of a batch and return them.
+
+        A message that is not an event is `None`, and fails.
+        """
         found: list[Event | None] = []
         wrong: dict[str, str] = {}
         for event in _events(batch):
@@ -68,21 +74,21 @@ class ExecutorWork:
         ids = [one.id for one in found if one is not None]
         told.note("Events begun", ids, transaction=tag, came=NEW, went=EXECUTING)
         if wrong:
-            told.note("Messages that are no events", [*wrong], transaction=tag, went=FAILED, errors=wrong)
+            told.note("Messages that are not events", [*wrong], transaction=tag, went=FAILED, errors=wrong)
         told.write()
         if wrong:
             store.commit(self.queue, tag, [*wrong], history=self.settings.keep, outcome=FAILED)
         return found
 
     def settle(self, store: Store, tag: str, results: Iterable[Result], do: Do = at_once) -> None:
-        """Settle results as they come, of events that a tag holds; `do` does so."""
+        """Settle the results of events that a tag holds, as they come; `submit` runs the writes."""
         round = Round(store, self.queue, tag, self.log(store), self.settings, do)
         for one in results:
             round.add(one)
         round.settle()
 
     def log(self, store: Store) -> AuditLog:
-        """The log that is told."""
+        """Return the log of the queue, with a buffer of its own."""
         return AuditLog(store, self.queue, self.user, self.host)
 
 
@@ -92,9 +98,9 @@ def _for_driver(executors: Executors, event: Event) -> bool:
 
 
 def _events(batch: pa.RecordBatch) -> Iterator[Event | tuple[str, str]]:
-    """The events of a batch; of what is none, its id and why."""
+    """Yield the events of a batch; for a message that is not an event, its id and the reason."""
     payloads = batch.column("payload").to_pylist()
-    # All at once takes a third of the time. Each of them is JSON: Spark's source sees to that.
+    # Parsing all at once takes a third of the time. Spark's source returns JSON payloads only.
     told: Any = load_foreign_json(f"[{','.join(payloads)}]".encode())
     tries = batch.column("tries").to_pylist()
     mature = batch.column("mature")

@@ -1,11 +1,13 @@
-"""Where an event lies is its status.
+"""The status of an event follows from where its message is.
 
-    new         ready in its queue: nobody holds it, or who does has kept it longer than its lease
-    pending     held under any tag, mostly `pending/<since>.<name>/0`
-    executing   held under `executing/<since>.<name>`, or by the consumer `executing.<name>` of a query
-    ended       in the history of its queue, with an outcome: `finished`, `failed`, or what an executor said
+* `new`: ready in its queue. It is not reserved, or its lease has ended.
+* `pending`: reserved under any tag but those of `executing`, usually `pending/<since>.<name>/0`.
+* `executing`: reserved under `executing/<since>.<name>`, or by the consumer `executing.<name>` of a
+  query.
+* ended: in the history of its queue. The status is the outcome: `finished`, `failed`, or an
+  executor's own.
 
-So a status changes by what changes a reservation, which is atomic and fenced.
+A status changes together with the reservation, so each change is atomic and fenced.
 """
 
 from __future__ import annotations
@@ -21,16 +23,16 @@ from spark_queue.messages.columns import milliseconds
 from spark_queue.stores.base import Store
 from spark_queue.stores.types import Condition, Reservation
 
-#: The outcomes of histories that are statuses by another name: of what a client or a query without executors took,
-#: and of dead letters.
+#: Outcomes in the history that stand for another status: those of clients and queries without
+#: executors, and of dead letters.
 STATUS_OF_OUTCOME = {"commit": FINISHED, "pop": FINISHED, "remove": FINISHED, "dead": FAILED}
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """An event, its status by its short name, and since when it has it, as far as that is known (UTC).
+    """An event, the short name of its status, and when it got that status (UTC).
 
-    Not known: since when one is `new` again, or held by a query.
+    `updated` is `None` if that is unknown: a failed event is `new` again, or a query holds it.
     """
 
     event: Event
@@ -39,64 +41,67 @@ class Known:
 
 
 def pending_tag(now: int) -> str:
-    """A tag for events that are taken at this moment (ms)."""
+    """Return a new tag for events that are taken at `now` (ms)."""
     return f"{PENDING}/{now}.{uuid.uuid4().hex[:12]}"
 
 
 def executing_tag(now: int) -> str:
-    """A tag for events that are executed from this moment (ms) on."""
+    """Return a new tag for events whose execution begins at `now` (ms)."""
     return f"{EXECUTING}/{now}.{uuid.uuid4().hex[:12]}"
 
 
 def root(tag: str) -> str:
-    """The part of a tag below which all lies that its holder holds."""
+    """Return the consumer of a tag: its first part."""
     return tag.partition("/")[0]
 
 
 def status_of(tag: str) -> str:
-    """The status of events that a tag holds."""
+    """Return the status of events that a tag holds."""
     holder = root(tag)
     return EXECUTING if holder == EXECUTING or holder.startswith(f"{EXECUTING}.") else PENDING
 
 
 def since(tag: str) -> int | None:
-    """Since when (ms) a tag holds what it holds, where it tells that."""
+    """Return since when (ms) a tag holds its events, or `None` if the tag has no time."""
     holder, _, rest = tag.partition("/")
     moment = rest.partition(".")[0]
     return int(moment) if holder in (PENDING, EXECUTING) and moment.isdecimal() else None
 
 
 def status_by(outcome: str) -> str:
-    """The status of events that the history tells of with this outcome."""
+    """Return the status that an outcome in the history stands for."""
     return STATUS_OF_OUTCOME.get(outcome, outcome)
 
 
 def outcomes_of(status: str) -> tuple[str, ...]:
-    """The outcomes that are this status."""
+    """Return the outcomes that stand for a status."""
     return (status, *(outcome for outcome, name in STATUS_OF_OUTCOME.items() if name == status))
 
 
 def instant(ms: int | None) -> datetime | None:
-    """The moment."""
+    """Return ms since 1970 as a datetime (UTC)."""
     return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
 
 
 def reservations(store: Store, queue: str) -> list[Reservation]:
-    """What is held under leases that last."""
+    """Return the reservations whose lease has not ended."""
     found = store.reservations(queue)
     now = store.now() if found else 0
     return [one for one in found if one.until is None or one.until > now]
 
 
 def held_ids(store: Store, queue: str, tag: str) -> list[str]:
-    """The ids of what one tag holds."""
+    """Return the ids of the messages that a tag holds."""
     return [id for batch in store.look(queue, tag) for id in batch.column("id").to_pylist()]
 
 
 def living(
     store: Store, queue: str, ids: Sequence[str] | None, read: Callable[[Any], Iterator[Event]]
 ) -> Iterator[Known]:
-    """The events that have not ended: of these ids, or all. `read` makes events of MESSAGES batches."""
+    """Yield the events that have not ended, all or those with these ids.
+
+    `read` parses the events of a MESSAGES batch.
+    """
     held: dict[str, tuple[str, int | None]] = {}
     for one in reservations(store, queue):
         told = status_of(one.tag), since(one.tag)
@@ -115,7 +120,10 @@ def ended(
     read: Callable[[Any], Iterator[Event]],
     where: Sequence[Condition] = (),
 ) -> Iterator[Known]:
-    """The events that have ended, of these ids, or all; an id that has ended twice comes as it ended last."""
+    """Yield the events that have ended, all or those with these ids; `where` selects among them.
+
+    An id that has ended twice is yielded once, with its last end.
+    """
     last: dict[str, Known] = {}
     for batch in store.peek(queue, [*_only(ids), *where], view="history"):
         moments = dict(

@@ -5,11 +5,11 @@
     GET  /metrics                              for Prometheus: metrics.py
     /v1/resources/hub-queue[-heartbeat]        events, in the form of hub-queue: hub_queue.py
     GET  /health  /ready                       for load balancers, without credentials: health.py
-    GET  /docs  /openapi.json                  the description of all of it: pages.py
+    GET  /docs  /openapi.json                  the description of all resources: pages.py
 
-Handlers parse, call, and answer; calls that may block run in threads (`service.py`). A request that waits for a
-message costs a place in a line, not a thread (`waiters.py`). `auth.py` decides who may call before any handler runs,
-and `errors.py` maps each error to a status.
+Handlers parse, call, and answer; calls that may block run in threads (`service.py`). A request that
+waits for a message is in a wait list and uses no thread (`waiters.py`). `auth.py` checks
+credentials before any handler runs, and `errors.py` maps each error to a status.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The app: all resources of this server, behind its guard."""
+"""The ASGI app: all resources of this server, behind authentication."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def metrics(service: Served) -> Response:
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """Return the app of a server; stores are opened at their first use, and closed at shutdown."""
+    """Return the app of a server. It opens a store at its first use, and closes all at shutdown."""
     service = Service(settings)
 
     @asynccontextmanager
@@ -68,7 +68,7 @@ def _described(app: FastAPI, settings: Settings) -> dict[str, Any]:
             for operation in path.values():
                 operation["responses"].pop("422", None)
                 if not settings.credentials:
-                    operation.pop("security", None)  # nobody needs any, nowhere
+                    operation.pop("security", None)  # no resource needs credentials
                 for one in operation.get("parameters", ()):
                     if one["name"] in most:
                         _bound(one["schema"], most[one["name"]])

@@ -1,8 +1,8 @@
-"""Who may call, decided before anything else.
+"""Authentication, before anything else.
 
-With credentials, every request needs them. Without, the server is on a loopback address, which any web page can reach
-through the user's browser. So the Host of a request must be this machine, and its Origin must not be another site.
-`/health` and `/ready` are open to all.
+If the server has credentials, every request needs them. If not, it listens on a loopback address,
+which any web page can reach through the user's browser. So the Host of a request must be this
+machine, and its Origin must not be another site. `/health` and `/ready` need no credentials.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WANTED = {"Basic": "a user and a password (Basic)", "Bearer": "a token (Bearer)
 
 
 class Guard:
-    """Refuses requests without valid credentials, and those of web pages of other sites."""
+    """Middleware that refuses requests without credentials, or from web pages of other sites."""
 
     def __init__(self, app: ASGIApp, credentials: Credentials) -> None:
         self._app, self._credentials = app, credentials

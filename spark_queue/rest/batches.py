@@ -1,4 +1,4 @@
-"""Batches, which keuss-server does not have: JSON, in which a message looks as `pop --json` prints it."""
+"""Batches of messages in JSON, as `pop --json` prints them. keuss-server has no batches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from spark_queue.rest.service import Served, Service
 
 routes = router("batches")
 
-#: Most messages of a pop that does not say how many.
+#: Maximum number of messages of a pop without the parameter `n`.
 USUAL_POP = 100
 
 MESSAGE_SCHEMA = {
@@ -52,7 +52,10 @@ HANDLES = {"type": "array", "items": {"type": "string"}, "minItems": 1}
 
 
 async def _list(request: Request, service: Service, of: str) -> list[object]:
-    """Read a body that is a JSON array. Raises `NotUnderstood`, `OptionError`."""
+    """Read a body that must be a JSON array. `noun` names its items in errors.
+
+    Raises `UnsupportedMediaType` for another type, `OptionError` if it is not an array or too long.
+    """
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json":
         raise NotUnderstood(
@@ -107,8 +110,8 @@ async def pop_batch(
 ) -> Response:
     """Pop messages, or reserve them: those that are ready when the first one is.
 
-    The list is empty if none is ready. `reservation` settles all of them, the `handle` of a message that one. There
-    may be fewer than `n` if they are large.
+    The list is empty if no message is ready. It may have fewer than `n` messages if they are large.
+    `reservation` settles all of them, and the `handle` of a message settles that message.
     """
     room = service.room(ns, queue)
     most = min(USUAL_POP, service.limits.messages) if n is None else n

@@ -1,7 +1,7 @@
-"""Calls of many callers at the same moment, done in one step.
+"""Coalesce concurrent calls with the same key into one.
 
-A call is done at once if no step of its key is running. Calls that arrive meanwhile are done together, by the next
-step. So a single caller never waits for others, and many share the cost of a step.
+A call runs at once if no other call with its key is running. Calls that arrive meanwhile run
+together, as the next one. So a single caller never waits for others, and many share the cost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ Answered = TypeVar("Answered")
 
 
 class Together(Generic[Key, Asked, Answered]):
-    """Gathers calls. `act` does up to `most` of one key, and returns the result or the error of each."""
+    """A coalescer of concurrent calls.
+
+    `run_batch` runs up to `limit` calls with the same key, and returns the result or error of each.
+    """
 
     def __init__(
         self, act: Callable[[Key, list[Asked]], Awaitable[Sequence[Answered | Exception]]], most: int
@@ -33,7 +36,7 @@ class Together(Generic[Key, Asked, Answered]):
         else:
             self._waiting[key] = [(one, answer)]
             working = asyncio.ensure_future(self._work(key))
-            self._working.add(working)  # the loop itself would forget it
+            self._working.add(working)  # the event loop keeps no reference
             working.add_done_callback(self._working.discard)
         return await answer
 
@@ -45,7 +48,7 @@ class Together(Generic[Key, Asked, Answered]):
             except Exception as error:  # noqa: BLE001  each caller gets it
                 told = [error] * len(asked)
             for (_, answer), one in zip(asked, told, strict=True):
-                if answer.done():  # its caller has gone
+                if answer.done():  # its caller was cancelled
                     continue
                 if isinstance(one, Exception):
                     answer.set_exception(one)

@@ -27,7 +27,7 @@ from spark_queue.rest.malformed import sentence
 
 MEDIA_TYPE = "application/problem+json"
 
-#: Seconds after which a caller may try again if the server or a database is away.
+#: How long a caller should wait if the server or a database is unavailable (s).
 RETRY_AFTER = 1
 
 log = logging.getLogger(__name__)
@@ -58,14 +58,14 @@ class NothingCame(QueueError):
 
 
 class NotReady(QueueError):
-    """A store is away."""
+    """A store cannot be reached."""
 
 
 class Ending(QueueError):
     """The server is shutting down."""
 
 
-#: The status of each kind of error; the first that fits.
+#: The status of each kind of error; the first match counts.
 STATUS_CODES: dict[type[Exception], int] = {
     NotThere: 404,
     NotAllowed: 405,
@@ -91,7 +91,7 @@ def status_of(error: Exception) -> int:
 
 
 def problem(status: int, title: str, detail: str, **more: Any) -> Response:
-    """Return a problem document as an answer."""
+    """Return a response with a problem document."""
     document = {"type": "about:blank", "title": title, "status": status, "detail": detail, **more}
     headers = {503: {"Retry-After": str(RETRY_AFTER)}, 413: {"Connection": "close"}}.get(
         status
@@ -101,7 +101,7 @@ def problem(status: int, title: str, detail: str, **more: Any) -> Response:
 
 
 def answer_for(error: QueueError) -> Response:
-    """Return the answer for an error of ours."""
+    """Return the response for an error of this package."""
     more = {"rows": error.rows} if isinstance(error, MessageError) and error.rows else {}
     return problem(status_of(error), type(error).__name__, str(error), **more)
 
@@ -109,14 +109,14 @@ def answer_for(error: QueueError) -> Response:
 def methods_of(path: str, routes: Sequence[BaseRoute]) -> list[str]:
     """Return the methods that a path supports.
 
-    Starlette's own `Allow` has those of one route only.
+    Starlette's own `Allow` header has those of one route only.
     """
     found = [route for route in routes if isinstance(route, Route) and route.path_regex.match(path)]
     return sorted({method for route in found for method in route.methods or ()})
 
 
 def answer_with_problems(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
-    """Make an app, which has these routes, answer every error with a problem document."""
+    """Make an app with these routes answer every error with a problem document."""
 
     @app.exception_handler(QueueError)
     async def ours(_: Request, error: QueueError) -> Response:
@@ -146,7 +146,7 @@ def answer_with_problems(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
         return problem(500, "Internal Server Error", "an error in the server; its log has the details")
 
 
-#: The errors that any resource may answer with, as the OpenAPI page describes them.
+#: The error responses that any resource may have, for OpenAPI.
 ANSWERS: dict[int | str, dict[str, Any]] = {
     status: {
         "description": text,
@@ -165,7 +165,7 @@ ANSWERS: dict[int | str, dict[str, Any]] = {
     }.items()
 }
 
-#: The problem document, as the OpenAPI page describes it.
+#: The schema of a problem document, for OpenAPI.
 PROBLEM = {
     "type": "object",
     "required": ["type", "title", "status", "detail"],

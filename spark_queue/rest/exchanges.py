@@ -1,6 +1,6 @@
-"""Exchanges, in the form of keuss-server: what the graph declares, the owner, and counters.
+"""Exchanges, in the form of keuss-server: their declaration, their owner, and counters.
 
-`jobs/exchange.py` or a notebook runs them: the server shows them, and can neither start nor stop one.
+`jobs/exchange.py` or a notebook runs them. The server shows them; it cannot start or stop one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ routes = router("exchanges")
 
 
 def _told(name: str, step: Step) -> dict[str, Any]:
-    """Return what the graph declares."""
+    """Return the declaration of a step in the graph, for JSON."""
 
     def queue(place: Place) -> dict[str, str]:
         return {"ns": place.ns, "q": place.queue}
@@ -70,7 +70,10 @@ async def exchanges(service: Served) -> Response:
 
 @routes.get("/x/{name}", responses={200: json_answer("An exchange, link or processor.")})
 async def exchange(name: str, service: Served) -> Response:
-    """Return one of them: sources, destinations, the process that runs it (`owner`), and counters (`stats`)."""
+    """Return an exchange, link or processor of the graph.
+
+    `owner` is the process that runs it, and `stats` has counters.
+    """
     steps = service.settings.graph.steps
     if name not in steps:
         raise NotThere(f"no such exchange [{name}]{near(name, steps)}", exchange=name)

@@ -1,7 +1,7 @@
-"""Whether the server lives, and whether it can work: for load balancers and containers.
+"""Liveness and readiness of the server, for load balancers and containers.
 
-Both answer without credentials, so they say nothing else: no store, no URL, no version, no count. The log names the
-stores that are away.
+Both answer without credentials, so they reveal nothing else: no store, URL, version or count. The
+log names the stores that cannot be reached.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _ANYBODY: dict[str, Any] = {"security": []}
 
 
 @routes.head("/health", include_in_schema=False)
-@routes.get("/health", responses={200: json_answer("The server lives.")}, openapi_extra=_ANYBODY)
+@routes.get("/health", responses={200: json_answer("The server runs.")}, openapi_extra=_ANYBODY)
 async def health() -> Response:
-    """Answer as long as the server lives. Needs no credentials and looks at no store."""
+    """Answer 200 while the server runs. Needs no credentials, and checks no store."""
     return answer({"status": "ok"})
 
 

@@ -8,7 +8,7 @@
 | PUT answers, JSON | `{"resultList": [{"uri", "result"}]}` | `[{"id", "status"}]` |
 | text | ids, or `id,status`, a line each (CRLF) | the same |
 
-A body of PUT may have either form. Where hub-queue answers 500 to a wrong call, the answer here is 400.
+A body of PUT may have either form. For a wrong call hub-queue answers 500, and this server 400.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ async def heartbeat(
 
 
 def events_of(service: Service) -> Events:
-    """Return the events that are served, for this request. Raises `NotThere`."""
+    """Return the queue of events, for one request. Raises `NotFound` if the server has none."""
     if service.events is None:
         raise NotThere("this server does not serve events: start it with --events NAMESPACE/QUEUE")
     return service.events.another()
@@ -109,7 +109,10 @@ def events_of(service: Service) -> Events:
 
 
 def wanted(request: Request) -> str:
-    """Return the type that the caller prefers, XML before JSON before text. Raises `NotUnderstood`."""
+    """Return the type that the caller prefers: without a preference XML, then JSON, then text.
+
+    Raises `UnsupportedMediaType` if the header Accept has none of them or is invalid.
+    """
     accept = ",".join(request.headers.getlist("accept")) or "*/*"
     liked = {}
     for part in accept.split(","):
@@ -130,7 +133,10 @@ def wanted(request: Request) -> str:
 
 
 def read(request: Request, text: bytes) -> list[str]:
-    """Return the ids in a body, in either form. Raises `NotUnderstood`, `OptionError`."""
+    """Return the ids in a body, in either form.
+
+    Raises `UnsupportedMediaType` for another type, `OptionError` for an invalid body.
+    """
     media = SPOKEN.get(request.headers.get("content-type", "").partition(";")[0].strip().lower())
     if media == XML:
         ids = _of_xml(text)
@@ -156,7 +162,7 @@ def _of_xml(text: bytes) -> list[str]:
 
 
 def _why(error: Exception) -> str:
-    """Return what is wrong with XML; a document type, which may hide an attack, is refused by its kind alone."""
+    """Return why XML is refused. For entities, which may be an attack, it quotes no part of it."""
     if isinstance(error, DefusedXmlException):
         return "it has entities or external references, which are not allowed"
     return str(error)
@@ -178,7 +184,7 @@ def _of_json(value: object) -> list[str]:
 
 
 def _id(told: str) -> str:
-    """Return the id in what may be the URI of hub-queue's document: `…/queue/<id>.xml`."""
+    """Return an id, also from the URI of hub-queue's document: `/…/queue/<id>.xml`."""
     return told.rpartition("/")[2].removesuffix(".xml") if told.startswith("/") else told
 
 
@@ -186,7 +192,7 @@ def _id(told: str) -> str:
 
 
 def listed(ids: Sequence[str], media: str, form: str) -> Response:
-    """Return ids as an answer."""
+    """Return a response with ids."""
     if media == XML:
         root = Element("event-list", xmlns=NAMESPACE)
         for one in ids:
@@ -198,7 +204,7 @@ def listed(ids: Sequence[str], media: str, form: str) -> Response:
 
 
 def results(statuses: Mapping[str, str], media: str, form: str) -> Response:
-    """Return the statuses of events as an answer."""
+    """Return a response with the statuses of events."""
     if media == XML:
         names = ("result-list", "result", "event-uri", "result")
         outer, inner, id_name, name = (
@@ -218,7 +224,7 @@ def results(statuses: Mapping[str, str], media: str, form: str) -> Response:
 
 
 def _clean(text: str) -> str:
-    """Drop characters that XML cannot have."""
+    """Remove unprintable characters, which XML may not allow."""
     return "".join(one for one in text if one.isprintable())
 
 

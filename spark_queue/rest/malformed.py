@@ -1,4 +1,4 @@
-"""Sentences for parameters that do not parse: which one, its value, and what it must be."""
+"""Error texts for invalid parameters: the parameter, its value, and the allowed values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from spark_queue.errors import near
 
-#: What a value must be, for each kind of error of the library that parses it. Braces are filled from its context.
+#: The allowed values, for each kind of error of pydantic. Braces are filled from its context.
 _RULES = {
     "missing": "",
     "int_parsing": "a whole number",
@@ -30,12 +30,12 @@ _RULES = {
     "string_pattern_mismatch": "text that matches {pattern}",
 }
 
-#: Most characters of a value in a sentence.
+#: Maximum number of characters of a value in an error text.
 _SHOWN = 60
 
 
 def sentence(error: Mapping[str, Any]) -> str:
-    """Return what is wrong with a parameter, from an error of FastAPI."""
+    """Return the text for one error of FastAPI."""
     place, *_, name = error["loc"]
     what = f"parameter {name!r}" if place == "query" else f"{name!r} in the path" if place == "path" else str(place)
     kind, context = str(error["type"]), dict(error.get("ctx") or {})

@@ -20,7 +20,7 @@ from spark_queue.errors import QueueError
 from spark_queue.stores.base import Store
 from spark_queue.stores.support.counters import ACTS
 
-#: Seconds for which numbers of the stores are reused.
+#: How long the numbers of the stores are cached (s).
 NUMBERS_FRESH = 2.0
 
 #: The numbers of a queue, by the names of keuss-server.
@@ -29,7 +29,7 @@ SIZES = {
     "totalSize": "All messages",
     "schedSize": "Scheduled messages: due later",
     "resvSize": "Reserved messages",
-    "next_t": "Milliseconds until a message is ready; negative: since when one is",
+    "next_t": "Milliseconds until a message is ready; 0 or less if one is ready now",
     "paused": "1 if the queue is paused",
 }
 
@@ -62,7 +62,7 @@ class Meters:
 
     @contextmanager
     def failing(self, act: str, ns: str, queue: str) -> Iterator[None]:
-        """Count an error within the block as `ko`."""
+        """Count a `QueueError` within the block as `ko`, and raise it again."""
         try:
             yield
         except QueueError:
@@ -78,7 +78,7 @@ class Meters:
 
 
 class Levels(Collector):
-    """Sizes and counters of queues."""
+    """A collector that reads the sizes and counters of queues from the stores."""
 
     def __init__(self, stores: Mapping[str, Store]) -> None:
         self._stores = stores
@@ -88,7 +88,7 @@ class Levels(Collector):
         return []
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Read every store. One that cannot be reached is reported as down (`q_global_up` 0)."""
+        """Yield the metrics of every store. A store that cannot be reached has `q_global_up` 0."""
         texts = SIZES | {act: f"Messages of {act} by all programs, since the queue exists" for act in ACTS}
         told = {name: GaugeMetricFamily(f"q_global_{name}", text, labels=("ns", "q")) for name, text in texts.items()}
         up = GaugeMetricFamily("q_global_up", "1 if the database of the namespace answers", labels=("ns",))
@@ -114,7 +114,7 @@ def queues_of(store: Store) -> list[str]:
 
 
 def facts_of(store: Store, queue: str) -> dict[str, Any]:
-    """Return sizes and counters of a queue, by keuss' names."""
+    """Return the sizes and counters of a queue, under the names of keuss."""
     sizes, counted = store.sizes(queue), store.statistics(queue)
     return {
         "size": sizes.ready,
@@ -128,13 +128,13 @@ def facts_of(store: Store, queue: str) -> dict[str, Any]:
 
 
 class Timed:
-    """Measures every request, by method, route and status."""
+    """Middleware that measures every request, by method, route and status."""
 
     def __init__(self, app: ASGIApp, meters: Meters) -> None:
         self._app, self._meters = app, meters
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
+        """Pass the request on, and record its duration."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -1,6 +1,6 @@
 """The pages `/docs` and `/redoc`: Swagger UI and ReDoc from an installed package, so they work without internet.
 
-A policy keeps browsers from asking any other host, for ReDoc would load a logo from one.
+A content security policy keeps browsers from other hosts: ReDoc would load a logo from one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 PAGES = ("/docs", "/redoc")
 
-#: The pages have their start as a script in them, and ReDoc searches in a worker.
+#: The pages start with an inline script, and ReDoc searches in a web worker.
 POLICY = "; ".join(
     (
         "default-src 'self'",
@@ -35,13 +35,13 @@ def app_with_pages(**settings: Any) -> FastAPI:
 
 
 class OwnHostOnly:
-    """Adds the policy to the pages."""
+    """Middleware that adds the content security policy to the pages."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
+        """Pass the request on, and add the policy to the response if it is a page."""
         page = scope["type"] == "http" and scope["path"] in PAGES
 
         async def sending(message: Message) -> None:

@@ -1,7 +1,7 @@
-"""HTTP bodies and headers, and messages.
+"""Convert HTTP bodies and headers to messages, and back.
 
-A single message is the body itself: JSON, text or bytes by its `Content-Type`; its headers are `x-ks-hdr-<name>`, in
-UTF-8. A batch is JSON, in which a message looks as it does on the command line.
+A single message is the body itself: JSON, text or bytes by its `Content-Type`. Its headers are
+`x-ks-hdr-<name>`, in UTF-8. A batch is JSON, in which a message looks as `pop --json` prints it.
 """
 
 from __future__ import annotations
@@ -36,13 +36,16 @@ _KINDS: dict[str, str] = {
     "text": "text/plain; charset=utf-8",
     "binary": "application/octet-stream",
 }
-_TOKEN = "!#$&'*+-.^_`|~"  # and letters and digits: what the name of a header of HTTP may have
+_TOKEN = "!#$&'*+-.^_`|~"  # allowed in the name of an HTTP header, besides letters and digits
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 _MEDIA_TYPE = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+-]+\s*(;.*)?")
 
 
 async def body_of(request: Request, most: int) -> bytes:
-    """Read the body. Raises `TooLarge`, unread if its length says so, and `NotUnderstood` if it is compressed."""
+    """Read the body of a request. It is not read if its Content-Length exceeds `limit` (bytes).
+
+    Raises `TooLarge` if it exceeds the limit, and `UnsupportedMediaType` if it is compressed.
+    """
     if (coding := request.headers.get("content-encoding", "identity")) != "identity":
         raise NotUnderstood(
             f"header Content-Encoding is {coding!r}, which is not supported: send the body uncompressed"
@@ -62,7 +65,7 @@ async def body_of(request: Request, most: int) -> bytes:
 
 
 def json_of(text: bytes) -> Json:
-    """Parse a JSON body. Raises `OptionError`."""
+    """Parse a JSON body. Raises `OptionError` if it is not JSON."""
     try:
         value: Json = load_json(text)
     except (ValueError, RecursionError) as error:
@@ -74,7 +77,11 @@ def json_of(text: bytes) -> Json:
 
 
 def payload_of(request: Request, body: bytes) -> tuple[bytes, PayloadKind]:
-    """Return the payload in a body, and its kind. Raises `NotUnderstood`, `OptionError`."""
+    """Return the payload in a body, and its kind.
+
+    Raises `UnsupportedMediaType` for an invalid type or charset, `OptionError` if the text is
+    invalid.
+    """
     full = request.headers.get(TYPE, "")
     if full and not _MEDIA_TYPE.fullmatch(full):
         raise NotUnderstood(
@@ -127,7 +134,10 @@ def pushed(
     delay: float | None,
     tries: int,
 ) -> dict[str, Any]:
-    """Return one message as a row of PUSHES; `delay` in seconds. Raises `OptionError`."""
+    """Return one message as a row of PUSHES; `delay` in seconds.
+
+    Raises `OptionError` if `delay` is out of range, or there are both `mature` and `delay`.
+    """
     if delay is not None and not 0 <= delay <= LATEST / 2000:
         raise OptionError(
             f"parameter 'delay' is {delay} but must be 0 or more seconds, and end before the year 5000",
@@ -142,7 +152,7 @@ def pushed(
 
 
 def refused(row: dict[str, Any], error: MessageError) -> MessageError:
-    """Return the error of a store for a single message, `row`, in the caller's terms: the body, and parameters."""
+    """Return a store's error for a single message, in terms of the caller's body and parameters."""
     if row["payload_kind"] == "json":
         try:
             orjson.loads(row["payload"])
@@ -156,7 +166,7 @@ def refused(row: dict[str, Any], error: MessageError) -> MessageError:
 
 
 def refused_batch(error: MessageError) -> MessageError:
-    """Return the error for the messages of a body: it names the first by its position, and counts the rest."""
+    """Return the error for a batch: it names the first invalid message, and counts the others."""
     position, rule = next(iter(error.rows.items()))
     rest = f" (and {len(error.rows) - 1} more)" if len(error.rows) > 1 else ""
     return MessageError(_nothing_pushed(f"message {position}{rest}: {rule}"), rows=error.rows)
@@ -167,7 +177,10 @@ def _nothing_pushed(sentence: str) -> str:
 
 
 def moment(text: str) -> datetime:
-    """Parse a moment: seconds since 1970, or ISO format with a time zone. Raises `OptionError`."""
+    """Parse the parameter `mature`: seconds since 1970, or ISO format with a time zone.
+
+    Raises `OptionError` if it is neither.
+    """
     try:
         return datetime.fromtimestamp(float(text), UTC)
     except (ValueError, OverflowError, OSError):
@@ -185,11 +198,11 @@ def moment(text: str) -> datetime:
 
 
 def alone(batch: pa.RecordBatch, tag: str | None) -> Response:
-    """Return the first message as an answer; `tag` holds it if it is reserved."""
+    """Return a response with the first message; `tag` holds it if it is reserved."""
     payload, kind, id = (batch.column(name)[0].as_py() for name in ("payload", "payload_kind", "id"))
     headers = dict(header_dicts(batch.slice(0, 1))[0])
     media = headers.pop(TYPE, None) or _KINDS[kind]
-    if _is_json(media):  # a store may keep a JSON string as the text that it is
+    if _is_json(media):  # a store may keep a JSON string as text
         payload = as_json(payload, kind)
     told = {
         "x-ks-id": id if tag is None else handle_of(tag),  # the tag holds this message only
@@ -221,7 +234,10 @@ def _value(text: str) -> bytes:
 
 
 def facts_of(batches: list[pa.RecordBatch], tag: str | None) -> Iterator[dict[str, Any]]:
-    """Return the messages of batches for JSON; `tag` holds them if they are reserved. Payloads stay as they are."""
+    """Yield the messages of batches for JSON, with unparsed payloads.
+
+    `tag` holds them if they are reserved; then each gets a receipt, the field `handle`.
+    """
     names = ("id", "queue", "payload", "payload_kind", "mature", "tries")
     for batch in batches:
         columns = (batch.column(name).to_pylist() for name in names)
@@ -236,6 +252,6 @@ def facts_of(batches: list[pa.RecordBatch], tag: str | None) -> Iterator[dict[st
 
 
 def answer(value: object, status: int = 200) -> Response:
-    """Return a value as a JSON answer."""
+    """Return a JSON response."""
     headers = {"Cache-Control": "no-store"}
     return Response(orjson.dumps(value, default=jsonable), status, headers, "application/json")

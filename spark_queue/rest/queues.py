@@ -1,7 +1,7 @@
 """Queues in the form of keuss-server: one message per request, and the status of queues.
 
-A reserved message is settled by its `x-ks-id`, which is a handle (`receipts.py`) and not the bare id of keuss.
-So a late commit cannot remove a message that another consumer has reserved.
+A reserved message is settled by its `x-ks-id`, which is a receipt (`receipts.py`) and not the bare
+id of keuss. So a late commit cannot remove a message that another consumer has reserved.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from spark_queue.stores.base import Store
 
 routes = router("queues")
 
-#: A queue's status, as the OpenAPI page has it.
+#: The status of a queue, for OpenAPI.
 QUEUE_STATUS = {
     "type": "object",
     "required": ["ns", "queue", "size", "totalSize", "schedSize", "resvSize", "next_t", "paused", "stats"],
@@ -64,7 +64,7 @@ MESSAGE_RESPONSE = {
         for name, text in {
             "x-ks-id": "The handle to settle it with if it is reserved, else its id.",
             "x-ks-message-id": "The id of the message.",
-            "x-ks-tries": "How often it has failed before.",
+            "x-ks-tries": "The number of failed tries.",
             "x-ks-mature": "When it became ready.",
         }.items()
     },
@@ -107,7 +107,7 @@ async def queues(ns: NamespaceName, service: Served) -> Response:
 
 @routes.get("/q/{ns}/{queue}/status", responses={200: json_answer("Sizes and counters.", QUEUE_STATUS)})
 async def status(ns: NamespaceName, queue: QueueName, service: Served) -> Response:
-    """Return how many messages a queue holds, and counters of what was done."""
+    """Return the numbers of messages in a queue, by state, and counters."""
     room = service.room(ns, queue)
     return answer(await service.work(_status, ns, room.store, queue))
 
@@ -167,7 +167,7 @@ async def push(
         str | None, Query(description="When the message becomes ready: seconds since 1970, or ISO.")
     ] = None,
     delay: Annotated[float | None, Query(ge=0, description="Seconds until the message becomes ready.")] = None,
-    tries: Annotated[int, Query(ge=0, lt=2**31, description="How often it has failed before.")] = 0,
+    tries: Annotated[int, Query(ge=0, lt=2**31, description="The number of failed tries.")] = 0,
     id: Annotated[
         str | None,
         Query(
@@ -178,8 +178,8 @@ async def push(
 ) -> Response:
     """Push a message: the body is its payload.
 
-    `Content-Type` says whether it is JSON, text or bytes, and becomes a header of the message. Headers
-    `x-ks-hdr-NAME` become its headers NAME.
+    `Content-Type` says whether it is JSON, text or bytes, and becomes a header of the message. A
+    header `x-ks-hdr-NAME` becomes its header NAME.
     """
     room = service.room(ns, queue)
     with service.meters.failing("push", ns, queue):
@@ -224,7 +224,11 @@ async def taken_by(
     consumer: str | None,
     tid: str | None,
 ) -> Any:
-    """Return what a request pops or reserves. Raises `NothingCame`, `Unwanted`."""
+    """Pop or reserve up to `limit` messages for a request, and return them.
+
+    Raises `NoMessage` if none came in time, `Cancelled` or `ShuttingDown` if the wait has ended,
+    and `OptionError` for an invalid parameter.
+    """
     act = "reserve" if reserve else "pop"
     meters, ns, queue = service.meters, room.ns, room.queue
     tag = new_tag(consumer)
@@ -304,6 +308,6 @@ async def renew(
 
 
 def check_held(done: int, ns: str, queue: str) -> None:
-    """Raise `NotThere` if a handle holds nothing."""
+    """Raise `NotFound` if a receipt holds nothing."""
     if not done:
         raise NotThere(f"the handle holds no message of {ns}/{queue}: it was settled already, or its lease has ended")

@@ -1,4 +1,4 @@
-"""Whether the stores answer, for `/ready`."""
+"""The check of the stores, for `/ready`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from spark_queue.errors import QueueError
 from spark_queue.stores.base import Store
 
-#: Seconds for which an answer of the stores is reused, and the longest that a caller waits for one.
+#: How long an answer of the stores is cached, and how long a caller waits for one at most (s).
 ANSWER_FRESH, LONGEST_CHECK = 1.0, 2.5
 
 log = logging.getLogger(__name__)
 
 
 class Readiness:
-    """Whether all stores answer. However many ask, each store is asked by one thread at a time."""
+    """A cached check of all stores. One thread at a time asks each store, for all callers."""
 
     def __init__(self, stores: Mapping[str, Store]) -> None:
         self._stores, self._away = stores, dict.fromkeys(stores, False)
@@ -26,7 +26,10 @@ class Readiness:
         self._until = 0.0
 
     async def ready(self) -> bool:
-        """Return whether all stores answer, as of ANSWER_FRESH seconds ago at most."""
+        """Return whether all stores answered, at most ANSWER_FRESH seconds ago.
+
+        `False` if they do not answer within LONGEST_CHECK seconds.
+        """
         now = asyncio.get_running_loop().time
         if self._asking is None or (self._asking.done() and now() >= self._until):
             self._asking = asyncio.ensure_future(self._ask())
@@ -41,19 +44,19 @@ class Readiness:
         return all(found)
 
     def _answers(self, ns: str) -> bool:
-        """Ask one store for its time. What has changed since the last time is logged."""
+        """Return whether a store answers with its time, and log a change."""
         try:
             self._stores[ns].now()
         except QueueError as error:
             if not self._away[ns]:
-                log.warning("not ready: the store of namespace %r is away: %s", ns, error)
+                log.warning("not ready: the store of namespace %r cannot be reached: %s", ns, error)
             self._away[ns] = True
         else:
             if self._away[ns]:
-                log.warning("the store of namespace %r is back", ns)
+                log.warning("the store of namespace %r can be reached again", ns)
             self._away[ns] = False
         return not self._away[ns]
 
     def close(self) -> None:
-        """Stop asking."""
+        """End the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)

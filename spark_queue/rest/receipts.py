@@ -1,8 +1,8 @@
-"""Handles: a caller settles reserved messages by them, in a later request, also at another server.
+"""Receipts: a caller settles reserved messages by them, in a later request, also at another server.
 
-A handle is the tag of the reservation, and perhaps the id of one message, in base64url. It is fenced as the tag is:
-it cannot settle messages that the tag no longer holds. Tags that were not made here are refused, so a handle cannot
-settle what a query holds.
+A receipt (`handle` in the API) is the tag of a reservation, and possibly the id of one message, in
+base64url. It is fenced like the tag: it cannot settle messages that the tag no longer holds. Other
+tags than those of this module are refused, so a receipt cannot settle messages that a query holds.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from spark_queue.errors import OptionError
 from spark_queue.messages.ids import LONGEST_ID
 from spark_queue.options.parsers import name_of_consumer
 
-#: The consumer of what was reserved here. A caller may add a name: `rest:desk`.
+#: The consumer of reservations over HTTP. A caller may add a name: `rest:desk`.
 CONSUMER = "rest"
 
 _TAG = re.compile(rf"{CONSUMER}(:[A-Za-z0-9_.:@-]{{1,100}})?/[0-9a-f]{{16}}")
 
 
 def new_tag(consumer: str | None = None) -> str:
-    """Return the tag of a new reservation. Raises `OptionError`."""
+    """Return a tag for a new reservation. Raises `OptionError` if `consumer` is invalid."""
     try:
         name = CONSUMER if consumer is None else f"{CONSUMER}:{name_of_consumer(consumer)}"
     except ValueError as error:
@@ -32,13 +32,16 @@ def new_tag(consumer: str | None = None) -> str:
 
 
 def handle_of(tag: str, id: str | None = None) -> str:
-    """Return the handle of a reservation, or of one message of it."""
+    """Return the receipt of a reservation, or of one message of it."""
     text = tag if id is None else f"{tag}\0{id}"
     return base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
 
 
 def held_by(handle: str) -> tuple[str, str | None]:
-    """Return the tag, and the id if the handle is of one message. Raises `OptionError` for any other text."""
+    """Return the tag of a receipt, and the id if it is for one message.
+
+    Raises `OptionError` if it is not a receipt.
+    """
     try:
         text = base64.b64decode(handle + "=" * (-len(handle) % 4), altchars=b"-_", validate=True).decode()
         tag, nul, id = text.partition("\0")
@@ -54,7 +57,10 @@ def held_by(handle: str) -> tuple[str, str | None]:
 
 
 def by_tag(handles: list[str]) -> dict[str, list[str] | None]:
-    """Return what to settle under each tag: ids, or `None` for all that it holds. Raises `OptionError`."""
+    """Return the ids to settle by tag; `None` stands for all messages that the tag holds.
+
+    Raises `OptionError` if one is not a receipt.
+    """
     found: dict[str, list[str] | None] = {}
     for tag, id in map(held_by, handles):
         ids = found.setdefault(tag, [])

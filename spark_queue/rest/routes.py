@@ -1,6 +1,6 @@
-"""What all resources share: parameters, and that unknown parameters are refused.
+"""Parameters that resources share, and the check that refuses unknown ones.
 
-Otherwise a push with `?dealy=5` would be ready at once, and nobody would notice.
+Without it, a push with `?dealy=5` would succeed, and the message would be ready at once.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class StrictRoute(APIRoute):
     """A route that refuses unknown parameters."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the handler, behind a check of the names of parameters."""
+        """Return the handler, behind a check of the parameter names."""
         handle = super().get_route_handler()
         known = sorted({one.alias for one in self.dependant.query_params} | set(self.more()))
 
@@ -61,7 +61,7 @@ class StrictRoute(APIRoute):
         return checked
 
     def more(self) -> list[str]:
-        """Return the parameters of dependencies of the handler."""
+        """Return the names of the parameters of the handler's dependencies."""
         return [one.alias for each in self.dependant.dependencies for one in each.query_params]
 
 
@@ -70,7 +70,7 @@ def _known(parameters: list[str]) -> str:
 
 
 def router(tag: str, answers: dict[int | str, dict[str, Any]] = ANSWERS) -> APIRouter:
-    """Return a router for resources that belong together; `answers`: the errors that they have."""
+    """Return a router for a group of resources; `answers`: their error responses, for OpenAPI."""
     return APIRouter(route_class=StrictRoute, tags=[tag], responses=answers)
 
 
@@ -81,5 +81,5 @@ def body(description: str, *types: str, schema: dict[str, Any] | None = None) ->
 
 
 def json_answer(description: str, schema: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return the OpenAPI description of an answer in JSON."""
+    """Return the OpenAPI description of a JSON response."""
     return {"description": description, "content": {"application/json": {"schema": schema or {"type": "object"}}}}

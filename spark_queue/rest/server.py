@@ -15,7 +15,7 @@ from spark_queue.errors import OptionError
 from spark_queue.rest.app import create_app
 from spark_queue.rest.settings import Settings, check_address
 
-#: Seconds that running requests get at a shutdown; those that wait for messages end at once.
+#: How long running requests may take at a shutdown (s); those that wait for messages end at once.
 SHUTDOWN_GRACE = 10
 
 
@@ -28,10 +28,11 @@ def serve(
     key: Path | None = None,
     started: Callable[[str], None] = lambda url: None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM. `port` 0 is any free one; `started` is called with the URL, once it listens.
+    """Serve until SIGINT or SIGTERM. `port` 0 is any free port.
 
-    With a `certificate` (PEM, and its `key` if that is in another file) it uses TLS. Raises `OptionError` if other
-    machines could call without credentials, and if it cannot listen on the address.
+    `on_started` is called with the URL when the server listens. With a `certificate` (PEM, and its
+    `key` if that is in another file) it uses TLS. Raises `OptionError` if other machines could call
+    without credentials, a file does not exist, or the address is not available.
     """
     check_address(host, settings.credentials)
     for name, file in (("tls-cert", certificate), ("tls-key", key)):
@@ -53,7 +54,7 @@ def serve(
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             app.state.service.lines.end()  # uvicorn would wait for waiting requests
-            if sig == signal.SIGTERM:  # the usual end: uvicorn would send the signal again when all is done
+            if sig == signal.SIGTERM:  # a normal shutdown: uvicorn would raise the signal again at its end
                 self.should_exit = True
             else:
                 super().handle_exit(sig, frame)

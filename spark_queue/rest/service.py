@@ -1,4 +1,4 @@
-"""What the handlers share: the stores of the namespaces, the threads that call them, and the waiting requests."""
+"""The state that handlers share: the stores, the threads that call them, and waiting requests."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from spark_queue.stores.services.dead_letters import bury_exhausted, give_back
 
 T = TypeVar("T")
 
-#: Threads for calls of stores, for the first request of each line, and for executors.
+#: Threads for calls of stores, for the first waiting request of each queue, and for executors.
 CALL_THREADS, WAITING_THREADS, EXECUTOR_THREADS = 32, 64, 8
 
-#: Seconds to keep trying while a database cannot be reached: callers have time limits of their own.
+#: How long a call is retried if a database cannot be reached (s): callers have their own limits.
 RETRY_SECONDS = 2.0
 
-#: Most messages that are pushed together, and the largest payload (bytes) that is not pushed alone.
+#: Maximum number of messages that are pushed together. Larger payloads (bytes) are pushed alone.
 PUSHED, LARGE = 256, 1 << 16
 
-#: Lease (ms) of popped messages, until the next step removes them.
+#: The lease of popped messages (ms), until they are removed.
 POPPED = 60_000
 
 
@@ -54,7 +54,7 @@ class TakenBatches:
 
     @property
     def rows(self) -> int:
-        """Their number."""
+        """The number of messages."""
         return sum(batch.num_rows for batch in self.batches)
 
 
@@ -68,9 +68,9 @@ class Room:
     options: QueueOptions
 
     def take(self, tag: str, most: int, size: int, lease: int | None) -> TakenBatches | None:
-        """Reserve up to `most` messages, of about `size` bytes together; return `None` if none is ready.
+        """Reserve up to `limit` messages, about `max_bytes` in all. Return `None` if none is ready.
 
-        Messages that have failed too often, and records that cannot be read, go to the dead-letter queue first.
+        Messages that failed too often become dead letters instead, and so do damaged records.
         """
         options, dead = self.options, self.options.dead(self.queue)
         while rows := sum(self.store.reserve(self.queue, tag, most, lease=lease)):
@@ -83,7 +83,7 @@ class Room:
                 batches.append(batch)
                 found += batch.num_rows
                 weight += batch.nbytes
-                if found >= rows or weight >= size:  # no need to be told that there are no more
+                if found >= rows or weight >= size:  # saves the last read, which returns nothing
                     break
             if found < rows:
                 tag = self._let_go(tag, batches, lease)
@@ -92,7 +92,7 @@ class Room:
         return None
 
     def _let_go(self, tag: str, keep: Sequence[pa.RecordBatch], lease: int | None) -> str:
-        """Give back messages that were not read, for they would be too much at once; return the tag of the rest."""
+        """Release the messages that were not read, and return a new tag that holds the others."""
         ids = [id for batch in keep for id in batch.column("id").to_pylist()]
         rest = f"{tag.partition('/')[0]}/{new_tag().partition('/')[2]}"
         self.store.retag(self.queue, tag, f"{rest}/0", ids, lease=lease)
@@ -100,7 +100,7 @@ class Room:
         return rest
 
     def push(self, rows: list[dict[str, Any]]) -> list[str | Exception]:
-        """Push messages of different callers in one step; return the id of each, or its own error.
+        """Push messages of different callers in one batch. Return the id or the error of each.
 
         Messages without an id get one, in their order.
         """
@@ -117,16 +117,19 @@ class Room:
         return [row["id"] for row in rows]
 
     def commit(self, tag: str, ids: Sequence[str] | None = None) -> int:
-        """Commit the messages, of these ids, that the tag still holds; return their number."""
+        """Commit messages that the tag still holds, all or with these ids. Return their number."""
         return self.store.commit(self.queue, tag, ids, history=self.options.history_ms)
 
     def popped(self, taken: TakenBatches) -> None:
-        """Remove popped messages, and count each as one act (`get`), as keuss does."""
+        """Remove popped messages, and count each as one `get`, as keuss does."""
         done = self.commit(taken.tag)
         self.store.count(self.queue, reserve=-done, commit=-done, get=done)
 
     def rollback(self, tag: str, ids: Sequence[str] | None, delay: int) -> tuple[int, int]:
-        """Roll back the messages, of these ids, that the tag still holds; return how many, and how many died."""
+        """Roll back messages that the tag still holds, all or those with these ids.
+
+        Return the number that is ready again after `delay` ms, and the number of new dead letters.
+        """
         options = self.options
         return give_back(
             self.store, self.queue, tag, ids, delay=delay, max_tries=options.max_tries,
@@ -138,7 +141,7 @@ class Service:
     """The state of an app."""
 
     def __init__(self, settings: Settings) -> None:
-        """Opens nothing yet."""
+        """Create the state. No store is opened yet."""
         self.settings, self.limits = settings, settings.limits
         self.stores = NamedStores({ns: one.url for ns, one in settings.options.items()}, patience=RETRY_SECONDS)
         self.lines = Lines()
@@ -156,11 +159,14 @@ class Service:
             return None
         store = open_store(
             settings.options[place.ns].url, patience=RETRY_SECONDS
-        )  # of its own: events have their layout
+        )  # a store of its own: events change its layout
         return Events(store, place.queue, executors=settings.declared.executors, settings=settings.declared.settings)
 
     def room(self, ns: str, queue: str) -> Room:
-        """Return a queue of a namespace. Raises `NotThere`, and `OptionError` for a name that no queue can have."""
+        """Return a queue of a namespace.
+
+        Raises `NotFound` for an unknown namespace, `OptionError` for an invalid name of a queue.
+        """
         store = self.stores.get(ns)
         if store is None:
             raise NotThere(f"there is no namespace {ns!r}{near(ns, self.stores)}", ns=ns)
@@ -168,11 +174,11 @@ class Service:
         return Room(ns, queue, store, self.settings.options[ns])
 
     async def work(self, act: Callable[..., T], *args: Any) -> T:
-        """Run what may block in a thread, to its end."""
+        """Run a call that may block in a thread. It completes even if the caller is cancelled."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, act, *args)
 
     async def push(self, room: Room, row: dict[str, Any]) -> str:
-        """Push a message, together with others that arrive now, and return its id."""
+        """Push a message, in one batch with others that arrive at the same time. Return its id."""
         key = room.ns, room.queue
         if len(row["payload"]) <= LARGE:
             return await self._pushes.ask(key, row)
@@ -185,15 +191,16 @@ class Service:
         return await self.work(self.room(*key).push, rows)
 
     async def execute(self, act: Callable[..., T], *args: Any) -> T:
-        """Run what may take long, in other threads than `work`."""
+        """Run an executor, which may take long, in other threads than `run_in_thread`."""
         return await asyncio.get_running_loop().run_in_executor(self._executing, act, *args)
 
     async def take(
         self, room: Room, waiter: Waiter, tag: str, most: int, wait: int, lease: int | None
     ) -> TakenBatches | None:
-        """Reserve up to `most` messages, waiting up to `wait` ms for the first; return `None` if none came.
+        """Reserve up to `limit` messages. Wait up to `wait` ms for the first, or return `None`.
 
-        Raises `Unwanted` or `Ending` if the wait has ended; messages it had got by then are given back.
+        Raises `Cancelled` or `ShuttingDown` if the wait has ended. If the caller has disconnected,
+        messages that were reserved are released.
         """
 
         async def look() -> TakenBatches | None:
@@ -214,7 +221,7 @@ class Service:
         return taken
 
     def check_most(self, n: int, parameter: str, of: str = "message") -> None:
-        """Raise `OptionError` if a parameter asks for more than one request may."""
+        """Raise `OptionError` if a parameter asks for more messages than the limit of a request."""
         if n > self.limits.messages:
             raise OptionError(
                 f"parameter {parameter!r} is {n}, "
@@ -223,7 +230,7 @@ class Service:
             )
 
     def check_body(self, n: int, of: str) -> None:
-        """Raise `OptionError` if a body has more of something than it may."""
+        """Raise `OptionError` if a body has more items than the limit of a request."""
         if n > self.limits.messages:
             raise OptionError(
                 f"the body has {plural(n, of)}, but a request may have {self.limits.messages:,} at most: "
@@ -231,7 +238,7 @@ class Service:
             )
 
     def check_wait(self, ms: int) -> None:
-        """Raise `OptionError` if a request wants to wait longer than it may."""
+        """Raise `OptionError` if a request asks to wait longer than the limit."""
         if ms > self.limits.wait:
             raise OptionError(
                 f"parameter 'to' is {ms}, but a request may wait for {self.limits.wait:,} ms at most", option="to"
@@ -249,7 +256,7 @@ class Service:
             self.events.store.close()
 
 
-async def _served(request: Request) -> Service:  # else FastAPI would call it in a thread
+async def _served(request: Request) -> Service:  # async, so FastAPI does not call it in a thread
     found: Service = request.app.state.service
     return found
 
@@ -258,7 +265,7 @@ Served = Annotated[Service, Depends(_served)]
 
 
 async def watch(request: Request, waiter: Waiter) -> None:
-    """End the wait when the caller hangs up."""
+    """End the wait of a request when its caller disconnects."""
     with suppress(asyncio.CancelledError):
         while (await request.receive())["type"] != "http.disconnect":
             pass

@@ -33,9 +33,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class Credentials:
-    """Who may call: bearer tokens, and users with passwords, kept as digests.
+    """Bearer tokens, and users with passwords, kept as digests.
 
-    Without any, everybody on this machine may call.
+    Without any, all programs on this machine may call.
     """
 
     tokens: tuple[bytes, ...] = field(default=(), repr=False)
@@ -43,7 +43,10 @@ class Credentials:
 
     @classmethod
     def of(cls, tokens: Iterable[str] = (), users: Iterable[str] = ()) -> Credentials:
-        """Make them from tokens, and from texts `user:password`. Raises `OptionError` for an empty one."""
+        """Return credentials from tokens and texts `user:password`.
+
+        Raises `OptionError` for an empty token, user or password.
+        """
         tokens, users = [one.strip() for one in tokens], [one.strip() for one in users]
         for number, token in enumerate(tokens, 1):
             if not token:
@@ -58,9 +61,9 @@ class Credentials:
     def read(
         cls, environment: Mapping[str, str], token_file: Path | None = None, users_file: Path | None = None
     ) -> Credentials:
-        """Read them from files, one a line, and from environment variables, if these are set.
+        """Read credentials from files, one per line, and from environment variables.
 
-        Raises `OptionError` for a file that cannot be read or is empty.
+        Raises `OptionError` for a file that cannot be read or is empty, and for an invalid line.
         """
         found = []
         for file, option, variable, kind in (
@@ -95,7 +98,7 @@ def _digest(text: str) -> bytes:
 
 def _among(text: str, digests: Iterable[bytes]) -> bool:
     own = _digest(text)
-    return sum(hmac.compare_digest(own, one) for one in digests) > 0  # compares with each of them
+    return sum(hmac.compare_digest(own, one) for one in digests) > 0  # compares with all, in constant time
 
 
 def _lines(file: Path | None, option: str) -> list[str]:
@@ -106,17 +109,18 @@ def _lines(file: Path | None, option: str) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"--{option} {file}: {getattr(error, 'strerror', None) or error}", option=option) from None
     if not found:
-        raise OptionError(f"--{option} {file}: the file is empty, so nobody could call", option=option)
+        raise OptionError(f"--{option} {file}: the file is empty; it must have at least one line", option=option)
     return found
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a server serves: the namespaces and exchanges of a graph, and the `events` of one queue (`ns/queue`).
+    """The settings of a server. It serves the namespaces and exchanges of a graph.
 
-    The options of a namespace apply here as they do for exchanges that read there: `reserveTimeout`, `maxTries`,
-    `deadLetterQueue`, `history`. `declared`: executors and heartbeats of the events. Raises `OptionError` and
-    `GraphError`; connects to nothing.
+    `events` names a queue of events to serve too (`ns/queue`); `declared` has its executors and
+    heartbeats. The options of a namespace apply as in exchanges that read there: `reserveTimeout`,
+    `maxTries`, `deadLetterQueue`, `history`. Raises `OptionError` or `GraphError` for invalid
+    settings; connects to nothing.
     """
 
     graph: Graph
@@ -145,7 +149,7 @@ class Settings:
         Executors(self.declared.executors).check()
 
     def place_of_events(self) -> Place | None:
-        """Return the queue of the events. Raises `OptionError` if its namespace is unknown."""
+        """Return the queue of events, if there is one. Raises `OptionError` if it is invalid."""
         if self.events is None:
             return None
         ns, slash, queue = self.events.partition("/")

@@ -1,7 +1,8 @@
-"""Requests that wait for a message: in a line for each queue, so one thread waits per queue, however many callers do.
+"""Wait lists: for each queue, the requests that wait for a message, first in, first out.
 
-The first of a line waits for the store's signal, looks, and leaves; then the next one does. So requests are served in
-their order, and a new message wakes one of them, not all.
+One thread waits per queue, for any number of callers. The first request of a list waits for a
+signal of the store, tries to take a message, and leaves; then it is the turn of the next. So
+requests are served in order, and a new message wakes one of them, not all.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from spark_queue.rest.errors import Ending, NotThere, Unwanted
 
 T = TypeVar("T")
 
-#: Longest time (s) that a thread waits in one go: it may wait that long for a caller that has hung up.
+#: How long a thread waits at a time (s). It may wait that long for a caller that has disconnected.
 STRETCH = 0.5
 
 #: Why a wait has ended.
@@ -28,7 +29,7 @@ GONE, CANCELLED, SHUTTING_DOWN = "gone", "cancelled", "ending"
 
 @dataclass(eq=False)
 class Waiter:
-    """A request that waits for a message of a queue, or may wait."""
+    """A request that waits, or may wait, for a message of a queue."""
 
     ns: str
     queue: str
@@ -38,17 +39,17 @@ class Waiter:
     ended: asyncio.Future[str] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     def end(self, why: str) -> None:
-        """End its wait."""
+        """End its wait, unless it has ended."""
         if not self.ended.done():
             self.ended.set_result(why)
 
     @property
     def gone(self) -> bool:
-        """Whether the caller has hung up."""
+        """Whether the caller has disconnected."""
         return self.ended.done() and self.ended.result() == GONE
 
     def check(self) -> None:
-        """Raise `Ending` or `Unwanted` if its wait has ended."""
+        """Raise `ShuttingDown` or `Cancelled` if its wait has ended."""
         if self.ended.done():
             if self.ended.result() == SHUTTING_DOWN:
                 raise Ending("the server is shutting down: try again")
@@ -56,16 +57,19 @@ class Waiter:
 
 
 class Lines:
-    """All lines of a server."""
+    """The wait lists of a server."""
 
     def __init__(self) -> None:
-        self._turns: dict[tuple[str, str], tuple[asyncio.Lock, int]] = {}  # with how many stand there
+        self._turns: dict[tuple[str, str], tuple[asyncio.Lock, int]] = {}  # and the number of requests
         self._waiters: dict[str, Waiter] = {}
         self._ending = False
 
     @contextmanager
     def waiter(self, ns: str, queue: str, reserve: bool, tid: str | None) -> Iterator[Waiter]:
-        """Register a waiter by its `tid`, within the block. Raises `OptionError` if another has that."""
+        """Register a request by its `tid`, within the block.
+
+        Raises `OptionError` if another request has this `tid`.
+        """
         one = Waiter(ns, queue, reserve) if tid is None else Waiter(ns, queue, reserve, tid)
         if one.tid in self._waiters:
             raise OptionError(
@@ -84,7 +88,7 @@ class Lines:
         return [one for one in self._waiters.values() if (one.ns, one.queue) == (ns, queue)]
 
     def cancel(self, ns: str, queue: str, tid: str) -> None:
-        """End the wait of one request. Raises `NotThere`."""
+        """End the wait of one request. Raises `NotFound` if there is none with this `tid`."""
         one = self._waiters.get(tid)
         if one is None or (one.ns, one.queue) != (ns, queue):
             hint = near(tid, (other.tid for other in self.waiting(ns, queue)))
@@ -109,9 +113,10 @@ class Lines:
         ring: Callable[[float], Awaitable[bool]],
         take: Callable[[], Awaitable[T | None]],
     ) -> T | None:
-        """Return what `take` returns, as soon as it is not `None`; `None` if the time is over or the wait ended.
+        """Return the first result of `take` that is not `None`, or `None` if the wait has ended.
 
-        `ring` returns when there may be a message, after that many seconds at most.
+        The wait ends after `seconds`, or by `waiter.end`. `wait_signal` returns whether there may
+        be a message, after the given number of seconds at most.
         """
         clock = asyncio.get_running_loop().time
         end = clock() + seconds
@@ -134,7 +139,10 @@ class Lines:
 
     @contextmanager
     def _place(self, waiter: Waiter) -> Iterator[asyncio.Lock]:
-        """Stand in the line, which exists while a request is in it. A lock lets them in by turns."""
+        """Join the wait list of a queue, and yield its lock, which admits requests in order.
+
+        The list exists while a request is in it.
+        """
         key = waiter.ns, waiter.queue
         turn, standing = self._turns.get(key, (asyncio.Lock(), 0))
         self._turns[key] = turn, standing + 1
@@ -147,5 +155,5 @@ class Lines:
 
 
 async def _either(one: asyncio.Future[Any], other: asyncio.Future[Any], timeout: float | None = None) -> None:
-    """Sleep until one of them is done, for `timeout` seconds at most."""
+    """Wait until one of two futures is done, for `timeout` seconds at most."""
     await asyncio.wait([one, other], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)

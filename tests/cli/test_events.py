@@ -70,7 +70,7 @@ def test_a_heartbeat(event):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["create", "a b", "t"], "source 'a b' cannot name one"),
+        (["create", "a b", "t"], "source 'a b' must be text without spaces"),
         (["create", S, "t", "--payload", "{"], "--payload is not JSON"),
         (["create", S, "t", "--payload", "1", "--text", "x"], "give either --payload or --text"),
         (["create", S, "t", "--conf", "nowhere.yaml"], "nowhere.yaml: no such file"),

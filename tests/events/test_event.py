@@ -91,7 +91,7 @@ def test_bytes_are_no_payload():
 
 @pytest.mark.parametrize("payload", ["text", ["s"], {"source": "s"}, {"source": 1, "type": "t"}])
 def test_another_message_is_no_event(payload):
-    with pytest.raises(ValueError, match="it is no event"):
+    with pytest.raises(ValueError, match="it is not an event"):
         Event.of(Message("id", "q", payload))
 
 
@@ -114,7 +114,7 @@ def test_statuses_have_short_names_and_uris():
 
 @pytest.mark.parametrize("name", ["", "two words", None, 3, "line\n"])
 def test_a_bad_source_or_type_is_refused(name):
-    with pytest.raises(OptionError, match="cannot name one"):
+    with pytest.raises(OptionError, match="must be text without spaces"):
         check_name(name, "source")
 
 
@@ -178,7 +178,7 @@ def test_the_first_of_doubled_executors_wins_and_the_others_are_told():
     ("facts", "message"),
     [
         ({"source": ()}, "an executor needs a source"),
-        ({"type": "two words"}, "type 'two words' cannot name one"),
+        ({"type": "two words"}, "type 'two words' must be text without spaces"),
         ({"function": "nowhere"}, "function 'nowhere' must be a function, or module:function"),
     ],
 )

@@ -116,7 +116,7 @@ def test_a_query_gives_each_event_its_status(spark, any_url, name, tmp_path):
         errors = {id: error for one in told for id, error in one.errors.items()}
         assert any("took longer than 0.2 s" in one for one in errors.values())
         assert any("ValueError: no flight {'n': 2}" in one and "Traceback" in one for one in errors.values())
-        assert errors["noise"].startswith("it is no event") and "no executor" in errors[missing]
+        assert errors["noise"].startswith("it is not an event") and "no executor" in errors[missing]
         assert {one.transaction.partition("/")[0] for one in told} == {"executing.events"}
         parts = {one.transaction for one in told if one.message == "Events begun"}
         assert len(parts) > 2 and {one.rpartition("/")[2] for one in parts} == {"0", "1"}, "few events, both workers"

@@ -76,9 +76,9 @@ def test_a_store_that_is_away_makes_it_unready_and_the_log_names_it(app, client,
     assert refused.headers["content-type"] == "application/problem+json"
     for secret in ("shop", "warehouse", "secret", "redis", "sqlite", __version__, "2"):
         assert secret not in refused.text, secret
-    assert caplog.text.count("the store of namespace 'shop' is away") == 1, "not at each request"
+    assert caplog.text.count("the store of namespace 'shop' cannot be reached") == 1, "not at each request"
     assert client.get("/ready").status_code == 200
-    assert caplog.text.count("'shop' is back") == 1
+    assert caplog.text.count("'shop' can be reached again") == 1
 
 
 def test_many_that_ask_cost_a_store_one_question(app, client, monkeypatch):

@@ -112,5 +112,5 @@ def test_an_empty_variable_or_file_is_a_mistake(tmp_path):
     with pytest.raises(OptionError):
         Credentials.read({"SPARK_QUEUE_REST_TOKEN": ""})
     (tmp_path / "none").write_text("\n")
-    with pytest.raises(OptionError, match="nobody could call"):
+    with pytest.raises(OptionError, match="it must have at least one line"):
         Credentials.read({}, tmp_path / "none")
