@@ -2,8 +2,8 @@
 
 spark.readStream.format("queue").option("url", "sqlite:///queues.db").option("queue", "flights").load()
 
-`Queue` is the same queue for programs without Spark. Everything here is imported when it is first used, so that a
-program pays for nothing it does not need.
+`Queue` is the client for programs without Spark. Each name is imported when it is first used, so a
+program does not load what it does not need.
 """
 
 from __future__ import annotations

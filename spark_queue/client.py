@@ -6,8 +6,9 @@
             work_on(message.payload)
             queue.commit(message)
 
-Durations are seconds; moments are `datetime` with a time zone. All methods raise `StoreUnavailable` if the database
-cannot be reached for 5 seconds, and `StoreError` if it refuses: the call may be repeated.
+Durations are seconds; moments are `datetime` with a time zone. All methods raise `StoreUnavailable`
+if the database cannot be reached for 5 seconds, and `StoreError` if it refuses the operation. You
+can repeat the call.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ from spark_queue.stores.support.bucket_split import compact
 from spark_queue.stores.support.counters import Statistics
 from spark_queue.stores.types import Death, Sizes
 
-#: Messages that an iteration reserves at once.
+#: Number of messages that an iteration reserves at once.
 PREFETCH = 100
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSizes(Sizes):
-    """The numbers of messages of a queue by state, and `dead`: those of its dead-letter queue."""
+    """The numbers of messages of a queue by state; `dead`: those in its dead-letter queue."""
 
     dead: int = 0
 
@@ -73,12 +74,15 @@ class Queue:
     ) -> None:
         """Prepare a client; it connects at its first call.
 
-        `consumer`: the name of this consumer in reservations and history (default: a new one). `lease`: seconds until
-        others can reserve a message again (`None`: never). `max_tries`: failures after which a message moves to
-        `dead_letter_queue` (default: `<queue>.dead`); `None`: it is tried forever. `history`: seconds for which
-        committed and dead-lettered messages are kept. `layout`: `Buckets()` or `"single"` for messages that are
-        pushed, instead of the setting of the queue. Raises `OptionError` for a wrong argument, URL or name, and
-        `DriverMissing`.
+        `consumer`: the name of this consumer in reservations and history (default: a generated
+        one). `lease`: seconds until others can reserve a message again (`None`: never).
+        `max_tries`: failed tries after which a message moves to `dead_letter_queue` (default:
+        `<queue>.dead`); `None`: it is tried forever. `history`: seconds for which committed and
+        dead-lettered messages are kept. `layout`: `Buckets()` or `"single"` for pushed messages,
+        instead of the setting of the queue.
+
+        Raises `OptionError` for an invalid argument, URL or name, and `DriverMissing` if the driver
+        of the database is not installed.
         """
         if isinstance(url, str) and "://" in queue and "://" not in url:  # not shown: it may be a password
             raise OptionError("the URL comes before the queue: Queue(url, queue)", option="url")
@@ -105,10 +109,10 @@ class Queue:
         self._max_tries = max_tries
         self._history = round(history * 1000)
         self._sequence = itertools.count(1)
-        self._held: dict[str, str] = {}  # message id -> the tag it was reserved under
-        self._whole: dict[str, int] = {}  # tag -> how many messages it holds, where all of them are in `_held`
+        self._held: dict[str, str] = {}  # message id -> the tag that holds it
+        self._whole: dict[str, int] = {}  # tag -> number of its messages, if all are in `_held`
 
-    # --- messages in --------------------------------------------------------------------------------------------
+    # --- push ---------------------------------------------------------------------------------------------------
 
     @keywords_checked
     def push(
@@ -123,7 +127,7 @@ class Queue:
     ) -> str:
         """Push one message and return its id.
 
-        The arguments are those of `push_many`, for one message.
+        The arguments and errors are those of `push_many`, for one message.
         """
         ids = None if id is None else [id]
         try:
@@ -147,14 +151,17 @@ class Queue:
     ) -> list[str]:
         """Push messages in one batch and return their ids, in order.
 
-        A payload that is `bytes` stays bytes, `str` stays text, all else becomes JSON. `headers`, `mature` and
-        `tries` are one for all, or a sequence with one for each. `mature`: the moment from which a message can be
-        reserved (without a time zone: UTC). `delay`: seconds until then, by the database's clock; by default at once.
-        `tries`: failed tries that a message has already.
+        A payload that is `bytes` stays bytes, `str` stays text, all else becomes JSON. `headers`,
+        `mature` and `tries` are one for all, or a sequence with one for each. `mature`: the moment
+        from which a message can be reserved (without a time zone: UTC). `delay`: seconds until
+        then, by the database's clock. Without both, a message can be reserved at once. `tries`: the
+        number of failed tries that a message already has.
 
-        Raises `MessageError` for values that cannot become messages; nothing is pushed then. A push is atomic on
-        SQLite, for some 5,000 messages on Redis, and for each message on MongoDB: if it raises `StoreError`, a part
-        may be pushed. A message whose id the queue holds is skipped, so you can repeat a push with the same `ids`.
+        Raises `MessageError` for values that cannot become messages, and `OptionError` for an
+        invalid argument; no message is pushed then. A push is atomic on SQLite, for some 5,000
+        messages on Redis, and for each message on MongoDB. If it raises `StoreError`, some messages
+        may be pushed. A message whose id is in the queue is skipped, so you can repeat a push with
+        the same `ids`.
         """
         if isinstance(payloads, str | bytes | Mapping):
             raise OptionError("push_many takes a list of payloads; for one payload use push", option="payloads")
@@ -179,15 +186,16 @@ class Queue:
         pushed: list[str] = batch.column("id").to_pylist()
         return pushed
 
-    # --- messages out -------------------------------------------------------------------------------------------
+    # --- reserve ------------------------------------------------------------------------------------------------
 
     @keywords_checked
     def reserve(self, limit: int = 1, *, timeout: float = 0.0) -> list[Message]:
         """Reserve up to `limit` messages, in order; wait up to `timeout` seconds for the first.
 
-        No other consumer gets them until this client commits, rolls back or dead-letters them, or until the lease
-        ends. Returns an empty list if no message came. Messages that have failed `max_tries` times, and records that
-        cannot be read, move to the dead-letter queue and are not returned.
+        No other consumer gets them until this client commits, rolls back or dead-letters them, or
+        until the lease ends. Returns an empty list if no message came. Messages that have failed
+        `max_tries` times, and records that cannot be read, move to the dead-letter queue and are
+        not returned.
         """
         check_seconds("timeout", timeout)
         end = time.monotonic() + timeout
@@ -210,7 +218,7 @@ class Queue:
         how: dict[str, Any] = {"dead": self.dead_name, "history": self._history, "decoded": True}
         for batch in self.store.fetch(self.name, f"{tag}/0", **how):
             taken += messages(batch)
-            if len(taken) >= rows:  # no need to be told that there are no more
+            if len(taken) >= rows:  # saves the request that would return no more rows
                 break
         self._held.update((one.id, tag) for one in taken)
         if len(taken) == rows:
@@ -221,21 +229,21 @@ class Queue:
     def pop(self, *, timeout: float = 0.0) -> Message | None:
         """Remove the first message and return it; wait up to `timeout` seconds. Returns `None` if none came.
 
-        At most once: if the program dies before it has processed the message, the message is lost. To process it at
-        least once, use `reserve` and `commit`.
+        At most once: if the program dies before it has processed the message, the message is lost.
+        For at-least-once, use `reserve` and `commit`.
         """
         taken = self.reserve(1, timeout=timeout)
         if not taken or not self.commit(taken[0]):
             return None
-        self.store.count(self.name, reserve=-1, commit=-1, get=1)  # as keuss counts what is taken in one act
+        self.store.count(self.name, reserve=-1, commit=-1, get=1)  # keuss counts a message taken in one step as `get`
         return taken[0]
 
     @keywords_checked
     def messages(self, *, timeout: float | None = None, prefetch: int = PREFETCH) -> Iterator[Message]:
-        """Yield message after message; end if none comes for `timeout` seconds (`None`: never).
+        """Yield messages as they come; end if none comes for `timeout` seconds (`None`: never).
 
-        Settle each with `commit`, `rollback` or `dead_letter`. `prefetch` messages are reserved together; their
-        leases are renewed between two messages.
+        Settle each with `commit`, `rollback` or `dead_letter`. `prefetch` messages are reserved
+        together. Their leases are renewed between two messages.
         """
         while True:
             batch = self.reserve(prefetch, timeout=3600.0 if timeout is None else timeout)
@@ -256,8 +264,8 @@ class Queue:
     def commit(self, *done: Message) -> int:
         """Remove these messages: they are processed. Return how many this client still held.
 
-        The lease of the others has ended: another consumer may process them again. Atomic for each message, and for
-        all together on SQLite.
+        The lease of the others has ended: another consumer may process them again. Atomic for each
+        message, and on SQLite for all together.
         """
         return sum(self.store.commit(self.name, tag, ids, history=self._history) for tag, ids in self._settling(done))
 
@@ -265,8 +273,8 @@ class Queue:
     def rollback(self, *failed: Message, delay: float = 0.0) -> int:
         """Put these messages back into the queue, with one more failed try. Return how many this client still held.
 
-        They can be reserved after `delay` seconds. A message that has failed `max_tries` times moves to the
-        dead-letter queue instead. Atomic for each message.
+        They can be reserved after `delay` seconds. A message that has failed `max_tries` times
+        moves to the dead-letter queue instead. Atomic for each message.
         """
         check_seconds("delay", delay)
         given = 0
@@ -306,7 +314,7 @@ class Queue:
         return sum(self.store.renew(self.name, tag, self._lease) for tag in tags)
 
     def _settling(self, settled: Sequence[Message]) -> Iterator[tuple[str, list[str] | None]]:
-        """Yield the ids under each tag, `None` for all that the tag holds; forget them when they are settled."""
+        """Yield the ids of the messages by tag (`None`: all of the tag), then forget them."""
         by_tag: dict[str, list[str]] = {}
         for id in dict.fromkeys(one.id for one in settled):
             if id in self._held:
@@ -324,7 +332,7 @@ class Queue:
     # --- sizes, pauses, cleaning up ------------------------------------------------------------------------------
 
     def sizes(self) -> QueueSizes:
-        """Return the numbers of messages that are ready, scheduled, reserved and dead.
+        """Return the numbers of ready, scheduled, reserved and dead messages.
 
         `oldest_ready_age` is the age of the first ready message in ms.
         """
@@ -333,7 +341,7 @@ class Queue:
         return QueueSizes(own.ready, own.scheduled, own.reserved, own.oldest_ready_age, dead)
 
     def statistics(self) -> Statistics:
-        """Return what all clients did to the messages of the queue: `put`, `get`, `reserve`, `commit`, ….
+        """Return how many messages all clients have pushed (`put`), reserved, committed, ….
 
         Calls of other clients in the last 0.1 seconds may be missing.
         """
@@ -356,14 +364,15 @@ class Queue:
 
     @keywords_checked
     def peek(self, limit: int = 10) -> list[Message]:
-        """Return the first messages in order without reserving them; reserved and scheduled ones are included."""
+        """Return the first messages in order, also reserved and scheduled ones; reserve none."""
         found: Iterator[pa.RecordBatch] = self.store.peek(self.name, limit=limit)
         return [one for batch in found for one in messages(batch)]
 
     def compact(self) -> int:
-        """Merge single ready messages and small buckets into large buckets. Return by how many records fewer.
+        """Merge single ready messages and small buckets into large buckets.
 
-        For queues with the layout `bucket` whose producers push few messages at a time. Others can use the queue
+        Return by how many the number of records decreased. Use it for queues with the layout
+        `bucket` whose producers push few messages at a time. Other clients can use the queue
         meanwhile.
         """
         how = self.store.layout if isinstance(self.store.layout, Buckets) else layout_of(self.store, self.name)

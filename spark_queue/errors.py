@@ -1,19 +1,20 @@
-"""The error tree: one root, and the two questions a caller asks of it.
+"""The errors of the package: one tree, whose root is `QueueError`.
 
     QueueError
-    ├── UsageError            the caller's mistake: fix the call and try again (exit code 2)
-    │   ├── OptionError       an option, a URL, a queue name
-    │   ├── SchemaError       columns of a DataFrame
-    │   ├── GraphError        a graph of exchanges, or another file; `mistakes` tells each
-    │   └── DriverMissing     a database driver that is not installed
-    ├── MessageError          rows that cannot become messages; `rows` tells which and why
-    ├── StoreError            the database refused or failed
-    │   └── StoreUnavailable  it cannot be reached just now: worth another try
-    │       └── PoolExhausted all connections of this client are in use
-    ├── CheckpointError       a checkpoint that does not fit to the query or to the database
-    └── FencedError           somebody else has what was ours
+    ├── UsageError            a mistake of the caller: fix the call (exit code 2).
+    │   ├── OptionError       an option, a URL or a queue name is wrong.
+    │   ├── SchemaError       the columns of a DataFrame are wrong.
+    │   ├── GraphError        a graph or another file has `mistakes`.
+    │   └── DriverMissing     a database driver is not installed.
+    ├── MessageError          rows cannot become messages: `rows` says which and why.
+    ├── StoreError            the database refused the operation or failed.
+    │   ├── AccessDenied      the database user lacks a permission.
+    │   └── StoreUnavailable  the database cannot be reached now: try again.
+    │       └── PoolExhausted all connections of this client are in use.
+    ├── CheckpointError       the checkpoint does not match the query or the database.
+    └── FencedError           another client has taken over the consumer, reservation or batch.
 
-Every error survives the pickle from a Spark worker to the driver, facts included.
+Every error can be pickled from a Spark worker to the driver, with its facts.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class SchemaError(UsageError):
 class GraphError(UsageError):
     """A graph of exchanges, or another file of declarations, has mistakes.
 
-    `mistakes` tells each, with its place.
+    `mistakes` has the text of each, with its place.
     """
 
     def __init__(self, message: str = "", mistakes: Sequence[str] = (), **facts: object) -> None:
@@ -65,9 +66,10 @@ class DriverMissing(UsageError):
 
 
 class MessageError(QueueError):
-    """Rows that cannot become messages.
+    """Rows cannot become messages.
 
-    `rows` maps the row's position in the pushed batch to the rule it breaks. Nothing of that batch was pushed.
+    `rows` maps the position of a row in the pushed batch to the rule that it breaks. No row of the
+    batch was pushed.
     """
 
     def __init__(self, message: str = "", rows: Mapping[int, str] | None = None, **facts: object) -> None:
@@ -80,7 +82,7 @@ class StoreError(QueueError):
 
 
 class AccessDenied(StoreError):
-    """The database knows the user of the URL, who may not do this."""
+    """The database refused the operation: the user of the URL lacks a permission."""
 
 
 class StoreUnavailable(StoreError):
@@ -92,25 +94,25 @@ class PoolExhausted(StoreUnavailable):
 
 
 class CheckpointError(QueueError):
-    """The checkpoint does not fit: to this version, to the query, or to what the database has of it."""
+    """The checkpoint does not match this version, the query, or the contents of the database."""
 
 
 class FencedError(QueueError):
-    """Somebody else has what was ours: a consumer, a reservation, a batch.
+    """Another client or query has taken over a consumer, a reservation or a batch.
 
-    Nothing was done to what is no longer ours.
+    The operation changed nothing of it.
     """
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """The tail of an error message that offers the names like `name`; empty where none is alike."""
+    """Return the end of an error that suggests names similar to `name`; empty if there are none."""
     spelled = {candidate.lower(): candidate for candidate in known}
     alike = [spelled[match] for match in get_close_matches(name.lower(), spelled, n=3)]
     return f"; did you mean {' or '.join(repr(one) for one in alike)}?" if alike else ""
 
 
 def unreadable(error: OSError, file: object = "") -> UsageError:
-    """Return the error for a file that cannot be read: its name, the reason, and similar names beside it."""
+    """Return the error for a file that cannot be read: its name, the reason, and similar names."""
     name = str(file or error.filename)
     if re.search(r":.*@|^[a-z][a-z0-9+.-]*:/", name, re.DOTALL):  # there may be a password in it
         name = "(a URL, which is not shown)"
@@ -119,5 +121,5 @@ def unreadable(error: OSError, file: object = "") -> UsageError:
 
 
 def plural(number: int, one: str, more: str | None = None) -> str:
-    """Return `1 message`, `2,000 messages`; `more` is the plural if it is not `one` with an s."""
+    """Return `1 message` or `2,000 messages`; `more` is the plural if it is not `one` with an s."""
     return f"{number:,} {one if number == 1 else more or one + 's'}"

@@ -1,1 +1,1 @@
-"""What a message is: its columns, ids and payloads, and many of them in one record. No database, no Spark."""
+"""Messages: columns, ids, payloads, and buckets of many messages. No database, no Spark."""

@@ -1,15 +1,17 @@
-"""Arrow batches as bytes in a database: how they are written, and how they are verified before they are read.
+"""Write Arrow batches as bytes into a database, and verify them before they are read.
 
-Disks flip bits, and other programs write to the same database. pyarrow trusts what it reads: damaged bytes can end
-the process, fill its memory, or return parts of this memory as messages. So all of this is checked first:
+Disks flip bits, and other programs write to the same database. pyarrow trusts its input: damaged
+bytes can end the process, fill its memory, or return parts of its memory as messages. These parts
+are checked first:
 
-    digest      that of the writer, if there is one: nearly all damage ends here
-    frame       a schema, one batch of it, the end of the stream, and nothing more
-    metadata    each buffer lies inside the bytes, and all of them together unpack to MOST_UNPACKED bytes at most
-    columns     those that the reader expects; without a digest each of their values as well
+    digest:     the SHA-256 of the writer, if there is one. It finds nearly all damage.
+    frame:      one schema, one batch, the end of the stream, and nothing else.
+    metadata:   each buffer lies inside the bytes. All buffers together unpack to at most
+                MAX_UNPACKED_BYTES.
+    columns:    the schema is one that the reader expects. Without a digest, each value is checked.
 
-The metadata is in FlatBuffers, as `Message.fbs` of Arrow has it. It is read here in plain Python, which may find
-nonsense but never reads outside of the bytes; only then pyarrow reads it, and checks it once more.
+The metadata is in FlatBuffers, as Arrow's `Message.fbs` defines it. Plain Python reads it here,
+which never reads outside of the bytes. Only then does pyarrow read it and check it again.
 """
 
 from __future__ import annotations
@@ -22,30 +24,33 @@ from hashlib import sha256
 import pyarrow as pa
 import pyarrow.ipc
 
-#: Most bytes that compressed buffers may unpack to. What is larger is written as it is, and needs no limit: it is no
-#: larger in memory than in the database.
+#: Maximum number of bytes that compressed buffers may unpack to. Larger batches are written without
+#: compression: they need no limit, since they are no larger in memory than in the database.
 MOST_UNPACKED = 1 << 28
 
-#: How each message of a stream begins, and how a stream ends.
+#: The marker at the start of each message of a stream, and the end of a stream.
 _BEGIN, _END = 0xFFFFFFFF, b"\xff\xff\xff\xff\0\0\0\0"
 
-#: To start threads takes longer than to unpack most buckets.
+#: Starting threads takes longer than unpacking most buckets.
 _ALONE = pa.ipc.IpcReadOptions(use_threads=False)
 
-#: Most bytes of the message that has the schema. Those of ours take less than 2,000.
+#: Maximum number of bytes of the schema message. Our schemas take less than 2,000.
 _LONGEST_HEAD = 1 << 16
 
-#: Types of messages, and the version of all that pyarrow writes.
+#: Types of Arrow messages, and the metadata version that pyarrow writes.
 _SCHEMA, _BATCH, _VERSION = 1, 3, 4
 
 
 class DamagedBytes(ValueError):
-    """Bytes that are not what was written; its text says why."""
+    """Bytes that differ from those that were written; the text says why."""
 
 
 def to_bytes(batch: pa.RecordBatch, compression: str | None = None) -> bytes:
-    """Return the batch as an Arrow IPC stream."""
-    if batch.nbytes > MOST_UNPACKED // 2:  # half: `nbytes` leaves out a little
+    """Return the batch as an Arrow IPC stream.
+
+    A batch larger than half of MAX_UNPACKED_BYTES is not compressed.
+    """
+    if batch.nbytes > MOST_UNPACKED // 2:  # half, since `nbytes` does not count all buffers fully
         compression = None
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
@@ -55,12 +60,15 @@ def to_bytes(batch: pa.RecordBatch, compression: str | None = None) -> bytes:
 
 
 def with_digest(packed: bytes) -> bytes:
-    """Return the stream with its digest behind it, which readers of Arrow pass over."""
+    """Return the stream with its digest appended, which readers of Arrow ignore."""
     return packed + sha256(packed).digest()
 
 
 def from_bytes_with_digest(packed: object, schemas: Sequence[pa.Schema]) -> pa.RecordBatch:
-    """Return the batch of a stream that has its digest behind it, or none. Raises `DamagedBytes`."""
+    """Return the batch of a stream, with or without a digest appended.
+
+    Raises `DamagedBytes` if the bytes are damaged or have none of the schemas.
+    """
     if not isinstance(packed, bytes):
         raise DamagedBytes("it has no bytes")
     if packed.endswith(_END):
@@ -72,9 +80,10 @@ def from_bytes_with_digest(packed: object, schemas: Sequence[pa.Schema]) -> pa.R
 def from_bytes(
     packed: bytes | memoryview | pa.Buffer | None, schemas: Sequence[pa.Schema], digest: str | None = None
 ) -> pa.RecordBatch:
-    """Return the batch again, which has one of the schemas.
+    """Return the batch of an Arrow IPC stream.
 
-    `digest` is the beginning of the SHA-256 of the bytes, in hex, as the writer kept it. Raises `DamagedBytes`.
+    `digest` is the beginning of the SHA-256 of the bytes, in hex, as the writer stored it. Raises
+    `DamagedBytes` if the bytes do not match it, cannot be read, or have none of the schemas.
     """
     if packed is None:
         raise DamagedBytes("it has no bytes")
@@ -84,7 +93,7 @@ def from_bytes(
         return _read(memoryview(packed).cast("B"), schemas, trusted=digest is not None)
     except struct.error as error:
         raise DamagedBytes("it is cut off, or its metadata points outside of its bytes") from error
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:  # OSError: of the decompression
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:  # OSError: decompression failed
         reason = str(error).partition("\n")[0]
         raise DamagedBytes(f"pyarrow cannot read it: {reason}") from error
 
@@ -104,7 +113,10 @@ def _read(packed: memoryview, schemas: Sequence[pa.Schema], *, trusted: bool) ->
 
 
 def _check_buffers(message: _Message) -> None:
-    """Check that the buffers lie in the body, and how large they become."""
+    """Check that the buffers lie in the body and do not unpack to too many bytes.
+
+    Raises `DamagedBytes` if not.
+    """
     compressed = message.header.position(3) is not None
     places = message.header.integers(2)
     unpacked = 0
@@ -117,12 +129,12 @@ def _check_buffers(message: _Message) -> None:
                 raise DamagedBytes(f"a buffer of its columns unpacks to {size} bytes")
             unpacked += max(size, 0)
     if unpacked > MOST_UNPACKED:
-        raise DamagedBytes(f"it unpacks to {unpacked:,} bytes, and {MOST_UNPACKED:,} are the limit")
+        raise DamagedBytes(f"it unpacks to {unpacked:,} bytes, but the limit is {MOST_UNPACKED:,}")
 
 
 @lru_cache(maxsize=16)
 def _schema(head: bytes) -> pa.Schema:
-    """The schema in the first message of a stream, which is the same in nearly all streams."""
+    """Return the schema in the first message of a stream, cached: nearly all streams share it."""
     return pa.ipc.read_schema(pa.py_buffer(head))
 
 
@@ -130,7 +142,10 @@ def _schema(head: bytes) -> pa.Schema:
 
 
 class _Message:
-    """A message of a stream, at this place: the table with its metadata, its body, and where it ends."""
+    """The message at an offset of a stream: its metadata table, its body, and where it ends.
+
+    Raises `DamagedBytes` if it is of another type or version, or does not lie inside the bytes.
+    """
 
     def __init__(self, packed: memoryview, at: int, kind: int) -> None:
         begin, size = struct.unpack_from("<II", packed, at)
@@ -145,7 +160,7 @@ class _Message:
 
 
 class _Table:
-    """A table of FlatBuffers at this place."""
+    """The FlatBuffers table at an offset."""
 
     def __init__(self, metadata: memoryview, at: int) -> None:
         self._metadata, self._at = metadata, at
@@ -153,7 +168,7 @@ class _Table:
         self._size = _at(metadata, "<H", self._slots)
 
     def position(self, number: int) -> int | None:
-        """The place of a field, `None` if it is left out."""
+        """Return the offset of a field, `None` if the table does not have it."""
         slot = 4 + 2 * number
         offset = _at(self._metadata, "<H", self._slots + slot) if slot < self._size else 0
         return self._at + offset if offset else None
@@ -166,12 +181,12 @@ class _Table:
         return _Table(self._metadata, self._follow(number))
 
     def integers(self, number: int) -> tuple[int, ...]:
-        """A vector of structs of two 64-bit integers, as one sequence."""
+        """Return a vector of structs of two 64-bit integers, as one sequence."""
         start = self._follow(number)
         return struct.unpack_from(f"<{2 * _at(self._metadata, '<I', start)}q", self._metadata, start + 4)
 
     def _follow(self, number: int) -> int:
-        """The place that a field refers to."""
+        """Return the offset that a field refers to. Raises `DamagedBytes` if there is no field."""
         place = self.position(number)
         if place is None:
             raise DamagedBytes("a part of its metadata is missing")
@@ -179,8 +194,8 @@ class _Table:
 
 
 def _at(metadata: memoryview, form: str, place: int) -> int:
-    """The number at this place. Raises `struct.error` if it lies outside."""
+    """Return the number at an offset. Raises `struct.error` if it lies outside of the metadata."""
     if place < 0:  # Python would count from the end
-        raise struct.error("negative place")
+        raise struct.error("negative offset")
     number: int = struct.unpack_from(form, metadata, place)[0]
     return number

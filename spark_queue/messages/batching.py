@@ -1,4 +1,4 @@
-"""Things in groups that are not too large: what goes to a database together, and what is written in one step."""
+"""Split items into batches that are bounded in size, such as by rows and bytes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ T = TypeVar("T")
 
 
 def grouped(items: Iterable[T], most: tuple[int, ...], size: Callable[[T], tuple[int, ...]]) -> Iterator[list[T]]:
-    """The items in order, in groups of which none is more than `most` in any of its measures.
+    """Yield the items in order, in batches that exceed none of the `limits`.
 
-    `size` gives the measures of one item, such as its rows and its bytes. One that is too large stands alone.
+    `size` returns the sizes of one item, such as its rows and bytes: one for each limit. An item
+    that is larger than a limit is a batch of its own.
     """
     group: list[T] = []
     total = (0,) * len(most)

@@ -1,16 +1,20 @@
 """Buckets: many messages in one record of a store.
 
-To its store a bucket is a record like any other, with an id, bytes, and a moment from which it may be reserved. Its
-id tells that it is a bucket and how many messages it holds; its bytes are an Arrow IPC stream of one batch of them.
-So a store reserves, commits, rolls back, moves, stages and publishes buckets as it does messages, thousands at a
-time, and takes one apart only where something is done to some of its messages: see `Store`.
+A store treats a bucket like any other record: it has an id, bytes, and a moment from which it can
+be reserved. The id says that it is a bucket, and how many messages it holds. The bytes are an Arrow
+IPC stream with one batch of messages. So a store reserves, commits, rolls back, moves, stages and
+publishes thousands of messages in one step. It splits a bucket only to change some of its messages:
+see `Store`.
 
-    id       MARK first id MARK rows MARK digest     `first id`: that of its first message, so that buckets of the
-                                                     same moment keep the order in which they were pushed
-    bytes    id, payload, payload_kind, headers, and mature, where its messages did not mature together
+    id:      U+007F first-id U+007F rows U+007F digest.
+    bytes:   id, payload, payload_kind, headers. Also mature, if its messages mature at different
+             moments.
 
-A message counts the tries of its bucket, has its headers besides its own, and matures with it. The digest is that of
-the bytes, which are verified before they are read (`arrow_bytes.py`).
+`first-id` is the id of the first message: buckets that are due at the same moment keep the order in
+which they were pushed. `digest` is that of the bytes, which are verified before they are read
+(`arrow_bytes.py`).
+
+A message has the tries of its bucket, matures with it, and has its headers in addition to its own.
 """
 
 from __future__ import annotations
@@ -32,35 +36,36 @@ from spark_queue.messages.schema import MARK, MESSAGES, PUSHES, PayloadKind
 
 T = TypeVar("T")
 
-#: Most bytes of messages in one bucket, before they are compressed; a message that is larger is alone in its own.
+#: Maximum bytes of messages in one bucket, before compression. A larger message has its own bucket.
 MOST_BYTES = 4 << 20
 
 ROWS = pa.schema([MESSAGES.field(name) for name in ("id", "payload", "payload_kind", "headers")])
 _DATED = ROWS.append(MESSAGES.field("mature"))
 
 
-#: Most messages in one bucket: a worker has one open as a whole.
+#: Maximum number of messages in one bucket. A worker holds a whole bucket in memory.
 LARGEST = 100_000
 
-#: How many digits the number of messages of a record may have: no document of keuss holds a million.
+#: Maximum digits of the number of messages in an id. No document of keuss holds a million.
 DIGITS = 6
 
-#: How many hex digits of the digest are in the id.
+#: Number of hex digits of the digest in the id.
 DIGEST_DIGITS = 16
 
-#: How the id ends of a bucket that a store made of a document just now: it needs no digest, and may be empty.
+#: The end of the id of a bucket that a store has just converted from a document of keuss. Such a
+#: bucket has no digest, and may be empty.
 READ_MARK = f"{MARK}id"
 
 
 class DamagedBucket(ValueError):
-    """A bucket that cannot be read; its text says why."""
+    """A bucket that cannot be read; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """How messages are put into buckets: up to `size` in one, compressed by `lz4` or `zstd`.
+    """The settings of buckets: at most `size` messages in one, compressed by `lz4` or `zstd`.
 
-    Raises `OptionError` for what cannot be meant.
+    Raises `OptionError` if `size` is not 1 to 100000, or the compression is another one.
     """
 
     size: int = 4096
@@ -68,43 +73,46 @@ class Buckets:
 
     def __post_init__(self) -> None:
         if not 0 < self.size <= LARGEST:
-            raise OptionError(f"a bucket holds 1 to {LARGEST} messages, not {self.size}", option="bucketSize")
+            raise OptionError(f"bucket size must be 1 to {LARGEST} messages, not {self.size}", option="bucketSize")
         if self.compression not in ("lz4", "zstd"):
             hint = near(self.compression, ("lz4", "zstd"))
             raise OptionError(
-                f"buckets are compressed by lz4 or zstd, not by {self.compression!r}{hint}", option="compression"
+                f"compression must be lz4 or zstd, not {self.compression!r}{hint}", option="compression"
             )
 
 
-#: Whether messages are put into buckets; `None` leaves that to the setting of their queue.
+#: How messages are written: in buckets, or single. `None`: as the setting of their queue says.
 Layout = Buckets | Literal["single"] | None
 
 
 class Record(NamedTuple):
-    """One record of a store: a message or a bucket. `mature`: when it is due (ms)."""
+    """One record of a store, a message or a bucket. `mature`: when it is due (ms)."""
 
     id: str
     mature: int
 
 
 def is_bucket(id: str) -> bool:
-    """Whether the record with this id is a bucket."""
+    """Return whether the record with this id is a bucket."""
     return id.startswith(MARK)
 
 
 def are_buckets(ids: pa.Array) -> pa.Array:
-    """The same of each of these ids, which may be binary."""
+    """Return whether each of these records is a bucket. The ids may be text or binary."""
     return pc.starts_with(ids, MARK)
 
 
 def rows_of(id: str) -> int:
-    """How many messages the record with this id holds; 1 if the id is damaged, for so it becomes one dead letter."""
+    """Return the number of messages that the record with this id holds.
+
+    It is 1 if the id is damaged, since such a record becomes one dead letter.
+    """
     rows = _rows_named(id) if is_bucket(id) else 1
     return 1 if rows is None else rows
 
 
 def _rows_named(id: str) -> int | None:
-    """The number in the id of a bucket, `None` if there is none, or none that can be."""
+    """Return the number of messages in the id of a bucket, `None` if it has no valid one."""
     digits = id.rsplit(MARK, 2)[-2]
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= DIGITS):
         return None
@@ -113,16 +121,16 @@ def _rows_named(id: str) -> int | None:
 
 
 def weigh(ids: pa.Array) -> int:
-    """How many messages the records with these ids hold together."""
+    """Return the number of messages that the records with these ids hold together."""
     buckets = ids.filter(are_buckets(ids))
     return len(ids) - len(buckets) + sum(map(rows_of, buckets.cast(pa.string()).to_pylist()))
 
 
 def fitting(found: Iterable[tuple[T, str]], limit: int, enough: int) -> tuple[list[T], int, str | None]:
-    """The first records that hold `enough` messages together, never over `limit`.
+    """Take records until they hold `target` messages together, but never more than `limit`.
 
-    Of each its id is told, and what it is known by. Gives these, the number of messages, and the id of the bucket
-    that comes next and is too large, if that is what ended it.
+    `records` are pairs of a key and an id. Return the keys of the records taken, the number of
+    their messages, and an id: that of the next bucket if it is too large for `limit`, else `None`.
     """
     taken: list[T] = []
     rows = 0
@@ -137,14 +145,14 @@ def fitting(found: Iterable[tuple[T, str]], limit: int, enough: int) -> tuple[li
     return taken, rows, None
 
 
-# --- messages into buckets ------------------------------------------------------------------------------------------
+# --- writing buckets ------------------------------------------------------------------------------------------------
 
 
 def packed(batch: pa.RecordBatch, how: Buckets) -> pa.RecordBatch:
-    """The rows of a PUSHES batch, all of which have their moment, as a PUSHES batch of buckets.
+    """Return the rows of a PUSHES batch, which have their `mature`, as a PUSHES batch of buckets.
 
-    Those of a bucket mature together and have failed equally often; they are in the order of their ids. Of an id that
-    comes twice the first stays.
+    The messages of a bucket mature at the same moment, have the same tries, and are in the order of
+    their ids. If an id occurs twice among such messages, the first one is kept.
     """
     moments, tries = batch.column("mature").cast(pa.int64()), batch.column("tries")
     if all(len(set(pc.min_max(column).as_py().values())) == 1 for column in (moments, tries)):
@@ -158,15 +166,15 @@ def packed(batch: pa.RecordBatch, how: Buckets) -> pa.RecordBatch:
 
 
 def bucket(rows: pa.RecordBatch, how: Buckets) -> pa.RecordBatch:
-    """One bucket of these PUSHES or MESSAGES rows, which have failed equally often, as a PUSHES batch of one row.
+    """Return one bucket of these PUSHES or MESSAGES rows as a PUSHES batch of one row.
 
-    It matures when the last of them does.
+    The rows have the same tries. The bucket matures when the last of them does.
     """
     moments = rows.column("mature")
     last = pc.max(moments)
     schema = ROWS if pc.all(pc.equal(moments, last)).as_py() else _DATED
     content = pa.RecordBatch.from_arrays([rows.column(name) for name in schema.names], schema=schema)
-    # What is alone and large would gain little, and might grow beyond what a database takes.
+    # A large single message gains little, and might grow beyond the size limit of the database.
     packed = to_bytes(content, how.compression if len(rows) > 1 or content.nbytes < 1 << 20 else None)
     digest = sha256(packed).hexdigest()[:DIGEST_DIGITS]
     id = f"{MARK}{rows.column('id')[0].as_py()}{MARK}{rows.num_rows}{MARK}{digest}"
@@ -185,11 +193,11 @@ def bucket(rows: pa.RecordBatch, how: Buckets) -> pa.RecordBatch:
 
 
 def _in_order(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows in the order of their ids, each once."""
+    """Return the rows in the order of their ids, the first row of each id only."""
     ids = rows.column("id")
     if pc.all(pc.less(ids.slice(0, len(ids) - 1), ids.slice(1))).as_py() is not False:
         return rows
-    order = sorted(range(len(ids)), key=ids.to_pylist().__getitem__)  # stable: the first of an id comes first
+    order = sorted(range(len(ids)), key=ids.to_pylist().__getitem__)  # stable: rows of the same id keep their order
     rows = rows.take(pa.array(order))
     ids = rows.column("id")
     again = pc.equal(ids.slice(1), ids.slice(0, len(ids) - 1))
@@ -197,7 +205,7 @@ def _in_order(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _parts(rows: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
-    """The rows in parts of at most `size`, and of MOST_BYTES."""
+    """Yield the rows in parts of at most `size` rows and about MAX_BUCKET_BYTES."""
     if rows.nbytes <= MOST_BYTES * max(1, rows.num_rows // size):
         longest = [min(size, rows.num_rows - start) for start in range(0, rows.num_rows, size)]
     else:
@@ -214,16 +222,19 @@ def _parts(rows: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
         start += length
 
 
-# --- and out of them ------------------------------------------------------------------------------------------------
+# --- reading buckets ------------------------------------------------------------------------------------------------
 
 
 def open_bucket(record: pa.RecordBatch) -> pa.RecordBatch:
-    """The messages of a MESSAGES or HISTORY batch that is one bucket, in order. Raises `DamagedBucket`."""
+    """Return the messages of a MESSAGES or HISTORY batch that is one bucket, in order.
+
+    Raises `DamagedBucket` if it cannot be read.
+    """
     rows = unsealed(record.column("id")[0].as_py(), record.column("payload")[0].as_buffer())
     n = rows.num_rows
     own = {name: rows.column(name) for name in rows.schema.names}
     if "mature" in own and pc.max(own["mature"]) != record.column("mature")[0]:
-        del own["mature"]  # the bucket was given back: what it says holds for all
+        del own["mature"]  # the bucket was released: its own due time holds for all
     if record.column("headers").values:
         (added,) = header_dicts(record)
         own["headers"] = headers_array([one | added for one in header_dicts(rows)])
@@ -235,25 +246,29 @@ def open_bucket(record: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def unsealed(id: str, packed: bytes | pa.Buffer | None) -> pa.RecordBatch:
-    """The rows of the bucket with this id, which are verified first. Raises `DamagedBucket`."""
+    """Verify the bucket with this id and return its rows.
+
+    Raises `DamagedBucket` if it is damaged.
+    """
     expected, digest = _rows_named(id), id.rpartition(MARK)[2]
     if expected is None:
-        raise DamagedBucket(f"its id does not say how many messages it holds, which is 1 to {10**DIGITS - 1:,}")
+        raise DamagedBucket(f"its id does not say how many messages it holds (1 to {10**DIGITS - 1:,})")
     made_now, has_digest = id.endswith(READ_MARK), len(digest) == DIGEST_DIGITS
     try:
         rows = from_bytes(packed, (ROWS, _DATED), digest if has_digest else None)
     except DamagedBytes as error:
         raise DamagedBucket(str(error)) from error
-    # keuss may count a message of its own twice that two of its programs commit: then there are more.
+    # If two programs of keuss commit the same message, keuss counts it twice. Then there are more
+    # messages than the id says.
     if rows.num_rows < expected or (rows.num_rows > expected and not made_now):
-        raise DamagedBucket(f"it holds {rows.num_rows:,} messages, and {expected:,} by its id")
+        raise DamagedBucket(f"it holds {rows.num_rows:,} messages, but {expected:,} by its id")
     if not (has_digest or made_now):
         _check_rows(rows)
     return rows
 
 
 def _check_rows(rows: pa.RecordBatch) -> None:
-    """Check the messages of a bucket without a digest. Raises `DamagedBucket`."""
+    """Check the messages of a bucket without a digest. Raises `DamagedBucket` for a mistake."""
     n = rows.num_rows
     own = dict(zip(rows.schema.names, rows.columns, strict=True))
     usual = {"mature": pa.nulls(n, PUSHES.field("mature").type), "delay": pa.nulls(n, pa.int64())}
@@ -266,4 +281,4 @@ def _check_rows(rows: pa.RecordBatch) -> None:
     if pc.count_distinct(own["id"]).as_py() < n:
         raise DamagedBucket("two of its messages have the same id")
     if odd := set(own["payload_kind"].unique().to_pylist()) - {*get_args(PayloadKind)}:
-        raise DamagedBucket(f"no payload is of the kind {odd.pop()!r}")
+        raise DamagedBucket(f"one of its messages has the unknown payload_kind {odd.pop()!r}")

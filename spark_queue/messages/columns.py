@@ -1,4 +1,4 @@
-"""Columns of batches: headers, and when messages are due."""
+"""Columns of Arrow batches: headers and due times. Also builds batches of plain columns."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from spark_queue.messages.schema import EARLIEST, HISTORY, LATEST, MESSAGES, PUS
 
 
 def headers_array(headers: Sequence[Mapping[str, str] | None]) -> pa.MapArray:
-    """A headers column.
+    """Return a headers column.
 
-    Almost every batch has none, which costs nothing.
+    It costs nothing if no row has headers, as in almost every batch.
     """
     if not any(headers):
         return no_headers(len(headers))
@@ -24,13 +24,13 @@ def headers_array(headers: Sequence[Mapping[str, str] | None]) -> pa.MapArray:
 
 
 def no_headers(rows: int) -> pa.MapArray:
-    """A headers column of `rows` empty maps."""
+    """Return a headers column of `rows` empty maps."""
     nothing = pa.array([], pa.string())
     return pa.MapArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), rows + 1), nothing, nothing)
 
 
 def filled(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A PUSHES batch in which a 0 stands for each payload that is NULL."""
+    """Return a PUSHES batch with the JSON `0` in place of each payload that is NULL."""
     missing = batch.column("payload").is_null()
     for name, instead in (("payload", b"0"), ("payload_kind", "json")):
         place = batch.schema.get_field_index(name)
@@ -40,11 +40,11 @@ def filled(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def header_dicts(batch: pa.RecordBatch) -> list[dict[str, str]]:
-    """The headers of each row; those with a NULL value are left out."""
+    """Return the headers of each row as a dict, without those whose value is NULL."""
     column = batch.column("headers")
     if not len(column.items):
         return [{}] * batch.num_rows
-    # In one sweep over all entries, which is many times faster than `to_pylist` of the map itself.
+    # One pass over all entries is many times faster than `to_pylist` of the map.
     pairs = list(zip(column.keys.to_pylist(), column.items.to_pylist(), strict=True))
     spans = zip(itertools.pairwise(column.offsets.to_pylist()), column.is_valid().to_pylist(), strict=True)
     return [
@@ -54,12 +54,12 @@ def header_dicts(batch: pa.RecordBatch) -> list[dict[str, str]]:
 
 
 def milliseconds(column: pa.Array) -> pa.Array:
-    """A timestamp column as int64 ms since 1970 (finer parts are cut off)."""
+    """Return a timestamp column as int64 ms since 1970; finer parts are cut off."""
     return pc.divide(column.cast(pa.int64()), 1000)
 
 
 def due_ms(batch: pa.RecordBatch, now: int) -> list[int]:
-    """When each row of a PUSHES batch matures, in ms, where the database's time is `now`."""
+    """Return when each row of a PUSHES batch matures (ms). `now` is the database's time (ms)."""
     if _all_at_once(batch):
         return [now] * batch.num_rows
     delayed = pc.add(batch.column("delay").fill_null(0), now)
@@ -68,7 +68,10 @@ def due_ms(batch: pa.RecordBatch, now: int) -> list[int]:
 
 
 def first_due(batch: pa.RecordBatch) -> int:
-    """When the first of the rows of a PUSHES batch is due (ms), 0 for at once: by the clock of this machine."""
+    """Return when the first row of a PUSHES batch is due, by the clock of this machine (ms).
+
+    It is 0 if a row is due already.
+    """
     if _all_at_once(batch):
         return 0
     now = round(time.time() * 1000)
@@ -81,7 +84,10 @@ def _all_at_once(batch: pa.RecordBatch) -> bool:
 
 
 def dated(batch: pa.RecordBatch, now: int) -> pa.RecordBatch:
-    """A PUSHES batch in which every row says when it matures, where the database's time is `now`."""
+    """Return a PUSHES batch in which every row has its `mature`. `now` is the database's time (ms).
+
+    Raises `ValueError` for a moment outside of the years 1 to 9999.
+    """
     if _all_at_once(batch):
         due_at = pa.repeat(pa.scalar(now * 1000, PUSHES.field("mature").type), batch.num_rows)
     else:
@@ -92,16 +98,19 @@ def dated(batch: pa.RecordBatch, now: int) -> pa.RecordBatch:
 
 
 def slices(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
-    """The batch in slices of about `size` bytes; a row that is larger has company of average size only."""
+    """Yield the batch in slices of about `size` bytes.
+
+    A row larger than `size` may share its slice with rows of average size.
+    """
     rows = max(1, batch.num_rows * size // max(1, batch.nbytes))
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
 
 
 def timestamps(ms: Iterable[int]) -> pa.Array:
-    """Milliseconds since 1970 as a timestamp[us, UTC] column.
+    """Return ms since 1970 as a timestamp[us, UTC] column.
 
-    Raises `ValueError` for a moment that Python does not know.
+    Raises `ValueError` for a moment outside of the years 1 to 9999, which Python cannot hold.
     """
     type_ = pa.timestamp("us", tz="UTC")
     if isinstance(ms, Sequence) and len(ms) <= FEW:
@@ -127,7 +136,10 @@ def build(
     mature: Sequence[int],
     tries: Sequence[int],
 ) -> pa.RecordBatch:
-    """A MESSAGES batch out of plain columns; `mature` in ms."""
+    """Return a MESSAGES batch of plain columns; `mature` in ms.
+
+    Raises `ValueError` for a moment outside of the years 1 to 9999.
+    """
     return pa.RecordBatch.from_arrays(
         [
             pa.array(ids, pa.string()),
@@ -145,7 +157,10 @@ def build(
 def build_alike(
     queue: str, ids: pa.Array, payloads: pa.Array, headers: Mapping[str, str] | None, mature: pa.Array, tries: int
 ) -> pa.RecordBatch:
-    """A MESSAGES batch of JSON messages with the same headers and tries; `mature` in ms."""
+    """Return a MESSAGES batch of JSON messages that share their headers and tries; `mature` in ms.
+
+    Raises `ValueError` for a moment outside of the years 1 to 9999.
+    """
     n = len(ids)
     columns = {
         "id": ids.cast(pa.string()),
@@ -162,6 +177,9 @@ def build_alike(
 def with_history(
     batch: pa.RecordBatch, processed: Sequence[int], consumers: Sequence[str | None], outcomes: Sequence[str]
 ) -> pa.RecordBatch:
-    """A MESSAGES batch and what became of them, as a HISTORY batch; `processed` in ms."""
+    """Return a HISTORY batch: a MESSAGES batch with the columns of the history; `processed` in ms.
+
+    Raises `ValueError` for a moment outside of the years 1 to 9999.
+    """
     columns = timestamps(processed), pa.array(consumers, pa.string()), pa.array(outcomes, pa.string())
     return pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=HISTORY)

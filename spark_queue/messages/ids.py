@@ -1,4 +1,4 @@
-"""The ids of messages: the form of an ObjectId, made in order."""
+"""The ids of messages: they have the form of an ObjectId, and sort in the order of creation."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from hashlib import sha256
 import pyarrow as pa
 
 LONGEST_ID = 200  #: bytes of UTF-8
-PLAIN_ID = re.compile(f"[-_.:/A-Za-z0-9]{{1,{LONGEST_ID}}}")  #: what most of them are
+PLAIN_ID = re.compile(f"[-_.:/A-Za-z0-9]{{1,{LONGEST_ID}}}")  #: the form of most ids
 
-#: An id as we make them: see `_Ids`.
+#: The form of generated ids: see `_IdGenerator`.
 OBJECT_ID = re.compile("[0-9a-f]{24}")
 
 
-#: Rows that are sooner done one by one: to work on whole columns costs some tenths of a millisecond to begin with.
+#: Up to this number of rows, a Python loop is faster than Arrow kernels: to start a kernel takes
+#: some tenths of a ms.
 FEW = 16
 
 
 class _Ids:
-    """Makes ids of 24 hex digits that sort in the order they were made in, within one process.
+    """A generator of ids of 24 hex digits, which sort in the order of creation within one process.
 
-    The form is that of a MongoDB ObjectId (4 bytes of seconds, 5 of the process, 3 of a counter), so that every
-    store and every client of the layouts we share can keep them; the counter starts anew each second.
+    An id has the form of a MongoDB ObjectId: 4 bytes of seconds, 5 of the process, 3 of a counter.
+    So every store can keep it, and every client of the layouts that we share. The counter restarts
+    each second.
     """
 
     def __init__(self) -> None:
@@ -42,7 +44,7 @@ class _Ids:
         made: list[pa.Array] = []
         left = n
         with self._lock:
-            if self._pid != os.getpid():  # a fork must not go on with its parent's numbers
+            if self._pid != os.getpid():  # a forked process must not continue its parent's numbers
                 self._renew()
             while left:
                 second = int(time.time())
@@ -63,21 +65,21 @@ _ids = _Ids()
 
 
 def new_ids(n: int) -> list[str]:
-    """`n` new ids, each greater than all before it in this process."""
+    """Return `n` new ids, each greater than all earlier ones of this process."""
     made: list[str] = new_id_array(n).to_pylist()
     return made
 
 
 def new_id_array(n: int) -> pa.Array:
-    """The same as an Arrow array, which is made many times as fast."""
+    """Return `n` new ids as an Arrow array; many times as fast as `new_ids`."""
     return _ids.take(n)
 
 
 class DerivedIds:
-    """Makes the ids of the rows of one part of a batch: the same whenever it is written again.
+    """The ids of the rows of one part of a batch. They are the same if the part is written again.
 
-    24 hex digits: SHA-256 over the part's name (and the number of each 16,777,216 rows), 9 bytes of it, and 3 of a
-    counter, so that they sort in the order of the rows.
+    An id has 24 hex digits: 9 bytes of a SHA-256 and 3 of a counter, so ids sort in the order of
+    the rows. The SHA-256 is that of the part's name and the number of the block of 16,777,216 rows.
     """
 
     def __init__(self, part: str) -> None:
@@ -85,7 +87,7 @@ class DerivedIds:
         self._made = 0
 
     def take(self, n: int) -> pa.Array:
-        """The ids of the next `n` rows."""
+        """Return the ids of the next `n` rows."""
         made: list[pa.Array] = []
         end = self._made + n
         while self._made < end:
@@ -98,16 +100,16 @@ class DerivedIds:
 
 @functools.cache
 def _hex() -> list[bytes]:
-    """All numbers of three hex digits."""
+    """Return all numbers of three hex digits."""
     return [b"%03x" % i for i in range(1 << 12)]
 
 
 def _numbered(prefix: str, start: int, stop: int) -> pa.Array:
-    """The prefix with each number of the range, in six hex digits."""
+    """Return the prefix with each number of the range, in six hex digits."""
     n = stop - start
     if n <= FEW:
         return pa.array([f"{prefix}{number:06x}" for number in range(start, stop)], pa.string())
-    runs: list[bytes] = []  # of ids that differ in their last three digits only, which then join them
+    runs: list[bytes] = []  # each: the ids that differ only in their last three digits
     while start < stop:
         high, low = divmod(start, 1 << 12)
         end = min(1 << 12, low + stop - start)

@@ -1,4 +1,4 @@
-"""JSON text of Python values, and what is wrong with values that have none."""
+"""JSON text of Python values, and the mistakes in values that have none."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import orjson
 
 from spark_queue.errors import MessageError
 
-#: What is wrong with text that UTF-8 cannot hold.
+#: The error for text that UTF-8 cannot hold.
 HALF = "text with half a surrogate pair is not Unicode; in Python, clean it with .encode('utf-8', 'replace').decode()"
 
-#: Types that JSON has no form for, and what to do.
+#: Types that JSON cannot hold, and what to do.
 _REMEDIES = {
     "set": "use a list", "frozenset": "use a list", "generator": "use a list", "bytes": "encode it as text (base64)",
     "bytearray": "encode it as text (base64)", "Decimal": "use str(…) or float(…)",
@@ -22,14 +22,14 @@ _REMEDIES = {
     "DataFrame": "use .to_dict('records')", "complex": "use a list of two numbers",
 }  # fmt: skip
 
-#: Levels of a payload that are looked at: one that is deeper, or contains itself, is refused.
+#: Maximum depth of a payload. A deeper one is refused, and one that contains itself.
 _DEEP = 250
 
-#: What it means that a value has no JSON text.
+#: Errors that are raised for a value that has no JSON text.
 _REFUSED = (TypeError, ValueError, RecursionError)
 
-#: All digits become one, and all else another: so nineteen in a row are found in a tenth of the time of a regular
-#: expression. Fewer always fit in 64 bits.
+#: Translates each digit to `0`, and all else to NUL. This finds nineteen digits in a row in a tenth
+#: of the time of a regular expression. Fewer digits always fit in 64 bits.
 _DIGITS = bytes(ord("0") if one in b"0123456789" else 0 for one in range(256))
 _LONG = b"0" * 19
 
@@ -37,7 +37,7 @@ _LONG = b"0" * 19
 def dump_json(value: object) -> bytes:
     """Return compact JSON text; integers of any size stay exact.
 
-    Raises `MessageError` for a value that JSON cannot hold. It names the part, as of a payload.
+    Raises `MessageError` for a value that JSON cannot hold. It names the part: `payload.a[0]`.
     """
     try:
         return _text(value)
@@ -46,16 +46,20 @@ def dump_json(value: object) -> bytes:
 
 
 def load_json(text: bytes) -> Any:
-    """Return the value of JSON text; integers beyond 64 bits stay exact, which orjson alone would round.
+    """Return the value of JSON text.
 
-    Raises `ValueError` for other text. So does half a surrogate pair, which the standard library would let through.
+    Integers beyond 64 bits stay exact; orjson alone would round them. Raises `ValueError` for other
+    text, and for half a surrogate pair, which the standard library would accept.
     """
     value = orjson.loads(text)
     return json.loads(text) if _LONG in text.translate(_DIGITS) else value
 
 
 def load_foreign_json(text: bytes) -> Any:
-    """Return the value of JSON text of another program: half a surrogate pair becomes `?`, and NaN is a number."""
+    """Return the value of JSON text of another program.
+
+    Half a surrogate pair becomes `?`, and NaN is a number. Raises `ValueError` for other text.
+    """
     try:
         return load_json(text)
     except ValueError:
@@ -63,7 +67,10 @@ def load_foreign_json(text: bytes) -> Any:
 
 
 def cleaned_json(text: str | bytes) -> bytes:
-    """Return JSON text of another program with `?` for each half of a surrogate pair."""
+    """Return JSON text of another program with `?` for each half of a surrogate pair.
+
+    Raises `ValueError` for other text.
+    """
     return json.dumps(json.loads(text), ensure_ascii=False).encode(errors="replace")
 
 
@@ -125,7 +132,7 @@ def _fits(value: object) -> bool:
 
 
 def _text(value: object) -> bytes:
-    """The JSON text of a value. Raises one of `_REFUSED` if it has none."""
+    """Return the JSON text of a value. Raises one of `_ENCODE_ERRORS` if it has none."""
     try:
         text = orjson.dumps(value)
     except orjson.JSONEncodeError as error:
@@ -138,14 +145,17 @@ def _text(value: object) -> bytes:
 
 
 def _has_text_keys(value: object) -> bool:
-    """Whether all keys are text: the standard library makes text of others."""
+    """Return whether all keys are text. The standard library would convert others to text."""
     if isinstance(value, dict):
         return all(isinstance(key, str) for key in value) and all(map(_has_text_keys, value.values()))
     return not isinstance(value, list | tuple) or all(map(_has_text_keys, value))
 
 
 def _plain(value: Any) -> Any:
-    """What orjson writes of a value that the standard library does not know. Raises `TypeError` as it does."""
+    """Convert a value that the standard library does not know, as orjson does.
+
+    Raises `TypeError` if orjson does not know it either.
+    """
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return orjson.loads(orjson.dumps(value))
     named = (one.name for one in dataclasses.fields(value) if not one.name.startswith("_"))

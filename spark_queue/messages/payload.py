@@ -1,4 +1,4 @@
-"""Payloads: Python values to bytes and back, and what JSON cannot hold."""
+"""Payloads: conversion between Python values, stored bytes, JSON and text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Json = dict[str, Any] | list[Any] | str | int | float | bool | None
 
 
 def encode(payload: Json | bytes) -> tuple[bytes, PayloadKind]:
-    """Return the bytes and the kind that a Python value is kept as.
+    """Return the bytes and the kind under which a Python value is stored.
 
     Raises `MessageError` for a value that JSON or UTF-8 cannot hold.
     """
@@ -45,7 +45,10 @@ def decode(payload: bytes, kind: str) -> Json | bytes:
 
 
 def as_json(payload: bytes, kind: str) -> bytes:
-    """A payload as JSON text: a text becomes a JSON string, bytes become Extended JSON `{"$binary": …}`."""
+    """Return a payload as JSON text.
+
+    A text becomes a JSON string, bytes become Extended JSON `{"$binary": …}`.
+    """
     if kind == "json":
         return payload
     if kind == "text":
@@ -54,9 +57,10 @@ def as_json(payload: bytes, kind: str) -> bytes:
 
 
 def jsonable(value: object) -> object:
-    """What JSON has for a value that it has not: moments in ISO format (UTC), bytes in Extended JSON.
+    """Convert a value that JSON cannot hold into one that it can.
 
-    Raises `TypeError` where that is nothing.
+    A moment becomes text in ISO format (UTC), bytes become Extended JSON, a dataclass becomes a
+    dict. Raises `TypeError` for another type.
     """
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -68,7 +72,7 @@ def jsonable(value: object) -> object:
 
 
 def of_json(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """The payloads that are meant by JSON texts, and their kinds: the inverse of `as_json`."""
+    """Return the payloads that JSON texts stand for, and their kinds: the inverse of `as_json`."""
     strings = pc.starts_with(texts, '"')
     marked = pc.fill_null(pc.or_(strings, pc.starts_with(texts, '{"$binary":')), False)
     if not pc.any(marked).as_py():
@@ -82,7 +86,10 @@ def of_json(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def _no_json_in(text: bytes) -> tuple[bytes, PayloadKind]:
-    """The text in a JSON string, the bytes in Extended JSON; what it is where it is something else."""
+    """Return the payload that a JSON text stands for, and its kind.
+
+    It is the text of a JSON string, the bytes of Extended JSON, or else the JSON itself.
+    """
     with suppress(ValueError):
         match orjson.loads(text):
             case str(plain):
@@ -95,7 +102,7 @@ def _no_json_in(text: bytes) -> tuple[bytes, PayloadKind]:
 
 
 def as_text(payload: bytes, kind: str) -> bytes:
-    """A payload as text: JSON as it is, bytes as they are where they are UTF-8, else in base64."""
+    """Return a payload as text: JSON, text and UTF-8 bytes unchanged, other bytes in base64."""
     if kind != "binary":
         return payload
     try:

@@ -1,4 +1,4 @@
-"""What every store refuses: the rows of a batch that break a rule, with the rule."""
+"""The rules for pushed messages. Every store refuses rows that break one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_queue.messages.schema import LATEST, MARK
 
 
 def broken_by_ids(ids: pa.Array) -> list[tuple[pa.Array, str]]:
-    """The rules for ids, each with whether an id breaks it (or NULL)."""
+    """Return the rules for ids: for each rule, which ids break it (or NULL), and its text."""
     size = pc.binary_length(ids.cast(pa.binary()))
     return [
         (ids.is_null(), "its id is NULL"),
@@ -29,23 +29,23 @@ def broken_by_ids(ids: pa.Array) -> list[tuple[pa.Array, str]]:
 
 
 def _are_plain(ids: pa.Array) -> bool:
-    """Whether these are a few ids that break no rule: letters, digits, and what stands between them."""
+    """Return whether these are few ids of only letters, digits and `-_.:/`, which break no rule."""
     return len(ids) <= FEW and not ids.null_count and all(map(PLAIN_ID.fullmatch, ids.to_pylist()))
 
 
-#: Payloads that are Python objects at once: few enough for the processor's own memory.
+#: Number of payloads that are Python objects at the same time. They fit into the processor's cache.
 _AT_ONCE = 1000
 
 
-#: How the rule begins that a payload breaks which is not JSON.
+#: How the texts of the rules begin for a payload that is not JSON, or not text.
 NOT_JSON, NOT_TEXT = "its payload is not JSON", "its payload is not UTF-8 text"
 
 
 def faults(batch: pa.RecordBatch, largest: int) -> dict[int, str]:
-    """The rows of a PUSHES batch that break a rule of every store, with the rule; empty where all is well.
+    """Return the rows of a PUSHES batch that break a rule, with the rule; empty if all are valid.
 
-    `largest` is the most bytes a payload may have. Whole columns are looked at first: a sound batch costs one parse
-    of its JSON and little else.
+    `max_payload` is the maximum number of bytes of a payload. Whole columns are checked first, so a
+    valid batch costs one parse of its JSON and little else.
     """
     ids = batch.column("id")
     wrong = _no_text(ids, batch.column("headers"))
@@ -65,13 +65,13 @@ def faults(batch: pa.RecordBatch, largest: int) -> dict[int, str]:
     if payload.nbytes > largest:
         mark(pc.greater(pc.binary_length(payload), largest), f"its payload is larger than {largest:,} bytes")
     if mature.null_count < len(mature):
-        mark(pc.and_(mature.is_valid(), delay.is_valid()), "it has both mature and delay: give one")
+        mark(pc.and_(mature.is_valid(), delay.is_valid()), "it has both mature and delay: set only one")
         mark(pc.less(mature.cast(pa.int64()), 0), "its mature is before 1970-01-01")
         mark(pc.greater(milliseconds(mature), LATEST), "its mature is after 9999-12-31")
     if delay.null_count < len(delay):
         mark(pc.less(delay, 0), "its delay is negative")
         mark(pc.greater(delay, LATEST // 2), "its delay reaches beyond the year 5000")
-    if len(tries) > FEW or any((one or 0) < 0 for one in tries.to_pylist()):  # sooner than to start a kernel
+    if len(tries) > FEW or any((one or 0) < 0 for one in tries.to_pylist()):  # faster than an Arrow kernel
         mark(pc.less(tries, 0), "its tries is negative")
     if tries.null_count:
         mark(tries.is_null(), "its tries is NULL")
@@ -100,7 +100,7 @@ def is_utf8(column: pa.Array) -> bool:
 
 
 def _no_text(ids: pa.Array, headers: pa.MapArray) -> dict[int, str]:
-    """The rows whose id or headers are not UTF-8, with the rule."""
+    """Return the rows whose id or headers are not UTF-8, with the rule."""
     wrong: dict[int, str] = {}
     for column, rule in ((headers, "its headers are not UTF-8 text"), (ids, "its id is not UTF-8 text")):
         if not is_utf8(column):
@@ -110,7 +110,7 @@ def _no_text(ids: pa.Array, headers: pa.MapArray) -> dict[int, str]:
 
 
 def legible(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a PUSHES batch with U+FFFD for what is not UTF-8 in its ids and headers."""
+    """Return a PUSHES batch with U+FFFD in place of invalid UTF-8 in its ids and headers."""
     ids, headers = batch.column("id"), batch.column("headers")
     if is_utf8(ids) and is_utf8(headers):
         return batch
@@ -132,7 +132,10 @@ def _legible(texts: pa.Array) -> pa.Array:
 
 @functools.cache
 def _simdjson() -> Any:
-    """Makes parsers that check JSON in half the time, if they are installed (the extra `fast`)."""
+    """Return the parser class of simdjson, `None` if it is not installed (the extra `fast`).
+
+    It checks JSON in half the time.
+    """
     try:
         from simdjson import Parser
     except ImportError:
@@ -141,10 +144,11 @@ def _simdjson() -> Any:
 
 
 def all_json(texts: pa.Array) -> bool:
-    """Whether each of them surely is JSON: many times as fast as to look for the one that is not.
+    """Return whether all texts are certainly JSON; many times as fast as finding one that is not.
 
-    Where simdjson says so, orjson would; but for a byte order mark, which the former passes over. Of the other way
-    round, long integers and what is nested 1,024 deep are known, and anything else does no harm.
+    orjson accepts all that simdjson accepts, except for a byte order mark, which simdjson ignores.
+    Texts with one are left to orjson. simdjson refuses some JSON, such as long integers and 1,024
+    nested levels. This is harmless: `False` only means that the texts must be checked one by one.
     """
     parse: Callable[[bytes], object] = orjson.loads
     if len(texts) > FEW and (parser := _simdjson()) and not pc.any(pc.starts_with(texts, "\ufeff")).as_py():
@@ -152,6 +156,6 @@ def all_json(texts: pa.Array) -> bool:
     try:
         for start in range(0, len(texts), _AT_ONCE):
             deque(map(parse, texts.slice(start, _AT_ONCE).to_pylist()), maxlen=0)
-    except (ValueError, RuntimeError):  # RuntimeError: simdjson, of an integer beyond 64 bits
+    except (ValueError, RuntimeError):  # RuntimeError: simdjson raises it for an integer beyond 64 bits
         return False
     return True

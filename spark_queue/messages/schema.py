@@ -1,4 +1,4 @@
-"""The columns of messages in Arrow: as a store returns them, as it takes them, and in the history."""
+"""The Arrow columns of messages: as a store returns them, as it takes them, and in its history."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 PayloadKind = Literal["json", "text", "binary"]
 
-#: What stores give: one row per message.
+#: The columns that stores return: one row per message.
 MESSAGES = pa.schema(
     [
         ("id", pa.string()),
@@ -22,18 +22,18 @@ MESSAGES = pa.schema(
     ]
 )
 
-#: What stores give of messages that have left a queue: `processed` is when, `consumer` who had it (the first part of
-#: the tag; NULL where that is not known), `outcome` how it went.
+#: The additional columns that stores return for messages that have left a queue. `processed`: when.
+#: `consumer`: the first part of the tag that held it (NULL if unknown). `outcome`: how it left.
 TOLD = pa.schema([("processed", pa.timestamp("us", tz="UTC")), ("consumer", pa.string()), ("outcome", pa.string())])
 HISTORY = pa.schema([*MESSAGES, *TOLD])
 
-#: How a message leaves a queue: committed, moved to the dead-letter queue; and, by keuss' own programs, processed, or
-#: removed unseen.
+#: How a message leaves a queue: it is committed, or moved to the dead-letter queue. Programs of
+#: keuss also process it in one step (`pop`), or remove it unprocessed (`remove`).
 Outcome = Literal["commit", "dead", "pop", "remove"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
-#: What stores take. `mature` (a moment) and `delay` (ms from the database's now) exclude each other; neither
-#: means now.
+#: The columns that stores take. `mature` (a moment) and `delay` (ms after the database's now)
+#: exclude each other. Without both, a message is due at once.
 PUSHES = pa.schema(
     [
         ("id", pa.string()),
@@ -46,13 +46,14 @@ PUSHES = pa.schema(
     ]
 )
 
-#: No messages. Made of nulls, for the first `pa.array` of a process imports pandas, if there is one, which takes as
-#: long as Spark and we together; and what plans batches needs none.
+#: An empty batch. It is made of nulls, because the first `pa.array` of a process imports pandas if
+#: it is installed. This takes as long as the imports of Spark and this package together, and the
+#: processes that plan batches do not need it.
 NO_MESSAGES = pa.RecordBatch.from_arrays([pa.nulls(0, one.type) for one in MESSAGES], schema=MESSAGES)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-LATEST = 253_402_300_799_999  #: 9999-12-31T23:59:59.999Z in ms: the last moment a message may mature at.
-EARLIEST = -62_135_596_800_000  #: 0001-01-01 in ms: the first moment that Python knows.
+LATEST = 253_402_300_799_999  #: 9999-12-31T23:59:59.999Z in ms: the last moment at which a message may mature.
+EARLIEST = -62_135_596_800_000  #: 0001-01-01 in ms: the first moment that Python can hold.
 
-#: No id begins so: records that hold many messages do (`buckets.py`).
+#: The ids of buckets begin with it (`buckets.py`), and no id of a message does.
 MARK = "\x7f"

@@ -1,4 +1,4 @@
-"""What is wrong with the values of which messages are to be made: payloads, ids, headers."""
+"""Errors for Python values that cannot become messages: payloads, ids, headers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ def unfit(
     columns: Mapping[str, Any],
     error: Exception,
 ) -> MessageError | OptionError:
-    """Return the error for messages of a queue, if it is known, that could not be made of these values.
+    """Return the error for values that cannot become messages.
 
-    `columns`: what else was given for them, by argument: one value for all, or a sequence with one for each.
+    `columns` has the other arguments by name: one value for all messages, or a sequence with one
+    for each. `error` is named if no value is found to be wrong. `queue` may be empty.
     """
     for name, value in columns.items():
         several = isinstance(value, Sized) and not isinstance(value, str | bytes | Mapping)
@@ -37,13 +38,13 @@ def unfit(
 
 
 def check_texts(id: object, headers: object) -> None:
-    """Raise `MessageError` if an id or headers, `None` apart, are not text."""
+    """Raise `MessageError` if an id or headers are not text; `None` is allowed."""
     if fault := next(_faults_of_columns({"ids": id, "headers": headers}), None):
         raise MessageError(fault)
 
 
 def refused(queue: str, wrong: Mapping[int, str], rows: int) -> MessageError:
-    """Return the error for messages that break rules: it names the first, and counts the others."""
+    """Return the error for messages that break rules. It names the first and counts the others."""
     row, rule = next(iter(wrong.items()))
     place = f"message {row + 1} of {rows:,}" if rows > 1 else ""
     rest = f" (and {plural(len(wrong) - 1, 'more message')})" if len(wrong) > 1 else ""
@@ -51,7 +52,7 @@ def refused(queue: str, wrong: Mapping[int, str], rows: int) -> MessageError:
 
 
 def _at(queue: str, place: str = "") -> str:
-    """The beginning of an error: the queue, if it is known, and the place in it."""
+    """Return the beginning of an error: the queue and the place in it, if they are known."""
     places = [one for one in (queue and f"queue {queue!r}", place) if one]
     return f"{', '.join(places)}: " if places else ""
 
@@ -66,7 +67,7 @@ def _faults_of_payload(payload: Any) -> Iterator[str]:
 
 
 def _faults_of_columns(given: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is wrong beside the payload of a message."""
+    """Yield the mistakes in the other columns of a message."""
     ids, headers, mature, tries = (given.get(name) for name in ("ids", "headers", "mature", "tries"))
     if ids is not None and not is_text(ids):
         yield f"id: {HALF}" if isinstance(ids, str) else f"id must be text, not {type_of(ids)}; use str(…)"

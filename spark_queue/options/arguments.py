@@ -1,4 +1,4 @@
-"""What is wrong with a call of the client: its arguments, and what to write instead."""
+"""Checks of the arguments of the client, with a suggestion for a wrong one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spark_queue.options.masking import quoted
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: What other queues, and the options of Spark, call arguments of the client.
+#: Names from other queues and from Spark's options, with the arguments of the client that match.
 _ELSEWHERE = {
     "countdown": "delay", "delay_seconds": "delay", "eta": "mature", "when": "mature", "metadata": "headers",
     "attributes": "headers", "message_id": "id", "reserve_timeout": "lease", "visibility_timeout": "lease",
@@ -26,7 +26,7 @@ _ELSEWHERE = {
 
 
 def keywords_checked(function: Callable[P, T]) -> Callable[P, T]:
-    """Make a function raise `OptionError` for a keyword argument that it does not have, with the nearest name."""
+    """Make a function raise `OptionError` for an unknown keyword argument, with a suggestion."""
     known = frozenset(signature(function).parameters) - {"self"}
     name = function.__qualname__.removesuffix(".__init__")
 
@@ -49,7 +49,7 @@ def _hint(odd: str, known: frozenset[str]) -> str:
 
 
 def check_seconds(name: str, value: object, *, least: float = 0.0) -> None:
-    """Raise `OptionError` for an argument that is not a number of seconds from `least` on."""
+    """Raise `OptionError` if an argument is not a number of seconds, `minimum` or more."""
     sound = isinstance(value, int | float) and not isinstance(value, bool) and least <= value < math.inf
     if not sound:
         shown = quoted(value) if isinstance(value, str) else repr(value)
@@ -58,7 +58,7 @@ def check_seconds(name: str, value: object, *, least: float = 0.0) -> None:
 
 
 def check_count(name: str, value: object) -> None:
-    """Raise `OptionError` for an argument that is not a whole number from 1 on."""
+    """Raise `OptionError` if an argument is not a whole number, 1 or more."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         shown = quoted(value) if isinstance(value, str) else repr(value)
         raise OptionError(f"{name} must be a whole number, 1 or more, not {shown}", option=name)

@@ -1,4 +1,4 @@
-"""Rules between options: what one excludes, needs, or fills in for another."""
+"""Rules between options: one may exclude another, need it, or set its default."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from spark_queue.options.values import AT_LEAST_ONCE, AT_MOST_ONCE, BUCKET, DOIN
 
 
 def resolve_inputs(chosen: dict[str, Any], roles: tuple[Role, ...]) -> None:
-    """Refuse what contradicts the inputs, and fill in what follows from them."""
+    """Set the defaults that follow from the option `inputs`.
+
+    Raises `OptionError` if another option contradicts it, or needs it.
+    """
     inputs: dict[str, InputOptions] | None = chosen.get("inputs")
     if inputs is None:
         if "combine" in chosen:
@@ -44,18 +47,18 @@ def resolve_inputs(chosen: dict[str, Any], roles: tuple[Role, ...]) -> None:
     if len(inputs) > 1 and chosen.setdefault("isolate_failures", False):
         raise OptionError(
             "option 'isolateFailures' is for one queue: messages of several inputs belong together, and are not "
-            "tried apart",
+            "retried separately; leave it out",
             option="isolateFailures",
         )
     if len(inputs) > 1 and "reserve_ahead" in chosen and chosen["reserve_ahead"]:
         raise OptionError(
-            "option 'reserveAhead' is for one queue: how much a batch of several inputs takes is known when it "
-            "begins",
+            "option 'reserveAhead' is for one queue: the size of a batch of several inputs is not known before it "
+            "begins; leave it out",
             option="reserveAhead",
         )
 
 
-#: Options of reservations, which there are none of in a log, and those of logs.
+#: Options for reservations, which a log does not have, and options for logs.
 _OF_QUEUES = (
     "reserve_ahead", "reserve_timeout", "max_tries", "isolate_failures", "retry_delay", "dead_letter_queue",
     "history", "view",
@@ -64,30 +67,33 @@ _OF_LOGS = ("starting_offsets", "retention", "fail_on_data_loss")
 
 
 def check_mode(options: Iterable[Field[Any]], chosen: Mapping[str, Any]) -> None:
-    """Refuse options that the other mode has."""
+    """Raise `OptionError` for an option of the other mode."""
     modes = {one.mode for one in (chosen.get("inputs") or {}).values()} or {chosen.get("mode", QUEUE)}
     for option in options:
         shown = spelled(option)
         if option.name in chosen and option.name in _OF_QUEUES and QUEUE not in modes:
-            why = f"cannot be used with mode={LOG}, where nothing is reserved: leave it out"
+            why = f"cannot be used with mode={LOG}, which reserves no messages: leave it out"
             raise OptionError(f"option {shown!r} {why}", option=shown)
         if option.name in chosen and option.name in _OF_LOGS and LOG not in modes:
             raise OptionError(f"option {shown!r} needs mode={LOG}: set that too", option=shown)
 
 
 def resolve_delivery(chosen: dict[str, Any], roles: tuple[Role, ...]) -> None:
-    """Fill in what follows from the delivery, and refuse what contradicts it."""
+    """Set the defaults that follow from the delivery guarantee.
+
+    Raises `OptionError` if another option contradicts it.
+    """
     delivery = chosen.setdefault("delivery", EXACTLY_ONCE if "push" in roles else AT_LEAST_ONCE)
     chosen.setdefault("isolate_failures", delivery == AT_LEAST_ONCE)
     if delivery != AT_LEAST_ONCE and chosen.setdefault("reserve_timeout", None) is not None:
         raise OptionError(
-            f"option 'reserveTimeout' contradicts delivery={delivery}: there a reservation never ends by itself; "
+            f"option 'reserveTimeout' contradicts delivery={delivery}, whose reservations never time out; "
             f"leave it out, or set delivery={AT_LEAST_ONCE}",
             option="reserveTimeout",
         )
     if chosen["isolate_failures"] and delivery == AT_MOST_ONCE:
         raise OptionError(
-            "option 'isolateFailures' contradicts delivery=at-most-once, which gives no message a second try",
+            "option 'isolateFailures' contradicts delivery=at-most-once, which tries each message once; leave it out",
             option="isolateFailures",
         )
     given = [name for name in ("txn_app_id", "txn_version") if name in chosen]
@@ -99,7 +105,10 @@ def resolve_delivery(chosen: dict[str, Any], roles: tuple[Role, ...]) -> None:
 
 
 def resolve_layout(chosen: dict[str, Any], roles: tuple[Role, ...]) -> None:
-    """Put the layout of a database into its URL, where all that opens it sees it."""
+    """Move the layout of a database into its URL, from which every store is opened.
+
+    Raises `OptionError` if the layout is not for these roles, or contradicts the URL or `urls`.
+    """
     layout = chosen.get("layout")
     if layout in (SINGLE, BUCKET) and "push" not in roles:
         doing = " or ".join(DOING[role] for role in roles)
@@ -114,6 +123,6 @@ def resolve_layout(chosen: dict[str, Any], roles: tuple[Role, ...]) -> None:
 
 
 def spelled(option: Field[Any]) -> str:
-    """How users spell the option that is kept in this field: camel case."""
+    """Return the name of the option in this field as users write it, in camel case."""
     head, *rest = option.name.split("_")
     return head + "".join(part.capitalize() for part in rest)

@@ -1,8 +1,8 @@
-"""The inputs of a streaming query that reads several queues at once, as the option `inputs` names them.
+"""The inputs of a streaming query that reads several queues together, from the option `inputs`.
 
     {"order": {"queue": "orders"}, "price": {"queue": "prices", "ns": "market"}}
 
-Each has a name of its own, its *binding*: a column of the DataFrame. The order in which they are written counts.
+The name of an input is its *binding*: it is a column of the DataFrame. The order of inputs matters.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Any
 from spark_queue.errors import near
 from spark_queue.options.masking import quoted
 
-#: How the messages of several inputs become rows: each row has one of every input, or a batch has those of one input.
+#: How the messages of several inputs become rows: each row has one message of every input, or each
+#: batch has the messages of one input.
 ZIP, ALTS = "zip", "alts"
 
-#: Whether a message goes to one reader, who removes it, or is kept for all.
+#: Whether a message goes to one reader and is then removed, or is kept for all readers.
 QUEUE, LOG = "queue", "log"
 
-#: The column beside those of the inputs.
+#: The column that is added to those of the inputs.
 DELIVERY_HASH = "delivery_hash"
 
 _FORM = 'a JSON object such as {"order": {"queue": "orders"}, "price": {"queue": "prices"}}'
@@ -29,7 +30,7 @@ _FORM = 'a JSON object such as {"order": {"queue": "orders"}, "price": {"queue":
 
 @dataclass(frozen=True, slots=True)
 class InputOptions:
-    """A queue that is read beside others; `ns` names its database where there are several."""
+    """A queue that is read together with others. `ns` names its database if there are several."""
 
     queue: str
     ns: str | None = None
@@ -37,7 +38,7 @@ class InputOptions:
 
     @property
     def facts(self) -> dict[str, str]:
-        """What a checkpoint keeps of it."""
+        """The fields that a checkpoint keeps."""
         return {"queue": self.queue} | ({} if self.ns is None else {"ns": self.ns}) | {"mode": self.mode}
 
     def __str__(self) -> str:
@@ -45,9 +46,9 @@ class InputOptions:
 
 
 def parse_inputs(text: str) -> dict[str, InputOptions]:
-    """Inputs by binding, in the order of the text.
+    """Return the inputs by binding, in the order of the text.
 
-    Raises `ValueError`, whose text goes on from "must be".
+    Raises `ValueError` for other text; the error continues the words "must be".
     """
     try:
         said = json.loads(text, object_pairs_hook=_once)
@@ -60,13 +61,13 @@ def parse_inputs(text: str) -> dict[str, InputOptions]:
     columns: dict[str, str] = {DELIVERY_HASH: ""}
     for binding in found:
         if (other := columns.setdefault(binding.lower(), binding)) != binding:
-            why = f"is {quoted(other)} again, for a column" if other else "is a column beside the inputs"
+            why = f"is the same column as {quoted(other)}" if other else "is a column beside the inputs"
             raise ValueError(f"{_FORM}: the binding {quoted(binding)} {why}")
     return found
 
 
 def check_apart(inputs: Mapping[str, InputOptions], urls: Mapping[str, str]) -> None:
-    """Raise `ValueError` where two bindings name the same queue of the same database."""
+    """Raise `ValueError` if two bindings name the same queue of the same database."""
     seen: dict[tuple[str, str], str] = {}
     for binding, one in inputs.items():
         other = seen.setdefault((urls.get(one.ns or "", ""), one.queue), binding)
@@ -80,7 +81,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"{quoted(max(names, key=names.count))} is there twice")
+        raise ValueError(f"{quoted(max(names, key=names.count))} occurs twice")
     return found
 
 
@@ -99,7 +100,7 @@ def _input(binding: str, said: Any) -> InputOptions:
                 f"{near(name, known) or '; known are ' + ', '.join(known)}"
             )
         if not isinstance(value, str) or not value.strip():
-            raise ValueError(f"{_FORM}: {name!r} of {quoted(binding)} is {_shown(value)} and no name")
+            raise ValueError(f"{_FORM}: {name!r} of {quoted(binding)} is {_shown(value)} but must be a name")
     if "queue" not in said:
         raise ValueError(f"{_FORM}: {quoted(binding)} has no 'queue'")
     if said.get("mode", QUEUE) not in (QUEUE, LOG):
@@ -110,5 +111,5 @@ def _input(binding: str, said: Any) -> InputOptions:
 
 
 def _shown(value: Any) -> str:
-    """Return a JSON value for a message: nothing of what a list or an object holds, which may be a URL."""
+    """Return a JSON value for an error, without the contents of lists and objects (URLs)."""
     return "a list" if isinstance(value, list) else "an object" if isinstance(value, dict) else json.dumps(value)

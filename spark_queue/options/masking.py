@@ -1,7 +1,8 @@
-"""What is shown of URLs and of what may be one: never a password.
+"""Mask the secrets in URLs, and in texts that may be URLs.
 
-`mask` returns a URL without its secrets. It shows only parts that it knows to be harmless: a password with an
-unescaped `@`, `/`, `?` or `#` looks like another part of the URL. It hides all but the scheme if that may be so.
+`mask` returns a URL without its secrets. It shows only parts that are certainly harmless: a
+password with an unescaped `@`, `/`, `?` or `#` looks like another part of the URL. If this is
+possible, it hides all but the scheme.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ import re
 from collections.abc import Iterable, Iterator
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
-#: Parameters of a URL that are ours and not the driver's: `spark_queue.options.url` says what they mean.
+#: Parameters of a URL for this package, not for the driver. `spark_queue.options.url` has a table.
 PARAMETERS = ("front", "layout", "ns", "pipeline", "ttl")
 
-#: What is shown of a text that may be a URL, or a password.
+#: Shown instead of a text that may be a URL or a password.
 HIDDEN = "(hidden)"
 
-#: Parameters of drivers whose values are no secrets, in lower case. Each other value is hidden.
+#: Parameters of drivers whose values are no secrets, in lower case. All other values are hidden.
 _HARMLESS = {
     *PARAMETERS,
     "appname", "authmechanism", "authsource", "compressors", "connect", "connecttimeoutms", "directconnection",
@@ -32,7 +33,7 @@ _HARMLESS = {
     "zlibcompressionlevel",
 }  # fmt: skip
 
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,15}(?=://)")  # what is longer, or has capitals, may be a password
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,15}(?=://)")  # a longer one, or one with capitals, may be a password
 _HOST = r"(?:\[[0-9A-Fa-f:.]+(?:%25[\w.-]+)?\]|[\w.-]+|(?:%2[Ff][\w.-]+)+\.sock)(?::\d{0,5})?"
 _SERVER = re.compile(rf"(?:(?P<login>[^/?#]*)@)?(?P<place>{_HOST}(?:,{_HOST})*(?:/[\w.~$+-]*)?)")
 _PATH = re.compile(r"/(?![^/]*[:@])(?!.*:.*@)[^\x00-\x1f\x7f]*")
@@ -48,9 +49,9 @@ def scheme_of(url: str) -> str:
 
 
 def mask(url: str) -> str:
-    """Return the URL without its secrets, fit for messages and logs.
+    """Return the URL without its secrets, for messages and logs.
 
-    Of a URL that cannot be parsed this is the scheme only, and nothing of one whose scheme is uncertain.
+    If the URL cannot be parsed, it is the scheme and `…`; without a valid scheme, `(hidden)`.
     """
     scheme = scheme_of(url)
     if not scheme:
@@ -72,7 +73,7 @@ def _masked_login(login: str) -> str:
 
 
 def _masked_query(query: str) -> Iterator[str]:
-    """Yield parameters up to the first that may be a secret: a raw `&` in it looks like the end of it."""
+    """Yield parameters up to the first that may be a secret: it may contain a raw `&`."""
     parts = query.split("&")
     for number, one in enumerate(parts):
         if not is_harmless(one):
@@ -84,7 +85,7 @@ def _masked_query(query: str) -> Iterator[str]:
 
 
 def is_harmless(parameter: str) -> bool:
-    """Return whether a parameter of a URL, `name=value`, is no secret."""
+    """Return whether a parameter of a URL, `name=value`, holds no secret."""
     name, sign, value = parameter.partition("=")
     return bool(sign) and unquote_plus(name).lower() in _HARMLESS and _VALUE.fullmatch(value) is not None
 
@@ -96,7 +97,7 @@ def named(parameter: str) -> str:
 
 
 def scrub(text: str, url: str) -> str:
-    """Return the text, mostly a driver's, without the secrets of the URL, however they are written in it."""
+    """Return a text, mostly a driver's error, without the secrets of the URL in any encoding."""
     found = {form for one in _secrets(url) for form in _forms(one) if len(form) > 3}
     for one in sorted(found, key=len, reverse=True):  # one may be a part of another
         text = text.replace(one, "***")
@@ -104,14 +105,14 @@ def scrub(text: str, url: str) -> str:
 
 
 def _secrets(url: str) -> Iterator[str]:
-    """Yield what may be secret of a URL that a driver takes."""
+    """Yield the parts of a driver's URL that may be secret."""
     head, _, query = url.partition("://")[2].partition("?")
     login = re.split("[/#]", head, maxsplit=1)[0].rpartition("@")[0]
     yield login.partition(":")[2] or login
     after = False
     for one in query.split("&"):
         after = after or not is_harmless(one)
-        if after:  # a raw `&` in a secret looks like the end of it
+        if after:  # a secret with a raw `&` looks like several parameters
             value = one.partition("=")[2]
             yield value
             for part in unquote_plus(value).split(","):  # authMechanismProperties=NAME:secret,…
@@ -125,7 +126,10 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def harmless_cause(error: BaseException, url: str) -> BaseException | None:
-    """Return a driver's error to raise ours from; nothing if a text of its chain holds a secret of the URL."""
+    """Return a driver's error as the cause of ours.
+
+    Return `None` if an error in its chain contains a secret of the URL.
+    """
     one: BaseException | None = error
     while one is not None:
         if scrub(str(one), url) != str(one):
@@ -135,17 +139,17 @@ def harmless_cause(error: BaseException, url: str) -> BaseException | None:
 
 
 def shown_as(text: str) -> str:
-    """Return the text, which a user wrote where no URL belongs; if it looks like one, masked."""
+    """Return a text that a user wrote where no URL belongs, masked if it looks like a URL."""
     return mask(text) if _is_suspect(text) else text
 
 
 def quoted(text: str) -> str:
-    """Return the same in quotes."""
+    """Return a text that a user wrote, in quotes, masked if it looks like a URL."""
     return repr(shown_as(text))
 
 
 def masked_in(text: str, words: Iterable[str]) -> str:
-    """Return the text, which may quote these words, with those masked that look like URLs."""
+    """Return a text that may quote these words, with each word masked that looks like a URL."""
     found = [part for word in words for part in (word, word.partition("=")[2]) if part and _is_suspect(part)]
     for one in sorted(found, key=len, reverse=True):  # one may be a part of another
         for form in (repr(one)[1:-1], one):

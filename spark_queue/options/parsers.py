@@ -1,4 +1,4 @@
-"""Values of options from text. Each parser raises `ValueError`, whose text goes on from "must be"."""
+"""Parsers of option values. Each raises `ValueError`, whose text continues the words "must be"."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ _ISO = re.compile(
     r"P(?:(\d+)W)?(?:(\d+)D)?(?:T(?=\d)(?:(\d+(?:\.\d+)?)H)?(?:(\d+(?:\.\d+)?)M)?(?:(\d+(?:\.\d+)?)S)?)?"
 )
 
-#: What names a consumer, or a replay.
+#: The form of the name of a consumer or a replay.
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_.:@-]{1,100}")
 
 
 def duration(text: str) -> int:
-    """Milliseconds of a duration such as `500ms`, `30s`, `2 minutes`, `1.5h`, `7d`, or `PT1H30M` as ISO 8601 has it.
+    """Return the ms of a duration such as `500ms`, `30s`, `2 minutes`, `1.5h`, `7d` or `PT1H30M`.
 
-    Raises `ValueError`. Years and months are none: they are not equally long.
+    The last form is that of ISO 8601. Raises `ValueError` for other text, also for years and
+    months: their length varies.
     """
     if (iso := _ISO.fullmatch(text.strip())) and iso.lastindex:
         weeks, days, hours, minutes, seconds = (float(part or 0) for part in iso.groups())
@@ -41,7 +42,7 @@ def duration(text: str) -> int:
 
 
 def lease(text: str) -> int | None:
-    """Milliseconds of a lease; `None` for `never`."""
+    """Return the ms of a lease, `None` for `never`. Raises `ValueError` below 100 ms."""
     if text.strip().lower() == NEVER:
         return None
     try:
@@ -54,14 +55,14 @@ def lease(text: str) -> int | None:
 
 
 def count(text: str) -> int:
-    """A whole number from 1."""
+    """Return a whole number, 1 to 2147483647. Raises `ValueError` for other text."""
     if not re.fullmatch(r"\s*\+?\d+\s*", text) or not 0 < int(text) <= LARGEST_COUNT:
         raise ValueError("a whole number from 1 to 2147483647")
     return int(text)
 
 
 def one_of(*words: str) -> Callable[[str], str]:
-    """Return a parser of one of these words, whose letter case is ignored."""
+    """Return a parser for one of these words in any letter case. It raises `ValueError`."""
     spelled = {word.lower(): word for word in words}
 
     def parse(text: str) -> str:
@@ -74,17 +75,17 @@ def one_of(*words: str) -> Callable[[str], str]:
 
 
 def word(text: str) -> str:
-    """A word in lower case."""
+    """Return a word in lower case. Raises `ValueError` if it is blank."""
     return not_empty(text).strip().lower()
 
 
 def flag(text: str) -> bool:
-    """`true` or `false`."""
+    """Return whether the text is `true` or `false`. Raises `ValueError` for other text."""
     return one_of("true", "false")(text) == "true"
 
 
 def bucket_rows(text: str) -> int:
-    """How many messages a bucket may hold."""
+    """Return the number of messages in a bucket. Raises `ValueError` if it is not 1 to 100000."""
     size = count(text)
     if size > LARGEST:
         raise ValueError(f"at most {LARGEST}")
@@ -92,16 +93,16 @@ def bucket_rows(text: str) -> int:
 
 
 def batch_number(text: str) -> int:
-    """A whole number from 0."""
+    """Return a whole number, 0 or more. Raises `ValueError` for other text."""
     if not re.fullmatch(r"\s*\d+\s*", text) or int(text) >= 2**63:
         raise ValueError("a whole number from 0")
     return int(text)
 
 
 def name_of_consumer(text: str) -> str:
-    """A consumer's name: it becomes part of tags.
+    """Return the name of a consumer, which becomes part of tags.
 
-    Raises `ValueError`.
+    Raises `ValueError` if it has other characters than letters, digits and `_.:@-`.
     """
     if not PLAIN_NAME.fullmatch(text):
         raise ValueError("1 to 100 letters, digits and _ . : @ -")
@@ -109,17 +110,17 @@ def name_of_consumer(text: str) -> str:
 
 
 def name_of_holder(text: str) -> str:
-    """The same, of one who reserves: not that under which logs hold what they retain.
+    """Return the name of a consumer that reserves messages.
 
-    Raises `ValueError`.
+    Raises `ValueError` as `consumer_name` does, and for `log`, under which logs hold messages.
     """
     if text == LOG:
-        raise ValueError(f"another name than {LOG!r}, under which logs hold what they retain")
+        raise ValueError(f"another name than {LOG!r}, under which logs hold their messages")
     return name_of_consumer(text)
 
 
 def url_map(text: str) -> dict[str, str]:
-    """URLs by name, from a JSON object."""
+    """Return the URLs by name of a JSON object. Raises `ValueError` for other text."""
     try:
         urls = json.loads(text)
     except ValueError:
@@ -130,7 +131,7 @@ def url_map(text: str) -> dict[str, str]:
 
 
 def not_empty(text: str) -> str:
-    """Any text but blanks."""
+    """Return the text unchanged. Raises `ValueError` if it is blank."""
     if not text.strip():
         raise ValueError("not empty")
     return text

@@ -1,4 +1,4 @@
-"""How the dead-letter queue of a queue is called, unless option `deadLetterQueue` names another."""
+"""The names of dead-letter queues, unless option `deadLetterQueue` sets another one."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ def dead_letter_queue(queue: str) -> str:
 
 
 def is_dead_letter_queue(name: str) -> bool:
-    """Return whether a name is that of a dead-letter queue."""
+    """Return whether this is the name of a dead-letter queue."""
     return name.endswith(_ENDING)
 
 
 def source_queue(name: str) -> str:
-    """Return the queue whose dead letters are in `name`; of another queue, the queue itself."""
+    """Return the queue whose dead letters are in `name`; `name` itself if it is another queue."""
     return name.removesuffix(_ENDING)

@@ -1,4 +1,4 @@
-"""The options of `format("queue")`: strings in, one frozen object out, parsed once and on the driver."""
+"""The options of `format("queue")`: strings in, one frozen object out. The driver parses them."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def _option(
 
 @dataclass(frozen=True, kw_only=True)
 class QueueOptions:
-    """Every option, typed.
+    """All options, with their types.
 
-    Durations are milliseconds; `None` means not set (`reserve_timeout`: never). An option is spelled in camel
-    case, and letter case is ignored.
+    Durations are in ms. `None` means not set (`reserve_timeout`: never). Users write an option in
+    camel case; its letter case is ignored.
     """
 
     url: str = _option(
@@ -89,7 +89,7 @@ class QueueOptions:
     )  # fmt: skip
     fail_if_missing: bool | None = _option(
         flag, READERS,
-        "Whether to fail if the queue does not exist. A stream that goes on warns once, and waits for the first "
+        "Whether to fail if the queue does not exist. Otherwise a stream warns once, and waits for the first "
         "message.",
         None, "`true` in a batch read, `false` in a stream",
     )  # fmt: skip
@@ -107,12 +107,12 @@ class QueueOptions:
     )  # fmt: skip
     retention: int | None = _option(
         duration, ("stream",),
-        "With `mode=log`: older messages are removed, also if a query has not read them yet.",
+        "With `mode=log`: the age at which messages are removed, even if a query has not read them yet.",
         None, "unlimited (remove with `spark-queue log trim`)",
     )  # fmt: skip
     fail_on_data_loss: bool = _option(
         flag, READERS,
-        "With `mode=log`: whether a query fails if its next message was removed, or goes on at the first retained "
+        "With `mode=log`: whether a query fails if its next message was removed, or continues at the first retained "
         "message.",
         True, "`true`",
     )  # fmt: skip
@@ -141,7 +141,7 @@ class QueueOptions:
     )  # fmt: skip
     reserve_timeout: int | None = _option(
         lease, ("stream",),
-        "The lease: how long a reservation lasts after the query died. A running query renews it. "
+        "The lease: how long a reservation lasts after its query died. A running query renews it. "
         "`never`: until commit, rollback or release.",
         120_000, "120s with `delivery=at-least-once`, else `never`",
     )  # fmt: skip
@@ -151,7 +151,7 @@ class QueueOptions:
     )  # fmt: skip
     allow_eviction: bool = _option(
         flag, ("stream", "push"),
-        "Whether `delivery=exactly-once` may use a Redis that throws messages away when its memory is full "
+        "Whether `delivery=exactly-once` may use a Redis that evicts messages when its memory is full "
         "(`maxmemory-policy` is `allkeys-…`). Messages can be lost then.",
         False, "`false`",
     )  # fmt: skip
@@ -164,15 +164,15 @@ class QueueOptions:
     txn_version: int | None = _option(
         batch_number,
         ("push",),
-        "In a batch write: its number. It grows with each write of this `txnAppId`.",
+        "In a batch write: its number, which grows with each write of this `txnAppId`.",
         None,
         "none",
     )
     replay_check: str = _option(
         one_of("rows", "none"), ("push",),
-        "With `delivery=exactly-once`: what is checked of a batch that is written and comes again, after a restart "
-        "for example. `rows`: each row must be among those written, else the query fails. `none`: nothing, for a "
-        "query that makes other rows each time (random values, the clock).",
+        "With `delivery=exactly-once`: how a batch is checked that is written again, after a restart for example. "
+        "`rows`: the query fails if a row is not among those written before. `none`: no check, for a query whose "
+        "rows differ each time (random values, the clock).",
         "rows",
     )  # fmt: skip
     max_tries: int | None = _option(
@@ -184,8 +184,8 @@ class QueueOptions:
     )
     isolate_failures: bool | None = _option(
         flag, ("stream",),
-        "Whether a batch that fails repeatedly is split until the failing message is isolated. That one is tried "
-        "again after a delay, or goes to the dead-letter queue after `maxTries`.",
+        "Whether a batch that fails repeatedly is split until the failing message is isolated. That message is "
+        "retried after a delay, or moves to the dead-letter queue after `maxTries`.",
         None, "`true` with `delivery=at-least-once`",
     )  # fmt: skip
     retry_delay: int = _option(
@@ -206,7 +206,7 @@ class QueueOptions:
     retry_timeout: int = _option(
         duration,
         EVERYONE,
-        "How long to retry while the database cannot be reached. Then the query fails, and loses nothing.",
+        "How long to retry while the database cannot be reached. Then the query fails, and no message is lost.",
         30_000,
         "30s",
     )
@@ -227,9 +227,9 @@ class QueueOptions:
     )  # fmt: skip
     layout: str | None = _option(
         word, EVERYONE,
-        "In a write: `single` puts each message in its own record of the database, `bucket` thousands of messages "
-        "in one record, which is many times as fast. A queue may hold both. Or the layout of keuss or rfq, as in the "
-        "URL.",
+        "In a write: `single` writes each message as one record of the database. `bucket` writes thousands of "
+        "messages in one record, which is many times as fast. A queue may hold both. Other values: a layout of keuss "
+        "or rfq, as in the URL.",
         None, "the queue's own setting, else `single`",
     )  # fmt: skip
     bucket_size: int | None = _option(
@@ -250,9 +250,10 @@ class QueueOptions:
 
     @classmethod
     def parse(cls, raw: Mapping[str, str], *roles: Role) -> Self:
-        """The options of a DataFrame that does one of these `roles`.
+        """Return the options of a DataFrame that has one of these `roles`.
 
-        Raises `OptionError` at the first option that cannot be meant.
+        Raises `OptionError` for the first option that is unknown, invalid, missing, or contradicts
+        another one.
         """
         known = {spelled(one): one for one in fields(cls)}
         by_key = {name.lower(): name for name in known}
@@ -306,7 +307,7 @@ class QueueOptions:
         return cls(**chosen)
 
     def partitions(self, cores: int) -> tuple[int, int]:
-        """The most partitions of a batch, where the driver has so many cores, and how many there are at least."""
+        """Return the maximum and minimum number of partitions of a batch; `cores` of the driver."""
         least = self.min_partitions or 1
         return self.num_partitions or max(cores, least), least
 
@@ -320,32 +321,32 @@ class QueueOptions:
 
     @property
     def history_ms(self) -> int:
-        """For how many ms processed messages are kept; 0 unless set."""
+        """The ms for which processed messages are kept; 0 unless set."""
         return self.history or 0
 
     @property
     def record_layout(self) -> Layout:
-        """How a write lays out messages in records."""
+        """The layout in which a write stores messages; `None`: that of the queue."""
         if self.layout == BUCKET:
             usual = Buckets()
             return Buckets(self.bucket_size or usual.size, self.compression or usual.compression)
         return "single" if self.layout else None
 
     def of(self, binding: str) -> QueueOptions:
-        """The options of one of the inputs, as if it were read alone."""
+        """Return the options of one of the inputs, as if it were read alone."""
         one = (self.inputs or {})[binding]
         url = self.url if self.urls is None else self.urls[one.ns or ""]
         return replace(self, url=url, urls=None, queue=one.queue, mode=one.mode, inputs=None, combine=ZIP)
 
     def dead(self, queue: str) -> str:
-        """The dead-letter queue of `queue`."""
+        """Return the dead-letter queue of `queue`."""
         return self.dead_letter_queue or dead_letter_queue(queue)
 
 
 def role_of_write(raw: Mapping[str, str]) -> Role:
-    """Whether a write pushes or settles.
+    """Return whether a write pushes or settles, by its option `operation`.
 
-    Raises `OptionError`.
+    Raises `OptionError` if the option has another value.
     """
     for key, text in raw.items():
         if key.lower() == "operation":
@@ -357,7 +358,7 @@ def role_of_write(raw: Mapping[str, str]) -> Role:
 
 
 def table() -> str:
-    """The options as a Markdown table, as the README shows it."""
+    """Return the options as a Markdown table, as `docs/options.md` shows it."""
     rows = ["| option | default | goes with | meaning |", "|---|---|---|---|"]
     for option in fields(QueueOptions):
         facts = option.metadata

@@ -1,4 +1,4 @@
-"""Names of Python that have changed: programs that import the old one go on, with a warning."""
+"""Old names of Python objects: to import one still works, with a `DeprecationWarning`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 
 def renamed(module: str, **now: Any) -> Callable[[str], Any]:
-    """Return a `__getattr__` for a module: `now` has the objects by the names that they had before."""
+    """Return a `__getattr__` for a module. `current` has the objects by their old names."""
 
     def find(name: str) -> Any:
         if name not in now:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        message = f"{module}.{name} is called {now[name].__name__} now"
+        message = f"{module}.{name} is now called {now[name].__name__}"
         warnings.warn(message, DeprecationWarning, stacklevel=2)
         return now[name]
 

@@ -1,12 +1,12 @@
-"""URLs of stores: parameters that are ours and not the driver's (`?layout=pl-mongo&pipeline=flights`).
+"""URLs of stores, and their parameters for this package (`?layout=pl-mongo&pipeline=flights`).
 
-| parameter | meaning |
-|---|---|
-| `layout` | how messages lie in the database, by keuss' and rfq's names; see `Store.layouts` |
-| `ns` | the name of keuss' factory, in whose name signals and statistics are kept: `N`, as keuss has it |
-| `pipeline` | of `pl-mongo`: the collection that holds the queues: `default` |
-| `front` | of `rfq`: whether what is pushed goes to the front, `true` or `false`, as it is without |
-| `ttl` | of `ps-mongo`: seconds for which what was processed is kept: 3600 |
+| parameter | default | meaning |
+|---|---|---|
+| `layout` | | how the database stores messages, by keuss' and rfq's names; see `Store.layouts` |
+| `ns` | `N` | name of keuss' factory, under which signals and statistics are kept |
+| `pipeline` | `default` | for `pl-mongo`: collection that holds the queues |
+| `front` | `false` | for `rfq`: whether pushed messages go to the front |
+| `ttl` | 3600 | for `ps-mongo`: seconds for which processed messages are kept |
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spark_queue.options.masking import HIDDEN, PARAMETERS, mask
 
 
 class Address(NamedTuple):
-    """A URL taken apart: what the driver gets, and what is for us."""
+    """The URL for the driver, and the parameters for this package."""
 
     url: str
     ours: Mapping[str, str]
@@ -32,9 +32,9 @@ class Address(NamedTuple):
 
     @classmethod
     def of(cls, url: str) -> Address:
-        """Take a URL apart. What is for the driver stays as it was written.
+        """Split a URL. The URL for the driver keeps its spelling.
 
-        Raises `OptionError` where a parameter of ours is given twice or has no value.
+        Raises `OptionError` if one of our parameters has no value, or has two different values.
         """
         head, mark, query = url.partition("?")
         if not mark:
@@ -54,25 +54,29 @@ class Address(NamedTuple):
         return cls(f"{head}?{'&'.join(rest)}" if any(rest) else head, ours)
 
     def shown(self, name: str) -> str:
-        """Return the value of a parameter of ours for a message; of one that may be a part of a password, nothing."""
+        """Return the value of one of our parameters for an error, hidden if it may be a secret."""
         return self.ours[name] if self._is_sure() else HIDDEN
 
     def _is_sure(self) -> bool:
-        """Return whether no parameter can be a part of a password, with which the rest of the URL would be odd."""
+        """Return whether no parameter can be a part of a password.
+
+        One may be if the rest of the URL cannot be parsed or has a secret, or if a value has an
+        `@`.
+        """
         head, _, query = mask(self.url).partition("?")
         odd = "…" in head or head == HIDDEN or re.search(r"…|\*\*\*", query)
         return not odd and not any("@" in one for one in self.ours.values())
 
     def in_layout(self, layout: str) -> str:
-        """The URL with this layout. Raises `OptionError` where it says another."""
+        """Return the URL with this layout. Raises `OptionError` if the URL has another one."""
         if self.ours.get("layout", layout) != layout:
             own = self.shown("layout")
-            raise OptionError(f"option 'layout' is {layout!r}, and the URL says layout={own}", option="layout")
+            raise OptionError(f"option 'layout' is {layout!r}, but the URL has layout={own}", option="layout")
         ours = {"layout": layout, **self.ours}
         return f"{self.url}{'&' if '?' in self.url else '?'}{urlencode(ours)}"
 
     def check(self, layout: str, known: Iterable[str]) -> None:
-        """Raise `OptionError` where a parameter of ours means nothing in a layout."""
+        """Raise `OptionError` for one of our parameters that the layout does not have."""
         allowed = {"layout", *known}
         for name in self.ours:
             if name not in allowed:

@@ -1,10 +1,10 @@
-"""The words of options: what a DataFrame does, guarantees, layouts, modes."""
+"""Values of options: roles of a DataFrame, delivery guarantees, layouts."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-#: What a DataFrame made with `format("queue")` does.
+#: The role of a DataFrame with `format("queue")`.
 Role = Literal["stream", "snapshot", "push", "settle"]
 
 READERS: tuple[Role, ...] = ("stream", "snapshot")

@@ -153,7 +153,7 @@ def test_a_bucket_that_was_made_of_a_document_may_be_empty_or_have_more_than_its
     assert unsealed(f"{MARK}a{MARK}1{READ_MARK}", packed) == rows()
     assert unsealed(f"{MARK}a{MARK}0{READ_MARK}", to_bytes(rows().slice(0, 0))).num_rows == 0
     assert rows_of(f"{MARK}a{MARK}0{READ_MARK}") == 0
-    with pytest.raises(DamagedBucket, match="holds 2 messages, and 3 by its id"):
+    with pytest.raises(DamagedBucket, match="holds 2 messages, but 3 by its id"):
         unsealed(f"{MARK}a{MARK}3{READ_MARK}", packed)
 
 
@@ -172,7 +172,7 @@ def test_bytes_that_would_unpack_to_too_much_are_refused_before_they_are_unpacke
         del payload, columns
     assert len(packed) < size // 100
     before = pa.default_memory_pool().max_memory()
-    with pytest.raises(DamagedBytes, match=r"unpacks to 268,4\d\d,\d\d\d bytes, and 268,435,456 are the limit"):
+    with pytest.raises(DamagedBytes, match=r"unpacks to 268,4\d\d,\d\d\d bytes, but the limit is 268,435,456"):
         from_bytes(packed, (ROWS,), sha256(packed).hexdigest() if digest else None)
     assert pa.default_memory_pool().max_memory() == before
 
@@ -216,7 +216,7 @@ ODD = {
     "two batches": (stream([rows(), rows()]), "no Arrow stream of one batch"),
     "more behind it": (stream([rows()]) + b"more", "no Arrow stream of one batch"),
     "other columns": (stream([dated(pushes([1], ids=["a"]), 0)], PUSHES), "its columns are not those of messages"),
-    "no rows": (to_bytes(rows().slice(0, 0)), "holds 0 messages, and 2 by its id"),
+    "no rows": (to_bytes(rows().slice(0, 0)), "holds 0 messages, but 2 by its id"),
     "NULL id": (to_bytes(rows(ids=("a", None))), "message 1: its id is NULL"),
     "empty id": (to_bytes(rows(ids=("", "b"))), "message 0: its id is empty"),
     "same id": (to_bytes(rows(ids=("a", "a"))), "the same id"),

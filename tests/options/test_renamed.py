@@ -18,7 +18,7 @@ import pytest
 )
 def test_a_name_of_before_is_still_there(module, old, new):
     found = importlib.import_module(module)
-    with pytest.warns(DeprecationWarning, match=f"{module}.{old} is called {new} now"):
+    with pytest.warns(DeprecationWarning, match=f"{module}.{old} is now called {new}"):
         assert getattr(found, old) is getattr(found, new)
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         found.Nothing  # noqa: B018

@@ -1,6 +1,6 @@
-"""The conformance suite: what every store must do, run against a real server.
+"""The conformance suite: the tests that every store passes, run against a real server.
 
-It ships with the package, so that a store outside it can run it too. In a test module:
+It is part of the package, so a store of another package can run it too. In a test module:
 
     from spark_queue.stores.conformance.conformance import *  # noqa: F403
     from spark_queue.stores.conformance.conformance import StoreContract
@@ -12,9 +12,9 @@ It ships with the package, so that a store outside it can run it too. In a test 
         @pytest.fixture
         def unreachable(self): return "mydb://user:sesame@127.0.0.1:1/tests"
 
-Tests use queues of their own and drop them. They wait for conditions, never for a number of seconds: `end_lease` ends
-a lease at once, by the primitive `_renew` with an end in the past. A store that can count the work of its server
-overrides `work`.
+Tests use queues of their own and drop them. They wait for conditions, never for a number of
+seconds. `end_lease` ends a lease at once: it calls the primitive `_renew` with an end in the past.
+A store that can count the work of its server overrides `server_work`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ JSON_SHAPES: list[Any] = [
     [1, "two", 3.0, None, {"four": [5]}], [[[[[[1]]]]]], {"$dollar": 1, "dot.ted": 2},
 ]  # fmt: skip
 
-#: JSON objects and arrays of any content; integers of 64 bits. (Top-level values of other types are in JSON_SHAPES.)
+#: JSON objects and arrays of any content, with integers of 64 bits. JSON_SHAPES has top-level
+#: values of other types.
 _leaves = (
     st.none()
     | st.booleans()
@@ -85,22 +86,22 @@ JSON_DOCUMENTS = st.lists(JSON_VALUES, max_size=4) | st.dictionaries(_keys, JSON
 
 
 def all_of(batches: Iterator[pa.RecordBatch]) -> list[Message]:
-    """The messages of several batches."""
+    """Return the messages of several batches."""
     return [one for batch in batches for one in messages(batch)]
 
 
 def ids_of(batches: Iterator[pa.RecordBatch]) -> list[str]:
-    """The ids of several batches, in order."""
+    """Return the ids of several batches, in order."""
     return [id for batch in batches for id in batch.column("id").to_pylist()]
 
 
 def minutes_left(store: Store, queue: str) -> list[int]:
-    """The minutes, rounded up, until the leases of a queue end, by tag."""
+    """Return the minutes until the lease of each tag ends, rounded up, in the order of the tags."""
     return [-(-((one.until or 0) - store.now()) // MINUTE) for one in store.reservations(queue)]
 
 
 def _compete(url: str, queue: str, consumer: str, line: Any, found: Any) -> None:
-    """A process that reserves and commits until the queue is empty, and tells the ids it got."""
+    """Reserve and commit until the queue is empty, and report the ids. Runs in its own process."""
     with open_store(url, patience=20) as store:
         store.now()  # connected
         line.wait(DEADLINE)
@@ -110,7 +111,7 @@ def _compete(url: str, queue: str, consumer: str, line: Any, found: Any) -> None
             sequence += 1
             rows = store.reserve(queue, f"{consumer}/{sequence}", 70, partitions=3, lease=None)
             if sequence == 1:
-                line.wait(DEADLINE)  # or one process might take all before another gets a turn
+                line.wait(DEADLINE)  # otherwise one process might take all messages before another starts
             if not rows:
                 break
             for partition in range(len(rows)):
@@ -120,7 +121,7 @@ def _compete(url: str, queue: str, consumer: str, line: Any, found: Any) -> None
 
 
 def _reserve_until_killed(url: str, queue: str, consumer: str) -> None:
-    """A process that reserves, batch after batch, and is killed in the middle."""
+    """Reserve batch after batch until killed. Runs in its own process."""
     with open_store(url, patience=20) as store:
         for sequence in range(1_000_000):
             if sequence == 3:
@@ -129,10 +130,13 @@ def _reserve_until_killed(url: str, queue: str, consumer: str) -> None:
 
 
 class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContract, PayloadContract):
-    """Inherit it, and give the fixtures `url` and `unreachable` (`None` for a database without a server)."""
+    """The tests of the contract. Inherit them, and define the fixtures `url` and `unreachable`.
+
+    `unreachable` is `None` for a database without a server.
+    """
 
     def opened(self, url: str) -> Store:
-        """A client of the database, which keeps messages in the layout under test."""
+        """Return a client of the database that stores messages in the layout under test."""
         return open_store(url)
 
     @pytest.fixture
@@ -234,7 +238,10 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         self.check_large_batch(store, queue, page=4_000, taken=22_222)
 
     def check_large_batch(self, store: Store, queue: str, *, page: int, taken: int) -> None:
-        """Of 25,000 messages so many are taken where 22,222 are wanted."""
+        """Check that `taken` of 25,000 messages are reserved if the limit is 22,222.
+
+        They are fetched in pages of `page` rows.
+        """
         batch = pushes([{"n": i} for i in range(25_000)])
         assert store.push(queue, batch) == 25_000
         rows = store.reserve(queue, "c/1", 22_222, partitions=3)
@@ -467,7 +474,10 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         got: list[str] = []
 
         def held() -> list[str]:
-            """The ids that the dead hold: more and more while the server is still at the last call of one."""
+            """Return the ids that the killed processes hold.
+
+            They grow while the server still executes the last call of one.
+            """
             return [id for one in store.reservations(queue) for id in ids_of(store.fetch(queue, one.tag))]
 
         def complete() -> bool:
@@ -751,7 +761,7 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         assert [store.ready(queue, most) for most in (0, 2, 100)] == [0, 2, 5]
         store.reserve(queue, "c/1", 1, lease=MINUTE)
         assert store.ready(queue, 100) == 4
-        if "order" not in store.lacks:  # a list is counted, and not looked at
+        if "order" not in store.lacks:  # a list counts its length, whatever is due
             assert store.ready(queue, 100, before=1) == 0
         store.pause(queue)
         assert store.ready(queue, 100) == 0
@@ -841,7 +851,7 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
             queue, pushes(["new", "old", "later"], mature=[now, now - timedelta(hours=1), now + timedelta(hours=1)])
         )
         age = store.sizes(queue).oldest_ready_age
-        first = 0 if "order" in store.lacks else 60 * MINUTE  # of the one that comes next
+        first = 0 if "order" in store.lacks else 60 * MINUTE  # there it is the age of the next message
         assert age is not None and first <= age < first + MINUTE
 
     def test_next_mature(self, store: Store, queue: str) -> None:
@@ -930,7 +940,7 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
 
         assert seen() == [(False, False)] * 2
         assert not list(store.peek(queue)) and store.sizes(queue) == Sizes(0, 0, 0)
-        assert seen() == [(False, False)] * 2, "a look creates nothing"
+        assert seen() == [(False, False)] * 2, "reading creates no queue"
         store.push(queue, pushes(["a"]))
         assert seen() == [(True, True)] * 2
         store.reserve(queue, "c/1", 1)
@@ -1123,16 +1133,16 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         ids = batch.column("id").to_pylist()
         store.push(queue, batch)
         store.reserve(queue, "c/1", 4)
-        for id in ids[:3]:  # one by one: a bucket that is committed as a whole stays one
+        for id in ids[:3]:  # one by one: a bucket committed as a whole stays a bucket
             store.commit(queue, "c", [id], history=MINUTE)
         assert store.forget(queue, [ids[0], ids[2], ids[3], "stranger"]) == 2
         assert store.forget(queue, ids[:1]) == store.forget(queue, []) == 0
         assert ids_of(store.peek(queue, view="history")) == ids[1:2]
-        assert store.commit(queue, "c") == 1, "what is held stays"
+        assert store.commit(queue, "c") == 1, "reserved messages stay"
 
     @pytest.fixture
     def one_place(self, store: Store) -> bool:
-        """Whether a message that moved cannot be told by the history of the queue that it left."""
+        """Return whether the history of a queue lacks messages that moved to another queue."""
         return store.one_id
 
     def test_history_is_found_by_what_it_tells(self, store: Store, queue: str) -> None:
@@ -1259,7 +1269,7 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         assert len({one.id for one in all_of(store.peek(queue))}) == 3
 
     def cycle(self, store: Store, queue: str, tag: str) -> None:
-        """Push 500 messages, take and commit them."""
+        """Push 500 messages, then reserve, fetch and commit them."""
         store.push(queue, pushes(list(range(500))))
         assert (store.next_mature(queue) or 0) <= 0
         assert store.reserve(queue, tag, 500) == [500]
@@ -1267,9 +1277,9 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         assert store.commit(queue, tag) == 500
 
     def work(self, store: Store, act: Callable[[], None], queue: str) -> int | None:
-        """Return how much the server works while this client acts: at least one for each record that it looks at.
+        """Call `act` and return how much the server worked: at least 1 for each record it read.
 
-        `None`: this store cannot count it.
+        Return `None` if the store cannot count it.
         """
         return None
 
@@ -1283,12 +1293,15 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         assert store.ready(queue, 1_000) == 0
 
     def check_scheduled(self, store: Store, queue: str, records: int) -> None:
-        """Of so many records that 20,000 scheduled messages make, most are not looked at."""
+        """Check that the server does not read the records of 20,000 scheduled messages.
+
+        `records` is the number of these records.
+        """
         self.cycle(store, queue, "first/1")
         few = self.work(store, lambda: self.cycle(store, queue, "few/1"), queue)
         if few is None:
-            pytest.skip("nobody counts what the server does")
-        assert few >= 500, "it is not counted"
+            pytest.skip("this store cannot count the work of its server")
+        assert few >= 500, "the work is not counted"
         store.push(queue, pushes([{"n": i} for i in range(20_000)], delay=60 * MINUTE))
         many = self.work(store, lambda: self.cycle(store, queue, "many/1"), queue)
         assert store.sizes(queue) == Sizes(0, 20_000, 0)
@@ -1313,7 +1326,8 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         for _ in range(20):
             store.push(queue, part.set_column(ids, part.schema.field(ids), pa.array(new_ids(50_000))))
         assert steps is None or (self.work(store, cycle, queue) or 0) < steps + 10_000
-        # A scan of the million costs hundreds of ms, whenever it is done; a busy machine has a quiet moment.
+        # A scan of the million takes hundreds of ms on any machine. A busy machine gets time to
+        # recover.
         until(lambda: seconds() < 4 * few + 0.05, what="a cycle as fast as with none scheduled")
         assert store.sizes(queue) == Sizes(0, 1_000_000, 0)
 

@@ -1,4 +1,4 @@
-"""What every store whose messages change and move in one step promises of that: see `Store.forward`."""
+"""The part of the conformance suite about `Store.forward`, for the stores that support it."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from spark_queue.stores.types import Sizes
 
 
 def taken(store: Store, queue: str, tag: str) -> dict[str, str]:
-    """The ids that a tag holds, by payload."""
+    """Return the ids that a tag holds, by payload."""
     return {str(one.payload): one.id for batch in store.fetch(queue, tag) for one in messages(batch)}
 
 
 def staying(ids: list[str], **columns: object) -> pa.RecordBatch:
-    """A batch in which payload and headers stay what they are."""
+    """Return a batch that changes neither payload nor headers, unless `columns` has them."""
     rows = [{"id": id, "tries": 0, **columns} for id in ids]
     return pa.RecordBatch.from_pylist(rows, schema=PUSHES)
 
 
 class ForwardingContract:
-    """Cases for `StoreContract`, whose fixtures they use."""
+    """Tests for `StoreContract`, whose fixtures they use."""
 
     @pytest.fixture(autouse=True)
     def _forwards(self, request: pytest.FixtureRequest) -> None:
         if request.function.__name__.startswith("test_forwarded") and not request.getfixturevalue("store").forwards:
-            pytest.skip("messages of this layout do not change and move in one step")
+            pytest.skip("this layout does not support forward")
 
     def test_what_cannot_be_forwarded_is_refused(self, store: Store, queue: str) -> None:
         store.push(queue, pushes([{"n": "1"}], ids=["a" * 24]))
@@ -90,7 +90,7 @@ class ForwardingContract:
         (lost,) = taken(peer, queue, "d/1/0").values()
         batch = pushes(["A", "B", "C"], ids=[ids["a"], ids["b"], ids["c"]])
         assert store.forward(queue, other, "c/1", batch) == 2
-        assert store.forward(queue, other, "c/1", batch) == 0, "repeated, it touches what is left"
+        assert store.forward(queue, other, "c/1", batch) == 0, "a repeated call forwards the rest"
         assert list(taken(peer, queue, "d/1/0").values()) == [lost]
         assert store.sizes(other).ready == 2
 

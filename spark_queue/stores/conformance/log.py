@@ -25,12 +25,15 @@ from spark_queue.stores.services.log.segments import LogPlace
 
 
 def numbered(*numbers: int, **facts: Any) -> Any:
-    """Messages that every layout takes, each with its number."""
+    """Return messages that every layout takes, each with its number."""
     return pushes([{"n": str(number)} for number in numbers], **facts)
 
 
 def read(one: Log, place: LogPlace, most: int = 1_000, *, times: int | None = None) -> tuple[list[int], LogPlace]:
-    """The numbers of the messages from a place on, to the end or so many batches, and the place after them."""
+    """Read from a position to the end, or `times` batches.
+
+    Return the numbers of the messages, and the position after them.
+    """
     found: list[int] = []
     while times != 0 and (pieces := one.ahead(place, most)):
         assert sum(piece.rows for piece in pieces) <= most
@@ -46,7 +49,7 @@ def read(one: Log, place: LogPlace, most: int = 1_000, *, times: int | None = No
 
 
 def _seal_until_killed(url: str, queue: str) -> None:
-    """A process that seals, a message or a few at a time, and is killed in the middle."""
+    """Seal one to four messages at a time until killed. Runs in its own process."""
     with open_store(url, patience=20) as store:
         mine = Log(store, queue)
         for turn in range(1_000_000):
@@ -56,19 +59,19 @@ def _seal_until_killed(url: str, queue: str) -> None:
 
 
 class LogContract:
-    """Inherited by `StoreContract`, which gives the fixtures `store`, `peer`, `queue`, `url`."""
+    """Tests for `StoreContract`, which has the fixtures `store`, `peer`, `queue` and `url`."""
 
     opened: Callable[[str], Store]
 
     @pytest.fixture
     def kept(self, store: Store) -> None:
-        """Skips where nothing can be kept."""
+        """Skip the test if the layout has no logs."""
         if "holds" in store.lacks:
             pytest.skip("this layout has no logs")
 
     @pytest.fixture
     def small(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A few messages make several segments, and a few of these a page."""
+        """Let a few messages make several segments, and a few segments a page."""
         for name, value in {"SEGMENT": 5, "CLAIM": 12, "SMALL": 3}.items():
             monkeypatch.setattr(sealing, name, value)
         monkeypatch.setattr(head, "PAGE", 2)
@@ -94,9 +97,9 @@ class LogContract:
         assert one.end() == other.end()
         store.push(queue, numbered(40))
         assert read(other, place)[0] == [40] == read(one, place)[0]
-        assert read(other, start)[0] == [*first, 40], "whoever begins again"
+        assert read(other, start)[0] == [*first, 40], "a reader that starts again"
         assert store.sizes(queue).reserved == 41
-        assert store.reserve(queue, "c/1", 100) == [], "they are not for the taking"
+        assert store.reserve(queue, "c/1", 100) == [], "messages of a log cannot be reserved"
 
     @pytest.mark.usefixtures("kept")
     def test_what_is_sealed_is_in_order(self, store: Store, queue: str) -> None:
@@ -108,7 +111,7 @@ class LogContract:
         seen, place = read(one, one.first())
         assert seen == [1, 2]
         store.push(queue, numbered(0, mature=now - timedelta(seconds=20)))
-        assert read(one, place)[0] == [0], "what comes too late for its place comes later"
+        assert read(one, place)[0] == [0], "a late message comes after the sealed ones"
         assert read(one, one.first(), 2)[0] == [1, 2, 0]
 
     @pytest.mark.usefixtures("kept")
@@ -144,7 +147,7 @@ class LogContract:
             store.push(queue, numbered(number))
             seen, place = read((one, other)[number % 2], place)
             assert seen == [number]
-            tick(store)  # what is due in the same moment cannot be told apart
+            tick(store)  # a segment grows only by messages that are due later
         assert read(other, start, 4)[0] == list(range(30))
         assert len({one.tag for one in store.reservations(queue, "log")}) <= 12
 
@@ -172,7 +175,7 @@ class LogContract:
         store.push(queue, numbered(*range(40, 45)))
         late, place = read(one, place)
         with monkeypatch.context() as patch:
-            patch.setattr(store, "now", lambda: then)  # however long the calls take
+            patch.setattr(store, "now", lambda: then)  # independent of how long the calls take
             assert one.trim(0) == 40 == one.positions[0]
             assert one.trim(0) == 0
         assert store.sizes(queue).total == 5
@@ -185,8 +188,8 @@ class LogContract:
         assert store.sizes(queue).total == 0
         assert lossy.positions == (45, 45)
         store.push(queue, numbered(45))
-        assert read(one, place)[0] == [45], "whose place is not gone goes on"
-        assert len(store.notes(f"queue/{queue}/log")) == 1, "the pages are gone too"
+        assert read(one, place)[0] == [45], "a reader whose position is retained continues"
+        assert len(store.notes(f"queue/{queue}/log")) == 1, "the pages are removed too"
 
     @pytest.mark.usefixtures("kept")
     def test_a_reader_removes_what_is_older_than_its_retention(
@@ -231,15 +234,15 @@ class LogContract:
         store.push(queue, numbered(2))
         store.pause(queue)
         assert read(one, place)[0] == []
-        assert read(one, one.first())[0] == seen, "what is in the log can be read"
+        assert read(one, one.first())[0] == seen, "sealed messages can be read"
         assert not one.wait(place, 20)
-        assert one.complete(store.now()), "it can wait"
+        assert one.complete(store.now()), "messages of a paused queue do not count"
         store.resume(queue)
         assert read(one, place)[0] == [2]
 
     @pytest.mark.usefixtures("kept")
     def test_every_reader_is_woken(self, store: Store, url: str, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(log_module, "POLL", 2 * DEADLINE * 1000)  # nobody looks by himself
+        monkeypatch.setattr(log_module, "POLL", 2 * DEADLINE * 1000)  # no reader polls
         woken: dict[int, float] = {}
         asleep: set[int] = set()
 
@@ -247,7 +250,7 @@ class LogContract:
             with self.opened(url) as mine:
                 one = Log(mine, queue)
                 place = one.first()
-                mine._rung(queue)  # it hears
+                mine._rung(queue)  # it subscribes
                 listen = mine._listen
 
                 def listening(*arguments: Any) -> None:
@@ -317,7 +320,7 @@ class LogContract:
     ) -> None:
         slow, other = Log(store, queue), Log(peer, queue)
         start = slow.first()
-        monkeypatch.setattr("spark_queue.stores.services.owner.LIFE", 0)  # whoever does not end at once is taken over
+        monkeypatch.setattr("spark_queue.stores.services.owner.LIFE", 0)  # a seal in progress is taken over at once
         store.push(queue, numbered(0))
         seen, place = read(other, start)
         acts: dict[str, Callable[..., Any]] = {"reserve": store.reserve, "retag": store.retag}
@@ -352,7 +355,7 @@ class LogContract:
 
             with monkeypatch.context() as patch:
                 patch.setattr(store, name, stopped)
-                assert slow.seal() == 0, "another one went on"
+                assert slow.seal() == 0, "another reader took over"
             sent += not after
             more, place = read(other, place)
             assert more[: len(found)] == found

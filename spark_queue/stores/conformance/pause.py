@@ -1,4 +1,4 @@
-"""The part of the conformance suite about what all clients of a queue share beside it: its statistics, its pause."""
+"""The part of the conformance suite about the statistics and the pause of a queue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from spark_queue.stores.types import Death
 
 
 class PauseContract:
-    """Inherited by `StoreContract`, which gives the fixtures `store`, `peer`, `queue`, `url`."""
+    """Tests for `StoreContract`, which has the fixtures `store`, `peer`, `queue` and `url`."""
 
     # --- statistics ---------------------------------------------------------------------------------------------
 
@@ -75,7 +75,7 @@ class PauseContract:
         peer.push(queue, pushes([{"n": "x"}] * 3))
         with open_store(url) as third:
             third.push(queue, pushes([{"n": "x"}]))
-        assert peer.statistics(queue).put >= 4, "what I did, and what was closed"
+        assert peer.statistics(queue).put >= 4, "its own counts, and those of closed clients"
         until(lambda: peer.statistics(queue).put >= 6, pause=0.02)
         assert peer.statistics(queue) == Statistics(put=6)
 
@@ -106,7 +106,7 @@ class PauseContract:
         known = store.statistics_of_all()
         assert known[queue] == Statistics(put=1, reserve=1, commit=1)
         assert known[other] == Statistics(paused=True)
-        assert f"{queue}.dead" not in known, "nobody has used it"
+        assert f"{queue}.dead" not in known, "it was never used"
         assert list(known) == sorted(known)
         store.push(queue, pushes([{"n": "x"}]))
         for one in (queue, other):
@@ -114,7 +114,7 @@ class PauseContract:
         assert peer.statistics(queue) == Statistics()
         assert not {queue, other} & peer.statistics_of_all().keys()
         assert not peer.paused(other)
-        assert queue not in store.statistics_of_all(), "nor is written what was counted before"
+        assert queue not in store.statistics_of_all(), "counts from before the drop are not written"
 
     # --- pause --------------------------------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ class PauseContract:
     def test_a_client_that_does_not_wait_learns_of_a_pause_soon(
         self, store: Store, peer: Store, queue: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        later = 0.0  # its own clock ends what it believes
+        later = 0.0  # the client's own clock ends its cache
         monkeypatch.setattr(pauses, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + later))
         store.push(queue, pushes([{"n": str(n)} for n in range(3)]))
         for paused in (False, True, False):
@@ -181,7 +181,7 @@ class PauseContract:
         peer.push(queue, pushes([{"n": "x"}]))
         began = time.monotonic()
         assert not store.wait(queue, 100)
-        assert time.monotonic() - began >= 0.09, "it did not even sleep"
+        assert time.monotonic() - began >= 0.09, "it did not sleep"
         threading.Timer(0.05, peer.resume, (queue,)).start()
         assert store.wait(queue, 2 * DEADLINE * 1000)
         assert time.monotonic() - began < DEADLINE

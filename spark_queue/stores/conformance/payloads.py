@@ -1,4 +1,4 @@
-"""The part of the conformance suite about payloads that look like something else: Extended JSON, and almost that."""
+"""The part of the conformance suite about payloads that are, or look like, Extended JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_queue.errors import MessageError
 from spark_queue.messages.message import Message, messages, pushes
 from spark_queue.stores.base import Store
 
-#: Objects that are almost Extended JSON, and were read as something else by one version or another.
+#: Objects that are almost Extended JSON. Some version read each of them as something else.
 LOOKALIKES: list[Any] = [
     {"$oid": None}, {"$oid": "no"}, {"$oid": {"$oid": "5f1d7e0123456789abcdef01"}},
     {"$oid": "5F1D7E0123456789ABCDEF01"}, {"$oid": "5f1d7e0123456789abcdef01", "more": 1},
@@ -45,7 +45,7 @@ LOOKALIKES: list[Any] = [
     {"$set": {"a.b": 1}}, {"$": 1}, {"$schema": "x", "a": {"$date": "2024-01-01T00:00:00Z"}}, {"": {"$oid": None}},
 ]  # fmt: skip
 
-#: Names and values that Extended JSON is made of, and numbers that are easily changed.
+#: Names and values that occur in Extended JSON, and numbers that are easily changed.
 _NAMES = [
     "$oid", "$date", "$binary", "$regularExpression", "$code", "$scope", "$timestamp", "$minKey", "$maxKey", "$regex",
     "$numberDecimal", "$numberDouble", "$numberInt", "$numberLong", "$symbol", "$undefined", "$uuid", "$options",
@@ -58,7 +58,7 @@ _VALUES: list[Any] = [
     "ilmsux", "NaN", "Infinity", "-Infinity", "1e7000", "1.50", "1E+3", "9223372036854775808",
 ]  # fmt: skip
 
-#: Make objects that are Extended JSON of a type that JSON lacks.
+#: Functions that return valid Extended JSON of a type that JSON lacks.
 _SOUND: list[Callable[[Random], Any]] = [
     lambda some: {"$oid": some.randbytes(12).hex()},
     lambda some: {"$date": {"$numberLong": str(some.randrange(-(2**63), 2**63) >> some.randrange(64))}},
@@ -114,9 +114,9 @@ def _moment(some: Random) -> datetime:
 
 
 def same_json(one: Any, other: Any) -> bool:
-    """Return whether two JSON values are the same, to the order of names and the kind of numbers.
+    """Return whether two JSON values are the same, with the order of names and types of numbers.
 
-    A large double without a fraction and the integer it stands for are the same: JavaScript knows no other.
+    A large double without a fraction equals the same integer: JavaScript does not distinguish them.
     """
     if isinstance(one, dict) and isinstance(other, dict):
         return [*one] == [*other] and all(map(same_json, one.values(), other.values()))
@@ -129,7 +129,7 @@ def same_json(one: Any, other: Any) -> bool:
 
 
 class PayloadContract:
-    """Inherited by `StoreContract`, which gives the fixtures `store` and `queue`."""
+    """Tests for `StoreContract`, which has the fixtures `store` and `queue`."""
 
     def test_what_looks_like_extended_json_comes_back_as_it_was(self, store: Store, queue: str) -> None:
         _come_and_go(store, queue, [*LOOKALIKES, *({"a": [one, None]} for one in LOOKALIKES)])
@@ -147,7 +147,7 @@ class PayloadContract:
 
     def test_what_looks_like_extended_json_is_forwarded_as_it_was(self, store: Store, queue: str) -> None:
         if not store.forwards:
-            pytest.skip("the layout does not forward")
+            pytest.skip("this layout does not support forward")
         batch = pushes(LOOKALIKES)
         ids = batch.column("id").to_pylist()
         store.push(queue, pushes([{"n": 1}] * len(ids), ids=ids))
@@ -168,7 +168,7 @@ class PayloadContract:
 
 
 def _come_and_go(store: Store, queue: str, payloads: list[Any]) -> None:
-    """Push payloads, reserve them twice, and compare."""
+    """Push payloads, reserve them twice, and compare those that come back."""
     store.push(queue, pushes(payloads))
     store.reserve(queue, "a/1", len(payloads))
     store.rollback(queue, "a/1")

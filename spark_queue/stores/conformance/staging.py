@@ -1,4 +1,4 @@
-"""The part of the conformance suite about what is not a message yet: stages, and the notes beside the queues."""
+"""The part of the conformance suite about stages and notes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _payloads(store: Store, queue: str) -> list[Any]:
 
 
 class StagingContract:
-    """Inherited by `StoreContract`, which gives the fixtures `store`, `peer`, `queue`, `url`."""
+    """Tests for `StoreContract`, which has the fixtures `store`, `peer`, `queue` and `url`."""
 
     @pytest.fixture
     def sink(self, store: Store) -> Iterator[str]:
@@ -216,17 +216,17 @@ class StagingContract:
         assert store.note(key) is None
         assert store.set_note(key, {"a": [1, None, "ü"], "big": 2**53}, 0)
         assert peer.note(key) == Note({"a": [1, None, "ü"], "big": 2**53}, 1)
-        assert not peer.set_note(key, {"b": 1}, 0), "there is one already"
-        assert not peer.set_note(key, {"b": 1}, 2), "it is not that version yet"
+        assert not peer.set_note(key, {"b": 1}, 0), "the note exists already"
+        assert not peer.set_note(key, {"b": 1}, 2), "it does not have that version yet"
         assert peer.set_note(key, {"b": 1}, 1)
         assert not store.set_note(key, None, 1)
         assert store.note(key) == Note({"b": 1}, 2)
         assert store.set_note(key, None, 2)
         assert store.note(key) is None
-        assert store.set_note(key, None, 0), "there is none, and none is wanted"
+        assert store.set_note(key, None, 0), "the note is removed already"
         assert not store.set_note(key, None, 1)
-        assert store.set_note(key, {}, 0), "it may come again"
-        assert not peer.set_note(key, {}, 0), "who writes the same later has not written it"
+        assert store.set_note(key, {}, 0), "it can be created again"
+        assert not peer.set_note(key, {}, 0), "a second write of the same value fails"
 
     def test_a_note_says_when_it_was_written_last(self, store: Store, peer: Store, sink: str) -> None:
         moments = [store.now()]

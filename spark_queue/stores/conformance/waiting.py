@@ -1,4 +1,4 @@
-"""How the conformance suite waits: for a condition, never for a number of seconds. What it needs to end, it ends."""
+"""Helpers of the conformance suite: they wait for conditions, never for a number of seconds."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from spark_queue.stores.base import Store
 T = TypeVar("T")
 
 MINUTE = 60_000
-REAL = 200  #: ms: the few leases and delays that the database's clock ends. However late a test looks, it may pass
+REAL = 200  #: ms of the few leases and delays that the database's clock ends. A test may check much later.
 
-#: Seconds until what did not happen will not. MongoDB holds what a dead client had in a transaction for 60.
+#: Seconds after which a test fails that waits for a condition. MongoDB locks the documents in a
+#: transaction of a dead client for 60.
 DEADLINE = 100
 
 
@@ -29,7 +30,7 @@ def until(
 ) -> T:
     """Call `condition` until its result is true, and return that result.
 
-    Raises `AssertionError` after `seconds`, which only have to be more than any healthy machine needs.
+    Raises `AssertionError` after `seconds`, which must be more than a slow machine needs.
     """
     end = time.monotonic() + seconds
     while not (result := condition()):
@@ -39,15 +40,16 @@ def until(
 
 
 def tick(store: Store) -> None:
-    """Wait until the database's clock shows another ms, so that what follows is due later than what was."""
+    """Wait until the database's clock shows a later ms, so later messages are due later."""
     then = store.now()
     until(lambda: store.now() > then + 1, what="the next ms", pause=0)
 
 
 def end_lease(store: Store, queue: str, tag: str) -> int:
-    """End the lease of a tag and of those below it now, by the database's clock; return the number of messages.
+    """End the leases of a tag and of the tags below it now. Return the number of their messages.
 
-    Its end moves a second into the past. The tag holds the messages until another one takes them.
+    The end is set to one second ago by the database's clock. The tag holds the messages until
+    another tag takes them.
     """
     ended = store._renew(queue, tag, -1_000)
     assert ended, f"{tag} holds nothing of {queue}"
@@ -55,7 +57,7 @@ def end_lease(store: Store, queue: str, tag: str) -> int:
 
 
 def processes() -> ForkServerContext:
-    """Return what starts processes at little cost: they are forked from one that has imported the stores."""
+    """Return a context that starts processes fast: it forks one that has imported the stores."""
     context = multiprocessing.get_context("forkserver")
     modules = {one.path.partition(":")[0] for one in STORES.values()}
     context.set_forkserver_preload(["__main__", "spark_queue.stores.conformance.conformance", *modules])
@@ -63,5 +65,5 @@ def processes() -> ForkServerContext:
 
 
 def die_within(ms: int) -> None:
-    """Kill this process at a random moment of the next `ms`, wherever it is then."""
+    """Kill this process at a random moment of the next `ms`."""
     threading.Timer(random.uniform(0, ms / 1000), os.kill, (os.getpid(), signal.SIGKILL)).start()

@@ -1,1 +1,1 @@
-"""A queue as a log: its messages are kept, and each reader has a place of its own."""
+"""A queue as a log: its messages are kept, and each reader has its own position."""

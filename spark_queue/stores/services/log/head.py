@@ -1,4 +1,4 @@
-"""The head of a log and its pages, as the database has them."""
+"""The metadata of a log and its pages, as notes of the database."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from spark_queue.stores.base import Store
 from spark_queue.stores.services.log.segments import LOG_TAG, LOG_VERSION, Head, LogPlace, Page, Segment, known
 from spark_queue.stores.types import about
 
-#: Segments in one page; the head holds up to twice as many.
+#: Number of segments in one page. The metadata itself lists up to twice as many.
 PAGE = 256
 
 
 class Heads:
-    """Reads and writes the head and the pages of one log."""
+    """The notes of one log in the database: its metadata and its pages."""
 
     def __init__(self, store: Store, queue: str) -> None:
         self._store = store
@@ -28,7 +28,10 @@ class Heads:
         return about(self._queue, LOG_TAG)
 
     def open(self) -> Head:
-        """The head, which is made where there is none."""
+        """Return the metadata; create it if there is none.
+
+        Raises `StoreError` if a newer version wrote it.
+        """
         while True:
             note = self._store.note(self._key)
             if note is not None:
@@ -36,13 +39,19 @@ class Heads:
             self._store.set_note(self._key, Head(uuid.uuid4().hex).value(), 0)
 
     def write(self, head: Head) -> Head | None:
-        """The head as it stands from now on; `None` where somebody has written another meanwhile."""
+        """Write the metadata in one compare-and-set, and return it with its new version.
+
+        Return `None` if another process has written it since it was read.
+        """
         if self._store.set_note(self._key, head.value(), head.version):
             return replace(head, version=head.version + 1)
         return None
 
     def first(self, head: Head) -> LogPlace:
-        """The place of the first message that is retained."""
+        """Return the position of the first retained message.
+
+        Raises `StoreError` as `segments` does.
+        """
         start = head.pages[0] if head.pages else head
         position = start.position
         for number, segment in self.segments(head, start.number):
@@ -52,7 +61,10 @@ class Heads:
         return LogPlace(head.id, head.next, 0, position)
 
     def segments(self, head: Head, number: int) -> Iterator[tuple[int, Segment]]:
-        """All segments from this one on, with their numbers."""
+        """Yield all segments from this number on, with their numbers.
+
+        Raises `StoreError` if a page is missing, or if a newer version wrote it.
+        """
         for page in head.pages:
             if number < page.number + page.segments:
                 found = self._page(head.id, page.number)
@@ -64,20 +76,20 @@ class Heads:
             note = self._store.note(about(self._queue, LOG_TAG, str(number)))
             if note is None:
                 raise StoreError(
-                    f"log of queue {self._queue!r}: the note about segments from {number} on is gone",
+                    f"log of queue {self._queue!r}: the note that lists its segments from {number} on is missing",
                     queue=self._queue,
                 )
             self._pages[id, number] = tuple(Segment(*one) for one in known(self._queue, note)["segments"])
         return self._pages[id, number]
 
     def paged(self, head: Head) -> Head:
-        """The head with its older segments in a page, where it has too many."""
+        """Return the metadata with its older segments moved into a page, if it has too many."""
         if len(head.segments) < 2 * PAGE:
             return head
         old, kept = head.segments[:PAGE], head.segments[PAGE:]
         page = Page(head.number, head.position, PAGE, sum(one.rows for one in old))
         value = {"v": LOG_VERSION, "segments": [list(one) for one in old]}
-        self._store.set_note(about(self._queue, LOG_TAG, str(page.number)), value, 0)  # or it stands there already
+        self._store.set_note(about(self._queue, LOG_TAG, str(page.number)), value, 0)  # or the page exists already
         return replace(
             head,
             number=head.number + PAGE,
@@ -87,7 +99,7 @@ class Heads:
         )
 
     def forget(self, head: Head, page: Page) -> None:
-        """Remove a page."""
+        """Remove the note of a page."""
         self._pages.pop((head.id, page.number), None)
         key = about(self._queue, LOG_TAG, str(page.number))
         if note := self._store.note(key):

@@ -1,30 +1,34 @@
-"""A queue as a log: its messages are kept, and each reader has a place of its own; nobody competes.
+"""Read a queue as a log: its messages are kept, and each reader has its own position.
 
-A log is a row of numbered *segments*, and a segment is what one tag holds, under a lease that never ends:
-`log/<number>/<token>/<part>`. So it lies above the contract of a store, and needs nothing of its own from it. Which
-tag segment 7 is, and how many rows it has, stands in a note, the *head*. That is what all readers go by, so each sees
-the same messages in the same order. Within a segment they are in order of `(mature, id)`; a message that comes later,
-with an earlier maturity, is in a later segment.
+A log is a sequence of numbered *segments*. A segment is the messages that one tag holds under a
+lease that never ends: `log/<number>/<token>/<part>`. So a log is built on the contract of a store,
+and needs no methods of its own. A note, the *metadata*, lists the tag and the rows of each segment.
+All readers follow it, so each reads the same messages in the same order. Within a segment, messages
+are in the order of `(mature, id)`. A message that comes later, with an earlier maturity, is in a
+later segment.
 
-Whoever finds ready messages that no segment has *seals* them. One does so at a time, since two that took turns at the
-head of the queue would mix up its order:
+A reader *seals* ready messages that are in no segment. One process seals at a time: two processes
+that reserve in turns would mix up the order of the queue.
 
-    head := sealing under a new tag, by me      compare-and-set; who fails leaves it to the other
-    reserve(tag, lease=never)                   what it holds belongs to the log from now on
-    head := segments of that tag                compare-and-set
+    1. metadata := sealing under a new tag, by this process. Compare-and-set: it fails if another
+       process seals.
+    2. reserve(tag, lease=never). The messages belong to the log from now on.
+    3. metadata := the segments of that tag. Compare-and-set.
 
-    killed before the second     whoever comes next puts a tag of its own into the head, passes on to it what the dead
-                                 one's tag holds, and goes on from there. He comes at once where the process is gone
-                                 from the same machine, else as soon as it has been silent for LIFE
-    stood still until then       it finds another tag in the head, and gives back what it has taken since
+If the process dies before step 3, another one takes over. It writes a new tag into the metadata,
+transfers the messages of the old tag to it, and continues. If the process has ended on the same
+machine, this happens at once, else after it was silent for `owner.LIFE` ms. A process that was
+suspended until then finds another tag in the metadata, and releases what it has reserved since.
 
-Who passes on first and looks afterwards never meets what the other one does with his tag: it holds nothing any more.
+A process that takes over transfers the messages before it counts the rows of the last segment.
+After that, the other process can change nothing: its tag holds no messages.
 
-A trickle would make a segment of every few messages. So a small one that comes after everything in the last segment
-*grows* it: its messages pass to that segment's tag, and the head counts them. Rows that a reader knows of stay where
-they are. A crash in between shows in a tag that holds more than the head counts; whoever goes on completes it.
+A slow flow would make a segment of every few messages. So a few messages that come after all of the
+last segment make that segment *grow*: they are transferred to its tag, and the metadata counts
+them. Rows that a reader knows of keep their positions. After a crash in between, the tag holds more
+messages than the metadata counts. The process that takes over completes this.
 
-Older segments stand in *pages*, notes of PAGE segments each that never change.
+Older segments are listed in *pages*: notes of PAGE_SEGMENTS segments each, which never change.
 """
 
 from __future__ import annotations
@@ -47,17 +51,17 @@ from spark_queue.stores.types import about
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks at a log that somebody is sealing.
+#: Seconds between two checks of a log that another process is sealing.
 SEALING_GLANCE = 0.005
 
 
 class Log:
     """The log of a queue, for one reader of it.
 
-    It holds no place: callers do. Used by one thread at a time. `retention` (ms): what was sealed longer ago is
-    removed, as this reader goes on; `None` keeps it until `trim`. With `lossy`, a reader whose place is gone goes on
-    at the first message that is there, with a warning, and does not fail. Raises `OptionError` for a layout in which
-    nothing can be kept.
+    It holds no position: callers do. Use it in one thread at a time. `retention` (ms): as it reads,
+    segments that were sealed longer ago are removed; `None` keeps them until `trim`. With
+    `allow_data_loss`, a reader whose position was removed continues at the first retained message
+    with a warning, and does not fail. Raises `OptionError` for a layout that cannot hold a log.
     """
 
     def __init__(self, store: Store, queue: str, *, retention: int | None = None, lossy: bool = False) -> None:
@@ -69,20 +73,20 @@ class Log:
         self._heads = Heads(store, queue)
         self._sealer = Sealer(store, queue, self._heads)
         self._trimmer = Trimmer(store, queue, self._heads, retention)
-        self._told = ""  # what was lost
+        self._told = ""  # the last warning about lost messages
 
-    # --- places -------------------------------------------------------------------------------------------------
+    # --- positions ----------------------------------------------------------------------------------------------
 
     def first(self) -> LogPlace:
-        """The place of the first message that is retained."""
+        """Return the position of the first retained message."""
         return self._heads.first(self._heads.open())
 
     def end(self) -> LogPlace:
-        """The place after the last message that was sealed."""
+        """Return the position after the last sealed message."""
         return self._heads.open().end_place
 
     def latest(self) -> LogPlace:
-        """The place after all messages that may be taken now: they are sealed first."""
+        """Seal all messages that are ready now, and return the position after them."""
         before = self._store.now()
         while not self.complete(before):
             if not self._sealer.seal(before=before):
@@ -91,34 +95,49 @@ class Log:
 
     @property
     def positions(self) -> tuple[int, int]:
-        """Those of the first message that is retained, and of the next one to come."""
+        """The positions of the first retained message and of the next message to come."""
         head = self._heads.open()
         return self._heads.first(head).position, head.end
 
     def found(self, place: LogPlace) -> LogPlace:
-        """The place, or where a `lossy` reader goes on. Raises `CheckpointError` where it is gone."""
+        """Return the position if it is retained.
+
+        Else return where a reader with `allow_data_loss` continues. Other readers get
+        `CheckpointError`.
+        """
         return self._found(self._heads.open(), place)
 
     def complete(self, before: int) -> bool:
-        """Whether the log has all messages that were due at that moment (ms); those of a paused queue can wait."""
-        ready = self._sealer.ready(before)  # first: who has taken it since stands in the head
+        """Return whether the log has all messages that were due at this moment (ms).
+
+        Messages of a paused queue do not count.
+        """
+        # Count first: messages that another process takes after that are in the metadata.
+        ready = self._sealer.ready(before)
         return not ready and self._heads.open().sealing is None
 
     def seal(self, most: int | None = None, *, before: int = LATEST) -> int:
-        """Put up to `most` messages that are ready and due by `before` (ms) into the log; return their number."""
+        """Put up to `limit` messages that are ready and due by `before` (ms) into the log.
+
+        Return their number. It is 0 if none are ready, or if another process is sealing.
+        """
         return self._sealer.seal(most, before=before)
 
     def trim(self, older_than: int) -> int:
-        """Remove the segments that got their last message longer ago (ms); return the number of messages removed."""
+        """Remove segments whose last message is older than this (ms).
+
+        Return the number of removed messages.
+        """
         return self._trimmer.trim(older_than)
 
     # --- reading ------------------------------------------------------------------------------------------------
 
     def ahead(self, place: LogPlace, most: int, *, before: int = LATEST) -> list[Piece]:
-        """What comes next from a place on: pieces of `most` messages together at most, none where nothing is ready.
+        """Return the next ranges from a position on, with at most `limit` messages together.
 
-        Changes nothing for other readers. Where the log has nothing more, what is ready and due by `before` (ms) is
-        sealed. Raises `CheckpointError` where the place is gone, unless the log is `lossy`.
+        If the log has no more messages, those that are ready and due by `before` (ms) are sealed
+        first. The list is empty if there are none. Other readers are not affected. Raises
+        `CheckpointError` if the position was removed, unless the log has `allow_data_loss`.
         """
         head = self._heads.open()
         place = self._found(head, place)
@@ -129,16 +148,20 @@ class Log:
         return pieces
 
     def between(self, start: LogPlace, end: LogPlace) -> list[Piece]:
-        """The pieces from one place to another, the same whenever they are asked for. Raises as `ahead` does."""
+        """Return the ranges from one position to another: the same in every call.
+
+        Raises `CheckpointError` if `start` was removed, unless the log has `allow_data_loss`.
+        """
         head = self._heads.open()
         start = self._found(head, start)
         return self._cut(head, start, end.position - start.position)
 
     def fetch(self, piece: Piece, rows: int | None = None) -> Iterator[pa.RecordBatch]:
-        """The messages of a piece, in order, as MESSAGES batches; of `rows` rows at most, where given.
+        """Yield the messages of a range in order, as MESSAGES batches of at most `rows` rows.
 
-        One that cannot be read is a row with the reason in header `x-error`, so that the others keep their positions.
-        Repeatable. Raises `CheckpointError` where some are gone, unless the log is `lossy`.
+        A message that cannot be read is a row with the reason in header `x-error`, so other
+        messages keep their positions. The call can be repeated. Raises `CheckpointError` if
+        messages are missing, unless the log has `allow_data_loss`.
         """
         skip, left = piece.start.row, piece.rows
         pages = self._store.look(self._queue, piece.tag, *([] if rows is None else [rows]), fill=True)
@@ -153,14 +176,16 @@ class Log:
         self._lost(f"{left:,} of {plural(piece.rows, 'message')} from position {piece.start.position} on are gone")
 
     def wait(self, place: LogPlace, timeout: int) -> bool:
-        """Sleep until something comes after the place, or can be sealed, `timeout` ms at most; give whether it does.
+        """Sleep until a message comes after the position or can be sealed, at most `timeout` ms.
 
-        Who brings a message wakes all readers, and one of them seals it.
+        Return whether there is one. `Store.close` ends the sleep. A push notifies all readers, and
+        one of them seals the message.
         """
         end, closings = time.monotonic() + timeout / 1000, self._store._closings
         while True:
-            rung = self._store._rung(self._queue)  # before the look: what comes after it is heard
-            due = self._store.next_mature(self._queue)  # before the head: who has taken it since stands there
+            rung = self._store._rung(self._queue)  # before the check, so that no later signal is lost
+            # Before the metadata: a message that another process takes in between is listed there.
+            due = self._store.next_mature(self._queue)
             head = self._heads.open()
             if head.end > place.position or head.id != place.log:
                 return True
@@ -198,14 +223,17 @@ class Log:
         return pieces
 
     def _found(self, head: Head, place: LogPlace) -> LogPlace:
-        """The place, as it is to be read from now on."""
+        """Return the position if it is retained, else the first retained one.
+
+        Raises `CheckpointError` instead of the latter, unless the log has `allow_data_loss`.
+        """
         first = self._heads.first(head)
         if place.log != head.id:
-            lost = f"the log that the place {place.position} belongs to is gone: the queue was dropped"
+            lost = f"the log that position {place.position} belongs to is gone: the queue was dropped"
         elif place.position < first.position:
             lost = f"{plural(first.position - place.position, 'message')} removed from position {place.position} on"
         elif place.position > head.end:
-            lost = f"its end is {head.end}, and the place {place.position} lies beyond it"
+            lost = f"position {place.position} is after its end, {head.end}"
         else:
             return first if place.segment < first.segment else place
         self._lost(lost)
@@ -215,21 +243,21 @@ class Log:
         told = f"log of queue {self._queue!r}: {what}"
         if not self._lossy:
             raise CheckpointError(
-                f"{told}. Start with a new checkpoint, or set failOnDataLoss=false to go on at the first retained "
+                f"{told}. Start with a new checkpoint, or set failOnDataLoss=false to continue at the first retained "
                 "message",
                 queue=self._queue,
             )
         if told != self._told:
-            log.warning("%s; going on with what is there", told)
+            log.warning("%s; continuing with the retained messages", told)
         self._told = told
 
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """What a queue retains as a log: the messages from position `first` to `end`, in so many segments.
+    """The retained messages of a log: those from position `first` to `end`, in `segments` segments.
 
-    `oldest`: when the first of these got its last message (ms), `None` where there is none. `tags`: those that belong
-    to the log, with those that are just being sealed.
+    `oldest`: when the first segment got its last message (ms), `None` if there is none. `tags`: the
+    tags of the log, also those that are being sealed.
     """
 
     first: int
@@ -240,7 +268,10 @@ class Retained:
 
 
 def retained(store: Store, queue: str) -> Retained | None:
-    """What a queue retains, `None` where it is not read as a log. Changes nothing."""
+    """Return what a queue retains as a log, `None` if it has no log. Changes nothing.
+
+    Raises `StoreError` if a newer version wrote the log.
+    """
     note = store.note(about(queue, LOG_TAG))
     if note is None:
         return None

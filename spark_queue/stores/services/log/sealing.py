@@ -1,4 +1,4 @@
-"""Messages that are ready become segments of a log; one process at a time does that."""
+"""Seal ready messages: make them segments of a log. One process at a time does this."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from spark_queue.stores.services.owner import Owner, Watch
 
 log = logging.getLogger(__name__)
 
-#: Most messages in a segment, unless one bucket holds more, and those that are sealed at a time.
+#: Maximum number of messages in a segment (unless one bucket holds more), and in one seal.
 SEGMENT, CLAIM = 2_500, 10_000
 
-#: Most messages by which a segment grows.
+#: Maximum number of messages by which a segment grows.
 SMALL = 250
 
-#: ms for which what a sealer that was taken over may have taken since is given back.
+#: ms for which messages are released that a process reserves after another has taken over its seal.
 STALE = 600_000
 
-#: ms for which it is believed whether a queue is paused.
+#: ms for which it is cached whether a queue is paused.
 LOG_PAUSE_KNOWN = 250
 
 
 class _Made(NamedTuple):
-    """What was sealed: new segments, or the last one as it has grown."""
+    """The result of a seal: new segments, or the last segment with more messages."""
 
     segments: Sequence[Segment]
     grown: Segment | None = None
 
 
 class Sealer:
-    """Seals what is ready of a queue, for one reader of its log."""
+    """The sealing of ready messages of a queue, for one reader of its log."""
 
     def __init__(self, store: Store, queue: str, heads: Heads) -> None:
         self._store = store
@@ -48,9 +48,9 @@ class Sealer:
         self._watch = Watch()
 
     def seal(self, most: int | None = None, *, before: int = LATEST) -> int:
-        """Put up to `most` messages that are ready and due by `before` (ms) into the log; give their number.
+        """Put up to `limit` messages that are ready and due by `before` (ms) into the log.
 
-        0 where nothing is ready, or somebody else is at it.
+        Return their number. It is 0 if none are ready, or if another process is sealing.
         """
         most = CLAIM if most is None else most
         head = self._heads.open()
@@ -76,22 +76,26 @@ class Sealer:
         return self._decide(begun, claim, made)
 
     def lives(self, sealing: Sealing) -> bool:
-        """Whether who seals counts as living: by the database's clock, and by ours for as long as we have seen it."""
+        """Return whether the sealing process is alive, by the database's clock and by ours."""
         silent = self._watch.silent(sealing.tag)
         return sealing.by.lives(self._store.now()) and not silent
 
     def ready(self, before: int, most: int = 1) -> int:
-        """How many messages may be sealed, counted up to `most`."""
+        """Return how many messages due by `before` (ms) can be sealed, counted up to `limit`."""
         if self._store.paused(self._queue, known=LOG_PAUSE_KNOWN):
             return 0
         return self._store._attempt(self._store._ready, self._queue, most, before)
 
     def _adopted(self, head: Head, claim: Sealing) -> _Made | None:
-        """Go on with what those before have taken; `None` where the last segment was not growing."""
+        """Transfer the messages of superseded tags to the claim's tag.
+
+        If they were to make the last segment grow, complete this and return the result. Else return
+        `None`.
+        """
         tag = f"{LOG_TAG}/{claim.tag}/0"
         for old in claim.after:
             self._store.retag(self._queue, f"{LOG_TAG}/{old}", tag, lease=None)
-        # Only now, for nobody else can let it grow any more.
+        # Only after the transfer: no other process can make the segment grow any more.
         tail = head.segments[-1] if head.segments and head.next > head.first else None
         if tail is None or self._holds(tail.tag) <= tail.rows:
             return None
@@ -100,10 +104,11 @@ class Sealer:
         return _Made((), tail._replace(rows=self._holds(tail.tag), sealed=self._store.now(), last=None))
 
     def _grow(self, claim: Sealing, tail: Segment) -> bool:
-        """Pass what the claim holds on to the last segment, unless somebody has taken over.
+        """Transfer the messages of the claim's tag to the last segment.
 
-        Nothing comes to the claim's tag any more. So whoever takes over after the look finds all of it there, or on
-        its way, and passes it on before he goes by what the segment holds.
+        Return `False`, and transfer none, if another process has taken over. The tag gets no more
+        messages. So a process that takes over after this check finds all of them under the tag or
+        in the segment. It transfers them before it counts the rows of the segment.
         """
         head = self._heads.open()
         if head.sealing is None or head.sealing.tag != claim.tag:
@@ -115,7 +120,7 @@ class Sealer:
         return sum(one.rows for one in self._store.reservations(self._queue, f"{LOG_TAG}/{tag}"))
 
     def _taken(self, head: Head, claim: Sealing, most: int, parts: int, before: int, now: int) -> _Made:
-        """Take messages, as new segments or for the last one."""
+        """Reserve messages, as new segments or for the last segment."""
         tag = f"{LOG_TAG}/{claim.tag}"
         taken = self._store.reserve(self._queue, tag, most, partitions=max(1, parts), lease=None, before=before)
         if len(taken) != 1 or taken[0] > SMALL:
@@ -124,7 +129,7 @@ class Sealer:
         tag, rows = f"{claim.tag}/0", taken[0]
         span = self._span(tag)
         if span is None:
-            return _Made(())  # somebody has taken over
+            return _Made(())  # another process has taken over
         first, last = span
         tail = head.segments[-1] if head.segments and head.next > head.first else None
         if tail is None or tail.last is None or tail.rows + rows > SEGMENT or first <= tail.last:
@@ -134,7 +139,7 @@ class Sealer:
         return _Made((), tail._replace(rows=tail.rows + rows, sealed=now, last=last))
 
     def _span(self, tag: str) -> tuple[int, int] | None:
-        """When the first and the last record that a tag holds were due; `None` where it holds none."""
+        """Return when the first and last record of a tag were due (ms), `None` if it has none."""
         moments = [
             moment
             for page in self._store._records(self._queue, f"{LOG_TAG}/{tag}")
@@ -143,7 +148,10 @@ class Sealer:
         return (moments[0], moments[-1]) if moments else None
 
     def _decide(self, head: Head, claim: Sealing, made: _Made) -> int:
-        """Write down what was sealed, unless it was taken over; give the number of messages."""
+        """Write the result of a seal into the metadata, unless another process has taken over.
+
+        Return the number of sealed messages.
+        """
         while head.sealing is not None and head.sealing.tag == claim.tag:
             segments = head.segments
             rows = sum(one.rows for one in made.segments)
@@ -152,15 +160,16 @@ class Sealer:
                 segments = (*segments[:-1], made.grown)
             if self._heads.write(replace(head, segments=(*segments, *made.segments), sealing=None)):
                 return rows
-            head = self._heads.open()  # somebody trims, or has taken over
+            head = self._heads.open()  # another process trims, or has taken over
         tags = {one.tag for one in (*made.segments, *([made.grown] if made.grown else []))}
         if any(one.tag in tags for _, one in self._heads.segments(head, 0)):
-            return sum(one.rows for one in made.segments)  # the answer was lost, and then somebody else wrote
+            # The write was done, but its reply was lost; then another process wrote.
+            return sum(one.rows for one in made.segments)
         given = self._store.rollback(self._queue, f"{LOG_TAG}/{claim.tag}", failed=False)
         if given:
             log.warning(
-                "log of queue %s: this process stood still while it sealed, and another went on; %d messages were "
-                "released",
+                "log of queue %s: this process was suspended while it sealed messages, and another one took over; "
+                "%d messages were released",
                 self._queue, given,
             )  # fmt: skip
         return 0

@@ -1,4 +1,4 @@
-"""What stands in the notes of a log: its head, pages of older segments, and places in them."""
+"""The contents of the notes of a log: its metadata, pages of older segments, positions."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from spark_queue.stores.types import Note
 
 LOG_VERSION = 1
 
-#: The first part of all tags of logs, which no consumer may have as its name.
+#: The first part of all tags of logs. No consumer can have this name.
 LOG_TAG = "log"
 
 
 @dataclass(frozen=True, slots=True)
 class LogPlace:
-    """A place in a log: the next message is row `row` of that segment, and comes after `position` others.
+    """A position in a log: the next message is row `row` of the segment with this number.
 
-    `log` tells this log from one that the queue had before it was dropped.
+    `position` messages come before it. `log` is the id of the log: it changes if the queue is
+    dropped.
     """
 
     log: str
@@ -30,7 +31,7 @@ class LogPlace:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows of one segment: `rows` of them from `start` on. `tag` holds the segment."""
+    """A range of rows of one segment: `rows` of them from `start` on. `tag` holds the segment."""
 
     tag: str
     start: LogPlace
@@ -38,12 +39,16 @@ class Piece:
 
     @property
     def end(self) -> LogPlace:
-        """The place after it."""
+        """The position after the range."""
         return replace(self.start, row=self.start.row + self.rows, position=self.start.position + self.rows)
 
 
 class Segment(NamedTuple):
-    """`sealed`: when it got its last message (ms). `last`: when its last record was due, where it may grow."""
+    """A segment: its tag and number of rows.
+
+    `sealed`: when it got its last message (ms). `last`: when its last record was due (ms), `None` if
+    it cannot grow.
+    """
 
     tag: str
     rows: int
@@ -52,7 +57,7 @@ class Segment(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Where a page begins, how many segments it has, and how many rows these."""
+    """A page: its first segment and position, and its numbers of segments and rows."""
 
     number: int
     position: int
@@ -62,7 +67,10 @@ class Page(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sealing:
-    """Who seals just now, under which tag; `after`: those of earlier ones, whose messages come with it."""
+    """A seal in progress: its tag, and the process that runs it.
+
+    `superseded`: tags of processes that it took over from, whose messages it also takes.
+    """
 
     tag: str
     after: tuple[str, ...]
@@ -71,10 +79,11 @@ class Sealing:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What stands in the note. `number`, `position`: of the first of `segments`, those before are in `pages`.
+    """The metadata of a log.
 
-    `first`: the first segment that is retained; those from `cleared` to it are being removed. `stale`: tags that were
-    taken over, and when.
+    `number` and `position` are those of the first of `segments`; older segments are in `pages`.
+    `first`: the first retained segment. Segments from `cleared` to `first` are being removed.
+    `stale`: tags that were taken over, and when (ms).
     """
 
     id: str
@@ -90,24 +99,24 @@ class Head:
 
     @property
     def next(self) -> int:
-        """The number of the segment that comes after the last one."""
+        """The number of the next segment."""
         return self.number + len(self.segments)
 
     @property
     def end(self) -> int:
-        """How many messages were ever sealed."""
+        """The number of messages that were ever sealed."""
         return self.position + sum(one.rows for one in self.segments)
 
     @property
     def end_place(self) -> LogPlace:
-        """The place after the last message."""
+        """The position after the last message."""
         if not self.segments:
             return LogPlace(self.id, self.next, 0, self.position)
         return LogPlace(self.id, self.next - 1, self.segments[-1].rows, self.end)
 
     @classmethod
     def read(cls, queue: str, note: Note) -> Head:
-        """What a note says. Raises `StoreError` for one that a newer version wrote."""
+        """Return the metadata in a note. Raises `StoreError` if a newer version wrote it."""
         value = known(queue, note)
         sealing = value["sealing"]
         return cls(
@@ -124,7 +133,7 @@ class Head:
         )
 
     def value(self) -> dict[str, Any]:
-        """The note that says this."""
+        """Return the metadata as the value of its note."""
         sealing = self.sealing
         return {
             "v": LOG_VERSION,
@@ -141,10 +150,10 @@ class Head:
 
 
 def known(queue: str, note: Note) -> dict[str, Any]:
-    """What a note about a log says. Raises `StoreError` for one that a newer version wrote."""
+    """Return the value of a note of a log. Raises `StoreError` if a newer version wrote it."""
     if note.value.get("v") != LOG_VERSION:
         raise StoreError(
-            f"the log of queue {queue!r} was written by version {note.value.get('v')!r}, this version of spark_queue "
+            f"the log of queue {queue!r} has format version {note.value.get('v')!r}, but this version of spark_queue "
             f"reads {LOG_VERSION}: upgrade spark_queue",
             queue=queue,
         )

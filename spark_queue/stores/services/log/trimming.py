@@ -1,4 +1,4 @@
-"""Segments of a log that are too old are removed."""
+"""Remove the segments of a log that are too old."""
 
 from __future__ import annotations
 
@@ -9,31 +9,35 @@ from spark_queue.stores.base import Store
 from spark_queue.stores.services.log.head import Heads
 from spark_queue.stores.services.log.segments import LOG_TAG
 
-#: The most seconds between two looks for what is too old.
+#: Maximum seconds between two checks for segments that are too old.
 LONGEST_REST = 60.0
 
 
 class Trimmer:
-    """Removes old segments. `retention` (ms): what `retain` removes; `None`: nothing."""
+    """The removal of old segments. `retention` (ms): the age that `trim_expired` allows.
+
+    `None`: any age.
+    """
 
     def __init__(self, store: Store, queue: str, heads: Heads, retention: int | None) -> None:
         self._store = store
         self._queue = queue
         self._heads = heads
         self._retention = retention
-        self._trimmed = 0.0  # when it was last looked whether something is too old (monotonic s)
+        self._trimmed = 0.0  # time of the last check (monotonic s)
 
     def trim(self, older_than: int) -> int:
-        """Remove the segments that got their last message longer ago (ms); give the number of messages removed.
+        """Remove segments whose last message is older than this (ms).
 
-        Readers whose place is among them have lost these messages. May be repeated: what was cut short is completed.
+        Return the number of removed messages. Readers whose position is in these segments lose the
+        messages. A repeated call completes one that was interrupted.
         """
         while True:
             head = self._heads.open()
             limit = self._store.now() - older_than
             first = head.first
             for number, segment in self._heads.segments(head, first):
-                # The last one may be growing, unless nobody is sealing.
+                # The last segment may be growing while a process is sealing.
                 if segment.sealed > limit or (number == head.next - 1 and head.sealing is not None):
                     break
                 first = number + 1
@@ -41,7 +45,7 @@ class Trimmer:
                 return self._remove()
 
     def _remove(self) -> int:
-        """Commit what lies before the first segment that is retained, and forget it."""
+        """Commit the messages before the first retained segment, then remove their metadata."""
         removed = 0
         while True:
             head = self._heads.open()
@@ -69,7 +73,7 @@ class Trimmer:
             return removed
 
     def retain(self) -> None:
-        """Remove what is too old, now and then."""
+        """Remove segments older than the retention, if the last check is some time ago."""
         if self._retention is None:
             return
         now = time.monotonic()
