@@ -31,7 +31,7 @@ REPLAY, REPLAYED = "x-replay", "x-replay-of"
 class Replay:
     """A replay of `queue` to the queue `to`, with `rate` messages per second (`None`: all at once).
 
-    `which`: the filters as text. Raises `OptionError` for an invalid name or rate.
+    `filters`: the selection as text. Raises `OptionError` for an invalid name or rate.
     """
 
     queue: str

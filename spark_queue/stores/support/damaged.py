@@ -98,7 +98,7 @@ def check_types(values: Sequence[Any], *known: type) -> None:
 
 
 def integer(name: str, value: object, least: int, most: int) -> int:
-    """Return a number as an `int`. Raises `Unreadable` if it is not one from `least` to `most`."""
+    """Return an `int`. Raises `Unreadable` if it is no number from `minimum` to `maximum`."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not least <= value <= most:  # type: ignore[operator]  # NaN fails too
         raise Unreadable(f"its {name} is {quoted(value)}, not a number from {least} to {most}")
