@@ -18,10 +18,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from spark_queue.messages.columns import build
+from spark_queue.messages.columns import build_messages
 from spark_queue.messages.ids import new_ids
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.spark.schema import read_schema, shaper
+from spark_queue.spark.schema import batch_converter, read_schema
 from spark_queue.stores.base import PAGE_ROWS
 
 
@@ -79,8 +79,8 @@ class RowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Part)
         n = PAGE_ROWS
-        page = build("ceiling", new_ids(n), payloads(n), ["json"] * n, [None] * n, [0] * n, [0] * n)
-        shape = shaper(self.schema, OPTIONS)
+        page = build_messages("ceiling", new_ids(n), payloads(n), ["json"] * n, [None] * n, [0] * n, [0] * n)
+        shape = batch_converter(self.schema, OPTIONS)
         left = partition.rows
         while left > 0:
             yield shape(page.slice(0, min(left, PAGE_ROWS)), "ceiling/1/0")

@@ -44,9 +44,9 @@ from raw import raw_of
 from report import Table, aligned, piped, renew
 
 from spark_queue import Queue
-from spark_queue.messages.columns import build
+from spark_queue.messages.columns import build_messages
 from spark_queue.messages.ids import new_ids
-from spark_queue.spark.schema import shaper
+from spark_queue.spark.schema import batch_converter
 
 #: What is measured in each round: the bare driver, a client that waits, and Spark's sink behind a queue and behind a
 #: source of its own.
@@ -167,8 +167,8 @@ class LinesReader(DataSourceStreamReader):
         begin, end = partition.value
         lines = self.file.read_bytes()[begin:end].splitlines()
         n = len(lines)
-        page = build("lines", new_ids(n), lines, ["json"] * n, [None] * n, [0] * n, [0] * n)
-        yield shaper(self.schema, OPTIONS)(page, "lines/1/0")
+        page = build_messages("lines", new_ids(n), lines, ["json"] * n, [None] * n, [0] * n, [0] * n)
+        yield batch_converter(self.schema, OPTIONS)(page, "lines/1/0")
 
 
 class Moments(DataSource):

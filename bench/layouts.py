@@ -35,7 +35,7 @@ from report import Table, aligned, piped, renew
 from ways import BESIDE, Through, Ways
 
 from spark_queue import open_store
-from spark_queue.options.url import Address
+from spark_queue.options.url import StoreUrl
 from tests.services import service_urls
 
 LOOPS = (1, 2, 4, 8)
@@ -139,7 +139,7 @@ def keuss_waits(backend: str, url: str, redis: str, n: int) -> list[float]:
             pusher.stdin.write("\n")
             pusher.stdin.flush()
             found.append(float(line(waiter)))
-        with open_store(Address.of(url).in_layout(backend)) as store:
+        with open_store(StoreUrl.parse(url).with_layout(backend)) as store:
             store.drop(queue)
     return found[BEFORE:]
 
@@ -198,7 +198,7 @@ def main() -> int:
         for number in range(args.rounds + 1):
             for name, layout in chosen.items():
                 url = urls[layout.store]
-                ours = Address.of(url).in_layout(name)
+                ours = StoreUrl.parse(url).with_layout(name)
                 ways = Ways(spark, layout.store, ours, Path(folder))
                 steps: dict[str, Callable[[], float]] = {OURS: partial(by_spark, ways, layout, 3 * layout.trigger)}
                 if number:

@@ -18,7 +18,7 @@ from raw import BATCH, drain, raw_of
 
 from spark_queue import Buckets, open_store
 from spark_queue.messages.buckets import Layout
-from spark_queue.options.url import Address
+from spark_queue.options.url import StoreUrl
 from spark_queue.options.values import AT_LEAST_ONCE, EXACTLY_ONCE
 
 #: Messages in a micro-batch, and how many times as many where they are fast: a micro-batch takes a third of a second,
@@ -86,7 +86,7 @@ class Ways:
 
     def __init__(self, spark: SparkSession, scheme: str, url: str, folder: Path) -> None:
         self.spark, self.scheme, self.url, self.folder = spark, scheme, url, folder
-        self._server = server_cpu(Address.of(url).url)
+        self._server = server_cpu(StoreUrl.parse(url).url)
 
     def names(self) -> list[Way]:
         """What can be measured, a push before its drain."""

@@ -32,14 +32,14 @@ if importlib.util.find_spec("spark_queue") is None and not SUBMITTED:  # not ins
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), _root]))  # for workers
 
 try:
-    from spark_queue.errors import StoreError, UsageError, near
+    from spark_queue.errors import StoreError, UsageError, did_you_mean
     from spark_queue.errors import plural as plural
-    from spark_queue.options.masking import masked_in
+    from spark_queue.options.masking import mask_words
     from spark_queue.options.parsers import duration
     from spark_queue.options.queue_options import QueueOptions
     from spark_queue.options.values import Role
     from spark_queue.spark.spark_errors import failure_of
-    from spark_queue.stores import open_store, usable
+    from spark_queue.stores import open_store, resolve_options
     from spark_queue.stores.types import Sizes
 except ModuleNotFoundError as missing:
     _hint = ", or set PYTHONPATH to its checkout for spark-submit" if SUBMITTED else ""
@@ -116,12 +116,14 @@ class Parser(argparse.ArgumentParser):
         self._words = sys.argv[1:] if argv is None else list(argv)
         args, odd = self.parse_known_args(self._words)
         if odd:
-            self.error(f"unknown argument {odd[0]!r}{near(odd[0].partition('=')[0], self._option_string_actions)}")
+            self.error(
+                f"unknown argument {odd[0]!r}{did_you_mean(odd[0].partition('=')[0], self._option_string_actions)}"
+            )
         return args
 
     def error(self, message: str) -> NoReturn:
         """End the program with a message that quotes no password."""
-        super().error(masked_in(message, self._words))
+        super().error(mask_words(message, self._words))
 
 
 def pair(text: str) -> tuple[str, str]:
@@ -159,7 +161,7 @@ def count(text: str) -> int:
 
 def checked(raw: Mapping[str, str], role: Role) -> tuple[dict[str, str], QueueOptions]:
     """Return options of `format("queue")`, as text and parsed, with an absolute URL. Raises `UsageError`."""
-    options = usable(QueueOptions.parse(raw, role))
+    options = resolve_options(QueueOptions.parse(raw, role))
     return {**raw, "url": options.url}, options
 
 

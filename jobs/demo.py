@@ -26,7 +26,7 @@ from _processes import readers
 
 from spark_queue.admin import graph_sizes
 from spark_queue.errors import QueueError, UsageError
-from spark_queue.graph.loader import graph_in
+from spark_queue.graph.loader import load_graph
 from spark_queue.graph.model import Graph, Place
 from spark_queue.graph.rendering import svg, tree
 from spark_queue.stores import open_store
@@ -109,7 +109,7 @@ def demo(watch: job.Watch, flights: int | None) -> int:
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir()
     os.environ["FLIGHTS"] = str(FOLDER)
-    graph = graph_in(CONF)
+    graph = load_graph(CONF)
     PICTURE.write_text(svg(graph))  # now, because it fails if Graphviz is missing
     watch.show("unpacking the flights")
     rows = unpack(FLIGHTS, flights)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import _job as job
 
-from spark_queue.errors import UsageError, near
+from spark_queue.errors import UsageError, did_you_mean
 from spark_queue.options.masking import mask
 from spark_queue.options.queue_options import QueueOptions
 
@@ -186,7 +186,7 @@ def typed(ddl: str, options: QueueOptions) -> tuple[StructType, list[str]]:
     from pyspark.errors import ParseException
     from pyspark.sql.types import StringType, StructField, StructType
 
-    from spark_queue.spark.schema import CORRUPT, check_read_schema, read_schema
+    from spark_queue.spark.schema import CORRUPT_COLUMN, check_read_schema, read_schema
 
     try:
         payload = StructType.fromDDL(ddl)
@@ -196,7 +196,7 @@ def typed(ddl: str, options: QueueOptions) -> tuple[StructType, list[str]]:
         raise UsageError(f'--schema {ddl!r} has no fields; write it like "dep_delay INT, carrier STRING"')
     whole = read_schema(options)
     fields = [StructField(one.name, payload if one.name == "payload" else one.dataType) for one in whole.fields]
-    schema = StructType([*fields, StructField(CORRUPT, StringType())])
+    schema = StructType([*fields, StructField(CORRUPT_COLUMN, StringType())])
     check_read_schema(schema, options)
     return schema, payload.names
 
@@ -271,7 +271,9 @@ def summary(
 def hint(drain: Drain, watch: job.Watch) -> None:
     """Say so if a queue is empty, with the nearest name: it may be misspelt."""
     if not drain.gauge.first.total:
-        alike = near(drain.args.queue, [name for name in drain.gauge.store.queues() if name != drain.args.queue])
+        alike = did_you_mean(
+            drain.args.queue, [name for name in drain.gauge.store.queues() if name != drain.args.queue]
+        )
         watch.say(f"queue {drain.args.queue!r} holds no messages{alike}")
 
 
@@ -292,7 +294,7 @@ def snapshot(spark: SparkSession, drain: Drain, rows: DataFrame, watch: job.Watc
 def consume(spark: SparkSession, drain: Drain, rows: DataFrame, watch: job.Watch, tally: Tally) -> bool:
     """Drain until there are no more messages or the user stops it. Return whether there were no more."""
     from spark_queue.spark import drain as settle
-    from spark_queue.spark import had_batch, version
+    from spark_queue.spark import had_batch, spark_version
 
     with checkpoint(drain) as folder:
         writer = rows.writeStream.format(drain.args.to).options(**drain.target, checkpointLocation=folder)
@@ -301,7 +303,7 @@ def consume(spark: SparkSession, drain: Drain, rows: DataFrame, watch: job.Watch
         elif drain.args.trigger is not None:
             writer = writer.trigger(processingTime=f"{drain.args.trigger} milliseconds")
         # Before Spark 4.2 AvailableNow is one batch: repeat it until all messages of the beginning are done.
-        once = not drain.args.available_now or version(spark) >= (4, 2)
+        once = not drain.args.available_now or spark_version(spark) >= (4, 2)
         while not watch.stopped:
             query = writer.start()
             follow(query, drain, watch, tally)

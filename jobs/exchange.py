@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import _job as job
 
-from spark_queue.errors import QueueError, UsageError, near
-from spark_queue.graph.loader import graph_in, unreadable
-from spark_queue.graph.model import RESTARTS, Graph
+from spark_queue.errors import QueueError, UsageError, did_you_mean
+from spark_queue.graph.loader import load_graph, unreadable_file
+from spark_queue.graph.model import DRAIN_RESTARTS, Graph
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,7 +58,7 @@ def parser() -> job.Parser:
         type=job.count,
         metavar="N",
         help="stop a step after more than N failures in a row "
-        f"(default: {RESTARTS} with --available-now, else never)",
+        f"(default: {DRAIN_RESTARTS} with --available-now, else never)",
     )
     made.add_argument(
         "--checkpoint-root",
@@ -81,14 +81,14 @@ class Plan:
 def prepare(args: argparse.Namespace) -> Plan:
     """Check a call and its file, as far as possible without Spark. Raises `UsageError`."""
     try:
-        graph = graph_in(args.conf)
+        graph = load_graph(args.conf)
     except OSError as error:
-        raise unreadable(error) from None
+        raise unreadable_file(error) from None
     if not graph.steps:
         raise UsageError(f"{args.conf} has no exchanges, links or processors")
     for name in args.only:
         if name not in graph.steps:
-            hint = near(name, graph.steps) or f"; the steps are {', '.join(graph.steps)}"
+            hint = did_you_mean(name, graph.steps) or f"; the steps are {', '.join(graph.steps)}"
             raise UsageError(f"--only: {args.conf} has no step {name!r}{hint}")
     root = args.checkpoint_root or str(Path("checkpoints", Path(args.conf).stem))
     return Plan(args, graph, root, args.only or list(graph.steps))
@@ -106,7 +106,7 @@ def work(spark: SparkSession, plan: Plan, watch: job.Watch) -> job.Summary:
 
     def run() -> None:
         if plan.args.available_now:
-            graph.drain(spark, *plan.names, restarts=plan.args.restarts or RESTARTS)
+            graph.drain(spark, *plan.names, restarts=plan.args.restarts or DRAIN_RESTARTS)
         else:
             graph.start(spark, *plan.names, restarts=plan.args.restarts)
             graph.await_termination()

@@ -13,7 +13,7 @@ import _job as job
 
 from spark_queue.events import Events
 from spark_queue.events.config import declared_in
-from spark_queue.graph.loader import unreadable
+from spark_queue.graph.loader import unreadable_file
 from spark_queue.options.masking import mask
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def prepare(args: argparse.Namespace) -> Plan:
     try:
         declared = declared_in(*args.conf)
     except OSError as error:
-        raise unreadable(error) from None
+        raise unreadable_file(error) from None
     events = Events(source["url"], args.queue, executors=declared.executors, settings=declared.settings)
     events.executors.check()
     checkpoint = args.checkpoint or str(Path("checkpoints", args.queue))
@@ -97,7 +97,7 @@ def work(spark: SparkSession, plan: Plan, watch: job.Watch) -> job.Summary:
     from spark_queue.events.spark_query import ExecutorQuery
 
     args, events, began = plan.args, plan.events, time.monotonic()
-    for one in events.executors.doubled():
+    for one in events.executors.overlap_warnings():
         watch.say(one)
     query = ExecutorQuery(
         events, plan.checkpoint, name=args.name, batch=args.batch, parallel=args.parallel, options=dict(args.option)

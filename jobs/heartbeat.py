@@ -14,8 +14,8 @@ import _job as job
 
 from spark_queue.events import Events
 from spark_queue.events.config import declared_in
-from spark_queue.events.heartbeats import Heartbeat, of_id, tick
-from spark_queue.graph.loader import unreadable
+from spark_queue.events.heartbeats import Heartbeat, find_heartbeats, tick
+from spark_queue.graph.loader import unreadable_file
 from spark_queue.options.masking import mask
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ def prepare(args: argparse.Namespace) -> Plan:
     try:
         declared = declared_in(*args.conf)
     except OSError as error:
-        raise unreadable(error) from None
+        raise unreadable_file(error) from None
     events = Events(source["url"], args.queue, settings=declared.settings)
-    return Plan(args, events, of_id(declared.heartbeats, args.id))
+    return Plan(args, events, find_heartbeats(declared.heartbeats, args.id))
 
 
 def once(plan: Plan) -> job.Summary:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import _job as job
 
-from spark_queue.errors import UsageError, near
+from spark_queue.errors import UsageError, did_you_mean
 from spark_queue.options.masking import mask
 from spark_queue.options.values import EXACTLY_ONCE
 
@@ -94,7 +94,7 @@ def prepare(args: argparse.Namespace) -> Push:
     for file in args.files:
         check_file(file)
         files.setdefault(args.format or format_of(file), []).append(file)
-    dead = options.dead(args.queue) if options.on_bad_row == "deadLetter" else None
+    dead = options.dead_letter_queue_of(args.queue) if options.on_bad_row == "deadLetter" else None
     gauge = job.Gauge(sink["url"], args.queue, staging=options.delivery == EXACTLY_ONCE)
     return Push(args, files, sink, gauge, job.Gauge(sink["url"], dead) if dead else None)
 
@@ -103,7 +103,7 @@ def check_file(file: str) -> None:
     """Raise `UsageError` if a local file is missing. Under spark-submit only Spark knows where files are."""
     if not (job.SUBMITTED or re.match(r"\w[\w+.-]+:", file) or glob(file)):
         beside = [str(one) for one in Path(file).parent.glob("*")]
-        raise UsageError(f"no file or folder {file!r}{near(file, beside)}")
+        raise UsageError(f"no file or folder {file!r}{did_you_mean(file, beside)}")
 
 
 def format_of(file: str) -> str:
@@ -178,7 +178,7 @@ def messages(spark: SparkSession, push: Push) -> dict[str, DataFrame]:
     """Return the messages of the files by format. Raises `UsageError` for missing columns."""
     from pyspark.sql import functions as F
 
-    from spark_queue.spark.schema import PUSH, check_write_schema
+    from spark_queue.spark.schema import PUSH_COLUMN_TYPES, check_write_schema
 
     args = push.args
     wanted = [("--payload", args.payload), ("--id", args.id), *(("--headers", name) for name in args.headers)]
@@ -189,7 +189,7 @@ def messages(spark: SparkSession, push: Push) -> dict[str, DataFrame]:
         row = rows.select("row.*").schema
         for flag, name in wanted:
             if name not in row.names:
-                hint = near(name, row.names) or f"; the columns are {', '.join(row.names)}"
+                hint = did_you_mean(name, row.names) or f"; the columns are {', '.join(row.names)}"
                 raise UsageError(f"{flag}: no column {name!r}{hint}")
         columns = {
             "payload": payload(F.col("row")[args.payload], row[args.payload]) if args.payload else F.col("whole")
@@ -202,7 +202,7 @@ def messages(spark: SparkSession, push: Push) -> dict[str, DataFrame]:
         if args.delay is not None:
             columns["delay"] = F.lit(args.delay / 1000)
         made = rows.select(*(value.alias(name) for name, value in columns.items()))
-        check_write_schema(made.schema, PUSH, needed=["payload"])
+        check_write_schema(made.schema, PUSH_COLUMN_TYPES, required=["payload"])
         frames[form] = made
     return frames
 

@@ -30,7 +30,7 @@ import spark_queue
 from spark_queue import Events, open_store
 from spark_queue.events import EventSettings, Executor, Heartbeat, tick
 from spark_queue.events.dataframes import as_messages, view
-from spark_queue.events.event import INTERNAL, TYPES
+from spark_queue.events.event import INTERNAL_SOURCE, INTERNAL_TYPE_PREFIX
 from spark_queue.events.spark_query import ExecutorQuery
 
 # COMMAND ----------
@@ -210,7 +210,7 @@ wrong.groupBy(last.alias("error")).count().orderBy(F.desc("count"), "error").lim
 
 # COMMAND ----------
 
-heartbeats = [Heartbeat("FifteenMinute", f"{TYPES}identify-deletions", INTERNAL)]
+heartbeats = [Heartbeat("FifteenMinute", f"{INTERNAL_TYPE_PREFIX}identify-deletions", INTERNAL_SOURCE)]
 before = events.summary()
 tick(events, heartbeats, "FifteenMinute")
 execute_all()

@@ -104,11 +104,11 @@ graph = Graph(
 running = ExchangeGraph(graph, f"{folder}/checkpoints")  # raises GraphError with all that is wrong
 graph = running.graph
 
-for place in [*graph.queues(), *graph.leftovers()]:
+for place in [*graph.queues(), *graph.unrouted_queues()]:
     with open_store(urls[place.ns]) as store:
         store.drop(place.queue)
 for name, exchange in graph.exchanges.items():
-    statistics.forget(urls[exchange.src.ns], name)
+    statistics.reset_traffic(urls[exchange.src.ns], name)
 
 # COMMAND ----------
 
@@ -177,7 +177,7 @@ flights = spark.createDataFrame(table.add_column(0, "id", pa.array(ids)))
 running.start(spark, "by_delay", available_now=True)
 running.await_termination()
 known, _ = graph_sizes(graph)
-draw(known, statistics.counted(urls["airport"]))
+draw(known, statistics.load_traffic(urls["airport"]))
 
 # COMMAND ----------
 
@@ -188,7 +188,7 @@ draw(known, statistics.counted(urls["airport"]))
 
 running.drain(spark, "by_carrier", "after_landing")
 known, _ = graph_sizes(graph)
-draw(known, statistics.counted(urls["airport"]))
+draw(known, statistics.load_traffic(urls["airport"]))
 
 # COMMAND ----------
 
@@ -218,7 +218,7 @@ pd.DataFrame(
 
 # COMMAND ----------
 
-counted = statistics.counted(urls["airport"])
+counted = statistics.load_traffic(urls["airport"])
 rows = []
 for name, exchange in graph.exchanges.items():
     rows += [(name, to, number, counted[name].failed[to]) for to, number in counted[name].pushed.items()]

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from spark_queue.events import Events
-    from spark_queue.graph.processor_function import Output, Process, wrap_error
+    from spark_queue.graph.processor_function import Output, ProcessorContext, wrap_error
     from spark_queue.messages.buckets import Buckets
     from spark_queue.messages.message import Message
     from spark_queue.runner import ExchangeGraph
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from spark_queue.stores import open_store
     from spark_queue.stores.support.counters import Statistics
 
-_HOME = {
+_MODULES = {
     "Buckets": "messages.buckets",
     "Queue": "client",
     "QueueSizes": "client",
@@ -120,7 +120,7 @@ __all__ = [
     "OptionError",
     "Output",
     "PoolExhausted",
-    "Process",
+    "ProcessorContext",
     "Queue",
     "QueueError",
     "QueueSizes",
@@ -157,7 +157,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
-    if home is None:
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)
+    return getattr(import_module(f"{__name__}.{module}"), name)

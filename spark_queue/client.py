@@ -29,16 +29,16 @@ from spark_queue.messages.buckets import Buckets, Layout
 from spark_queue.messages.ids import new_id_array
 from spark_queue.messages.message import Message, messages, pushes
 from spark_queue.messages.payload import Json
-from spark_queue.messages.values import refused
-from spark_queue.options.arguments import check_count, check_seconds, keywords_checked
-from spark_queue.options.parsers import name_of_holder
+from spark_queue.messages.values import error_for_rows
+from spark_queue.options.arguments import check_count, check_keywords, check_seconds
+from spark_queue.options.parsers import reserving_consumer_name
 from spark_queue.options.queue_names import dead_letter_queue as usual
 from spark_queue.stores import open_store
-from spark_queue.stores.base import Store, layout_of
-from spark_queue.stores.services.dead_letters import bury_exhausted, give_back
+from spark_queue.stores.base import Store, read_layout
+from spark_queue.stores.services.dead_letters import dead_letter_exhausted, roll_back_or_dead_letter
 from spark_queue.stores.support.bucket_split import compact
 from spark_queue.stores.support.counters import Statistics
-from spark_queue.stores.types import Death, Sizes
+from spark_queue.stores.types import DeadLetterInfo, Sizes
 
 #: Number of messages that an iteration reserves at once.
 PREFETCH = 100
@@ -59,7 +59,7 @@ class Queue:
     Use a client in one thread at a time.
     """
 
-    @keywords_checked
+    @check_keywords
     def __init__(
         self,
         url: str | Store,
@@ -87,11 +87,11 @@ class Queue:
         if isinstance(url, str) and "://" in queue and "://" not in url:  # not shown: it may be a password
             raise OptionError("the URL comes before the queue: Queue(url, queue)", option="url")
         if lease is not None:
-            check_seconds("lease", lease, least=0.001)
+            check_seconds("lease", lease, minimum=0.001)
         check_seconds("history", history)
         if max_tries is not None:
             check_count("max_tries", max_tries)
-        self._owned = isinstance(url, str)
+        self._owns_store = isinstance(url, str)
         self.store = open_store(url) if isinstance(url, str) else url
         if layout is not None:
             self.store.layout = layout
@@ -101,7 +101,7 @@ class Queue:
         self.store.check_queue(self.dead_name)
         self.consumer = consumer or f"py-{uuid.uuid4().hex[:12]}"
         try:
-            name_of_holder(self.consumer)
+            reserving_consumer_name(self.consumer)
         except ValueError as error:
             raise OptionError(f"consumer {consumer!r} must be {error}", option="consumer") from None
         self._run = uuid.uuid4().hex[:6]
@@ -110,11 +110,11 @@ class Queue:
         self._history = round(history * 1000)
         self._sequence = itertools.count(1)
         self._held: dict[str, str] = {}  # message id -> the tag that holds it
-        self._whole: dict[str, int] = {}  # tag -> number of its messages, if all are in `_held`
+        self._complete_tags: dict[str, int] = {}  # tag -> number of its messages, if all are in `_held`
 
     # --- push ---------------------------------------------------------------------------------------------------
 
-    @keywords_checked
+    @check_keywords
     def push(
         self,
         payload: Json | bytes,
@@ -136,9 +136,9 @@ class Queue:
             if not error.rows:
                 raise
             named = {row: f"message {id!r}: {rule}" if id is not None else rule for row, rule in error.rows.items()}
-            raise refused(self.name, named, 1) from error.__cause__
+            raise error_for_rows(self.name, named, 1) from error.__cause__
 
-    @keywords_checked
+    @check_keywords
     def push_many(
         self,
         payloads: Collection[Json | bytes],
@@ -178,17 +178,19 @@ class Queue:
         tries: Sequence[int] | int,
     ) -> list[str]:
         if delay is not None:
-            check_seconds("delay", delay, least=-math.inf)  # the store refuses negative ones
+            check_seconds("delay", delay, minimum=-math.inf)  # the store refuses negative ones
         ms = None if delay is None else round(delay * 1000)
-        made = self.store.own_ids(new_id_array(len(payloads))).to_pylist() if ids is None else ids
-        batch = pushes(payloads, ids=made, headers=headers, mature=mature, delay=ms, tries=tries, queue=self.name)
+        message_ids = self.store.native_ids(new_id_array(len(payloads))).to_pylist() if ids is None else ids
+        batch = pushes(
+            payloads, ids=message_ids, headers=headers, mature=mature, delay=ms, tries=tries, queue=self.name
+        )
         self.store.push(self.name, batch)
         pushed: list[str] = batch.column("id").to_pylist()
         return pushed
 
     # --- reserve ------------------------------------------------------------------------------------------------
 
-    @keywords_checked
+    @check_keywords
     def reserve(self, limit: int = 1, *, timeout: float = 0.0) -> list[Message]:
         """Reserve up to `limit` messages, in order; wait up to `timeout` seconds for the first.
 
@@ -202,7 +204,7 @@ class Queue:
         while True:
             tag = f"{self.consumer}/{self._run}/{next(self._sequence)}"
             rows = sum(self.store.reserve(self.name, tag, limit, lease=self._lease))
-            taken = self._take(tag, rows) if rows else []
+            taken = self._fetch_reserved(tag, rows) if rows else []
             if taken:
                 return taken
             if rows:
@@ -211,21 +213,21 @@ class Queue:
             if left <= 0 or not self.store.wait(self.name, round(left * 1000), hint=True):
                 return []
 
-    def _take(self, tag: str, rows: int) -> list[Message]:
+    def _fetch_reserved(self, tag: str, rows: int) -> list[Message]:
         if self._max_tries is not None:
-            rows -= bury_exhausted(self.store, self.name, tag, self._max_tries, self.dead_name, self._history)
+            rows -= dead_letter_exhausted(self.store, self.name, tag, self._max_tries, self.dead_name, self._history)
         taken: list[Message] = []
-        how: dict[str, Any] = {"dead": self.dead_name, "history": self._history, "decoded": True}
-        for batch in self.store.fetch(self.name, f"{tag}/0", **how):
+        kwargs: dict[str, Any] = {"dead": self.dead_name, "history": self._history, "decoded": True}
+        for batch in self.store.fetch(self.name, f"{tag}/0", **kwargs):
             taken += messages(batch)
             if len(taken) >= rows:  # saves the request that would return no more rows
                 break
         self._held.update((one.id, tag) for one in taken)
         if len(taken) == rows:
-            self._whole[tag] = rows
+            self._complete_tags[tag] = rows
         return taken
 
-    @keywords_checked
+    @check_keywords
     def pop(self, *, timeout: float = 0.0) -> Message | None:
         """Remove the first message and return it; wait up to `timeout` seconds. Returns `None` if none came.
 
@@ -238,7 +240,7 @@ class Queue:
         self.store.count(self.name, reserve=-1, commit=-1, get=1)  # keuss counts a message taken in one step as `get`
         return taken[0]
 
-    @keywords_checked
+    @check_keywords
     def messages(self, *, timeout: float | None = None, prefetch: int = PREFETCH) -> Iterator[Message]:
         """Yield messages as they come; end if none comes for `timeout` seconds (`None`: never).
 
@@ -249,11 +251,11 @@ class Queue:
             batch = self.reserve(prefetch, timeout=3600.0 if timeout is None else timeout)
             if not batch and timeout is not None:
                 return
-            fresh = time.monotonic()
+            renewed = time.monotonic()
             for position, message in enumerate(batch):
-                if self._lease is not None and time.monotonic() - fresh > self._lease / 3000:
+                if self._lease is not None and time.monotonic() - renewed > self._lease / 3000:
                     self.renew(*batch[position:])
-                    fresh = time.monotonic()
+                    renewed = time.monotonic()
                 yield message
 
     def __iter__(self) -> Iterator[Message]:
@@ -267,9 +269,11 @@ class Queue:
         The lease of the others has ended: another consumer may process them again. Atomic for each
         message, and on SQLite for all together.
         """
-        return sum(self.store.commit(self.name, tag, ids, history=self._history) for tag, ids in self._settling(done))
+        return sum(
+            self.store.commit(self.name, tag, ids, history=self._history) for tag, ids in self._ids_by_tag(done)
+        )
 
-    @keywords_checked
+    @check_keywords
     def rollback(self, *failed: Message, delay: float = 0.0) -> int:
         """Put these messages back into the queue, with one more failed try. Return how many this client still held.
 
@@ -277,10 +281,10 @@ class Queue:
         moves to the dead-letter queue instead. Atomic for each message.
         """
         check_seconds("delay", delay)
-        given = 0
-        for tag, ids in self._settling(failed):
-            given += sum(
-                give_back(
+        released = 0
+        for tag, ids in self._ids_by_tag(failed):
+            released += sum(
+                roll_back_or_dead_letter(
                     self.store,
                     self.name,
                     tag,
@@ -291,18 +295,18 @@ class Queue:
                     history=self._history,
                 )
             )
-        return given
+        return released
 
-    @keywords_checked
-    def dead_letter(self, *hopeless: Message, reason: str | None = None) -> int:
+    @check_keywords
+    def dead_letter(self, *failed: Message, reason: str | None = None) -> int:
         """Move these messages to the dead-letter queue. Return how many this client still held.
 
         `reason` becomes the header `x-error`. Atomic for each message.
         """
-        death = Death(reason, failed=1, history=self._history)
+        death = DeadLetterInfo(reason, failed=1, history=self._history)
         return sum(
-            self.store.move(self.name, self.dead_name, tag=tag, ids=ids, death=death)
-            for tag, ids in self._settling(hopeless)
+            self.store.move(self.name, self.dead_name, tag=tag, ids=ids, dead_letter=death)
+            for tag, ids in self._ids_by_tag(failed)
         )
 
     def renew(self, *held: Message) -> int:
@@ -313,21 +317,21 @@ class Queue:
         tags = dict.fromkeys(self._held[one.id] for one in held if one.id in self._held)
         return sum(self.store.renew(self.name, tag, self._lease) for tag in tags)
 
-    def _settling(self, settled: Sequence[Message]) -> Iterator[tuple[str, list[str] | None]]:
+    def _ids_by_tag(self, settled: Sequence[Message]) -> Iterator[tuple[str, list[str] | None]]:
         """Yield the ids of the messages by tag (`None`: all of the tag), then forget them."""
         by_tag: dict[str, list[str]] = {}
         for id in dict.fromkeys(one.id for one in settled):
             if id in self._held:
                 by_tag.setdefault(self._held[id], []).append(id)
         for tag, ids in by_tag.items():
-            left = self._whole.get(tag)
+            left = self._complete_tags.get(tag)
             yield tag, None if left == len(ids) else ids
             for id in ids:
                 self._held.pop(id, None)
             if left is not None:
-                self._whole[tag] = left - len(ids)
+                self._complete_tags[tag] = left - len(ids)
                 if left == len(ids):
-                    del self._whole[tag]
+                    del self._complete_tags[tag]
 
     # --- sizes, pauses, cleaning up ------------------------------------------------------------------------------
 
@@ -360,9 +364,9 @@ class Queue:
 
     def paused(self) -> bool:
         """Return whether the queue is paused."""
-        return self.store.paused(self.name)
+        return self.store.is_paused(self.name)
 
-    @keywords_checked
+    @check_keywords
     def peek(self, limit: int = 10) -> list[Message]:
         """Return the first messages in order, also reserved and scheduled ones; reserve none."""
         found: Iterator[pa.RecordBatch] = self.store.peek(self.name, limit=limit)
@@ -375,8 +379,8 @@ class Queue:
         `bucket` whose producers push few messages at a time. Other clients can use the queue
         meanwhile.
         """
-        how = self.store.layout if isinstance(self.store.layout, Buckets) else layout_of(self.store, self.name)
-        return compact(self.store, self.name, how or Buckets())
+        settings = self.store.layout if isinstance(self.store.layout, Buckets) else read_layout(self.store, self.name)
+        return compact(self.store, self.name, settings or Buckets())
 
     def purge(self) -> int:
         """Remove all messages that are not reserved. Return their number. They cannot be restored."""
@@ -386,9 +390,9 @@ class Queue:
         """Put messages that are still reserved back into the queue, and close the connections."""
         if self._held:
             self._held.clear()
-            self._whole.clear()
+            self._complete_tags.clear()
             self.store.rollback(self.name, f"{self.consumer}/{self._run}", failed=False)
-        if self._owned:
+        if self._owns_store:
             self.store.close()
 
     def __enter__(self) -> Self:

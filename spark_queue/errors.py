@@ -104,22 +104,22 @@ class FencedError(QueueError):
     """
 
 
-def near(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     """Return the end of an error that suggests names similar to `name`; empty if there are none."""
-    spelled = {candidate.lower(): candidate for candidate in known}
-    alike = [spelled[match] for match in get_close_matches(name.lower(), spelled, n=3)]
-    return f"; did you mean {' or '.join(repr(one) for one in alike)}?" if alike else ""
+    by_lower_case = {candidate.lower(): candidate for candidate in candidates}
+    similar = [by_lower_case[match] for match in get_close_matches(name.lower(), by_lower_case, n=3)]
+    return f"; did you mean {' or '.join(repr(one) for one in similar)}?" if similar else ""
 
 
-def unreadable(error: OSError, file: object = "") -> UsageError:
+def unreadable_file(error: OSError, file: object = "") -> UsageError:
     """Return the error for a file that cannot be read: its name, the reason, and similar names."""
     name = str(file or error.filename)
     if re.search(r":.*@|^[a-z][a-z0-9+.-]*:/", name, re.DOTALL):  # there may be a password in it
         name = "(a URL, which is not shown)"
-    beside = [str(one) for one in Path(name).parent.glob("*")]
-    return UsageError(f"{name}: {(error.strerror or str(error)).lower()}{near(name, beside)}", file=name)
+    siblings = [str(one) for one in Path(name).parent.glob("*")]
+    return UsageError(f"{name}: {(error.strerror or str(error)).lower()}{did_you_mean(name, siblings)}", file=name)
 
 
-def plural(number: int, one: str, more: str | None = None) -> str:
+def plural(number: int, noun: str, plural_noun: str | None = None) -> str:
     """Return `1 message` or `2,000 messages`; `more` is the plural if it is not `one` with an s."""
-    return f"{number:,} {one if number == 1 else more or one + 's'}"
+    return f"{number:,} {noun if number == 1 else plural_noun or noun + 's'}"

@@ -15,7 +15,7 @@ from hypothesis import settings
 
 from spark_queue import open_store
 from spark_queue.stores import STORES
-from spark_queue.stores.services.ledger import forget
+from spark_queue.stores.services.ledger import delete_sink
 from tests import registered
 from tests.redis_server import Server
 from tests.services import service_urls
@@ -151,7 +151,7 @@ def name(store):
     yield name
     for queue in (name, f"{name}.dead", f"{name}.other"):
         store.drop(queue)
-    forget(store, name)
+    delete_sink(store, name)
 
 
 @pytest.fixture

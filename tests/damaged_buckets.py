@@ -20,11 +20,11 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from spark_queue.messages.arrow_bytes import to_bytes
-from spark_queue.messages.buckets import DIGEST_DIGITS, ROWS, DamagedBucket, unsealed
-from spark_queue.messages.columns import dated
+from spark_queue.messages.buckets import BUCKET_SCHEMA, DIGEST_DIGITS, DamagedBucket, unpack_bucket
+from spark_queue.messages.columns import with_due_time
 from spark_queue.messages.message import pushes
 from spark_queue.messages.payload import Json
-from spark_queue.messages.schema import MARK, MESSAGES
+from spark_queue.messages.schema import BUCKET_PREFIX, MESSAGES
 
 #: Memory that reading may take beyond what the process has to begin with.
 MEMORY = 1 << 30
@@ -51,12 +51,12 @@ def sample(compression: str | None, *, at_once: bool, digest: bool, n: int = 40)
         headers=[{"key": f"value {row}"} if row % 3 else {} for row in range(n)],
         mature=[start + timedelta(hours=0 if at_once else row) for row in range(n)],
     )
-    batch = dated(batch, 0)
-    schema = ROWS if at_once else ROWS.append(MESSAGES.field("mature"))
+    batch = with_due_time(batch, 0)
+    schema = BUCKET_SCHEMA if at_once else BUCKET_SCHEMA.append(MESSAGES.field("mature"))
     rows = pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
     packed = to_bytes(rows, compression)
     last = sha256(packed).hexdigest()[:DIGEST_DIGITS] if digest else ""
-    return Sample(f"{MARK}id-0000{MARK}{n}{MARK}{last}", packed, rows)
+    return Sample(f"{BUCKET_PREFIX}id-0000{BUCKET_PREFIX}{n}{BUCKET_PREFIX}{last}", packed, rows)
 
 
 def samples() -> dict[str, Sample]:
@@ -114,7 +114,7 @@ def renewed(one: Sample, packed: bytes) -> Sample:
 def came_of(one: Sample, packed: bytes) -> str:
     """Read a bucket and return what came of it, having looked at each of its values."""
     try:
-        rows = unsealed(one.id, packed)
+        rows = unpack_bucket(one.id, packed)
     except DamagedBucket:
         return "refused"
     rows.to_pylist()

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from spark_queue.stores.base import Store
 from spark_queue.stores.conformance.waiting import end_lease
 from spark_queue.stores.mongodb.store import MongoStore
-from spark_queue.stores.redis.keys import keys_of
+from spark_queue.stores.redis.keys import queue_keys
 from spark_queue.stores.redis.store import RedisStore
 from spark_queue.stores.sqlite.store import SqliteStore
 
@@ -31,10 +31,10 @@ def make_due(store: Store, queue: str) -> None:
             db.execute(f"UPDATE message SET mature = ? WHERE {which}", (then, queue, now))
     elif isinstance(store, MongoStore):
         later = {"mature": {"$gt": datetime.fromtimestamp(now / 1000, UTC)}}
-        store._queue(queue).update_many(later, {"$set": {"mature": datetime.fromtimestamp(then / 1000, UTC)}})
+        store._queue_view(queue).update_many(later, {"$set": {"mature": datetime.fromtimestamp(then / 1000, UTC)}})
     else:
         assert isinstance(store, RedisStore)
-        keys = keys_of(queue, store.kind)
+        keys = queue_keys(queue, store.kind)
         with store._connection() as client:
             for id in client.zrangebyscore(keys.moments, f"({now}", "+inf"):
                 begin, end = client.hget(keys.hash, id).rsplit(b'"mature":', 1)

@@ -16,7 +16,7 @@ import redis
 from bson import Binary, DatetimeMS, Decimal128, Int64, ObjectId
 from pymongo import MongoClient
 
-from spark_queue.options.url import Address
+from spark_queue.options.url import StoreUrl
 
 BUCKET = "\x7ffirst\x7f3\x7f0123456789abcdef"
 
@@ -170,9 +170,9 @@ def put(kind: str, url: str, queue: str, record: Any, mature: int | None = None)
     if scheme == "sqlite":
         _put_sqlite(url, queue, record, due)
     elif scheme == "mongodb":
-        _put_mongodb(layout, Address.of(url).url, queue, record, due)
+        _put_mongodb(layout, StoreUrl.parse(url).url, queue, record, due)
     else:
-        _put_redis(layout, Address.of(url).url, queue, record, due)
+        _put_redis(layout, StoreUrl.parse(url).url, queue, record, due)
 
 
 def _put_sqlite(url: str, queue: str, columns: dict[str, Any], due: int) -> None:

@@ -9,7 +9,7 @@ import subprocess
 
 import redis
 
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.conformance.waiting import wait_until
 
 
 class Server:
@@ -36,7 +36,7 @@ class Server:
             stderr=subprocess.STDOUT,
         )
         with redis.Redis.from_url(self.url, protocol=2) as client:
-            until(lambda: self._answers(client), what="a server that answers")
+            wait_until(lambda: self._answers(client), description="a server that answers")
 
     def _answers(self, client):
         assert self.process.poll() is None, "the server does not start"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from spark_queue.options.url import Address
+from spark_queue.options.url import StoreUrl
 from spark_queue.stores import STORES, store_class
 
 
@@ -29,7 +29,7 @@ def pairs() -> list[tuple[str, str]]:
 def default_layout(scheme: str) -> str:
     """Return the layout that a URL without `layout` has; empty for a store that has only one."""
     usual = store_class(f"{scheme}://host/db")
-    return usual.kind if usual.layouts else ""
+    return usual.layout_name if usual.layouts else ""
 
 
 def layouts(scheme: str) -> list[str]:
@@ -51,4 +51,4 @@ def is_default(kind: str) -> bool:
 
 def in_layout(url: str, layout: str) -> str:
     """Return the URL of a store, for one of its layouts."""
-    return Address.of(url).in_layout(layout) if layout else url
+    return StoreUrl.parse(url).with_layout(layout) if layout else url

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.conformance.waiting import wait_until
 
 ROOT = Path(__file__).parents[1]
 
@@ -44,7 +44,7 @@ class Serving:
             return "serving at " in self.said or self.process.poll() is not None
 
         with suppress(AssertionError):  # what it has said tells more
-            until(tells)
+            wait_until(tells)
         for line in self.said.splitlines():
             if line.startswith("serving at "):
                 return line.removeprefix("serving at ")

@@ -16,7 +16,7 @@ from spark_queue.errors import (
     QueueError,
     StoreError,
     StoreUnavailable,
-    near,
+    did_you_mean,
 )
 from spark_queue.stores import STORES, Registration, open_store, store_class
 
@@ -41,8 +41,8 @@ def test_a_docstring_is_the_default_message():
 
 
 def test_near_names():
-    assert near("quue", ["queue", "consumer"]) == "; did you mean 'queue'?"
-    assert near("zzz", ["queue"]) == ""
+    assert did_you_mean("quue", ["queue", "consumer"]) == "; did you mean 'queue'?"
+    assert did_you_mean("zzz", ["queue"]) == ""
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_file_that_another_process_holds(tmp_path):
 
     busy, sqlite.BUSY_TIMEOUT = sqlite.BUSY_TIMEOUT, 0.05
     try:
-        with open_store(url, patience=0.2) as store:
+        with open_store(url, retry_timeout=0.2) as store:
             assert store.sizes("a").total == 0, "readers need not wait"
             with pytest.raises(StoreUnavailable, match="another process holds"):
                 store.drop("a")

@@ -7,23 +7,23 @@ All raise `StoreError` if the database refuses or fails, or if a newer version w
 """
 
 from spark_queue.admin.common import Moment
-from spark_queue.admin.dead_letters import DeadLetter, Filters, dead_letters, redrive
-from spark_queue.admin.history import Past, PastFilters, history, replay
+from spark_queue.admin.dead_letters import DeadLetter, DeadLetterFilters, dead_letters, redrive
+from spark_queue.admin.history import HistoryEntry, HistoryFilters, history, replay
 from spark_queue.admin.layouts import compact, layout, set_layout, shrink
-from spark_queue.admin.recovery import Settled, recover_consumer
-from spark_queue.admin.reservations import Held, release, reservations, suggest
-from spark_queue.admin.sinks import Recovered, Sink, forget_ledger, ledgers, recover, set_ledger
+from spark_queue.admin.recovery import RecoveredConsumer, recover_consumer
+from spark_queue.admin.reservations import ReservationInfo, release, reservations, suggest
+from spark_queue.admin.sinks import RecoveredSink, Sink, forget_ledger, ledgers, recover, set_ledger
 from spark_queue.admin.sizes import graph_sizes
 
 __all__ = [
     "DeadLetter",
-    "Filters",
-    "Held",
+    "DeadLetterFilters",
+    "ReservationInfo",
     "Moment",
-    "Past",
-    "PastFilters",
-    "Recovered",
-    "Settled",
+    "HistoryEntry",
+    "HistoryFilters",
+    "RecoveredSink",
+    "RecoveredConsumer",
     "Sink",
     "compact",
     "dead_letters",

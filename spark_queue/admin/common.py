@@ -16,7 +16,7 @@ Moment = datetime | timedelta
 STEP = 5_000
 
 
-def opened(url: str) -> Store:
+def open_existing(url: str) -> Store:
     """Open the store of a URL. Raises `OptionError` if it is a SQLite file that does not exist."""
     store = open_store(url, create=False)
     if sentence := store.missing_database():
@@ -29,7 +29,7 @@ def moment_of(ms: int) -> datetime:
     return EPOCH + timedelta(milliseconds=ms)
 
 
-def absolute(store: Store, name: str, moment: Moment | None) -> datetime | None:
+def to_moment(store: Store, name: str, moment: Moment | None) -> datetime | None:
     """Return a moment as it is, and a duration as the moment that long ago.
 
     "Now" is the time of the database. Raises `OptionError` if the moment has no time zone, or is
@@ -47,7 +47,7 @@ def absolute(store: Store, name: str, moment: Moment | None) -> datetime | None:
     return moment
 
 
-def checked_limit(limit: int | None) -> int | None:
+def check_limit(limit: int | None) -> int | None:
     """Return the limit. Raises `OptionError` if it is less than 1."""
     if limit is not None and limit < 1:
         raise OptionError(f"limit must be 1 or more, not {limit}", option="limit")

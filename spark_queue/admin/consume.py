@@ -8,21 +8,21 @@ import uuid
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-from spark_queue.admin.common import STEP, opened
+from spark_queue.admin.common import STEP, open_existing
 from spark_queue.admin.queues import ids_under
-from spark_queue.admin.reservations import check_free
+from spark_queue.admin.reservations import check_not_owned
 from spark_queue.errors import OptionError, StoreError, UsageError
 from spark_queue.messages.message import Message, messages
-from spark_queue.messages.schema import LATEST
+from spark_queue.messages.schema import MAX_TIME_MS
 from spark_queue.options.queue_names import dead_letter_queue
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.dead_letters import give_back
-from spark_queue.stores.services.existence import check_exists, expect
+from spark_queue.stores.services.dead_letters import roll_back_or_dead_letter
+from spark_queue.stores.services.existence import check_before_read, check_exists
 from spark_queue.stores.types import check_tag
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ReservedMessages:
     """Reserved messages, and the tag that settles them."""
 
     tag: str
@@ -37,7 +37,7 @@ def reserve(
     lease: float | None = 120.0,
     timeout: float | None = 0.0,
     consumer: str = "cli",
-) -> Taken:
+) -> ReservedMessages:
     """Reserve up to `limit` messages under a new tag.
 
     They stay reserved for `lease` seconds (`None`: forever), or until `commit`, `rollback` or
@@ -45,45 +45,45 @@ def reserve(
     forever). Raises `OptionError` if `lease` or `consumer` is invalid.
     """
     check_tag(consumer)
-    if lease is not None and not 0.1 <= lease <= LATEST / 2000:
+    if lease is not None and not 0.1 <= lease <= MAX_TIME_MS / 2000:
         raise OptionError(f"lease must be 0.1 seconds or more and end before the year 5000, not {lease}")
-    with opened(url) as store:
+    with open_existing(url) as store:
         store.check_queue(queue)
         tag = f"{consumer}/{uuid.uuid4().hex[:6]}/1"
-        return Taken(tag, _reserve(store, queue, tag, limit, lease, timeout))
+        return ReservedMessages(tag, _reserve(store, queue, tag, limit, lease, timeout))
 
 
 def _reserve(
     store: Store, queue: str, tag: str, limit: int, lease: float | None, timeout: float | None
 ) -> list[Message]:
     end = float("inf") if timeout is None else time.monotonic() + timeout
-    looked = timeout == 0  # without a wait there is no warning that the call waits
+    existence_checked = timeout == 0  # without a wait there is no warning that the call waits
     while True:
         rows = store.reserve(queue, tag, limit, lease=None if lease is None else round(lease * 1000))
-        if rows and (found := list(_held(store, queue, tag))):
+        if rows and (found := list(_fetch_messages(store, queue, tag))):
             return found
         if rows:
             continue  # all of them were damaged
-        if not looked:
-            expect(store, queue, fail=False)
-            looked = True
+        if not existence_checked:
+            check_before_read(store, queue, fail=False)
+            existence_checked = True
         left = end - time.monotonic()
         if left <= 0:
             return []
         store.wait(queue, round(min(left, 60) * 1000))
 
 
-def _held(store: Store, queue: str, tag: str) -> Iterator[Message]:
+def _fetch_messages(store: Store, queue: str, tag: str) -> Iterator[Message]:
     """Yield the messages under a tag and the tags below it."""
     for one in store.reservations(queue, tag):
-        for batch in store.fetch(queue, one.tag, decoded=True):
+        for batch in store.fetch(queue, one.tag, check_json=True):
             yield from messages(batch)
 
 
 def pop(
     url: str,
     queue: str,
-    take: Callable[[list[Message]], None],
+    handle: Callable[[list[Message]], None],
     *,
     limit: int | None = 1,
     timeout: float | None = 0.0,
@@ -94,7 +94,7 @@ def pop(
     is ready within `timeout` seconds (`None`: wait forever). If `handle` raises, the messages of
     this step are released: they may be delivered twice, but none is lost.
     """
-    with opened(url) as store:
+    with open_existing(url) as store:
         store.check_queue(queue)
         run = f"cli/{uuid.uuid4().hex[:6]}"
         done = 0
@@ -105,7 +105,7 @@ def pop(
             try:
                 found = _reserve(store, queue, tag, step, 120.0, timeout) if step else []
                 if found:
-                    take(found)
+                    handle(found)
                     done += store.commit(queue, tag)
             except BaseException as error:
                 if found or not isinstance(error, StoreError):  # a reserve that failed holds nothing
@@ -122,8 +122,8 @@ def commit(url: str, queue: str, tag: str, ids: Collection[str] | None = None, *
     With `ids`, only these. The history keeps them for `history` seconds. Messages that the tag no
     longer holds are not removed. Raises `UsageError` if a running query or a log holds them.
     """
-    with opened(url) as store:
-        _check_settled(store, queue, tag)
+    with open_existing(url) as store:
+        _check_can_settle(store, queue, tag)
         return store.commit(queue, tag, None if ids is None else list(ids), history=round(history * 1000))
 
 
@@ -144,21 +144,23 @@ def rollback(
     of messages rolled back and moved. Raises `OptionError` if `max_tries` is less than 1, and
     `UsageError` if a running query or a log holds the messages.
     """
-    with opened(url) as store:
-        _check_settled(store, queue, tag)
+    with open_existing(url) as store:
+        _check_can_settle(store, queue, tag)
         if max_tries is not None and max_tries < 1:
             raise OptionError(f"max_tries must be 1 or more, not {max_tries}", option="maxTries")
-        grave = dead or dead_letter_queue(queue)
-        store.check_queue(grave)
-        which = None if ids is None else list(ids)
-        return give_back(store, queue, tag, which, delay=round(delay * 1000), max_tries=max_tries, dead=grave)
+        dead_queue = dead or dead_letter_queue(queue)
+        store.check_queue(dead_queue)
+        id_list = None if ids is None else list(ids)
+        return roll_back_or_dead_letter(
+            store, queue, tag, id_list, delay=round(delay * 1000), max_tries=max_tries, dead=dead_queue
+        )
 
 
-def _check_settled(store: Store, queue: str, tag: str) -> None:
+def _check_can_settle(store: Store, queue: str, tag: str) -> None:
     store.check_queue(queue)
     check_tag(tag)
     check_exists(store, queue)
-    check_free(store, queue, tag)
+    check_not_owned(store, queue, tag)
 
 
 def harvest(url: str, queue: str, older_than: float | None = None) -> list[str]:
@@ -169,18 +171,18 @@ def harvest(url: str, queue: str, older_than: float | None = None) -> list[str]:
     published since, and those that a lease of ours holds. Raises `UsageError` if another layout
     gets `older_than`, or if a running query or a log holds messages.
     """
-    with opened(url) as store:
+    with open_existing(url) as store:
         store.check_queue(queue)
-        own = getattr(store, "harvest", None)
-        if own is not None:
-            given: list[str] = own(queue, None if older_than is None else round(older_than * 1000))
-            return given
+        native_harvest = getattr(store, "harvest", None)
+        if native_harvest is not None:
+            harvested: list[str] = native_harvest(queue, None if older_than is None else round(older_than * 1000))
+            return harvested
         if older_than is not None:
             raise UsageError("--older-than needs the layout rfq: leave it out, or use --layout rfq")
-        check_free(store, queue)
-        held: list[str] = []
+        check_not_owned(store, queue)
+        released: list[str] = []
         for one in store.reservations(queue):
             ids = ids_under(store, queue, one.tag)
             if store.rollback(queue, one.tag, failed=False):
-                held += ids
-        return held
+                released += ids
+        return released

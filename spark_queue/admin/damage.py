@@ -5,46 +5,46 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from spark_queue.admin.common import opened
+from spark_queue.admin.common import open_existing
 from spark_queue.errors import StoreError, UsageError, plural
 from spark_queue.stores.base import Store
-from spark_queue.stores.support.burial import ASIDE
+from spark_queue.stores.support.burial import SET_ASIDE_TAG
 from spark_queue.stores.types import Finding
 
 #: Maximum number of ids in a command, and of buckets that are opened per queue.
-NAMED, OPENED = 20, 1_000
+MAX_IDS, MAX_BUCKETS = 20, 1_000
 
 
-def damage(store: Store) -> Iterator[Finding]:
+def find_damage(store: Store) -> Iterator[Finding]:
     """Yield findings about damage in all queues, with the commands that repair it."""
-    for key, reason in damaged_notes(store).items():
+    for key, reason in find_damaged_notes(store).items():
         yield Finding("note", "bad", f"{key}: {reason}", f"spark-queue doctor URL --remove-note {shlex.quote(key)}")
     for queue in store.queues():
-        yield from _of_queue(store, queue)
+        yield from _find_in_queue(store, queue)
 
 
-def _of_queue(store: Store, queue: str) -> Iterator[Finding]:
+def _find_in_queue(store: Store, queue: str) -> Iterator[Finding]:
     name = shlex.quote(queue)
     if ids := store.never_due(queue):
-        which = " ".join(f"--id {shlex.quote(one)}" for one in ids[:NAMED])
+        which = " ".join(f"--id {shlex.quote(one)}" for one in ids[:MAX_IDS])
         yield Finding(
             "never due", "bad", f"{queue}: {plural(len(ids), 'record')} will never be due: mature is not a date",
             f"make them due now, in another queue: spark-queue move URL {name} {name}.mended --create {which}",
         )  # fmt: skip
-    if aside := sum(one.rows for one in store.reservations(queue, ASIDE)):
+    if aside := sum(one.rows for one in store.reservations(queue, SET_ASIDE_TAG)):
         yield Finding(
             "damaged", "bad", f"{queue}: {plural(aside, 'message')} cannot be read or moved to a dead-letter queue",
-            f"try again: spark-queue release URL {name} {ASIDE}; remove them: spark-queue commit URL {name} {ASIDE}",
+            f"try again: spark-queue release URL {name} {SET_ASIDE_TAG}; remove them: spark-queue commit URL {name} {SET_ASIDE_TAG}",
         )  # fmt: skip
-    if bad := store.damaged_buckets(queue, OPENED):
+    if bad := store.damaged_buckets(queue, MAX_BUCKETS):
         yield Finding(
-            "buckets", "bad", f"{queue}: {plural(len(bad), 'bucket')} of the first {OPENED:,} cannot be opened",
+            "buckets", "bad", f"{queue}: {plural(len(bad), 'bucket')} of the first {MAX_BUCKETS:,} cannot be opened",
             "restore the database from a backup; else each becomes a dead letter when it is reserved: spark-queue "
             f"reserve URL {name}",
         )  # fmt: skip
 
 
-def damaged_notes(store: Store) -> dict[str, str]:
+def find_damaged_notes(store: Store) -> dict[str, str]:
     """Return the keys of notes that cannot be read, and the reasons."""
     return {key: fault for key, note in store.raw_notes().items() if (fault := note.fault(key))}
 
@@ -55,8 +55,8 @@ def remove_note(url: str, key: str) -> None:
     Raises `UsageError` if there is no damaged note with this key, and `StoreError` if the note
     changes meanwhile.
     """
-    with opened(url) as store:
-        if key not in damaged_notes(store):
+    with open_existing(url) as store:
+        if key not in find_damaged_notes(store):
             raise UsageError(
                 f"the note {key!r} is not damaged, or does not exist: see spark-queue doctor URL", key=key
             )

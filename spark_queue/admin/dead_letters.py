@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
 
-from spark_queue.admin.common import Moment, absolute, checked_limit, opened
+from spark_queue.admin.common import Moment, check_limit, open_existing, to_moment
 from spark_queue.errors import OptionError, UsageError
 from spark_queue.messages.columns import header_dicts
 from spark_queue.messages.payload import Json, decode
@@ -20,7 +20,7 @@ from spark_queue.messages.schema import EPOCH
 from spark_queue.options.queue_names import dead_letter_queue
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.existence import check_exists
-from spark_queue.stores.types import DIED_HEADER, ERROR_HEADER, FROM_HEADER, TRIES_HEADER, Condition
+from spark_queue.stores.types import DEAD_AT_HEADER, ERROR_HEADER, FROM_HEADER, TRIES_HEADER, Condition
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class DeadLetter:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-class Filters(TypedDict, total=False):
+class DeadLetterFilters(TypedDict, total=False):
     """Filters of dead letters; a letter must match all of them.
 
     `dead`: the dead-letter queue, by default `<queue>.dead`. Several queues may share it: if the
@@ -64,11 +64,13 @@ class Filters(TypedDict, total=False):
     limit: int | None
 
 
-def dead_letters(url: str, queue: str | None = None, **filters: Unpack[Filters]) -> list[DeadLetter]:
+def dead_letters(url: str, queue: str | None = None, **filters: Unpack[DeadLetterFilters]) -> list[DeadLetter]:
     """Return dead letters of a queue (see `DeadLetterFilters`), oldest first; reserved ones too."""
-    with opened(url) as store:
-        search = _Search.of(store, queue, **filters)
-        return [one.letter() for one in _least(search.letters(store), search.limit, lambda one: one[:2])]
+    with open_existing(url) as store:
+        search = _DeadLetterSearch.from_filters(store, queue, **filters)
+        return [
+            one.to_dead_letter() for one in _first_in_order(search.find(store), search.limit, lambda one: one[:2])
+        ]
 
 
 def redrive(
@@ -80,7 +82,7 @@ def redrive(
     rate: float | None = None,
     dry_run: bool = False,
     progress: Callable[[int, int], None] | None = None,
-    **filters: Unpack[Filters],
+    **filters: Unpack[DeadLetterFilters],
 ) -> dict[str, int]:
     """Move dead letters (see `DeadLetterFilters`) back to queues; return the number moved to each.
 
@@ -94,8 +96,8 @@ def redrive(
     Raises `UsageError` before anything moves, if `to` does not exist (unless `create`), or if a
     letter without a source queue has no `to`. Raises `OptionError` for an invalid rate.
     """
-    with opened(url) as store:
-        search = _Search.of(store, queue, **filters)
+    with open_existing(url) as store:
+        search = _DeadLetterSearch.from_filters(store, queue, **filters)
         if rate is not None and not 0 < rate < math.inf:
             raise OptionError(f"rate must be more than 0 messages per second, not {rate}", option="rate")
         if to is not None:
@@ -103,8 +105,8 @@ def redrive(
             if not create and to != queue:
                 check_exists(store, to, "To create it, use --create (create=True).")
         # The payloads are left out: they may be many gigabytes.
-        found = ((one.died, one.id, to or one.headers.get(FROM_HEADER, "")) for one in search.letters(store))
-        plan = [(id, target) for _, id, target in _least(found, search.limit, lambda one: one[:2])]
+        found = ((one.died, one.id, to or one.headers.get(FROM_HEADER, "")) for one in search.find(store))
+        plan = [(id, target) for _, id, target in _first_in_order(found, search.limit, lambda one: one[:2])]
         for target in dict.fromkeys(target for _, target in plan):
             if target in ("", search.dead):
                 id = next(id for id, its in plan if its == target)
@@ -150,7 +152,7 @@ def _move(
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
+class _DeadLetterSearch:
     """Checked `DeadLetterFilters`; `reason` is in lower case."""
 
     dead: str
@@ -162,9 +164,9 @@ class _Search:
     limit: int | None
 
     @classmethod
-    def of(cls, store: Store, queue: str | None, **filters: Unpack[Filters]) -> _Search:
+    def from_filters(cls, store: Store, queue: str | None, **filters: Unpack[DeadLetterFilters]) -> _DeadLetterSearch:
         dead, ids = filters.get("dead"), filters.get("ids")
-        if unknown := filters.keys() - Filters.__annotations__.keys():
+        if unknown := filters.keys() - DeadLetterFilters.__annotations__.keys():
             raise TypeError(f"unknown filter {', '.join(sorted(unknown))}")
         if dead is None and queue is None:
             raise OptionError("QUEUE is missing; or name the dead-letter queue: --dead (dead=…)", option="queue")
@@ -176,22 +178,22 @@ class _Search:
             queue if dead else None,
             None if ids is None else tuple([ids] if isinstance(ids, str) else ids),
             (filters.get("reason") or "").lower() or None,
-            absolute(store, "since", filters.get("since")),
-            absolute(store, "until", filters.get("until")),
-            checked_limit(filters.get("limit")),
+            to_moment(store, "since", filters.get("since")),
+            to_moment(store, "until", filters.get("until")),
+            check_limit(filters.get("limit")),
         )
 
-    def letters(self, store: Store) -> Iterator[_Found]:
+    def find(self, store: Store) -> Iterator[_StoredLetter]:
         """Yield the letters that match, in no particular order."""
         where = [] if self.ids is None else [Condition("id", "in", self.ids)]
         for batch in store.peek(self.dead, where):
             payloads, kinds = (batch.column(name).to_pylist() for name in ("payload", "payload_kind"))
             for row in zip(batch.column("id").to_pylist(), header_dicts(batch), payloads, kinds, strict=True):
-                one = _Found(_died(row[1]), *row)
-                if self._means(one):
+                one = _StoredLetter(_parse_died(row[1]), *row)
+                if self._matches(one):
                     yield one
 
-    def _means(self, one: _Found) -> bool:
+    def _matches(self, one: _StoredLetter) -> bool:
         return (
             (self.from_queue is None or one.headers.get(FROM_HEADER) == self.from_queue)
             and (self.reason is None or self.reason in one.headers.get(ERROR_HEADER, "").lower())
@@ -200,7 +202,7 @@ class _Search:
         )
 
 
-class _Found(NamedTuple):
+class _StoredLetter(NamedTuple):
     """A letter as it is stored. `died` is 1970 if it has no such header."""
 
     died: datetime
@@ -209,28 +211,28 @@ class _Found(NamedTuple):
     payload: bytes
     kind: str
 
-    def letter(self) -> DeadLetter:
-        told = self.headers
-        tries = told.get(TRIES_HEADER, "")
+    def to_dead_letter(self) -> DeadLetter:
+        headers = self.headers
+        tries = headers.get(TRIES_HEADER, "")
         return DeadLetter(
             id=self.id,
-            from_queue=told.get(FROM_HEADER),
+            from_queue=headers.get(FROM_HEADER),
             died=None if self.died == EPOCH else self.died,
             tries=int(tries) if re.fullmatch(r"\d{1,9}", tries) else None,
-            error=told.get(ERROR_HEADER),
+            error=headers.get(ERROR_HEADER),
             payload=decode(self.payload, self.kind),
-            headers=told,
+            headers=headers,
         )
 
 
-def _died(headers: Mapping[str, str]) -> datetime:
+def _parse_died(headers: Mapping[str, str]) -> datetime:
     try:
-        moment = datetime.fromisoformat(headers.get(DIED_HEADER, ""))
+        moment = datetime.fromisoformat(headers.get(DEAD_AT_HEADER, ""))
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):  # no such header, or one of another program
         return EPOCH
 
 
-def _least(found: Iterable[T], limit: int | None, key: Callable[[T], Any]) -> list[T]:
+def _first_in_order(found: Iterable[T], limit: int | None, key: Callable[[T], Any]) -> list[T]:
     """Return the first `limit` items by the key, in order; keep no more of them in memory."""
     return sorted(found, key=key) if limit is None else heapq.nsmallest(limit, found, key)

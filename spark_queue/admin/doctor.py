@@ -15,29 +15,29 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
 
-from spark_queue.admin.common import opened
-from spark_queue.admin.damage import damage, remove_note
-from spark_queue.admin.logs import kept
-from spark_queue.admin.sinks import left_staged
+from spark_queue.admin.common import open_existing
+from spark_queue.admin.damage import find_damage, remove_note
+from spark_queue.admin.logs import find_log
+from spark_queue.admin.sinks import find_stale_sinks
 from spark_queue.errors import QueueError, StoreError, StoreUnavailable, UsageError, plural
 from spark_queue.options.masking import mask
 from spark_queue.stores import STORES
 from spark_queue.stores.base import Store
-from spark_queue.stores.types import Finding, Verdict
+from spark_queue.stores.types import CheckState, Finding
 
 __all__ = ["examine", "remove_note", "server"]
 
 #: The oldest versions that work, and for Spark the first one that is not known to work.
-JAVA, SPARK, PYTHON = 17, ((4, 0), (4, 4)), (3, 11)
+MIN_JAVA, SPARK_VERSIONS, MIN_PYTHON = 17, ((4, 0), (4, 4)), (3, 11)
 
 #: Seconds that another program may take to print its version.
 PROGRAM_TIMEOUT = 30
 
 #: Seconds between two clocks that are worth a warning, and number of reads of the server's clock.
-APART, CLOCK_READS = 5.0, 7
+CLOCK_TOLERANCE, CLOCK_READS = 5.0, 7
 
 #: A program for another Python: it prints its version and whether it has our package.
-_ASK = """
+_WORKER_SCRIPT = """
 import importlib.util, json, sys
 from importlib.metadata import PackageNotFoundError, version
 def of(name):
@@ -52,18 +52,18 @@ def examine(url: str | None = None) -> Iterator[Finding]:
 
     Changes nothing. Raises no error for a check that fails: its finding has the state `bad`.
     """
-    yield _python()
-    yield _spark()
-    yield _java()
-    yield _workers()
-    yield from _drivers()
+    yield _check_python()
+    yield _check_spark()
+    yield _check_java()
+    yield _check_workers()
+    yield from _check_drivers()
     if url is not None:
-        yield from _database(url)
+        yield from _check_database(url)
 
 
 def server(url: str) -> str:
     """Return the name and the version of the database of a URL: `redis 7.0.15`."""
-    with opened(url) as store:
+    with open_existing(url) as store:
         return store.server()
 
 
@@ -77,33 +77,33 @@ def _installed(package: str) -> str | None:
         return None
 
 
-def _python() -> Finding:
-    told = f"{platform.python_version()}, {sys.executable}"
-    if sys.version_info < PYTHON:
-        return Finding("python", "bad", told, f"use Python {'.'.join(map(str, PYTHON))} or later")
-    return Finding("python", "good", told)
+def _check_python() -> Finding:
+    text = f"{platform.python_version()}, {sys.executable}"
+    if sys.version_info < MIN_PYTHON:
+        return Finding("python", "bad", text, f"use Python {'.'.join(map(str, MIN_PYTHON))} or later")
+    return Finding("python", "good", text)
 
 
-def _spark() -> Finding:
+def _check_spark() -> Finding:
     found = _installed("pyspark")
     if found is None:
         return Finding("spark", "worry", "not installed; queues work without it", "pip install 'spark-queue[spark]'")
     numbers = tuple(int(one) for one in re.findall(r"\d+", found)[:2])
-    if not SPARK[0] <= numbers < SPARK[1]:
-        known = f"{_dotted(SPARK[0])} to {SPARK[1][0]}.{SPARK[1][1] - 1}"
+    if not SPARK_VERSIONS[0] <= numbers < SPARK_VERSIONS[1]:
+        known = f"{_format_version(SPARK_VERSIONS[0])} to {SPARK_VERSIONS[1][0]}.{SPARK_VERSIONS[1][1] - 1}"
         return Finding("spark", "bad", f"{found}; known to work are {known}", "pip install 'spark-queue[spark]'")
     return Finding("spark", "good", found)
 
 
-def _dotted(numbers: tuple[int, ...]) -> str:
+def _format_version(numbers: tuple[int, ...]) -> str:
     return ".".join(map(str, numbers))
 
 
-def _java() -> Finding:
+def _check_java() -> Finding:
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else "java"
-    state: Verdict = "worry" if _installed("pyspark") is None else "bad"
-    todo = f"install Java {JAVA} or later (on Debian: apt-get install openjdk-{JAVA}-jre-headless), or set JAVA_HOME"
+    state: CheckState = "worry" if _installed("pyspark") is None else "bad"
+    todo = f"install Java {MIN_JAVA} or later (on Debian: apt-get install openjdk-{MIN_JAVA}-jre-headless), or set JAVA_HOME"
     path = shutil.which(java)
     if path is None:
         return Finding("java", state, f"none: no {java}" + ("" if home else " on the PATH"), todo)
@@ -113,36 +113,36 @@ def _java() -> Finding:
     number = re.search(r'version "(\d+)[^"]*"', done.stderr + done.stdout)
     if number is None:
         return Finding("java", state, f"{path} prints no version", todo)
-    if int(number[1]) < JAVA:
+    if int(number[1]) < MIN_JAVA:
         return Finding("java", state, f"{number[0]}, {path}", todo)
     return Finding("java", "good", f"{number[0].split()[1].strip(chr(34))}, {path}")
 
 
-def _workers() -> Finding:
+def _check_workers() -> Finding:
     """Check the Python of Spark's workers (PYSPARK_PYTHON), which may differ from this one."""
-    told = os.environ.get("PYSPARK_PYTHON") or "python3"
+    command = os.environ.get("PYSPARK_PYTHON") or "python3"
     source = "PYSPARK_PYTHON" if os.environ.get("PYSPARK_PYTHON") else "python3 on the PATH"
     todo = f"export PYSPARK_PYTHON={sys.executable}"
-    state: Verdict = "worry" if _installed("pyspark") is None else "bad"
-    path = shutil.which(told)
+    state: CheckState = "worry" if _installed("pyspark") is None else "bad"
+    path = shutil.which(command)
     if path is None:
-        return Finding("workers", state, f"{source}: {told} does not exist", todo)
-    done = _run([path, "-c", _ASK])
+        return Finding("workers", state, f"{source}: {command} does not exist", todo)
+    done = _run([path, "-c", _WORKER_SCRIPT])
     if isinstance(done, str):
         return Finding("workers", state, f"{source}: {path}: {done}", todo)
     try:
         numbers, ours, spark = json.loads(done.stdout)
     except ValueError:
         return Finding("workers", state, f"{source}: {path} is not a working Python", todo)
-    here = f"{_dotted(tuple(numbers))}, {path} ({source})"
+    description = f"{_format_version(tuple(numbers))}, {path} ({source})"
     if tuple(numbers[:2]) != sys.version_info[:2]:
-        return Finding("workers", state, f"{here}: Spark needs the same version as this Python", todo)
+        return Finding("workers", state, f"{description}: Spark needs the same version as this Python", todo)
     if not ours:
-        return Finding("workers", state, f"{here}: spark_queue is not installed there", todo)
+        return Finding("workers", state, f"{description}: spark_queue is not installed there", todo)
     if spark != _installed("pyspark"):
         found = f"pyspark {spark} is" if spark else "pyspark is not"
-        return Finding("workers", state, f"{here}: {found} installed there", todo)
-    return Finding("workers", "good", here)
+        return Finding("workers", state, f"{description}: {found} installed there", todo)
+    return Finding("workers", "good", description)
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str] | str:
@@ -153,7 +153,7 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str] | str:
         return str(error)
 
 
-def _drivers() -> Iterator[Finding]:
+def _check_drivers() -> Iterator[Finding]:
     drivers = {
         one.driver: (f"{scheme}://", f"[{one.extra}]")
         for scheme, one in STORES.items()
@@ -170,18 +170,18 @@ def _drivers() -> Iterator[Finding]:
 # --- the database ---------------------------------------------------------------------------------------------------
 
 
-def _database(url: str) -> Iterator[Finding]:
+def _check_database(url: str) -> Iterator[Finding]:
     shown = mask(url)
     try:
-        with opened(url) as store:
-            store.patience = 1.0  # answer soon if the database cannot be reached
+        with open_existing(url) as store:
+            store.retry_timeout = 1.0  # answer soon if the database cannot be reached
             shown = mask(store.url)
             found = store.server()
             yield Finding("database", "good", f"{found}, {shown}")
-            yield from _clock(store)
+            yield from _check_clock(store)
             yield from store.examine()
-            yield from damage(store)
-            for check in (_staged, _logs):
+            yield from find_damage(store)
+            for check in (_check_staged, _check_logs):
                 try:
                     yield from check(store)
                 except StoreUnavailable:
@@ -194,24 +194,24 @@ def _database(url: str) -> Iterator[Finding]:
         yield Finding("database", "bad", str(error), "check the URL, and that the server runs and can be reached")
 
 
-def _clock(store: Store) -> Iterator[Finding]:
+def _check_clock(store: Store) -> Iterator[Finding]:
     """Measure the round trip to the server, and the difference between its clock and ours."""
-    looks = [_look(store.now) for _ in range(CLOCK_READS)]
-    latency = statistics.median(passed for passed, _ in looks)
+    samples = [_measure_clock(store.now) for _ in range(CLOCK_READS)]
+    latency = statistics.median(passed for passed, _ in samples)
     yield Finding("latency", "good" if latency < 20 else "worry", f"{latency * 1000:.1f} ms for a round trip")
-    apart = min(looks)[1]
-    if abs(apart) < APART:
-        yield Finding("clocks", "good", f"{apart:+.3f} s apart")
+    offset = min(samples)[1]
+    if abs(offset) < CLOCK_TOLERANCE:
+        yield Finding("clocks", "good", f"{offset:+.3f} s apart")
     else:
         yield Finding(
-            "clocks", "worry", f"the server's clock is {apart:+.1f} s from this machine's; queues use the server's",
+            "clocks", "worry", f"the server's clock is {offset:+.1f} s from this machine's; queues use the server's",
             "set the clocks with NTP; until then use delays, not moments",
         )  # fmt: skip
 
 
-def _staged(store: Store) -> Iterator[Finding]:
+def _check_staged(store: Store) -> Iterator[Finding]:
     """Yield a finding for each sink whose staged rows may never become visible."""
-    for sink, idle in left_staged(store):
+    for sink, idle in find_stale_sinks(store):
         rows = plural(sum(sink.staged.values()), "staged row")
         since = "" if idle is None else f", for {timedelta(milliseconds=idle // 1000 * 1000)}"
         yield Finding(
@@ -220,20 +220,20 @@ def _staged(store: Store) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _logs(store: Store) -> Iterator[Finding]:
+def _check_logs(store: Store) -> Iterator[Finding]:
     """Yield a finding for each queue that is read as a log: the messages that it retains."""
-    for one in (one for queue in store.queues() for one in kept(store, queue)):
-        told = f"{one.queue} retains {plural(one.messages, 'message')} in {plural(one.segments, 'segment')}"
+    for one in (one for queue in store.queues() for one in find_log(store, queue)):
+        text = f"{one.queue} retains {plural(one.messages, 'message')} in {plural(one.segments, 'segment')}"
         if one.oldest is not None:
-            told += f", the oldest from {one.oldest:%Y-%m-%d %H:%M:%S} UTC"
+            text += f", the oldest from {one.oldest:%Y-%m-%d %H:%M:%S} UTC"
         if one.strays:
             todo = f"release them: spark-queue release URL {one.queue} {one.strays[0]}"
-            yield Finding("log", "worry", f"{told}; messages of {', '.join(one.strays)} belong to no segment", todo)
+            yield Finding("log", "worry", f"{text}; messages of {', '.join(one.strays)} belong to no segment", todo)
         else:
-            yield Finding("log", "good", told)
+            yield Finding("log", "good", text)
 
 
-def _look(now: Callable[[], int]) -> tuple[float, float]:
+def _measure_clock(now: Callable[[], int]) -> tuple[float, float]:
     """Return the seconds of a round trip, and how many seconds the clock there is ahead of ours."""
     before, began = time.time(), time.perf_counter()
     there = now() / 1000

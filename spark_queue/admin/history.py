@@ -9,8 +9,8 @@ from typing import TypedDict, Unpack
 
 import pyarrow as pa
 
-from spark_queue.admin.common import Moment, absolute, checked_limit, opened
-from spark_queue.errors import OptionError, near
+from spark_queue.admin.common import Moment, check_limit, open_existing, to_moment
+from spark_queue.errors import OptionError, did_you_mean
 from spark_queue.events.event import FAILED, FINISHED
 from spark_queue.messages.columns import header_dicts
 from spark_queue.messages.payload import Json, decode
@@ -21,11 +21,11 @@ from spark_queue.stores.services.replay import Replay
 from spark_queue.stores.types import ERROR_HEADER, Condition, check_outcome
 
 #: The outcomes that a replay takes by default.
-PROCESSED: tuple[Outcome, ...] = ("commit", "pop")
+REPLAYED_OUTCOMES: tuple[Outcome, ...] = ("commit", "pop")
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class HistoryEntry:
     """A message that has left its queue, as the history records it.
 
     `processed`: when it left. `consumer`: the first part of its tag, `None` if unknown. `outcome`:
@@ -46,7 +46,7 @@ class Past:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-class PastFilters(TypedDict, total=False):
+class HistoryFilters(TypedDict, total=False):
     """Filters of a history; a message must match all of them.
 
     `ids`: only these. `consumer`, `outcome`: see `HistoryEntry`. `reason`: a text that the header
@@ -63,12 +63,12 @@ class PastFilters(TypedDict, total=False):
     limit: int | None
 
 
-def history(url: str, queue: str, **filters: Unpack[PastFilters]) -> list[Past]:
+def history(url: str, queue: str, **filters: Unpack[HistoryFilters]) -> list[HistoryEntry]:
     """Return messages from the history of a queue (see `HistoryFilters`), latest last."""
-    with opened(url) as store:
-        search = _PastSearch.of(store, queue, **filters)
+    with open_existing(url) as store:
+        search = _HistorySearch.from_filters(store, queue, **filters)
         check_exists(store, queue)
-        found = [one for batch in search.batches(store) for one in _pasts(batch)]
+        found = [one for batch in search.batches(store) for one in _to_entries(batch)]
         return sorted(found, key=lambda one: (one.processed, one.mature, one.id))
 
 
@@ -81,7 +81,7 @@ def replay(
     create: bool = False,
     rate: float | None = None,
     dry_run: bool = False,
-    **filters: Unpack[PastFilters],
+    **filters: Unpack[HistoryFilters],
 ) -> int:
     """Push messages from the history again (see `HistoryFilters`).
 
@@ -100,14 +100,14 @@ def replay(
     Raises `UsageError` before anything is pushed, if `to` does not exist (unless `create`), or if a
     replay of this name had other filters.
     """
-    with opened(url) as store:
-        search = _PastSearch.of(store, queue, **filters)
+    with open_existing(url) as store:
+        search = _HistorySearch.from_filters(store, queue, **filters)
         if search.outcomes is None:
-            search = replace(search, outcomes=PROCESSED)
+            search = replace(search, outcomes=REPLAYED_OUTCOMES)
         target = to or queue
         store.check_queue(target)
-        work = Replay(queue, name, target, rate, _said(**filters))
-        if work.decided(store):
+        work = Replay(queue, name, target, rate, _format_filters(**filters))
+        if work.is_decided(store):
             return work.unpublished(store) if dry_run else work.run(store, ())
         check_exists(store, queue)
         if not create and target != queue:
@@ -116,18 +116,18 @@ def replay(
         return sum(batch.num_rows for batch in found) if dry_run else work.run(store, found)
 
 
-def _said(**filters: object) -> str:
+def _format_filters(**filters: object) -> str:
     """Return filters as text, the same for the same filters."""
-    said = {
+    given = {
         name: sorted(value) if isinstance(value, Collection) and not isinstance(value, str) else str(value)
         for name, value in sorted(filters.items())
         if value is not None
     }
-    return repr(said)
+    return repr(given)
 
 
 @dataclass(frozen=True, slots=True)
-class _PastSearch:
+class _HistorySearch:
     """Checked `HistoryFilters`; `reason` is in lower case."""
 
     queue: str
@@ -140,15 +140,15 @@ class _PastSearch:
     limit: int | None
 
     @classmethod
-    def of(cls, store: Store, queue: str, **filters: Unpack[PastFilters]) -> _PastSearch:
-        if unknown := filters.keys() - PastFilters.__annotations__.keys():
+    def from_filters(cls, store: Store, queue: str, **filters: Unpack[HistoryFilters]) -> _HistorySearch:
+        if unknown := filters.keys() - HistoryFilters.__annotations__.keys():
             raise TypeError(f"unknown filter {', '.join(sorted(unknown))}")
         store.check_queue(queue)
         ids, outcome = filters.get("ids"), filters.get("outcome")
         if outcome is not None and outcome not in (known := (*OUTCOMES, FINISHED, FAILED)):
             check_outcome(outcome)
             one = [Condition("outcome", "=", outcome)]
-            if (hint := near(outcome, known)) and not any(store.peek(queue, one, limit=1, view="history")):
+            if (hint := did_you_mean(outcome, known)) and not any(store.peek(queue, one, limit=1, view="history")):
                 raise OptionError(
                     f"the history of {queue} has no messages with outcome {outcome!r}{hint}", option="outcome"
                 )
@@ -158,9 +158,9 @@ class _PastSearch:
             filters.get("consumer"),
             None if outcome is None else (outcome,),
             (filters.get("reason") or "").lower() or None,
-            absolute(store, "since", filters.get("since")),
-            absolute(store, "until", filters.get("until")),
-            checked_limit(filters.get("limit")),
+            to_moment(store, "since", filters.get("since")),
+            to_moment(store, "until", filters.get("until")),
+            check_limit(filters.get("limit")),
         )
 
     def batches(self, store: Store) -> Iterator[pa.RecordBatch]:
@@ -173,19 +173,19 @@ class _PastSearch:
         if self.outcomes is not None:
             where.append(Condition("outcome", "in", self.outcomes))
         if self.since is not None:
-            where.append(Condition("processed", ">=", _ceiling(self.since)))
+            where.append(Condition("processed", ">=", _ceil_ms(self.since)))
         if self.until is not None:
-            where.append(Condition("processed", "<", _ceiling(self.until)))
+            where.append(Condition("processed", "<", _ceil_ms(self.until)))
         found = store.peek(self.queue, where, view="history")
         if self.reason is not None:
-            found = (batch.filter(self._reasoned(batch)) for batch in found)
-        yield from found if self.limit is None else _last(found, self.limit)
+            found = (batch.filter(self._matches_reason(batch)) for batch in found)
+        yield from found if self.limit is None else _latest(found, self.limit)
 
-    def _reasoned(self, batch: pa.RecordBatch) -> pa.Array:
+    def _matches_reason(self, batch: pa.RecordBatch) -> pa.Array:
         return pa.array([(self.reason or "") in one.get(ERROR_HEADER, "").lower() for one in header_dicts(batch)])
 
 
-def _last(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
+def _latest(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
     """Yield the `limit` rows that were processed last; keep no more of them in memory."""
     kept = pa.Table.from_batches([], HISTORY)
     order = [(name, "descending") for name in ("processed", "mature", "id")]
@@ -194,15 +194,15 @@ def _last(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBa
     yield from kept.combine_chunks().to_batches()
 
 
-def _pasts(batch: pa.RecordBatch) -> Iterator[Past]:
+def _to_entries(batch: pa.RecordBatch) -> Iterator[HistoryEntry]:
     names = ("id", "processed", "consumer", "outcome", "mature", "tries", "payload", "payload_kind")
     columns = (batch.column(name).to_pylist() for name in names)
-    for *told, payload, kind, headers in zip(*columns, header_dicts(batch), strict=True):
-        id, processed, consumer, outcome, mature, tries = told
+    for *values, payload, kind, headers in zip(*columns, header_dicts(batch), strict=True):
+        id, processed, consumer, outcome, mature, tries = values
         error = headers.get(ERROR_HEADER) if outcome == "dead" else None
-        yield Past(id, processed, consumer, outcome, error, mature, tries, decode(payload, kind), headers)
+        yield HistoryEntry(id, processed, consumer, outcome, error, mature, tries, decode(payload, kind), headers)
 
 
-def _ceiling(moment: datetime) -> int:
+def _ceil_ms(moment: datetime) -> int:
     """Convert a moment to ms since 1970, rounded up."""
     return -((EPOCH - moment) // timedelta(milliseconds=1))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from spark_queue.admin.common import opened
+from spark_queue.admin.common import open_existing
 from spark_queue.messages.buckets import Buckets
 from spark_queue.stores import open_store
-from spark_queue.stores.base import layout_of
+from spark_queue.stores.base import read_layout
 from spark_queue.stores.base import set_layout as write_layout
 from spark_queue.stores.services.existence import check_exists
 from spark_queue.stores.support.bucket_split import compact as put_together
@@ -13,9 +13,9 @@ from spark_queue.stores.support.bucket_split import compact as put_together
 
 def layout(url: str, queue: str) -> Buckets | None:
     """Return the buckets that new messages of a queue go to; `None`: each message is a record."""
-    with opened(url) as store:
+    with open_existing(url) as store:
         store.check_queue(queue)
-        return layout_of(store, queue)
+        return read_layout(store, queue)
 
 
 def set_layout(url: str, queue: str, layout: Buckets | None) -> None:
@@ -33,9 +33,9 @@ def compact(url: str, queue: str) -> int:
 
     It uses the buckets of the queue's layout, or default ones. Producers and consumers can go on.
     """
-    with opened(url) as store:
+    with open_existing(url) as store:
         check_exists(store, queue)
-        return put_together(store, queue, layout_of(store, queue) or Buckets())
+        return put_together(store, queue, read_layout(store, queue) or Buckets())
 
 
 def shrink(url: str) -> int:
@@ -45,5 +45,5 @@ def shrink(url: str) -> int:
     disk space: up to twice the final size of the file. Raises `OptionError` for a store with a
     server.
     """
-    with opened(url) as store:
+    with open_existing(url) as store:
         return store.shrink()

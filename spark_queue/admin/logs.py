@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from spark_queue.admin.common import moment_of, opened
-from spark_queue.admin.reservations import belongs
-from spark_queue.errors import OptionError, UsageError, near
+from spark_queue.admin.common import moment_of, open_existing
+from spark_queue.admin.reservations import is_log_tag
+from spark_queue.errors import OptionError, UsageError, did_you_mean
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.existence import known_queues
-from spark_queue.stores.services.log.log import Log, retained
+from spark_queue.stores.services.log.log import Log, find_retained
 from spark_queue.stores.services.log.segments import LOG_TAG
 
 
@@ -35,17 +35,17 @@ class RetainedLog:
 
 def logs(url: str, queue: str | None = None) -> list[RetainedLog]:
     """Return the log of a queue, or of all queues that are read as logs."""
-    with opened(url) as store:
-        return [one for name in (store.queues() if queue is None else [queue]) for one in kept(store, name)]
+    with open_existing(url) as store:
+        return [one for name in (store.queues() if queue is None else [queue]) for one in find_log(store, name)]
 
 
-def kept(store: Store, queue: str) -> Iterator[RetainedLog]:
+def find_log(store: Store, queue: str) -> Iterator[RetainedLog]:
     """Yield the log of a queue, if it is read as one."""
     held = store.reservations(queue, LOG_TAG)  # read first: a tag is in the note before it holds messages
-    found = retained(store, queue)
+    found = find_retained(store, queue)
     if found is not None:
         oldest = None if found.oldest is None else moment_of(found.oldest)
-        strays = [one.tag for one in held if not belongs(one.tag, found)]
+        strays = [one.tag for one in held if not is_log_tag(one.tag, found)]
         yield RetainedLog(queue, found.end - found.first, found.first, found.end, found.segments, oldest, strays)
 
 
@@ -58,10 +58,10 @@ def trim(url: str, queue: str, older_than: timedelta) -> int:
     """
     if older_than < timedelta():
         raise OptionError(f"older_than must be 0 or more, not {older_than}", option="older_than")
-    with opened(url) as store:
-        if retained(store, queue) is None:
+    with open_existing(url) as store:
+        if find_retained(store, queue) is None:
             raise UsageError(
-                f"queue {queue!r} is not read as a log (mode=log){near(queue, known_queues(store) - {queue})}",
+                f"queue {queue!r} is not read as a log (mode=log){did_you_mean(queue, known_queues(store) - {queue})}",
                 queue=queue,
             )
         return Log(store, queue).trim(round(older_than.total_seconds() * 1000))

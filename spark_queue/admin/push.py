@@ -10,14 +10,14 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from spark_queue.admin.common import STEP
-from spark_queue.errors import MessageError, OptionError, UsageError, near, plural
+from spark_queue.errors import MessageError, OptionError, UsageError, did_you_mean, plural
 from spark_queue.messages.columns import headers_array
 from spark_queue.messages.ids import new_id_array, new_ids
 from spark_queue.messages.json_text import dump_json, load_json
-from spark_queue.messages.payload import Json, of_json
-from spark_queue.messages.rules import faults
-from spark_queue.messages.schema import LATEST, PUSHES
-from spark_queue.messages.values import check_texts
+from spark_queue.messages.payload import Json, from_json
+from spark_queue.messages.rules import validate_rows
+from spark_queue.messages.schema import MAX_TIME_MS, PUSHES
+from spark_queue.messages.values import check_id_and_headers
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
 
@@ -29,12 +29,12 @@ MakeIds = Callable[[int], list[str]]
 
 #: The fields of a whole message, and those that are ignored: messages read from a queue or its
 #: history have them.
-_FIELDS = ("id", "payload", "headers", "mature", "delay", "tries")
-_READ = ("queue", "processed", "consumer", "outcome")
+_MESSAGE_FIELDS = ("id", "payload", "headers", "mature", "delay", "tries")
+_IGNORED_FIELDS = ("queue", "processed", "consumer", "outcome")
 
 
 @dataclass(frozen=True, slots=True)
-class Common:
+class MessageDefaults:
     """Defaults for all messages of a push; the fields of a message take precedence.
 
     Set `mature`, or `delay` in seconds from the database's now, not both. Raises `MessageError` for
@@ -46,7 +46,7 @@ class Common:
     delay: float | None = None
 
     def __post_init__(self) -> None:
-        check_texts(None, self.headers)
+        check_id_and_headers(None, self.headers)
 
 
 def push(
@@ -54,7 +54,7 @@ def push(
     queue: str,
     lines: Iterable[Sequence[bytes]],
     form: LineForm = "json",
-    common: Common | None = None,
+    defaults: MessageDefaults | None = None,
     *,
     front: bool = False,
     progress: Callable[[list[str]], None] | None = None,
@@ -70,11 +70,11 @@ def push(
     are pushed then, and nothing of its own batch. Raises `OptionError` for an invalid `mature` or
     `delay`, and `UsageError` if the layout cannot push to the front.
     """
-    common = common or Common()
-    if common.mature is not None and common.delay is not None:
+    defaults = defaults or MessageDefaults()
+    if defaults.mature is not None and defaults.delay is not None:
         raise OptionError("give either mature or delay, not both", option="mature")
-    if common.delay is not None and not 0 <= common.delay <= LATEST / 2000:
-        raise OptionError(f"delay must be 0 or more seconds and end before the year 5000, not {common.delay}")
+    if defaults.delay is not None and not 0 <= defaults.delay <= MAX_TIME_MS / 2000:
+        raise OptionError(f"delay must be 0 or more seconds and end before the year 5000, not {defaults.delay}")
     with open_store(url) as store:
         store.check_queue(queue)
         if front:
@@ -82,72 +82,83 @@ def push(
                 raise UsageError("only the layout rfq can push to the front: leave --front out, or use --layout rfq")
             store.front = True
         pushed = number = 0
-        for batch in lines:
-            numbered = [(number + place, line) for place, line in enumerate(batch, 1) if line.strip()]
-            number += len(batch)
+        for chunk in lines:
+            numbered = [(number + place, line) for place, line in enumerate(chunk, 1) if line.strip()]
+            number += len(chunk)
             for start in range(0, len(numbered), STEP):
-                ids = _push(store, queue, numbered[start : start + STEP], form, common, pushed)
+                ids = _push_lines(store, queue, numbered[start : start + STEP], form, defaults, pushed)
                 pushed += len(ids)
                 if progress is not None:
                     progress(ids)
         return pushed
 
 
-def check(lines: Iterable[Sequence[bytes]], form: LineForm = "json", common: Common | None = None) -> None:
+def check_lines(
+    lines: Iterable[Sequence[bytes]], form: LineForm = "json", defaults: MessageDefaults | None = None
+) -> None:
     """Raise `MessageError` for the first invalid line, as far as a check without a store can."""
     number = 0
-    for some in lines:
-        numbered = [(number + place, line) for place, line in enumerate(some, 1) if line.strip()]
-        number += len(some)
-        batch = _batch(numbered, form, common or Common(), 0)
-        for row, rule in faults(batch, LATEST).items():
-            raise _wrong(numbered[row][0], rule, 0)
+    for chunk in lines:
+        numbered = [(number + place, line) for place, line in enumerate(chunk, 1) if line.strip()]
+        number += len(chunk)
+        batch = _lines_to_batch(numbered, form, defaults or MessageDefaults(), 0)
+        for row, rule in validate_rows(batch, MAX_TIME_MS).items():
+            raise _line_error(numbered[row][0], rule, 0)
 
 
-def _push(
-    store: Store, queue: str, lines: Sequence[tuple[int, bytes]], form: LineForm, common: Common, before: int
+def _push_lines(
+    store: Store,
+    queue: str,
+    lines: Sequence[tuple[int, bytes]],
+    form: LineForm,
+    defaults: MessageDefaults,
+    pushed_before: int,
 ) -> list[str]:
-    batch = _batch(lines, form, common, before, lambda n: _ids_like(store, n))
+    batch = _lines_to_batch(lines, form, defaults, pushed_before, lambda n: _make_ids(store, n))
     try:
         store.push(queue, batch)
     except MessageError as error:
         row, rule = next(iter(error.rows.items()))
-        raise _wrong(lines[row][0], rule, before) from error
+        raise _line_error(lines[row][0], rule, pushed_before) from error
     ids: list[str] = batch.column("id").to_pylist()
     return ids
 
 
-def _ids_like(store: Store, n: int) -> list[str]:
+def _make_ids(store: Store, n: int) -> list[str]:
     """Return `n` new ids in the form of the store's layout."""
-    made: list[str] = store.own_ids(new_id_array(n)).to_pylist()
-    return made
+    ids: list[str] = store.native_ids(new_id_array(n)).to_pylist()
+    return ids
 
 
-def _wrong(number: int, rule: str, before: int) -> MessageError:
-    pushed = f"{plural(before, 'message')} before it pushed already" if before else "nothing was pushed"
-    return MessageError(f"line {number}: {rule}; {pushed}", line=number, pushed=before)
+def _line_error(number: int, rule: str, pushed_before: int) -> MessageError:
+    pushed = f"{plural(pushed_before, 'message')} before it pushed already" if pushed_before else "nothing was pushed"
+    return MessageError(f"line {number}: {rule}; {pushed}", line=number, pushed=pushed_before)
 
 
-def _batch(
-    lines: Sequence[tuple[int, bytes]], form: LineForm, common: Common, before: int, made: MakeIds = new_ids
+def _lines_to_batch(
+    lines: Sequence[tuple[int, bytes]],
+    form: LineForm,
+    defaults: MessageDefaults,
+    pushed_before: int,
+    make_ids: MakeIds = new_ids,
 ) -> pa.RecordBatch:
     """Convert lines to a PUSHES batch. Raises `MessageError` for an invalid line."""
     if form == "message":
-        return _whole(lines, common, before, made)
+        return _json_lines_to_batch(lines, defaults, pushed_before, make_ids)
     texts = [line.strip() if form == "json" else line.rstrip(b"\r\n") for _, line in lines]
     if form == "json":
-        payloads, kinds = of_json(pa.array(texts, pa.binary()))
+        payloads, kinds = from_json(pa.array(texts, pa.binary()))
     else:
         payloads, kinds = pa.array(texts, pa.binary()), pa.repeat("text", len(texts))
     n = len(texts)
-    delay = None if common.delay is None else round(common.delay * 1000)
+    delay = None if defaults.delay is None else round(defaults.delay * 1000)
     return pa.RecordBatch.from_arrays(
         [
-            pa.array(made(n), pa.string()),
+            pa.array(make_ids(n), pa.string()),
             payloads,
             kinds.cast(pa.string()),
-            headers_array([common.headers or {}] * n),
-            pa.array([common.mature] * n, PUSHES.field("mature").type),
+            headers_array([defaults.headers or {}] * n),
+            pa.array([defaults.mature] * n, PUSHES.field("mature").type),
             pa.array([delay] * n, pa.int64()),
             pa.array([0] * n, pa.int32()),
         ],
@@ -155,38 +166,42 @@ def _batch(
     )
 
 
-def _whole(lines: Sequence[tuple[int, bytes]], common: Common, before: int, made: MakeIds) -> pa.RecordBatch:
+def _json_lines_to_batch(
+    lines: Sequence[tuple[int, bytes]], defaults: MessageDefaults, pushed_before: int, make_ids: MakeIds
+) -> pa.RecordBatch:
     values = []
     for number, line in lines:
         try:
             values.append(load_json(line))
         except ValueError as error:
-            raise _wrong(number, f"it is not JSON ({error})", before) from None
+            raise _line_error(number, f"it is not JSON ({error})", pushed_before) from None
     try:
-        return whole_messages(values, common, made)
+        return messages_to_batch(values, defaults, make_ids)
     except MessageError as error:
         row, rule = next(iter(error.rows.items()))
-        raise _wrong(lines[row][0], rule, before) from None
+        raise _line_error(lines[row][0], rule, pushed_before) from None
 
 
-def whole_messages(values: Sequence[Json], common: Common | None = None, made: MakeIds = new_ids) -> pa.RecordBatch:
+def messages_to_batch(
+    values: Sequence[Json], defaults: MessageDefaults | None = None, make_ids: MakeIds = new_ids
+) -> pa.RecordBatch:
     """Convert whole messages, as `pop --json` prints them, to a PUSHES batch.
 
     `make_ids` makes the ids of messages without one. Raises `MessageError`; its `rows` maps the
     position of each invalid message to the rule that it breaks.
     """
-    rows, wrong = [], {}
+    rows, errors = [], {}
     for number, value in enumerate(values):
         try:
-            rows.append(_told(value, common or Common()))
+            rows.append(_parse_message(value, defaults or MessageDefaults()))
         except (MessageError, ValueError, OverflowError) as error:
-            wrong[number] = str(error)
-    if wrong:
-        number, rule = next(iter(wrong.items()))
-        raise MessageError(f"message {number}: {rule}; nothing was pushed", rows=wrong)
-    columns = {name: [row[name] for row in rows] for name in _FIELDS}
-    payloads, kinds = of_json(pa.array(columns["payload"], pa.binary()))
-    ids = [new if id is None else id for id, new in zip(columns["id"], made(len(rows)), strict=True)]
+            errors[number] = str(error)
+    if errors:
+        number, rule = next(iter(errors.items()))
+        raise MessageError(f"message {number}: {rule}; nothing was pushed", rows=errors)
+    columns = {name: [row[name] for row in rows] for name in _MESSAGE_FIELDS}
+    payloads, kinds = from_json(pa.array(columns["payload"], pa.binary()))
+    ids = [new if id is None else id for id, new in zip(columns["id"], make_ids(len(rows)), strict=True)]
     return pa.RecordBatch.from_arrays(
         [
             pa.array(ids, pa.string()),
@@ -201,14 +216,15 @@ def whole_messages(values: Sequence[Json], common: Common | None = None, made: M
     )
 
 
-def _told(value: Json, common: Common) -> dict[str, Any]:
+def _parse_message(value: Json, defaults: MessageDefaults) -> dict[str, Any]:
     """Return the fields of a whole message. Raises `ValueError` with the rule that it breaks."""
     if not isinstance(value, dict) or "payload" not in value:
         raise ValueError(
-            'it is not a message: write {"payload": …}, and optionally ' + ", ".join(_FIELDS[:1] + _FIELDS[2:])
+            'it is not a message: write {"payload": …}, and optionally '
+            + ", ".join(_MESSAGE_FIELDS[:1] + _MESSAGE_FIELDS[2:])
         )
-    if odd := value.keys() - {*_FIELDS, *_READ}:
-        raise ValueError(f"a message has no field {min(odd)!r}{near(min(odd), _FIELDS)}")
+    if unknown := value.keys() - {*_MESSAGE_FIELDS, *_IGNORED_FIELDS}:
+        raise ValueError(f"a message has no field {min(unknown)!r}{did_you_mean(min(unknown), _MESSAGE_FIELDS)}")
     id, headers, tries = value.get("id"), value.get("headers"), value.get("tries", 0)
     if id is not None and not isinstance(id, str):
         raise ValueError("its id must be text")
@@ -220,20 +236,20 @@ def _told(value: Json, common: Common) -> dict[str, Any]:
         raise ValueError("its tries must be a whole number, 0 or more")
     mature, delay = value.get("mature"), value.get("delay")
     if mature is None and delay is None:
-        mature, delay = common.mature, common.delay
+        mature, delay = defaults.mature, defaults.delay
     if mature is not None and not isinstance(mature, datetime):
         mature = datetime.fromisoformat(str(mature))
         if mature.tzinfo is None:
             raise ValueError("its mature has no time zone: write 2026-01-31T12:00Z")
     if delay is not None and (
-        isinstance(delay, bool) or not isinstance(delay, int | float) or not abs(delay) <= LATEST / 2000
+        isinstance(delay, bool) or not isinstance(delay, int | float) or not abs(delay) <= MAX_TIME_MS / 2000
     ):
         raise ValueError("its delay must be a number of seconds that ends before the year 5000")
-    check_texts(id, headers)
+    check_id_and_headers(id, headers)
     return {
         "id": id,
         "payload": dump_json(value["payload"]),
-        "headers": (common.headers or {}) | (headers or {}),
+        "headers": (defaults.headers or {}) | (headers or {}),
         "mature": mature,
         "delay": None if delay is None else round(delay * 1000),
         "tries": tries,

@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 from typing import Any
 
-from spark_queue.admin.common import STEP, opened
-from spark_queue.admin.reservations import check_free
+from spark_queue.admin.common import STEP, open_existing
+from spark_queue.admin.reservations import check_not_owned
 from spark_queue.messages.message import Message, messages
-from spark_queue.messages.schema import LATEST
+from spark_queue.messages.schema import MAX_TIME_MS
 from spark_queue.stores.base import PAGE_ROWS, Store
 from spark_queue.stores.services.existence import check_exists
 from spark_queue.stores.types import Condition
@@ -19,17 +19,17 @@ from spark_queue.stores.types import Condition
 
 def ids_under(store: Store, queue: str, tag: str) -> list[str]:
     """Return the ids of the messages under one tag."""
-    return [id for batch in store.look(queue, tag) for id in batch.column("id").to_pylist()]
+    return [id for batch in store.peek_reserved(queue, tag) for id in batch.column("id").to_pylist()]
 
 
-def listing(url: str, queue: str, *, held: bool = False) -> list[str]:
+def list_ids(url: str, queue: str, *, held: bool = False) -> list[str]:
     """Return the ids of the free messages, or of the reserved ones (`held`), in reverse order."""
-    with opened(url) as store:
+    with open_existing(url) as store:
         store.check_queue(queue)
-        own = getattr(store, "listq", None)
-        if own is not None:
-            listed: list[str] = own(queue, "nextlog" if held else "backlog")
-            return listed
+        native_listing = getattr(store, "listq", None)
+        if native_listing is not None:
+            native_ids: list[str] = native_listing(queue, "nextlog" if held else "backlog")
+            return native_ids
         reserved = {id for one in store.reservations(queue) for id in ids_under(store, queue, one.tag)}
         found: list[tuple[datetime, str]] = []
         for batch in store.peek(queue):
@@ -40,7 +40,7 @@ def listing(url: str, queue: str, *, held: bool = False) -> list[str]:
 
 def peek(url: str, queue: str, limit: int | None = 10, ids: Collection[str] | None = None) -> list[Message]:
     """Return the first messages in order, or those with `ids`; reserved ones too."""
-    with opened(url) as store:
+    with open_existing(url) as store:
         store.check_queue(queue)
         check_exists(store, queue)
         where = [] if ids is None else [Condition("id", "in", tuple(ids))]
@@ -49,7 +49,7 @@ def peek(url: str, queue: str, limit: int | None = 10, ids: Collection[str] | No
 
 def queues(url: str) -> list[str]:
     """Return the names of the queues, sorted. An empty queue is listed until it is dropped."""
-    with opened(url) as store:
+    with open_existing(url) as store:
         return store.queues()
 
 
@@ -71,19 +71,21 @@ def move(
     of messages moved and wanted after each step. Raises `OptionError` if the target does not exist,
     unless `create`.
     """
-    with opened(url) as store:
+    with open_existing(url) as store:
         store.check_queue(queue)
         store.check_queue(to)
         check_exists(store, queue)
         if not create:
             check_exists(store, to, "To create it, use --create (create=True).")
         if ids is not None:
-            named = list(dict.fromkeys(ids))
-            steps: Iterable[dict[str, Any]] = ({"ids": named[at : at + STEP]} for at in range(0, len(named), STEP))
-            wanted = len(named)
+            unique_ids = list(dict.fromkeys(ids))
+            steps: Iterable[dict[str, Any]] = (
+                {"ids": unique_ids[at : at + STEP]} for at in range(0, len(unique_ids), STEP)
+            )
+            wanted = len(unique_ids)
         else:
             sizes = store.sizes(queue)
-            wanted = min(sizes.ready + sizes.scheduled, LATEST if limit is None else limit)
+            wanted = min(sizes.ready + sizes.scheduled, MAX_TIME_MS if limit is None else limit)
             steps = ({"limit": min(STEP, wanted - at)} for at in range(0, wanted, STEP))
         moved = 0
         for step in steps:
@@ -99,37 +101,37 @@ def purge(url: str, queue: str, *, held: bool = False) -> list[str]:
     Raises `UsageError` if a running query or a log holds them. Other consumers notice it when they
     settle the messages. With the layout `rfq`, which records no owners, this is rfq's own purge.
     """
-    with opened(url) as store:
+    with open_existing(url) as store:
         store.check_queue(queue)
-        own = getattr(store, "purge_list", None)
+        native_purge = getattr(store, "purge_list", None)
         if held:
-            if own is None:
-                check_free(store, queue)
-            return _purge_held(store, queue) if own is None else list(own(queue, "nextlog"))
+            if native_purge is None:
+                check_not_owned(store, queue)
+            return _purge_reserved(store, queue) if native_purge is None else list(native_purge(queue, "nextlog"))
         run = f"cli/{uuid.uuid4().hex[:6]}"
-        gone: list[str] = [] if own is None else list(own(queue, "backlog"))
+        removed: list[str] = [] if native_purge is None else list(native_purge(queue, "backlog"))
         for sequence in itertools.count(1):
             tag = f"{run}/{sequence}"
             if not store.reserve(queue, tag, PAGE_ROWS):
                 break
             ids = ids_under(store, queue, f"{tag}/0")
             if store.commit(queue, tag):
-                gone += ids
+                removed += ids
         # The other free messages are scheduled, so they cannot be reserved.
-        later = [id for batch in store.peek(queue) for id in batch.column("id").to_pylist()]
-        held_now = {id for one in store.reservations(queue) for id in ids_under(store, queue, one.tag)}
+        scheduled_ids = [id for batch in store.peek(queue) for id in batch.column("id").to_pylist()]
+        reserved_ids = {id for one in store.reservations(queue) for id in ids_under(store, queue, one.tag)}
         if store.purge(queue):
-            gone += [id for id in later if id not in held_now]
-        return gone
+            removed += [id for id in scheduled_ids if id not in reserved_ids]
+        return removed
 
 
-def _purge_held(store: Store, queue: str) -> list[str]:
-    gone: list[str] = []
+def _purge_reserved(store: Store, queue: str) -> list[str]:
+    removed: list[str] = []
     for one in store.reservations(queue):
         ids = ids_under(store, queue, one.tag)
         if store.commit(queue, one.tag):
-            gone += ids
-    return gone
+            removed += ids
+    return removed
 
 
 def pause(url: str, queue: str) -> None:
@@ -137,20 +139,20 @@ def pause(url: str, queue: str) -> None:
 
     Reserved messages can be settled, and pushes go on.
     """
-    with opened(url) as store:
+    with open_existing(url) as store:
         store.check_queue(queue)
         store.pause(queue)
 
 
 def resume(url: str, queue: str) -> None:
     """Resume a paused queue."""
-    with opened(url) as store:
+    with open_existing(url) as store:
         store.check_queue(queue)
         store.resume(queue)
 
 
 def paused(url: str, queue: str) -> bool:
     """Return whether the queue is paused."""
-    with opened(url) as store:
+    with open_existing(url) as store:
         store.check_queue(queue)
-        return store.paused(queue)
+        return store.is_paused(queue)

@@ -7,21 +7,21 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from operator import attrgetter
 
-from spark_queue.admin.common import opened
-from spark_queue.admin.reservations import check_free
-from spark_queue.errors import OptionError, UsageError, near, plural
+from spark_queue.admin.common import open_existing
+from spark_queue.admin.reservations import check_not_owned
+from spark_queue.errors import OptionError, UsageError, did_you_mean, plural
 from spark_queue.options.masking import mask
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.bound import Reading, readings
+from spark_queue.stores.services.bound import QueryBinding, query_bindings
 from spark_queue.stores.services.dead_letters import history_of
 from spark_queue.stores.services.existence import check_exists
-from spark_queue.stores.services.ledger import LEDGER_PREFIX, Ledger, Writer, ledger_of, publish
-from spark_queue.stores.services.owner import Batch, consumers, revoke, standing_of
+from spark_queue.stores.services.ledger import LEDGER_PREFIX, Ledger, Writer, ledger_of, publish_batch
+from spark_queue.stores.services.owner import Batch, consumers, load_consumer_state, revoke
 from spark_queue.stores.types import check_tag
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class RecoveredConsumer:
     """The result of `recover_consumer`.
 
     `batch`: the batch that was started last, `SEQ.BY`; `None` if there is none. `committed`,
@@ -40,7 +40,7 @@ def recover_consumer(
     *,
     sink: str | Sequence[str] | None = None,
     written: bool | None = None,
-) -> Settled:
+) -> RecoveredConsumer:
     """Commit the messages that a query has written, and release the rest.
 
     For a query that cannot start again.     `consumer` is `name/epoch`. Its last batch may have
@@ -54,50 +54,54 @@ def recover_consumer(
     consumer, or if it is unknown whether the batch was written. Raises `OptionError` if there is no
     such consumer or sink.
     """
-    with opened(url) as store:
+    with open_existing(url) as store:
         store.check_queue(queue)
         check_tag(consumer)
         check_exists(store, queue)
-        standing = standing_of(store, queue, consumer)
+        standing = load_consumer_state(store, queue, consumer)
         if standing is None:
             known = [one for _, one, _ in consumers(store, queue)]
             raise OptionError(
-                f"queue {queue!r} has no consumer {consumer!r}{near(consumer, known)}", queue=queue, consumer=consumer
+                f"queue {queue!r} has no consumer {consumer!r}{did_you_mean(consumer, known)}",
+                queue=queue,
+                consumer=consumer,
             )
-        check_free(store, queue, consumer)
-        batch = standing.started or _oldest(store, queue, consumer)
-        done = False
+        check_not_owned(store, queue, consumer)
+        batch = standing.started or _oldest_batch(store, queue, consumer)
+        was_written = False
         if batch is not None and store.reservations(queue, f"{consumer}/{batch}"):
-            done = _written(store, queue, consumer, batch, sink) if written is None else written
+            was_written = _publish_if_written(store, queue, consumer, batch, sink) if written is None else written
         revoke(store, queue, consumer)
         name = consumer.partition("/")[0]
         committed = 0
-        if done:
+        if was_written:
             committed = store.commit(queue, f"{consumer}/{batch}", history=history_of(store, queue, name))
         released = store.rollback(queue, consumer, delay=None, failed=False)
         if sink:
-            for one in readings(store, queue, consumer):
-                _discard([sink] if isinstance(sink, str) else sink, one.query)
-        return Settled(None if batch is None else str(batch), committed, released)
+            for one in query_bindings(store, queue, consumer):
+                _drop_staged([sink] if isinstance(sink, str) else sink, one.query)
+        return RecoveredConsumer(None if batch is None else str(batch), committed, released)
 
 
-def _oldest(store: Store, queue: str, consumer: str) -> Batch | None:
+def _oldest_batch(store: Store, queue: str, consumer: str) -> Batch | None:
     """Return the first batch that a consumer of version 1 holds; prefetched ones come after it."""
     held = [one.tag.removeprefix(f"{consumer}/").partition("/")[0] for one in store.reservations(queue, consumer)]
     return min((Batch(int(one)) for one in held if one.isdigit()), default=None)
 
 
-def _written(store: Store, queue: str, consumer: str, batch: Batch, sink: str | Sequence[str] | None) -> bool:
+def _publish_if_written(
+    store: Store, queue: str, consumer: str, batch: Batch, sink: str | Sequence[str] | None
+) -> bool:
     """Return whether the sink has written this batch. If so, publish the rest of it.
 
     Raises `UsageError` if that is unknown.
     """
-    found = readings(store, queue, consumer)
+    found = query_bindings(store, queue, consumer)
     if len(found) == 1 and found[0].number is None:
         return False  # at least once
     if not sink or len(found) != 1:
         held = sum(one.rows for one in store.reservations(queue, f"{consumer}/{batch}"))
-        why = (
+        advice = (
             "If the sink is a queue, written with exactly-once delivery, name its database with --sink URL "
             "(sink=URL). Otherwise check the sink"
             if found
@@ -105,7 +109,7 @@ def _written(store: Store, queue: str, consumer: str, batch: Batch, sink: str | 
         )
         raise UsageError(
             f"consumer {consumer} of queue {queue!r} has started batch {batch}: it is unknown whether its "
-            f"{plural(held, 'message')} were written. {why}, then commit them with --written (written=True), or "
+            f"{plural(held, 'message')} were written. {advice}, then commit them with --written (written=True), or "
             "release them with --not-written (written=False)",
             queue=queue,
             consumer=consumer,
@@ -113,10 +117,10 @@ def _written(store: Store, queue: str, consumer: str, batch: Batch, sink: str | 
     (reading,) = found
     if reading.batch != str(batch):
         return False  # no task has read it
-    return _published([sink] if isinstance(sink, str) else sink, reading)
+    return _publish_if_decided([sink] if isinstance(sink, str) else sink, reading)
 
 
-def _published(urls: Sequence[str], reading: Reading) -> bool:
+def _publish_if_decided(urls: Sequence[str], reading: QueryBinding) -> bool:
     """Return whether the ledgers of a query have decided its last batch. If so, publish it.
 
     A sink with several databases has a ledger in each. If one has decided the batch, it counts as
@@ -125,8 +129,8 @@ def _published(urls: Sequence[str], reading: Reading) -> bool:
     """
     assert reading.number is not None
     with ExitStack() as stack:
-        stores = [stack.enter_context(opened(url)) for url in urls]
-        sinks = _sinks(stores, reading)
+        stores = [stack.enter_context(open_existing(url)) for url in urls]
+        sinks = _load_ledgers(stores, reading)
         decided = {name: max((one for _, one in found), key=attrgetter("batch")) for name, found in sinks.items()}
         if len({one.batch >= reading.number for one in decided.values()}) > 1:
             raise UsageError(
@@ -137,16 +141,16 @@ def _published(urls: Sequence[str], reading: Reading) -> bool:
         for name, ledgers in sinks.items():
             for store, ledger in ledgers:
                 if ledger.batch < reading.number <= decided[name].batch:
-                    _follow(store, decided[name])
+                    _publish_decision(store, decided[name])
                 else:
                     store.publish(ledger.stages)
         return any(one.batch >= reading.number for one in decided.values())
 
 
-def _discard(urls: Sequence[str], query: str) -> None:
+def _drop_staged(urls: Sequence[str], query: str) -> None:
     """Publish what the ledgers of a query have decided, then drop its other staged rows."""
     for url in urls:
-        with opened(url) as store:
+        with open_existing(url) as store:
             staged = {one.stage.partition("/")[0] for one in store.staged()}
             for sink in (one for one in staged if one == query or one.endswith(f":{query}")):
                 if ledger := ledger_of(store, sink):
@@ -154,13 +158,13 @@ def _discard(urls: Sequence[str], query: str) -> None:
                 store.unstage(sink)
 
 
-def _sinks(stores: Sequence[Store], reading: Reading) -> dict[str, list[tuple[Store, Ledger]]]:
+def _load_ledgers(stores: Sequence[Store], reading: QueryBinding) -> dict[str, list[tuple[Store, Ledger]]]:
     """Return the ledgers of a query by sink. Raises `UsageError` if one is missing."""
     found: dict[str, list[tuple[Store, Ledger]]] = {}
     for store in stores:
         for key, note in store.notes(LEDGER_PREFIX).items():
             name = key.removeprefix(LEDGER_PREFIX)
-            ledger = Ledger.read(name, note)
+            ledger = Ledger.from_note(name, note)
             if ledger is not None and (name == reading.query or name.endswith(f":{reading.query}")):
                 found.setdefault(name, []).append((store, ledger))
     if not found and reading.number:
@@ -181,10 +185,10 @@ def _sinks(stores: Sequence[Store], reading: Reading) -> dict[str, list[tuple[St
     return found
 
 
-def _follow(store: Store, decided: Ledger) -> None:
+def _publish_decision(store: Store, decided: Ledger) -> None:
     """Publish a batch in one database that the ledger in another one has decided.
 
     That ledger names the stages of both.
     """
     rows = sum(one.rows for one in store.staged(decided.sink) if one.stage in decided.stages)
-    publish(store, decided.sink, decided.batch, decided.stages, rows, Writer.JOINING, members=decided.members)
+    publish_batch(store, decided.sink, decided.batch, decided.stages, rows, Writer.JOINING, members=decided.members)

@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from spark_queue.admin.common import moment_of, opened
-from spark_queue.errors import OptionError, UsageError, near, plural
-from spark_queue.messages.schema import LATEST
+from spark_queue.admin.common import moment_of, open_existing
+from spark_queue.errors import OptionError, UsageError, did_you_mean, plural
+from spark_queue.messages.schema import MAX_TIME_MS
 from spark_queue.options.queue_names import source_queue
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.existence import check_exists, known_queues
-from spark_queue.stores.services.log.log import Retained, retained
+from spark_queue.stores.services.log.log import RetainedRange, find_retained
 from spark_queue.stores.services.log.segments import LOG_TAG
-from spark_queue.stores.services.owner import Owner, consumers, revoke, standing_of
-from spark_queue.stores.support.burial import ASIDE
+from spark_queue.stores.services.owner import Owner, consumers, load_consumer_state, revoke
+from spark_queue.stores.support.burial import SET_ASIDE_TAG
 from spark_queue.stores.types import Reservation, check_tag
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ReservationInfo:
     """The messages under one tag, and their consumer.
 
     `until`: the end of the lease, `None` for never. `consumer`: the part of the tag that names the
@@ -41,15 +41,15 @@ class Held:
     damaged: bool = False
 
 
-def reservations(url: str, queue: str | None = None, tag: str = "") -> list[Held]:
+def reservations(url: str, queue: str | None = None, tag: str = "") -> list[ReservationInfo]:
     """Return the reservations of a queue, or of all; with `tag`, only those at or below it."""
-    with opened(url) as store:
+    with open_existing(url) as store:
         owners = {(name, consumer): owner for name, consumer, owner in consumers(store, queue)}
 
-        def held(name: str, one: Reservation) -> Held:
+        def to_info(name: str, one: Reservation) -> ReservationInfo:
             consumer = _consumer(one.tag)
             owner = owners.get((name, consumer))
-            return Held(
+            return ReservationInfo(
                 queue=name,
                 tag=one.tag,
                 rows=one.rows,
@@ -57,13 +57,13 @@ def reservations(url: str, queue: str | None = None, tag: str = "") -> list[Held
                 consumer=consumer,
                 owner=None if owner is None else str(owner),
                 parked=one.tag.startswith(f"{consumer}/parked/"),
-                log=belongs(one.tag, kept[name]),
-                damaged=one.tag == ASIDE,
+                log=is_log_tag(one.tag, logs[name]),
+                damaged=one.tag == SET_ASIDE_TAG,
             )
 
         names = store.queues() if queue is None else [queue]
-        kept = {name: retained(store, name) for name in names}
-        return [held(name, one) for name in names for one in store.reservations(name, tag)]
+        logs = {name: find_retained(store, name) for name in names}
+        return [to_info(name, one) for name in names for one in store.reservations(name, tag)]
 
 
 def release(url: str, queue: str, tag: str, *, force: bool = False, failed: bool = False, delay: float = 0.0) -> int:
@@ -79,29 +79,29 @@ def release(url: str, queue: str, tag: str, *, force: bool = False, failed: bool
     Raises `UsageError` for messages that the log of the queue retains: `trim` removes them. Raises
     `OptionError` for an invalid delay.
     """
-    with opened(url) as store:
+    with open_existing(url) as store:
         store.check_queue(queue)
         check_tag(tag)
-        if not 0 <= delay <= LATEST / 2000:
+        if not 0 <= delay <= MAX_TIME_MS / 2000:
             raise OptionError(
                 f"delay must be 0 or more seconds and end before the year 5000, not {delay}", option="delay"
             )
         check_exists(store, queue)
         _check_no_log(store, queue, tag)
         if not force:
-            check_free(
+            check_not_owned(
                 store,
                 queue,
                 tag,
                 "; or use --force (force=True), and the running query fails",
             )
             _check_not_started(store, queue, tag)
-        for consumer, _ in _living(store, queue, tag):
+        for consumer, _ in _running_consumers(store, queue, tag):
             revoke(store, queue, consumer)
         return store.rollback(queue, tag, delay=round(delay * 1000), failed=failed)
 
 
-def _living(store: Store, queue: str, tag: str = "") -> list[tuple[str, Owner]]:
+def _running_consumers(store: Store, queue: str, tag: str = "") -> list[tuple[str, Owner]]:
     """Return the consumers that a process runs now, with that process.
 
     With a tag, only those at, above or below it.
@@ -110,17 +110,17 @@ def _living(store: Store, queue: str, tag: str = "") -> list[tuple[str, Owner]]:
     return [(one, owner) for one, owner in found if not tag or _same_branch(one, tag)]
 
 
-def check_free(store: Store, queue: str, tag: str = "", otherwise: str = "") -> None:
+def check_not_owned(store: Store, queue: str, tag: str = "", remedy: str = "") -> None:
     """Raise `UsageError` if a process runs a consumer at, above or below a tag.
 
     Without a tag, if a process runs any consumer of the queue. Also if a log retains messages under
     the tag. `remedy`: the end of the error.
     """
     _check_no_log(store, queue, tag)
-    for consumer, owner in _living(store, queue, tag):
+    for consumer, owner in _running_consumers(store, queue, tag):
         raise UsageError(
             f"consumer {consumer} of queue {queue!r} is run by {owner}: stop that query (started again, it goes on "
-            f"with the messages that it holds), or name the tag of another run{otherwise}",
+            f"with the messages that it holds), or name the tag of another run{remedy}",
             queue=queue,
             tag=tag,
         )
@@ -129,7 +129,7 @@ def check_free(store: Store, queue: str, tag: str = "", otherwise: str = "") -> 
 def _check_not_started(store: Store, queue: str, tag: str) -> None:
     """Raise `UsageError` if a batch below a tag was started and has a lease that never ends."""
     for _, consumer, _ in consumers(store, queue):
-        standing = standing_of(store, queue, consumer)
+        standing = load_consumer_state(store, queue, consumer)
         if standing is None or standing.started is None:
             continue
         batch = f"{consumer}/{standing.started}"
@@ -152,8 +152,8 @@ def _check_no_log(store: Store, queue: str, tag: str = "") -> None:
 
     Without a tag, if the log retains any messages.
     """
-    kept = None if tag and not _same_branch(LOG_TAG, tag) else retained(store, queue)
-    if kept is not None and any(not tag or _same_branch(one, tag) for one in kept.tags):
+    log = None if tag and not _same_branch(LOG_TAG, tag) else find_retained(store, queue)
+    if log is not None and any(not tag or _same_branch(one, tag) for one in log.tags):
         raise UsageError(
             f"queue {queue!r} is read as a log, and tag {tag or LOG_TAG} belongs to it: its readers would miss these "
             f"messages. To remove the oldest: spark-queue log trim URL {queue} --older-than 7d",
@@ -162,9 +162,9 @@ def _check_no_log(store: Store, queue: str, tag: str = "") -> None:
         )
 
 
-def belongs(tag: str, kept: Retained | None) -> bool:
+def is_log_tag(tag: str, log: RetainedRange | None) -> bool:
     """Return whether a tag belongs to a log: to a segment, or to one that is being sealed."""
-    return kept is not None and (tag in kept.tags or tag.rpartition("/")[0] in kept.tags)
+    return log is not None and (tag in log.tags or tag.rpartition("/")[0] in log.tags)
 
 
 def _consumer(tag: str) -> str:
@@ -181,9 +181,9 @@ def suggest(url: str, queue: str, tag: str | None = None) -> str:
 
     An empty text if there are none.
     """
-    with opened(url) as store:
+    with open_existing(url) as store:
         if tag is None:
             known = known_queues(store)
-            return "" if queue in known else near(queue, known | {source_queue(name) for name in known})
+            return "" if queue in known else did_you_mean(queue, known | {source_queue(name) for name in known})
         paths = [one.tag.split("/") for one in store.reservations(queue)]
-        return near(tag, {"/".join(path[:depth]) for path in paths for depth in range(1, len(path) + 1)})
+        return did_you_mean(tag, {"/".join(path[:depth]) for path in paths for depth in range(1, len(path) + 1)})

@@ -7,19 +7,27 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spark_queue.admin.common import opened
-from spark_queue.errors import FencedError, OptionError, UsageError, near
+from spark_queue.admin.common import open_existing
+from spark_queue.errors import FencedError, OptionError, UsageError, did_you_mean
 from spark_queue.options.masking import mask
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.ledger import LEDGER_PREFIX, NOTHING, ONE_WRITE, Ledger, batch_of, forget, ledger_of
+from spark_queue.stores.services.ledger import (
+    LEDGER_PREFIX,
+    NO_BATCH,
+    ONE_WRITE_PREFIX,
+    Ledger,
+    batch_of,
+    delete_sink,
+    ledger_of,
+)
 from spark_queue.stores.services.ledger import set_ledger as write_ledger
 from spark_queue.stores.types import check_tag
 
 #: The name of a stage: `sink/batch/attempt`.
-_STAGE = re.compile(r"([^/]+)/(\d+)/[^/]+")
+_STAGE_NAME = re.compile(r"([^/]+)/(\d+)/[^/]+")
 
 #: ms without a change of its ledger after which a query with staged rows counts as stopped.
-STAGED_IDLE = 3_600_000
+STALE_AFTER_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +48,7 @@ class Sink:
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
+class RecoveredSink:
     """The result of `recover`: numbers of messages that became visible, and of rows dropped."""
 
     published: int
@@ -52,25 +60,25 @@ def ledgers(url: str) -> list[Sink]:
 
     Stages whose names are not those of a sink are left out.
     """
-    with opened(url) as store:
-        return _sinks(store)
+    with open_existing(url) as store:
+        return _load_sinks(store)
 
 
-def left_staged(store: Store) -> Iterator[tuple[Sink, int | None]]:
+def find_stale_sinks(store: Store) -> Iterator[tuple[Sink, int | None]]:
     """Yield the sinks whose staged rows may never become visible, and the age of their ledgers (ms).
 
     These are batch writes, which are running or were killed, and other sinks that have been idle
     for an hour. The age counts from the last change; it is `None` if that is unknown.
     """
     now = store.now()
-    for sink in _sinks(store):
+    for sink in _load_sinks(store):
         note = store.note(LEDGER_PREFIX + sink.sink)
         idle = now - note.written if note is not None and note.written is not None else None
-        if sink.staged and (sink.sink.startswith(ONE_WRITE) or idle is None or idle > STAGED_IDLE):
+        if sink.staged and (sink.sink.startswith(ONE_WRITE_PREFIX) or idle is None or idle > STALE_AFTER_MS):
             yield sink, idle
 
 
-def recover(url: str, sink: str) -> Recovered:
+def recover(url: str, sink: str) -> RecoveredSink:
     """Publish the rest of the batch that the ledger of a sink has decided; drop other staged rows.
 
     For a sink whose query cannot start again. No message is lost: the batch of dropped rows was not
@@ -79,10 +87,10 @@ def recover(url: str, sink: str) -> Recovered:
     Raises `FencedError` if the ledger changes meanwhile, and `OptionError` if the sink has neither
     a ledger nor staged rows.
     """
-    with opened(url) as store:
-        ledger = _ledger(store, sink)
+    with open_existing(url) as store:
+        ledger = _load_ledger(store, sink)
         if ledger is None and not store.staged(sink):
-            raise _unknown(store, sink)
+            raise _unknown_sink(store, sink)
         published = store.publish(ledger.stages) if ledger else 0
         if ledger_of(store, sink) != ledger:
             raise FencedError(
@@ -90,8 +98,8 @@ def recover(url: str, sink: str) -> Recovered:
                 sink=sink,
             )
         kept = ledger.stages if ledger else ()
-        dropped = forget(store, sink) if sink.startswith(ONE_WRITE) else store.unstage(sink, keep=kept)
-        return Recovered(published, dropped)
+        dropped = delete_sink(store, sink) if sink.startswith(ONE_WRITE_PREFIX) else store.unstage(sink, keep=kept)
+        return RecoveredSink(published, dropped)
 
 
 def set_ledger(url: str, sink: str, batch: int) -> int | None:
@@ -101,19 +109,19 @@ def set_ledger(url: str, sink: str, batch: int) -> int | None:
     it lose or repeat that batch. Raises `UsageError` if the last batch is only partly published
     (see `recover`), `FencedError` if the sink is running, and `OptionError` if `batch` is negative.
     """
-    with opened(url) as store:
-        ledger = _ledger(store, sink)
+    with open_existing(url) as store:
+        ledger = _load_ledger(store, sink)
         if batch < 0:
             raise OptionError(f"batch must be 0 or more, not {batch}", option="batch")
-        waiting = {one.stage for one in store.staged(sink)} & set(ledger.stages if ledger else ())
-        if waiting:
+        unpublished = {one.stage for one in store.staged(sink)} & set(ledger.stages if ledger else ())
+        if unpublished:
             raise UsageError(
-                f"sink {sink!r} has published a part of batch {batch_of(min(waiting))}. Publish the rest first: "
+                f"sink {sink!r} has published a part of batch {batch_of(min(unpublished))}. Publish the rest first: "
                 f"spark-queue ledger recover URL {sink} (or recover())",
                 sink=sink,
             )
         write_ledger(store, sink, batch)
-        return _batch(ledger)
+        return _last_batch(ledger)
 
 
 def forget_ledger(url: str, sink: str) -> int | None:
@@ -122,31 +130,31 @@ def forget_ledger(url: str, sink: str) -> int | None:
     Without it, a batch that is repeated is refused or written twice. Raises `OptionError` if the
     sink has no ledger, and `UsageError` if it has staged rows: use `recover` first.
     """
-    with opened(url) as store:
-        ledger = _ledger(store, sink)
+    with open_existing(url) as store:
+        ledger = _load_ledger(store, sink)
         if ledger is None:
-            raise _unknown(store, sink)
+            raise _unknown_sink(store, sink)
         if store.staged(sink):
             raise UsageError(
                 f"sink {sink!r} has staged rows. Publish or drop them first: spark-queue ledger recover URL {sink} "
                 "(or recover())",
                 sink=sink,
             )
-        forget(store, sink)
-        return _batch(ledger)
+        delete_sink(store, sink)
+        return _last_batch(ledger)
 
 
-def _unknown(store: Store, sink: str) -> OptionError:
-    known = [one.sink for one in _sinks(store)]
-    return OptionError(f"sink {sink!r} does not exist in {mask(store.url)}{near(sink, known)}", sink=sink)
+def _unknown_sink(store: Store, sink: str) -> OptionError:
+    known = [one.sink for one in _load_sinks(store)]
+    return OptionError(f"sink {sink!r} does not exist in {mask(store.url)}{did_you_mean(sink, known)}", sink=sink)
 
 
-def _batch(ledger: Ledger | None) -> int | None:
+def _last_batch(ledger: Ledger | None) -> int | None:
     """Return the last batch that a ledger has decided."""
-    return None if ledger is None or ledger.batch == NOTHING else ledger.batch
+    return None if ledger is None or ledger.batch == NO_BATCH else ledger.batch
 
 
-def _ledger(store: Store, sink: str) -> Ledger | None:
+def _load_ledger(store: Store, sink: str) -> Ledger | None:
     """Return the ledger of a sink. Raises `OptionError` if the name is invalid."""
     check_tag(sink)
     if "/" in sink:
@@ -154,18 +162,19 @@ def _ledger(store: Store, sink: str) -> Ledger | None:
     return ledger_of(store, sink)
 
 
-def _sinks(store: Store) -> list[Sink]:
-    ledgers = {key.removeprefix(LEDGER_PREFIX): note for key, note in store.notes(LEDGER_PREFIX).items()}
-    read = {name: Ledger.read(name, note) for name, note in ledgers.items()}
-    staged: dict[str, Counter[int]] = {name: Counter() for name in read}
+def _load_sinks(store: Store) -> list[Sink]:
+    notes = {key.removeprefix(LEDGER_PREFIX): note for key, note in store.notes(LEDGER_PREFIX).items()}
+    parsed = {name: Ledger.from_note(name, note) for name, note in notes.items()}
+    staged: dict[str, Counter[int]] = {name: Counter() for name in parsed}
     unpublished: Counter[str] = Counter()
     for one in store.staged():
-        if match := _STAGE.fullmatch(one.stage):
+        if match := _STAGE_NAME.fullmatch(one.stage):
             sink = match[1]
             staged.setdefault(sink, Counter())[int(match[2])] += one.rows
-            ledger = read.get(sink)
+            ledger = parsed.get(sink)
             if ledger is not None and one.stage in ledger.stages:
                 unpublished[sink] += one.rows
     return [
-        Sink(name, _batch(read.get(name)), dict(rows), unpublished[name]) for name, rows in sorted(staged.items())
+        Sink(name, _last_batch(parsed.get(name)), dict(rows), unpublished[name])
+        for name, rows in sorted(staged.items())
     ]

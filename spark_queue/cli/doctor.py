@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from spark_queue.cli.lazy import doctor
-from spark_queue.cli.output import console, printable, show, tell
+from spark_queue.cli.output import console, print_json, print_text, printable
 from spark_queue.cli.params import Command, JsonFlag, MaybeUrl, app, option
 from spark_queue.errors import OptionError
 
@@ -17,7 +17,7 @@ SIGNS = {"good": ("ok", "green"), "worry": ("!", "yellow"), "bad": ("FAILED", "b
 
 
 @app.command("doctor", cls=Command)
-def look(
+def run_doctor(
     url: MaybeUrl = None,
     remove_note: Annotated[str | None, option("--remove-note", "KEY", "Only remove this damaged note.")] = None,
     json: JsonFlag = False,
@@ -30,7 +30,7 @@ def look(
         if url is None:
             raise OptionError("--remove-note needs the URL of the database", option="url")
         doctor.remove_note(url, remove_note)
-        tell({"removed": remove_note}) if json else show(f"note {remove_note} removed")
+        print_json({"removed": remove_note}) if json else print_text(f"note {remove_note} removed")
         return
     found = []
     for one in doctor.examine(url):
@@ -38,16 +38,16 @@ def look(
         if json:
             continue
         sign, colour = SIGNS[one.state]
-        told = (
+        text = (
             Text(f"{sign:7}", style=colour)
             .append(f"{one.what:17}", style="bold")
             .append(printable(one.told), "default")
         )
-        console().print(told, soft_wrap=True)
+        console().print(text, soft_wrap=True)
         if one.todo:
             console().print(Text(f"{'':24}→ {printable(one.todo)}", style=colour), soft_wrap=True)
     failed = any(one.state == "bad" for one in found)
     if json:
-        tell({"failed": failed, "findings": found})
+        print_json({"failed": failed, "findings": found})
     if failed:
         raise typer.Exit(1)

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spark_queue.cli.lazy import events
-from spark_queue.cli.output import LIST_ROWS, confirm, cut, dumped, listed, say, show, table, tell
+from spark_queue.cli.output import (
+    LIST_ROWS,
+    confirm,
+    echo_err,
+    print_json,
+    print_list,
+    print_table,
+    print_text,
+    shorten,
+    to_json,
+)
 from spark_queue.cli.params import (
     Command,
     JsonFlag,
@@ -19,16 +29,16 @@ from spark_queue.cli.params import (
     Yes,
     app,
     argument,
+    check_ids,
     flag,
     group,
-    of_text,
     option,
-    seconds,
+    parse_seconds,
 )
-from spark_queue.errors import UsageError, plural, unreadable
+from spark_queue.errors import UsageError, plural, unreadable_file
 
 if TYPE_CHECKING:
-    from spark_queue.events import AuditRecord, Events, Known
+    from spark_queue.events import AuditRecord, Events, EventState
     from spark_queue.events.event import Event
 
 event = group("Create, execute and inspect events.")
@@ -38,7 +48,7 @@ Conf = Annotated[
     list[Path] | None,
     option("--conf", "FILE", "A file with executors, heartbeats or settings; repeatable."),
 ]
-EventIds = Annotated[list[str], argument("ID", "Ids of events.", callback=of_text)]
+EventIds = Annotated[list[str], argument("ID", "Ids of events.", callback=check_ids)]
 
 
 @event.command("create", cls=Command)
@@ -61,21 +71,21 @@ def event_create(
     json: JsonFlag = False,
 ) -> None:
     """Create an event, or several for many URIs."""
-    about = [*(uri or []), *(line.strip() for line in uris or () if line.strip())]
-    with _opened(url, queue, conf) as found:
-        most = max_uris or found.settings.max_uris
-        value = _value(payload, text)
-        if about or uris is not None:  # an empty file of URIs makes no event
-            ids = found.create_batch(source, type, value, about, max_uris=most, priority=priority)
+    all_uris = [*(uri or []), *(line.strip() for line in uris or () if line.strip())]
+    with _open_events(url, queue, conf) as found:
+        uris_per_event = max_uris or found.settings.max_uris
+        value = _parse_payload(payload, text)
+        if all_uris or uris is not None:  # an empty file of URIs makes no event
+            ids = found.create_batch(source, type, value, all_uris, max_uris=uris_per_event, priority=priority)
         else:
             ids = [found.create(source, type, value, priority=priority)]
     if json:
-        tell(ids)
+        print_json(ids)
     else:
         for id in ids:
-            show(id)
+            print_text(id)
     if not ids:
-        say("no URIs: no event was created")
+        echo_err("no URIs: no event was created")
 
 
 @event.command("take", cls=Command)
@@ -90,24 +100,24 @@ def event_take(
 
     Events with priority come first, then the oldest. Exit code 1 if no event is new.
     """
-    with _opened(url, queue, conf) as found:
+    with _open_events(url, queue, conf) as found:
         taken = found.take(count)
     if json:
-        tell([_whole(one) for one in taken])
+        print_json([_event_to_json(one) for one in taken])
     else:
         for one in taken:
-            show(one.id)
+            print_text(one.id)
     if not taken:
-        say(f"{queue} has no new events")
+        echo_err(f"{queue} has no new events")
         raise typer.Exit(1)
 
 
 @event.command("execute", cls=Command)
 def event_execute(url: Url, queue: QueueArgument, ids: EventIds, conf: Conf = None, json: JsonFlag = False) -> None:
     """Execute pending events in this process."""
-    with _opened(url, queue, conf) as found:
-        told = found.execute(ids)
-    _tell_statuses(told, json)
+    with _open_events(url, queue, conf) as found:
+        statuses = found.execute(ids)
+    _print_statuses(statuses, json)
 
 
 @event.command("status", cls=Command)
@@ -116,18 +126,18 @@ def event_status(url: Url, queue: QueueArgument, ids: EventIds, json: JsonFlag =
 
     Exit code 1 if one is unknown.
     """
-    with _opened(url, queue, None) as found:
-        told = found.status(ids)
-    _tell_statuses(told, json)
+    with _open_events(url, queue, None) as found:
+        statuses = found.status(ids)
+    _print_statuses(statuses, json)
 
 
-def _tell_statuses(told: dict[str, str | None], json: bool) -> None:
+def _print_statuses(statuses: dict[str, str | None], json: bool) -> None:
     if json:
-        tell(told)
+        print_json(statuses)
     else:
-        for id, status in told.items():
-            show(f"{id} {status or 'unknown'}")
-    if None in told.values():
+        for id, status in statuses.items():
+            print_text(f"{id} {status or 'unknown'}")
+    if None in statuses.values():
         raise typer.Exit(1)
 
 
@@ -139,7 +149,10 @@ def event_list(
     older_than: Annotated[
         Any,
         option(
-            "--older-than", "PT1H", "Only events that have had the status of --status for longer.", parser=seconds
+            "--older-than",
+            "PT1H",
+            "Only events that have had the status of --status for longer.",
+            parser=parse_seconds,
         ),
     ] = "0s",
     limit: Annotated[
@@ -148,7 +161,7 @@ def event_list(
     json: JsonFlag = False,
 ) -> None:
     """Show events and their statuses."""
-    with _opened(url, queue, None) as found:
+    with _open_events(url, queue, None) as found:
         if status is None:
             if older_than:
                 raise UsageError("--older-than needs --status: it is how long an event has had that status")
@@ -156,38 +169,38 @@ def event_list(
         else:
             known = [*found.get(found.find(status, round(older_than * 1000), limit + 1)).values()]
     heads = ("id", "status", "created (UTC)", "type", "source", "URIs", "payload")
-    listed(known, limit, "event", heads, _row, json=json, plain=_told)
+    print_list(known, limit, "event", heads, _event_row, json=json, to_value=_state_to_json)
     if not known:
-        say(f"{queue} has no events of this kind")
+        echo_err(f"{queue} has no events of this kind")
 
 
-def _told(one: Known) -> dict[str, Any]:
-    return _whole(one.event) | {"status": one.status, "updated": one.updated}
+def _state_to_json(one: EventState) -> dict[str, Any]:
+    return _event_to_json(one.event) | {"status": one.status, "updated": one.updated}
 
 
-def _row(one: Known) -> Sequence[object]:
+def _event_row(one: EventState) -> Sequence[object]:
     made = one.event
-    payload = "" if made.payload is None else made.payload if isinstance(made.payload, str) else dumped(made.payload)
-    return made.id, one.status, made.created, made.type, made.source, len(made.uris), cut(payload)
+    payload = "" if made.payload is None else made.payload if isinstance(made.payload, str) else to_json(made.payload)
+    return made.id, one.status, made.created, made.type, made.source, len(made.uris), shorten(payload)
 
 
 @event.command("summary", cls=Command)
 def event_summary(url: Url, queue: QueueArgument, json: JsonFlag = False) -> None:
     """Show the number of events by status."""
-    with _opened(url, queue, None) as found:
-        told = found.summary()
+    with _open_events(url, queue, None) as found:
+        counts = found.summary()
     if json:
-        tell(told)
+        print_json(counts)
     else:
-        table(("status", "events"), told.items())
+        print_table(("status", "events"), counts.items())
 
 
 @event.command("reset", cls=Command)
 def event_reset(url: Url, queue: QueueArgument, ids: EventIds, json: JsonFlag = False) -> None:
     """Set the status of events to new."""
-    with _opened(url, queue, None) as found:
+    with _open_events(url, queue, None) as found:
         done = found.reset(ids)
-    _tell_done(done, "reset", json)
+    _print_count(done, "reset", json)
 
 
 @event.command("fail", cls=Command)
@@ -199,9 +212,9 @@ def event_fail(
     json: JsonFlag = False,
 ) -> None:
     """Set the status of events to failed, unless they have ended."""
-    with _opened(url, queue, None) as found:
+    with _open_events(url, queue, None) as found:
         done = found.fail(ids, reason)
-    _tell_done(done, "failed", json)
+    _print_count(done, "failed", json)
 
 
 @event.command("clear", cls=Command)
@@ -211,16 +224,16 @@ def event_clear(
     """Delete events of any status; the log records it."""
     if not yes:
         confirm(f"Delete {plural(len(set(ids)), 'event')} of {queue}?")
-    with _opened(url, queue, conf) as found:
+    with _open_events(url, queue, conf) as found:
         done = found.clear(ids)
-    _tell_done(done, "deleted", json)
+    _print_count(done, "deleted", json)
 
 
-def _tell_done(done: int, what: str, json: bool) -> None:
+def _print_count(done: int, verb: str, json: bool) -> None:
     if json:
-        tell({what: done})
+        print_json({verb: done})
     else:
-        show(f"{plural(done, 'event')} {what}")
+        print_text(f"{plural(done, 'event')} {verb}")
 
 
 @event.command("log", cls=Command)
@@ -233,19 +246,19 @@ def event_log(
     json: JsonFlag = False,
 ) -> None:
     """Show the log of a queue's events, oldest first."""
-    with _opened(url, queue, None) as found:
+    with _open_events(url, queue, None) as found:
         records = found.log.records(limit + 1)
     heads = ("time (UTC)", "what", "from", "to", "events", "by", "error")
-    listed(records, limit, "record", heads, _record, json=json)
+    print_list(records, limit, "record", heads, _record_row, json=json)
     if not records:
-        say(f"the event log of {queue} is empty")
+        echo_err(f"the event log of {queue} is empty")
 
 
-def _record(one: AuditRecord) -> Sequence[object]:
+def _record_row(one: AuditRecord) -> Sequence[object]:
     ids = " ".join(one.ids[:3]) + (f" and {len(one.ids) - 3:,} more" if len(one.ids) > 3 else "")
     error = next(iter(one.errors.values()), "").strip()
     last = error.splitlines()[-1] if error else ""
-    return one.timestamp, one.message, one.came, one.went, ids, f"{one.user}@{one.host}", cut(last)
+    return one.timestamp, one.message, one.came, one.went, ids, f"{one.user}@{one.host}", shorten(last)
 
 
 @event.command("heartbeat", cls=Command)
@@ -262,34 +275,34 @@ def event_heartbeat(
     """
     if not conf:
         raise UsageError("--conf is missing: name the file that declares the heartbeat")
-    declared = _declared(conf)
+    declared = _load_declarations(conf)
     with events.Events(url, queue, settings=declared.settings) as found:
         ids = events.tick(found, declared.heartbeats, id)
     if json:
-        tell(ids)
+        print_json(ids)
     else:
         for one in ids:
-            show(one)
+            print_text(one)
 
 
 # --- helpers --------------------------------------------------------------------------------------------------------
 
 
-def _opened(url: str, queue: str, conf: Sequence[Path] | None) -> Events:
+def _open_events(url: str, queue: str, conf: Sequence[Path] | None) -> Events:
     if not conf:
         return events.Events(url, queue)
-    declared = _declared(conf)
+    declared = _load_declarations(conf)
     return events.Events(url, queue, executors=declared.executors, settings=declared.settings)
 
 
-def _declared(conf: Sequence[Path]) -> Any:
+def _load_declarations(conf: Sequence[Path]) -> Any:
     try:
         return events.declared_in(*conf)
     except OSError as error:
-        raise unreadable(error) from None
+        raise unreadable_file(error) from None
 
 
-def _value(payload: str | None, text: str | None) -> Any:
+def _parse_payload(payload: str | None, text: str | None) -> Any:
     if payload is not None and text is not None:
         raise UsageError("give either --payload or --text, not both")
     if payload is None:
@@ -300,5 +313,5 @@ def _value(payload: str | None, text: str | None) -> Any:
         raise UsageError(f"--payload is not JSON ({error}); for plain text use --text") from None
 
 
-def _whole(one: Event) -> dict[str, Any]:
+def _event_to_json(one: Event) -> dict[str, Any]:
     return {"id": one.id, **one.document()}

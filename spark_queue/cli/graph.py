@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from spark_queue.cli.lazy import operations
-from spark_queue.cli.output import printable, say, tell
-from spark_queue.cli.params import JsonFlag, Plain, app, argument, option
-from spark_queue.errors import UsageError, plural, unreadable
+from spark_queue.cli.lazy import admin
+from spark_queue.cli.output import echo_err, print_json, printable
+from spark_queue.cli.params import BaseCommand, JsonFlag, app, argument, option
+from spark_queue.errors import UsageError, plural, unreadable_file
 
 
 class DrawingForm(StrEnum):
@@ -24,8 +24,8 @@ class DrawingForm(StrEnum):
     svg = "svg"
 
 
-@app.command("graph", cls=Plain)
-def graph_of(
+@app.command("graph", cls=BaseCommand)
+def draw_graph(
     conf: Annotated[Path, argument("CONF", "The YAML or JSON file of the graph.")],
     form: Annotated[
         DrawingForm, option("--format", "FORM", "tree (default), mermaid, dot, or svg, which needs Graphviz.")
@@ -37,29 +37,31 @@ def graph_of(
     """Draw a graph of exchanges, links and processors."""
     try:
         from spark_queue.graph import rendering as graph_picture
-        from spark_queue.graph.loader import graph_in
+        from spark_queue.graph.loader import load_graph
     except ModuleNotFoundError as missing:
         raise UsageError(f"{missing}; install it with: pip install 'spark-queue[graph]'") from None
     try:
-        graph = graph_in(conf)
+        graph = load_graph(conf)
     except OSError as error:
-        raise unreadable(error, conf) from None
-    known, unknown = operations.graph_sizes(graph) if sizes else (None, [])
+        raise unreadable_file(error, conf) from None
+    known_sizes, unknown = admin.graph_sizes(graph) if sizes else (None, [])
     for one in unknown:
-        say(f"spark-queue: {one}")
+        echo_err(f"spark-queue: {one}")
     for cycle in graph.cycles():
-        say(f"cycle {' → '.join([*cycle, cycle[0]])}: a message leaves it after {plural(graph.max_hops, 'hop')}")
+        echo_err(f"cycle {' → '.join([*cycle, cycle[0]])}: a message leaves it after {plural(graph.max_hops, 'hop')}")
     if json:
-        tell(graph_picture.facts(graph, known))
+        print_json(graph_picture.to_json(graph, known_sizes))
         return
     if form is DrawingForm.svg:
-        drawn = graph_picture.svg(graph, known)
+        drawn = graph_picture.svg(graph, known_sizes)
     elif form is DrawingForm.dot:
-        drawn = graph_picture.dot(graph, known).source
+        drawn = graph_picture.dot(graph, known_sizes).source
     elif form is DrawingForm.mermaid:
-        drawn = graph_picture.mermaid(graph, known)
+        drawn = graph_picture.mermaid(graph, known_sizes)
     else:
-        drawn = "".join(f"{'  ' * depth}{printable(text)}\n" for depth, text in graph_picture.tree(graph, known))
+        drawn = "".join(
+            f"{'  ' * depth}{printable(text)}\n" for depth, text in graph_picture.tree(graph, known_sizes)
+        )
     if output is None:
         sys.stdout.write(drawn)
     else:

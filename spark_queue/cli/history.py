@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from spark_queue.cli.lazy import operations
-from spark_queue.cli.messages import text
-from spark_queue.cli.output import LIST_ROWS, cut, listed, say, show, tell
+from spark_queue.cli.lazy import admin
+from spark_queue.cli.messages import payload_text
+from spark_queue.cli.output import LIST_ROWS, echo_err, print_json, print_list, print_text, shorten
 from spark_queue.cli.params import (
     Command,
     Ids,
@@ -18,8 +18,8 @@ from spark_queue.cli.params import (
     app,
     argument,
     flag,
-    moment,
     option,
+    parse_moment,
 )
 from spark_queue.errors import plural
 
@@ -27,7 +27,7 @@ from spark_queue.errors import plural
 ConsumerOption = Annotated[
     str | None, option("--consumer", "NAME", "Only those of this consumer (the first part of the tag).")
 ]
-Went = Annotated[
+OutcomeOption = Annotated[
     str | None,
     option(
         "--outcome",
@@ -37,9 +37,14 @@ Went = Annotated[
 ]
 ProcessedSince = Annotated[
     Any,
-    option("--since", "WHEN", "Only those processed since 2026-01-31T12:00 (UTC), or in the last 2h.", parser=moment),
+    option(
+        "--since",
+        "WHEN",
+        "Only those processed since 2026-01-31T12:00 (UTC), or in the last 2h.",
+        parser=parse_moment,
+    ),
 ]
-ProcessedUntil = Annotated[Any, option("--until", "WHEN", "Only those processed before that.", parser=moment)]
+ProcessedUntil = Annotated[Any, option("--until", "WHEN", "Only those processed before that.", parser=parse_moment)]
 
 
 @app.command(cls=Command)
@@ -48,7 +53,7 @@ def history(
     queue: QueueArgument,
     id: Ids = None,
     consumer: ConsumerOption = None,
-    outcome: Went = None,
+    outcome: OutcomeOption = None,
     reason: Reason = None,
     since: ProcessedSince = None,
     until: ProcessedUntil = None,
@@ -61,18 +66,18 @@ def history(
 
     A queue keeps them if its readers set the option `history`, or by `commit --history`.
     """
-    found = operations.history(
+    found = admin.history(
         url, queue, ids=id, consumer=consumer, outcome=outcome, reason=reason, since=since, until=until,
         limit=limit + 1,
     )  # fmt: skip
     heads = ("id", "processed (UTC)", "by", "outcome", "tries", "error", "payload")
-    listed(found, limit, "message", heads, _past, json=json, last=True)
+    print_list(found, limit, "message", heads, _history_row, json=json, last=True)
     if not found:
-        say(f"the history of {queue} has no messages of this kind{operations.suggest(url, queue)}")
+        echo_err(f"the history of {queue} has no messages of this kind{admin.suggest(url, queue)}")
 
 
-def _past(one: Any) -> Sequence[object]:
-    return one.id, one.processed, one.consumer, one.outcome, one.tries, cut(one.error or ""), text(one)
+def _history_row(one: Any) -> Sequence[object]:
+    return one.id, one.processed, one.consumer, one.outcome, one.tries, shorten(one.error or ""), payload_text(one)
 
 
 @app.command(cls=Command)
@@ -88,7 +93,7 @@ def replay(
     dry_run: Annotated[bool, flag("--dry-run", help="Show how many would be pushed, and push nothing.")] = False,
     id: Ids = None,
     consumer: ConsumerOption = None,
-    outcome: Went = None,
+    outcome: OutcomeOption = None,
     reason: Reason = None,
     since: ProcessedSince = None,
     until: ProcessedUntil = None,
@@ -100,11 +105,11 @@ def replay(
     All are pushed, or none. If a replay was interrupted, repeat the call with the same NAME to push
     the rest.
     """
-    pushed = operations.replay(
+    pushed = admin.replay(
         url, queue, name, to=to, create=create, rate=rate, dry_run=dry_run, ids=id, consumer=consumer,
         outcome=outcome, reason=reason, since=since, until=until, limit=limit,
     )  # fmt: skip
     if json:
-        tell({"queue": queue, "name": name, "to": to or queue, "dry_run": dry_run, "pushed": pushed})
+        print_json({"queue": queue, "name": name, "to": to or queue, "dry_run": dry_run, "pushed": pushed})
     else:
-        show(f"{plural(pushed, 'message')} of {queue} {'would be ' if dry_run else ''}pushed to {to or queue}")
+        print_text(f"{plural(pushed, 'message')} of {queue} {'would be ' if dry_run else ''}pushed to {to or queue}")

@@ -6,13 +6,13 @@ from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated
 
-from spark_queue.cli.lazy import buckets, operations
-from spark_queue.cli.output import show, tell
-from spark_queue.cli.params import Command, JsonFlag, QueueArgument, Url, app, argument, option, queue_names
+from spark_queue.cli.lazy import admin, buckets
+from spark_queue.cli.output import print_json, print_text
+from spark_queue.cli.params import Command, JsonFlag, QueueArgument, Url, app, argument, complete_queue_names, option
 from spark_queue.errors import plural
 
 
-class How(StrEnum):
+class LayoutKind(StrEnum):
     """The layouts of a queue."""
 
     single = "single"
@@ -24,7 +24,7 @@ def layout(
     url: Url,
     queue: QueueArgument,
     to: Annotated[
-        How | None,
+        LayoutKind | None,
         argument("LAYOUT", "The new layout: one record per message, or buckets of many (default: show it)."),
     ] = None,
     bucket_size: Annotated[
@@ -40,25 +40,28 @@ def layout(
     A new layout applies to messages that are pushed from now on.
     """
     if to is not None:
-        usual = buckets.Buckets()
-        wanted = buckets.Buckets(bucket_size or usual.size, compression or usual.compression)
-        found = wanted if to is How.bucket else None
-        operations.set_layout(url, queue, found)
+        defaults = buckets.Buckets()
+        wanted = buckets.Buckets(bucket_size or defaults.size, compression or defaults.compression)
+        found = wanted if to is LayoutKind.bucket else None
+        admin.set_layout(url, queue, found)
     else:
-        found = operations.layout(url, queue)
+        found = admin.layout(url, queue)
     if json:
-        tell({"queue": queue, "layout": "bucket" if found else "single"} | (asdict(found) if found else {}))
+        print_json({"queue": queue, "layout": "bucket" if found else "single"} | (asdict(found) if found else {}))
     elif found:
-        show(f"{queue}: bucket, up to {plural(found.size, 'message')} each, compressed with {found.compression}")
+        print_text(
+            f"{queue}: bucket, up to {plural(found.size, 'message')} each, compressed with {found.compression}"
+        )
     else:
-        show(f"{queue}: single, one record per message")
+        print_text(f"{queue}: single, one record per message")
 
 
 @app.command(cls=Command)
 def compact(
     url: Url,
     queue: Annotated[
-        str | None, argument("QUEUE", "The name of the queue (default: the SQLite file).", autocompletion=queue_names)
+        str | None,
+        argument("QUEUE", "The name of the queue (default: the SQLite file).", autocompletion=complete_queue_names),
     ] = None,
     json: JsonFlag = False,
 ) -> None:
@@ -68,14 +71,14 @@ def compact(
     file to its content; writes wait meanwhile. Producers and consumers can go on.
     """
     if queue is None:
-        less = operations.shrink(url)
+        saved_bytes = admin.shrink(url)
         if json:
-            tell({"bytes": less})
+            print_json({"bytes": saved_bytes})
         else:
-            show(f"the file is {less:,} bytes smaller")
+            print_text(f"the file is {saved_bytes:,} bytes smaller")
         return
-    fewer = operations.compact(url, queue)
+    saved_records = admin.compact(url, queue)
     if json:
-        tell({"queue": queue, "fewer": fewer})
+        print_json({"queue": queue, "fewer": saved_records})
     else:
-        show(f"{queue}: {plural(fewer, 'record')} fewer")
+        print_text(f"{queue}: {plural(saved_records, 'record')} fewer")

@@ -6,12 +6,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spark_queue import admin as operations
+    from spark_queue import admin as admin
     from spark_queue import events
     from spark_queue import stores as store
     from spark_queue.admin import consume, doctor, logs, queues
-    from spark_queue.admin import push as pushing
-    from spark_queue.admin import sizes as levels
+    from spark_queue.admin import push as admin_push
+    from spark_queue.admin import sizes as admin_sizes
     from spark_queue.messages import buckets, payload
     from spark_queue.options import parsers
 else:
@@ -29,16 +29,16 @@ else:
     consume = _Late("spark_queue.admin.consume")
     doctor = _Late("spark_queue.admin.doctor")
     events = _Late("spark_queue.events")
-    levels = _Late("spark_queue.admin.sizes")
+    admin_sizes = _Late("spark_queue.admin.sizes")
     logs = _Late("spark_queue.admin.logs")
-    operations = _Late("spark_queue.admin")
+    admin = _Late("spark_queue.admin")
     parsers = _Late("spark_queue.options.parsers")
     payload = _Late("spark_queue.messages.payload")
-    pushing = _Late("spark_queue.admin.push")
+    admin_push = _Late("spark_queue.admin.push")
     queues = _Late("spark_queue.admin.queues")
     store = _Late("spark_queue.stores")
 
 __all__ = [
-    "buckets", "consume", "doctor", "events", "levels", "logs", "operations", "parsers", "payload", "pushing",
+    "buckets", "consume", "doctor", "events", "admin_sizes", "logs", "admin", "parsers", "payload", "admin_push",
     "queues", "store",
 ]  # fmt: skip

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
-from spark_queue.cli.lazy import operations
-from spark_queue.cli.output import confirm, say, show, table, tell
+from spark_queue.cli.lazy import admin
+from spark_queue.cli.output import confirm, echo_err, print_json, print_table, print_text
 from spark_queue.cli.params import Command, JsonFlag, Url, Yes, app, argument, group
 from spark_queue.errors import plural
 
@@ -23,16 +23,16 @@ SinkName = Annotated[str, argument("SINK", "The id of the query, or the txnAppId
 @ledger.command("list", cls=Command)
 def ledger_list(url: Url, json: JsonFlag = False) -> None:
     """Show the last batch of each sink, and staged rows."""
-    sinks = operations.ledgers(url)
+    sinks = admin.ledgers(url)
     if json:
-        tell(sinks)
+        print_json(sinks)
     elif sinks:
-        table(("sink", "last batch", "staged rows", "state"), map(_sink, sinks))
+        print_table(("sink", "last batch", "staged rows", "state"), map(_sink_row, sinks))
     else:
-        say("no sink has a ledger here")
+        echo_err("no sink has a ledger here")
 
 
-def _sink(one: Sink) -> Sequence[object]:
+def _sink_row(one: Sink) -> Sequence[object]:
     staged = ", ".join(f"batch {batch}: {rows:,}" for batch, rows in sorted(one.staged.items()))
     if one.unpublished:
         state = f"half published: {one.unpublished:,} left"
@@ -47,11 +47,11 @@ def ledger_recover(url: Url, sink: SinkName, json: JsonFlag = False) -> None:
 
     Other staged rows are dropped. Stop the query first.
     """
-    done = operations.recover(url, sink)
+    done = admin.recover(url, sink)
     if json:
-        tell({"sink": sink, **asdict(done)})
+        print_json({"sink": sink, **asdict(done)})
     else:
-        show(f"{plural(done.published, 'message')} published, {plural(done.dropped, 'staged row')} dropped")
+        print_text(f"{plural(done.published, 'message')} published, {plural(done.dropped, 'staged row')} dropped")
 
 
 @ledger.command("forget", cls=Command)
@@ -59,11 +59,11 @@ def ledger_forget(url: Url, sink: SinkName, yes: Yes = False, json: JsonFlag = F
     """Remove the ledger of a sink that never writes again."""
     if not yes:
         confirm(f"Remove the ledger of {sink}? Its query, started again, may write its last batch twice.")
-    batch = operations.forget_ledger(url, sink)
+    batch = admin.forget_ledger(url, sink)
     if json:
-        tell({"sink": sink, "batch": batch})
+        print_json({"sink": sink, "batch": batch})
     else:
-        show(f"ledger of {sink} removed; its last batch was {'none' if batch is None else batch}")
+        print_text(f"ledger of {sink} removed; its last batch was {'none' if batch is None else batch}")
 
 
 @ledger.command("set", cls=Command)
@@ -74,8 +74,10 @@ def ledger_set(
     json: JsonFlag = False,
 ) -> None:
     """Set the last batch that a sink has written."""
-    before = operations.set_ledger(url, sink, batch)
+    before = admin.set_ledger(url, sink, batch)
     if json:
-        tell({"sink": sink, "batch": batch, "before": before})
+        print_json({"sink": sink, "batch": batch, "before": before})
     else:
-        show(f"sink {sink} set to batch {batch}; before: {'no ledger' if before is None else f'batch {before}'}")
+        print_text(
+            f"sink {sink} set to batch {batch}; before: {'no ledger' if before is None else f'batch {before}'}"
+        )

@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 from spark_queue.cli.lazy import logs
-from spark_queue.cli.output import say, show, table, tell
-from spark_queue.cli.params import Command, JsonFlag, QueueArgument, Url, app, argument, group, option, seconds
+from spark_queue.cli.output import echo_err, print_json, print_table, print_text
+from spark_queue.cli.params import Command, JsonFlag, QueueArgument, Url, app, argument, group, option, parse_seconds
 from spark_queue.errors import plural
 
 if TYPE_CHECKING:
@@ -27,14 +27,14 @@ def log_list(
     """Show what the logs of queues retain."""
     found = logs.logs(url, queue)
     if json:
-        tell(found)
+        print_json(found)
     elif found:
-        table(("queue", "messages", "from position", "to", "segments", "oldest (UTC)"), map(_kept, found))
+        print_table(("queue", "messages", "from position", "to", "segments", "oldest (UTC)"), map(_log_row, found))
     if not found:
-        say(f"{queue or 'no queue'} is {'not ' if queue else ''}read as a log (mode=log)")
+        echo_err(f"{queue or 'no queue'} is {'not ' if queue else ''}read as a log (mode=log)")
 
 
-def _kept(one: RetainedLog) -> Sequence[object]:
+def _log_row(one: RetainedLog) -> Sequence[object]:
     return one.queue, one.messages, one.first, one.end, one.segments, one.oldest
 
 
@@ -43,7 +43,8 @@ def log_trim(
     url: Url,
     queue: QueueArgument,
     older_than: Annotated[
-        Any, option("--older-than", "7d", "Remove messages that have been in the log for longer.", parser=seconds)
+        Any,
+        option("--older-than", "7d", "Remove messages that have been in the log for longer.", parser=parse_seconds),
     ],
     json: JsonFlag = False,
 ) -> None:
@@ -53,6 +54,6 @@ def log_trim(
     """
     removed = logs.trim(url, queue, timedelta(seconds=older_than))
     if json:
-        tell({"queue": queue, "removed": removed})
+        print_json({"queue": queue, "removed": removed})
     else:
-        show(f"{plural(removed, 'message')} removed from the log of {queue}")
+        print_text(f"{plural(removed, 'message')} removed from the log of {queue}")

@@ -11,8 +11,17 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spark_queue.cli.lazy import consume, levels, operations, pushing, queues
-from spark_queue.cli.output import Progressing, cut, dumped, line, say, show, table, tell
+from spark_queue.cli.lazy import admin, admin_push, admin_sizes, consume, queues
+from spark_queue.cli.output import (
+    ProgressBar,
+    echo_err,
+    print_json,
+    print_json_line,
+    print_table,
+    print_text,
+    shorten,
+    to_json,
+)
 from spark_queue.cli.params import (
     Command,
     Ids,
@@ -24,16 +33,16 @@ from spark_queue.cli.params import (
     Url,
     app,
     argument,
+    check_ids,
     flag,
     is_rfq,
-    lasting,
-    moment,
-    of_text,
-    one_queue,
     option,
-    seconds,
+    parse_moment,
+    parse_seconds,
+    parse_seconds_or_never,
+    resolve_queue,
 )
-from spark_queue.errors import UsageError, plural, unreadable
+from spark_queue.errors import UsageError, plural, unreadable_file
 from spark_queue.options.queue_names import dead_letter_queue
 
 if TYPE_CHECKING:
@@ -53,12 +62,13 @@ class PushForm(StrEnum):
 
 
 Tag = Annotated[str, argument("TAG", "The tag that `reserve` printed, or the beginning of it: a batch, a consumer.")]
-SomeIds = Annotated[
-    list[str] | None, argument("ID", "Ids of messages (default: all that the tag holds).", callback=of_text)
+IdsArgument = Annotated[
+    list[str] | None, argument("ID", "Ids of messages (default: all that the tag holds).", callback=check_ids)
 ]
-DelayOption = Annotated[Any, option("--delay", "10s", "Time until they can be reserved.", parser=seconds)]
+DelayOption = Annotated[Any, option("--delay", "10s", "Time until they can be reserved.", parser=parse_seconds)]
 Timeout = Annotated[
-    Any, option("--timeout", "5s", "Time to wait for the first message; `never`: forever.", parser=lasting)
+    Any,
+    option("--timeout", "5s", "Time to wait for the first message; `never`: forever.", parser=parse_seconds_or_never),
 ]
 
 
@@ -86,7 +96,7 @@ def push(
             "--mature",
             "WHEN",
             "Moment from which they can be reserved, such as 2026-01-31T12:00 (UTC).",
-            parser=moment,
+            parser=parse_moment,
         ),
     ] = None,
     front: Annotated[bool, flag("--front", help="Put them before all others; layout rfq only.")] = False,
@@ -97,29 +107,29 @@ def push(
     A file is checked before any line of it is pushed. Lines from a pipe are pushed as they come: if
     one is wrong, the error says how many were pushed before it.
     """
-    common = pushing.Common(pairs(header or []), when(mature), delay)
-    with opened(file) as source:
+    defaults = admin_push.MessageDefaults(parse_headers(header or []), check_mature(mature), delay)
+    with open_input(file) as source:
         if source.seekable():  # a file can be read twice, so it is checked first
-            pushing.check(batches(source), form.value, common)
+            admin_push.check_lines(read_lines(source), form.value, defaults)
             source.seek(0)
-        with Progressing("pushing", size_of(source)) as bar:
-            pushed = pushing.push(
-                url, queue, batches(source, bar), form.value, common, front=front, progress=bar.count
+        with ProgressBar("pushing", size_of(source)) as bar:
+            pushed = admin_push.push(
+                url, queue, read_lines(source, bar), form.value, defaults, front=front, progress=bar.count
             )
     if json:
-        tell({"queue": queue, "pushed": pushed})
+        print_json({"queue": queue, "pushed": pushed})
     else:
-        show(f"{plural(pushed, 'message')} pushed to {queue}")
+        print_text(f"{plural(pushed, 'message')} pushed to {queue}")
 
 
-def opened(file: Path | None) -> IO[bytes]:
+def open_input(file: Path | None) -> IO[bytes]:
     """Open the file, or return stdin. Raises `UsageError` if it cannot be read."""
     if file is None or str(file) == "-":
         return sys.stdin.buffer
     try:
         return file.open("rb")
     except OSError as error:
-        raise unreadable(error, file) from None
+        raise unreadable_file(error, file) from None
 
 
 def size_of(source: IO[bytes]) -> int | None:
@@ -131,7 +141,7 @@ def size_of(source: IO[bytes]) -> int | None:
     return size
 
 
-def batches(source: IO[bytes], bar: Progressing | None = None) -> Iterator[Sequence[bytes]]:
+def read_lines(source: IO[bytes], bar: ProgressBar | None = None) -> Iterator[Sequence[bytes]]:
     """Yield lists of lines, as they arrive."""
     rest = b""
     while chunk := source.read1(READ_BYTES):  # type: ignore[attr-defined]
@@ -143,7 +153,7 @@ def batches(source: IO[bytes], bar: Progressing | None = None) -> Iterator[Seque
         yield [rest]
 
 
-def pairs(texts: Iterable[str]) -> dict[str, str]:
+def parse_headers(texts: Iterable[str]) -> dict[str, str]:
     """Parse headers of the form K=V. Raises `BadParameter` for another form."""
     found = {}
     for text in texts:
@@ -154,7 +164,7 @@ def pairs(texts: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def when(mature: Any) -> Any:
+def check_mature(mature: Any) -> Any:
     """Return the moment of `--mature`. Raises `UsageError` for a duration: that is `--delay`."""
     if mature is not None and not hasattr(mature, "tzinfo"):
         raise UsageError("--mature takes a moment such as 2026-01-31T12:00 (UTC); for a duration use --delay")
@@ -178,21 +188,23 @@ def pop(
     Exit code 1 if no message is ready. A message that could not be printed stays in the queue.
     """
 
-    def out(taken: list[Message]) -> None:
+    def print_payloads(taken: list[Message]) -> None:
         for one in taken:
-            line(one if json else one.payload)
+            print_json_line(one if json else one.payload)
         sys.stdout.flush()
 
     say_if_paused(url, queue, timeout)
-    if not consume.pop(url, queue, out, limit=None if everything else limit, timeout=finite(timeout)):
-        say(nothing_ready(url, queue))
+    if not consume.pop(
+        url, queue, print_payloads, limit=None if everything else limit, timeout=none_if_never(timeout)
+    ):
+        echo_err(nothing_ready(url, queue))
         raise typer.Exit(1)
 
 
 def say_if_paused(url: str, queue: str, timeout: float) -> None:
     """Print a note if a queue is paused, before a wait for its messages that may be long."""
     if timeout and queues.paused(url, queue):
-        say(f"{queue} is paused; waiting until it is resumed: spark-queue resume URL {queue}")
+        echo_err(f"{queue} is paused; waiting until it is resumed: spark-queue resume URL {queue}")
 
 
 def nothing_ready(url: str, queue: str) -> str:
@@ -200,14 +212,14 @@ def nothing_ready(url: str, queue: str) -> str:
     if queues.paused(url, queue):
         return f"{queue} is paused: no message can be reserved. To resume it: spark-queue resume URL {queue}"
     try:
-        (found,) = levels.sizes(url, [queue])
+        (found,) = admin_sizes.sizes(url, [queue])
     except UsageError:
-        return f"no message of {queue} is ready: there is no such queue{operations.suggest(url, queue)}"
-    others = [f"{number:,} {state}" for state in ("scheduled", "reserved") if (number := getattr(found, state))]
-    return f"no message of {queue} is ready ({', '.join(others) or 'it is empty'})"
+        return f"no message of {queue} is ready: there is no such queue{admin.suggest(url, queue)}"
+    counts = [f"{number:,} {state}" for state in ("scheduled", "reserved") if (number := getattr(found, state))]
+    return f"no message of {queue} is ready ({', '.join(counts) or 'it is empty'})"
 
 
-def finite(duration: float) -> float | None:
+def none_if_never(duration: float) -> float | None:
     """Return the seconds, `None` for infinity (`never`)."""
     return None if duration == float("inf") else duration
 
@@ -223,7 +235,7 @@ def reserve(
             "--lease",
             "120s",
             "Time until others can reserve them again (default: 120s); `never`: not before rollback or release.",
-            parser=lasting,
+            parser=parse_seconds_or_never,
         ),
     ] = "120s",
     timeout: Timeout = "0s",
@@ -237,26 +249,32 @@ def reserve(
     `commit` removes them, `rollback` returns them to the queue. Exit code 1 if no message is ready.
     """
     say_if_paused(url, queue, timeout)
-    taken = consume.reserve(url, queue, limit, lease=finite(lease), timeout=finite(timeout), consumer=consumer)
+    reserved = consume.reserve(
+        url, queue, limit, lease=none_if_never(lease), timeout=none_if_never(timeout), consumer=consumer
+    )
     if json:
-        tell({"queue": queue, "tag": taken.tag if taken.messages else None, "messages": taken.messages})
-    elif taken.messages:
-        rows(taken.messages)
-        show(f"{plural(len(taken.messages), 'message')} of {queue} reserved under tag {taken.tag}")
-    if not taken.messages:
-        say(nothing_ready(url, queue))
+        print_json(
+            {"queue": queue, "tag": reserved.tag if reserved.messages else None, "messages": reserved.messages}
+        )
+    elif reserved.messages:
+        print_messages(reserved.messages)
+        print_text(f"{plural(len(reserved.messages), 'message')} of {queue} reserved under tag {reserved.tag}")
+    if not reserved.messages:
+        echo_err(nothing_ready(url, queue))
         raise typer.Exit(1)
 
 
-def rows(messages: Sequence[Message]) -> None:
+def print_messages(messages: Sequence[Message]) -> None:
     """Print messages as a table."""
     heads = ("id", "mature (UTC)", "tries", "headers", "payload")
-    table(heads, ((m.id, m.mature, m.tries, dumped(m.headers) if m.headers else "", text(m)) for m in messages))
+    print_table(
+        heads, ((m.id, m.mature, m.tries, to_json(m.headers) if m.headers else "", payload_text(m)) for m in messages)
+    )
 
 
-def text(one: Message) -> str:
+def payload_text(one: Message) -> str:
     """Return the beginning of a payload."""
-    return cut(one.payload if isinstance(one.payload, str) else dumped(one.payload))
+    return shorten(one.payload if isinstance(one.payload, str) else to_json(one.payload))
 
 
 @app.command(cls=Command)
@@ -264,9 +282,12 @@ def commit(
     url: Url,
     queue: QueueArgument,
     tag: Tag,
-    ids: SomeIds = None,
+    ids: IdsArgument = None,
     history: Annotated[
-        Any, option("--history", "7d", "Time for which the history keeps them (default: not at all).", parser=seconds)
+        Any,
+        option(
+            "--history", "7d", "Time for which the history keeps them (default: not at all).", parser=parse_seconds
+        ),
     ] = "0s",
     json: JsonFlag = False,
 ) -> None:
@@ -276,10 +297,10 @@ def commit(
     """
     done = consume.commit(url, queue, tag, ids, history=history)
     if json:
-        tell({"queue": queue, "tag": tag, "committed": done})
+        print_json({"queue": queue, "tag": tag, "committed": done})
     else:
-        show(f"{plural(done, 'message')} of {queue} committed")
-    complain(done, queue, tag, ids)
+        print_text(f"{plural(done, 'message')} of {queue} committed")
+    check_settled(done, queue, tag, ids)
 
 
 @app.command(cls=Command)
@@ -287,7 +308,7 @@ def rollback(
     url: Url,
     queue: QueueArgument,
     tag: Tag,
-    ids: SomeIds = None,
+    ids: IdsArgument = None,
     delay: DelayOption = "0s",
     max_tries: Annotated[
         int | None,
@@ -300,22 +321,24 @@ def rollback(
 
     Their tries grow by one. Exit code 1 if the tag no longer holds them.
     """
-    given, buried = consume.rollback(url, queue, tag, ids, delay=delay, max_tries=max_tries, dead=dead)
+    rolled_back, dead_lettered = consume.rollback(url, queue, tag, ids, delay=delay, max_tries=max_tries, dead=dead)
     if json:
-        tell({"queue": queue, "tag": tag, "rolled_back": given, "dead": buried})
+        print_json({"queue": queue, "tag": tag, "rolled_back": rolled_back, "dead": dead_lettered})
     else:
-        grave = f", {plural(buried, 'dead letter')} to {dead or dead_letter_queue(queue)}" if buried else ""
-        show(f"{plural(given, 'message')} of {queue} rolled back{grave}")
-    complain(given + buried, queue, tag, ids)
+        dead_text = (
+            f", {plural(dead_lettered, 'dead letter')} to {dead or dead_letter_queue(queue)}" if dead_lettered else ""
+        )
+        print_text(f"{plural(rolled_back, 'message')} of {queue} rolled back{dead_text}")
+    check_settled(rolled_back + dead_lettered, queue, tag, ids)
 
 
-def complain(done: int, queue: str, tag: str, ids: Sequence[str] | None) -> None:
+def check_settled(done: int, queue: str, tag: str, ids: Sequence[str] | None) -> None:
     """End with exit code 1 and a note if the tag holds no messages, or not all of `ids`."""
     if ids and done < len(set(ids)):
-        say(f"{len(set(ids)) - done:,} of {plural(len(set(ids)), 'id')} not held under tag {tag}")
+        echo_err(f"{len(set(ids)) - done:,} of {plural(len(set(ids)), 'id')} not held under tag {tag}")
         raise typer.Exit(1)
     if not done:
-        say(f"tag {tag} holds no messages of {queue}")
+        echo_err(f"tag {tag} holds no messages of {queue}")
         raise typer.Exit(1)
 
 
@@ -338,12 +361,12 @@ def move(
 
     Reserved messages stay.
     """
-    with Progressing("moving") as bar:
+    with ProgressBar("moving") as bar:
         moved = queues.move(url, queue, to, ids=id, limit=limit, create=create, progress=bar.step)
     if json:
-        tell({"queue": queue, "to": to, "moved": moved})
+        print_json({"queue": queue, "to": to, "moved": moved})
     else:
-        show(f"{plural(moved, 'message')} moved from {queue} to {to}")
+        print_text(f"{plural(moved, 'message')} moved from {queue} to {to}")
 
 
 @app.command(cls=Command)
@@ -367,20 +390,20 @@ def peek(
 
     Reserved and scheduled messages are shown, too.
     """
-    name = one_queue(queue, topic)
+    name = resolve_queue(queue, topic)
     if msgid is not None:
         found = queues.peek(url, name, None, [msgid])
         if not found:
             if not is_rfq(url):
-                say(f"{name} holds no message with id {msgid!r}")
+                echo_err(f"{name} holds no message with id {msgid!r}")
             raise typer.Exit(1)
-        line(found[0] if json else found[0].payload)
+        print_json_line(found[0] if json else found[0].payload)
         return
     found = queues.peek(url, name, limit)
     if json:
         for one in found:
-            line(one)
+            print_json_line(one)
     elif found:
-        rows(found)
+        print_messages(found)
     else:
-        say(f"{name} is empty")
+        echo_err(f"{name} is empty")

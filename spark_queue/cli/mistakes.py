@@ -11,23 +11,23 @@ from typing import Any
 import typer
 
 from spark_queue.cli.lazy import store
-from spark_queue.errors import near
-from spark_queue.options.masking import mask, masked_in, quoted
+from spark_queue.errors import did_you_mean
+from spark_queue.options.masking import mask, mask_words, masked_repr
 
 #: The variable with the default URL. A password is safer there: other users can see the arguments
 #: of a process.
 URL_VARIABLE = "SPARK_QUEUE_URL"
 
 #: `UsageError` of click, or of Typer's copy of it. It is printed below the usage of the command.
-Wrong: type[Any] = typer.BadParameter.__bases__[0]
+ClickUsageError: type[Any] = typer.BadParameter.__bases__[0]
 
 EXAMPLE = "sqlite:///queues.db"
 
 #: Paths and names of SQLite files.
-_FILE = re.compile(r"[~./].*|.+\.(?:db|sqlite3?)")
+_SQLITE_FILE = re.compile(r"[~./].*|.+\.(?:db|sqlite3?)")
 
 #: Names of commands in other queue tools, and our names.
-_ELSEWHERE = {
+_OTHER_NAMES = {
     "send": "push", "put": "push", "enqueue": "push", "add": "push", "produce": "push",
     "receive": "reserve", "get": "pop", "dequeue": "pop", "take": "pop", "read": "peek", "show": "peek",
     "ack": "commit", "delete": "commit", "done": "commit", "nack": "rollback", "reject": "rollback",
@@ -50,35 +50,35 @@ def is_store(text: str) -> bool:
     return is_url(text) and text.partition("://")[0] in store.STORES
 
 
-def wrong_url(text: str) -> str | None:
+def explain_wrong_url(text: str) -> str | None:
     """Return the mistake in the URL of a store; `None` if it is valid or does not look like one."""
     scheme, colon, rest = text.partition(":")
     if is_url(text):
         if scheme in store.STORES:
             return None
-        alike = near(scheme, store.STORES)
+        alike = did_you_mean(scheme, store.STORES)
         hint = re.sub(r"'([^']+)'", r"\1://", alike) or f"; it must begin with {_schemes()}"
         return f"the URL begins with {scheme}://, which is no database that spark_queue knows{hint}"
-    if colon and (scheme in store.STORES or near(scheme, store.STORES)):
+    if colon and (scheme in store.STORES or did_you_mean(scheme, store.STORES)):
         if scheme not in store.STORES or "@" in rest:  # it may contain a password, so it is not printed
             return f"the URL is malformed: it must begin with {_schemes()}"
         right = f"{scheme}://{'/' if scheme == 'sqlite' else ''}{rest.lstrip('/')}"
         return f"{text!r} is not a URL; write {right}"
-    if _FILE.fullmatch(text) or Path(text).is_file():
+    if _SQLITE_FILE.fullmatch(text) or Path(text).is_file():
         return f"{text!r} is a path, not a URL; write sqlite:///{text}"
     return None
 
 
 def _schemes() -> str:
-    *most, last = (f"{name}://" for name, one in store.STORES.items() if not one.variant_of)
-    return f"{', '.join(most)} or {last}"
+    *first, last = (f"{name}://" for name, one in store.STORES.items() if not one.variant_of)
+    return f"{', '.join(first)} or {last}"
 
 
-def no_url(command: Any, ctx: Any, given: Sequence[str]) -> str:
+def explain_missing_url(command: Any, ctx: Any, given: Sequence[str]) -> str:
     """Return the error for a call without a URL, with both ways to set it."""
-    rest = _call(command, given, after=1)
+    rest = _format_call(command, given, after=1)
     if not _arguments(command)[1:] and given:
-        return f"{shown(given[0], 'the argument')} is not a URL; write {EXAMPLE}, mongodb://host/db or redis://host/0"
+        return f"{hide_password(given[0], 'the argument')} is not a URL; write {EXAMPLE}, mongodb://host/db or redis://host/0"
     return (
         f"the URL of the store is missing. Give it first:\n"
         f"  {ctx.command_path} {' '.join([EXAMPLE, *rest])}\n"
@@ -88,13 +88,13 @@ def no_url(command: Any, ctx: Any, given: Sequence[str]) -> str:
     )
 
 
-def swapped(command: Any, ctx: Any, given: Sequence[str]) -> str:
+def explain_swapped_url(command: Any, ctx: Any, given: Sequence[str]) -> str:
     """Return the error for a URL after the queue."""
-    right = _call(command, [given[1], given[0], *given[2:]])
+    right = _format_call(command, [given[1], given[0], *given[2:]])
     return f"the URL comes before the queue: {' '.join([ctx.command_path, *right])}"
 
 
-def shown(text: str, instead: str) -> str:
+def hide_password(text: str, instead: str) -> str:
     """Return an argument without passwords: a masked URL, or `instead` if it may contain one."""
     if "@" in text and not is_url(text):
         return instead
@@ -109,18 +109,20 @@ def _name(param: Any) -> str:
     return str(param.metavar or param.name.upper())
 
 
-def _call(command: Any, given: Sequence[str], after: int = 0) -> list[str]:
+def _format_call(command: Any, given: Sequence[str], after: int = 0) -> list[str]:
     """Return the arguments of a call, followed by the names of the missing ones."""
     wanted = _arguments(command)[after:]
     names = [_name(one) for one in wanted]
-    parts = [shown(one, names[min(place, len(names) - 1)] if names else "…") for place, one in enumerate(given)]
+    parts = [
+        hide_password(one, names[min(place, len(names) - 1)] if names else "…") for place, one in enumerate(given)
+    ]
     return parts + [_name(one) for one in wanted[len(given) :] if one.required]
 
 
 # --- errors of Typer ------------------------------------------------------------------------------------------------
 
 
-def explained(
+def explain(
     error: Any, command: Any, ctx: Any, args: Sequence[str], given: Sequence[str] = (), url: str | None = None
 ) -> Exception:
     """Convert an error of Typer to one that shows the right call, without passwords.
@@ -130,36 +132,38 @@ def explained(
     """
     kind, text = type(error).__name__, None
     if kind == "NoSuchOption":
-        text = _no_such_option(error.option_name, command, ctx)
+        text = _explain_unknown_option(error.option_name, command, ctx)
     elif kind == "MissingParameter" and error.param is not None:
-        text = (wrong_url(given[0]) if url and given else None) or _missing(error.param, command, ctx, given, url)
+        text = (explain_wrong_url(given[0]) if url and given else None) or _explain_missing(
+            error.param, command, ctx, given, url
+        )
     elif kind == "BadParameter" and hasattr(error.__cause__, "errors"):
-        error.message = _refused(error.__cause__.errors()[0])
+        error.message = _explain_value(error.__cause__.errors()[0])
     elif str(error.message).startswith("Got unexpected extra argument"):
-        text = (wrong_url(given[0]) if url and given else None) or _too_many(command, ctx, given, url)
-    found = error if text is None else Wrong(text, ctx)
-    found.message = masked_in(str(found.message), args)
+        text = (explain_wrong_url(given[0]) if url and given else None) or _explain_too_many(command, ctx, given, url)
+    found = error if text is None else ClickUsageError(text, ctx)
+    found.message = mask_words(str(found.message), args)
     return found  # type: ignore[no-any-return]
 
 
-def _missing(param: Any, command: Any, ctx: Any, given: Sequence[str], url: str | None) -> str:
+def _explain_missing(param: Any, command: Any, ctx: Any, given: Sequence[str], url: str | None) -> str:
     if param.param_type_name == "option":
         return f"option {param.opts[-1]} is missing: {param.help}"
-    call = " ".join([ctx.command_path, *_call(command, given, 1 if url else 0)])
-    listing = " ".join(["spark-queue list-topics", *[shown(one, "URL") for one in given[:1] if is_url(one)]])
+    call = " ".join([ctx.command_path, *_format_call(command, given, 1 if url else 0)])
+    listing = " ".join(["spark-queue list-topics", *[hide_password(one, "URL") for one in given[:1] if is_url(one)]])
     hint = f"\n`{listing}` shows the queues" if _name(param) == "QUEUE" else ""
     return f"{_name(param)} is missing: {call}{hint}"
 
 
-def _too_many(command: Any, ctx: Any, given: Sequence[str], url: str | None) -> str:
+def _explain_too_many(command: Any, ctx: Any, given: Sequence[str], url: str | None) -> str:
     wanted = _arguments(command)[1 if url else 0 :]
-    extra = ", ".join(shown(one, "…") for one in given[len(wanted) :])
+    extra = ", ".join(hide_password(one, "…") for one in given[len(wanted) :])
     names = " ".join([ctx.command_path, *(_name(one) for one in wanted)])
     source = f"; the URL comes from {URL_VARIABLE}" if url else ""
     return f"too many arguments: {extra}. The call is {names}{source}"
 
 
-def _no_such_option(name: str, command: Any, ctx: Any) -> str:
+def _explain_unknown_option(name: str, command: Any, ctx: Any) -> str:
     own = _flags(command)
     if name in ("--url", "--queue") and len(_arguments(command)) > 1:
         call = " ".join(
@@ -169,8 +173,8 @@ def _no_such_option(name: str, command: Any, ctx: Any) -> str:
     root = ctx.find_root()
     if name in _flags(root.command) and ctx is not root:
         return f"option {name} goes before the command: {root.command_path} {name} … {command.name} …"
-    hint = near(name, own)
-    others = [path for path, one in commands(root.command) if name in _flags(one)]
+    hint = did_you_mean(name, own)
+    others = [path for path, one in walk_commands(root.command) if name in _flags(one)]
     if not hint and others:
         some = ", ".join(others[:4]) + (f" and {len(others) - 4} more" if len(others) > 4 else "")
         hint = f"; it belongs to {some}" + (", and goes after the command" if ctx is root else "")
@@ -181,16 +185,16 @@ def _flags(command: Any) -> set[str]:
     return {flag for one in command.params if one.param_type_name == "option" for flag in one.opts}
 
 
-def commands(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def walk_commands(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield all commands with their full names, also the commands of groups."""
     for name, one in group.commands.items():
         if hasattr(one, "commands"):
-            yield from commands(one, f"{name} ")
+            yield from walk_commands(one, f"{name} ")
         else:
             yield f"{path}{name}", one
 
 
-def _refused(error: Any) -> str:
+def _explain_value(error: Any) -> str:
     """Return the error for a value that pydantic, which Typer uses, refuses."""
     value, facts = error.get("input"), error.get("ctx", {})
     match error["type"]:
@@ -206,19 +210,19 @@ def _refused(error: Any) -> str:
             return str(error["msg"]).removeprefix("Value error, ").removesuffix(".")
 
 
-def no_such_command(group: Any, ctx: Any, args: Sequence[str]) -> str:
+def explain_unknown_command(group: Any, ctx: Any, args: Sequence[str]) -> str:
     """Return the error for an unknown command, with similar ones."""
     name, rest = args[0], list(args[1:])
-    if is_url(name) or wrong_url(name):
+    if is_url(name) or explain_wrong_url(name):
         command = next((one for one in rest if one in group.commands), "COMMAND")
         if command in rest:
             rest.remove(command)
-        call = [ctx.command_path, command, *(shown(one, "URL") for one in (name, *rest))]
+        call = [ctx.command_path, command, *(hide_password(one, "URL") for one in (name, *rest))]
         return f"the command comes before the URL: {' '.join(call)}"
     known = list(group.commands)
-    other = _ELSEWHERE.get(name.lower(), "")
-    hint = (f"; did you mean {other!r}?" if other in known else "") or near(name, known)
+    other = _OTHER_NAMES.get(name.lower(), "")
+    hint = (f"; did you mean {other!r}?" if other in known else "") or did_you_mean(name, known)
     if not hint:
         names = [one for one in group.list_commands(ctx) if not group.commands[one].hidden]
         hint = f"; its commands are {', '.join(names)}" if len(names) < 12 else ""
-    return f"{ctx.command_path} has no command {quoted(name)}{hint}"
+    return f"{ctx.command_path} has no command {masked_repr(name)}{hint}"

@@ -25,60 +25,60 @@ T = TypeVar("T")
 CELL_WIDTH, LIST_ROWS = 60, 100
 
 #: Characters that JSON allows, but that control a terminal or end a line for some programs.
-_ODD = re.compile("[\x7f-\x9f\u2028\u2029]")
+_UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029]")
 
 
-def errors() -> Console:
+def error_console() -> Console:
     """Return the console of stderr."""
     return Console(stderr=True)
 
 
-def show(text: str) -> None:
+def print_text(text: str) -> None:
     """Print a result as a sentence."""
     print(printable(text))
 
 
-def say(text: str) -> None:
+def echo_err(text: str) -> None:
     """Print a note or an error."""
     print(printable(text), file=sys.stderr)
 
 
-def tell(value: object) -> None:
+def print_json(value: object) -> None:
     """Print a result as JSON."""
-    print(dumped(value, indent=2))
+    print(to_json(value, indent=2))
 
 
-def line(value: object) -> None:
+def print_json_line(value: object) -> None:
     """Print one item of a result as a line of JSON."""
-    print(_ODD.sub(lambda one: f"\\u{ord(one[0]):04x}", dumped(value)))
+    print(_UNSAFE.sub(lambda one: f"\\u{ord(one[0]):04x}", to_json(value)))
 
 
-def dumped(value: object, indent: int | None = None) -> str:
+def to_json(value: object, indent: int | None = None) -> str:
     """Convert a value to JSON: moments in ISO format (UTC), bytes as Extended JSON."""
-    return dumps(value, default=lambda one: payload.jsonable(one), indent=indent, ensure_ascii=False)
+    return dumps(value, default=lambda one: payload.to_jsonable(one), indent=indent, ensure_ascii=False)
 
 
 #: Heads of columns that hold numbers.
-NUMBERS = {
+NUMERIC_HEADS = {
     "messages", "tries", "last batch", "ready", "scheduled", "reserved", "dead", "oldest ready", "put", "get",
     "reserve", "commit", "rollback", "deadletter", "events", "URIs", "pushed/s", "done/s", "change/s",
 }  # fmt: skip
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table, as wide as its cells, but not wider than the terminal."""
-    console().print(made_table(heads, rows))
+    console().print(build_table(heads, rows))
 
 
-def listed(
+def print_list(
     found: Sequence[T],
     limit: int,
-    of: str,
+    noun: str,
     heads: Sequence[str],
     row: Callable[[T], Sequence[object]],
     *,
     json: bool,
-    plain: Callable[[T], object] = lambda one: one,
+    to_value: Callable[[T], object] = lambda one: one,
     last: bool = False,
 ) -> None:
     """Print the first `limit` items, or the last: as a table of `row`s, or as JSON of `to_value`.
@@ -88,11 +88,11 @@ def listed(
     """
     shown = found[-limit:] if last else found[:limit]
     if json:
-        tell([plain(one) for one in shown])
+        print_json([to_value(one) for one in shown])
     elif shown:
-        table(heads, map(row, shown))
+        print_table(heads, map(row, shown))
     if len(found) > limit:
-        say(f"only {plural(limit, of)} shown; for more, set --limit")
+        echo_err(f"only {plural(limit, noun)} shown; for more, set --limit")
 
 
 def console() -> Console:
@@ -100,32 +100,32 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else 10_000)
 
 
-def made_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+def build_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """Build a table. Columns of numbers are aligned right."""
-    made = Table(box=SIMPLE_HEAD, header_style="bold", show_edge=False, pad_edge=False)
+    result = Table(box=SIMPLE_HEAD, header_style="bold", show_edge=False, pad_edge=False)
     for head in heads:
-        made.add_column(head, overflow="fold", justify="right" if head in NUMBERS else "left")
+        result.add_column(head, overflow="fold", justify="right" if head in NUMERIC_HEADS else "left")
     for row in rows:
-        made.add_row(*map(_cell, row))
-    return made
+        result.add_row(*map(_to_cell, row))
+    return result
 
 
-def _cell(value: object) -> Text:
+def _to_cell(value: object) -> Text:
     if isinstance(value, Text):
         return value
     if isinstance(value, datetime):
-        return Text(dated(value))
+        return Text(format_moment(value))
     if isinstance(value, int):
         return Text(f"{value:,}")
     return Text("" if value is None else printable(str(value)))
 
 
-def dated(moment: datetime) -> str:
+def format_moment(moment: datetime) -> str:
     """Format a moment in UTC, to the second."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
 
 
-def age(seconds: float | None) -> str:
+def format_duration(seconds: float | None) -> str:
     """Format a duration, rounded."""
     if seconds is None:
         return ""
@@ -135,17 +135,17 @@ def age(seconds: float | None) -> str:
     return f"{seconds:.1f} s"
 
 
-def rate(per_second: float | None, *, sign: bool = False) -> str:
+def format_rate(per_second: float | None, *, sign: bool = False) -> str:
     """Format messages per second, with one decimal."""
     return "" if per_second is None else f"{per_second:{'+' if sign else ''},.1f}"
 
 
-def bar(number: int) -> str:
+def log_bar(number: int) -> str:
     """Return a bar whose length is the logarithm of a number; empty if stdout is not a terminal."""
     return "█" * math.ceil(2 * math.log10(number + 1)) if sys.stdout.isatty() else ""
 
 
-def sparks(numbers: Sequence[int]) -> str:
+def sparkline(numbers: Sequence[int]) -> str:
     """Return numbers as a small chart."""
     low, high = min(numbers), max(numbers)
     return "".join("▁▂▃▄▅▆▇█"[0 if high == low else (one - low) * 7 // (high - low)] for one in numbers)
@@ -156,27 +156,27 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() else " " for one in text)
 
 
-def cut(text: str) -> str:
+def shorten(text: str) -> str:
     """Shorten a text to CELL_WIDTH characters."""
     return text if len(text) <= CELL_WIDTH else f"{text[: CELL_WIDTH - 1]}…"
 
 
 def confirm(question: str) -> None:
     """Ask a question, and exit if the answer is no. Raises `UsageError` without a terminal."""
-    if not asked():
+    if not can_ask():
         raise UsageError(f"{question} There is no terminal to ask: confirm with --yes")
     typer.confirm(question, abort=True, err=True)
 
 
-def asked() -> bool:
+def can_ask() -> bool:
     """Return whether a user can answer: stdin is a terminal."""
     return sys.stdin.isatty()
 
 
-class Progressing:
+class ProgressBar:
     """A progress bar, on a terminal only. `total`: the number of bytes to read, if known."""
 
-    def __init__(self, doing: str, total: int | None = None) -> None:
+    def __init__(self, description: str, total: int | None = None) -> None:
         from rich.progress import (  # a third of the time to start
             BarColumn,
             Progress,
@@ -187,9 +187,9 @@ class Progressing:
         columns = (
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"), TimeRemainingColumn(),
         )  # fmt: skip
-        self._bar = Progress(*columns, console=errors(), transient=True, disable=not sys.stderr.isatty())
+        self._bar = Progress(*columns, console=error_console(), transient=True, disable=not sys.stderr.isatty())
         self._done = 0
-        self._task = self._bar.add_task(doing, total=total, told="")
+        self._task = self._bar.add_task(description, total=total, told="")
 
     def read(self, size: int) -> None:
         """Show that `size` more bytes were read."""
@@ -204,7 +204,7 @@ class Progressing:
         """Show that `done` of `wanted` messages are done."""
         self._bar.update(self._task, completed=done, total=wanted, told=f"{done:,}/{wanted:,}")
 
-    def __enter__(self) -> Progressing:
+    def __enter__(self) -> ProgressBar:
         self._bar.start()
         return self
 

@@ -21,11 +21,11 @@ import spark_queue
 from spark_queue.cli import mistakes
 from spark_queue.cli.lazy import parsers, queues
 from spark_queue.cli.mistakes import URL_VARIABLE as URL_VARIABLE
-from spark_queue.cli.mistakes import Wrong
-from spark_queue.cli.output import say, show
+from spark_queue.cli.mistakes import ClickUsageError
+from spark_queue.cli.output import echo_err, print_text
 from spark_queue.errors import QueueError, UsageError
-from spark_queue.messages.values import check_texts
-from spark_queue.options.url import Address
+from spark_queue.messages.values import check_id_and_headers
+from spark_queue.options.url import StoreUrl
 
 #: The commands by section, in the order of the help.
 SECTIONS = {
@@ -37,21 +37,21 @@ SECTIONS = {
 }
 
 #: The commands of rfq. The help shows them with `--layout rfq`.
-RFQ = ("info", "list-topics", "list-queue", "purge-queue", "publish", "consume", "harvest")
+RFQ_COMMANDS = ("info", "list-topics", "list-queue", "purge-queue", "publish", "consume", "harvest")
 
-CODES = (
+EXIT_CODES = (
     "Exit code 0: done. 1: the database failed, a message is invalid, another process holds the messages or sink, "
     "or the answer is no (no message is ready). 2: the call is wrong; nothing was changed. 130: stopped by Ctrl-C."
 )
 
 #: Settings of all commands; those of groups inherit them.
-HELP = {"help_option_names": ["-h", "--help"]}
+CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 
 # --- base classes of commands ---------------------------------------------------------------------------------------
 
 
-class Plain(TyperCommand):
+class BaseCommand(TyperCommand):
     """A command that explains a wrong call."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -60,13 +60,13 @@ class Plain(TyperCommand):
         url: str | None = None
         try:
             if not ctx.resilient_parsing:
-                given = self._given(ctx, args)
-                url = self._usual(ctx, given, args)
+                given = self._positional(ctx, args)
+                url = self._default_url(ctx, given, args)
             return super().parse_args(ctx, [*args] if url is None else [url, *args])  # which empties its list
-        except Wrong as error:
-            raise mistakes.explained(error, self, ctx, args, given, url) from None
+        except ClickUsageError as error:
+            raise mistakes.explain(error, self, ctx, args, given, url) from None
 
-    def _given(self, ctx: Any, args: list[str]) -> list[str]:
+    def _positional(self, ctx: Any, args: list[str]) -> list[str]:
         """Return the arguments of a call, without its options."""
         values, extra, _ = self.make_parser(ctx).parse_args(list(args))
         found: list[str] = []
@@ -75,16 +75,16 @@ class Plain(TyperCommand):
             found += value if isinstance(value, list | tuple) else [value] if isinstance(value, str) else []
         return found + list(extra)
 
-    def _usual(self, ctx: Any, given: list[str], args: list[str]) -> str | None:
+    def _default_url(self, ctx: Any, given: list[str], args: list[str]) -> str | None:
         """Return the URL to put before the arguments, if the call needs one."""
         return None
 
 
-class Command(Plain):
+class Command(BaseCommand):
     """A command whose first argument is the URL of a store, by default from the environment."""
 
-    def __init__(self, *args: Any, **how: Any) -> None:
-        super().__init__(*args, **how)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         url = next(one for one in self.params if one.name == "url")
         self.needs_url, url.required = url.required, False  # may be left out: `_default_url` checks it
 
@@ -93,60 +93,62 @@ class Command(Plain):
         if ctx.resilient_parsing:
             if args and args[-1].startswith("-"):  # a shell completes the value of this option
                 args = args[:-1]
-            url = usual_url(ctx)
+            url = environment_url(ctx)
             if url and "://" not in str(self.make_parser(ctx).parse_args(list(args))[0].get("url")):
                 args = [url, *args]
         return super().parse_args(ctx, args)
 
-    def _usual(self, ctx: Any, given: list[str], args: list[str]) -> str | None:
+    def _default_url(self, ctx: Any, given: list[str], args: list[str]) -> str | None:
         """Return the URL of the environment, if the call has none.
 
         Raises `ClickUsageError` if the environment has none either, or if the URL of the call is wrong.
         """
         if {"-h", "--help"} & set(args):
             return None
-        usual, first = usual_url(ctx), given[0] if given else None
+        default, first = environment_url(ctx), given[0] if given else None
         if first is not None and mistakes.is_url(first):
-            if wrong := mistakes.wrong_url(first):
-                raise Wrong(wrong, ctx)
+            if wrong := mistakes.explain_wrong_url(first):
+                raise ClickUsageError(wrong, ctx)
             return None
         # Only for `event create` the second argument may be a URL: the source of the event.
-        if len(given) > 1 and mistakes.is_store(given[1]) and not (usual and self.name == "create"):
-            raise Wrong(mistakes.swapped(self, ctx, given), ctx)
-        if usual is None and (self.needs_url or first is not None):
-            raise Wrong((first and mistakes.wrong_url(first)) or mistakes.no_url(self, ctx, given), ctx)
-        return usual
+        if len(given) > 1 and mistakes.is_store(given[1]) and not (default and self.name == "create"):
+            raise ClickUsageError(mistakes.explain_swapped_url(self, ctx, given), ctx)
+        if default is None and (self.needs_url or first is not None):
+            raise ClickUsageError(
+                (first and mistakes.explain_wrong_url(first)) or mistakes.explain_missing_url(self, ctx, given), ctx
+            )
+        return default
 
 
-def usual_url(ctx: Any) -> str | None:
+def environment_url(ctx: Any) -> str | None:
     """Return the URL of the environment; for the layout `rfq`, from the variables of rfq."""
     if ctx.find_root().params.get("layout") == "rfq":
         return f"redis://{os.environ.get('RFQ_REDIS_HOST', 'localhost')}:{os.environ.get('RFQ_REDIS_PORT', '6379')}/0"
     return os.environ.get(URL_VARIABLE)
 
 
-def laid_out(ctx: typer.Context, url: str | None) -> str | None:
+def with_layout(ctx: typer.Context, url: str | None) -> str | None:
     """Return the URL with the layout of `--layout`."""
     layout = ctx.find_root().params.get("layout")
     if not url or not layout:
         return url
-    return Address.of(url).in_layout(layout)
+    return StoreUrl.parse(url).with_layout(layout)
 
 
-class Commands(TyperGroup):
+class CommandGroup(TyperGroup):
     """A group of commands that turns errors into messages and exit codes."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options before the command. Raises `ClickUsageError` for a wrong one."""
         try:
             return super().parse_args(ctx, [*args])
-        except Wrong as error:
-            raise mistakes.explained(error, self, ctx, args) from None
+        except ClickUsageError as error:
+            raise mistakes.explain(error, self, ctx, args) from None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command. Raises `ClickUsageError` with similar names."""
         if not (ctx.resilient_parsing or args[0] in self.commands or args[0].startswith("-")):
-            raise Wrong(mistakes.no_such_command(self, ctx, args), ctx)
+            raise ClickUsageError(mistakes.explain_unknown_command(self, ctx, args), ctx)
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -154,26 +156,26 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except QueueError as error:
-            say(f"spark-queue: {worded(error)}")
+            echo_err(f"spark-queue: {format_error(error)}")
             raise typer.Exit(2 if isinstance(error, UsageError) else 1) from error
 
 
-def worded(error: QueueError) -> str:
+def format_error(error: QueueError) -> str:
     """Return the text of an error, with the command line's names of options."""
     return str(error).replace("option 'url'", "URL", 1).replace("option 'layout'", "--layout", 1)
 
 
-class Sections(Commands):
+class SectionedGroup(CommandGroup):
     """The group of all commands, with sections in its help."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names, in the order of the help."""
-        return [name for names in (*SECTIONS.values(), RFQ) for name in names if name in self.commands]
+        return [name for names in (*SECTIONS.values(), RFQ_COMMANDS) for name in names if name in self.commands]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands, section by section."""
         width = max(map(len, self.commands))
-        sections = {"rfq": RFQ, **SECTIONS} if ctx.params.get("layout") == "rfq" else SECTIONS
+        sections = {"rfq": RFQ_COMMANDS, **SECTIONS} if ctx.params.get("layout") == "rfq" else SECTIONS
         for title, names in sections.items():
             with formatter.section(title):
                 formatter.write_dl(
@@ -185,26 +187,26 @@ class Sections(Commands):
                 )
 
 
-def group(help: str, cls: type[Commands] = Commands) -> typer.Typer:
+def group(help: str, cls: type[CommandGroup] = CommandGroup) -> typer.Typer:
     """Return a new group of commands."""
     return typer.Typer(
         cls=cls,
         help=help,
-        epilog=CODES,
+        epilog=EXIT_CODES,
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        add_completion=cls is Sections,
-        context_settings=HELP,
+        add_completion=cls is SectionedGroup,
+        context_settings=CONTEXT_SETTINGS,
     )
 
 
-app = group("Push, read, inspect and repair the queues of spark_queue.", Sections)
+app = group("Push, read, inspect and repair the queues of spark_queue.", SectionedGroup)
 
 
-def _version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
-        show(f"spark-queue {spark_queue.__version__}")
+        print_text(f"spark-queue {spark_queue.__version__}")
         raise typer.Exit
 
 
@@ -221,7 +223,7 @@ def common(
         ),
     ] = None,
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version and exit.")
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Take the options of all commands: `Command` reads `--layout`."""
@@ -230,7 +232,7 @@ def common(
 # --- parsers and parameters -----------------------------------------------------------------------------------------
 
 
-def seconds(text: str) -> float:
+def parse_seconds(text: str) -> float:
     """Parse a duration such as `10s` to seconds. Raises `BadParameter` for another text."""
     try:
         return parsers.duration(text) / 1000
@@ -239,12 +241,12 @@ def seconds(text: str) -> float:
         raise typer.BadParameter(f"{text!r} is not {error}{hint}") from None
 
 
-def lasting(text: str) -> float:
+def parse_seconds_or_never(text: str) -> float:
     """Parse a duration to seconds, `never` to infinity."""
-    return float("inf") if text == "never" else seconds(text)
+    return float("inf") if text == "never" else parse_seconds(text)
 
 
-def moment(text: str) -> datetime | timedelta:
+def parse_moment(text: str) -> datetime | timedelta:
     """Parse a moment in ISO format, by default in UTC, or a duration: that long ago.
 
     Raises `BadParameter` for another text.
@@ -261,14 +263,14 @@ def moment(text: str) -> datetime | timedelta:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def argument(metavar: str, help: str, **how: Any) -> Any:
+def argument(metavar: str, help: str, **kwargs: Any) -> Any:
     """Return an argument of a command."""
-    return typer.Argument(metavar=metavar, help=help, show_default=False, **how)
+    return typer.Argument(metavar=metavar, help=help, show_default=False, **kwargs)
 
 
-def option(name: str, metavar: str, help: str, *names: str, **how: Any) -> Any:
+def option(name: str, metavar: str, help: str, *names: str, **kwargs: Any) -> Any:
     """Return an option with a value."""
-    return typer.Option(name, *names, metavar=metavar, help=help, show_default=False, **how)
+    return typer.Option(name, *names, metavar=metavar, help=help, show_default=False, **kwargs)
 
 
 def flag(*names: str, help: str) -> Any:
@@ -276,54 +278,54 @@ def flag(*names: str, help: str) -> Any:
     return typer.Option(*names, help=help)
 
 
-def of_text(ids: list[str] | None) -> list[str] | None:
+def check_ids(ids: list[str] | None) -> list[str] | None:
     """Return the ids. Raises `MessageError` for one that is not UTF-8: no message can have it."""
     for id in ids or ():
-        check_texts(id, None)
+        check_id_and_headers(id, None)
     return ids
 
 
-def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return queue names for completion; none if the database takes longer than a second."""
     found: list[str] = []
-    listed = queues.queues  # import before the clock starts
+    list_queues = queues.queues  # import before the clock starts
 
-    def look() -> None:
+    def load() -> None:
         # A shell would show an error as a name; `list-topics` reports it.
         with suppress(Exception):
-            found.extend(listed(str(ctx.params["url"])))
+            found.extend(list_queues(str(ctx.params["url"])))
 
-    looking = threading.Thread(target=look, daemon=True)
-    looking.start()
-    looking.join(1.0)
+    thread = threading.Thread(target=load, daemon=True)
+    thread.start()
+    thread.join(1.0)
     return [name for name in found if name.startswith(incomplete)]
 
 
 _URL = f"The store: sqlite:///queues.db, mongodb://host/db or redis://host/0 (default: ${URL_VARIABLE})."
 
-Url = Annotated[str, argument("URL", _URL, callback=laid_out)]
-MaybeUrl = Annotated[str | None, argument("URL", _URL, callback=laid_out)]
-QueueArgument = Annotated[str, argument("QUEUE", "The name of the queue.", autocompletion=queue_names)]
+Url = Annotated[str, argument("URL", _URL, callback=with_layout)]
+MaybeUrl = Annotated[str | None, argument("URL", _URL, callback=with_layout)]
+QueueArgument = Annotated[str, argument("QUEUE", "The name of the queue.", autocompletion=complete_queue_names)]
 Queues = Annotated[
-    list[str] | None, argument("QUEUE", "The names of queues (default: all).", autocompletion=queue_names)
+    list[str] | None, argument("QUEUE", "The names of queues (default: all).", autocompletion=complete_queue_names)
 ]
 JsonFlag = Annotated[bool, flag("--json", help="Print the result as one JSON document.")]
 JsonLines = Annotated[bool, flag("--json", help="Print JSON, one document per line.")]
 Yes = Annotated[bool, flag("--yes", "-y", help="Do not ask for confirmation.")]
 Ids = Annotated[
-    list[str] | None, option("--id", "ID", "Only the message with this id; repeatable.", callback=of_text)
+    list[str] | None, option("--id", "ID", "Only the message with this id; repeatable.", callback=check_ids)
 ]
 Reason = Annotated[str | None, option("--reason", "TEXT", "Only those whose error contains this text.")]
 
 # A queue, as an argument or as rfq's option.
-MaybeQueue = Annotated[str | None, argument("QUEUE", "The name of the queue.", autocompletion=queue_names)]
+MaybeQueue = Annotated[str | None, argument("QUEUE", "The name of the queue.", autocompletion=complete_queue_names)]
 Topic = Annotated[
     str | None,
-    option("--topic", "QUEUE", "The name of the queue, as rfq takes it.", "-t", autocompletion=queue_names),
+    option("--topic", "QUEUE", "The name of the queue, as rfq takes it.", "-t", autocompletion=complete_queue_names),
 ]
 
 
-def one_queue(queue: str | None, topic: str | None) -> str:
+def resolve_queue(queue: str | None, topic: str | None) -> str:
     """Return the queue of the argument or of `--topic`. Raises `UsageError` for both, or none."""
     if queue is not None and topic is not None:
         raise UsageError(f"the queue is named twice: as argument {queue!r} and as --topic {topic!r}; leave one out")

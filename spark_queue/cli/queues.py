@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from spark_queue.cli.lazy import levels, queues
-from spark_queue.cli.output import age, bar, say, show, table, tell
+from spark_queue.cli.lazy import admin_sizes, queues
+from spark_queue.cli.output import echo_err, format_duration, log_bar, print_json, print_table, print_text
 from spark_queue.cli.params import Command, JsonFlag, QueueArgument, Queues, Url, app
 
 if TYPE_CHECKING:
-    from spark_queue.admin.sizes import Level
+    from spark_queue.admin.sizes import QueueSummary
 
 #: Columns of sizes, and the colours of their bars.
 STATE_COLOURS = {"ready": "green", "scheduled": "blue", "reserved": "yellow", "dead": "red"}
@@ -21,31 +21,37 @@ STATE_COLOURS = {"ready": "green", "scheduled": "blue", "reserved": "yellow", "d
 @app.command(cls=Command)
 def size(url: Url, queues: Queues = None, json: JsonFlag = False) -> None:
     """Show the number of messages by state."""
-    found = levels.sizes(url, queues or ())
+    found = admin_sizes.sizes(url, queues or ())
     if json:
-        tell(found)
+        print_json(found)
     elif found:
-        kept = any(one.retained for one in found)
-        heads = ("queue", *STATE_COLOURS, *(["retained"] if kept else []), "oldest ready", "")
-        table(heads, (cells(one, kept=kept) for one in found))
+        with_retained = any(one.retained for one in found)
+        heads = ("queue", *STATE_COLOURS, *(["retained"] if with_retained else []), "oldest ready", "")
+        print_table(heads, (size_row(one, with_retained=with_retained) for one in found))
     if not found:
-        say("this store has no queues")
+        echo_err("this store has no queues")
 
 
-def cells(one: Level, *, kept: bool) -> Sequence[object]:
+def size_row(one: QueueSummary, *, with_retained: bool) -> Sequence[object]:
     """Return a row of the table of sizes; `with_retained`: with a column of retained messages."""
     numbers = [getattr(one, state) for state in STATE_COLOURS]
-    return one.queue, *numbers, *([one.retained] if kept else []), age(one.oldest), picture(one)
+    return (
+        one.queue,
+        *numbers,
+        *([one.retained] if with_retained else []),
+        format_duration(one.oldest),
+        state_bar(one),
+    )
 
 
-def picture(one: Level) -> Text:
+def state_bar(one: QueueSummary) -> Text:
     """Return the sizes as a bar in the colours of the states, marked if the queue is paused."""
-    drawn = Text()
+    chart = Text()
     if one.paused:
-        drawn.append("paused ", style="bold red")
+        chart.append("paused ", style="bold red")
     for state, colour in STATE_COLOURS.items():
-        drawn.append(bar(getattr(one, state)), style=colour)
-    return drawn
+        chart.append(log_bar(getattr(one, state)), style=colour)
+    return chart
 
 
 @app.command(cls=Command)
@@ -55,20 +61,20 @@ def stats(url: Url, queues: Queues = None, json: JsonFlag = False) -> None:
     The numbers of messages pushed, popped, reserved, committed, … by all programs, since the queue
     exists.
     """
-    found = levels.statistics(url, queues or ())
+    found = admin_sizes.statistics(url, queues or ())
     if json:
-        tell(found)
+        print_json(found)
     elif found:
-        heads = (*levels.COUNTERS, "paused")
-        table(
+        heads = (*admin_sizes.COUNTERS, "paused")
+        print_table(
             ("queue", *heads),
             (
-                (queue, *(one[name] for name in levels.COUNTERS), "yes" if one["paused"] else "")
+                (queue, *(one[name] for name in admin_sizes.COUNTERS), "yes" if one["paused"] else "")
                 for queue, one in found.items()
             ),
         )
     if not found:
-        say("no statistics yet")
+        echo_err("no statistics yet")
 
 
 @app.command(cls=Command)
@@ -79,9 +85,9 @@ def pause(url: Url, queue: QueueArgument, json: JsonFlag = False) -> None:
     """
     queues.pause(url, queue)
     if json:
-        tell({"queue": queue, "paused": True})
+        print_json({"queue": queue, "paused": True})
     else:
-        show(f"{queue} is paused")
+        print_text(f"{queue} is paused")
 
 
 @app.command(cls=Command)
@@ -89,6 +95,6 @@ def resume(url: Url, queue: QueueArgument, json: JsonFlag = False) -> None:
     """Resume a paused queue."""
     queues.resume(url, queue)
     if json:
-        tell({"queue": queue, "paused": False})
+        print_json({"queue": queue, "paused": False})
     else:
-        show(f"{queue} is resumed")
+        print_text(f"{queue} is resumed")

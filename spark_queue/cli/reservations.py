@@ -7,13 +7,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
-from spark_queue.cli.lazy import operations
-from spark_queue.cli.output import confirm, say, show, table, tell
-from spark_queue.cli.params import Command, JsonFlag, QueueArgument, Url, Yes, app, argument, flag, option, seconds
+from spark_queue.cli.lazy import admin
+from spark_queue.cli.output import confirm, echo_err, print_json, print_table, print_text
+from spark_queue.cli.params import (
+    Command,
+    JsonFlag,
+    QueueArgument,
+    Url,
+    Yes,
+    app,
+    argument,
+    flag,
+    option,
+    parse_seconds,
+)
 from spark_queue.errors import plural
 
 if TYPE_CHECKING:
-    from spark_queue.admin import Held
+    from spark_queue.admin import ReservationInfo
 
 
 @app.command(cls=Command)
@@ -23,16 +34,16 @@ def reservations(
     json: JsonFlag = False,
 ) -> None:
     """Show reservations: tag, consumer, end of the lease."""
-    held = operations.reservations(url, queue)
+    held = admin.reservations(url, queue)
     if json:
-        tell(held)
+        print_json(held)
     elif held:
-        table(("queue", "tag", "messages", "lease ends (UTC)", "run by"), _reserved(held))
+        print_table(("queue", "tag", "messages", "lease ends (UTC)", "run by"), _reservation_rows(held))
     if not held:
-        say(f"no messages are reserved{f' in {queue}{operations.suggest(url, queue)}' if queue else ''}")
+        echo_err(f"no messages are reserved{f' in {queue}{admin.suggest(url, queue)}' if queue else ''}")
 
 
-def _reserved(held: Sequence[Held]) -> Iterator[Sequence[object]]:
+def _reservation_rows(held: Sequence[ReservationInfo]) -> Iterator[Sequence[object]]:
     """Yield a row for each tag, but one row for all tags of a log."""
     logs = Counter({one.queue: 0 for one in held if one.log})
     for one in held:
@@ -59,7 +70,7 @@ def release(
         bool, flag("--force", help="Also if a running query holds them; that query then fails.")
     ] = False,
     failed: Annotated[bool, flag("--failed", help="Count one more failed try for each message.")] = False,
-    delay: Annotated[Any, option("--delay", "10s", "Time until they can be reserved.", parser=seconds)] = "0s",
+    delay: Annotated[Any, option("--delay", "10s", "Time until they can be reserved.", parser=parse_seconds)] = "0s",
     yes: Yes = False,
     json: JsonFlag = False,
 ) -> None:
@@ -68,17 +79,17 @@ def release(
     A tag includes all tags below it: `etl` includes `etl/3fa9c1/7.2/0`.
     """
     if not yes:
-        held = operations.reservations(url, queue, tag)
+        held = admin.reservations(url, queue, tag)
         refused = any(one.log or (one.owner and not force) for one in held)
         if held and not refused:
             confirm(f"Release {plural(sum(one.rows for one in held), 'message')} of {queue} held under tag {tag}?")
-    released = operations.release(url, queue, tag, force=force, failed=failed, delay=delay)
+    released = admin.release(url, queue, tag, force=force, failed=failed, delay=delay)
     if json:
-        tell({"queue": queue, "tag": tag, "released": released})
+        print_json({"queue": queue, "tag": tag, "released": released})
     else:
-        show(f"{plural(released, 'message')} of {queue} released")
+        print_text(f"{plural(released, 'message')} of {queue} released")
     if not released:
-        say(f"tag {tag} holds no messages of {queue}{operations.suggest(url, queue, tag)}")
+        echo_err(f"tag {tag} holds no messages of {queue}{admin.suggest(url, queue, tag)}")
 
 
 @app.command(cls=Command)
@@ -102,11 +113,11 @@ def recover(
     Commits the last batch if its sink has it, and releases the rest.
     """
     if not yes:
-        held = operations.reservations(url, queue, consumer)
+        held = admin.reservations(url, queue, consumer)
         if held and not any(one.owner for one in held):
             confirm(f"Settle {plural(sum(one.rows for one in held), 'message')} of {queue} held by {consumer}?")
-    done = operations.recover_consumer(url, queue, consumer, sink=sink, written=written)
+    done = admin.recover_consumer(url, queue, consumer, sink=sink, written=written)
     if json:
-        tell({"queue": queue, "consumer": consumer, **asdict(done)})
+        print_json({"queue": queue, "consumer": consumer, **asdict(done)})
     else:
-        show(f"{plural(done.committed, 'message')} committed, {done.released:,} released")
+        print_text(f"{plural(done.committed, 'message')} committed, {done.released:,} released")

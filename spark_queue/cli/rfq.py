@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from spark_queue.cli.lazy import admin_push, admin_sizes, queues
 from spark_queue.cli.lazy import consume as consuming
-from spark_queue.cli.lazy import levels, pushing, queues
-from spark_queue.cli.messages import Timeout, finite, nothing_ready, say_if_paused
-from spark_queue.cli.output import confirm, line, printable, say, show, tell
+from spark_queue.cli.messages import Timeout, none_if_never, nothing_ready, say_if_paused
+from spark_queue.cli.output import confirm, echo_err, print_json, print_json_line, print_text, printable
 from spark_queue.cli.params import (
     Command,
     JsonFlag,
@@ -30,15 +30,15 @@ from spark_queue.cli.params import (
     app,
     flag,
     is_rfq,
-    one_queue,
     option,
-    seconds,
+    parse_seconds,
+    resolve_queue,
 )
 from spark_queue.cli.queues import size
 from spark_queue.errors import MessageError
 
 if TYPE_CHECKING:
-    from spark_queue.admin.sizes import Level
+    from spark_queue.admin.sizes import QueueSummary
     from spark_queue.messages.message import Message
 
 
@@ -63,7 +63,7 @@ def info(url: Url, queues: Queues = None, json: JsonFlag = False) -> None:
     if json or not is_rfq(url):
         size(url, queues, json)
         return
-    for one in levels.sizes(url, queues) if queues else holding(url):
+    for one in admin_sizes.sizes(url, queues) if queues else topics_with_messages(url):
         backlog, nextlog = one.ready + one.scheduled, one.reserved
         print(f"topic\t\t{printable(one.queue)}")
         print(f"backlog\t\t{backlog}\t\t{int(10 * math.log(backlog + 1)) * '#'}")
@@ -74,12 +74,12 @@ def info(url: Url, queues: Queues = None, json: JsonFlag = False) -> None:
 @app.command("list-topics", cls=Command)
 def list_topics(url: Url, json: JsonFlag = False) -> None:
     """Show the names of the queues."""
-    names([one.queue for one in holding(url)] if is_rfq(url) else queues.queues(url), json)
+    print_names([one.queue for one in topics_with_messages(url)] if is_rfq(url) else queues.queues(url), json)
 
 
-def holding(url: str) -> list[Level]:
+def topics_with_messages(url: str) -> list[QueueSummary]:
     """Return the topics with messages; rfq knows no others."""
-    return [one for one in levels.sizes(url) if one.total]
+    return [one for one in admin_sizes.sizes(url) if one.total]
 
 
 @app.command("list-queue", cls=Command)
@@ -91,7 +91,7 @@ def list_queue(
     json: JsonFlag = False,
 ) -> None:
     """Show the ids of a queue's messages, the last first."""
-    names(queues.listing(url, one_queue(name, topic), held=queue is TopicPart.nextlog), json)
+    print_names(queues.list_ids(url, resolve_queue(name, topic), held=queue is TopicPart.nextlog), json)
 
 
 @app.command("purge-queue", cls=Command)
@@ -107,10 +107,10 @@ def purge_queue(
 
     They cannot be restored. With the layout rfq it does not ask for confirmation.
     """
-    named, held = one_queue(name, topic), queue is TopicPart.nextlog
+    named, held = resolve_queue(name, topic), queue is TopicPart.nextlog
     if not yes and not is_rfq(url):
         confirm(f"Remove all {'reserved' if held else 'free'} messages of {named}? They cannot be restored.")
-    names(queues.purge(url, named, held=held), json)
+    print_names(queues.purge(url, named, held=held), json)
 
 
 @app.command(cls=Command)
@@ -123,17 +123,17 @@ def publish(
     json: JsonFlag = False,
 ) -> None:
     """Push one message, and print its id."""
-    queue = one_queue(name, topic)
+    queue = resolve_queue(name, topic)
     if message is None:
         raise typer.BadParameter("--message (-m) is missing: the payload in JSON")
     if not message.strip():
         raise MessageError("--message is empty, which is not JSON; nothing was pushed")
     ids: list[str] = []
-    pushing.push(url, queue, [[fsencode(message)]], front=front, progress=ids.extend)
+    admin_push.push(url, queue, [[fsencode(message)]], front=front, progress=ids.extend)
     if json:
-        tell({"queue": queue, "id": ids[0]})
+        print_json({"queue": queue, "id": ids[0]})
     else:
-        show(ids[0])
+        print_text(ids[0])
 
 
 @app.command(cls=Command)
@@ -145,19 +145,19 @@ def consume(
     Like `pop --timeout never`. Exit code 1 if no message comes within --timeout.
     """
 
-    def out(taken: list[Message]) -> None:
+    def print_payloads(taken: list[Message]) -> None:
         for one in taken:
             if is_rfq(url) and not json:
                 print(one.payload)  # like rfq, in Python's notation
             else:
-                line(one if json else one.payload)
+                print_json_line(one if json else one.payload)
         sys.stdout.flush()
 
-    queue = one_queue(name, topic)
+    queue = resolve_queue(name, topic)
     say_if_paused(url, queue, timeout)
     try:
-        if not consuming.pop(url, queue, out, timeout=finite(timeout)):
-            say(nothing_ready(url, queue))
+        if not consuming.pop(url, queue, print_payloads, timeout=none_if_never(timeout)):
+            echo_err(nothing_ready(url, queue))
             raise typer.Exit(1)
     except KeyboardInterrupt:
         if not is_rfq(url):
@@ -171,7 +171,8 @@ def harvest(
     name: MaybeQueue = None,
     topic: Topic = None,
     older_than: Annotated[
-        Any, option("--older-than", "10m", "Only messages published longer ago; layout rfq only.", parser=seconds)
+        Any,
+        option("--older-than", "10m", "Only messages published longer ago; layout rfq only.", parser=parse_seconds),
     ] = None,
     json: JsonFlag = False,
 ) -> None:
@@ -180,13 +181,13 @@ def harvest(
     It prints their ids. They are ready at once, and their tries do not change. `release` is for one
     tag.
     """
-    names(consuming.harvest(url, one_queue(name, topic), older_than), json)
+    print_names(consuming.harvest(url, resolve_queue(name, topic), older_than), json)
 
 
-def names(found: list[str], json: bool) -> None:
+def print_names(found: list[str], json: bool) -> None:
     """Print names, one per line, or as JSON."""
     if json:
-        tell(found)
+        print_json(found)
     else:
         for one in found:
-            show(one)
+            print_text(one)

@@ -8,15 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from spark_queue.cli.output import say
-from spark_queue.cli.params import Plain, app, lasting, option
-from spark_queue.errors import OptionError, UsageError, unreadable
+from spark_queue.cli.output import echo_err
+from spark_queue.cli.params import BaseCommand, app, option, parse_seconds_or_never
+from spark_queue.errors import OptionError, UsageError, unreadable_file
 
 if TYPE_CHECKING:
     from spark_queue.graph.model import Graph
 
 
-@app.command(cls=Plain)
+@app.command(cls=BaseCommand)
 def serve(
     graph: Annotated[
         Path | None, option("--graph", "FILE", "Serve the namespaces and exchanges of this graph file.")
@@ -59,7 +59,10 @@ def serve(
     max_wait: Annotated[
         Any,
         option(
-            "--max-wait", "60s", "Longest time that a request may wait for a message (default: 60s).", parser=lasting
+            "--max-wait",
+            "60s",
+            "Longest time that a request may wait for a message (default: 60s).",
+            parser=parse_seconds_or_never,
         ),
     ] = "60s",
 ) -> None:
@@ -76,40 +79,40 @@ def serve(
     if max_wait == float("inf"):
         raise OptionError("--max-wait must be a duration such as 60s, not never", option="max-wait")
     try:
-        work = declared_in(*declared or ())
+        declarations = declared_in(*declared or ())
     except OSError as error:
-        raise unreadable(error) from None
+        raise unreadable_file(error) from None
     settings = Settings(
-        graph=served(graph, url or ()),
+        graph=build_graph(graph, url or ()),
         credentials=Credentials.read(os.environ, token_file, users_file),
         events=events,
-        declared=work,
+        declared=declarations,
         limits=Limits(max_body, max_batch, round(max_wait * 1000)),
     )
-    run(settings, host, port, certificate=tls_cert, key=tls_key, started=lambda at: say(f"serving at {at}"))
+    run(settings, host, port, certificate=tls_cert, key=tls_key, on_started=lambda at: echo_err(f"serving at {at}"))
 
 
-def served(file: Path | None, urls: Sequence[str]) -> Graph:
+def build_graph(file: Path | None, urls: Sequence[str]) -> Graph:
     """Return the graph of a file, with the namespaces of `--url`.
 
     Raises `OptionError` for a wrong `--url`, and `UsageError` if the file cannot be read.
     """
-    from spark_queue.graph.loader import graph_in
+    from spark_queue.graph.loader import load_graph
     from spark_queue.graph.model import Graph, Namespace
 
     try:
-        graph = Graph({}) if file is None else graph_in(file)
+        graph = Graph({}) if file is None else load_graph(file)
     except OSError as error:
-        raise unreadable(error, file) from None
-    spaces = dict(graph.namespaces)
+        raise unreadable_file(error, file) from None
+    namespaces = dict(graph.namespaces)
     for one in urls:
         name, sign, url = one.partition("=")
         if not name or not sign or "://" not in url or "://" in name:
             shown = f" {name!r}" if sign and not set(name) & set(":@/") else ""  # no URL: it may have a password
             raise OptionError(f"--url{shown} must be NAME=URL, such as local=sqlite:///queues.db", option="url")
-        if name in spaces:
+        if name in namespaces:
             raise OptionError(
                 f"--url {name!r}: there is a namespace of that name already; choose another name", option="url"
             )
-        spaces[name] = Namespace(url)
-    return replace(graph, namespaces=spaces)
+        namespaces[name] = Namespace(url)
+    return replace(graph, namespaces=namespaces)

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import spark_queue
 from spark_queue.cli.lazy import doctor
-from spark_queue.cli.output import show, tell
-from spark_queue.cli.params import Command, JsonFlag, MaybeUrl, Plain, app, argument
+from spark_queue.cli.output import print_json, print_text
+from spark_queue.cli.params import BaseCommand, Command, JsonFlag, MaybeUrl, app, argument
 
 
 class Shell(StrEnum):
@@ -51,13 +51,13 @@ def version(url: MaybeUrl = None, json: JsonFlag = False) -> None:
         name, _, number = doctor.server(url).partition(" ")
         found[name] = number
     if json:
-        tell(found)
+        print_json(found)
         return
     for name, number in found.items():
-        show(f"{name} {number}")
+        print_text(f"{name} {number}")
 
 
-@app.command(cls=Plain)
+@app.command(cls=BaseCommand)
 def completions(shell: Annotated[Shell, argument("SHELL", "bash or zsh.")]) -> None:
     """Print the completion script of a shell.
 

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
-from spark_queue.cli.lazy import levels
-from spark_queue.cli.output import age, console, line, made_table, rate, sparks
-from spark_queue.cli.params import Command, JsonLines, Queues, Url, app, option, seconds
-from spark_queue.cli.queues import STATE_COLOURS, picture
+from spark_queue.cli.lazy import admin_sizes
+from spark_queue.cli.output import build_table, console, format_duration, format_rate, print_json_line, sparkline
+from spark_queue.cli.params import Command, JsonLines, Queues, Url, app, option, parse_seconds
+from spark_queue.cli.queues import STATE_COLOURS, state_bar
 
 if TYPE_CHECKING:
-    from spark_queue.admin.sizes import Flow
+    from spark_queue.admin.sizes import QueueRates
 
 #: Number of updates in the chart of a queue.
-PAST = 30
+CHART_LENGTH = 30
 
 HEADS = ("queue", *STATE_COLOURS, "pushed/s", "done/s", "change/s", "oldest ready", "")
 
@@ -27,7 +27,7 @@ def watch(
     url: Url,
     queues: Queues = None,
     interval: Annotated[
-        Any, option("--interval", "2s", "Time between two updates (default: 2s).", parser=seconds)
+        Any, option("--interval", "2s", "Time between two updates (default: 2s).", parser=parse_seconds)
     ] = "2s",
     count: Annotated[int | None, option("--count", "N", "Number of updates (default: until Ctrl-C).", min=1)] = None,
     json: JsonLines = False,
@@ -35,36 +35,46 @@ def watch(
     """Show sizes and rates of queues live."""
     from rich.live import Live  # so that other commands start faster
 
-    past: dict[str, deque[int]] = defaultdict(lambda: deque(maxlen=PAST))
-    looks = levels.watch(url, queues or (), interval=interval)
+    past: dict[str, deque[int]] = defaultdict(lambda: deque(maxlen=CHART_LENGTH))
+    updates = admin_sizes.watch(url, queues or (), interval=interval)
     live = Live(console=console(), auto_refresh=False) if sys.stdout.isatty() and not json else None
     with live or nullcontext():
-        for number, flows in enumerate(looks, 1):
-            for one in flows:
-                past[one.level.queue].append(one.level.total)
+        for number, rates in enumerate(updates, 1):
+            for one in rates:
+                past[one.summary.queue].append(one.summary.total)
             if json:
-                line({"at": flows[0].at if flows else None, "queues": [facts(one) for one in flows]})
+                print_json_line(
+                    {"at": rates[0].at if rates else None, "queues": [rates_to_json(one) for one in rates]}
+                )
                 sys.stdout.flush()
             else:
-                shown = made_table(HEADS, [cells(one, past[one.level.queue]) for one in flows])
+                shown = build_table(HEADS, [rate_row(one, past[one.summary.queue]) for one in rates])
                 live.update(shown, refresh=True) if live else console().print(shown)
                 sys.stdout.flush()
             if number == count:
                 break
 
 
-def cells(one: Flow, past: Sequence[int]) -> Sequence[object]:
+def rate_row(one: QueueRates, past: Sequence[int]) -> Sequence[object]:
     """Return a row of the table; `past`: the sizes of the last updates, for the chart."""
-    level = one.level
+    level = one.summary
     sizes = (getattr(level, state) for state in STATE_COLOURS)
-    change = rate(one.change, sign=True)
-    chart = picture(level).append(f" {sparks(past)}", "cyan")
-    return level.queue, *sizes, rate(one.pushed), rate(one.done), change, age(level.oldest), chart
+    change = format_rate(one.change, sign=True)
+    chart = state_bar(level).append(f" {sparkline(past)}", "cyan")
+    return (
+        level.queue,
+        *sizes,
+        format_rate(one.pushed),
+        format_rate(one.done),
+        change,
+        format_duration(level.oldest),
+        chart,
+    )
 
 
-def facts(one: Flow) -> dict[str, object]:
+def rates_to_json(one: QueueRates) -> dict[str, object]:
     """Return the JSON form of a queue."""
-    level = one.level
+    level = one.summary
     return {
         "queue": level.queue, **{state: getattr(level, state) for state in STATE_COLOURS}, "oldest": level.oldest,
         "paused": level.paused, "pushed": one.pushed, "done": one.done, "change": one.change,

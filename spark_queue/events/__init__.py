@@ -14,8 +14,8 @@ from spark_queue.events.executors import Executor, Executors
 from spark_queue.events.heartbeats import Heartbeat, tick
 from spark_queue.events.queue import Events
 from spark_queue.events.settings import EventSettings
-from spark_queue.events.status import Known
-from spark_queue.options.renamed import renamed
+from spark_queue.events.status import EventState
+from spark_queue.options.renamed import warn_old_names
 
 __all__ = [
     "AuditRecord",
@@ -26,11 +26,11 @@ __all__ = [
     "Executor",
     "Executors",
     "Heartbeat",
-    "Known",
+    "EventState",
     "declared_in",
     "executors_in",
     "heartbeats_in",
     "tick",
 ]
 
-__getattr__ = renamed(__name__, Declared=Declarations, Record=AuditRecord, Settings=EventSettings)
+__getattr__ = warn_old_names(__name__, Declared=Declarations, Record=AuditRecord, Settings=EventSettings)

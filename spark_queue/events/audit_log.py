@@ -17,10 +17,10 @@ from spark_queue.messages.message import Message, messages, pushes
 from spark_queue.stores.base import Store
 
 #: Maximum number of ids in a record, which is one message.
-MOST_IDS = 10_000
+MAX_RECORD_IDS = 10_000
 
 
-def log_of(queue: str) -> str:
+def log_queue_name(queue: str) -> str:
     """Return the name of the queue that is the log of a queue of events."""
     return f"{queue}.log"
 
@@ -45,20 +45,20 @@ class AuditRecord:
     events: tuple[dict[str, Any], ...]
 
     @classmethod
-    def of(cls, message: Message) -> AuditRecord:
+    def from_message(cls, message: Message) -> AuditRecord:
         """Return the record that a message of the log holds."""
-        told: Any = message.payload
+        fields: Any = message.payload
         return cls(
-            told["message"],
+            fields["message"],
             message.mature,
-            told["user"],
-            told["host"],
-            told["transaction"],
-            tuple(told["ids"]),
-            told.get("from"),
-            told.get("to"),
-            told.get("errors") or {},
-            tuple(told.get("events") or ()),
+            fields["user"],
+            fields["host"],
+            fields["transaction"],
+            tuple(fields["ids"]),
+            fields.get("from"),
+            fields.get("to"),
+            fields.get("errors") or {},
+            tuple(fields.get("events") or ()),
         )
 
 
@@ -67,11 +67,11 @@ class AuditLog:
 
     def __init__(self, store: Store, queue: str, user: str, host: str) -> None:
         self._store = store
-        self.queue = log_of(queue)
-        self._who = {"user": user, "host": host}
-        self._waiting: list[dict[str, Any]] = []
+        self.queue = log_queue_name(queue)
+        self._author = {"user": user, "host": host}
+        self._unwritten: list[dict[str, Any]] = []
 
-    def note(
+    def add(
         self,
         message: str,
         ids: Sequence[str],
@@ -87,27 +87,32 @@ class AuditLog:
 
         More than MAX_RECORD_IDS ids become several records.
         """
-        whole = {one.id: one for one in events}
-        for start in range(0, max(len(ids), 1), MOST_IDS):
-            some = ids[start : start + MOST_IDS]
-            record: dict[str, Any] = {"message": message, **self._who, "transaction": transaction, "ids": list(some)}
+        events_by_id = {one.id: one for one in events}
+        for start in range(0, max(len(ids), 1), MAX_RECORD_IDS):
+            part = ids[start : start + MAX_RECORD_IDS]
+            record: dict[str, Any] = {
+                "message": message,
+                **self._author,
+                "transaction": transaction,
+                "ids": list(part),
+            }
             if came is not None:
                 record["from"] = came
             if went is not None:
                 record["to"] = went
-            if told := {id: errors[id] for id in some if id in errors} if errors else None:
-                record["errors"] = told
-            if whole:
-                record["events"] = [{"id": id, **whole[id].document()} for id in some if id in whole]
-            self._waiting.append(record | facts)
+            if reasons := {id: errors[id] for id in part if id in errors} if errors else None:
+                record["errors"] = reasons
+            if events_by_id:
+                record["events"] = [{"id": id, **events_by_id[id].document()} for id in part if id in events_by_id]
+            self._unwritten.append(record | facts)
 
     def write(self) -> None:
         """Write the kept records, in one push."""
-        if self._waiting:
-            self._store.push(self.queue, pushes(self._waiting))
-            self._waiting = []
+        if self._unwritten:
+            self._store.push(self.queue, pushes(self._unwritten))
+            self._unwritten = []
 
     def records(self, limit: int | None = None) -> list[AuditRecord]:
         """Return the records, oldest first; only the first `limit`, if given."""
         found = [one for batch in self._store.peek(self.queue, limit=limit) for one in messages(batch)]
-        return [AuditRecord.of(one) for one in sorted(found, key=lambda one: (one.mature, one.id))]
+        return [AuditRecord.from_message(one) for one in sorted(found, key=lambda one: (one.mature, one.id))]

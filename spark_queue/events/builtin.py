@@ -26,7 +26,17 @@ from functools import partial
 from typing import Any, Protocol
 
 from spark_queue.events.audit_log import AuditLog
-from spark_queue.events.event import EXECUTING, FAILED, FINISHED, HEARTBEAT, INTERNAL, NEW, PENDING, TYPES, Event
+from spark_queue.events.event import (
+    EXECUTING,
+    FAILED,
+    FINISHED,
+    HEARTBEAT_SOURCE,
+    INTERNAL_SOURCE,
+    INTERNAL_TYPE_PREFIX,
+    NEW,
+    PENDING,
+    Event,
+)
 from spark_queue.events.executors import Executor
 from spark_queue.events.settings import EventSettings
 
@@ -37,7 +47,7 @@ class EventQueue(Protocol):
     log: AuditLog
     settings: EventSettings
 
-    def another(self) -> EventQueue: ...
+    def clone(self) -> EventQueue: ...
     def create_batch(
         self, source: str, type: str, payload: object, uris: Sequence[str], *, priority: bool
     ) -> list[str]: ...
@@ -49,23 +59,23 @@ class EventQueue(Protocol):
     def set_status(self, ids: Sequence[str], status: str) -> int: ...
 
 
-def internal(events: EventQueue | None) -> list[Executor]:
+def internal_executors(events: EventQueue | None) -> list[Executor]:
     """Return the executors of internal events. Without a queue they match, but cannot run."""
     return [
         Executor(
-            (INTERNAL, HEARTBEAT),
-            (f"{TYPES}{name}",),
-            partial(_work, events, name),
+            (INTERNAL_SOURCE, HEARTBEAT_SOURCE),
+            (f"{INTERNAL_TYPE_PREFIX}{name}",),
+            partial(_run_function, events, name),
             where="driver",
             place=f"internal: {name}",
         )
-        for name in _WORK
+        for name in _FUNCTIONS
     ]
 
 
-def _work(events: EventQueue | None, name: str, event: Event, config: Any) -> None:
+def _run_function(events: EventQueue | None, name: str, event: Event, config: Any) -> None:
     assert events is not None  # without a queue, executors are only matched
-    _WORK[name](events.another(), event)
+    _FUNCTIONS[name](events.clone(), event)
 
 
 def _reset(events: EventQueue, event: Event) -> None:
@@ -85,31 +95,31 @@ def _update_status(events: EventQueue, event: Event) -> None:
 
 
 def _pending_timeout(events: EventQueue, event: Event) -> None:
-    _make(events, "reset", events.find(PENDING, events.settings.pending_timeout))
+    _create_events(events, "reset", events.find(PENDING, events.settings.pending_timeout))
 
 
 def _execution_timeout(events: EventQueue, event: Event) -> None:
     ids = events.find(EXECUTING, events.settings.execute_timeout)
-    _make(events, "fail", ids, f"executed for more than {events.settings.execute_timeout / 1000:g} s")
+    _create_events(events, "fail", ids, f"executed for more than {events.settings.execute_timeout / 1000:g} s")
 
 
 def _new_timeout(events: EventQueue, event: Event) -> None:
     ids = events.find(NEW, events.settings.new_timeout)
-    _make(events, "fail", ids, f"not taken for more than {events.settings.new_timeout / 1000:g} s")
+    _create_events(events, "fail", ids, f"not taken for more than {events.settings.new_timeout / 1000:g} s")
 
 
 def _identify_timeouts(events: EventQueue, event: Event) -> None:
-    for look in (_pending_timeout, _execution_timeout, _new_timeout):
-        look(events, event)
+    for identify in (_pending_timeout, _execution_timeout, _new_timeout):
+        identify(events, event)
 
 
 def _identify_deletions(events: EventQueue, event: Event) -> None:
-    _make(events, "clear", [*events.find(FINISHED), *events.find(FAILED)])
+    _create_events(events, "clear", [*events.find(FINISHED), *events.find(FAILED)])
 
 
 def _status(events: EventQueue, event: Event) -> None:
-    counted = events.summary()
-    events.log.note("Status of the queue", [], statuses=counted)
+    counts = events.summary()
+    events.log.add("Status of the queue", [], statuses=counts)
     events.log.write()
 
 
@@ -117,11 +127,11 @@ def _ping(events: EventQueue, event: Event) -> None:
     pass
 
 
-def _make(events: EventQueue, name: str, ids: list[str], payload: str | None = None) -> None:
-    events.create_batch(INTERNAL, f"{TYPES}{name}", payload, ids, priority=True)
+def _create_events(events: EventQueue, name: str, ids: list[str], payload: str | None = None) -> None:
+    events.create_batch(INTERNAL_SOURCE, f"{INTERNAL_TYPE_PREFIX}{name}", payload, ids, priority=True)
 
 
-_WORK = {
+_FUNCTIONS = {
     "reset": _reset,
     "fail": _fail,
     "clear": _clear,

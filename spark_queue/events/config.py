@@ -32,13 +32,13 @@ from xml.etree.ElementTree import Element, TreeBuilder, tostring
 from pydantic import TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 
-from spark_queue.errors import near
-from spark_queue.events.executors import DECLARED, Executor, Executors
+from spark_queue.errors import did_you_mean
+from spark_queue.events.executors import EVENT_FILE_CONFIG, Executor, Executors
 from spark_queue.events.heartbeats import Heartbeat
 from spark_queue.events.settings import EventSettings
-from spark_queue.graph.file_mistakes import Mistake, mistake_of, refusal
-from spark_queue.graph.loader import Fill, Secrets, loaded, text_of, variables
-from spark_queue.graph.parts import Origin, Path
+from spark_queue.graph.file_mistakes import Mistake, graph_error, mistake_from_pydantic
+from spark_queue.graph.loader import Secrets, VariableLookup, parse_declarations, read_text, variable_lookup
+from spark_queue.graph.parts import FieldPath, SourceLocation
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 class Declarations:
     """The executors, heartbeats and settings that files declare."""
 
-    __pydantic_config__ = DECLARED
+    __pydantic_config__ = EVENT_FILE_CONFIG
 
     executors: list[Executor] = field(default_factory=list)
     heartbeats: list[Heartbeat] = field(default_factory=list)
@@ -55,13 +55,13 @@ class Declarations:
 
 
 _KINDS: dict[str, Any] = {"executors": Executor, "heartbeats": Heartbeat, "settings": EventSettings}
-_DECLARED: TypeAdapter[Declarations] = TypeAdapter(Declarations)
+_ADAPTER: TypeAdapter[Declarations] = TypeAdapter(Declarations)
 
 
 def executors_in(*files: str | os.PathLike[str]) -> Executors:
     """Return the executors of these files, in order; see `declared_in`. Overlaps are logged."""
     executors = Executors(declared_in(*files).executors)
-    for one in executors.doubled():
+    for one in executors.overlap_warnings():
         log.warning("%s", one)
     return executors
 
@@ -80,33 +80,34 @@ def declared_in(*files: str | os.PathLike[str], secrets: Secrets | None = None) 
     """
     executors: list[Executor] = []
     heartbeats: list[Heartbeat] = []
-    settings, told_by = EventSettings(), ""
+    settings, settings_file = EventSettings(), ""
     for file in files:
-        one, told = _of_file(File(file), variables(secrets))
+        one, has_settings = _load_file(File(file), variable_lookup(secrets))
         executors += one.executors
         heartbeats += one.heartbeats
-        if told:
-            if told_by:
-                raise refusal(
-                    [Mistake(("settings",), f"{told_by} has settings, too: keep them in one file")], Origin(str(file))
+        if has_settings:
+            if settings_file:
+                raise graph_error(
+                    [Mistake(("settings",), f"{settings_file} has settings, too: keep them in one file")],
+                    SourceLocation(str(file)),
                 )
-            settings, told_by = one.settings, str(file)
+            settings, settings_file = one.settings, str(file)
     return Declarations(executors, heartbeats, settings)
 
 
-def _of_file(file: File, fill: Fill) -> tuple[Declarations, bool]:
-    text = text_of(file)
+def _load_file(file: File, fill: VariableLookup) -> tuple[Declarations, bool]:
+    text = read_text(file)
     if text.lstrip("\ufeff \t\r\n").startswith("<"):
-        raw, origin, mistakes = _of_xml(text, str(file))
+        raw, origin, mistakes = _parse_xml(text, str(file))
     else:
-        raw, origin, mistakes = loaded(text, str(file), fill, list(_KINDS))
-        _skip_without_type(raw, origin)
+        raw, origin, mistakes = parse_declarations(text, str(file), fill, list(_KINDS))
+        _remove_untyped_heartbeats(raw, origin)
     try:
-        made = _DECLARED.validate_python(raw)
+        made = _ADAPTER.validate_python(raw)
     except ValidationError as error:
-        mistakes += [mistake_of(one, _keys_at) for one in error.errors(include_url=False)]
+        mistakes += [mistake_from_pydantic(one, _allowed_keys) for one in error.errors(include_url=False)]
     if mistakes:
-        raise refusal(_once(mistakes), origin)
+        raise graph_error(_without_duplicates(mistakes), origin)
     placed = [
         replace(one, place=f"{file.name}:{origin.lines.get(('executors', n)) or n + 1}")
         for n, one in enumerate(made.executors)
@@ -114,38 +115,40 @@ def _of_file(file: File, fill: Fill) -> tuple[Declarations, bool]:
     return replace(made, executors=placed), "settings" in raw
 
 
-def _once(mistakes: list[Mistake]) -> list[Mistake]:
+def _without_duplicates(mistakes: list[Mistake]) -> list[Mistake]:
     return list({(one.path, one.text): one for one in mistakes}.values())
 
 
-def _keys_at(path: Path) -> list[str]:
+def _allowed_keys(path: FieldPath) -> list[str]:
     """Return the keys that are allowed at a path."""
     kind = next((_KINDS[str(part)] for part in path if part in _KINDS), Declarations)
     return [to_camel(one.name) for one in fields(kind) if one.name != "place"]
 
 
-def _skip_without_type(raw: Any, origin: Origin) -> None:
+def _remove_untyped_heartbeats(raw: Any, origin: SourceLocation) -> None:
     """Remove heartbeats without a type, as hub-queue does, and log each."""
     found = raw.get("heartbeats") if isinstance(raw, dict) else None
     if not isinstance(found, list):
         return
     for number, one in enumerate(found):
-        if isinstance(one, dict) and not one.get("type") and not _near_type(one):
+        if isinstance(one, dict) and not one.get("type") and not _has_misspelled_type(one):
             line = origin.lines.get(("heartbeats", number), 0)
             log.warning("%s, line %d: heartbeat %r is skipped: it has no type", origin.file, line, one.get("id"))
-    raw["heartbeats"] = [one for one in found if not isinstance(one, dict) or one.get("type") or _near_type(one)]
+    raw["heartbeats"] = [
+        one for one in found if not isinstance(one, dict) or one.get("type") or _has_misspelled_type(one)
+    ]
 
 
-def _near_type(heartbeat: dict[str, Any]) -> bool:
+def _has_misspelled_type(heartbeat: dict[str, Any]) -> bool:
     """Return whether a key of a heartbeat looks like a misspelled `type`, which is a mistake."""
     known = [one.name for one in fields(Heartbeat)]
-    return any(key not in known and near(key, ["type"]) for key in heartbeat)
+    return any(key not in known and did_you_mean(key, ["type"]) for key in heartbeat)
 
 
 # --- hub-queue's XML ------------------------------------------------------------------------------------------------
 
 
-def _of_xml(text: str, file: str) -> tuple[Any, Origin, list[Mistake]]:
+def _parse_xml(text: str, file: str) -> tuple[Any, SourceLocation, list[Mistake]]:
     """Parse an XML file into the form of a YAML file.
 
     Raises `GraphError` for invalid XML, entities and external references.
@@ -153,37 +156,39 @@ def _of_xml(text: str, file: str) -> tuple[Any, Origin, list[Mistake]]:
     import defusedxml.ElementTree as Safe
     from defusedxml import DefusedXmlException
 
-    lines: dict[Path, int] = {}
-    seen = _Lines()
-    parser = Safe.XMLParser(target=seen)
-    seen.parser = parser.parser
+    lines: dict[FieldPath, int] = {}
+    builder = _LineRecordingBuilder()
+    parser = Safe.XMLParser(target=builder)
+    builder.parser = parser.parser
     try:
         parser.feed(text)
         root: Element = parser.close()
     except (Safe.ParseError, DefusedXmlException) as error:
         line = getattr(error, "position", (0, 0))[0]
-        raise refusal([Mistake((), f"not valid XML: {_said_by(error)}", line)], Origin(file)) from None
+        raise graph_error(
+            [Mistake((), f"not valid XML: {_describe_xml_error(error)}", line)], SourceLocation(file)
+        ) from None
     mistakes: list[Mistake] = []
     executors: list[dict[str, Any]] = []
     heartbeats: list[dict[str, Any]] = []
     for element in root.iter():
-        if _local(element) == "executor":
-            lines["executors", len(executors)] = seen.lines[element]
-            executors.append(_executor(element, ("executors", len(executors)), mistakes))
-        elif _local(element) == "heartbeat-config":
-            found = _heartbeat(element)
+        if _local_name(element) == "executor":
+            lines["executors", len(executors)] = builder.lines[element]
+            executors.append(_parse_executor(element, ("executors", len(executors)), mistakes))
+        elif _local_name(element) == "heartbeat-config":
+            found = _parse_heartbeat(element)
             if found.get("type"):
-                lines["heartbeats", len(heartbeats)] = seen.lines[element]
+                lines["heartbeats", len(heartbeats)] = builder.lines[element]
                 heartbeats.append(found)
             else:
-                line = seen.lines[element]
+                line = builder.lines[element]
                 log.warning("%s, line %d: heartbeat %r is skipped: it has no type", file, line, found.get("id"))
     if not executors and not heartbeats:
         mistakes.append(Mistake((), "the file has neither an executor nor a heartbeat-config element"))
-    return {"executors": executors, "heartbeats": heartbeats}, Origin(file, lines), mistakes
+    return {"executors": executors, "heartbeats": heartbeats}, SourceLocation(file, lines), mistakes
 
 
-class _Lines(TreeBuilder):
+class _LineRecordingBuilder(TreeBuilder):
     """A builder of XML elements that records the line of each."""
 
     parser: Any = None
@@ -199,57 +204,57 @@ class _Lines(TreeBuilder):
         return element
 
 
-def _executor(element: Element, path: Path, mistakes: list[Mistake]) -> dict[str, Any]:
-    module, language = _text(element, "module"), (_text(element, "language") or "python").lower()
+def _parse_executor(element: Element, path: FieldPath, mistakes: list[Mistake]) -> dict[str, Any]:
+    module, language = _child_text(element, "module"), (_child_text(element, "language") or "python").lower()
     if language != "python" or ":" not in (module or ""):
-        what = f"must be a Python module:function, not {module!r} in {language}"
-        mistakes.append(Mistake((*path, "module"), what))
-    config = next((one for one in element if _local(one) == "config"), None)
+        problem = f"must be a Python module:function, not {module!r} in {language}"
+        mistakes.append(Mistake((*path, "module"), problem))
+    config = next((one for one in element if _local_name(one) == "config"), None)
     made: dict[str, Any] = {
-        "source": [_said(one) for one in element if _local(one) == "source"],
-        "type": [_said(one) for one in element if _local(one) == "type"],
+        "source": [_text_of(one) for one in element if _local_name(one) == "source"],
+        "type": [_text_of(one) for one in element if _local_name(one) == "type"],
         "function": module or "",
     }
     if config is not None:
-        made["config"] = _content(config)
+        made["config"] = _content_of(config)
     return made
 
 
-def _heartbeat(element: Element) -> dict[str, Any]:
+def _parse_heartbeat(element: Element) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for one in element:
-        name = _local(one)
+        name = _local_name(one)
         if name in ("heartbeat-id", "hearbeat-id"):  # misspelled in hub-queue's README and in its files
-            made["id"] = _said(one)
+            made["id"] = _text_of(one)
         elif name == "payload":
-            made["payload"] = _content(one)
+            made["payload"] = _content_of(one)
         elif name in ("source", "type", "description"):
-            made[name] = _said(one)
+            made[name] = _text_of(one)
     return made
 
 
-def _content(element: Element) -> str | None:
+def _content_of(element: Element) -> str | None:
     """Return the children of an element as XML text, else its text, or `None` if it is empty."""
     children = list(element)
     if children:
         return "".join(tostring(one, encoding="unicode").strip() for one in children)
-    return _said(element) or None
+    return _text_of(element) or None
 
 
-def _said_by(error: Exception) -> str:
+def _describe_xml_error(error: Exception) -> str:
     """Return why XML is refused."""
     if hasattr(error, "position"):
         return str(error).partition(":")[0]
     return f"{type(error).__name__} (entities and DTDs are not allowed)"
 
 
-def _text(element: Element, name: str) -> str | None:
-    return next((_said(one) for one in element if _local(one) == name), None)
+def _child_text(element: Element, name: str) -> str | None:
+    return next((_text_of(one) for one in element if _local_name(one) == name), None)
 
 
-def _said(element: Element) -> str:
+def _text_of(element: Element) -> str:
     return (element.text or "").strip()
 
 
-def _local(element: Element) -> str:
+def _local_name(element: Element) -> str:
     return str(element.tag).rpartition("}")[2]

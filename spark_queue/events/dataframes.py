@@ -9,11 +9,11 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Literal
 
-from spark_queue.errors import OptionError, SchemaError, near
+from spark_queue.errors import OptionError, SchemaError, did_you_mean
 from spark_queue.events import status as held
-from spark_queue.events.audit_log import log_of
-from spark_queue.events.event import AHEAD, MAX_URIS, STATUSES, new_transaction
-from spark_queue.events.queue import check_layout, this_user
+from spark_queue.events.audit_log import log_queue_name
+from spark_queue.events.event import MAX_URIS, PRIORITY_LEAD_MS, STATUSES, new_transaction
+from spark_queue.events.queue import check_layout, current_user
 from spark_queue.stores import open_store
 
 if TYPE_CHECKING:
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 EventView = Literal["queue", "status", "uris", "log"]
 
 #: The folder of hub-queue's documents of events, in the columns `uri` and `event_uri`.
-DOCUMENTS = "/noslogan.org/hub-queue/queue/"
+DOCUMENT_FOLDER = "/noslogan.org/hub-queue/queue/"
 
 _COLUMNS = ("id", "source", "type", "payload", "uris", "priority", "user", "host")
 
-_EVENT = (
+_EVENT_SCHEMA = (
     "source STRING, type STRING, payload STRING, kind STRING, uris ARRAY<STRING>, priority BOOLEAN, user STRING, "
     "host STRING, transaction STRING, created TIMESTAMP"
 )
-_RECORD = (
+_RECORD_SCHEMA = (
     "message STRING, user STRING, host STRING, transaction STRING, ids ARRAY<STRING>, `from` STRING, `to` STRING, "
     "errors MAP<STRING, STRING>"
 )
@@ -62,7 +62,7 @@ def as_messages(
     kinds = {one.name: one.dataType for one in frame.schema}
     for name in frame.columns:
         if name not in _COLUMNS:
-            raise SchemaError(f"events have no column {name!r}{near(name, _COLUMNS)}", column=name)
+            raise SchemaError(f"events have no column {name!r}{did_you_mean(name, _COLUMNS)}", column=name)
     for name in ("source", "type"):
         if name not in kinds:
             raise SchemaError(f"events need the column {name!r}; there are {', '.join(kinds)}", column=name)
@@ -78,35 +78,39 @@ def as_messages(
     def text(name: str, usual: str) -> Column:
         return F.coalesce(F.col(name).cast("string"), F.lit(usual)) if name in kinds else F.lit(usual)
 
-    def needed(name: str) -> Column:
+    def required(name: str) -> Column:
         column = F.col(name).cast("string")
         return F.when(F.length(column) > 0, column).otherwise(F.raise_error(f"an event has no {name}"))
 
-    payload, of = F.lit(None).cast("string"), "none"
+    payload, kind_name = F.lit(None).cast("string"), "none"
     if "payload" in kinds:
         kind = kinds["payload"]
         payload = F.col("payload")
-        of = "map" if isinstance(kind, StructType | MapType) else "array" if isinstance(kind, ArrayType) else "atomic"
-        if of == "atomic" and not isinstance(kind, StringType):
+        kind_name = (
+            "map" if isinstance(kind, StructType | MapType) else "array" if isinstance(kind, ArrayType) else "atomic"
+        )
+        if kind_name == "atomic" and not isinstance(kind, StringType):
             payload = payload.cast("string")
     priority = F.coalesce(F.col("priority"), F.lit(False)) if "priority" in kinds else F.lit(False)
     created = F.current_timestamp()
     document = F.struct(
-        needed("source").alias("source"),
-        needed("type").alias("type"),
+        required("source").alias("source"),
+        required("type").alias("type"),
         payload.alias("payload"),
-        F.when(payload.isNull(), "none").otherwise(of).alias("kind"),
+        F.when(payload.isNull(), "none").otherwise(kind_name).alias("kind"),
         (F.col("uris") if "uris" in kinds else F.array().cast("array<string>")).alias("uris"),
         priority.alias("priority"),
-        text("user", this_user() if user is None else user).alias("user"),
+        text("user", current_user() if user is None else user).alias("user"),
         text("host", socket.gethostname() if host is None else host).alias("host"),
         F.lit(new_transaction() if transaction is None else transaction).alias("transaction"),
         created.alias("created"),
     )
-    ahead = F.timestamp_millis(F.unix_millis(created) - F.lit(AHEAD))
+    ahead = F.timestamp_millis(F.unix_millis(created) - F.lit(PRIORITY_LEAD_MS))
     ids = [F.col("id")] if "id" in kinds else []
-    form = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSXXX", "ignoreNullFields": "false"}
-    return frame.select(*ids, F.to_json(document, form).alias("payload"), F.when(priority, ahead).alias("mature"))
+    json_options = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSXXX", "ignoreNullFields": "false"}
+    return frame.select(
+        *ids, F.to_json(document, json_options).alias("payload"), F.when(priority, ahead).alias("mature")
+    )
 
 
 def view(spark: SparkSession, url: str, queue: str, what: EventView, **options: str) -> DataFrame:
@@ -125,27 +129,29 @@ def view(spark: SparkSession, url: str, queue: str, what: EventView, **options: 
     """
     from pyspark.sql import functions as F
 
-    if what not in (known := ("queue", "status", "uris", "log")):
-        raise OptionError(f"there is no view {what!r}{near(what, known) or '; there are ' + ', '.join(known)}")
+    if what not in (views := ("queue", "status", "uris", "log")):
+        raise OptionError(
+            f"there is no view {what!r}{did_you_mean(what, views) or '; there are ' + ', '.join(views)}"
+        )
 
     def read(name: str, **more: str) -> DataFrame:
         reader = spark.read.format("queue").options(**options | {"url": url, "queue": name} | more)
         return reader.load()
 
     if what == "log":
-        told = F.from_json("payload", _RECORD)
+        parsed = F.from_json("payload", _RECORD_SCHEMA)
         return (
-            read(log_of(queue))
-            .select(F.col("mature").alias("timestamp"), told.alias("record"))
+            read(log_queue_name(queue))
+            .select(F.col("mature").alias("timestamp"), parsed.alias("record"))
             .select("timestamp", "record.*")
         )
     living, past = read(queue), read(queue, view="history")
     if what == "status":
-        return _status(spark, url, queue, living, past)
+        return _status_view(spark, url, queue, living, past)
     columns = ("id", "payload", "tries")
-    told = F.from_json("payload", _EVENT)
-    both = living.select(*columns).unionByName(past.select(*columns)).select("id", "tries", told.alias("e"))
-    document = F.concat(F.lit(DOCUMENTS), "id", F.lit(".xml"))
+    parsed = F.from_json("payload", _EVENT_SCHEMA)
+    both = living.select(*columns).unionByName(past.select(*columns)).select("id", "tries", parsed.alias("e"))
+    document = F.concat(F.lit(DOCUMENT_FOLDER), "id", F.lit(".xml"))
     common = [F.col(f"e.{name}") for name in ("created", "type", "source", "transaction")]
     if what == "uris":
         host = F.col("e.host").alias("source_host")
@@ -166,17 +172,17 @@ def view(spark: SparkSession, url: str, queue: str, what: EventView, **options: 
     )
 
 
-def _status(spark: SparkSession, url: str, queue: str, living: DataFrame, past: DataFrame) -> DataFrame:
+def _status_view(spark: SparkSession, url: str, queue: str, living: DataFrame, past: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     rows = []
     with open_store(url) as store:
         check_layout(store)
-        for one in held.reservations(store, queue):
-            moment = held.instant(held.since(one.tag))
+        for one in held.active_reservations(store, queue):
+            moment = held.to_datetime(held.held_since(one.tag))
             rows += [(id, held.status_of(one.tag), moment) for id in held.held_ids(store, queue, one.tag)]
     taken = spark.createDataFrame(rows, "id STRING, held STRING, since TIMESTAMP")
-    created = F.from_json("payload", _EVENT)["created"]
+    created = F.from_json("payload", _EVENT_SCHEMA)["created"]
     new = F.when(F.col("tries") == 0, created)
     now = (
         living.select("id", "tries", "payload")

@@ -29,22 +29,22 @@ STATUSES: tuple[EventStatus, ...] = get_args(EventStatus)
 NEW, PENDING, EXECUTING, FINISHED, FAILED = STATUSES
 
 #: The sources of events of this package: of internal events, and of heartbeats without a source.
-INTERNAL, HEARTBEAT = f"{BASE}source/internal", f"{BASE}source/heartbeat"
+INTERNAL_SOURCE, HEARTBEAT_SOURCE = f"{BASE}source/internal", f"{BASE}source/heartbeat"
 
 #: The prefix of the types of internal events.
-TYPES = f"{BASE}event/"
+INTERNAL_TYPE_PREFIX = f"{BASE}event/"
 
 #: Forms of a payload: none, the text of an XML element, an object, a list, or a value as text.
 PayloadForm = Literal["none", "element", "map", "array", "atomic"]
 PAYLOAD_FORMS = frozenset(get_args(PayloadForm))
 
-_NO_EVENT = "it is not an event: its payload must be a JSON object with the strings 'source' and 'type'"
+_NOT_AN_EVENT = "it is not an event: its payload must be a JSON object with the strings 'source' and 'type'"
 
 #: The default maximum number of URIs of an event.
 MAX_URIS = 500
 
 #: How long before its creation an event with priority is due (ms, about 31 years).
-AHEAD = 10**12
+PRIORITY_LEAD_MS = 10**12
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,31 +72,36 @@ class Event:
     tries: int = field(default=0, compare=False)
 
     @classmethod
-    def of(cls, message: Message) -> Event:
+    def from_message(cls, message: Message) -> Event:
         """Return the event that a message holds.
 
         Raises `ValueError` if the message is not an event, `MessageError` if its payload is bytes.
         """
-        return cls.told(message.id, message.payload, message.tries, lambda: message.mature)
+        return cls.from_json(message.id, message.payload, message.tries, lambda: message.mature)
 
     @classmethod
-    def told(cls, id: str, told: object, tries: int, mature: Callable[[], datetime]) -> Event:
+    def from_json(cls, id: str, document: object, tries: int, get_mature: Callable[[], datetime]) -> Event:
         """Return the event that the payload of a message describes.
 
         `mature` is called for the creation time if `document` has none.
         Raises `ValueError` if it is not an event, `MessageError` if its own payload is bytes.
         """
-        if not isinstance(told, dict):
-            raise ValueError(_NO_EVENT)
-        source, type, uris, created = told.get("source"), told.get("type"), told.get("uris"), told.get("created")
+        if not isinstance(document, dict):
+            raise ValueError(_NOT_AN_EVENT)
+        source, type, uris, created = (
+            document.get("source"),
+            document.get("type"),
+            document.get("uris"),
+            document.get("created"),
+        )
         if not (isinstance(source, str) and isinstance(type, str)):
-            raise ValueError(_NO_EVENT)
+            raise ValueError(_NOT_AN_EVENT)
         if uris and not (isinstance(uris, list) and all(isinstance(one, str) for one in uris)):
             raise ValueError("its uris must be a list of text")
-        payload: Any = told.get("payload")
-        kind: Any = told.get("kind")
+        payload: Any = document.get("payload")
+        kind: Any = document.get("kind")
         if kind not in PAYLOAD_FORMS:
-            payload, kind = written(payload)
+            payload, kind = normalize_payload(payload)
         return cls(
             id,
             source,
@@ -104,11 +109,11 @@ class Event:
             payload,
             kind,
             tuple(uris or ()),
-            told.get("priority") is True,
-            str(told.get("user") or ""),
-            str(told.get("host") or ""),
-            str(told.get("transaction") or ""),
-            moment(created) if isinstance(created, str) else mature(),
+            document.get("priority") is True,
+            str(document.get("user") or ""),
+            str(document.get("host") or ""),
+            str(document.get("transaction") or ""),
+            parse_timestamp(created) if isinstance(created, str) else get_mature(),
             tries,
         )
 
@@ -124,13 +129,13 @@ class Event:
             "user": self.user,
             "host": self.host,
             "transaction": self.transaction,
-            "created": iso(self.created),
+            "created": format_timestamp(self.created),
         }
 
     @property
     def mature(self) -> datetime:
         """The time at which its message is due; priority makes it earlier than all others."""
-        return due(self.created, self.priority)
+        return due_time(self.created, self.priority)
 
 
 def new_transaction() -> str:
@@ -138,12 +143,12 @@ def new_transaction() -> str:
     return uuid.uuid4().hex[:12]
 
 
-def due(created: datetime, priority: bool) -> datetime:
+def due_time(created: datetime, priority: bool) -> datetime:
     """Return when the message of an event is due."""
-    return datetime.fromtimestamp(created.timestamp() - AHEAD / 1000, UTC) if priority else created
+    return datetime.fromtimestamp(created.timestamp() - PRIORITY_LEAD_MS / 1000, UTC) if priority else created
 
 
-def written(payload: object) -> tuple[Json, PayloadForm]:
+def normalize_payload(payload: object) -> tuple[Json, PayloadForm]:
     """Return a payload as an event holds it, and its kind. Raises `MessageError` for bytes.
 
     XML elements become XML text; dates and times become ISO text; both at any depth. Any other
@@ -152,27 +157,27 @@ def written(payload: object) -> tuple[Json, PayloadForm]:
     if payload is None:
         return None, "none"
     if isinstance(payload, Element):
-        return _plain(payload), "element"
+        return _to_jsonable(payload), "element"
     if isinstance(payload, Mapping):
-        return _plain(payload), "map"
+        return _to_jsonable(payload), "map"
     if isinstance(payload, Sequence) and not isinstance(payload, str | bytes | bytearray):
-        return _plain(payload), "array"
+        return _to_jsonable(payload), "array"
     if isinstance(payload, bytes | bytearray):
         raise MessageError("payload: an event cannot hold bytes; encode them as text (base64)")
-    return _text(payload), "atomic"
+    return _to_text(payload), "atomic"
 
 
-def _plain(value: object) -> Any:
+def _to_jsonable(value: object) -> Any:
     if isinstance(value, Element):
         return tostring(value, encoding="unicode")
     if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): _to_jsonable(one) for key, one in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
-        return [_plain(one) for one in value]
+        return [_to_jsonable(one) for one in value]
     return value.isoformat() if hasattr(value, "isoformat") else value
 
 
-def _text(value: object) -> str:
+def _to_text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value.isoformat() if hasattr(value, "isoformat") else value)
@@ -185,21 +190,21 @@ def check_name(value: object, name: str) -> str:
     return value
 
 
-def chunks(uris: Sequence[str], max_uris: int = MAX_URIS) -> list[tuple[str, ...]]:
+def split_uris(uris: Sequence[str], max_uris: int = MAX_URIS) -> list[tuple[str, ...]]:
     """Split URIs into parts of up to `max_uris`, one part for each event.
 
     By default 1,001 URIs become parts of 500, 500 and 1; no URIs become no parts. Raises
     `OptionError` if `uris` is not a list of non-empty texts, or `max_uris` is less than 1.
     """
-    texts: Sequence[object] = uris
-    if isinstance(uris, str) or not all(isinstance(one, str) and one for one in texts):
+    values: Sequence[object] = uris
+    if isinstance(uris, str) or not all(isinstance(one, str) and one for one in values):
         raise OptionError("uris must be a list of texts that are not empty", option="uris")
     if max_uris < 1:
         raise OptionError(f"max_uris must be at least 1, not {max_uris}", option="max_uris")
     return [tuple(uris[start : start + max_uris]) for start in range(0, len(uris), max_uris)]
 
 
-def short(status: str, prefix: str = STATUS_PREFIX) -> str:
+def short_status(status: str, prefix: str = STATUS_PREFIX) -> str:
     """Return the short name of a status: `finished` for `http://…/status/finished`.
 
     An executor's own status is returned unchanged.
@@ -208,17 +213,17 @@ def short(status: str, prefix: str = STATUS_PREFIX) -> str:
     return name if name in STATUSES else status
 
 
-def long(status: str, prefix: str = STATUS_PREFIX) -> str:
+def status_uri(status: str, prefix: str = STATUS_PREFIX) -> str:
     """Return a status as a URI. An executor's own status is returned unchanged."""
     return f"{prefix}{status}" if status in STATUSES else status
 
 
-def iso(moment: datetime) -> str:
+def format_timestamp(timestamp: datetime) -> str:
     """Return a timestamp as ISO text in UTC, with milliseconds."""
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return timestamp.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def moment(text: str) -> datetime:
+def parse_timestamp(text: str) -> datetime:
     """Parse a timestamp in ISO format, in UTC by default. Raises `ValueError` if it is invalid."""
-    found = datetime.fromisoformat(text)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    timestamp = datetime.fromisoformat(text)
+    return timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)

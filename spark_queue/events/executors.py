@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from spark_queue.errors import OptionError, near
+from spark_queue.errors import OptionError, did_you_mean
 from spark_queue.events.event import Event, check_name
 from spark_queue.options.parsers import duration
 
@@ -25,11 +25,11 @@ ExecutorFunction = Callable[[Event, Any], str | None]
 Where = Literal["driver", "executors"]
 
 
-def _listed(value: Any) -> Any:
+def _to_list(value: Any) -> Any:
     return value if isinstance(value, list | tuple) else [value]
 
 
-def check_declared(value: Any) -> str:
+def validate_name(value: Any) -> str:
     """Return a source or a type of a file. Raises `ValueError` if it is invalid."""
     try:
         return check_name(value, "it")
@@ -37,7 +37,7 @@ def check_declared(value: Any) -> str:
         raise ValueError("text without spaces, usually a URI") from None
 
 
-def _function(value: Any) -> Any:
+def _validate_function(value: Any) -> Any:
     if callable(value):
         return value
     module, colon, name = str(value).partition(":")
@@ -46,17 +46,17 @@ def _function(value: Any) -> Any:
     raise ValueError("a function, or module:function")
 
 
-def _lasting(value: Any) -> Any:
+def _parse_duration(value: Any) -> Any:
     return value if isinstance(value, int) else duration(str(value))
 
 
 #: How a file becomes dataclasses: its keys are in camelCase, and unknown keys are refused.
-DECLARED = ConfigDict(extra="forbid", alias_generator=to_camel, arbitrary_types_allowed=True)
+EVENT_FILE_CONFIG = ConfigDict(extra="forbid", alias_generator=to_camel, arbitrary_types_allowed=True)
 
 Names = Annotated[
-    Sequence[Annotated[str, BeforeValidator(check_declared)]], BeforeValidator(_listed), Field(min_length=1)
+    Sequence[Annotated[str, BeforeValidator(validate_name)]], BeforeValidator(_to_list), Field(min_length=1)
 ]
-Lasting = Annotated[int, BeforeValidator(_lasting), Field(gt=0)]
+DurationMs = Annotated[int, BeforeValidator(_parse_duration), Field(gt=0)]
 
 
 @dataclass(frozen=True)
@@ -69,27 +69,27 @@ class Executor:
     delay of the first retry; it doubles with each further one, up to a day.
     """
 
-    __pydantic_config__ = DECLARED
+    __pydantic_config__ = EVENT_FILE_CONFIG
 
     source: Names
     type: Names
-    function: Annotated[Any, BeforeValidator(_function)]
+    function: Annotated[Any, BeforeValidator(_validate_function)]
     config: Any = field(default=None, repr=False)  # it may hold secrets
-    time_limit: Lasting | None = None
+    time_limit: DurationMs | None = None
     retries: Annotated[int, Field(ge=0)] = 0
-    backoff: Lasting = 1_000
+    backoff: DurationMs = 1_000
     where: Where = "executors"
     place: Annotated[str, Field(init=False)] = field(default="", compare=False)  #: the file and line that declare it
 
     def __post_init__(self) -> None:
         """Check values as those of a file are checked. Raises `OptionError` if one is invalid."""
         for name in ("source", "type"):
-            names = tuple(check_name(one, name) for one in _listed(getattr(self, name)))
+            names = tuple(check_name(one, name) for one in _to_list(getattr(self, name)))
             if not names:
                 raise OptionError(f"an executor needs a {name}", option=name)
             object.__setattr__(self, name, names)
         try:
-            _function(self.function)
+            _validate_function(self.function)
         except ValueError as error:
             raise OptionError(f"function {self.function!r} must be {error}", option="function") from None
 
@@ -97,19 +97,20 @@ class Executor:
         """Return whether it processes this event."""
         return event.source in self.source and event.type in self.type
 
-    def work(self) -> ExecutorFunction:
+    def load_function(self) -> ExecutorFunction:
         """Return the function. Raises `OptionError` if it cannot be found."""
         if not isinstance(self.function, str):
             return self.function  # type: ignore[no-any-return]
         module, _, name = self.function.partition(":")
         where = f"{self.place}: " if self.place else ""
         try:
-            home = import_module(module)
+            imported = import_module(module)
         except ImportError as error:
             raise OptionError(f"{where}{self.function}: {error}", function=self.function) from error
-        if not callable(found := getattr(home, name, None)):
+        if not callable(found := getattr(imported, name, None)):
             raise OptionError(
-                f"{where}module {module!r} has no function {name!r}{near(name, vars(home))}", function=self.function
+                f"{where}module {module!r} has no function {name!r}{did_you_mean(name, vars(imported))}",
+                function=self.function,
             )
         return found  # type: ignore[no-any-return]
 
@@ -135,37 +136,37 @@ class Executors:
     def __add__(self, others: Iterable[Executor]) -> Executors:
         return Executors([*self._all, *others])
 
-    def of(self, event: Event) -> Executor | None:
+    def find(self, event: Event) -> Executor | None:
         """Return the first executor that matches an event, or `None`."""
         key = event.source, event.type
         if key not in self._found:
             self._found[key] = next((one for one in self._all if one.matches(event)), None)
         return self._found[key]
 
-    def work(self, executor: Executor) -> ExecutorFunction:
+    def function_of(self, executor: Executor) -> ExecutorFunction:
         """Return the function of one of these executors, imported once.
 
         Raises `OptionError` if it cannot be found.
         """
-        if (work := self._works.get(id(executor))) is None:
-            work = self._works[id(executor)] = executor.work()
-        return work
+        if (function := self._works.get(id(executor))) is None:
+            function = self._works[id(executor)] = executor.load_function()
+        return function
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_all": self._all, "_found": {}, "_works": {}}  # workers import functions themselves
 
-    def doubled(self) -> list[str]:
+    def overlap_warnings(self) -> list[str]:
         """Return a warning for each source and type of an executor that an earlier one covers."""
-        told, first = [], dict[tuple[str, str], Executor]()
+        warnings, first = [], dict[tuple[str, str], Executor]()
         for one in self._all:
             for source in one.source:
                 for type in one.type:
                     before = first.setdefault((source, type), one)
                     if before is not one:
-                        told.append(f"events {type} of {source} go to {before}, and not to {one} after it")
-        return told
+                        warnings.append(f"events {type} of {source} go to {before}, and not to {one} after it")
+        return warnings
 
     def check(self) -> None:
         """Import all functions. Raises `OptionError` for the first that cannot be found."""
         for one in self._all:
-            one.work()
+            one.load_function()

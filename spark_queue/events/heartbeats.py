@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from spark_queue.errors import OptionError, near
-from spark_queue.events.event import HEARTBEAT
-from spark_queue.events.executors import DECLARED, check_declared
+from spark_queue.errors import OptionError, did_you_mean
+from spark_queue.events.event import HEARTBEAT_SOURCE
+from spark_queue.events.executors import EVENT_FILE_CONFIG, validate_name
 from spark_queue.events.queue import Events
 
 
@@ -21,11 +21,11 @@ from spark_queue.events.queue import Events
 class Heartbeat:
     """One event that a tick creates. The default source is that of heartbeats."""
 
-    __pydantic_config__ = DECLARED
+    __pydantic_config__ = EVENT_FILE_CONFIG
 
     id: Annotated[str, Field(min_length=1)]
-    type: Annotated[str, BeforeValidator(check_declared)]
-    source: Annotated[str, BeforeValidator(check_declared)] = HEARTBEAT
+    type: Annotated[str, BeforeValidator(validate_name)]
+    source: Annotated[str, BeforeValidator(validate_name)] = HEARTBEAT_SOURCE
     payload: Any = None
     description: str = ""
 
@@ -35,16 +35,16 @@ def tick(events: Events, heartbeats: Sequence[Heartbeat], id: str) -> list[str]:
 
     Raises `OptionError` if there is no heartbeat with this id.
     """
-    chosen = of_id(heartbeats, id)
+    chosen = find_heartbeats(heartbeats, id)
     return [events.create(one.source, one.type, one.payload) for one in chosen]
 
 
-def of_id(heartbeats: Iterable[Heartbeat], id: str) -> list[Heartbeat]:
+def find_heartbeats(heartbeats: Iterable[Heartbeat], id: str) -> list[Heartbeat]:
     """Return the heartbeats with an id. Raises `OptionError` if there are none."""
-    there = list(heartbeats)
-    chosen = [one for one in there if one.id == id]
+    declared = list(heartbeats)
+    chosen = [one for one in declared if one.id == id]
     if not chosen:
-        ids = list(dict.fromkeys(one.id for one in there))
-        hint = near(id, ids) or (f"; there are {', '.join(ids)}" if ids else "; none are declared")
+        ids = list(dict.fromkeys(one.id for one in declared))
+        hint = did_you_mean(id, ids) or (f"; there are {', '.join(ids)}" if ids else "; none are declared")
         raise OptionError(f"there is no heartbeat {id!r}{hint}", heartbeat=id)
     return chosen

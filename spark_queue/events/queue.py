@@ -23,7 +23,7 @@ import pyarrow as pa
 from spark_queue.errors import OptionError
 from spark_queue.events import status as held
 from spark_queue.events.audit_log import AuditLog
-from spark_queue.events.builtin import internal
+from spark_queue.events.builtin import internal_executors
 from spark_queue.events.event import (
     EXECUTING,
     FAILED,
@@ -32,28 +32,28 @@ from spark_queue.events.event import (
     STATUSES,
     Event,
     check_name,
-    chunks,
-    due,
-    iso,
+    due_time,
+    format_timestamp,
     new_transaction,
-    short,
-    written,
+    normalize_payload,
+    short_status,
+    split_uris,
 )
-from spark_queue.events.execution import Round, run_all
+from spark_queue.events.execution import Settler, run_all
 from spark_queue.events.executors import Executor, Executors
 from spark_queue.events.settings import EventSettings
-from spark_queue.events.status import Known
+from spark_queue.events.status import EventState
 from spark_queue.messages.ids import new_id_array
 from spark_queue.messages.json_text import dump_json
 from spark_queue.messages.message import messages, pushes
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
-from spark_queue.stores.types import Condition, Death
+from spark_queue.stores.types import Condition, DeadLetterInfo
 
 log = logging.getLogger(__name__)
 
 #: Logged for each message that is not an event.
-_LEFT_OUT = "message %s of queue %s is skipped: %s"
+_SKIPPED = "message %s of queue %s is skipped: %s"
 
 
 class Events:
@@ -80,22 +80,22 @@ class Events:
         them. `user`, `host`: recorded in events and in the log; by default those of this process.
         Raises `OptionError` for an invalid URL or queue, or a layout that cannot hold events.
         """
-        self._owned = isinstance(url, str)
+        self._owns_store = isinstance(url, str)
         self.store = open_store(url) if isinstance(url, str) else url
         check_layout(self.store)
         self.store.check_queue(queue)
         self.store.layout = "single"  # no buckets: each event ends and is deleted alone
         self.name = queue
         self.settings = settings or EventSettings()
-        self.user = user if user is not None else this_user()
+        self.user = user if user is not None else current_user()
         self.host = host if host is not None else socket.gethostname()
         self.log = AuditLog(self.store, queue, self.user, self.host)
-        self.declared = tuple(executors)
+        self.declared_executors = tuple(executors)
 
     @cached_property
     def executors(self) -> Executors:
         """All executors: the declared ones, then those of internal events."""
-        return Executors(self.declared) + internal(self)
+        return Executors(self.declared_executors) + internal_executors(self)
 
     # --- create -------------------------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ class Events:
         source or type, `MessageError` for a payload that JSON cannot hold; then nothing is created.
         """
         return self._create(
-            source, type, payload, [tuple(uris)] if not uris else [*chunks(uris, len(uris))], priority
+            source, type, payload, [tuple(uris)] if not uris else [*split_uris(uris, len(uris))], priority
         )[0]
 
     def create_batch(
@@ -126,24 +126,24 @@ class Events:
 
         1,001 URIs become events of 500, 500 and 1; no URIs create no event. Raises as `create`.
         """
-        return self._create(source, type, payload, chunks(uris, max_uris or self.settings.max_uris), priority)
+        return self._create(source, type, payload, split_uris(uris, max_uris or self.settings.max_uris), priority)
 
     def _create(
         self, source: str, type: str, payload: object, parts: Sequence[tuple[str, ...]], priority: bool
     ) -> list[str]:
         check_name(source, "source"), check_name(type, "type")
-        plain, kind = written(payload)
+        plain, kind = normalize_payload(payload)
         dump_json(plain)  # alone: otherwise the error names it as a part of the event
         if not parts:
             return []
         created = datetime.fromtimestamp(self.store.now() / 1000, UTC)
-        ids: list[str] = self.store.own_ids(new_id_array(len(parts))).to_pylist()
+        ids: list[str] = self.store.native_ids(new_id_array(len(parts))).to_pylist()
         transaction = new_transaction()
         made = [
             Event(id, source, type, plain, kind, uris, priority, self.user, self.host, transaction, created)
             for id, uris in zip(ids, parts, strict=True)
         ]
-        mature = due(created, True) if priority else None
+        mature = due_time(created, True) if priority else None
         self.store.push(self.name, pushes([one.document() for one in made], ids=ids, mature=mature, queue=self.name))
         return ids
 
@@ -161,9 +161,9 @@ class Events:
         tag = held.pending_tag(self.store.now())
         if not count or not self.store.reserve(self.name, tag, count, lease=lease or self.settings.pending_timeout):
             return []
-        taken = self._held(tag, f"{tag}/0")
+        taken = self._read_held(tag, f"{tag}/0")
         ids = [one.id for one in taken]
-        self.log.note("Events taken", ids, transaction=tag, came=NEW, went=PENDING)
+        self.log.add("Events taken", ids, transaction=tag, came=NEW, went=PENDING)
         self.log.write()
         return taken
 
@@ -176,51 +176,53 @@ class Events:
         wanted = list(dict.fromkeys(ids))
         tag = held.executing_tag(self.store.now())
         results: dict[str, str] = {}
-        if wanted and self.store.retag(self.name, PENDING, tag, wanted, lease=None):
-            mine = {one.id: one for one in self._held(tag, tag)}
-            found = [mine[id] for id in wanted if id in mine]
-            self.log.note("Events begun", [one.id for one in found], transaction=tag, came=PENDING, went=EXECUTING)
+        if wanted and self.store.transfer(self.name, PENDING, tag, wanted, lease=None):
+            held_by_id = {one.id: one for one in self._read_held(tag, tag)}
+            found = [held_by_id[id] for id in wanted if id in held_by_id]
+            self.log.add("Events begun", [one.id for one in found], transaction=tag, came=PENDING, went=EXECUTING)
             self.log.write()
-            round = Round(self.store, self.name, tag, self.log, self.settings)
-            told = run_all(found, self.executors, self.settings, round)
-            results = {one.event.id: one.status for one in told}
+            settler = Settler(self.store, self.name, tag, self.log, self.settings)
+            executed = run_all(found, self.executors, self.settings, settler)
+            results = {one.event.id: one.status for one in executed}
         others = [id for id in wanted if id not in results]
         known = self.status(others)
         if unknown := [id for id in others if known[id] is None]:
             log.warning("there are no events %s", ", ".join(unknown))
-            self.log.note("Event ID does not exist", unknown, transaction=tag)
+            self.log.add("Event ID does not exist", unknown, transaction=tag)
             self.log.write()
         return {id: results.get(id) or known.get(id) for id in wanted}
 
-    def _held(self, tree: str, tag: str) -> list[Event]:
+    def _read_held(self, root_tag: str, tag: str) -> list[Event]:
         """Return the events that a tag holds, in order; messages that are not events fail."""
         found: list[Event] = []
-        wrong: dict[str, str] = {}
-        for batch in self.store.fetch(self.name, tag, decoded=True):
-            found += self._read(batch, wrong)
-        if wrong:
-            self.log.note("Messages that are not events", [*wrong], transaction=tree, went=FAILED, errors=wrong)
+        invalid: dict[str, str] = {}
+        for batch in self.store.fetch(self.name, tag, check_json=True):
+            found += self._read_events(batch, invalid)
+        if invalid:
+            self.log.add(
+                "Messages that are not events", [*invalid], transaction=root_tag, went=FAILED, errors=invalid
+            )
             self.log.write()
-            self.store.commit(self.name, tree, [*wrong], history=self.settings.keep, outcome=FAILED)
+            self.store.commit(self.name, root_tag, [*invalid], history=self.settings.keep, outcome=FAILED)
         return found
 
-    def _read(self, batch: pa.RecordBatch, wrong: dict[str, str] | None = None) -> Iterator[Event]:
-        for message in messages(batch.select([*pa_names(batch)])):
+    def _read_events(self, batch: pa.RecordBatch, invalid: dict[str, str] | None = None) -> Iterator[Event]:
+        for message in messages(batch.select([*message_columns(batch)])):
             try:
-                yield Event.of(message)
+                yield Event.from_message(message)
             except ValueError as error:
-                if wrong is None:
-                    log.warning(_LEFT_OUT, message.id, self.name, error)
+                if invalid is None:
+                    log.warning(_SKIPPED, message.id, self.name, error)
                 else:
-                    wrong[message.id] = str(error)
+                    invalid[message.id] = str(error)
 
     # --- inspect ------------------------------------------------------------------------------------------------
 
-    def get(self, ids: Sequence[str]) -> dict[str, Known]:
+    def get(self, ids: Sequence[str]) -> dict[str, EventState]:
         """Return the events with these ids that exist, each with its status."""
-        found = {one.event.id: one for one in held.living(self.store, self.name, ids, self._read)}
+        found = {one.event.id: one for one in held.active_events(self.store, self.name, ids, self._read_events)}
         if left := [id for id in ids if id not in found]:  # after it: an event may have ended meanwhile
-            found |= {one.event.id: one for one in held.ended(self.store, self.name, left, self._read)}
+            found |= {one.event.id: one for one in held.ended_events(self.store, self.name, left, self._read_events)}
         return {id: found[id] for id in ids if id in found}
 
     def status(self, ids: Sequence[str]) -> dict[str, str | None]:
@@ -228,10 +230,10 @@ class Events:
         known = self.get(ids) if ids else {}
         return {id: known[id].status if id in known else None for id in ids}
 
-    def all(self) -> Iterator[Known]:
+    def all(self) -> Iterator[EventState]:
         """Yield all events, those that have ended first."""
-        yield from held.ended(self.store, self.name, None, self._read)
-        yield from held.living(self.store, self.name, None, self._read)
+        yield from held.ended_events(self.store, self.name, None, self._read_events)
+        yield from held.active_events(self.store, self.name, None, self._read_events)
 
     def find(self, status: str, older_than: int = 0, limit: int | None = None) -> list[str]:
         """Return the ids of events with a status for more than `older_than` ms, oldest first.
@@ -239,35 +241,35 @@ class Events:
         Only the first `limit`, if given. A new event has its status since its creation. Any
         `older_than` excludes events that a query holds: when they began is unknown.
         """
-        status, now = short(status, self.settings.status_prefix), self.store.now()
+        status, now = short_status(status, self.settings.status_prefix), self.store.now()
         until = now - older_than
         found: list[tuple[int, str]] = []
         if status in (PENDING, EXECUTING):
-            for one in held.reservations(self.store, self.name):
-                began = held.since(one.tag)
-                if held.status_of(one.tag) == status and (not older_than or (began or now) <= until):
-                    found += [(began or now, id) for id in held.held_ids(self.store, self.name, one.tag)]
+            for one in held.active_reservations(self.store, self.name):
+                since = held.held_since(one.tag)
+                if held.status_of(one.tag) == status and (not older_than or (since or now) <= until):
+                    found += [(since or now, id) for id in held.held_ids(self.store, self.name, one.tag)]
         elif status == NEW:
-            living = held.living(self.store, self.name, None, self._read)
+            living = held.active_events(self.store, self.name, None, self._read_events)
             moments = ((round(one.event.created.timestamp() * 1000), one) for one in living if one.status == NEW)
             found += [(moment, one.event.id) for moment, one in moments if moment <= until]
         else:
             where = [Condition("outcome", "in", held.outcomes_of(status)), Condition("processed", "<=", until)]
-            ended = held.ended(self.store, self.name, None, self._read, where)
+            ended = held.ended_events(self.store, self.name, None, self._read_events, where)
             found += [(round(one.updated.timestamp() * 1000), one.event.id) for one in ended if one.updated]
         return [id for _, id in sorted(found)][:limit]
 
     def summary(self) -> dict[str, int]:
         """Return the number of events by status: hub-queue's five, then those of executors."""
         sizes = self.store.sizes(self.name)
-        counted: Counter[str] = Counter(dict.fromkeys(STATUSES, 0))
-        for one in held.reservations(self.store, self.name):
-            counted[held.status_of(one.tag)] += one.rows
-        counted[NEW] = max(0, sizes.total - counted[PENDING] - counted[EXECUTING])
+        counts: Counter[str] = Counter(dict.fromkeys(STATUSES, 0))
+        for one in held.active_reservations(self.store, self.name):
+            counts[held.status_of(one.tag)] += one.rows
+        counts[NEW] = max(0, sizes.total - counts[PENDING] - counts[EXECUTING])
         for batch in self.store.peek(self.name, view="history"):
             for outcome, number in Counter(batch.column("outcome").to_pylist()).items():
-                counted[held.status_by(outcome)] += number
-        return dict(counted)
+                counts[held.status_of_outcome(outcome)] += number
+        return dict(counts)
 
     # --- repair -------------------------------------------------------------------------------------------------
 
@@ -278,17 +280,19 @@ class Events:
         """
         ids = list(dict.fromkeys(ids))
         done = 0
-        for holder in self._holders():
+        for holder in self._consumers():
             done += self.store.rollback(self.name, holder, ids, delay=None, failed=False)
-        living = set(self._living(ids))
-        again = [
-            one.event for one in held.ended(self.store, self.name, ids, self._read) if one.event.id not in living
+        living = set(self._ids_in_queue(ids))
+        ended = [
+            one.event
+            for one in held.ended_events(self.store, self.name, ids, self._read_events)
+            if one.event.id not in living
         ]
-        if again:  # pushed first: if a crash leaves an event in both, the one in the queue counts
-            documents, mature = [one.document() for one in again], [one.mature for one in again]
-            done += self.store.push(self.name, pushes(documents, ids=[one.id for one in again], mature=mature))
-            self.store.forget(self.name, [one.id for one in again])
-        self._told("Events reset", ids, went=NEW)
+        if ended:  # pushed first: if a crash leaves an event in both, the one in the queue counts
+            documents, mature = [one.document() for one in ended], [one.mature for one in ended]
+            done += self.store.push(self.name, pushes(documents, ids=[one.id for one in ended], mature=mature))
+            self.store.delete_history(self.name, [one.id for one in ended])
+        self._write_log("Events reset", ids, went=NEW)
         return done
 
     def fail(self, ids: Sequence[str], reason: str = "") -> int:
@@ -297,11 +301,11 @@ class Events:
         A function that still runs for one goes on, and its result is ignored.
         """
         ids = list(dict.fromkeys(ids))
-        self._told("Events failed", ids, went=FAILED, errors=dict.fromkeys(ids, reason) if reason else None)
+        self._write_log("Events failed", ids, went=FAILED, errors=dict.fromkeys(ids, reason) if reason else None)
         done = 0
-        for holder in self._holders():
+        for holder in self._consumers():
             done += self.store.commit(self.name, holder, ids, history=self.settings.keep, outcome=FAILED)
-        return done + self._put_away(ids, Death(reason or "failed", history=self.settings.keep))
+        return done + self._remove_new(ids, DeadLetterInfo(reason or "failed", history=self.settings.keep))
 
     def clear(self, ids: Sequence[str]) -> int:
         """Delete events of any status and their history, but not the log; return how many existed.
@@ -314,47 +318,48 @@ class Events:
             return 0
         events = [one.event for one in known.values()] if self.settings.detailed_log else []
         statuses = {
-            id: {"status": one.status, "updated": one.updated and iso(one.updated)} for id, one in known.items()
+            id: {"status": one.status, "updated": one.updated and format_timestamp(one.updated)}
+            for id, one in known.items()
         }
-        self._told("Events deleted", [*known], events=events, **({"statuses": statuses} if events else {}))
-        for holder in self._holders():
+        self._write_log("Events deleted", [*known], events=events, **({"statuses": statuses} if events else {}))
+        for holder in self._consumers():
             self.store.commit(self.name, holder, ids)
-        self._put_away(ids, None)
-        self.store.forget(self.name, ids)
+        self._remove_new(ids, None)
+        self.store.delete_history(self.name, ids)
         return len(known)
 
     def set_status(self, ids: Sequence[str], status: str) -> int:
         """Call `reset` for `new`, `fail` for `failed`. Raises `OptionError` for another status."""
-        status = short(status, self.settings.status_prefix)
+        status = short_status(status, self.settings.status_prefix)
         if status not in (NEW, FAILED):
             raise OptionError(f"status must be {NEW!r} or {FAILED!r}, not {status!r}", option="status")
         return self.reset(ids) if status == NEW else self.fail(ids)
 
-    def _holders(self) -> list[str]:
-        return sorted({held.root(one.tag) for one in self.store.reservations(self.name)})
+    def _consumers(self) -> list[str]:
+        return sorted({held.consumer_of(one.tag) for one in self.store.reservations(self.name)})
 
-    def _living(self, ids: Sequence[str]) -> list[str]:
+    def _ids_in_queue(self, ids: Sequence[str]) -> list[str]:
         found = self.store.peek(self.name, [Condition("id", "in", tuple(ids))])
         return [id for batch in found for id in batch.column("id").to_pylist()]
 
-    def _put_away(self, ids: Sequence[str], death: Death | None) -> int:
+    def _remove_new(self, ids: Sequence[str], death: DeadLetterInfo | None) -> int:
         """Remove new events: only a move selects by ids, so move them to a queue and purge that."""
         gone = f"{self.name}.gone"
-        done = self.store.move(self.name, gone, ids=ids, death=death) if ids else 0
+        done = self.store.move(self.name, gone, ids=ids, dead_letter=death) if ids else 0
         if done:
             self.store.purge(gone)
         return done
 
-    def _told(self, message: str, ids: Sequence[str], **facts: object) -> None:
-        self.log.note(message, ids, **facts)  # type: ignore[arg-type]
+    def _write_log(self, message: str, ids: Sequence[str], **facts: object) -> None:
+        self.log.add(message, ids, **facts)  # type: ignore[arg-type]
         self.log.write()
 
-    def another(self) -> Events:
+    def clone(self) -> Events:
         """Return the same queue for another thread. Raises `OptionError` as `Events` does."""
         return Events(
             self.store,
             self.name,
-            executors=self.declared,
+            executors=self.declared_executors,
             settings=self.settings,
             user=self.user,
             host=self.host,
@@ -364,7 +369,7 @@ class Events:
 
     def close(self) -> None:
         """Close the connections, unless a `Store` was passed. Taken events stay pending."""
-        if self._owned:
+        if self._owns_store:
             self.store.close()
 
     def __enter__(self) -> Self:
@@ -379,15 +384,19 @@ class Events:
 
 def check_layout(store: Store) -> None:
     """Raise `OptionError` if a store's layout lacks the order, ids or history that events need."""
-    if store.one_id or store.lacks & {"order", "ids", "payloads"} or type(store).layout is not None:
+    if (
+        store.ids_unique_per_store
+        or store.unsupported & {"order", "ids", "payloads"}
+        or type(store).layout is not None
+    ):
         raise OptionError(
-            f"the layout {store.kind} cannot hold events, which need order, ids and a history of their own: leave "
+            f"the layout {store.layout_name} cannot hold events, which need order, ids and a history of their own: leave "
             "layout= out of the URL",
             option="url",
         )
 
 
-def this_user() -> str:
+def current_user() -> str:
     """Return the user of this process: its name, else its number, else an empty string."""
     try:
         return getpass.getuser()
@@ -395,6 +404,6 @@ def this_user() -> str:
         return str(os.getuid()) if hasattr(os, "getuid") else ""
 
 
-def pa_names(batch: pa.RecordBatch) -> list[str]:
+def message_columns(batch: pa.RecordBatch) -> list[str]:
     """Return the columns of a message; a batch of the history has more."""
     return [name for name in batch.schema.names if name not in ("processed", "consumer", "outcome")]

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from spark_queue.events.event import MAX_URIS, STATUS_PREFIX
-from spark_queue.events.executors import DECLARED, Lasting
+from spark_queue.events.executors import EVENT_FILE_CONFIG, DurationMs
 from spark_queue.options.parsers import DAY, HOUR
 
 
@@ -26,12 +26,12 @@ class EventSettings:
     records cleared events as a whole. `status_prefix`: start of the URIs of the five statuses.
     """
 
-    __pydantic_config__ = DECLARED
+    __pydantic_config__ = EVENT_FILE_CONFIG
 
-    new_timeout: Lasting = HOUR
-    pending_timeout: Lasting = HOUR // 2
-    execute_timeout: Lasting = HOUR
-    keep: Lasting = 30 * DAY
+    new_timeout: DurationMs = HOUR
+    pending_timeout: DurationMs = HOUR // 2
+    execute_timeout: DurationMs = HOUR
+    keep: DurationMs = 30 * DAY
     max_uris: Annotated[int, Field(ge=1)] = MAX_URIS
     max_events: Annotated[int, Field(ge=1)] = 10
     detailed_log: bool = False

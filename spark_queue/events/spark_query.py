@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any
 
 from spark_queue.events.event import EXECUTING, Event
-from spark_queue.events.execution import Result, run, time_limit
+from spark_queue.events.execution import Result, run_event, time_limit
 from spark_queue.events.queue import Events
-from spark_queue.events.spark_source import EventSource, carried
+from spark_queue.events.spark_source import EventSource, serialize_work
 from spark_queue.messages.json_text import load_foreign_json
-from spark_queue.spark import activate, supervise, version
+from spark_queue.spark import activate, spark_version, supervise
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -69,7 +69,7 @@ class ExecutorQuery:
             events.store.url,
             events.name,
             f"{EXECUTING}.{name}",
-            tuple(events.declared),
+            tuple(events.declared_executors),
             events.settings,
             events.user,
             events.host,
@@ -81,7 +81,7 @@ class ExecutorQuery:
         With `available_now` it ends when all current events are executed. Spark 4.0 and 4.1 end it
         after one batch; `run` continues then.
         """
-        for one in self.events.executors.doubled():
+        for one in self.events.executors.overlap_warnings():
             log.warning("%s", one)
         parallel = self._parallel or spark.sparkContext.defaultParallelism
         options = {
@@ -99,46 +99,48 @@ class ExecutorQuery:
             "minPartitions": str(parallel),  # few but slow events must run in parallel too
         }
         spark.dataSource.register(EventSource)
-        frame = spark.readStream.format(EventSource.name()).options(**options, work=carried(work)).load()
+        frame = spark.readStream.format(EventSource.name()).options(**options, work=serialize_work(work)).load()
         if any(one.where == "driver" for one in self.events.executors):
-            writer = frame.writeStream.foreachBatch(self._batched(parallel))
+            writer = frame.writeStream.foreachBatch(self._batch_function(parallel))
         else:  # nothing is left for this process, and foreachBatch would plan each batch twice
             writer = frame.writeStream.format("noop")
         writer = writer.queryName(f"events {work.queue}").option("checkpointLocation", self._checkpoint)
         trigger: dict[str, Any] = {"availableNow": True} if available_now else {"processingTime": f"{every} ms"}
         return writer.trigger(**trigger).start()
 
-    def run(self, spark: SparkSession, *, available_now: bool = False, every: int = 0, **how: Any) -> StreamingQuery:
+    def run(
+        self, spark: SparkSession, *, available_now: bool = False, every: int = 0, **kwargs: Any
+    ) -> StreamingQuery:
         """Start the query, and restart it when it fails; see `supervise`."""
         activate(spark)
         begin: Callable[[], StreamingQuery] = lambda: self.start(spark, available_now=available_now, every=every)  # noqa: E731
-        return supervise(begin, self._work.url, by_batch=available_now and version(spark) < (4, 2), **how)
+        return supervise(begin, self._work.url, by_batch=available_now and spark_version(spark) < (4, 2), **kwargs)
 
-    def _batched(self, parallel: int) -> Callable[[DataFrame, int], None]:
+    def _batch_function(self, parallel: int) -> Callable[[DataFrame, int], None]:
         work, events = self._work, self.events
 
         def on_batch(frame: DataFrame, number: int) -> None:
             rows = frame.where("payload IS NOT NULL").collect()
             payloads = [load_foreign_json(row["payload"].encode()) for row in rows]
-            left = [
-                Event.told(row["id"], payload, row["tries"], lambda row=row: row["mature"])  # type: ignore[misc]
+            remaining = [
+                Event.from_json(row["id"], payload, row["tries"], lambda row=row: row["mature"])  # type: ignore[misc]
                 for row, payload in zip(rows, payloads, strict=True)
             ]
-            if left:
+            if remaining:
                 tag = rows[0]["tag"].rpartition("/")[0]
-                work.settle(events.store, tag, _in_threads(left, events, parallel))
+                work.settle(events.store, tag, _run_in_threads(remaining, events, parallel))
 
         return on_batch
 
 
-def _in_threads(left: list[Event], events: Events, parallel: int) -> Iterator[Result]:
+def _run_in_threads(remaining: list[Event], events: Events, parallel: int) -> Iterator[Result]:
     """Execute events in threads of this process, and yield each result when it is there."""
 
-    def here(event: Event) -> Result:
-        with time_limit() as within:
-            return run(event, events.executors, events.settings, within)
+    def run_one(event: Event) -> Result:
+        with time_limit() as limiter:
+            return run_event(event, events.executors, events.settings, limiter)
 
-    left.sort(key=lambda one: (one.mature, one.id))
+    remaining.sort(key=lambda one: (one.mature, one.id))
     with ThreadPoolExecutor(parallel, "executor") as threads:
-        for done in as_completed([threads.submit(here, one) for one in left]):
+        for done in as_completed([threads.submit(run_one, one) for one in remaining]):
             yield done.result()

@@ -21,7 +21,7 @@ from spark_queue.events.spark_worker import ExecutorWork
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.data_source import QueueDataSource
 from spark_queue.spark.read.queue_stream import QueueStream
-from spark_queue.spark.worker import settle_in
+from spark_queue.spark.worker import freeze_gc
 
 #: The columns that Spark gets. The payload is NULL, unless the event is left for the driver.
 SOURCE_COLUMNS = "id STRING, payload STRING, mature TIMESTAMP, tries INT, tag STRING"
@@ -72,16 +72,16 @@ class EventStream(QueueStream):
         self._begun = time.monotonic()
         return super().partitions(start, end)
 
-    def _looks_ahead(self) -> bool:
+    def _prefetches(self) -> bool:
         if self._begun is not None:
             self._quick, self._begun = time.monotonic() - self._begun < QUICK, None
-        return self._quick and super()._looks_ahead()
+        return self._quick and super()._prefetches()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        settle_in()
+        freeze_gc()
         return self._runs(super().read(partition))
 
 
-def carried(work: ExecutorWork) -> str:
+def serialize_work(work: ExecutorWork) -> str:
     """Return work as the text of an option, with functions that are not `module:function`."""
     return base64.b64encode(cloudpickle.dumps(work)).decode()  # type: ignore[no-untyped-call]

@@ -29,7 +29,7 @@ STATUS_OF_OUTCOME = {"commit": FINISHED, "pop": FINISHED, "remove": FINISHED, "d
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class EventState:
     """An event, the short name of its status, and when it got that status (UTC).
 
     `updated` is `None` if that is unknown: a failed event is `new` again, or a query holds it.
@@ -50,25 +50,25 @@ def executing_tag(now: int) -> str:
     return f"{EXECUTING}/{now}.{uuid.uuid4().hex[:12]}"
 
 
-def root(tag: str) -> str:
+def consumer_of(tag: str) -> str:
     """Return the consumer of a tag: its first part."""
     return tag.partition("/")[0]
 
 
 def status_of(tag: str) -> str:
     """Return the status of events that a tag holds."""
-    holder = root(tag)
-    return EXECUTING if holder == EXECUTING or holder.startswith(f"{EXECUTING}.") else PENDING
+    consumer = consumer_of(tag)
+    return EXECUTING if consumer == EXECUTING or consumer.startswith(f"{EXECUTING}.") else PENDING
 
 
-def since(tag: str) -> int | None:
+def held_since(tag: str) -> int | None:
     """Return since when (ms) a tag holds its events, or `None` if the tag has no time."""
-    holder, _, rest = tag.partition("/")
+    consumer, _, rest = tag.partition("/")
     moment = rest.partition(".")[0]
-    return int(moment) if holder in (PENDING, EXECUTING) and moment.isdecimal() else None
+    return int(moment) if consumer in (PENDING, EXECUTING) and moment.isdecimal() else None
 
 
-def status_by(outcome: str) -> str:
+def status_of_outcome(outcome: str) -> str:
     """Return the status that an outcome in the history stands for."""
     return STATUS_OF_OUTCOME.get(outcome, outcome)
 
@@ -78,12 +78,12 @@ def outcomes_of(status: str) -> tuple[str, ...]:
     return (status, *(outcome for outcome, name in STATUS_OF_OUTCOME.items() if name == status))
 
 
-def instant(ms: int | None) -> datetime | None:
+def to_datetime(ms: int | None) -> datetime | None:
     """Return ms since 1970 as a datetime (UTC)."""
     return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
 
 
-def reservations(store: Store, queue: str) -> list[Reservation]:
+def active_reservations(store: Store, queue: str) -> list[Reservation]:
     """Return the reservations whose lease has not ended."""
     found = store.reservations(queue)
     now = store.now() if found else 0
@@ -92,51 +92,51 @@ def reservations(store: Store, queue: str) -> list[Reservation]:
 
 def held_ids(store: Store, queue: str, tag: str) -> list[str]:
     """Return the ids of the messages that a tag holds."""
-    return [id for batch in store.look(queue, tag) for id in batch.column("id").to_pylist()]
+    return [id for batch in store.peek_reserved(queue, tag) for id in batch.column("id").to_pylist()]
 
 
-def living(
+def active_events(
     store: Store, queue: str, ids: Sequence[str] | None, read: Callable[[Any], Iterator[Event]]
-) -> Iterator[Known]:
+) -> Iterator[EventState]:
     """Yield the events that have not ended, all or those with these ids.
 
     `read` parses the events of a MESSAGES batch.
     """
-    held: dict[str, tuple[str, int | None]] = {}
-    for one in reservations(store, queue):
-        told = status_of(one.tag), since(one.tag)
-        held.update((id, told) for id in held_ids(store, queue, one.tag))
-    for batch in store.peek(queue, _only(ids)):
+    held_by_id: dict[str, tuple[str, int | None]] = {}
+    for one in active_reservations(store, queue):
+        state = status_of(one.tag), held_since(one.tag)
+        held_by_id.update((id, state) for id in held_ids(store, queue, one.tag))
+    for batch in store.peek(queue, _id_conditions(ids)):
         for event in read(batch):
-            status, moment = held.get(event.id, (NEW, None))
-            updated = event.created if status == NEW and not event.tries else instant(moment)
-            yield Known(event, status, updated)
+            status, moment = held_by_id.get(event.id, (NEW, None))
+            updated = event.created if status == NEW and not event.tries else to_datetime(moment)
+            yield EventState(event, status, updated)
 
 
-def ended(
+def ended_events(
     store: Store,
     queue: str,
     ids: Sequence[str] | None,
     read: Callable[[Any], Iterator[Event]],
     where: Sequence[Condition] = (),
-) -> Iterator[Known]:
+) -> Iterator[EventState]:
     """Yield the events that have ended, all or those with these ids; `where` selects among them.
 
     An id that has ended twice is yielded once, with its last end.
     """
-    last: dict[str, Known] = {}
-    for batch in store.peek(queue, [*_only(ids), *where], view="history"):
+    last: dict[str, EventState] = {}
+    for batch in store.peek(queue, [*_id_conditions(ids), *where], view="history"):
         moments = dict(
             zip(batch.column("id").to_pylist(), milliseconds(batch.column("processed")).to_pylist(), strict=True)
         )
         outcomes = dict(zip(batch.column("id").to_pylist(), batch.column("outcome").to_pylist(), strict=True))
         for event in read(batch):
-            known = Known(event, status_by(outcomes[event.id]), instant(moments[event.id]))
-            before = last.get(event.id)
-            if before is None or (before.updated or known.updated) <= known.updated:  # type: ignore[operator]
-                last[event.id] = known
+            state = EventState(event, status_of_outcome(outcomes[event.id]), to_datetime(moments[event.id]))
+            previous = last.get(event.id)
+            if previous is None or (previous.updated or state.updated) <= state.updated:  # type: ignore[operator]
+                last[event.id] = state
     yield from last.values()
 
 
-def _only(ids: Sequence[str] | None) -> list[Condition]:
+def _id_conditions(ids: Sequence[str] | None) -> list[Condition]:
     return [] if ids is None else [Condition("id", "in", tuple(ids))]

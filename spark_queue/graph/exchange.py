@@ -9,19 +9,19 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field
 
 from spark_queue.graph.parts import (
-    FORBID,
-    AtPlace,
+    DECLARATION_CONFIG,
     ConsumerSettings,
     Delivery,
-    Entries,
-    Every,
     Expression,
-    Path,
+    ExpressionsByName,
+    FieldPath,
+    IntervalMs,
     Place,
-    place_of,
+    PlaceOrText,
+    parse_place,
 )
 from spark_queue.graph.selector_words import selector_text
-from spark_queue.graph.step import Arrow, OneSource
+from spark_queue.graph.step import Edge, SingleSourceStep
 from spark_queue.options.values import AT_MOST_ONCE, EXACTLY_ONCE
 
 #: The queues for messages that an exchange cannot route, in the namespace of its source.
@@ -36,11 +36,11 @@ class Changes:
     an entry whose expression is NULL is removed.
     """
 
-    __pydantic_config__ = FORBID
+    __pydantic_config__ = DECLARATION_CONFIG
 
     payload: Expression | None = None
-    headers: Entries = field(default_factory=dict)
-    state: Entries = field(default_factory=dict)
+    headers: ExpressionsByName = field(default_factory=dict)
+    state: ExpressionsByName = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Destination:
     copy.
     """
 
-    __pydantic_config__ = FORBID
+    __pydantic_config__ = DECLARATION_CONFIG
 
     queue: Annotated[str, Field(min_length=1)]
     selector: Expression | None = None
@@ -68,7 +68,7 @@ class Destination:
 
 
 @dataclass(frozen=True)
-class Exchange(OneSource):
+class Exchange(SingleSourceStep):
     """A step that copies messages from one queue to any number of others.
 
     `delivery`: by default exactly once, or at most once if `consumer.reserve` is false. `every`:
@@ -77,18 +77,18 @@ class Exchange(OneSource):
     `retryTimeout` and `allowEviction` also apply to the destinations.
     """
 
-    __pydantic_config__ = FORBID
+    __pydantic_config__ = DECLARATION_CONFIG
 
     section: ClassVar[str] = "exchanges"
     noun: ClassVar[str] = "exchange"
     runner: ClassVar[str] = "spark_queue.runner.exchange:ExchangeStep"
     title: ClassVar[str] = ""
 
-    src: AtPlace
-    dst: list[Annotated[Destination, BeforeValidator(place_of)]]
+    src: PlaceOrText
+    dst: list[Annotated[Destination, BeforeValidator(parse_place)]]
     consumer: ConsumerSettings = field(default_factory=ConsumerSettings)
     delivery: Delivery | None = None
-    every: Every = 0
+    every: IntervalMs = 0
     options: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -97,12 +97,12 @@ class Exchange(OneSource):
         return self.delivery or (EXACTLY_ONCE if self.consumer.reserve else AT_MOST_ONCE)
 
     @property
-    def leftovers(self) -> Mapping[Place, str]:
+    def unrouted_queues(self) -> Mapping[Place, str]:
         """The queues beside the source for messages that it cannot route."""
         ns = self.src.ns
         return {Place(NO_ROUTE, ns): "no_route", Place(TOO_MANY_HOPS, ns): "too_many_hops"}
 
-    def contradictions(self) -> Iterator[tuple[Path, str]]:
+    def contradictions(self) -> Iterator[tuple[FieldPath, str]]:
         """Yield a source that no exchange may read, and a delivery that needs reservations."""
         if self.src.queue == TOO_MANY_HOPS:
             yield (
@@ -116,19 +116,19 @@ class Exchange(OneSource):
                 f"delivery {self.delivery} needs reservations: leave this out, or set delivery: {AT_MOST_ONCE}",
             )
 
-    def arrows_out(self) -> list[Arrow]:
+    def edges_out(self) -> list[Edge]:
         """Return an edge to each destination, with its selector and the fields that it changes."""
         return [
-            Arrow(
+            Edge(
                 one.place,
                 "out",
                 selector=selector_text(one.selector),
-                sets=[name for name in ("payload", "headers", "state") if getattr(one.set, name)],
+                changed_fields=[name for name in ("payload", "headers", "state") if getattr(one.set, name)],
             )
             for one in self.dst
         ]
 
-    def facts(self, cyclic: Collection[Place]) -> dict[str, Any]:
+    def to_json(self, cyclic: Collection[Place]) -> dict[str, Any]:
         """Return its source, its delivery, and its destinations with their selectors."""
         dst = [
             {"queue": str(one), "selector": selector_text(one.selector) or None, "cycle": one.place in cyclic}

@@ -12,74 +12,76 @@ from typing import Any
 
 import yaml
 
-from spark_queue.errors import GraphError, near, plural
-from spark_queue.graph.parts import Origin, Path
-from spark_queue.options.masking import quoted, shown_as
+from spark_queue.errors import GraphError, did_you_mean, plural
+from spark_queue.graph.parts import FieldPath, SourceLocation
+from spark_queue.options.masking import mask_if_url, masked_repr
 
 
 @dataclass(frozen=True)
 class Mistake:
     """A mistake: its path, and its text. `line`: from 1; 0 if there is no file."""
 
-    path: Path
+    path: FieldPath
     text: str
     line: int = 0
 
-    def described(self, nouns: Mapping[str, str]) -> str:
+    def describe(self, nouns: Mapping[str, str]) -> str:
         """Return the line, the path and the text in one line; `nouns`: as for `graph_error`."""
-        where = ", ".join(filter(None, [f"line {self.line}" if self.line else "", _place(self.path, nouns)]))
+        where = ", ".join(filter(None, [f"line {self.line}" if self.line else "", _path_text(self.path, nouns)]))
         return f"{where}: {self.text}" if where else self.text
 
 
-def _place(path: Path, nouns: Mapping[str, str]) -> str:
+def _path_text(path: FieldPath, nouns: Mapping[str, str]) -> str:
     """Return a path as text."""
     match path:
         case (section, name, "dst", int(number), *rest) if section in nouns:
-            words = [f"{nouns[str(section)]} {quoted(str(name))}", f"destination {number + 1}"]
+            words = [f"{nouns[str(section)]} {masked_repr(str(name))}", f"destination {number + 1}"]
         case (section, name, *rest) if section in nouns:
-            words = [f"{nouns[str(section)]} {quoted(str(name))}"]
+            words = [f"{nouns[str(section)]} {masked_repr(str(name))}"]
         case (str(section), int(number), *rest):
             words = [f"{section.removesuffix('s')} {number + 1}"]
         case _:
             words, rest = [], list(path)
-    told = ".".join("in" if part == "in_" else shown_as(str(part)) for part in rest)
-    return ", ".join([*words, told] if rest else words)
+    key = ".".join("in" if part == "in_" else mask_if_url(str(part)) for part in rest)
+    return ", ".join([*words, key] if rest else words)
 
 
 #: The nouns of a file whose sections have no names.
-NAMELESS: Mapping[str, str] = {}
+NO_NOUNS: Mapping[str, str] = {}
 
 
-def refusal(mistakes: Iterable[Mistake], origin: Origin, nouns: Mapping[str, str] = NAMELESS) -> GraphError:
+def graph_error(
+    mistakes: Iterable[Mistake], origin: SourceLocation, nouns: Mapping[str, str] = NO_NOUNS
+) -> GraphError:
     """Return an error with all mistakes, in the order of their lines.
 
     `nouns`: the noun for one entry of each section, such as `{"links": "link"}`.
     """
-    found = [replace(one, line=one.line or _line(origin.lines, one.path)) for one in mistakes]
+    found = [replace(one, line=one.line or _line_of(origin.lines, one.path)) for one in mistakes]
     found.sort(key=lambda one: (one.line, [str(part) for part in one.path]))
-    lines = [one.described(nouns) for one in found]
+    lines = [one.describe(nouns) for one in found]
     head = f"{origin.file or 'the graph'} has {plural(len(found), 'mistake')}:"
     return GraphError("\n  ".join([head, *lines]), mistakes=lines, file=origin.file)
 
 
-def _line(lines: Mapping[Path, int], path: Path) -> int:
+def _line_of(lines: Mapping[FieldPath, int], path: FieldPath) -> int:
     """Return the line of a path, or of the nearest path above it."""
     return next((lines[path[:end]] for end in range(len(path), -1, -1) if path[:end] in lines), 0)
 
 
 # --- values that do not fit -----------------------------------------------------------------------------------------
 
-_NUMBER, _TRUTH = "must be a whole number", "must be true or false"
+_NUMBER, _BOOLEAN = "must be a whole number", "must be true or false"
 _LIST, _MAPPING = "must be a list, such as [a, b]", "must be a mapping, such as {{key: value}}"
 
 #: The texts for the errors of pydantic.
-_WORDS = {
+_PYDANTIC_TEXTS = {
     "string_type": "must be text",
     "string_too_short": "must not be empty",
     "too_short": "must not be empty",
     "int_type": _NUMBER, "int_parsing": _NUMBER, "int_from_float": _NUMBER,
     "float_type": "must be a number", "float_parsing": "must be a number",
-    "bool_type": _TRUTH, "bool_parsing": _TRUTH,
+    "bool_type": _BOOLEAN, "bool_parsing": _BOOLEAN,
     "list_type": _LIST, "tuple_type": _LIST,
     "dict_type": _MAPPING, "mapping_type": _MAPPING, "dataclass_type": _MAPPING,
     "greater_than_equal": "must be {ge:g} or more", "greater_than": "must be more than {gt:g}",
@@ -87,13 +89,13 @@ _WORDS = {
 }  # fmt: skip
 
 
-def mistake_of(error: Any, keys: Callable[[Path], list[str]]) -> Mistake:
+def mistake_from_pydantic(error: Any, keys: Callable[[FieldPath], list[str]]) -> Mistake:
     """Return a mistake for an error of pydantic. `keys` returns the allowed keys at a path."""
     path = tuple(part for part in error["loc"] if part != "[key]")
     kind, facts, value = error["type"], error.get("ctx", {}), error.get("input")
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
         known = keys(path[:-1])
-        hint = near(str(path[-1]), known) or f"; allowed are {', '.join(known)}"
+        hint = did_you_mean(str(path[-1]), known) or f"; allowed are {', '.join(known)}"
         return Mistake(path, f"unknown key{hint}")
     if kind in ("missing", "missing_argument"):
         return Mistake(path[:-1], f"{path[-1]!r} is missing")
@@ -101,13 +103,15 @@ def mistake_of(error: Any, keys: Callable[[Path], list[str]]) -> Mistake:
         return Mistake(path, f"must be {facts['error']}")
     if kind == "literal_error":
         allowed = re.findall(r"'([^']*)'", str(facts.get("expected", "")))
-        return Mistake(path, f"must be one of {', '.join(allowed)}{_but(value)}{near(str(value), allowed)}")
-    if kind in _WORDS:
-        return Mistake(path, _WORDS[kind].format(**facts) + _but(value))
+        return Mistake(
+            path, f"must be one of {', '.join(allowed)}{_actual_value(value)}{did_you_mean(str(value), allowed)}"
+        )
+    if kind in _PYDANTIC_TEXTS:
+        return Mistake(path, _PYDANTIC_TEXTS[kind].format(**facts) + _actual_value(value))
     return Mistake(path, str(error["msg"]).removeprefix("Input should ").removeprefix("Value error, "))
 
 
-def _but(value: Any) -> str:
+def _actual_value(value: Any) -> str:
     """Return the wrong value as text if it is a number, else an empty text.
 
     A text may be a secret that a variable has filled in.
@@ -120,7 +124,7 @@ def _but(value: Any) -> str:
 # --- text that cannot be read ---------------------------------------------------------------------------------------
 
 #: The texts for the messages of the YAML parser; the first pattern that matches decides.
-_YAML = (
+_YAML_TEXTS = (
     (r"mapping values are not allowed", "unexpected ':': check the indentation, or put quotes around the text"),
     (r"sequence entries are not allowed", "unexpected '- ': begin the list in a line of its own, below its key"),
     (r"found '<stream end>'|got '<stream end>'|unexpected end of stream", "the {context} is not closed"),
@@ -144,23 +148,25 @@ _YAML = (
 _CONTEXTS = {"flow sequence": "list", "flow mapping": "mapping", "flow node": "list", "quoted scalar": "quote"}
 
 
-def unparsed(error: Exception) -> Mistake:
+def mistake_from_yaml(error: Exception) -> Mistake:
     """Return a mistake for an error of the YAML parser."""
     first, second = getattr(error, "context_mark", None), getattr(error, "problem_mark", None)
-    said = ", ".join(filter(None, [getattr(error, "context", None), getattr(error, "problem", None)])) or str(error)
-    began, line = (one.line + 1 if one else 0 for one in (first, second))
-    began, line = began or line, line or began
-    context = next((name for words, name in _CONTEXTS.items() if words in said), "")
-    context = f"{context} that begins in line {began}" if context else f"line {began}"
-    for pattern, text in _YAML:
-        if found := re.search(pattern, said):
+    problem = ", ".join(filter(None, [getattr(error, "context", None), getattr(error, "problem", None)])) or str(
+        error
+    )
+    start_line, line = (one.line + 1 if one else 0 for one in (first, second))
+    start_line, line = start_line or line, line or start_line
+    context = next((name for words, name in _CONTEXTS.items() if words in problem), "")
+    context = f"{context} that begins in line {start_line}" if context else f"line {start_line}"
+    for pattern, text in _YAML_TEXTS:
+        if found := re.search(pattern, problem):
             return Mistake((), text.format(*found.groups(), context=context), line)
     if not isinstance(error, yaml.YAMLError):
-        return Mistake((), f"a value does not fit its tag: {said}", line)
-    return Mistake((), f"this is neither YAML nor JSON: {said.splitlines()[0]}", line)
+        return Mistake((), f"a value does not fit its tag: {problem}", line)
+    return Mistake((), f"this is neither YAML nor JSON: {problem.splitlines()[0]}", line)
 
 
-def undecoded(error: UnicodeDecodeError) -> Mistake:
+def mistake_from_unicode(error: UnicodeDecodeError) -> Mistake:
     """Return a mistake for text that is not UTF-8."""
     line = error.object[: error.start].count(b"\n") + 1
     return Mistake((), f"byte 0x{error.object[error.start]:02x} is not UTF-8: save the file as UTF-8", line)

@@ -9,29 +9,29 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field
 
 from spark_queue.graph.parts import (
-    FORBID,
-    AtPlace,
+    DECLARATION_CONFIG,
     ConsumerSettings,
-    Entries,
-    Every,
     Expression,
+    ExpressionsByName,
+    FieldPath,
     Function,
-    Path,
-    inside,
-    listed,
+    IntervalMs,
+    PlaceOrText,
+    as_list,
+    get_field,
 )
-from spark_queue.graph.step import NamedQueue, OneSource, Outline
+from spark_queue.graph.step import Outline, QueueReference, SingleSourceStep
 from spark_queue.options.values import EXACTLY_ONCE
 
 
 @dataclass(frozen=True)
-class Moves:
+class LinkChanges:
     """Expressions for the new values of a message, and for when it can be reserved."""
 
-    __pydantic_config__ = FORBID
+    __pydantic_config__ = DECLARATION_CONFIG
 
     payload: Expression | None = None
-    headers: Entries = field(default_factory=dict)
+    headers: ExpressionsByName = field(default_factory=dict)
     mature: Expression | None = None
     delay: Expression | None = None
     tries: Expression | None = None
@@ -41,14 +41,14 @@ class Moves:
 class Retry:
     """The delay of a retry in seconds: `base`, plus `factor` for each failure before this one."""
 
-    __pydantic_config__ = FORBID
+    __pydantic_config__ = DECLARATION_CONFIG
 
     base: Annotated[float, Field(ge=0)] = 1.0
     factor: Annotated[float, Field(ge=0)] = 2.0
 
 
 @dataclass(frozen=True)
-class Link(OneSource):
+class Link(SingleSourceStep):
     """A step that moves each message of a queue to one of others, or ends it.
 
     All its queues are in one collection of MongoDB (`layout=pl-mongo`). A message is changed and
@@ -63,7 +63,7 @@ class Link(OneSource):
     option `maxTries` ends that. `every`, `consumer`, `options`: as in an exchange.
     """
 
-    __pydantic_config__ = FORBID
+    __pydantic_config__ = DECLARATION_CONFIG
 
     section: ClassVar[str] = "links"
     noun: ClassVar[str] = "link"
@@ -71,26 +71,26 @@ class Link(OneSource):
     guarantee: ClassVar[str] = EXACTLY_ONCE  # by construction
     outline: ClassVar[Outline] = Outline("hexagon", "#ffe9c7", "filled", "{{", "}}")
 
-    src: AtPlace
-    dst: Annotated[list[AtPlace], BeforeValidator(listed)] = field(default_factory=list)
+    src: PlaceOrText
+    dst: Annotated[list[PlaceOrText], BeforeValidator(as_list)] = field(default_factory=list)
     process: Function = None
     drop: Expression | None = None
     to: Expression | None = None
-    set: Moves = field(default_factory=Moves)
+    set: LinkChanges = field(default_factory=LinkChanges)
     retry: Retry = field(default_factory=Retry)
     consumer: ConsumerSettings = field(default_factory=ConsumerSettings)
-    every: Every = 0
+    every: IntervalMs = 0
     options: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def named(cls, raw: Any) -> Iterator[NamedQueue]:
+    def queue_references(cls, raw: Any) -> Iterator[QueueReference]:
         """Yield its source and its destinations; a single destination needs no list."""
-        to = inside(raw, "dst")
-        return super().named({"src": inside(raw, "src"), "dst": listed(to) if to else []})
+        to = get_field(raw, "dst")
+        return super().queue_references({"src": get_field(raw, "src"), "dst": as_list(to) if to else []})
 
-    def contradictions(self) -> Iterator[tuple[Path, str]]:
+    def contradictions(self) -> Iterator[tuple[FieldPath, str]]:
         """Yield settings that exclude each other or have no effect, and invalid destinations."""
-        decided = {"to": self.to, "drop": self.drop, "set": None if self.set == Moves() else self.set}
+        decided = {"to": self.to, "drop": self.drop, "set": None if self.set == LinkChanges() else self.set}
         for key, value in decided.items():
             if value is not None and self.process is not None:
                 yield (key,), "give either this or `process`: its function decides this"
@@ -98,7 +98,7 @@ class Link(OneSource):
             yield ("to",), "it chooses a destination, and the link has fewer than two: leave it out"
         if len(self.dst) > 1 and self.to is None and self.process is None:
             yield (), "'to' is missing: it chooses among several destinations"
-        if not self.dst and self.set != Moves():
+        if not self.dst and self.set != LinkChanges():
             yield ("set",), "the link has no destination, so it changes nothing: leave this out"
         if self.set.mature is not None and self.set.delay is not None:
             yield ("set", "delay"), "give either mature or delay, not both"

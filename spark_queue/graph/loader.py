@@ -10,23 +10,23 @@ from typing import Any
 
 import yaml
 
-from spark_queue.errors import near
-from spark_queue.errors import unreadable as unreadable
-from spark_queue.graph.file_mistakes import NAMELESS, Mistake, refusal, undecoded, unparsed
-from spark_queue.graph.model import Graph, nouns
-from spark_queue.graph.parts import Origin, Path
-from spark_queue.graph.validation import keys_at, read
+from spark_queue.errors import did_you_mean
+from spark_queue.errors import unreadable_file as unreadable_file
+from spark_queue.graph.file_mistakes import NO_NOUNS, Mistake, graph_error, mistake_from_unicode, mistake_from_yaml
+from spark_queue.graph.model import Graph, section_nouns
+from spark_queue.graph.parts import FieldPath, SourceLocation
+from spark_queue.graph.validation import allowed_keys, build_graph
 
 #: Returns the value of a secret by scope and key, as `dbutils.secrets.get` does.
 Secrets = Callable[[str, str], str]
 
 #: Returns the value of `${name}` in a file. Raises `KeyError` with the reason if there is none.
-Fill = Callable[[str], str]
+VariableLookup = Callable[[str], str]
 
 _VARIABLE = re.compile(r"\$\$\{|\$\{([^{}]*?)(?::-([^{}]*))?\}")
 
 #: The keys below which no variables are replaced: `${` may be part of an expression there.
-_NOT_FILLED_IN = ("selector", "set")
+_UNREPLACED_KEYS = ("selector", "set")
 
 _MERGE = "tag:yaml.org,2002:merge"
 
@@ -47,7 +47,9 @@ for _kind, _pattern, _first in (
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^(?:{_pattern})$"), list(_first))
 
 
-def graph_in(file: str | os.PathLike[str], secrets: Secrets | None = None, *, of: type[Graph] = Graph) -> Graph:
+def load_graph(
+    file: str | os.PathLike[str], secrets: Secrets | None = None, *, graph_class: type[Graph] = Graph
+) -> Graph:
     """Return the graph in a YAML or JSON file.
 
     `graph_class`: its class, which may have more kinds of steps than `Graph`. In the file,
@@ -55,92 +57,99 @@ def graph_in(file: str | os.PathLike[str], secrets: Secrets | None = None, *, of
     is the first line of a file, and `${secret:SCOPE/KEY}` the value that `secrets` returns. Raises
     `GraphError` with every mistake of the file, by line, and `OSError` if it cannot be read.
     """
-    return parse(text_of(file), str(file), variables(secrets), of=of)
+    return parse_graph(read_text(file), str(file), variable_lookup(secrets), graph_class=graph_class)
 
 
-def text_of(file: str | os.PathLike[str]) -> str:
+def read_text(file: str | os.PathLike[str]) -> str:
     """Return the text of a file. Raises `GraphError` if it is not UTF-8, and `OSError` if it cannot be read."""
     try:
         return File(file).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise refusal([undecoded(error)], Origin(str(file))) from None
+        raise graph_error([mistake_from_unicode(error)], SourceLocation(str(file))) from None
 
 
-def variables(secrets: Secrets | None = None) -> Fill:
+def variable_lookup(secrets: Secrets | None = None) -> VariableLookup:
     """Return the function that resolves `${NAME}`, `${file:PATH}` and `${secret:SCOPE/KEY}`."""
-    return lambda name: _value(name, secrets)
+    return lambda name: _look_up_variable(name, secrets)
 
 
-def parse(text: str, file: str, fill: Fill, *, of: type[Graph] = Graph) -> Graph:
+def parse_graph(text: str, file: str, lookup: VariableLookup, *, graph_class: type[Graph] = Graph) -> Graph:
     """Return the graph in this text. Raises `GraphError` with every mistake, by line.
 
     `${name}` and `${name:-default}` are replaced, but not in selectors and `set`; `$${` is a plain
     `${`.
     """
-    return read(*loaded(text, file, fill, keys_at((), of), nouns(of)), of=of)
+    return build_graph(
+        *parse_declarations(text, file, lookup, allowed_keys((), graph_class), section_nouns(graph_class)),
+        graph_class=graph_class,
+    )
 
 
-def loaded(
-    text: str, file: str, fill: Fill, keys: Sequence[str], nouns: Mapping[str, str] = NAMELESS
-) -> tuple[Any, Origin, list[Mistake]]:
+def parse_declarations(
+    text: str, file: str, lookup: VariableLookup, keys: Sequence[str], nouns: Mapping[str, str] = NO_NOUNS
+) -> tuple[Any, SourceLocation, list[Mistake]]:
     """Return the declarations of a text, their lines, and the mistakes so far.
 
     The variables of the text are replaced. `keys`: the allowed keys. `nouns`: as for `graph_error`.
     Raises `GraphError` if the text is neither YAML nor JSON, or not a mapping.
     """
-    lines: dict[Path, int] = {}
+    lines: dict[FieldPath, int] = {}
     try:
         node = yaml.compose(text.expandtabs(), _Loader)  # JSON may be indented with tabs, YAML must not
         if not isinstance(node, yaml.MappingNode):
-            what = f"the file must be a mapping with the keys {', '.join(keys)}"
-            raise refusal([Mistake((), what)], Origin(file))
-        mistakes = list(_survey(node, (), lines, []))
-        if any(one.text in (_ENDLESS, _NO_KEY) for one in mistakes):
-            raise refusal(mistakes, Origin(file, lines), nouns)
+            problem = f"the file must be a mapping with the keys {', '.join(keys)}"
+            raise graph_error([Mistake((), problem)], SourceLocation(file))
+        mistakes = list(_find_mistakes(node, (), lines, []))
+        if any(one.text in (_RECURSIVE_ANCHOR, _KEY_NOT_TEXT) for one in mistakes):
+            raise graph_error(mistakes, SourceLocation(file, lines), nouns)
         raw = _Loader("").construct_document(node)
     except (yaml.YAMLError, ValueError) as error:  # ValueError: by a tag such as !!int
-        raise refusal([unparsed(error)], Origin(file)) from None
-    return _filled(raw, (), fill, mistakes), Origin(file, lines), mistakes
+        raise graph_error([mistake_from_yaml(error)], SourceLocation(file)) from None
+    return _replace_variables(raw, (), lookup, mistakes), SourceLocation(file, lines), mistakes
 
 
 #: The mistakes that end the reading of a file.
-_ENDLESS, _NO_KEY = "this anchor contains itself", "a key must be text, not a list or a mapping"
+_RECURSIVE_ANCHOR, _KEY_NOT_TEXT = "this anchor contains itself", "a key must be text, not a list or a mapping"
 
 
-def _survey(node: yaml.Node, path: Path, lines: dict[Path, int], around: Sequence[yaml.Node]) -> Iterator[Mistake]:
+def _find_mistakes(
+    node: yaml.Node, path: FieldPath, lines: dict[FieldPath, int], ancestors: Sequence[yaml.Node]
+) -> Iterator[Mistake]:
     """Record the line of each part. Yield keys that are declared twice, and recursive anchors."""
     lines.setdefault(path, node.start_mark.line + 1)
-    if any(node is one for one in around):
-        yield Mistake(path, _ENDLESS)
+    if any(node is one for one in ancestors):
+        yield Mistake(path, _RECURSIVE_ANCHOR)
     elif isinstance(node, yaml.SequenceNode):
         for number, one in enumerate(node.value):
-            yield from _survey(one, (*path, number), lines, [*around, node])
+            yield from _find_mistakes(one, (*path, number), lines, [*ancestors, node])
     elif isinstance(node, yaml.MappingNode):
         first: dict[str, int] = {}
         for key, value in node.value:
             if key.tag == _MERGE:
-                yield from _survey(value, path, lines, [*around, node])
+                yield from _find_mistakes(value, path, lines, [*ancestors, node])
                 continue
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode):
-                yield Mistake(path, _NO_KEY, line)
+                yield Mistake(path, _KEY_NOT_TEXT, line)
                 continue
             below = (*path, str(key.value))
             lines[below] = line
             if first.setdefault(key.value, line) != line:
                 yield Mistake(below, f"this key is declared twice, first in line {first[key.value]}", line)
-            yield from _survey(value, below, lines, [*around, node])
+            yield from _find_mistakes(value, below, lines, [*ancestors, node])
 
 
-def _filled(raw: Any, path: Path, fill: Fill, mistakes: list[Mistake]) -> Any:
+def _replace_variables(raw: Any, path: FieldPath, lookup: VariableLookup, mistakes: list[Mistake]) -> Any:
     """Return a part of a file with its variables replaced."""
     if isinstance(raw, dict):
         return {
-            str(key): value if key in _NOT_FILLED_IN else _filled(value, (*path, str(key)), fill, mistakes)
+            str(key): value
+            if key in _UNREPLACED_KEYS
+            else _replace_variables(value, (*path, str(key)), lookup, mistakes)
             for key, value in raw.items()
         }
     if isinstance(raw, list):
-        return [_filled(value, (*path, number), fill, mistakes) for number, value in enumerate(raw)]
+        return [_replace_variables(value, (*path, number), lookup, mistakes) for number, value in enumerate(raw)]
     if not isinstance(raw, str):
         return raw
 
@@ -149,7 +158,7 @@ def _filled(raw: Any, path: Path, fill: Fill, mistakes: list[Mistake]) -> Any:
         if name is None:
             return "${"
         try:
-            return fill(name)
+            return lookup(name)
         except KeyError as error:
             if default is None:
                 mistakes.append(Mistake(path, f"${{{name}}}: {error.args[0]}"))
@@ -158,7 +167,7 @@ def _filled(raw: Any, path: Path, fill: Fill, mistakes: list[Mistake]) -> Any:
     return _VARIABLE.sub(value_of, raw)
 
 
-def _value(name: str, secrets: Secrets | None) -> str:
+def _look_up_variable(name: str, secrets: Secrets | None) -> str:
     """Return the value of `${name}`. Raises `KeyError` with the reason if there is none."""
     kind, colon, rest = name.partition(":")
     if colon and kind == "file":
@@ -173,5 +182,5 @@ def _value(name: str, secrets: Secrets | None) -> str:
             raise KeyError(remedy if slash else "write ${secret:SCOPE/KEY}")
         return secrets(scope, key)
     if name not in os.environ:
-        raise KeyError(f"this environment variable is not set{near(name, os.environ)}")
+        raise KeyError(f"this environment variable is not set{did_you_mean(name, os.environ)}")
     return os.environ[name]

@@ -39,23 +39,23 @@ import networkx as nx
 from pydantic import BeforeValidator, Field
 
 from spark_queue.graph.exchange import NO_ROUTE, TOO_MANY_HOPS, Changes, Destination, Exchange
-from spark_queue.graph.link import Link, Moves, Retry
+from spark_queue.graph.link import Link, LinkChanges, Retry
 from spark_queue.graph.parts import (
-    FORBID,
-    AtPlace,
+    DECLARATION_CONFIG,
     ConsumerSettings,
+    FieldPath,
     Name,
-    NameOfStep,
     Namespace,
-    OfStore,
-    Origin,
-    Path,
+    NamespaceOrUrl,
     Place,
-    function_of,
+    PlaceOrText,
+    SourceLocation,
+    StepName,
+    check_function,
 )
 from spark_queue.graph.processor import Input, Processor
 from spark_queue.graph.step import Step
-from spark_queue.options.renamed import renamed
+from spark_queue.options.renamed import warn_old_names
 
 __all__ = [
     "NO_ROUTE",
@@ -67,10 +67,10 @@ __all__ = [
     "Graph",
     "Input",
     "Link",
-    "Moves",
+    "LinkChanges",
     "Namespace",
-    "Origin",
-    "Path",
+    "SourceLocation",
+    "FieldPath",
     "Place",
     "Processor",
     "Retry",
@@ -78,20 +78,20 @@ __all__ = [
     "isomorphic",
 ]
 
-__getattr__ = renamed(__name__, Consumer=ConsumerSettings)
+__getattr__ = warn_old_names(__name__, Consumer=ConsumerSettings)
 
 #: The default of `max_hops`.
 MAX_HOPS = 17
 
 #: The default of `restarts` for `drain`: the maximum number of restarts in a row.
-RESTARTS = 8
+DRAIN_RESTARTS = 8
 
 
-def _system(value: Any) -> Any:
+def _check_system(value: Any) -> Any:
     if isinstance(value, Mapping):
         return value
     with suppress(ValueError):
-        return function_of(value)
+        return check_function(value)
     raise ValueError("a mapping, or a function (module:function) that returns one")
 
 
@@ -115,20 +115,20 @@ class Graph:
     `provenance`: whether processors set the header `x-provenance` on their messages.
     """
 
-    __pydantic_config__ = FORBID
+    __pydantic_config__ = DECLARATION_CONFIG
 
-    namespaces: dict[Name, OfStore] = field(repr=False)  # may hold bare URLs until checked
-    exchanges: dict[NameOfStep, Exchange] = field(default_factory=dict, metadata=STEPS)
+    namespaces: dict[Name, NamespaceOrUrl] = field(repr=False)  # may hold bare URLs until checked
+    exchanges: dict[StepName, Exchange] = field(default_factory=dict, metadata=STEPS)
     max_hops: Annotated[int, Field(ge=1)] = MAX_HOPS
-    links: dict[NameOfStep, Link] = field(default_factory=dict, metadata=STEPS)
-    processors: dict[NameOfStep, Processor] = field(default_factory=dict, metadata=STEPS)
-    system: Annotated[Any, BeforeValidator(_system)] = field(default=None, repr=False)  # it may hold secrets
-    errors: AtPlace | None = None
+    links: dict[StepName, Link] = field(default_factory=dict, metadata=STEPS)
+    processors: dict[StepName, Processor] = field(default_factory=dict, metadata=STEPS)
+    system: Annotated[Any, BeforeValidator(_check_system)] = field(default=None, repr=False)  # it may hold secrets
+    errors: PlaceOrText | None = None
     provenance: bool = True
-    origin: ClassVar[Origin] = Origin()  # set on the instance; not a key of a file
+    origin: ClassVar[SourceLocation] = SourceLocation()  # set on the instance; not a key of a file
 
     @property
-    def declared(self) -> dict[str, Step]:
+    def all_steps(self) -> dict[str, Step]:
         """All steps by name, sources last."""
         found = {name: one for section in sections(self) for name, one in getattr(self, section).items()}
         return dict(sorted(found.items(), key=lambda one: one[1].entry is not None))
@@ -136,22 +136,22 @@ class Graph:
     @property
     def steps(self) -> dict[str, Step]:
         """The steps that read queues, by name: all except sources."""
-        return {name: one for name, one in self.declared.items() if one.entry is None}
+        return {name: one for name, one in self.all_steps.items() if one.entry is None}
 
     @property
     def entries(self) -> dict[str, Place]:
         """The queues that `send` pushes to, by the name of their source."""
-        return {name: place for name, one in self.declared.items() if (place := one.entry)}
+        return {name: place for name, one in self.all_steps.items() if (place := one.entry)}
 
     def queues(self) -> list[Place]:
         """Return all queues of the graph without duplicates, inputs and outputs first."""
-        places = [place for one in self.steps.values() for place in (*one.sources, *(to.place for to in one.dst))]
-        places += [place for one in self.declared.values() for place in one.others()]
+        places = [place for one in self.steps.values() for place in (*one.sources, *(to.record_id for to in one.dst))]
+        places += [place for one in self.all_steps.values() for place in one.other_queues()]
         return list(dict.fromkeys([*places, *self.entries.values()]))
 
-    def leftovers(self) -> list[Place]:
+    def unrouted_queues(self) -> list[Place]:
         """Return the queues for messages that exchanges cannot route."""
-        return list(dict.fromkeys(place for one in self.steps.values() for place in one.leftovers))
+        return list(dict.fromkeys(place for one in self.steps.values() for place in one.unrouted_queues))
 
     def cycles(self) -> list[list[str]]:
         """Return the cycles of the graph. Each is a list of steps, the one declared first in front.
@@ -159,34 +159,42 @@ class Graph:
         There is one cycle for each set of queues that reach one another. A cycle is legal:
         `max_hops` ends a message that goes around through exchanges.
         """
-        wires, names = self._wires(), list(self.steps)
-        knots = (wires.subgraph(one) for one in nx.strongly_connected_components(wires))
-        rings = ([wires.edges[edge]["step"] for edge in nx.find_cycle(one)] for one in knots if one.number_of_edges())
-        turned = []
-        for ring in rings:
+        queue_graph, names = self._queue_graph(), list(self.steps)
+        components = (queue_graph.subgraph(one) for one in nx.strongly_connected_components(queue_graph))
+        found_cycles = (
+            [queue_graph.edges[edge]["step"] for edge in nx.find_cycle(one)]
+            for one in components
+            if one.number_of_edges()
+        )
+        rotated = []
+        for ring in found_cycles:
             first = ring.index(min(ring, key=names.index))
-            turned.append(ring[first:] + ring[:first])
-        return sorted(turned, key=lambda ring: names.index(ring[0]))
+            rotated.append(ring[first:] + ring[:first])
+        return sorted(rotated, key=lambda ring: names.index(ring[0]))
 
-    def loops(self) -> dict[str, set[Place]]:
+    def cyclic_destinations(self) -> dict[str, set[Place]]:
         """Return the destinations from which messages can come back, by the name of their step."""
-        knots = nx.strongly_connected_components(self._wires())
-        home = {place: number for number, knot in enumerate(knots) for place in knot}
-        back = {
-            name: {to.place for to in one.dst if any(home[to.place] == home[src] for src in one.sources)}
+        components = nx.strongly_connected_components(self._queue_graph())
+        component_of = {place: number for number, knot in enumerate(components) for place in knot}
+        cyclic = {
+            name: {
+                to.record_id
+                for to in one.dst
+                if any(component_of[to.record_id] == component_of[src] for src in one.sources)
+            }
             for name, one in self.steps.items()
         }
-        return {name: places for name, places in back.items() if places}
+        return {name: places for name, places in cyclic.items() if places}
 
-    def _wires(self) -> nx.DiGraph[Place]:
+    def _queue_graph(self) -> nx.DiGraph[Place]:
         """Return a graph of the queues; an edge has the `step` that leads from one to the other."""
-        wires: nx.DiGraph[Place] = nx.DiGraph()
+        queue_graph: nx.DiGraph[Place] = nx.DiGraph()
         for name, step in self.steps.items():
-            wires.add_nodes_from(step.sources)
+            queue_graph.add_nodes_from(step.sources)
             for src in step.sources:
                 for one in step.dst:
-                    wires.add_edge(src, one.place, step=name)
-        return wires
+                    queue_graph.add_edge(src, one.record_id, step=name)
+        return queue_graph
 
     def topology(self) -> nx.DiGraph[str]:
         """Return the graph for networkx. Its nodes are steps, by name, and queues, as `ns/queue`.
@@ -197,23 +205,23 @@ class Graph:
         made: nx.DiGraph[str] = nx.DiGraph()
         for place in self.queues():
             made.add_node(str(place), kind="queue")
-        for name, step in self.declared.items():
+        for name, step in self.all_steps.items():
             made.add_node(name, kind=step.kind)
-            made.add_edges_from(((str(one.place), name) for one in step.arrows_in()), role="in")
-            for one in step.arrows_out():
+            made.add_edges_from(((str(one.place), name) for one in step.edges_in()), role="in")
+            for one in step.edges_out():
                 made.add_edge(name, str(one.place), role=one.role)
         return made
 
 
-def kinds(graph: type[Graph]) -> dict[str, type[Step]]:
+def step_classes(graph: type[Graph]) -> dict[str, type[Step]]:
     """Return the class of the steps in each field of a graph."""
     hints = get_type_hints(graph)
     return {section: get_args(hints[section])[1] for section in sections(graph)}
 
 
-def nouns(graph: type[Graph]) -> dict[str, str]:
+def section_nouns(graph: type[Graph]) -> dict[str, str]:
     """Return the noun for one entry of each field, such as `link` for `links`."""
-    return {"namespaces": "namespace", **{section: kind.noun for section, kind in kinds(graph).items()}}
+    return {"namespaces": "namespace", **{section: kind.noun for section, kind in step_classes(graph).items()}}
 
 
 def isomorphic(one: Graph, other: Graph) -> bool:

@@ -11,15 +11,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from spark_queue.options.parsers import duration, name_of_consumer
+from spark_queue.options.parsers import consumer_name, duration
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 #: The pydantic configuration of the declarations of a graph.
-FORBID = ConfigDict(extra="forbid", revalidate_instances="always", coerce_numbers_to_str=True)
+DECLARATION_CONFIG = ConfigDict(extra="forbid", revalidate_instances="always", coerce_numbers_to_str=True)
 
 
-def place_of(value: Any) -> Any:
+def parse_place(value: Any) -> Any:
     """Return the text `ns/queue` or `queue` as a mapping, and any other value as it is."""
     if not isinstance(value, str):
         return value
@@ -27,11 +27,11 @@ def place_of(value: Any) -> Any:
     return {"ns": ns, "queue": queue} if slash else {"queue": value}
 
 
-def _namespace(value: Any) -> Any:
+def _parse_namespace(value: Any) -> Any:
     return {"url": value} if isinstance(value, str) else value
 
 
-def _expression(value: Any) -> Any:
+def _check_expression(value: Any) -> Any:
     """Return an expression: SQL text, a Column, or a callable that returns a Column.
 
     A number or a boolean becomes SQL text. Raises `ValueError` for any other value.
@@ -45,52 +45,52 @@ def _expression(value: Any) -> Any:
     raise ValueError("SQL text, a Column, or a callable that returns a Column")
 
 
-def _entry(value: Any) -> Any:
-    return "NULL" if value is None else _expression(value)
+def _check_entry(value: Any) -> Any:
+    return "NULL" if value is None else _check_expression(value)
 
 
-def inside(what: Any, key: str) -> Any:
+def get_field(declaration: Any, key: str) -> Any:
     """Return the value of a key of a mapping or a declaration, or `None` if it is missing."""
-    return what.get(key) if isinstance(what, dict) else getattr(what, key, None)
+    return declaration.get(key) if isinstance(declaration, dict) else getattr(declaration, key, None)
 
 
-def listed(value: Any) -> Any:
+def as_list(value: Any) -> Any:
     """Return a list or a tuple as it is, and any other value in a list."""
     return value if isinstance(value, list | tuple) else [value]
 
 
-def function_of(value: Any) -> Any:
+def check_function(value: Any) -> Any:
     """Return a function, its `module:function`, or `None`. Raises `ValueError` for other values."""
     if value is None or callable(value) or (isinstance(value, str) and _FUNCTION.fullmatch(value)):
         return value
     raise ValueError("a function, or module:function")
 
 
-def _pause(value: Any) -> Any:
+def _parse_interval(value: Any) -> Any:
     return value if isinstance(value, int) else duration(str(value))
 
 
-def _folder(text: str) -> str:
+def _check_folder_name(text: str) -> str:
     """Return the name if it is valid for a consumer, and for a folder of any file system of Spark.
 
     Raises `ValueError`.
     """
     with suppress(ValueError):
         if ":" not in text and text.strip("."):
-            return name_of_consumer(text)
+            return consumer_name(text)
     raise ValueError("1 to 100 letters, digits and _ . @ -, since it also names a folder")
 
 
-Expression = Annotated[Any, BeforeValidator(_expression)]
-Entries = dict[str, Annotated[Any, BeforeValidator(_entry)]]
-Name = Annotated[str, BeforeValidator(lambda value: name_of_consumer(str(value)))]
-NameOfStep = Annotated[str, BeforeValidator(lambda value: _folder(str(value)))]
+Expression = Annotated[Any, BeforeValidator(_check_expression)]
+ExpressionsByName = dict[str, Annotated[Any, BeforeValidator(_check_entry)]]
+Name = Annotated[str, BeforeValidator(lambda value: consumer_name(str(value)))]
+StepName = Annotated[str, BeforeValidator(lambda value: _check_folder_name(str(value)))]
 
 #: A Python function, or its `module:function`.
-Function = Annotated[Any, BeforeValidator(function_of)]
+Function = Annotated[Any, BeforeValidator(check_function)]
 
 #: The ms from the start of a batch to the start of the next.
-Every = Annotated[int, BeforeValidator(_pause)]
+IntervalMs = Annotated[int, BeforeValidator(_parse_interval)]
 
 Delivery = Literal["exactly-once", "at-least-once", "at-most-once"]
 
@@ -103,7 +103,7 @@ class Namespace:
     `allowEviction` also apply when these steps write.
     """
 
-    __pydantic_config__ = FORBID
+    __pydantic_config__ = DECLARATION_CONFIG
 
     url: str = field(repr=False)
     options: dict[str, str] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class Namespace:
 class Place:
     """A queue in a namespace. If `ns` is empty, it is in the default namespace."""
 
-    __pydantic_config__ = FORBID
+    __pydantic_config__ = DECLARATION_CONFIG
 
     queue: Annotated[str, Field(min_length=1)]
     ns: str = ""
@@ -128,10 +128,10 @@ class Place:
 
 
 #: A place, or its text `ns/queue`.
-AtPlace = Annotated[Place, BeforeValidator(place_of)]
+PlaceOrText = Annotated[Place, BeforeValidator(parse_place)]
 
 #: A namespace, or its URL.
-OfStore = Annotated[Namespace, BeforeValidator(_namespace)]
+NamespaceOrUrl = Annotated[Namespace, BeforeValidator(_parse_namespace)]
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class ConsumerSettings:
     `reserve`: whether messages are reserved. Without a reservation they are delivered at most once.
     """
 
-    __pydantic_config__ = FORBID
+    __pydantic_config__ = DECLARATION_CONFIG
 
     parallel: Annotated[int, Field(ge=1, le=1024)] | None = None
     wsize: Annotated[int, Field(ge=1, lt=2**31)] = 10_000
@@ -149,12 +149,12 @@ class ConsumerSettings:
 
 
 #: The path of a value in a graph: ("exchanges", "by_delay", "dst", 0, "selector").
-Path = tuple[str | int, ...]
+FieldPath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
-class Origin:
+class SourceLocation:
     """The file of a graph, and the line of each part of it, from 1."""
 
     file: str = ""
-    lines: Mapping[Path, int] = field(default_factory=dict)
+    lines: Mapping[FieldPath, int] = field(default_factory=dict)

@@ -23,19 +23,19 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from spark_queue.graph.parts import (
-    FORBID,
-    AtPlace,
+    DECLARATION_CONFIG,
     ConsumerSettings,
     Delivery,
-    Every,
+    FieldPath,
     Function,
-    Path,
+    IntervalMs,
     Place,
-    inside,
-    listed,
-    place_of,
+    PlaceOrText,
+    as_list,
+    get_field,
+    parse_place,
 )
-from spark_queue.graph.step import OWN_OPTIONS, Arrow, Intake, NamedQueue, Outline
+from spark_queue.graph.step import RESERVED_OPTIONS, Edge, InputQueue, Outline, QueueReference
 from spark_queue.options.values import AT_MOST_ONCE
 
 #: `source`: only a queue that `send` fills. `sink`: no output. `pipe`: one input, one output.
@@ -44,7 +44,7 @@ from spark_queue.options.values import AT_MOST_ONCE
 Kind = Literal["source", "sink", "pipe", "join", "alts", "fork", "imperative"]
 
 #: The keys with queues by binding.
-_BOUND = ("in", "alts", "out", "tailers", "appenders")
+_QUEUE_KEYS = ("in", "alts", "out", "tailers", "appenders")
 
 #: The outlines of a source and a sink; other kinds have `_OUTLINE`.
 _OUTLINES = {
@@ -55,14 +55,14 @@ _OUTLINE = Outline("component", "#d9efdc", "filled", "[[", "]]")
 
 _P = TypeVar("_P", bound=Place)
 
-_NAMED = ConfigDict(**FORBID, populate_by_name=True)
+_CONFIG = ConfigDict(**DECLARATION_CONFIG, populate_by_name=True)
 
 
 @dataclass(frozen=True)
 class Input(Place):
     """A queue that a processor reads: as its only reader (`queue`), or beside others (`log`)."""
 
-    __pydantic_config__ = FORBID
+    __pydantic_config__ = DECLARATION_CONFIG
 
     mode: Literal["queue", "log"] = "queue"
 
@@ -75,13 +75,13 @@ class Input(Place):
         return str(self.place)
 
 
-def _input(value: Any) -> Any:
+def _parse_input(value: Any) -> Any:
     if isinstance(value, Place) and not isinstance(value, Input):
         return {"queue": value.queue, "ns": value.ns}
-    return place_of(value)
+    return parse_place(value)
 
 
-def bound(value: Any) -> Any:
+def parse_bindings(value: Any) -> Any:
     """Return places by binding; without a binding, a place is bound to the name of its queue.
 
     Raises `ValueError` if the value names no queue, or the same name twice.
@@ -89,8 +89,8 @@ def bound(value: Any) -> Any:
     if isinstance(value, Mapping) and "queue" not in value:
         return value
     made: dict[str, Any] = {}
-    for one in listed(value):
-        place = place_of(one)
+    for one in as_list(value):
+        place = parse_place(one)
         name = place.get("queue") if isinstance(place, Mapping) else getattr(place, "queue", None)
         if name is None:
             raise ValueError("a queue, a list of queues, or a mapping of names to queues")
@@ -100,9 +100,9 @@ def bound(value: Any) -> Any:
     return made
 
 
-InputsByName = Annotated[dict[str, Annotated[Input, BeforeValidator(_input)]], BeforeValidator(bound)]
-PlacesByName = Annotated[dict[str, AtPlace], BeforeValidator(bound)]
-Words = Annotated[list[str], BeforeValidator(listed)]
+InputsByName = Annotated[dict[str, Annotated[Input, BeforeValidator(_parse_input)]], BeforeValidator(parse_bindings)]
+PlacesByName = Annotated[dict[str, PlaceOrText], BeforeValidator(parse_bindings)]
+TextList = Annotated[list[str], BeforeValidator(as_list)]
 
 
 @dataclass(frozen=True)
@@ -131,27 +131,27 @@ class Processor:
     the messages.
     """
 
-    __pydantic_config__ = _NAMED
+    __pydantic_config__ = _CONFIG
 
     section: ClassVar[str] = "processors"
     noun: ClassVar[str] = "processor"
     runner: ClassVar[str] = "spark_queue.runner.processor:ProcessorStep"
-    alone: ClassVar[bool] = True
+    exclusive: ClassVar[bool] = True
 
     fn: Function = None
     in_: Annotated[InputsByName, Field(alias="in")] = field(default_factory=dict)
     alts: InputsByName = field(default_factory=dict)
     out: PlacesByName = field(default_factory=dict)
     rows: bool = False
-    errors: AtPlace | None = None
-    types: Words = field(default_factory=list)
-    topics: Words = field(default_factory=list)
+    errors: PlaceOrText | None = None
+    types: TextList = field(default_factory=list)
+    topics: TextList = field(default_factory=list)
     delivery: Delivery = "exactly-once"
     opts: dict[str, Any] = field(default_factory=dict, repr=False)  # it may hold secrets
     tailers: PlacesByName = field(default_factory=dict)
     appenders: PlacesByName = field(default_factory=dict)
     consumer: ConsumerSettings = field(default_factory=ConsumerSettings)
-    every: Every = 0
+    every: IntervalMs = 0
     options: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -202,12 +202,12 @@ class Processor:
         return not self.alts
 
     @property
-    def written(self) -> list[Place]:
+    def written_queues(self) -> list[Place]:
         """The queues that its messages go to, the error queue last."""
         return [*self.dst, *([self.errors] if self.errors else [])]
 
     @property
-    def leftovers(self) -> Mapping[Place, str]:
+    def unrouted_queues(self) -> Mapping[Place, str]:
         """None: a failed row goes to its error queue, or is retried."""
         return {}
 
@@ -216,7 +216,7 @@ class Processor:
         """The queue of a source."""
         return self.dst[0] if self.kind == "source" else None
 
-    def others(self) -> list[Place]:
+    def other_queues(self) -> list[Place]:
         """Return the queues that its function reads and writes by itself, and the error queue."""
         return [*self.tailers.values(), *self.appenders.values(), *([self.errors] if self.errors else [])]
 
@@ -225,7 +225,7 @@ class Processor:
         """The delivery that applies."""
         return self.delivery
 
-    def namespaces(self) -> list[str]:
+    def written_namespaces(self) -> list[str]:
         """Return the namespaces that it writes to.
 
         That of its first input is one of them: the ledger of its sink is always there.
@@ -235,66 +235,69 @@ class Processor:
 
     def config(self) -> dict[str, Any]:
         """Return its queues, filters and delivery in the types of JSON, without empty fields."""
-        bound = {name: {key: str(one) for key, one in places.items()} for name, places in self._places()}
-        told: dict[str, Any] = {name: places for name, places in bound.items() if places}
-        told |= {name: words for name in ("types", "topics") if (words := getattr(self, name))}
+        queues = {name: {key: str(one) for key, one in places.items()} for name, places in self._bindings()}
+        declared: dict[str, Any] = {name: places for name, places in queues.items() if places}
+        declared |= {name: words for name in ("types", "topics") if (words := getattr(self, name))}
         if self.errors is not None:
-            told["errors"] = str(self.errors)
-        return told | {"delivery": self.delivery}
+            declared["errors"] = str(self.errors)
+        return declared | {"delivery": self.delivery}
 
-    def _places(self) -> list[tuple[str, Mapping[str, Place]]]:
-        named = {one.name.rstrip("_"): getattr(self, one.name) for one in fields(self)}
-        return [(name, named[name]) for name in _BOUND]
+    def _bindings(self) -> list[tuple[str, Mapping[str, Place]]]:
+        values = {one.name.rstrip("_"): getattr(self, one.name) for one in fields(self)}
+        return [(name, values[name]) for name in _QUEUE_KEYS]
 
     # --- how it is read from a file and checked -----------------------------------------------------------------
 
     @classmethod
-    def named(cls, raw: Any) -> Iterator[NamedQueue]:
+    def queue_references(cls, raw: Any) -> Iterator[QueueReference]:
         """Yield the queues that it is bound to.
 
         With an input, the others are in the namespace of the first input by default.
         """
-        given = {key: inside(raw, key) or inside(raw, f"{key}_") for key in _BOUND}
-        reads = bool(given["in"] or given["alts"])
-        for key, value in given.items():
+        declared = {key: get_field(raw, key) or get_field(raw, f"{key}_") for key in _QUEUE_KEYS}
+        reads = bool(declared["in"] or declared["alts"])
+        for key, value in declared.items():
             try:
-                places = bound(value or {})
+                places = parse_bindings(value or {})
             except ValueError:
                 continue  # a mistake that pydantic reports
             for binding, place in places.items():
-                yield NamedQueue((key, binding), place, key in ("in", "alts") or not reads)
-        if not any(given.values()):
-            yield NamedQueue((), "its own name", needed=True)  # a source
-        if (errors := inside(raw, "errors")) is not None:
-            yield NamedQueue(("errors",), errors, not reads)
+                yield QueueReference((key, binding), place, key in ("in", "alts") or not reads)
+        if not any(declared.values()):
+            yield QueueReference((), "its own name", namespace_required=True)  # a source
+        if (errors := get_field(raw, "errors")) is not None:
+            yield QueueReference(("errors",), errors, not reads)
 
-    def filled(self, name: str, only: str, errors: Place | None) -> Self:
+    def with_defaults(self, name: str, default_namespace: str, errors: Place | None) -> Self:
         """Return it with its namespaces, the queue of a source, and the error queue of its graph."""
-        in_, alts = ({key: _in(only, place) for key, place in places.items()} for places in (self.in_, self.alts))
-        home = next((first.ns for first in [*in_.values(), *alts.values()]), only)
+        in_, alts = (
+            {key: _in_namespace(default_namespace, place) for key, place in places.items()}
+            for places in (self.in_, self.alts)
+        )
+        namespace = next((first.ns for first in [*in_.values(), *alts.values()]), default_namespace)
         out, tailers, appenders = (
-            {key: _in(home, place) for key, place in places.items()}
+            {key: _in_namespace(namespace, place) for key, place in places.items()}
             for places in (self.out, self.tailers, self.appenders)
         )
         if self.kind == "source" and not self.out:
-            out = {name: Place(name, only)}
-        own = errors if self.by_row else None
-        own = _in(home, self.errors) if self.errors else own
-        return replace(self, in_=in_, alts=alts, out=out, tailers=tailers, appenders=appenders, errors=own)
+            out = {name: Place(name, default_namespace)}
+        error_queue = errors if self.by_row else None
+        error_queue = _in_namespace(namespace, self.errors) if self.errors else error_queue
+        return replace(self, in_=in_, alts=alts, out=out, tailers=tailers, appenders=appenders, errors=error_queue)
 
-    def contradictions(self) -> Iterator[tuple[Path, str]]:
+    def contradictions(self) -> Iterator[tuple[FieldPath, str]]:
         """Yield settings that do not fit its kind, and queues that it names twice."""
         if self.in_ and self.alts:
             yield ("alts",), "give either `in` (a message of every input) or `alts` (of one input), not both"
         if len(self.alts) == 1:
             yield ("alts",), "needs at least two queues: for one, use `in`"
-        for key, places in self._places():
+        for key, places in self._bindings():
             bound_to: dict[Place, str] = {}
             for binding, place in places.items():
                 if (other := bound_to.setdefault(place.place, binding)) != binding:
                     yield (key, binding), f"this is also the queue of {other!r}: name another"
         if self.kind == "source":
-            yield from self._misused_source()
+            yield from self._source_mistakes()
             return
         if self.fn is None:
             yield (), "'fn' is missing: the function, as module:function"
@@ -310,7 +313,7 @@ class Processor:
         if not self.inputs and (self.types or self.topics):
             yield ("types" if self.types else "topics",), "the processor has no input to filter: leave this out"
 
-    def _misused_source(self) -> Iterator[tuple[Path, str]]:
+    def _source_mistakes(self) -> Iterator[tuple[FieldPath, str]]:
         if self.fn is not None:
             yield ("fn",), "the processor has no input: add `in`, `alts` or `tailers`"
         elif len(self.out) > 1:
@@ -326,13 +329,13 @@ class Processor:
 
         On DataFrames, `payloadFormat` is allowed.
         """
-        return {key: by for key, by in OWN_OPTIONS.items() if self.by_row or key != "payloadFormat"}
+        return {key: by for key, by in RESERVED_OPTIONS.items() if self.by_row or key != "payloadFormat"}
 
-    def taken(self) -> Iterator[Intake]:
+    def input_queues(self) -> Iterator[InputQueue]:
         """Yield its inputs; those that it reads as a log are shared."""
         for key, inputs in (("in", self.in_), ("alts", self.alts)):
             for binding, one in inputs.items():
-                yield Intake((key, binding), one.place, one.mode == "log")
+                yield InputQueue((key, binding), one.place, one.mode == "log")
 
     # --- how it is drawn ----------------------------------------------------------------------------------------
 
@@ -351,29 +354,29 @@ class Processor:
         """The outline of its kind."""
         return _OUTLINES.get(self.kind, _OUTLINE)
 
-    def arrows_in(self) -> list[Arrow]:
+    def edges_in(self) -> list[Edge]:
         """Return one edge for each queue that it reads.
 
         With several, each has the name of its binding, and with `alts` a number.
         """
         inputs: list[tuple[str, Place]] = [*self.inputs.items(), *self.tailers.items()]
         if len(inputs) < 2:
-            return [Arrow(one.place, "in") for _, one in inputs]
+            return [Edge(one.place, "in") for _, one in inputs]
         return [
-            Arrow(one.place, "in", f"{number}. {name}" if self.alts else name)
+            Edge(one.place, "in", f"{number}. {name}" if self.alts else name)
             for number, (name, one) in enumerate(inputs, 1)
         ]
 
-    def arrows_out(self) -> list[Arrow]:
+    def edges_out(self) -> list[Edge]:
         """Return one edge for each queue that it writes, and one for the error queue.
 
         With several outputs, each has the name of its binding.
         """
         outputs = [*self.out.items(), *self.appenders.items()]
-        made = [Arrow(one, "out", name if len(outputs) > 1 else "") for name, one in outputs]
-        return made + ([Arrow(self.errors, "errors", "errors")] if self.errors else [])
+        edges = [Edge(one, "out", name if len(outputs) > 1 else "") for name, one in outputs]
+        return edges + ([Edge(self.errors, "errors", "errors")] if self.errors else [])
 
-    def facts(self, cyclic: Collection[Place]) -> dict[str, Any]:
+    def to_json(self, cyclic: Collection[Place]) -> dict[str, Any]:
         """Return its kind, its queues by binding, its delivery, and its destinations on a cycle."""
         return {
             "kind": self.kind,
@@ -384,5 +387,5 @@ class Processor:
         }
 
 
-def _in(ns: str, place: _P) -> _P:
+def _in_namespace(ns: str, place: _P) -> _P:
     return replace(place, ns=place.ns or ns)

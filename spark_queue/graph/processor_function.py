@@ -28,17 +28,17 @@ from spark_queue.messages.message import Message
 from spark_queue.messages.payload import Json, as_json, encode
 
 #: The `type` of an error with a `wrap_error` that sets none, and of one without `wrap_error`.
-WRAPPED, UNWRAPPED = "error", "processor"
+WRAPPED_TYPE, UNWRAPPED_TYPE = "error", "processor"
 
 #: The attribute of an exception that has the context of `wrap_error`.
-_CONTEXT = "spark_queue_context"
+_CONTEXT_ATTRIBUTE = "spark_queue_context"
 
 #: The maximum number of frames in a trace: the innermost ones are kept.
-FRAMES = 50
+MAX_FRAMES = 50
 
 
 @dataclass(frozen=True)
-class Process:
+class ProcessorContext:
     """The context of a call of a processor's function.
 
     `id`: the name of the processor. `config`: its declaration (`in`, `out`, `errors`, …), with
@@ -89,45 +89,53 @@ def wrap_error(context: Mapping[str, Any] | None = None, **more: Any) -> Iterato
     try:
         yield
     except Exception as error:
-        setattr(error, _CONTEXT, {**(context or {}), **more, **context_of(error)})
+        setattr(error, _CONTEXT_ATTRIBUTE, {**(context or {}), **more, **context_of(error)})
         raise
 
 
 def context_of(error: BaseException) -> dict[str, Any]:
     """Return the context that `wrap_error` has added to an exception."""
-    return dict(getattr(error, _CONTEXT, {}))
+    return dict(getattr(error, _CONTEXT_ATTRIBUTE, {}))
 
 
-def error_message(process: Process, error: BaseException, messages: Mapping[str, Any]) -> dict[str, Any]:
+def error_message(
+    call_context: ProcessorContext, error: BaseException, messages: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the message for the error queue, as a JSON object.
 
     It has `type`, `processor`, `config`, `messages` by queue, `cause`, and the context of
     `wrap_error`. `messages` are the inputs, or the output that could not be written. A value that
     JSON cannot represent becomes its `repr`.
     """
-    context = {key: told(value) for key, value in context_of(error).items()}
-    kind = context.pop("type", WRAPPED if hasattr(error, _CONTEXT) else UNWRAPPED)
+    context = {key: to_jsonable(value) for key, value in context_of(error).items()}
+    kind = context.pop("type", WRAPPED_TYPE if hasattr(error, _CONTEXT_ATTRIBUTE) else UNWRAPPED_TYPE)
     return {
         **context,
         "type": kind,
-        "processor": process.id,
-        "config": told(process.config),
-        "messages": {queue: told(one) for queue, one in messages.items()},
+        "processor": call_context.id,
+        "config": to_jsonable(call_context.config),
+        "messages": {queue: to_jsonable(one) for queue, one in messages.items()},
         "cause": {
-            "cause": told(str(error)),
-            "via": [{"type": type(one).__name__, "message": told(str(one))} for one in _chain(error)],
+            "cause": to_jsonable(str(error)),
+            "via": [
+                {"type": type(one).__name__, "message": to_jsonable(str(one))} for one in _exception_chain(error)
+            ],
             "trace": [
                 f"{frame.filename}:{frame.lineno} {frame.name}"
-                for frame in traceback.extract_tb(error.__traceback__)[-FRAMES:]
+                for frame in traceback.extract_tb(error.__traceback__)[-MAX_FRAMES:]
             ],
         },
     }
 
 
-def told(value: Any) -> Json:
+def to_jsonable(value: Any) -> Json:
     """Return a value in the types of JSON; the `repr` of a value that JSON cannot represent."""
     if isinstance(value, Message | Output):
-        return {"id": told(value.id), "payload": told(value.payload), "headers": told(value.headers)}
+        return {
+            "id": to_jsonable(value.id),
+            "payload": to_jsonable(value.payload),
+            "headers": to_jsonable(value.headers),
+        }
     try:
         plain: Json = load_json(as_json(*encode(value)))
     except (MessageError, ValueError):
@@ -135,13 +143,13 @@ def told(value: Any) -> Json:
     else:
         return plain
     if isinstance(value, Mapping):
-        return {str(key): told(one) for key, one in value.items()}
+        return {str(key): to_jsonable(one) for key, one in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [told(one) for one in value]
+        return [to_jsonable(one) for one in value]
     return repr(value)
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def _exception_chain(error: BaseException) -> Iterator[BaseException]:
     """Yield an exception and those that it was raised from, the outermost first."""
     cause: BaseException | None = error
     seen: set[int] = set()
@@ -151,6 +159,6 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
 
 
-def sound(output: Output) -> bytes:
+def payload_json(output: Output) -> bytes:
     """Return the payload as JSON text. Raises `MessageError` if JSON cannot represent it."""
     return as_json(*encode(output.payload))

@@ -10,41 +10,41 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
-from spark_queue.graph.parts import AtPlace, ConsumerSettings, Path, Place, inside
+from spark_queue.graph.parts import ConsumerSettings, FieldPath, Place, PlaceOrText, get_field
 
 
 class Target(Protocol):
     """A destination of messages."""
 
     @property
-    def place(self) -> Place:
+    def record_id(self) -> Place:
         """The queue."""
 
 
-class NamedQueue(NamedTuple):
+class QueueReference(NamedTuple):
     """A queue as a declaration names it; the name may be wrong.
 
     `path`: its path below the step. `namespace_required`: whether it must name its namespace,
     unless the graph has only one.
     """
 
-    path: Path
+    path: FieldPath
     place: Any
-    needed: bool
+    namespace_required: bool
 
 
-class Intake(NamedTuple):
+class InputQueue(NamedTuple):
     """A queue that a step reads, and its path below the step.
 
     `shared`: whether other readers get the same messages, because the queue is read as a log.
     """
 
-    path: Path
+    path: FieldPath
     place: Place
     shared: bool
 
 
-class Arrow(NamedTuple):
+class Edge(NamedTuple):
     """An edge between a step and a queue in a drawing; `role` is `in`, `out`, or `errors`.
 
     `name`: the name of the input or output, if the step has several. `selector`: the messages that
@@ -55,7 +55,7 @@ class Arrow(NamedTuple):
     role: str
     name: str = ""
     selector: str = ""
-    sets: Sequence[str] = ()
+    changed_fields: Sequence[str] = ()
 
 
 class Outline(NamedTuple):
@@ -82,7 +82,7 @@ class Step(Protocol):
     section: ClassVar[str]
     noun: ClassVar[str]
     runner: ClassVar[str]
-    alone: ClassVar[bool]
+    exclusive: ClassVar[bool]
 
     # --- the queues around it -----------------------------------------------------------------------------------
 
@@ -103,21 +103,21 @@ class Step(Protocol):
         """The destinations of its outputs."""
 
     @property
-    def written(self) -> list[Place]:
+    def written_queues(self) -> list[Place]:
         """The queues that it writes and counts, the error queue last."""
 
     @property
-    def leftovers(self) -> Mapping[Place, str]:
+    def unrouted_queues(self) -> Mapping[Place, str]:
         """The queues for messages that it cannot pass on, each with its counter in `Traffic`."""
 
     @property
     def entry(self) -> Place | None:
         """The queue that `send` pushes to. A step that has one is a source, and does not run."""
 
-    def others(self) -> list[Place]:
+    def other_queues(self) -> list[Place]:
         """Return its queues that are neither inputs nor outputs."""
 
-    def namespaces(self) -> list[str]:
+    def written_namespaces(self) -> list[str]:
         """Return the namespaces that it writes to."""
 
     # --- how it reads -------------------------------------------------------------------------------------------
@@ -141,26 +141,26 @@ class Step(Protocol):
     # --- how it is read from a file and checked -----------------------------------------------------------------
 
     @classmethod
-    def named(cls, raw: Any) -> Iterator[NamedQueue]:
+    def queue_references(cls, raw: Any) -> Iterator[QueueReference]:
         """Yield the queues that such a step names.
 
         `raw`: a step, or its unchecked declaration from a file.
         """
 
-    def filled(self, name: str, only: str, errors: Place | None) -> Self:
+    def with_defaults(self, name: str, default_namespace: str, errors: Place | None) -> Self:
         """Return the step with its defaults filled in.
 
         `default_namespace`: the only namespace of the graph, or an empty text. `errors`: the error
         queue of the graph.
         """
 
-    def contradictions(self) -> Iterator[tuple[Path, str]]:
+    def contradictions(self) -> Iterator[tuple[FieldPath, str]]:
         """Yield settings that exclude each other: the path, and the remedy."""
 
     def refused_options(self) -> Mapping[str, str]:
         """Return the options of `format("queue")` that it sets itself, each with the remedy."""
 
-    def taken(self) -> Iterator[Intake]:
+    def input_queues(self) -> Iterator[InputQueue]:
         """Yield the queues that it reads, to find steps that compete for a queue."""
 
     # --- how it is drawn ----------------------------------------------------------------------------------------
@@ -181,13 +181,13 @@ class Step(Protocol):
     def outline(self) -> Outline:
         """The shape around its name."""
 
-    def arrows_in(self) -> list[Arrow]:
+    def edges_in(self) -> list[Edge]:
         """Return the edges that lead to it."""
 
-    def arrows_out(self) -> list[Arrow]:
+    def edges_out(self) -> list[Edge]:
         """Return the edges that lead from it."""
 
-    def facts(self, cyclic: Collection[Place]) -> dict[str, Any]:
+    def to_json(self, cyclic: Collection[Place]) -> dict[str, Any]:
         """Return the step as a JSON object.
 
         `cyclic`: the destinations from which messages can come back.
@@ -195,7 +195,7 @@ class Step(Protocol):
 
 
 #: The options of `format("queue")` that a step sets itself, each with the remedy.
-OWN_OPTIONS = {
+RESERVED_OPTIONS = {
     "url": "set the URL of the namespace instead",
     "queue": "set `src` instead",
     "consumer": "the name of the step is the consumer",
@@ -212,20 +212,20 @@ OWN_OPTIONS = {
 
 
 @dataclass(frozen=True)
-class OneSource:
+class SingleSourceStep:
     """Defaults for a step with one source.
 
     The field `dst` has its destinations.
     """
 
     noun: ClassVar[str]
-    alone: ClassVar[bool] = False
+    exclusive: ClassVar[bool] = False
     entry: ClassVar[Place | None] = None
     needs_all: ClassVar[bool] = True
     caption: ClassVar[str] = ""
     outline: ClassVar[Outline] = Outline("box", "#ffe9c7", "filled,rounded", "([", "])")
 
-    src: AtPlace
+    src: PlaceOrText
 
     if TYPE_CHECKING:  # at run time the property would be the default of the field
 
@@ -239,52 +239,52 @@ class OneSource:
         return [self.src]
 
     @property
-    def written(self) -> list[Place]:
+    def written_queues(self) -> list[Place]:
         """Its destinations."""
-        return [one.place for one in self.dst]
+        return [one.record_id for one in self.dst]
 
     @property
-    def leftovers(self) -> Mapping[Place, str]:
+    def unrouted_queues(self) -> Mapping[Place, str]:
         """None, since it passes on all messages."""
         return {}
 
-    def others(self) -> list[Place]:
+    def other_queues(self) -> list[Place]:
         """Return none."""
         return []
 
-    def namespaces(self) -> list[str]:
+    def written_namespaces(self) -> list[str]:
         """Return the namespace of its source, and those of its destinations."""
-        return list(dict.fromkeys([self.src.ns, *(one.place.ns for one in self.dst)]))
+        return list(dict.fromkeys([self.src.ns, *(one.record_id.ns for one in self.dst)]))
 
     @classmethod
-    def named(cls, raw: Any) -> Iterator[NamedQueue]:
+    def queue_references(cls, raw: Any) -> Iterator[QueueReference]:
         """Yield its source and its destinations.
 
         A destination is in the namespace of the source by default.
         """
-        yield NamedQueue(("src",), inside(raw, "src"), needed=True)
-        to = inside(raw, "dst")
+        yield QueueReference(("src",), get_field(raw, "src"), namespace_required=True)
+        to = get_field(raw, "dst")
         for number, one in enumerate(to if isinstance(to, list) else ()):
-            yield NamedQueue(("dst", number), one, needed=False)
+            yield QueueReference(("dst", number), one, namespace_required=False)
 
-    def filled(self, name: str, only: str, errors: Place | None) -> Self:
+    def with_defaults(self, name: str, default_namespace: str, errors: Place | None) -> Self:
         """Return the step with its namespaces filled in."""
-        src = replace(self.src, ns=self.src.ns or only)
+        src = replace(self.src, ns=self.src.ns or default_namespace)
         to: Sequence[Any] = self.dst
         facts: dict[str, Any] = {"dst": [replace(one, ns=one.ns or src.ns) for one in to]}
         return replace(self, src=src, **facts)
 
-    def contradictions(self) -> Iterator[tuple[Path, str]]:
+    def contradictions(self) -> Iterator[tuple[FieldPath, str]]:
         """Yield nothing."""
         yield from ()
 
     def refused_options(self) -> Mapping[str, str]:
         """Return all options that a step may set itself."""
-        return OWN_OPTIONS
+        return RESERVED_OPTIONS
 
-    def taken(self) -> Iterator[Intake]:
+    def input_queues(self) -> Iterator[InputQueue]:
         """Yield its source."""
-        yield Intake(("src",), self.src, shared=False)
+        yield InputQueue(("src",), self.src, shared=False)
 
     @property
     def kind(self) -> str:
@@ -296,15 +296,15 @@ class OneSource:
         """The noun."""
         return self.noun
 
-    def arrows_in(self) -> list[Arrow]:
+    def edges_in(self) -> list[Edge]:
         """Return one edge, from its source."""
-        return [Arrow(self.src, "in")]
+        return [Edge(self.src, "in")]
 
-    def arrows_out(self) -> list[Arrow]:
+    def edges_out(self) -> list[Edge]:
         """Return one edge to each destination."""
-        return [Arrow(one.place, "out") for one in self.dst]
+        return [Edge(one.record_id, "out") for one in self.dst]
 
-    def facts(self, cyclic: Collection[Place]) -> dict[str, Any]:
+    def to_json(self, cyclic: Collection[Place]) -> dict[str, Any]:
         """Return its source and its destinations, and whether each of these is on a cycle."""
-        dst = [{"queue": str(one), "cycle": one in cyclic} for one in self.written]
+        dst = [{"queue": str(one), "cycle": one in cyclic} for one in self.written_queues]
         return {"src": str(self.src), "dst": dst}

@@ -12,71 +12,82 @@ from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from spark_queue.errors import near
-from spark_queue.graph.file_mistakes import Mistake, mistake_of, refusal
-from spark_queue.graph.model import Graph, kinds, nouns, sections
-from spark_queue.graph.parts import Origin, Path, Place, inside, place_of
-from spark_queue.graph.step import OWN_OPTIONS, NamedQueue, Step
-from spark_queue.options.masking import quoted, shown_as
+from spark_queue.errors import did_you_mean
+from spark_queue.graph.file_mistakes import Mistake, graph_error, mistake_from_pydantic
+from spark_queue.graph.model import Graph, section_nouns, sections, step_classes
+from spark_queue.graph.parts import FieldPath, Place, SourceLocation, get_field, parse_place
+from spark_queue.graph.step import RESERVED_OPTIONS, QueueReference, Step
+from spark_queue.options.masking import mask_if_url, masked_repr
 
 
-def checked(graph: Graph) -> Graph:
+def check_graph(graph: Graph) -> Graph:
     """Return the graph with its defaults filled in. Raises `GraphError` with all its mistakes."""
-    return read(graph, graph.origin)
+    return build_graph(graph, graph.origin)
 
 
 def with_step(graph: Graph, name: str, step: Step) -> Graph:
     """Return the graph with one more step. Raises `GraphError` with all its mistakes."""
-    return _replaced(graph, step.section, {**getattr(graph, step.section), name: step})
+    return _replace_steps(graph, step.section, {**getattr(graph, step.section), name: step})
 
 
 def without_step(graph: Graph, name: str) -> Graph:
     """Return the graph without a step. Raises `GraphError` with all its mistakes."""
     section = next(one for one in sections(graph) if name in getattr(graph, one))
-    return _replaced(graph, section, {other: one for other, one in getattr(graph, section).items() if other != name})
+    return _replace_steps(
+        graph, section, {other: one for other, one in getattr(graph, section).items() if other != name}
+    )
 
 
-def _replaced(graph: Graph, section: str, steps: Mapping[str, Any]) -> Graph:
+def _replace_steps(graph: Graph, section: str, steps: Mapping[str, Any]) -> Graph:
     facts: dict[str, Any] = {section: steps}
     made = replace(graph, **facts)
     object.__setattr__(made, "origin", graph.origin)
-    return checked(made)
+    return check_graph(made)
 
 
-def read(raw: Any, origin: Origin | None = None, found: Iterable[Mistake] = (), *, of: type[Graph] = Graph) -> Graph:
+def build_graph(
+    raw: Any,
+    origin: SourceLocation | None = None,
+    earlier: Iterable[Mistake] = (),
+    *,
+    graph_class: type[Graph] = Graph,
+) -> Graph:
     """Return the graph that a declaration describes. Raises `GraphError` with all mistakes.
 
     `raw`: a mapping from a file, or a graph. `earlier`: mistakes that are known already.
     `graph_class`: the class of the graph, unless `raw` is one.
     """
-    origin = origin or Origin()
-    of = type(raw) if isinstance(raw, Graph) else of
-    mistakes = list(found)
+    origin = origin or SourceLocation()
+    graph_class = type(raw) if isinstance(raw, Graph) else graph_class
+    mistakes = list(earlier)
     try:
-        known = _GRAPH if of is Graph else TypeAdapter(of)
-        graph = known.validate_python(raw)
+        adapter = _ADAPTER if graph_class is Graph else TypeAdapter(graph_class)
+        graph = adapter.validate_python(raw)
     except ValidationError as error:
-        mistakes += [mistake_of(one, lambda path: keys_at(path, of)) for one in error.errors(include_url=False)]
+        mistakes += [
+            mistake_from_pydantic(one, lambda path: allowed_keys(path, graph_class))
+            for one in error.errors(include_url=False)
+        ]
         graph = None
-    mistakes += _strangers(raw if graph is None else graph, of)
+    mistakes += _unknown_references(raw if graph is None else graph, graph_class)
     if graph is not None:
         mistakes += _contradictions(graph)
     if graph is None or mistakes:
-        raise refusal(mistakes, origin, nouns(of))
-    graph = _with_namespaces(graph)
+        raise graph_error(mistakes, origin, section_nouns(graph_class))
+    graph = _fill_defaults(graph)
     object.__setattr__(graph, "origin", origin)
     return graph
 
 
-def keys_at(path: Path, of: type[Graph] = Graph) -> list[str]:
+def allowed_keys(path: FieldPath, graph_class: type[Graph] = Graph) -> list[str]:
     """Return the keys that are allowed at a path."""
-    kind: Any = of
+    kind: Any = graph_class
     for part in path:
-        kind = _below(kind, str(part))
+        kind = _child_type(kind, str(part))
     return [one.name.rstrip("_") for one in fields(kind)]
 
 
-def _below(kind: Any, part: str) -> Any:
+def _child_type(kind: Any, part: str) -> Any:
     """Return the type of a key of a declaration, or of the values in a list or a mapping."""
     if is_dataclass(kind):
         hints = get_type_hints(kind)
@@ -87,9 +98,9 @@ def _below(kind: Any, part: str) -> Any:
     return next(one for one in get_args(found) if one is not NoneType) if optional else found
 
 
-def _with_namespaces(graph: Graph) -> Graph:
+def _fill_defaults(graph: Graph) -> Graph:
     """Fill in the defaults of the graph and of its steps."""
-    only = _only(graph)
+    only = _default_namespace(graph)
     errors = replace(graph.errors, ns=graph.errors.ns or only) if graph.errors else None
     facts: dict[str, Any] = {
         section: {name: one.filled(name, only, errors) for name, one in getattr(graph, section).items()}
@@ -98,49 +109,51 @@ def _with_namespaces(graph: Graph) -> Graph:
     return replace(graph, **facts, errors=errors)
 
 
-def _only(graph: Graph) -> str:
+def _default_namespace(graph: Graph) -> str:
     """Return the default namespace: the only one of the graph, or an empty text."""
     return next(iter(graph.namespaces)) if len(graph.namespaces) == 1 else ""
 
 
-def _strangers(raw: Any, of: type[Graph]) -> Iterator[Mistake]:
+def _unknown_references(raw: Any, graph_class: type[Graph]) -> Iterator[Mistake]:
     """Yield queues whose namespace is unknown or missing.
 
     Values of a wrong type are reported elsewhere.
     """
-    known = inside(raw, "namespaces")
-    names = list(map(str, known)) if isinstance(known, dict) else []
-    hint = f"; the graph has {', '.join(map(quoted, names))}" if names else "; the graph has none"
-    for path, place, needed in _named(raw, of):
-        ns = inside(place_of(place), "ns")
+    namespaces = get_field(raw, "namespaces")
+    names = list(map(str, namespaces)) if isinstance(namespaces, dict) else []
+    hint = f"; the graph has {', '.join(map(masked_repr, names))}" if names else "; the graph has none"
+    for path, place, needed in _queue_references(raw, graph_class):
+        ns = get_field(parse_place(place), "ns")
         if ns and ns not in names:
-            whole = place if isinstance(place, str) else f"{ns}/{inside(place, 'queue')}"
-            shown = quoted(str(ns)) if shown_as(whole) == whole else f"in {quoted(whole)}"  # mask a URL as a whole
-            text = f"unknown namespace {shown}{near(str(ns), names) or hint}"
+            whole = place if isinstance(place, str) else f"{ns}/{get_field(place, 'queue')}"
+            shown = (
+                masked_repr(str(ns)) if mask_if_url(whole) == whole else f"in {masked_repr(whole)}"
+            )  # mask a URL as a whole
+            text = f"unknown namespace {shown}{did_you_mean(str(ns), names) or hint}"
             yield Mistake(path, text)
         elif not ns and needed and place and len(names) != 1:
             yield Mistake(path, f"the namespace is missing: write namespace/queue{hint}")
 
 
-def _named(raw: Any, of: type[Graph]) -> Iterator[NamedQueue]:
+def _queue_references(raw: Any, graph_class: type[Graph]) -> Iterator[QueueReference]:
     """Yield the queues that a graph names, with their paths from the root."""
-    for section, kind in kinds(of).items():
-        steps = inside(raw, section)
+    for section, kind in step_classes(graph_class).items():
+        steps = get_field(raw, section)
         for name, step in steps.items() if isinstance(steps, dict) else ():
-            for path, place, needed in kind.named(step):
-                yield NamedQueue((section, name, *path), place, needed)
-    if (errors := inside(raw, "errors")) is not None:
-        yield NamedQueue(("errors",), errors, needed=True)
+            for path, place, needed in kind.queue_references(step):
+                yield QueueReference((section, name, *path), place, needed)
+    if (errors := get_field(raw, "errors")) is not None:
+        yield QueueReference(("errors",), errors, namespace_required=True)
 
 
 def _contradictions(graph: Graph) -> Iterator[Mistake]:
     for name, namespace in graph.namespaces.items():
-        yield from _misplaced(("namespaces", name, "options"), namespace.options, OWN_OPTIONS)
+        yield from _misplaced_options(("namespaces", name, "options"), namespace.options, RESERVED_OPTIONS)
     before: dict[str, str] = {}
-    for section, kind in kinds(type(graph)).items():
+    for section, kind in step_classes(type(graph)).items():
         steps: Mapping[str, Step] = getattr(graph, section)
         for name, step in steps.items():
-            yield from _misplaced((section, name, "options"), step.options, step.refused_options())
+            yield from _misplaced_options((section, name, "options"), step.options, step.refused_options())
             for path, text in step.contradictions():
                 yield Mistake((section, name, *path), text)
             for other, noun in before.items():
@@ -149,10 +162,10 @@ def _contradictions(graph: Graph) -> Iterator[Mistake]:
                         (section, name), f"{'an' if noun[0] in 'aeiou' else 'a'} {noun} has the same name: rename one"
                     )
         before[section] = kind.noun
-    yield from _rivals(graph)
+    yield from _competing_steps(graph)
 
 
-def _misplaced(path: Path, options: Mapping[str, str], own: Mapping[str, str]) -> Iterator[Mistake]:
+def _misplaced_options(path: FieldPath, options: Mapping[str, str], own: Mapping[str, str]) -> Iterator[Mistake]:
     """Yield options that a step sets itself."""
     for key in options:
         for one, by in own.items():
@@ -163,29 +176,29 @@ def _misplaced(path: Path, options: Mapping[str, str], own: Mapping[str, str]) -
 class _Reader(NamedTuple):
     """A step that reads a queue, and the path of that queue in the graph."""
 
-    who: str
-    path: Path
+    name: str
+    path: FieldPath
     shared: bool
-    alone: bool
+    exclusive: bool
 
 
-def _rivals(graph: Graph) -> Iterator[Mistake]:
+def _competing_steps(graph: Graph) -> Iterator[Mistake]:
     """Yield queues that several steps read, although one of these needs all their messages.
 
     Each message would go to only one of the steps.
     """
-    only = _only(graph)
+    only = _default_namespace(graph)
     readers: dict[Place, list[_Reader]] = {}
-    for section, kind in kinds(type(graph)).items():
+    for section, kind in step_classes(type(graph)).items():
         for name, step in getattr(graph, section).items():
             for path, place, shared in step.taken():
-                one = _Reader(f"{kind.noun} {name!r}", (section, name, *path), shared, kind.alone)
+                one = _Reader(f"{kind.noun} {name!r}", (section, name, *path), shared, kind.exclusive)
                 readers.setdefault(replace(place, ns=place.ns or only), []).append(one)
     for found in readers.values():
         for one in found:
-            others = [other.who for other in found if not (one.shared and other.shared)]
-            others = [who for who in dict.fromkeys(others) if who != one.who]
-            if one.alone and others:
+            others = [other.name for other in found if not (one.shared and other.shared)]
+            others = [who for who in dict.fromkeys(others) if who != one.name]
+            if one.exclusive and others:
                 yield Mistake(
                     one.path,
                     f"{' and '.join(others)} {'reads' if len(others) == 1 else 'read'} the same queue, and each "
@@ -193,4 +206,4 @@ def _rivals(graph: Graph) -> Iterator[Mistake]:
                 )
 
 
-_GRAPH: TypeAdapter[Graph] = TypeAdapter(Graph)
+_ADAPTER: TypeAdapter[Graph] = TypeAdapter(Graph)

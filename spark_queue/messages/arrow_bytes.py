@@ -26,19 +26,19 @@ import pyarrow.ipc
 
 #: Maximum number of bytes that compressed buffers may unpack to. Larger batches are written without
 #: compression: they need no limit, since they are no larger in memory than in the database.
-MOST_UNPACKED = 1 << 28
+MAX_UNPACKED_BYTES = 1 << 28
 
 #: The marker at the start of each message of a stream, and the end of a stream.
-_BEGIN, _END = 0xFFFFFFFF, b"\xff\xff\xff\xff\0\0\0\0"
+_CONTINUATION, _END_OF_STREAM = 0xFFFFFFFF, b"\xff\xff\xff\xff\0\0\0\0"
 
 #: Starting threads takes longer than unpacking most buckets.
-_ALONE = pa.ipc.IpcReadOptions(use_threads=False)
+_ONE_THREAD = pa.ipc.IpcReadOptions(use_threads=False)
 
 #: Maximum number of bytes of the schema message. Our schemas take less than 2,000.
-_LONGEST_HEAD = 1 << 16
+_MAX_SCHEMA_BYTES = 1 << 16
 
 #: Types of Arrow messages, and the metadata version that pyarrow writes.
-_SCHEMA, _BATCH, _VERSION = 1, 3, 4
+_SCHEMA_MESSAGE, _BATCH_MESSAGE, _METADATA_VERSION = 1, 3, 4
 
 
 class DamagedBytes(ValueError):
@@ -50,7 +50,7 @@ def to_bytes(batch: pa.RecordBatch, compression: str | None = None) -> bytes:
 
     A batch larger than half of MAX_UNPACKED_BYTES is not compressed.
     """
-    if batch.nbytes > MOST_UNPACKED // 2:  # half, since `nbytes` does not count all buffers fully
+    if batch.nbytes > MAX_UNPACKED_BYTES // 2:  # half, since `nbytes` does not count all buffers fully
         compression = None
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
@@ -59,7 +59,7 @@ def to_bytes(batch: pa.RecordBatch, compression: str | None = None) -> bytes:
     return packed
 
 
-def with_digest(packed: bytes) -> bytes:
+def append_digest(packed: bytes) -> bytes:
     """Return the stream with its digest appended, which readers of Arrow ignore."""
     return packed + sha256(packed).digest()
 
@@ -71,7 +71,7 @@ def from_bytes_with_digest(packed: object, schemas: Sequence[pa.Schema]) -> pa.R
     """
     if not isinstance(packed, bytes):
         raise DamagedBytes("it has no bytes")
-    if packed.endswith(_END):
+    if packed.endswith(_END_OF_STREAM):
         return from_bytes(packed, schemas)
     size = sha256().digest_size
     return from_bytes(memoryview(packed)[:-size], schemas, packed[-size:].hex())
@@ -99,28 +99,28 @@ def from_bytes(
 
 
 def _read(packed: memoryview, schemas: Sequence[pa.Schema], *, trusted: bool) -> pa.RecordBatch:
-    head = _Message(packed, 0, _SCHEMA)
-    message = _Message(packed, head.end, _BATCH)
-    if packed[message.end :] not in (_END, b"") or head.end > _LONGEST_HEAD:
+    schema_message = _IpcMessage(packed, 0, _SCHEMA_MESSAGE)
+    batch_message = _IpcMessage(packed, schema_message.end, _BATCH_MESSAGE)
+    if packed[batch_message.end :] not in (_END_OF_STREAM, b"") or schema_message.end > _MAX_SCHEMA_BYTES:
         raise DamagedBytes("it is no Arrow stream of one batch")
-    schema = _schema(bytes(packed[: head.end]))
+    schema = _parse_schema(bytes(packed[: schema_message.end]))
     if schema not in schemas:
         raise DamagedBytes("its columns are not those of messages")
-    _check_buffers(message)
-    batch = pa.ipc.open_stream(pa.py_buffer(packed), options=_ALONE).read_next_batch()
+    _check_buffers(batch_message)
+    batch = pa.ipc.open_stream(pa.py_buffer(packed), options=_ONE_THREAD).read_next_batch()
     batch.validate(full=not trusted)
     return batch
 
 
-def _check_buffers(message: _Message) -> None:
+def _check_buffers(message: _IpcMessage) -> None:
     """Check that the buffers lie in the body and do not unpack to too many bytes.
 
     Raises `DamagedBytes` if not.
     """
-    compressed = message.header.position(3) is not None
-    places = message.header.integers(2)
+    compressed = message.header.field_offset(3) is not None
+    offsets_and_lengths = message.header.get_integers(2)
     unpacked = 0
-    for start, length in zip(places[::2], places[1::2], strict=True):
+    for start, length in zip(offsets_and_lengths[::2], offsets_and_lengths[1::2], strict=True):
         if start < 0 or length < 0 or start + length > len(message.body):
             raise DamagedBytes("a buffer of its columns lies outside of its bytes")
         if compressed and length:
@@ -128,74 +128,76 @@ def _check_buffers(message: _Message) -> None:
             if size < -1:  # -1: this one is not compressed
                 raise DamagedBytes(f"a buffer of its columns unpacks to {size} bytes")
             unpacked += max(size, 0)
-    if unpacked > MOST_UNPACKED:
-        raise DamagedBytes(f"it unpacks to {unpacked:,} bytes, but the limit is {MOST_UNPACKED:,}")
+    if unpacked > MAX_UNPACKED_BYTES:
+        raise DamagedBytes(f"it unpacks to {unpacked:,} bytes, but the limit is {MAX_UNPACKED_BYTES:,}")
 
 
 @lru_cache(maxsize=16)
-def _schema(head: bytes) -> pa.Schema:
+def _parse_schema(schema_bytes: bytes) -> pa.Schema:
     """Return the schema in the first message of a stream, cached: nearly all streams share it."""
-    return pa.ipc.read_schema(pa.py_buffer(head))
+    return pa.ipc.read_schema(pa.py_buffer(schema_bytes))
 
 
 # --- FlatBuffers ----------------------------------------------------------------------------------------------------
 
 
-class _Message:
+class _IpcMessage:
     """The message at an offset of a stream: its metadata table, its body, and where it ends.
 
     Raises `DamagedBytes` if it is of another type or version, or does not lie inside the bytes.
     """
 
-    def __init__(self, packed: memoryview, at: int, kind: int) -> None:
-        begin, size = struct.unpack_from("<II", packed, at)
-        metadata, body = packed[at + 8 : at + 8 + size], at + 8 + size
-        table = _Table(metadata, _at(metadata, "<I", 0))
-        version, found, length = table.number(0, "<h"), table.number(1, "<B"), table.number(3, "<q")
+    def __init__(self, packed: memoryview, offset: int, kind: int) -> None:
+        marker, size = struct.unpack_from("<II", packed, offset)
+        metadata, body = packed[offset + 8 : offset + 8 + size], offset + 8 + size
+        table = _Table(metadata, _read_number(metadata, "<I", 0))
+        version, found, length = table.get_number(0, "<h"), table.get_number(1, "<B"), table.get_number(3, "<q")
         self.end = body + length
-        if (begin, version, found) != (_BEGIN, _VERSION, kind) or not body <= self.end <= len(packed):
+        if (marker, version, found) != (_CONTINUATION, _METADATA_VERSION, kind) or not body <= self.end <= len(
+            packed
+        ):
             raise DamagedBytes("it is no Arrow stream of one batch")
-        self.header = table.table(2)
+        self.header = table.get_table(2)
         self.body = packed[body : self.end]
 
 
 class _Table:
     """The FlatBuffers table at an offset."""
 
-    def __init__(self, metadata: memoryview, at: int) -> None:
-        self._metadata, self._at = metadata, at
-        self._slots = at - _at(metadata, "<i", at)
-        self._size = _at(metadata, "<H", self._slots)
+    def __init__(self, metadata: memoryview, offset: int) -> None:
+        self._metadata, self._offset = metadata, offset
+        self._slots = offset - _read_number(metadata, "<i", offset)
+        self._size = _read_number(metadata, "<H", self._slots)
 
-    def position(self, number: int) -> int | None:
+    def field_offset(self, field: int) -> int | None:
         """Return the offset of a field, `None` if the table does not have it."""
-        slot = 4 + 2 * number
-        offset = _at(self._metadata, "<H", self._slots + slot) if slot < self._size else 0
-        return self._at + offset if offset else None
+        slot = 4 + 2 * field
+        offset = _read_number(self._metadata, "<H", self._slots + slot) if slot < self._size else 0
+        return self._offset + offset if offset else None
 
-    def number(self, number: int, form: str) -> int:
-        place = self.position(number)
-        return 0 if place is None else _at(self._metadata, form, place)
+    def get_number(self, field: int, form: str) -> int:
+        offset = self.field_offset(field)
+        return 0 if offset is None else _read_number(self._metadata, form, offset)
 
-    def table(self, number: int) -> _Table:
-        return _Table(self._metadata, self._follow(number))
+    def get_table(self, field: int) -> _Table:
+        return _Table(self._metadata, self._target_offset(field))
 
-    def integers(self, number: int) -> tuple[int, ...]:
+    def get_integers(self, field: int) -> tuple[int, ...]:
         """Return a vector of structs of two 64-bit integers, as one sequence."""
-        start = self._follow(number)
-        return struct.unpack_from(f"<{2 * _at(self._metadata, '<I', start)}q", self._metadata, start + 4)
+        start = self._target_offset(field)
+        return struct.unpack_from(f"<{2 * _read_number(self._metadata, '<I', start)}q", self._metadata, start + 4)
 
-    def _follow(self, number: int) -> int:
+    def _target_offset(self, field: int) -> int:
         """Return the offset that a field refers to. Raises `DamagedBytes` if there is no field."""
-        place = self.position(number)
-        if place is None:
+        offset = self.field_offset(field)
+        if offset is None:
             raise DamagedBytes("a part of its metadata is missing")
-        return place + _at(self._metadata, "<I", place)
+        return offset + _read_number(self._metadata, "<I", offset)
 
 
-def _at(metadata: memoryview, form: str, place: int) -> int:
+def _read_number(metadata: memoryview, form: str, offset: int) -> int:
     """Return the number at an offset. Raises `struct.error` if it lies outside of the metadata."""
-    if place < 0:  # Python would count from the end
+    if offset < 0:  # Python would count from the end
         raise struct.error("negative offset")
-    number: int = struct.unpack_from(form, metadata, place)[0]
+    number: int = struct.unpack_from(form, metadata, offset)[0]
     return number

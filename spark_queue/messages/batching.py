@@ -9,20 +9,22 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def grouped(items: Iterable[T], most: tuple[int, ...], size: Callable[[T], tuple[int, ...]]) -> Iterator[list[T]]:
+def batch_by_size(
+    items: Iterable[T], limits: tuple[int, ...], size: Callable[[T], tuple[int, ...]]
+) -> Iterator[list[T]]:
     """Yield the items in order, in batches that exceed none of the `limits`.
 
     `size` returns the sizes of one item, such as its rows and bytes: one for each limit. An item
     that is larger than a limit is a batch of its own.
     """
-    group: list[T] = []
-    total = (0,) * len(most)
+    batch: list[T] = []
+    total = (0,) * len(limits)
     for item in items:
-        more = size(item)
-        total = tuple(map(add, total, more))
-        if group and any(map(gt, total, most)):
-            yield group
-            group, total = [], more
-        group.append(item)
-    if group:
-        yield group
+        sizes = size(item)
+        total = tuple(map(add, total, sizes))
+        if batch and any(map(gt, total, limits)):
+            yield batch
+            batch, total = [], sizes
+        batch.append(item)
+    if batch:
+        yield batch

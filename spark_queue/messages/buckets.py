@@ -28,33 +28,33 @@ from typing import Literal, NamedTuple, TypeVar, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_queue.errors import OptionError, near
+from spark_queue.errors import OptionError, did_you_mean
 from spark_queue.messages.arrow_bytes import DamagedBytes, from_bytes, to_bytes
 from spark_queue.messages.columns import header_dicts, headers_array, no_headers
-from spark_queue.messages.rules import faults
-from spark_queue.messages.schema import MARK, MESSAGES, PUSHES, PayloadKind
+from spark_queue.messages.rules import validate_rows
+from spark_queue.messages.schema import BUCKET_PREFIX, MESSAGES, PUSHES, PayloadKind
 
 T = TypeVar("T")
 
 #: Maximum bytes of messages in one bucket, before compression. A larger message has its own bucket.
-MOST_BYTES = 4 << 20
+MAX_BUCKET_BYTES = 4 << 20
 
-ROWS = pa.schema([MESSAGES.field(name) for name in ("id", "payload", "payload_kind", "headers")])
-_DATED = ROWS.append(MESSAGES.field("mature"))
+BUCKET_SCHEMA = pa.schema([MESSAGES.field(name) for name in ("id", "payload", "payload_kind", "headers")])
+_BUCKET_SCHEMA_WITH_MATURE = BUCKET_SCHEMA.append(MESSAGES.field("mature"))
 
 
 #: Maximum number of messages in one bucket. A worker holds a whole bucket in memory.
-LARGEST = 100_000
+MAX_BUCKET_ROWS = 100_000
 
 #: Maximum digits of the number of messages in an id. No document of keuss holds a million.
-DIGITS = 6
+MAX_ROWS_DIGITS = 6
 
 #: Number of hex digits of the digest in the id.
 DIGEST_DIGITS = 16
 
 #: The end of the id of a bucket that a store has just converted from a document of keuss. Such a
 #: bucket has no digest, and may be empty.
-READ_MARK = f"{MARK}id"
+CONVERTED_SUFFIX = f"{BUCKET_PREFIX}id"
 
 
 class DamagedBucket(ValueError):
@@ -72,10 +72,12 @@ class Buckets:
     compression: str = "lz4"
 
     def __post_init__(self) -> None:
-        if not 0 < self.size <= LARGEST:
-            raise OptionError(f"bucket size must be 1 to {LARGEST} messages, not {self.size}", option="bucketSize")
+        if not 0 < self.size <= MAX_BUCKET_ROWS:
+            raise OptionError(
+                f"bucket size must be 1 to {MAX_BUCKET_ROWS} messages, not {self.size}", option="bucketSize"
+            )
         if self.compression not in ("lz4", "zstd"):
-            hint = near(self.compression, ("lz4", "zstd"))
+            hint = did_you_mean(self.compression, ("lz4", "zstd"))
             raise OptionError(
                 f"compression must be lz4 or zstd, not {self.compression!r}{hint}", option="compression"
             )
@@ -94,12 +96,12 @@ class Record(NamedTuple):
 
 def is_bucket(id: str) -> bool:
     """Return whether the record with this id is a bucket."""
-    return id.startswith(MARK)
+    return id.startswith(BUCKET_PREFIX)
 
 
 def are_buckets(ids: pa.Array) -> pa.Array:
     """Return whether each of these records is a bucket. The ids may be text or binary."""
-    return pc.starts_with(ids, MARK)
+    return pc.starts_with(ids, BUCKET_PREFIX)
 
 
 def rows_of(id: str) -> int:
@@ -107,26 +109,26 @@ def rows_of(id: str) -> int:
 
     It is 1 if the id is damaged, since such a record becomes one dead letter.
     """
-    rows = _rows_named(id) if is_bucket(id) else 1
+    rows = _parse_rows(id) if is_bucket(id) else 1
     return 1 if rows is None else rows
 
 
-def _rows_named(id: str) -> int | None:
+def _parse_rows(id: str) -> int | None:
     """Return the number of messages in the id of a bucket, `None` if it has no valid one."""
-    digits = id.rsplit(MARK, 2)[-2]
-    if not (digits.isascii() and digits.isdecimal() and len(digits) <= DIGITS):
+    digits = id.rsplit(BUCKET_PREFIX, 2)[-2]
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= MAX_ROWS_DIGITS):
         return None
     rows = int(digits)
-    return rows if rows or id.endswith(READ_MARK) else None
+    return rows if rows or id.endswith(CONVERTED_SUFFIX) else None
 
 
-def weigh(ids: pa.Array) -> int:
+def count_rows(ids: pa.Array) -> int:
     """Return the number of messages that the records with these ids hold together."""
     buckets = ids.filter(are_buckets(ids))
     return len(ids) - len(buckets) + sum(map(rows_of, buckets.cast(pa.string()).to_pylist()))
 
 
-def fitting(found: Iterable[tuple[T, str]], limit: int, enough: int) -> tuple[list[T], int, str | None]:
+def select_records(records: Iterable[tuple[T, str]], limit: int, target: int) -> tuple[list[T], int, str | None]:
     """Take records until they hold `target` messages together, but never more than `limit`.
 
     `records` are pairs of a key and an id. Return the keys of the records taken, the number of
@@ -134,21 +136,21 @@ def fitting(found: Iterable[tuple[T, str]], limit: int, enough: int) -> tuple[li
     """
     taken: list[T] = []
     rows = 0
-    for known, id in found:
-        if rows >= enough:
+    for key, id in records:
+        if rows >= target:
             break
-        more = rows_of(id)
-        if rows + more > limit:
+        added = rows_of(id)
+        if rows + added > limit:
             return taken, rows, id
-        taken.append(known)
-        rows += more
+        taken.append(key)
+        rows += added
     return taken, rows, None
 
 
 # --- writing buckets ------------------------------------------------------------------------------------------------
 
 
-def packed(batch: pa.RecordBatch, how: Buckets) -> pa.RecordBatch:
+def pack_buckets(batch: pa.RecordBatch, settings: Buckets) -> pa.RecordBatch:
     """Return the rows of a PUSHES batch, which have their `mature`, as a PUSHES batch of buckets.
 
     The messages of a bucket mature at the same moment, have the same tries, and are in the order of
@@ -161,23 +163,25 @@ def packed(batch: pa.RecordBatch, how: Buckets) -> pa.RecordBatch:
         keys = list(zip(moments.to_pylist(), tries.to_pylist(), strict=True))
         order = sorted(range(len(keys)), key=lambda row: (keys[row], row))
         groups = [batch.take(pa.array(list(rows))) for _, rows in groupby(order, lambda row: keys[row])]
-    made = [bucket(part, how) for group in groups for part in _parts(_in_order(group), how.size)]
-    return pa.Table.from_batches(made, PUSHES).combine_chunks().to_batches()[0]
+    buckets = [
+        build_bucket(part, settings) for group in groups for part in _split_rows(_sort_by_id(group), settings.size)
+    ]
+    return pa.Table.from_batches(buckets, PUSHES).combine_chunks().to_batches()[0]
 
 
-def bucket(rows: pa.RecordBatch, how: Buckets) -> pa.RecordBatch:
+def build_bucket(rows: pa.RecordBatch, settings: Buckets) -> pa.RecordBatch:
     """Return one bucket of these PUSHES or MESSAGES rows as a PUSHES batch of one row.
 
     The rows have the same tries. The bucket matures when the last of them does.
     """
     moments = rows.column("mature")
     last = pc.max(moments)
-    schema = ROWS if pc.all(pc.equal(moments, last)).as_py() else _DATED
+    schema = BUCKET_SCHEMA if pc.all(pc.equal(moments, last)).as_py() else _BUCKET_SCHEMA_WITH_MATURE
     content = pa.RecordBatch.from_arrays([rows.column(name) for name in schema.names], schema=schema)
     # A large single message gains little, and might grow beyond the size limit of the database.
-    packed = to_bytes(content, how.compression if len(rows) > 1 or content.nbytes < 1 << 20 else None)
+    packed = to_bytes(content, settings.compression if len(rows) > 1 or content.nbytes < 1 << 20 else None)
     digest = sha256(packed).hexdigest()[:DIGEST_DIGITS]
-    id = f"{MARK}{rows.column('id')[0].as_py()}{MARK}{rows.num_rows}{MARK}{digest}"
+    id = f"{BUCKET_PREFIX}{rows.column('id')[0].as_py()}{BUCKET_PREFIX}{rows.num_rows}{BUCKET_PREFIX}{digest}"
     return pa.RecordBatch.from_arrays(
         [
             pa.array([id], pa.string()),
@@ -192,7 +196,7 @@ def bucket(rows: pa.RecordBatch, how: Buckets) -> pa.RecordBatch:
     )
 
 
-def _in_order(rows: pa.RecordBatch) -> pa.RecordBatch:
+def _sort_by_id(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return the rows in the order of their ids, the first row of each id only."""
     ids = rows.column("id")
     if pc.all(pc.less(ids.slice(0, len(ids) - 1), ids.slice(1))).as_py() is not False:
@@ -200,24 +204,24 @@ def _in_order(rows: pa.RecordBatch) -> pa.RecordBatch:
     order = sorted(range(len(ids)), key=ids.to_pylist().__getitem__)  # stable: rows of the same id keep their order
     rows = rows.take(pa.array(order))
     ids = rows.column("id")
-    again = pc.equal(ids.slice(1), ids.slice(0, len(ids) - 1))
-    return rows.filter(pa.concat_arrays([pa.array([True]), pc.invert(again)]))
+    repeated = pc.equal(ids.slice(1), ids.slice(0, len(ids) - 1))
+    return rows.filter(pa.concat_arrays([pa.array([True]), pc.invert(repeated)]))
 
 
-def _parts(rows: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
+def _split_rows(rows: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
     """Yield the rows in parts of at most `size` rows and about MAX_BUCKET_BYTES."""
-    if rows.nbytes <= MOST_BYTES * max(1, rows.num_rows // size):
-        longest = [min(size, rows.num_rows - start) for start in range(0, rows.num_rows, size)]
+    if rows.nbytes <= MAX_BUCKET_BYTES * max(1, rows.num_rows // size):
+        lengths = [min(size, rows.num_rows - start) for start in range(0, rows.num_rows, size)]
     else:
-        longest, taken, weight = [], 0, 0
+        lengths, taken, weight = [], 0, 0
         for length in pc.binary_length(rows.column("payload")).to_pylist():
-            if taken and (taken == size or weight + length > MOST_BYTES):
-                longest.append(taken)
+            if taken and (taken == size or weight + length > MAX_BUCKET_BYTES):
+                lengths.append(taken)
                 taken = weight = 0
             taken, weight = taken + 1, weight + length
-        longest.append(taken)
+        lengths.append(taken)
     start = 0
-    for length in longest:
+    for length in lengths:
         yield rows.slice(start, length)
         start += length
 
@@ -230,39 +234,39 @@ def open_bucket(record: pa.RecordBatch) -> pa.RecordBatch:
 
     Raises `DamagedBucket` if it cannot be read.
     """
-    rows = unsealed(record.column("id")[0].as_py(), record.column("payload")[0].as_buffer())
+    rows = unpack_bucket(record.column("id")[0].as_py(), record.column("payload")[0].as_buffer())
     n = rows.num_rows
-    own = {name: rows.column(name) for name in rows.schema.names}
-    if "mature" in own and pc.max(own["mature"]) != record.column("mature")[0]:
-        del own["mature"]  # the bucket was released: its own due time holds for all
+    columns_by_name = {name: rows.column(name) for name in rows.schema.names}
+    if "mature" in columns_by_name and pc.max(columns_by_name["mature"]) != record.column("mature")[0]:
+        del columns_by_name["mature"]  # the bucket was released: its own due time holds for all
     if record.column("headers").values:
         (added,) = header_dicts(record)
-        own["headers"] = headers_array([one | added for one in header_dicts(rows)])
+        columns_by_name["headers"] = headers_array([one | added for one in header_dicts(rows)])
     columns = [
-        own[field.name] if field.name in own else pa.repeat(record.column(field.name)[0], n)
+        columns_by_name[field.name] if field.name in columns_by_name else pa.repeat(record.column(field.name)[0], n)
         for field in record.schema
     ]
     return pa.RecordBatch.from_arrays(columns, schema=record.schema)
 
 
-def unsealed(id: str, packed: bytes | pa.Buffer | None) -> pa.RecordBatch:
+def unpack_bucket(id: str, packed: bytes | pa.Buffer | None) -> pa.RecordBatch:
     """Verify the bucket with this id and return its rows.
 
     Raises `DamagedBucket` if it is damaged.
     """
-    expected, digest = _rows_named(id), id.rpartition(MARK)[2]
+    expected, digest = _parse_rows(id), id.rpartition(BUCKET_PREFIX)[2]
     if expected is None:
-        raise DamagedBucket(f"its id does not say how many messages it holds (1 to {10**DIGITS - 1:,})")
-    made_now, has_digest = id.endswith(READ_MARK), len(digest) == DIGEST_DIGITS
+        raise DamagedBucket(f"its id does not say how many messages it holds (1 to {10**MAX_ROWS_DIGITS - 1:,})")
+    converted, has_digest = id.endswith(CONVERTED_SUFFIX), len(digest) == DIGEST_DIGITS
     try:
-        rows = from_bytes(packed, (ROWS, _DATED), digest if has_digest else None)
+        rows = from_bytes(packed, (BUCKET_SCHEMA, _BUCKET_SCHEMA_WITH_MATURE), digest if has_digest else None)
     except DamagedBytes as error:
         raise DamagedBucket(str(error)) from error
     # If two programs of keuss commit the same message, keuss counts it twice. Then there are more
     # messages than the id says.
-    if rows.num_rows < expected or (rows.num_rows > expected and not made_now):
+    if rows.num_rows < expected or (rows.num_rows > expected and not converted):
         raise DamagedBucket(f"it holds {rows.num_rows:,} messages, but {expected:,} by its id")
-    if not (has_digest or made_now):
+    if not (has_digest or converted):
         _check_rows(rows)
     return rows
 
@@ -271,14 +275,14 @@ def _check_rows(rows: pa.RecordBatch) -> None:
     """Check the messages of a bucket without a digest. Raises `DamagedBucket` for a mistake."""
     n = rows.num_rows
     own = dict(zip(rows.schema.names, rows.columns, strict=True))
-    usual = {"mature": pa.nulls(n, PUSHES.field("mature").type), "delay": pa.nulls(n, pa.int64())}
-    usual["tries"] = pa.repeat(pa.scalar(0, pa.int32()), n)
-    batch = pa.RecordBatch.from_arrays([(usual | own)[name] for name in PUSHES.names], schema=PUSHES)
-    for row, rule in faults(batch, batch.nbytes).items():
+    defaults = {"mature": pa.nulls(n, PUSHES.field("mature").type), "delay": pa.nulls(n, pa.int64())}
+    defaults["tries"] = pa.repeat(pa.scalar(0, pa.int32()), n)
+    batch = pa.RecordBatch.from_arrays([(defaults | own)[name] for name in PUSHES.names], schema=PUSHES)
+    for row, rule in validate_rows(batch, batch.nbytes).items():
         raise DamagedBucket(f"message {row}: {rule}")
     if "mature" in own and own["mature"].null_count:
         raise DamagedBucket("one of its messages has no mature")
     if pc.count_distinct(own["id"]).as_py() < n:
         raise DamagedBucket("two of its messages have the same id")
-    if odd := set(own["payload_kind"].unique().to_pylist()) - {*get_args(PayloadKind)}:
-        raise DamagedBucket(f"one of its messages has the unknown payload_kind {odd.pop()!r}")
+    if unknown_kinds := set(own["payload_kind"].unique().to_pylist()) - {*get_args(PayloadKind)}:
+        raise DamagedBucket(f"one of its messages has the unknown payload_kind {unknown_kinds.pop()!r}")

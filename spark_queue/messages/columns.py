@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_queue.messages.ids import FEW
-from spark_queue.messages.schema import EARLIEST, HISTORY, LATEST, MESSAGES, PUSHES
+from spark_queue.messages.ids import SMALL_BATCH
+from spark_queue.messages.schema import HISTORY, MAX_TIME_MS, MESSAGES, MIN_TIME_MS, PUSHES
 
 
 def headers_array(headers: Sequence[Mapping[str, str] | None]) -> pa.MapArray:
@@ -29,13 +29,13 @@ def no_headers(rows: int) -> pa.MapArray:
     return pa.MapArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), rows + 1), nothing, nothing)
 
 
-def filled(batch: pa.RecordBatch) -> pa.RecordBatch:
+def fill_null_payloads(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return a PUSHES batch with the JSON `0` in place of each payload that is NULL."""
     missing = batch.column("payload").is_null()
     for name, instead in (("payload", b"0"), ("payload_kind", "json")):
-        place = batch.schema.get_field_index(name)
+        index = batch.schema.get_field_index(name)
         column = pc.if_else(missing, pa.scalar(instead, batch.schema.field(name).type), batch.column(name))
-        batch = batch.set_column(place, batch.schema.field(name), column)
+        batch = batch.set_column(index, batch.schema.field(name), column)
     return batch
 
 
@@ -60,35 +60,35 @@ def milliseconds(column: pa.Array) -> pa.Array:
 
 def due_ms(batch: pa.RecordBatch, now: int) -> list[int]:
     """Return when each row of a PUSHES batch matures (ms). `now` is the database's time (ms)."""
-    if _all_at_once(batch):
+    if _all_due_now(batch):
         return [now] * batch.num_rows
     delayed = pc.add(batch.column("delay").fill_null(0), now)
     moments: list[int] = pc.coalesce(milliseconds(batch.column("mature")), delayed).to_pylist()
     return moments
 
 
-def first_due(batch: pa.RecordBatch) -> int:
+def earliest_due(batch: pa.RecordBatch) -> int:
     """Return when the first row of a PUSHES batch is due, by the clock of this machine (ms).
 
     It is 0 if a row is due already.
     """
-    if _all_at_once(batch):
+    if _all_due_now(batch):
         return 0
     now = round(time.time() * 1000)
     first = min(due_ms(batch, now))
     return first if first > now else 0
 
 
-def _all_at_once(batch: pa.RecordBatch) -> bool:
+def _all_due_now(batch: pa.RecordBatch) -> bool:
     return bool(batch.column("mature").null_count == batch.column("delay").null_count == batch.num_rows)
 
 
-def dated(batch: pa.RecordBatch, now: int) -> pa.RecordBatch:
+def with_due_time(batch: pa.RecordBatch, now: int) -> pa.RecordBatch:
     """Return a PUSHES batch in which every row has its `mature`. `now` is the database's time (ms).
 
     Raises `ValueError` for a moment outside of the years 1 to 9999.
     """
-    if _all_at_once(batch):
+    if _all_due_now(batch):
         due_at = pa.repeat(pa.scalar(now * 1000, PUSHES.field("mature").type), batch.num_rows)
     else:
         due_at = timestamps(due_ms(batch, now))
@@ -97,7 +97,7 @@ def dated(batch: pa.RecordBatch, now: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([columns[name] for name in PUSHES.names], schema=PUSHES)
 
 
-def slices(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
+def slice_by_size(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
     """Yield the batch in slices of about `size` bytes.
 
     A row larger than `size` may share its slice with rows of average size.
@@ -113,7 +113,7 @@ def timestamps(ms: Iterable[int]) -> pa.Array:
     Raises `ValueError` for a moment outside of the years 1 to 9999, which Python cannot hold.
     """
     type_ = pa.timestamp("us", tz="UTC")
-    if isinstance(ms, Sequence) and len(ms) <= FEW:
+    if isinstance(ms, Sequence) and len(ms) <= SMALL_BATCH:
         _check_moments(min(ms, default=0), max(ms, default=0))
         return pa.array([one * 1000 for one in ms], type_)
     column = pa.array(ms, pa.int64())
@@ -123,11 +123,13 @@ def timestamps(ms: Iterable[int]) -> pa.Array:
 
 
 def _check_moments(first: int, last: int) -> None:
-    if first < EARLIEST or last > LATEST:
-        raise ValueError(f"a moment is not from {EARLIEST} to {LATEST} ms: {first if first < EARLIEST else last}")
+    if first < MIN_TIME_MS or last > MAX_TIME_MS:
+        raise ValueError(
+            f"a moment is not from {MIN_TIME_MS} to {MAX_TIME_MS} ms: {first if first < MIN_TIME_MS else last}"
+        )
 
 
-def build(
+def build_messages(
     queue: str,
     ids: Sequence[str],
     payloads: Sequence[bytes],
@@ -154,7 +156,7 @@ def build(
     )
 
 
-def build_alike(
+def build_json_messages(
     queue: str, ids: pa.Array, payloads: pa.Array, headers: Mapping[str, str] | None, mature: pa.Array, tries: int
 ) -> pa.RecordBatch:
     """Return a MESSAGES batch of JSON messages that share their headers and tries; `mature` in ms.

@@ -11,8 +11,8 @@ from hashlib import sha256
 
 import pyarrow as pa
 
-LONGEST_ID = 200  #: bytes of UTF-8
-PLAIN_ID = re.compile(f"[-_.:/A-Za-z0-9]{{1,{LONGEST_ID}}}")  #: the form of most ids
+MAX_ID_BYTES = 200  #: bytes of UTF-8
+PLAIN_ID = re.compile(f"[-_.:/A-Za-z0-9]{{1,{MAX_ID_BYTES}}}")  #: the form of most ids
 
 #: The form of generated ids: see `_IdGenerator`.
 OBJECT_ID = re.compile("[0-9a-f]{24}")
@@ -20,10 +20,10 @@ OBJECT_ID = re.compile("[0-9a-f]{24}")
 
 #: Up to this number of rows, a Python loop is faster than Arrow kernels: to start a kernel takes
 #: some tenths of a ms.
-FEW = 16
+SMALL_BATCH = 16
 
 
-class _Ids:
+class _IdGenerator:
     """A generator of ids of 24 hex digits, which sort in the order of creation within one process.
 
     An id has the form of a MongoDB ObjectId: 4 bytes of seconds, 5 of the process, 3 of a counter.
@@ -34,18 +34,18 @@ class _Ids:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._pid = 0
-        self._renew()
+        self._reset()
 
-    def _renew(self) -> None:
+    def _reset(self) -> None:
         self._pid, self._process = os.getpid(), os.urandom(5).hex()
         self._second, self._counter = 0, 0
 
     def take(self, n: int) -> pa.Array:
-        made: list[pa.Array] = []
+        chunks: list[pa.Array] = []
         left = n
         with self._lock:
             if self._pid != os.getpid():  # a forked process must not continue its parent's numbers
-                self._renew()
+                self._reset()
             while left:
                 second = int(time.time())
                 if second > self._second:
@@ -53,21 +53,21 @@ class _Ids:
                 elif self._counter >= 1 << 24:
                     self._second, self._counter = self._second + 1, 0
                 stop = min(self._counter + left, 1 << 24)
-                made.append(_numbered(f"{self._second:08x}{self._process}", self._counter, stop))
+                chunks.append(_number_ids(f"{self._second:08x}{self._process}", self._counter, stop))
                 left -= stop - self._counter
                 self._counter = stop
-        if len(made) == 1:
-            return made[0]
-        return pa.concat_arrays(made) if made else pa.array([], pa.string())
+        if len(chunks) == 1:
+            return chunks[0]
+        return pa.concat_arrays(chunks) if chunks else pa.array([], pa.string())
 
 
-_ids = _Ids()
+_ids = _IdGenerator()
 
 
 def new_ids(n: int) -> list[str]:
     """Return `n` new ids, each greater than all earlier ones of this process."""
-    made: list[str] = new_id_array(n).to_pylist()
-    return made
+    ids: list[str] = new_id_array(n).to_pylist()
+    return ids
 
 
 def new_id_array(n: int) -> pa.Array:
@@ -88,32 +88,32 @@ class DerivedIds:
 
     def take(self, n: int) -> pa.Array:
         """Return the ids of the next `n` rows."""
-        made: list[pa.Array] = []
+        chunks: list[pa.Array] = []
         end = self._made + n
         while self._made < end:
             block, counter = divmod(self._made, 1 << 24)
             stop = min(counter + end - self._made, 1 << 24)
-            made.append(_numbered(sha256(f"{self._part}\0{block}".encode()).hexdigest()[:18], counter, stop))
+            chunks.append(_number_ids(sha256(f"{self._part}\0{block}".encode()).hexdigest()[:18], counter, stop))
             self._made += stop - counter
-        return pa.concat_arrays(made) if made else pa.array([], pa.string())
+        return pa.concat_arrays(chunks) if chunks else pa.array([], pa.string())
 
 
 @functools.cache
-def _hex() -> list[bytes]:
+def _three_hex_digits() -> list[bytes]:
     """Return all numbers of three hex digits."""
     return [b"%03x" % i for i in range(1 << 12)]
 
 
-def _numbered(prefix: str, start: int, stop: int) -> pa.Array:
+def _number_ids(prefix: str, start: int, stop: int) -> pa.Array:
     """Return the prefix with each number of the range, in six hex digits."""
     n = stop - start
-    if n <= FEW:
+    if n <= SMALL_BATCH:
         return pa.array([f"{prefix}{number:06x}" for number in range(start, stop)], pa.string())
     runs: list[bytes] = []  # each: the ids that differ only in their last three digits
     while start < stop:
         high, low = divmod(start, 1 << 12)
         end = min(1 << 12, low + stop - start)
-        runs.append((b"%b%03x" % (prefix.encode(), high)).join([b"", *_hex()[low:end]]))
+        runs.append((b"%b%03x" % (prefix.encode(), high)).join([b"", *_three_hex_digits()[low:end]]))
         start += end - low
     same_size = pa.binary(len(prefix) + 6)
     return (

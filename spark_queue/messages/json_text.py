@@ -12,7 +12,9 @@ import orjson
 from spark_queue.errors import MessageError
 
 #: The error for text that UTF-8 cannot hold.
-HALF = "text with half a surrogate pair is not Unicode; in Python, clean it with .encode('utf-8', 'replace').decode()"
+HALF_SURROGATE = (
+    "text with half a surrogate pair is not Unicode; in Python, clean it with .encode('utf-8', 'replace').decode()"
+)
 
 #: Types that JSON cannot hold, and what to do.
 _REMEDIES = {
@@ -23,15 +25,15 @@ _REMEDIES = {
 }  # fmt: skip
 
 #: Maximum depth of a payload. A deeper one is refused, and one that contains itself.
-_DEEP = 250
+_MAX_DEPTH = 250
 
 #: Errors that are raised for a value that has no JSON text.
-_REFUSED = (TypeError, ValueError, RecursionError)
+_ENCODE_ERRORS = (TypeError, ValueError, RecursionError)
 
 #: Translates each digit to `0`, and all else to NUL. This finds nineteen digits in a row in a tenth
 #: of the time of a regular expression. Fewer digits always fit in 64 bits.
-_DIGITS = bytes(ord("0") if one in b"0123456789" else 0 for one in range(256))
-_LONG = b"0" * 19
+_DIGITS_TO_ZERO = bytes(ord("0") if one in b"0123456789" else 0 for one in range(256))
+_LONG_INTEGER = b"0" * 19
 
 
 def dump_json(value: object) -> bytes:
@@ -40,9 +42,9 @@ def dump_json(value: object) -> bytes:
     Raises `MessageError` for a value that JSON cannot hold. It names the part: `payload.a[0]`.
     """
     try:
-        return _text(value)
-    except _REFUSED as error:
-        raise MessageError(next(faults_of_json(value), f"payload: {error}")) from error
+        return _encode(value)
+    except _ENCODE_ERRORS as error:
+        raise MessageError(next(find_json_faults(value), f"payload: {error}")) from error
 
 
 def load_json(text: bytes) -> Any:
@@ -52,7 +54,7 @@ def load_json(text: bytes) -> Any:
     text, and for half a surrogate pair, which the standard library would accept.
     """
     value = orjson.loads(text)
-    return json.loads(text) if _LONG in text.translate(_DIGITS) else value
+    return json.loads(text) if _LONG_INTEGER in text.translate(_DIGITS_TO_ZERO) else value
 
 
 def load_foreign_json(text: bytes) -> Any:
@@ -63,10 +65,10 @@ def load_foreign_json(text: bytes) -> Any:
     try:
         return load_json(text)
     except ValueError:
-        return json.loads(cleaned_json(text))
+        return json.loads(clean_json(text))
 
 
-def cleaned_json(text: str | bytes) -> bytes:
+def clean_json(text: str | bytes) -> bytes:
     """Return JSON text of another program with `?` for each half of a surrogate pair.
 
     Raises `ValueError` for other text.
@@ -85,53 +87,53 @@ def is_text(value: object) -> bool:
     return True
 
 
-def cleaned(text: str) -> str:
+def clean_text(text: str) -> str:
     """Return text with `?` for each half of a surrogate pair."""
     return text.encode(errors="replace").decode()
 
 
-def type_of(value: object) -> str:
+def type_name(value: object) -> str:
     """Return the name of a value's type, for an error."""
     return type(value).__name__
 
 
-def faults_of_json(value: Any, place: str = "payload", deep: int = _DEEP) -> Iterator[str]:
+def find_json_faults(value: Any, path: str = "payload", depth: int = _MAX_DEPTH) -> Iterator[str]:
     """Yield the parts of a value that JSON cannot hold, with their places."""
-    if _fits(value):
+    if _has_json(value):
         return
-    if not deep:
-        yield f"{place[:60]}…: is nested more than {_DEEP} levels deep, or contains itself"
+    if not depth:
+        yield f"{path[:60]}…: is nested more than {_MAX_DEPTH} levels deep, or contains itself"
     elif isinstance(value, dict):
         for key, one in value.items():
             if not isinstance(key, str):
-                yield f"{place}: the key {key!r} is {type_of(key)}, and keys of JSON are text; use str(…)"
+                yield f"{path}: the key {key!r} is {type_name(key)}, and keys of JSON are text; use str(…)"
             elif not is_text(key):
-                yield f"{place}: the key {key!r}: {HALF}"
+                yield f"{path}: the key {key!r}: {HALF_SURROGATE}"
             else:
-                yield from faults_of_json(one, f"{place}.{key}", deep - 1)
+                yield from find_json_faults(one, f"{path}.{key}", depth - 1)
     elif isinstance(value, list | tuple):
         for number, one in enumerate(value):
-            yield from faults_of_json(one, f"{place}[{number}]", deep - 1)
+            yield from find_json_faults(one, f"{path}[{number}]", depth - 1)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
-            yield from faults_of_json(getattr(value, field.name), f"{place}.{field.name}", deep - 1)
+            yield from find_json_faults(getattr(value, field.name), f"{path}.{field.name}", depth - 1)
     elif isinstance(value, float):
-        yield f"{place}: {value} has no form in JSON; use None or text"
+        yield f"{path}: {value} has no form in JSON; use None or text"
     elif isinstance(value, str):
-        yield f"{place}: {HALF}"
+        yield f"{path}: {HALF_SURROGATE}"
     else:
-        yield f"{place}: {type_of(value)} has no form in JSON; {_remedy(value)}"
+        yield f"{path}: {type_name(value)} has no form in JSON; {_remedy(value)}"
 
 
-def _fits(value: object) -> bool:
+def _has_json(value: object) -> bool:
     try:
-        _text(value)
-    except _REFUSED:
+        _encode(value)
+    except _ENCODE_ERRORS:
         return False
     return True
 
 
-def _text(value: object) -> bytes:
+def _encode(value: object) -> bytes:
     """Return the JSON text of a value. Raises one of `_ENCODE_ERRORS` if it has none."""
     try:
         text = orjson.dumps(value)
@@ -140,7 +142,9 @@ def _text(value: object) -> bytes:
             raise
         text = b"null"
     if b"null" in text:  # orjson writes NaN as null and refuses long integers; the standard library does neither
-        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_plain).encode()
+        text = json.dumps(
+            value, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_to_plain
+        ).encode()
     return text
 
 
@@ -151,22 +155,22 @@ def _has_text_keys(value: object) -> bool:
     return not isinstance(value, list | tuple) or all(map(_has_text_keys, value))
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """Convert a value that the standard library does not know, as orjson does.
 
     Raises `TypeError` if orjson does not know it either.
     """
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return orjson.loads(orjson.dumps(value))
-    named = (one.name for one in dataclasses.fields(value) if not one.name.startswith("_"))
-    fields = {name: getattr(value, name) for name in named}
+    names = (one.name for one in dataclasses.fields(value) if not one.name.startswith("_"))
+    fields = {name: getattr(value, name) for name in names}
     if not _has_text_keys(fields):
         raise TypeError("a key is not text")
     return fields
 
 
 def _remedy(value: object) -> str:
-    if remedy := _REMEDIES.get(type_of(value)):
+    if remedy := _REMEDIES.get(type_name(value)):
         return remedy
     if hasattr(value, "item") and type(value).__module__ == "numpy":
         return "use .item()"

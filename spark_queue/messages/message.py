@@ -14,7 +14,7 @@ from spark_queue.messages.columns import headers_array
 from spark_queue.messages.ids import new_ids
 from spark_queue.messages.payload import Json, decode, encode
 from spark_queue.messages.schema import EPOCH, PUSHES
-from spark_queue.messages.values import unfit
+from spark_queue.messages.values import error_for_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def pushes(
         return _pushes(payloads, ids, headers, mature, delay, tries)
     except (MessageError, TypeError, ValueError, AttributeError, OverflowError) as error:
         columns = {"ids": ids, "headers": headers, "mature": mature, "tries": tries}
-        raise unfit(queue, payloads, columns, error) from error
+        raise error_for_values(queue, payloads, columns, error) from error
 
 
 def _pushes(
@@ -79,7 +79,7 @@ def _pushes(
 ) -> pa.RecordBatch:
     n = len(payloads)
 
-    def spread(value: Any, scalar: type | tuple[type, ...]) -> list[Any]:
+    def broadcast(value: Any, scalar: type | tuple[type, ...]) -> list[Any]:
         return [value] * n if value is None or isinstance(value, scalar) else list(value)
 
     encoded = [encode(payload) for payload in payloads]
@@ -88,10 +88,10 @@ def _pushes(
             pa.array(new_ids(n) if ids is None else list(ids), pa.string()),
             pa.array([payload for payload, _ in encoded], pa.binary()),
             pa.array([kind for _, kind in encoded], pa.string()),
-            headers_array(spread(headers, Mapping)),
-            pa.array(spread(mature, datetime), pa.timestamp("us", tz="UTC")),
-            pa.array(spread(delay, int), pa.int64()),
-            pa.array(spread(tries, int), pa.int32()),
+            headers_array(broadcast(headers, Mapping)),
+            pa.array(broadcast(mature, datetime), pa.timestamp("us", tz="UTC")),
+            pa.array(broadcast(delay, int), pa.int64()),
+            pa.array(broadcast(tries, int), pa.int32()),
         ],
         schema=PUSHES,
     )

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_queue.errors import MessageError
-from spark_queue.messages.json_text import HALF, dump_json, load_foreign_json
+from spark_queue.messages.json_text import HALF_SURROGATE, dump_json, load_foreign_json
 from spark_queue.messages.schema import PayloadKind
 
 Json = dict[str, Any] | list[Any] | str | int | float | bool | None
@@ -30,7 +30,7 @@ def encode(payload: Json | bytes) -> tuple[bytes, PayloadKind]:
         try:
             return payload.encode(), "text"
         except UnicodeEncodeError as error:
-            raise MessageError(f"payload: {HALF}") from error
+            raise MessageError(f"payload: {HALF_SURROGATE}") from error
     return dump_json(payload), "json"
 
 
@@ -56,7 +56,7 @@ def as_json(payload: bytes, kind: str) -> bytes:
     return orjson.dumps({"$binary": {"base64": base64.b64encode(payload).decode(), "subType": "00"}})
 
 
-def jsonable(value: object) -> object:
+def to_jsonable(value: object) -> object:
     """Convert a value that JSON cannot hold into one that it can.
 
     A moment becomes text in ISO format (UTC), bytes become Extended JSON, a dataclass becomes a
@@ -71,21 +71,21 @@ def jsonable(value: object) -> object:
     raise TypeError(f"no JSON for {type(value).__name__}")
 
 
-def of_json(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
+def from_json(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Return the payloads that JSON texts stand for, and their kinds: the inverse of `as_json`."""
     strings = pc.starts_with(texts, '"')
     marked = pc.fill_null(pc.or_(strings, pc.starts_with(texts, '{"$binary":')), False)
     if not pc.any(marked).as_py():
         return texts, pa.repeat("json", len(texts))
     found = [
-        _no_json_in(text) if is_marked else (text, "json")
+        _decode_json_text(text) if is_marked else (text, "json")
         for text, is_marked in zip(texts.to_pylist(), marked.to_pylist(), strict=True)
     ]
     payloads, kinds = zip(*found, strict=True)
     return pa.array(payloads, pa.binary()), pa.array(kinds, pa.string())
 
 
-def _no_json_in(text: bytes) -> tuple[bytes, PayloadKind]:
+def _decode_json_text(text: bytes) -> tuple[bytes, PayloadKind]:
     """Return the payload that a JSON text stands for, and its kind.
 
     It is the text of a JSON string, the bytes of Extended JSON, or else the JSON itself.
@@ -95,9 +95,9 @@ def _no_json_in(text: bytes) -> tuple[bytes, PayloadKind]:
             case str(plain):
                 return plain.encode(), "text"
             case {"$binary": {"base64": str(coded)}} as found:
-                content = base64.b64decode(coded, validate=True)
-                if as_json(content, "binary") == orjson.dumps(found):
-                    return content, "binary"
+                payload = base64.b64decode(coded, validate=True)
+                if as_json(payload, "binary") == orjson.dumps(found):
+                    return payload, "binary"
     return text, "json"
 
 

@@ -12,82 +12,82 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_queue.messages.columns import milliseconds
-from spark_queue.messages.ids import FEW, LONGEST_ID, PLAIN_ID
-from spark_queue.messages.schema import LATEST, MARK
+from spark_queue.messages.ids import MAX_ID_BYTES, PLAIN_ID, SMALL_BATCH
+from spark_queue.messages.schema import BUCKET_PREFIX, MAX_TIME_MS
 
 
-def broken_by_ids(ids: pa.Array) -> list[tuple[pa.Array, str]]:
+def id_rules(ids: pa.Array) -> list[tuple[pa.Array, str]]:
     """Return the rules for ids: for each rule, which ids break it (or NULL), and its text."""
     size = pc.binary_length(ids.cast(pa.binary()))
     return [
         (ids.is_null(), "its id is NULL"),
         (pc.equal(size, 0), "its id is empty"),
-        (pc.greater(size, LONGEST_ID), f"its id is longer than {LONGEST_ID} bytes"),
+        (pc.greater(size, MAX_ID_BYTES), f"its id is longer than {MAX_ID_BYTES} bytes"),
         (pc.match_substring(ids, "\0"), "its id has the character NUL"),
-        (pc.starts_with(ids, MARK), "its id begins with the character U+007F, which marks buckets"),
+        (pc.starts_with(ids, BUCKET_PREFIX), "its id begins with the character U+007F, which marks buckets"),
     ]
 
 
 def _are_plain(ids: pa.Array) -> bool:
     """Return whether these are few ids of only letters, digits and `-_.:/`, which break no rule."""
-    return len(ids) <= FEW and not ids.null_count and all(map(PLAIN_ID.fullmatch, ids.to_pylist()))
+    return len(ids) <= SMALL_BATCH and not ids.null_count and all(map(PLAIN_ID.fullmatch, ids.to_pylist()))
 
 
 #: Number of payloads that are Python objects at the same time. They fit into the processor's cache.
-_AT_ONCE = 1000
+_PARSED_TOGETHER = 1000
 
 
 #: How the texts of the rules begin for a payload that is not JSON, or not text.
 NOT_JSON, NOT_TEXT = "its payload is not JSON", "its payload is not UTF-8 text"
 
 
-def faults(batch: pa.RecordBatch, largest: int) -> dict[int, str]:
+def validate_rows(batch: pa.RecordBatch, max_payload: int) -> dict[int, str]:
     """Return the rows of a PUSHES batch that break a rule, with the rule; empty if all are valid.
 
     `max_payload` is the maximum number of bytes of a payload. Whole columns are checked first, so a
     valid batch costs one parse of its JSON and little else.
     """
     ids = batch.column("id")
-    wrong = _no_text(ids, batch.column("headers"))
+    broken = _find_invalid_utf8(ids, batch.column("headers"))
 
     def mark(bad: pa.Array, rule: str) -> None:
         if bad.true_count:
             for row in pc.indices_nonzero(bad.fill_null(False)).to_pylist():
-                wrong.setdefault(row, rule)
+                broken.setdefault(row, rule)
 
     payload, kind = batch.column("payload"), batch.column("payload_kind")
     mature, delay, tries = batch.column("mature"), batch.column("delay"), batch.column("tries")
-    if wrong or not _are_plain(ids):
-        for bad, rule in broken_by_ids(ids):
+    if broken or not _are_plain(ids):
+        for bad, rule in id_rules(ids):
             mark(bad, rule)
     if payload.null_count:
         mark(payload.is_null(), "its payload is NULL")
-    if payload.nbytes > largest:
-        mark(pc.greater(pc.binary_length(payload), largest), f"its payload is larger than {largest:,} bytes")
+    if payload.nbytes > max_payload:
+        mark(pc.greater(pc.binary_length(payload), max_payload), f"its payload is larger than {max_payload:,} bytes")
     if mature.null_count < len(mature):
         mark(pc.and_(mature.is_valid(), delay.is_valid()), "it has both mature and delay: set only one")
         mark(pc.less(mature.cast(pa.int64()), 0), "its mature is before 1970-01-01")
-        mark(pc.greater(milliseconds(mature), LATEST), "its mature is after 9999-12-31")
+        mark(pc.greater(milliseconds(mature), MAX_TIME_MS), "its mature is after 9999-12-31")
     if delay.null_count < len(delay):
         mark(pc.less(delay, 0), "its delay is negative")
-        mark(pc.greater(delay, LATEST // 2), "its delay reaches beyond the year 5000")
-    if len(tries) > FEW or any((one or 0) < 0 for one in tries.to_pylist()):  # faster than an Arrow kernel
+        mark(pc.greater(delay, MAX_TIME_MS // 2), "its delay reaches beyond the year 5000")
+    if len(tries) > SMALL_BATCH or any((one or 0) < 0 for one in tries.to_pylist()):  # faster than an Arrow kernel
         mark(pc.less(tries, 0), "its tries is negative")
     if tries.null_count:
         mark(tries.is_null(), "its tries is NULL")
-    if not wrong and set(kind.unique().to_pylist()) <= {"json"} and all_json(payload):
+    if not broken and set(kind.unique().to_pylist()) <= {"json"} and all_json(payload):
         return {}
-    for row, (text, form) in enumerate(zip(payload.to_pylist(), kind.to_pylist(), strict=True)):
-        if form != "binary" and text is not None and row not in wrong:
+    for row, (text, payload_kind) in enumerate(zip(payload.to_pylist(), kind.to_pylist(), strict=True)):
+        if payload_kind != "binary" and text is not None and row not in broken:
             try:
                 text.decode()
-                if form == "json":
+                if payload_kind == "json":
                     orjson.loads(text)
             except UnicodeDecodeError as error:
-                wrong[row] = f"{NOT_TEXT} ({error.reason} at byte {error.start})"
+                broken[row] = f"{NOT_TEXT} ({error.reason} at byte {error.start})"
             except orjson.JSONDecodeError as error:
-                wrong[row] = f"{NOT_JSON} ({error})"
-    return dict(sorted(wrong.items()))
+                broken[row] = f"{NOT_JSON} ({error})"
+    return dict(sorted(broken.items()))
 
 
 def is_utf8(column: pa.Array) -> bool:
@@ -99,39 +99,39 @@ def is_utf8(column: pa.Array) -> bool:
     return True
 
 
-def _no_text(ids: pa.Array, headers: pa.MapArray) -> dict[int, str]:
+def _find_invalid_utf8(ids: pa.Array, headers: pa.MapArray) -> dict[int, str]:
     """Return the rows whose id or headers are not UTF-8, with the rule."""
-    wrong: dict[int, str] = {}
+    broken: dict[int, str] = {}
     for column, rule in ((headers, "its headers are not UTF-8 text"), (ids, "its id is not UTF-8 text")):
         if not is_utf8(column):
             bad = (row for row in range(len(column)) if not is_utf8(column.take([row])))
-            wrong |= dict.fromkeys(bad, rule)
-    return wrong
+            broken |= dict.fromkeys(bad, rule)
+    return broken
 
 
-def legible(batch: pa.RecordBatch) -> pa.RecordBatch:
+def replace_invalid_utf8(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return a PUSHES batch with U+FFFD in place of invalid UTF-8 in its ids and headers."""
     ids, headers = batch.column("id"), batch.column("headers")
     if is_utf8(ids) and is_utf8(headers):
         return batch
-    keys, items = map(_legible, (headers.keys, headers.items))
+    keys, items = map(_replace_invalid, (headers.keys, headers.items))
     columns = {
-        "id": _legible(ids),
+        "id": _replace_invalid(ids),
         "headers": pa.MapArray.from_arrays(headers.offsets, keys, items),
     }
     for name, column in columns.items():
-        place = batch.schema.get_field_index(name)
-        batch = batch.set_column(place, batch.schema.field(name), column)
+        index = batch.schema.get_field_index(name)
+        batch = batch.set_column(index, batch.schema.field(name), column)
     return batch
 
 
-def _legible(texts: pa.Array) -> pa.Array:
+def _replace_invalid(texts: pa.Array) -> pa.Array:
     values = texts.cast(pa.binary()).to_pylist()
     return pa.array([None if one is None else one.decode(errors="replace") for one in values], pa.string())
 
 
 @functools.cache
-def _simdjson() -> Any:
+def _simdjson_parser() -> Any:
     """Return the parser class of simdjson, `None` if it is not installed (the extra `fast`).
 
     It checks JSON in half the time.
@@ -151,11 +151,15 @@ def all_json(texts: pa.Array) -> bool:
     nested levels. This is harmless: `False` only means that the texts must be checked one by one.
     """
     parse: Callable[[bytes], object] = orjson.loads
-    if len(texts) > FEW and (parser := _simdjson()) and not pc.any(pc.starts_with(texts, "\ufeff")).as_py():
+    if (
+        len(texts) > SMALL_BATCH
+        and (parser := _simdjson_parser())
+        and not pc.any(pc.starts_with(texts, "\ufeff")).as_py()
+    ):
         parse = parser().parse
     try:
-        for start in range(0, len(texts), _AT_ONCE):
-            deque(map(parse, texts.slice(start, _AT_ONCE).to_pylist()), maxlen=0)
+        for start in range(0, len(texts), _PARSED_TOGETHER):
+            deque(map(parse, texts.slice(start, _PARSED_TOGETHER).to_pylist()), maxlen=0)
     except (ValueError, RuntimeError):  # RuntimeError: simdjson raises it for an integer beyond 64 bits
         return False
     return True

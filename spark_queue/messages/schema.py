@@ -24,8 +24,10 @@ MESSAGES = pa.schema(
 
 #: The additional columns that stores return for messages that have left a queue. `processed`: when.
 #: `consumer`: the first part of the tag that held it (NULL if unknown). `outcome`: how it left.
-TOLD = pa.schema([("processed", pa.timestamp("us", tz="UTC")), ("consumer", pa.string()), ("outcome", pa.string())])
-HISTORY = pa.schema([*MESSAGES, *TOLD])
+HISTORY_FIELDS = pa.schema(
+    [("processed", pa.timestamp("us", tz="UTC")), ("consumer", pa.string()), ("outcome", pa.string())]
+)
+HISTORY = pa.schema([*MESSAGES, *HISTORY_FIELDS])
 
 #: How a message leaves a queue: it is committed, or moved to the dead-letter queue. Programs of
 #: keuss also process it in one step (`pop`), or remove it unprocessed (`remove`).
@@ -52,8 +54,8 @@ PUSHES = pa.schema(
 NO_MESSAGES = pa.RecordBatch.from_arrays([pa.nulls(0, one.type) for one in MESSAGES], schema=MESSAGES)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-LATEST = 253_402_300_799_999  #: 9999-12-31T23:59:59.999Z in ms: the last moment at which a message may mature.
-EARLIEST = -62_135_596_800_000  #: 0001-01-01 in ms: the first moment that Python can hold.
+MAX_TIME_MS = 253_402_300_799_999  #: 9999-12-31T23:59:59.999Z in ms: the last moment at which a message may mature.
+MIN_TIME_MS = -62_135_596_800_000  #: 0001-01-01 in ms: the first moment that Python can hold.
 
 #: The ids of buckets begin with it (`buckets.py`), and no id of a message does.
-MARK = "\x7f"
+BUCKET_PREFIX = "\x7f"

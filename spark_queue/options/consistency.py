@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import Field
 from typing import Any
 
-from spark_queue.errors import OptionError, near
-from spark_queue.options.inputs import LOG, QUEUE, InputOptions, check_apart
-from spark_queue.options.url import Address
-from spark_queue.options.values import AT_LEAST_ONCE, AT_MOST_ONCE, BUCKET, DOING, EXACTLY_ONCE, SINGLE, Role
+from spark_queue.errors import OptionError, did_you_mean
+from spark_queue.options.inputs import LOG, QUEUE, InputOptions, check_distinct_queues
+from spark_queue.options.url import StoreUrl
+from spark_queue.options.values import AT_LEAST_ONCE, AT_MOST_ONCE, BUCKET, EXACTLY_ONCE, ROLE_NAMES, SINGLE, Role
 
 
 def resolve_inputs(chosen: dict[str, Any], roles: tuple[Role, ...]) -> None:
@@ -35,13 +35,13 @@ def resolve_inputs(chosen: dict[str, Any], roles: tuple[Role, ...]) -> None:
                 f"option 'inputs': {binding!r} has no 'ns', which names its database in 'urls'", option="inputs"
             )
         if one.ns is not None and one.ns not in urls:
-            hint = near(one.ns, urls) or (f"; it has {', '.join(urls)}" if urls else "; set it")
+            hint = did_you_mean(one.ns, urls) or (f"; it has {', '.join(urls)}" if urls else "; set it")
             raise OptionError(
                 f"option 'inputs': {binding!r} has the ns {one.ns!r}, which option 'urls' does not name{hint}",
                 option="inputs",
             )
     try:
-        check_apart(inputs, urls)
+        check_distinct_queues(inputs, urls)
     except ValueError as error:
         raise OptionError(f"option 'inputs' must be {error}", option="inputs") from None
     if len(inputs) > 1 and chosen.setdefault("isolate_failures", False):
@@ -59,22 +59,22 @@ def resolve_inputs(chosen: dict[str, Any], roles: tuple[Role, ...]) -> None:
 
 
 #: Options for reservations, which a log does not have, and options for logs.
-_OF_QUEUES = (
+_QUEUE_MODE_OPTIONS = (
     "reserve_ahead", "reserve_timeout", "max_tries", "isolate_failures", "retry_delay", "dead_letter_queue",
     "history", "view",
 )  # fmt: skip
-_OF_LOGS = ("starting_offsets", "retention", "fail_on_data_loss")
+_LOG_MODE_OPTIONS = ("starting_offsets", "retention", "fail_on_data_loss")
 
 
 def check_mode(options: Iterable[Field[Any]], chosen: Mapping[str, Any]) -> None:
     """Raise `OptionError` for an option of the other mode."""
     modes = {one.mode for one in (chosen.get("inputs") or {}).values()} or {chosen.get("mode", QUEUE)}
     for option in options:
-        shown = spelled(option)
-        if option.name in chosen and option.name in _OF_QUEUES and QUEUE not in modes:
+        shown = option_name(option)
+        if option.name in chosen and option.name in _QUEUE_MODE_OPTIONS and QUEUE not in modes:
             why = f"cannot be used with mode={LOG}, which reserves no messages: leave it out"
             raise OptionError(f"option {shown!r} {why}", option=shown)
-        if option.name in chosen and option.name in _OF_LOGS and LOG not in modes:
+        if option.name in chosen and option.name in _LOG_MODE_OPTIONS and LOG not in modes:
             raise OptionError(f"option {shown!r} needs mode={LOG}: set that too", option=shown)
 
 
@@ -111,18 +111,18 @@ def resolve_layout(chosen: dict[str, Any], roles: tuple[Role, ...]) -> None:
     """
     layout = chosen.get("layout")
     if layout in (SINGLE, BUCKET) and "push" not in roles:
-        doing = " or ".join(DOING[role] for role in roles)
-        raise OptionError(f"option 'layout' is {layout!r}, which is not for {doing}", option="layout")
+        role_names = " or ".join(ROLE_NAMES[role] for role in roles)
+        raise OptionError(f"option 'layout' is {layout!r}, which is not for {role_names}", option="layout")
     if layout in (None, SINGLE, BUCKET):
         return
     if "urls" in chosen:
         raise OptionError(
             f"option 'layout' is {layout!r}: write ?layout={layout} into each of 'urls'", option="layout"
         )
-    chosen["url"] = Address.of(chosen["url"]).in_layout(chosen.pop("layout"))
+    chosen["url"] = StoreUrl.parse(chosen["url"]).with_layout(chosen.pop("layout"))
 
 
-def spelled(option: Field[Any]) -> str:
+def option_name(option: Field[Any]) -> str:
     """Return the name of the option in this field as users write it, in camel case."""
     head, *rest = option.name.split("_")
     return head + "".join(part.capitalize() for part in rest)

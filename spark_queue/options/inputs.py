@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from spark_queue.errors import near
-from spark_queue.options.masking import quoted
+from spark_queue.errors import did_you_mean
+from spark_queue.options.masking import masked_repr
 
 #: How the messages of several inputs become rows: each row has one message of every input, or each
 #: batch has the messages of one input.
@@ -25,7 +25,7 @@ QUEUE, LOG = "queue", "log"
 #: The column that is added to those of the inputs.
 DELIVERY_HASH = "delivery_hash"
 
-_FORM = 'a JSON object such as {"order": {"queue": "orders"}, "price": {"queue": "prices"}}'
+_EXPECTED = 'a JSON object such as {"order": {"queue": "orders"}, "price": {"queue": "prices"}}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class InputOptions:
     mode: str = QUEUE
 
     @property
-    def facts(self) -> dict[str, str]:
+    def checkpoint_fields(self) -> dict[str, str]:
         """The fields that a checkpoint keeps."""
         return {"queue": self.queue} | ({} if self.ns is None else {"ns": self.ns}) | {"mode": self.mode}
 
@@ -51,65 +51,67 @@ def parse_inputs(text: str) -> dict[str, InputOptions]:
     Raises `ValueError` for other text; the error continues the words "must be".
     """
     try:
-        said = json.loads(text, object_pairs_hook=_once)
+        parsed = json.loads(text, object_pairs_hook=_reject_duplicate_keys)
     except ValueError as error:
-        known = isinstance(error, json.JSONDecodeError)
-        raise ValueError(_FORM if known else f"{_FORM}: {error}") from None
-    if not isinstance(said, dict) or not said:
-        raise ValueError(_FORM)
-    found = {binding: _input(binding, facts) for binding, facts in said.items()}
+        is_syntax_error = isinstance(error, json.JSONDecodeError)
+        raise ValueError(_EXPECTED if is_syntax_error else f"{_EXPECTED}: {error}") from None
+    if not isinstance(parsed, dict) or not parsed:
+        raise ValueError(_EXPECTED)
+    found = {binding: _parse_input(binding, facts) for binding, facts in parsed.items()}
     columns: dict[str, str] = {DELIVERY_HASH: ""}
     for binding in found:
         if (other := columns.setdefault(binding.lower(), binding)) != binding:
-            why = f"is the same column as {quoted(other)}" if other else "is a column beside the inputs"
-            raise ValueError(f"{_FORM}: the binding {quoted(binding)} {why}")
+            why = f"is the same column as {masked_repr(other)}" if other else "is a column beside the inputs"
+            raise ValueError(f"{_EXPECTED}: the binding {masked_repr(binding)} {why}")
     return found
 
 
-def check_apart(inputs: Mapping[str, InputOptions], urls: Mapping[str, str]) -> None:
+def check_distinct_queues(inputs: Mapping[str, InputOptions], urls: Mapping[str, str]) -> None:
     """Raise `ValueError` if two bindings name the same queue of the same database."""
     seen: dict[tuple[str, str], str] = {}
     for binding, one in inputs.items():
         other = seen.setdefault((urls.get(one.ns or "", ""), one.queue), binding)
         if other != binding:
             raise ValueError(
-                f"{_FORM}: the bindings {quoted(other)} and {quoted(binding)} are both the queue {quoted(str(one))}"
+                f"{_EXPECTED}: the bindings {masked_repr(other)} and {masked_repr(binding)} are both the queue {masked_repr(str(one))}"
             )
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"{quoted(max(names, key=names.count))} occurs twice")
+        raise ValueError(f"{masked_repr(max(names, key=names.count))} occurs twice")
     return found
 
 
-def _input(binding: str, said: Any) -> InputOptions:
+def _parse_input(binding: str, declared: Any) -> InputOptions:
     if not binding.strip():
-        raise ValueError(f"{_FORM}: a binding has no name")
-    if isinstance(said, str):
-        said = {"queue": said}
-    if not isinstance(said, dict):
-        raise ValueError(f"{_FORM}: {quoted(binding)} is {_shown(said)}")
+        raise ValueError(f"{_EXPECTED}: a binding has no name")
+    if isinstance(declared, str):
+        declared = {"queue": declared}
+    if not isinstance(declared, dict):
+        raise ValueError(f"{_EXPECTED}: {masked_repr(binding)} is {_describe(declared)}")
     known = [one.name for one in fields(InputOptions)]
-    for name, value in said.items():
+    for name, value in declared.items():
         if name not in known:
             raise ValueError(
-                f"{_FORM}: {quoted(binding)} has {quoted(name)}"
-                f"{near(name, known) or '; known are ' + ', '.join(known)}"
+                f"{_EXPECTED}: {masked_repr(binding)} has {masked_repr(name)}"
+                f"{did_you_mean(name, known) or '; known are ' + ', '.join(known)}"
             )
         if not isinstance(value, str) or not value.strip():
-            raise ValueError(f"{_FORM}: {name!r} of {quoted(binding)} is {_shown(value)} but must be a name")
-    if "queue" not in said:
-        raise ValueError(f"{_FORM}: {quoted(binding)} has no 'queue'")
-    if said.get("mode", QUEUE) not in (QUEUE, LOG):
-        mode = said["mode"]
-        hint = near(mode, (QUEUE, LOG)) or f"; it is {QUEUE} or {LOG}"
-        raise ValueError(f"{_FORM}: 'mode' of {quoted(binding)} is {quoted(str(mode))}{hint}")
-    return InputOptions(**said)
+            raise ValueError(
+                f"{_EXPECTED}: {name!r} of {masked_repr(binding)} is {_describe(value)} but must be a name"
+            )
+    if "queue" not in declared:
+        raise ValueError(f"{_EXPECTED}: {masked_repr(binding)} has no 'queue'")
+    if declared.get("mode", QUEUE) not in (QUEUE, LOG):
+        mode = declared["mode"]
+        hint = did_you_mean(mode, (QUEUE, LOG)) or f"; it is {QUEUE} or {LOG}"
+        raise ValueError(f"{_EXPECTED}: 'mode' of {masked_repr(binding)} is {masked_repr(str(mode))}{hint}")
+    return InputOptions(**declared)
 
 
-def _shown(value: Any) -> str:
+def _describe(value: Any) -> str:
     """Return a JSON value for an error, without the contents of lists and objects (URLs)."""
     return "a list" if isinstance(value, list) else "an object" if isinstance(value, dict) else json.dumps(value)

@@ -61,23 +61,23 @@ def mask(url: str) -> str:
     if "@" in query or not (server or _PATH.fullmatch(head) or not head):
         return f"{scheme}://…"
     if server and server["login"] is not None:
-        head = f"{_masked_login(server['login'])}@{server['place']}"
-    return f"{scheme}://{head}{sign}{'&'.join(_masked_query(query))}"
+        head = f"{_mask_login(server['login'])}@{server['place']}"
+    return f"{scheme}://{head}{sign}{'&'.join(_mask_query(query))}"
 
 
-def _masked_login(login: str) -> str:
+def _mask_login(login: str) -> str:
     user, colon, password = login.partition(":")
     # Without a user, without a password, or with a second colon the text may be the password in the wrong place.
-    sure = not user or (password and ":" not in password and _USER.fullmatch(user))
-    return f"{user if sure else '***'}{colon}{'***' if colon else ''}"
+    is_user = not user or (password and ":" not in password and _USER.fullmatch(user))
+    return f"{user if is_user else '***'}{colon}{'***' if colon else ''}"
 
 
-def _masked_query(query: str) -> Iterator[str]:
+def _mask_query(query: str) -> Iterator[str]:
     """Yield parameters up to the first that may be a secret: it may contain a raw `&`."""
     parts = query.split("&")
     for number, one in enumerate(parts):
         if not is_harmless(one):
-            yield f"{name}=***" if (name := named(one)) else "***" if one else ""
+            yield f"{name}=***" if (name := parameter_name(one)) else "***" if one else ""
             if number + 1 < len(parts):
                 yield "…"
             return
@@ -90,7 +90,7 @@ def is_harmless(parameter: str) -> bool:
     return bool(sign) and unquote_plus(name).lower() in _HARMLESS and _VALUE.fullmatch(value) is not None
 
 
-def named(parameter: str) -> str:
+def parameter_name(parameter: str) -> str:
     """Return the name of a parameter of a URL, `name=value`; an empty text if it does not look like one."""
     name, sign, _ = parameter.partition("=")
     return name if sign and _NAME.fullmatch(name) else ""
@@ -98,21 +98,21 @@ def named(parameter: str) -> str:
 
 def scrub(text: str, url: str) -> str:
     """Return a text, mostly a driver's error, without the secrets of the URL in any encoding."""
-    found = {form for one in _secrets(url) for form in _forms(one) if len(form) > 3}
+    found = {form for one in _find_secrets(url) for form in _spellings(one) if len(form) > 3}
     for one in sorted(found, key=len, reverse=True):  # one may be a part of another
         text = text.replace(one, "***")
     return text
 
 
-def _secrets(url: str) -> Iterator[str]:
+def _find_secrets(url: str) -> Iterator[str]:
     """Yield the parts of a driver's URL that may be secret."""
     head, _, query = url.partition("://")[2].partition("?")
     login = re.split("[/#]", head, maxsplit=1)[0].rpartition("@")[0]
     yield login.partition(":")[2] or login
-    after = False
+    secret_seen = False
     for one in query.split("&"):
-        after = after or not is_harmless(one)
-        if after:  # a secret with a raw `&` looks like several parameters
+        secret_seen = secret_seen or not is_harmless(one)
+        if secret_seen:  # a secret with a raw `&` looks like several parameters
             value = one.partition("=")[2]
             yield value
             for part in unquote_plus(value).split(","):  # authMechanismProperties=NAME:secret,…
@@ -120,12 +120,12 @@ def _secrets(url: str) -> Iterator[str]:
                 yield from [secret] if colon and re.fullmatch("[A-Z]+(_[A-Z]+)*", name) else [name, secret]
 
 
-def _forms(secret: str) -> Iterator[str]:
+def _spellings(secret: str) -> Iterator[str]:
     for one in (secret, unquote(secret), unquote_plus(secret)):
         yield from (one, quote(one), quote(one, safe=""), quote_plus(one), repr(one)[1:-1], json.dumps(one)[1:-1])
 
 
-def harmless_cause(error: BaseException, url: str) -> BaseException | None:
+def cause_without_secrets(error: BaseException, url: str) -> BaseException | None:
     """Return a driver's error as the cause of ours.
 
     Return `None` if an error in its chain contains a secret of the URL.
@@ -138,24 +138,24 @@ def harmless_cause(error: BaseException, url: str) -> BaseException | None:
     return error
 
 
-def shown_as(text: str) -> str:
+def mask_if_url(text: str) -> str:
     """Return a text that a user wrote where no URL belongs, masked if it looks like a URL."""
-    return mask(text) if _is_suspect(text) else text
+    return mask(text) if _may_be_url(text) else text
 
 
-def quoted(text: str) -> str:
+def masked_repr(text: str) -> str:
     """Return a text that a user wrote, in quotes, masked if it looks like a URL."""
-    return repr(shown_as(text))
+    return repr(mask_if_url(text))
 
 
-def masked_in(text: str, words: Iterable[str]) -> str:
+def mask_words(text: str, words: Iterable[str]) -> str:
     """Return a text that may quote these words, with each word masked that looks like a URL."""
-    found = [part for word in words for part in (word, word.partition("=")[2]) if part and _is_suspect(part)]
+    found = [part for word in words for part in (word, word.partition("=")[2]) if part and _may_be_url(part)]
     for one in sorted(found, key=len, reverse=True):  # one may be a part of another
         for form in (repr(one)[1:-1], one):
             text = text.replace(form, mask(one))
     return text
 
 
-def _is_suspect(text: str) -> bool:
+def _may_be_url(text: str) -> bool:
     return "://" in text or re.search(":.*@", text, re.DOTALL) is not None

@@ -6,14 +6,14 @@ import json
 import re
 from collections.abc import Callable
 
-from spark_queue.errors import near
-from spark_queue.messages.buckets import LARGEST
+from spark_queue.errors import did_you_mean
+from spark_queue.messages.buckets import MAX_BUCKET_ROWS
 from spark_queue.options.inputs import LOG
-from spark_queue.options.values import LARGEST_COUNT, NEVER
+from spark_queue.options.values import MAX_COUNT, NEVER
 
 HOUR, DAY = 3_600_000, 86_400_000  #: in ms
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": HOUR, "d": DAY}
-_SPELLED = {
+_UNIT_NAMES = {
     "millisecond": "ms", "milliseconds": "ms", "second": "s", "seconds": "s", "sec": "s", "secs": "s",
     "minute": "m", "minutes": "m", "min": "m", "mins": "m", "hour": "h", "hours": "h", "day": "d", "days": "d",
 }  # fmt: skip
@@ -35,7 +35,7 @@ def duration(text: str) -> int:
         weeks, days, hours, minutes, seconds = (float(part or 0) for part in iso.groups())
         return round(1000 * (((weeks * 7 + days) * 24 + hours) * 3600 + minutes * 60 + seconds))
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*", text)
-    unit = _SPELLED.get(match[2].lower(), match[2].lower()) if match else ""
+    unit = _UNIT_NAMES.get(match[2].lower(), match[2].lower()) if match else ""
     if match is None or unit not in _UNITS:
         raise ValueError("a duration such as 500ms, 30s, 2m, 1h or 7d")
     return round(float(match[1]) * _UNITS[unit])
@@ -56,7 +56,7 @@ def lease(text: str) -> int | None:
 
 def count(text: str) -> int:
     """Return a whole number, 1 to 2147483647. Raises `ValueError` for other text."""
-    if not re.fullmatch(r"\s*\+?\d+\s*", text) or not 0 < int(text) <= LARGEST_COUNT:
+    if not re.fullmatch(r"\s*\+?\d+\s*", text) or not 0 < int(text) <= MAX_COUNT:
         raise ValueError("a whole number from 1 to 2147483647")
     return int(text)
 
@@ -68,7 +68,7 @@ def one_of(*words: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         word = spelled.get(text.strip().lower())
         if word is None:
-            raise ValueError("one of " + ", ".join(words) + near(text, words))
+            raise ValueError("one of " + ", ".join(words) + did_you_mean(text, words))
         return word
 
     return parse
@@ -87,8 +87,8 @@ def flag(text: str) -> bool:
 def bucket_rows(text: str) -> int:
     """Return the number of messages in a bucket. Raises `ValueError` if it is not 1 to 100000."""
     size = count(text)
-    if size > LARGEST:
-        raise ValueError(f"at most {LARGEST}")
+    if size > MAX_BUCKET_ROWS:
+        raise ValueError(f"at most {MAX_BUCKET_ROWS}")
     return size
 
 
@@ -99,7 +99,7 @@ def batch_number(text: str) -> int:
     return int(text)
 
 
-def name_of_consumer(text: str) -> str:
+def consumer_name(text: str) -> str:
     """Return the name of a consumer, which becomes part of tags.
 
     Raises `ValueError` if it has other characters than letters, digits and `_.:@-`.
@@ -109,14 +109,14 @@ def name_of_consumer(text: str) -> str:
     return text
 
 
-def name_of_holder(text: str) -> str:
+def reserving_consumer_name(text: str) -> str:
     """Return the name of a consumer that reserves messages.
 
     Raises `ValueError` as `consumer_name` does, and for `log`, under which logs hold messages.
     """
     if text == LOG:
         raise ValueError(f"another name than {LOG!r}, under which logs hold their messages")
-    return name_of_consumer(text)
+    return consumer_name(text)
 
 
 def url_map(text: str) -> dict[str, str]:

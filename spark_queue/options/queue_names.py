@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-_ENDING = ".dead"
+_DEAD_LETTER_SUFFIX = ".dead"
 
 
 def dead_letter_queue(queue: str) -> str:
     """Return the name of the dead-letter queue of `queue`."""
-    return queue + _ENDING
+    return queue + _DEAD_LETTER_SUFFIX
 
 
 def is_dead_letter_queue(name: str) -> bool:
     """Return whether this is the name of a dead-letter queue."""
-    return name.endswith(_ENDING)
+    return name.endswith(_DEAD_LETTER_SUFFIX)
 
 
 def source_queue(name: str) -> str:
     """Return the queue whose dead letters are in `name`; `name` itself if it is another queue."""
-    return name.removesuffix(_ENDING)
+    return name.removesuffix(_DEAD_LETTER_SUFFIX)

@@ -7,38 +7,38 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Self
 
-from spark_queue.errors import OptionError, near
+from spark_queue.errors import OptionError, did_you_mean
 from spark_queue.messages.buckets import Buckets, Layout
-from spark_queue.options.consistency import check_mode, resolve_delivery, resolve_inputs, resolve_layout, spelled
+from spark_queue.options.consistency import check_mode, option_name, resolve_delivery, resolve_inputs, resolve_layout
 from spark_queue.options.inputs import ALTS, LOG, QUEUE, ZIP, InputOptions, parse_inputs
-from spark_queue.options.masking import HIDDEN, mask, quoted, shown_as
+from spark_queue.options.masking import HIDDEN, mask, mask_if_url, masked_repr
 from spark_queue.options.parsers import (
     batch_number,
     bucket_rows,
+    consumer_name,
     count,
     duration,
     flag,
     lease,
-    name_of_consumer,
-    name_of_holder,
     not_empty,
     one_of,
+    reserving_consumer_name,
     url_map,
     word,
 )
 from spark_queue.options.queue_names import dead_letter_queue
 from spark_queue.options.values import (
+    ALL_ROLES,
     AT_LEAST_ONCE,
     AT_MOST_ONCE,
     BUCKET,
-    DOING,
-    EVERYONE,
     EXACTLY_ONCE,
     FROM_EARLIEST,
     FROM_LATEST,
-    LARGEST_COUNT,
-    READERS,
-    SPARK_OWN,
+    MAX_COUNT,
+    READ_ROLES,
+    ROLE_NAMES,
+    SPARK_OPTIONS,
     Role,
 )
 
@@ -60,7 +60,7 @@ class QueueOptions:
     """
 
     url: str = _option(
-        not_empty, EVERYONE, "`sqlite:///path/queues.db`, `mongodb://…/db` or `redis://…/0`", shown="required"
+        not_empty, ALL_ROLES, "`sqlite:///path/queues.db`, `mongodb://…/db` or `redis://…/0`", shown="required"
     )
     urls: Mapping[str, str] | None = _option(
         url_map, ("stream", "push"),
@@ -70,7 +70,7 @@ class QueueOptions:
     )  # fmt: skip
     queue: str | None = _option(
         not_empty,
-        EVERYONE,
+        ALL_ROLES,
         "Name of the queue. Required to read. In a write it overrides the column `queue`.",
         None,
         "none",
@@ -88,13 +88,13 @@ class QueueOptions:
         ZIP,
     )  # fmt: skip
     fail_if_missing: bool | None = _option(
-        flag, READERS,
+        flag, READ_ROLES,
         "Whether to fail if the queue does not exist. Otherwise a stream warns once, and waits for the first "
         "message.",
         None, "`true` in a batch read, `false` in a stream",
     )  # fmt: skip
     mode: str = _option(
-        one_of(QUEUE, LOG), READERS,
+        one_of(QUEUE, LOG), READ_ROLES,
         "`queue`: each message goes to one reader and is then removed. `log`: messages are kept, and each query "
         "reads all of them; its checkpoint has its position. A batch read returns the retained messages.",
         QUEUE,
@@ -111,13 +111,13 @@ class QueueOptions:
         None, "unlimited (remove with `spark-queue log trim`)",
     )  # fmt: skip
     fail_on_data_loss: bool = _option(
-        flag, READERS,
+        flag, READ_ROLES,
         "With `mode=log`: whether a query fails if its next message was removed, or continues at the first retained "
         "message.",
         True, "`true`",
     )  # fmt: skip
     consumer: str | None = _option(
-        name_of_holder, ("stream", "settle"),
+        reserving_consumer_name, ("stream", "settle"),
         "Name of the consumer, which the tools show and which `settle` needs.",
         None, "generated, and kept in the checkpoint",
     )  # fmt: skip
@@ -156,7 +156,7 @@ class QueueOptions:
         False, "`false`",
     )  # fmt: skip
     txn_app_id: str | None = _option(
-        name_of_consumer, ("push",),
+        consumer_name, ("push",),
         "In a batch write: name of the writer. With `txnVersion`, a repeated write (in `foreachBatch`, for example) "
         "is skipped.",
         None, "none",
@@ -205,7 +205,7 @@ class QueueOptions:
     )  # fmt: skip
     retry_timeout: int = _option(
         duration,
-        EVERYONE,
+        ALL_ROLES,
         "How long to retry while the database cannot be reached. Then the query fails, and no message is lost.",
         30_000,
         "30s",
@@ -216,7 +216,7 @@ class QueueOptions:
         None, "`0s`; in `settle`, that of the stream of this `consumer`",
     )  # fmt: skip
     payload_format: str | None = _option(
-        one_of("json", "text", "binary", "variant"), EVERYONE,
+        one_of("json", "text", "binary", "variant"), ALL_ROLES,
         "Content of the column `payload`: JSON text, plain text, bytes, or a VARIANT.",
         None, "`json`; in a write, by the column's type",
     )  # fmt: skip
@@ -226,7 +226,7 @@ class QueueOptions:
         "messages",
     )  # fmt: skip
     layout: str | None = _option(
-        word, EVERYONE,
+        word, ALL_ROLES,
         "In a write: `single` writes each message as one record of the database. `bucket` writes thousands of "
         "messages in one record, which is many times as fast. A queue may hold both. Other values: a layout of keuss "
         "or rfq, as in the URL.",
@@ -255,26 +255,26 @@ class QueueOptions:
         Raises `OptionError` for the first option that is unknown, invalid, missing, or contradicts
         another one.
         """
-        known = {spelled(one): one for one in fields(cls)}
+        known = {option_name(one): one for one in fields(cls)}
         by_key = {name.lower(): name for name in known}
         chosen: dict[str, Any] = {}
         for key, text in raw.items():
-            if key.lower() in SPARK_OWN:
+            if key.lower() in SPARK_OPTIONS:
                 continue
             name = by_key.get(key.lower())
             if name is None:
-                hint = near(key, known) or f"; known are {', '.join(sorted(known))}"
+                hint = did_you_mean(key, known) or f"; known are {', '.join(sorted(known))}"
                 if key.lower() == "path":
                     hint = "; a queue has no path: set the options 'url' and 'queue'"
-                raise OptionError(f"unknown option {quoted(key)}{hint}", option=shown_as(key))
+                raise OptionError(f"unknown option {masked_repr(key)}{hint}", option=mask_if_url(key))
             option = known[name]
             if not set(roles) & set(option.metadata["roles"]):
-                doing = " or ".join(DOING[role] for role in roles)
-                raise OptionError(f"option {name!r} is not for {doing}: leave it out", option=name)
+                role_names = " or ".join(ROLE_NAMES[role] for role in roles)
+                raise OptionError(f"option {name!r} is not for {role_names}: leave it out", option=name)
             try:
                 chosen[option.name] = option.metadata["parse"](str(text))
             except ValueError as error:
-                shown = HIDDEN if name in ("url", "urls") else quoted(str(text))
+                shown = HIDDEN if name in ("url", "urls") else masked_repr(str(text))
                 raise OptionError(f"option {name!r} is {shown} but must be {error}", option=name) from None
         if "urls" in chosen:
             if "url" in chosen:
@@ -288,7 +288,7 @@ class QueueOptions:
             raise OptionError(
                 "option 'consumer' is missing: settle needs the consumer whose messages it settles", option="consumer"
             )
-        if chosen.get("min_partitions", 0) > chosen.get("num_partitions", LARGEST_COUNT):
+        if chosen.get("min_partitions", 0) > chosen.get("num_partitions", MAX_COUNT):
             raise OptionError(
                 f"option 'minPartitions' is {chosen['min_partitions']} but must not exceed 'numPartitions', which is "
                 f"{chosen['num_partitions']}",
@@ -302,22 +302,22 @@ class QueueOptions:
         if chosen.get("layout") != BUCKET:
             for name in ("bucket_size", "compression"):
                 if name in chosen:
-                    shown = spelled(next(one for one in fields(cls) if one.name == name))
+                    shown = option_name(next(one for one in fields(cls) if one.name == name))
                     raise OptionError(f"option {shown!r} needs layout={BUCKET}: set that too", option=shown)
         return cls(**chosen)
 
-    def partitions(self, cores: int) -> tuple[int, int]:
+    def partition_limits(self, cores: int) -> tuple[int, int]:
         """Return the maximum and minimum number of partitions of a batch; `cores` of the driver."""
-        least = self.min_partitions or 1
-        return self.num_partitions or max(cores, least), least
+        minimum = self.min_partitions or 1
+        return self.num_partitions or max(cores, minimum), minimum
 
     def __repr__(self) -> str:
-        told = {one.name: getattr(self, one.name) for one in fields(self)}
-        told |= {
+        shown = {one.name: getattr(self, one.name) for one in fields(self)}
+        shown |= {
             "url": self.url and mask(self.url),
             "urls": self.urls and {name: mask(url) for name, url in self.urls.items()},
         }
-        return f"QueueOptions({', '.join(f'{name}={value!r}' for name, value in told.items())})"
+        return f"QueueOptions({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     @property
     def history_ms(self) -> int:
@@ -328,17 +328,17 @@ class QueueOptions:
     def record_layout(self) -> Layout:
         """The layout in which a write stores messages; `None`: that of the queue."""
         if self.layout == BUCKET:
-            usual = Buckets()
-            return Buckets(self.bucket_size or usual.size, self.compression or usual.compression)
+            defaults = Buckets()
+            return Buckets(self.bucket_size or defaults.size, self.compression or defaults.compression)
         return "single" if self.layout else None
 
-    def of(self, binding: str) -> QueueOptions:
+    def for_input(self, binding: str) -> QueueOptions:
         """Return the options of one of the inputs, as if it were read alone."""
         one = (self.inputs or {})[binding]
         url = self.url if self.urls is None else self.urls[one.ns or ""]
         return replace(self, url=url, urls=None, queue=one.queue, mode=one.mode, inputs=None, combine=ZIP)
 
-    def dead(self, queue: str) -> str:
+    def dead_letter_queue_of(self, queue: str) -> str:
         """Return the dead-letter queue of `queue`."""
         return self.dead_letter_queue or dead_letter_queue(queue)
 
@@ -353,7 +353,9 @@ def role_of_write(raw: Mapping[str, str]) -> Role:
             try:
                 return "settle" if one_of("push", "settle")(text) == "settle" else "push"
             except ValueError as error:
-                raise OptionError(f"option 'operation' is {quoted(text)} but must be {error}", option=key) from None
+                raise OptionError(
+                    f"option 'operation' is {masked_repr(text)} but must be {error}", option=key
+                ) from None
     return "push"
 
 
@@ -366,5 +368,5 @@ def table() -> str:
         default = (
             f"`{default}`" if re.fullmatch(r"[\w-]+", default) and default not in ("required", "none") else default
         )
-        rows.append(f"| `{spelled(option)}` | {default} | {', '.join(facts['roles'])} | {facts['doc']} |")
+        rows.append(f"| `{option_name(option)}` | {default} | {', '.join(facts['roles'])} | {facts['doc']} |")
     return "\n".join(rows)

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 
-def renamed(module: str, **now: Any) -> Callable[[str], Any]:
+def warn_old_names(module: str, **current: Any) -> Callable[[str], Any]:
     """Return a `__getattr__` for a module. `current` has the objects by their old names."""
 
-    def find(name: str) -> Any:
-        if name not in now:
+    def get_attribute(name: str) -> Any:
+        if name not in current:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        message = f"{module}.{name} is now called {now[name].__name__}"
+        message = f"{module}.{name} is now called {current[name].__name__}"
         warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return now[name]
+        return current[name]
 
-    return find
+    return get_attribute

@@ -16,22 +16,22 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote_plus, urlencode
 
-from spark_queue.errors import OptionError, near
+from spark_queue.errors import OptionError, did_you_mean
 from spark_queue.options.masking import HIDDEN, PARAMETERS, mask
 
 
-class Address(NamedTuple):
+class StoreUrl(NamedTuple):
     """The URL for the driver, and the parameters for this package."""
 
     url: str
-    ours: Mapping[str, str]
+    parameters: Mapping[str, str]
 
     def __repr__(self) -> str:
-        url = mask(self.url) if self._is_sure() else HIDDEN
-        return f"Address(url={url!r}, ours={ {name: self.shown(name) for name in self.ours}!r})"
+        url = mask(self.url) if self._has_no_secret() else HIDDEN
+        return f"Address(url={url!r}, ours={ {name: self.masked_parameter(name) for name in self.parameters}!r})"
 
     @classmethod
-    def of(cls, url: str) -> Address:
+    def parse(cls, url: str) -> StoreUrl:
         """Split a URL. The URL for the driver keeps its spelling.
 
         Raises `OptionError` if one of our parameters has no value, or has two different values.
@@ -53,34 +53,34 @@ class Address(NamedTuple):
                 raise OptionError(f"option 'url': its parameter {name!r} is given twice", option="url")
         return cls(f"{head}?{'&'.join(rest)}" if any(rest) else head, ours)
 
-    def shown(self, name: str) -> str:
+    def masked_parameter(self, name: str) -> str:
         """Return the value of one of our parameters for an error, hidden if it may be a secret."""
-        return self.ours[name] if self._is_sure() else HIDDEN
+        return self.parameters[name] if self._has_no_secret() else HIDDEN
 
-    def _is_sure(self) -> bool:
+    def _has_no_secret(self) -> bool:
         """Return whether no parameter can be a part of a password.
 
         One may be if the rest of the URL cannot be parsed or has a secret, or if a value has an
         `@`.
         """
         head, _, query = mask(self.url).partition("?")
-        odd = "…" in head or head == HIDDEN or re.search(r"…|\*\*\*", query)
-        return not odd and not any("@" in one for one in self.ours.values())
+        hides_part = "…" in head or head == HIDDEN or re.search(r"…|\*\*\*", query)
+        return not hides_part and not any("@" in one for one in self.parameters.values())
 
-    def in_layout(self, layout: str) -> str:
+    def with_layout(self, layout: str) -> str:
         """Return the URL with this layout. Raises `OptionError` if the URL has another one."""
-        if self.ours.get("layout", layout) != layout:
-            own = self.shown("layout")
+        if self.parameters.get("layout", layout) != layout:
+            own = self.masked_parameter("layout")
             raise OptionError(f"option 'layout' is {layout!r}, but the URL has layout={own}", option="layout")
-        ours = {"layout": layout, **self.ours}
+        ours = {"layout": layout, **self.parameters}
         return f"{self.url}{'&' if '?' in self.url else '?'}{urlencode(ours)}"
 
-    def check(self, layout: str, known: Iterable[str]) -> None:
+    def check_parameters(self, layout: str, names: Iterable[str]) -> None:
         """Raise `OptionError` for one of our parameters that the layout does not have."""
-        allowed = {"layout", *known}
-        for name in self.ours:
+        allowed = {"layout", *names}
+        for name in self.parameters:
             if name not in allowed:
                 raise OptionError(
-                    f"option 'url': the layout {layout!r} has no parameter {name!r}{near(name, allowed)}",
+                    f"option 'url': the layout {layout!r} has no parameter {name!r}{did_you_mean(name, allowed)}",
                     option="url",
                 )

@@ -7,20 +7,20 @@ from typing import Literal
 #: The role of a DataFrame with `format("queue")`.
 Role = Literal["stream", "snapshot", "push", "settle"]
 
-READERS: tuple[Role, ...] = ("stream", "snapshot")
-EVERYONE: tuple[Role, ...] = ("stream", "snapshot", "push", "settle")
+READ_ROLES: tuple[Role, ...] = ("stream", "snapshot")
+ALL_ROLES: tuple[Role, ...] = ("stream", "snapshot", "push", "settle")
 
 #: Options that Spark itself adds to those of the user.
-SPARK_OWN = frozenset({"checkpointlocation", "queryname", "numrows", "truncate"})
+SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname", "numrows", "truncate"})
 
 NEVER = "never"
 FROM_EARLIEST, FROM_LATEST = "earliest", "latest"
 SINGLE, BUCKET = "single", "bucket"
 AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE = "at-least-once", "at-most-once", "exactly-once"
-LARGEST_COUNT = 2**31 - 1
+MAX_COUNT = 2**31 - 1
 
 
-DOING: dict[Role, str] = {
+ROLE_NAMES: dict[Role, str] = {
     "stream": "a streaming read",
     "snapshot": "a batch read",
     "push": "a write that pushes",

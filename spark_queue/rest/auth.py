@@ -15,16 +15,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from spark_queue.rest.errors import problem
+from spark_queue.rest.errors import problem_response
 from spark_queue.rest.settings import Credentials, is_loopback
 
 #: Paths that answer without credentials. They reveal nothing but a status.
-OPEN = frozenset({"/health", "/ready"})
+OPEN_PATHS = frozenset({"/health", "/ready"})
 
-_WANTED = {"Basic": "a user and a password (Basic)", "Bearer": "a token (Bearer)"}
+_SCHEMES = {"Basic": "a user and a password (Basic)", "Bearer": "a token (Bearer)"}
 
 
-class Guard:
+class AuthMiddleware:
     """Middleware that refuses requests without credentials, or from web pages of other sites."""
 
     def __init__(self, app: ASGIApp, credentials: Credentials) -> None:
@@ -34,21 +34,21 @@ class Guard:
         """Pass the request on, or refuse it."""
         if scope["type"] == "http" and not _is_open(scope):
             request = Request(scope)
-            refused = self._asked_who(request) if self._credentials else _from_elsewhere(request)
+            refused = self._refuse_without_credentials(request) if self._credentials else _refuse_other_sites(request)
             if refused is not None:
                 await refused(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    def _asked_who(self, request: Request) -> Response | None:
+    def _refuse_without_credentials(self, request: Request) -> Response | None:
         kind, _, value = request.headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and self._credentials.knows_token(value.strip()):
             return None
-        if kind.lower() == "basic" and self._credentials.knows_user(_basic(value.strip())):
+        if kind.lower() == "basic" and self._credentials.knows_user(_decode_basic(value.strip())):
             return None
         ways = (["Basic"] if self._credentials.users else []) + (["Bearer"] if self._credentials.tokens else [])
-        wanted = " or ".join(_WANTED[way] for way in ways)
-        answer = problem(
+        wanted = " or ".join(_SCHEMES[way] for way in ways)
+        answer = problem_response(
             401, "Unauthorized", f"credentials are missing or wrong: send the header Authorization with {wanted}"
         )
         for way in ways:
@@ -57,10 +57,10 @@ class Guard:
 
 
 def _is_open(scope: Scope) -> bool:
-    return scope["path"] in OPEN and scope["method"] in ("GET", "HEAD")
+    return scope["path"] in OPEN_PATHS and scope["method"] in ("GET", "HEAD")
 
 
-def _basic(value: str) -> str:
+def _decode_basic(value: str) -> str:
     """Decode `user:password`; return an empty text, which no user has, if it is malformed."""
     try:
         return base64.b64decode(value, validate=True).decode()
@@ -68,10 +68,10 @@ def _basic(value: str) -> str:
         return ""
 
 
-def _from_elsewhere(request: Request) -> Response | None:
+def _refuse_other_sites(request: Request) -> Response | None:
     host = request.url.hostname or ""
     if not is_loopback(host):
-        return problem(
+        return problem_response(
             403,
             "Forbidden",
             f"header Host is {host!r}, but without credentials this server answers to localhost and 127.0.0.1 only: "
@@ -79,9 +79,9 @@ def _from_elsewhere(request: Request) -> Response | None:
         )
     origin = request.headers.get("origin")
     if origin is not None and origin != f"{request.url.scheme}://{request.headers.get('host')}":
-        return problem(
+        return problem_response(
             403, "Forbidden", f"a page of {urlsplit(origin).hostname or origin!r} may not call this server"
         )
     if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-        return problem(403, "Forbidden", "a page of another site may not call this server")
+        return problem_response(403, "Forbidden", "a page of another site may not call this server")
     return None

@@ -15,39 +15,39 @@ Asked = TypeVar("Asked")
 Answered = TypeVar("Answered")
 
 
-class Together(Generic[Key, Asked, Answered]):
+class Coalescer(Generic[Key, Asked, Answered]):
     """A coalescer of concurrent calls.
 
     `run_batch` runs up to `limit` calls with the same key, and returns the result or error of each.
     """
 
     def __init__(
-        self, act: Callable[[Key, list[Asked]], Awaitable[Sequence[Answered | Exception]]], most: int
+        self, run_batch: Callable[[Key, list[Asked]], Awaitable[Sequence[Answered | Exception]]], limit: int
     ) -> None:
-        self._act, self._most = act, most
+        self._run_batch, self._limit = run_batch, limit
         self._waiting: dict[Key, list[tuple[Asked, asyncio.Future[Answered]]]] = {}
-        self._working: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def ask(self, key: Key, one: Asked) -> Answered:
+    async def submit(self, key: Key, one: Asked) -> Answered:
         """Return the result of one call, or raise its error."""
         answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
         if key in self._waiting:
             self._waiting[key].append((one, answer))
         else:
             self._waiting[key] = [(one, answer)]
-            working = asyncio.ensure_future(self._work(key))
-            self._working.add(working)  # the event loop keeps no reference
-            working.add_done_callback(self._working.discard)
+            task = asyncio.ensure_future(self._run(key))
+            self._tasks.add(task)  # the event loop keeps no reference
+            task.add_done_callback(self._tasks.discard)
         return await answer
 
-    async def _work(self, key: Key) -> None:
-        while asked := self._waiting[key][: self._most]:
-            del self._waiting[key][: self._most]
+    async def _run(self, key: Key) -> None:
+        while calls := self._waiting[key][: self._limit]:
+            del self._waiting[key][: self._limit]
             try:
-                told = await self._act(key, [one for one, _ in asked])
+                results = await self._run_batch(key, [one for one, _ in calls])
             except Exception as error:  # noqa: BLE001  each caller gets it
-                told = [error] * len(asked)
-            for (_, answer), one in zip(asked, told, strict=True):
+                results = [error] * len(calls)
+            for (_, answer), one in zip(calls, results, strict=True):
                 if answer.done():  # its caller was cancelled
                     continue
                 if isinstance(one, Exception):

@@ -23,7 +23,7 @@ from spark_queue.errors import (
     StoreUnavailable,
     UsageError,
 )
-from spark_queue.rest.malformed import sentence
+from spark_queue.rest.malformed import describe_error
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -33,7 +33,7 @@ RETRY_AFTER = 1
 log = logging.getLogger(__name__)
 
 
-class NotThere(UsageError):
+class NotFound(UsageError):
     """The call names something that does not exist."""
 
 
@@ -45,15 +45,15 @@ class TooLarge(UsageError):
     """The body of the request is larger than this server accepts."""
 
 
-class NotUnderstood(UsageError):
+class UnsupportedMediaType(UsageError):
     """The resource does not support the type of the body, or the type that the caller accepts."""
 
 
-class Unwanted(QueueError):
+class Cancelled(QueueError):
     """The wait was cancelled."""
 
 
-class NothingCame(QueueError):
+class NoMessage(QueueError):
     """No message came in time."""
 
 
@@ -61,20 +61,20 @@ class NotReady(QueueError):
     """A store cannot be reached."""
 
 
-class Ending(QueueError):
+class ShuttingDown(QueueError):
     """The server is shutting down."""
 
 
 #: The status of each kind of error; the first match counts.
 STATUS_CODES: dict[type[Exception], int] = {
-    NotThere: 404,
+    NotFound: 404,
     NotAllowed: 405,
     TooLarge: 413,
-    NotUnderstood: 415,
-    Unwanted: 410,
-    NothingCame: 504,
+    UnsupportedMediaType: 415,
+    Cancelled: 410,
+    NoMessage: 504,
     NotReady: 503,
-    Ending: 503,
+    ShuttingDown: 503,
     UsageError: 400,  # fix the call
     MessageError: 400,
     StoreUnavailable: 503,  # try again
@@ -90,7 +90,7 @@ def status_of(error: Exception) -> int:
     return next((status for kind, status in STATUS_CODES.items() if isinstance(error, kind)), 500)
 
 
-def problem(status: int, title: str, detail: str, **more: Any) -> Response:
+def problem_response(status: int, title: str, detail: str, **more: Any) -> Response:
     """Return a response with a problem document."""
     document = {"type": "about:blank", "title": title, "status": status, "detail": detail, **more}
     headers = {503: {"Retry-After": str(RETRY_AFTER)}, 413: {"Connection": "close"}}.get(
@@ -100,10 +100,10 @@ def problem(status: int, title: str, detail: str, **more: Any) -> Response:
     return Response(text, status, headers, MEDIA_TYPE)
 
 
-def answer_for(error: QueueError) -> Response:
+def error_response(error: QueueError) -> Response:
     """Return the response for an error of this package."""
     more = {"rows": error.rows} if isinstance(error, MessageError) and error.rows else {}
-    return problem(status_of(error), type(error).__name__, str(error), **more)
+    return problem_response(status_of(error), type(error).__name__, str(error), **more)
 
 
 def methods_of(path: str, routes: Sequence[BaseRoute]) -> list[str]:
@@ -115,19 +115,19 @@ def methods_of(path: str, routes: Sequence[BaseRoute]) -> list[str]:
     return sorted({method for route in found for method in route.methods or ()})
 
 
-def answer_with_problems(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
+def add_error_handlers(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
     """Make an app with these routes answer every error with a problem document."""
 
     @app.exception_handler(QueueError)
-    async def ours(_: Request, error: QueueError) -> Response:
-        return answer_for(error)
+    async def handle_queue_error(_: Request, error: QueueError) -> Response:
+        return error_response(error)
 
     @app.exception_handler(RequestValidationError)
-    async def malformed(_: Request, error: RequestValidationError) -> Response:
-        return problem(400, "UsageError", "; ".join(sentence(one) for one in error.errors()))
+    async def handle_invalid_request(_: Request, error: RequestValidationError) -> Response:
+        return problem_response(400, "UsageError", "; ".join(describe_error(one) for one in error.errors()))
 
     @app.exception_handler(HTTPException)
-    async def http(request: Request, error: HTTPException) -> Response:
+    async def handle_http_error(request: Request, error: HTTPException) -> Response:
         phrase = HTTPStatus(error.status_code).phrase
         detail, headers = str(error.detail), dict(error.headers or {})
         if error.status_code == 404 and detail == phrase:
@@ -136,18 +136,18 @@ def answer_with_problems(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
             allowed = ", ".join(methods_of(request.url.path, routes)) or "GET, HEAD"  # the rest are pages and files
             detail = f"{request.url.path} does not support {request.method}; use {allowed}"
             headers["Allow"] = allowed
-        answer = problem(error.status_code, phrase, detail)
+        answer = problem_response(error.status_code, phrase, detail)
         answer.headers.update(headers)
         return answer
 
     @app.exception_handler(Exception)
-    async def ours_to_mend(request: Request, error: Exception) -> Response:
+    async def handle_unexpected_error(request: Request, error: Exception) -> Response:
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return problem(500, "Internal Server Error", "an error in the server; its log has the details")
+        return problem_response(500, "Internal Server Error", "an error in the server; its log has the details")
 
 
 #: The error responses that any resource may have, for OpenAPI.
-ANSWERS: dict[int | str, dict[str, Any]] = {
+ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {
         "description": text,
         "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
@@ -166,7 +166,7 @@ ANSWERS: dict[int | str, dict[str, Any]] = {
 }
 
 #: The schema of a problem document, for OpenAPI.
-PROBLEM = {
+PROBLEM_SCHEMA = {
     "type": "object",
     "required": ["type", "title", "status", "detail"],
     "properties": {

@@ -9,21 +9,21 @@ from typing import Any
 
 from starlette.responses import Response
 
-from spark_queue.errors import near
+from spark_queue.errors import did_you_mean
 from spark_queue.graph.parts import Place
 from spark_queue.graph.selector_words import selector_text
 from spark_queue.graph.step import Step
-from spark_queue.rest.errors import NotThere
-from spark_queue.rest.payloads import answer
-from spark_queue.rest.routes import json_answer, router
-from spark_queue.rest.service import Served, Service
-from spark_queue.runner.traffic import counted
+from spark_queue.rest.errors import NotFound
+from spark_queue.rest.payloads import json_response
+from spark_queue.rest.routes import describe_json, router
+from spark_queue.rest.service import Service, ServiceDependency
+from spark_queue.runner.traffic import load_traffic
 from spark_queue.stores.services.owner import consumers
 
 routes = router("exchanges")
 
 
-def _told(name: str, step: Step) -> dict[str, Any]:
+def _describe(name: str, step: Step) -> dict[str, Any]:
     """Return the declaration of a step in the graph, for JSON."""
 
     def queue(place: Place) -> dict[str, str]:
@@ -35,7 +35,8 @@ def _told(name: str, step: Step) -> dict[str, Any]:
         "src": queue(step.src) if step.src else None,
         "sources": [queue(one) for one in step.sources],
         "dst": [
-            queue(to.place) | {"selector": selector_text(getattr(to, "selector", None)) or None} for to in step.dst
+            queue(to.record_id) | {"selector": selector_text(getattr(to, "selector", None)) or None}
+            for to in step.dst
         ],
         "delivery": step.guarantee,
         "consumer": {
@@ -46,35 +47,37 @@ def _told(name: str, step: Step) -> dict[str, Any]:
     }
 
 
-def _all(service: Service) -> dict[str, dict[str, Any]]:
+def _describe_all(service: Service) -> dict[str, dict[str, Any]]:
     steps = service.settings.graph.steps
-    found = {name: _told(name, step) for name, step in steps.items()}
+    found = {name: _describe(name, step) for name, step in steps.items()}
     for ns in dict.fromkeys(step.src.ns for step in steps.values() if step.src):
         store = service.stores[ns]
-        traffic = counted(store.url)
+        traffic = load_traffic(store.url)
         for name, step in steps.items():
             if step.src and step.src.ns == ns:
                 owners = [
-                    str(one) for _, who, one in consumers(store, step.src.queue) if one and who.split("/")[0] == name
+                    str(one)
+                    for _, consumer, one in consumers(store, step.src.queue)
+                    if one and consumer.split("/")[0] == name
                 ]
                 found[name] |= {"running": bool(owners), "owner": owners[0] if owners else None}
                 found[name]["stats"] = vars(traffic[name]) if name in traffic else None
     return found
 
 
-@routes.get("/x", responses={200: json_answer("Exchanges, links and processors, by name.")})
-async def exchanges(service: Served) -> Response:
+@routes.get("/x", responses={200: describe_json("Exchanges, links and processors, by name.")})
+async def exchanges(service: ServiceDependency) -> Response:
     """List the exchanges, links and processors of the graph."""
-    return answer(await service.work(_all, service))
+    return json_response(await service.run_in_thread(_describe_all, service))
 
 
-@routes.get("/x/{name}", responses={200: json_answer("An exchange, link or processor.")})
-async def exchange(name: str, service: Served) -> Response:
+@routes.get("/x/{name}", responses={200: describe_json("An exchange, link or processor.")})
+async def exchange(name: str, service: ServiceDependency) -> Response:
     """Return an exchange, link or processor of the graph.
 
     `owner` is the process that runs it, and `stats` has counters.
     """
     steps = service.settings.graph.steps
     if name not in steps:
-        raise NotThere(f"no such exchange [{name}]{near(name, steps)}", exchange=name)
-    return answer((await service.work(_all, service))[name])
+        raise NotFound(f"no such exchange [{name}]{did_you_mean(name, steps)}", exchange=name)
+    return json_response((await service.run_in_thread(_describe_all, service))[name])

@@ -10,32 +10,32 @@ from typing import Any
 
 from starlette.responses import Response
 
-from spark_queue.rest.errors import ANSWERS, Ending, NotReady
-from spark_queue.rest.payloads import answer
-from spark_queue.rest.routes import json_answer, router
-from spark_queue.rest.service import Served
+from spark_queue.rest.errors import ERROR_RESPONSES, NotReady, ShuttingDown
+from spark_queue.rest.payloads import json_response
+from spark_queue.rest.routes import describe_json, router
+from spark_queue.rest.service import ServiceDependency
 
-routes = router("health", {status: ANSWERS[status] for status in (400, 405, 503)})
+routes = router("health", {status: ERROR_RESPONSES[status] for status in (400, 405, 503)})
 
-_ANYBODY: dict[str, Any] = {"security": []}
+_NO_CREDENTIALS: dict[str, Any] = {"security": []}
 
 
 @routes.head("/health", include_in_schema=False)
-@routes.get("/health", responses={200: json_answer("The server runs.")}, openapi_extra=_ANYBODY)
+@routes.get("/health", responses={200: describe_json("The server runs.")}, openapi_extra=_NO_CREDENTIALS)
 async def health() -> Response:
     """Answer 200 while the server runs. Needs no credentials, and checks no store."""
-    return answer({"status": "ok"})
+    return json_response({"status": "ok"})
 
 
 @routes.head("/ready", include_in_schema=False)
-@routes.get("/ready", responses={200: json_answer("The server can work.")}, openapi_extra=_ANYBODY)
-async def ready(service: Served) -> Response:
+@routes.get("/ready", responses={200: describe_json("The server can work.")}, openapi_extra=_NO_CREDENTIALS)
+async def ready(service: ServiceDependency) -> Response:
     """Answer 200 if all stores can be reached, and 503 otherwise or while the server shuts down.
 
     Needs no credentials. The answer is up to a second old.
     """
-    if service.lines.ending:
-        raise Ending("the server is shutting down")
+    if service.wait_list.shutting_down:
+        raise ShuttingDown("the server is shutting down")
     if not await service.readiness.ready():
         raise NotReady("a store cannot be reached: the server's log and /metrics (q_global_up) name it")
-    return answer({"status": "ready"})
+    return json_response({"status": "ready"})

@@ -24,13 +24,13 @@ from fastapi import Query, Request
 from starlette.responses import Response
 
 from spark_queue.errors import OptionError
-from spark_queue.events.event import long
+from spark_queue.events.event import status_uri
 from spark_queue.events.heartbeats import tick
 from spark_queue.events.queue import Events
-from spark_queue.rest.errors import NotThere, NotUnderstood
-from spark_queue.rest.payloads import body_of, json_of
-from spark_queue.rest.routes import body, router
-from spark_queue.rest.service import Served, Service
+from spark_queue.rest.errors import NotFound, UnsupportedMediaType
+from spark_queue.rest.payloads import parse_json, read_body
+from spark_queue.rest.routes import describe_body, router
+from spark_queue.rest.service import Service, ServiceDependency
 
 routes = router("hub-queue")
 
@@ -39,140 +39,144 @@ NAMESPACE = "http://noslogan.org/hub-queue/event-list"
 
 #: The supported types, in the order of preference for a caller that has none.
 XML, JSON, TEXT = "text/xml", "application/json", "text/plain"
-SPOKEN = {XML: XML, "application/xml": XML, JSON: JSON, TEXT: TEXT}
+MEDIA_TYPES = {XML: XML, "application/xml": XML, JSON: JSON, TEXT: TEXT}
 
-ReadmeForm = Annotated[
+HubQueueForm = Annotated[
     Literal["readme", "head"],
     Query(alias="rs:format", description="The form of hub-queue's README, or of its newest code."),
 ]
-RESPONSE = {"description": "XML, JSON or text.", "content": {one: {"schema": {}} for one in (XML, JSON, TEXT)}}
-EVENTS = body("The ids of events, as GET returns them.", XML, JSON)
+EVENTS_RESPONSE = {"description": "XML, JSON or text.", "content": {one: {"schema": {}} for one in (XML, JSON, TEXT)}}
+EVENTS_BODY = describe_body("The ids of events, as GET returns them.", XML, JSON)
 
 
-@routes.get("/v1/resources/hub-queue", responses={200: RESPONSE})
+@routes.get("/v1/resources/hub-queue", responses={200: EVENTS_RESPONSE})
 async def take(
-    service: Served,
+    service: ServiceDependency,
     request: Request,
     count: Annotated[
         int | None, Query(alias="rs:count", ge=0, description="Return at most this many events. Default: 10.")
     ] = None,
-    form: ReadmeForm = "readme",
+    form: HubQueueForm = "readme",
 ) -> Response:
     """Take new events: they become pending, and no other caller gets them. Priority first, then the oldest."""
-    media, events = wanted(request), events_of(service)
-    service.check_most(count or 0, "rs:count", "event")
-    taken = await service.work(events.take, count)
-    return listed([one.id for one in taken], media, form)
+    media, events = preferred_type(request), events_of(service)
+    service.check_limit(count or 0, "rs:count", "event")
+    taken = await service.run_in_thread(events.take, count)
+    return ids_response([one.id for one in taken], media, form)
 
 
-@routes.put("/v1/resources/hub-queue", responses={200: RESPONSE}, openapi_extra=EVENTS)
-async def execute(service: Served, request: Request, form: ReadmeForm = "readme") -> Response:
+@routes.put("/v1/resources/hub-queue", responses={200: EVENTS_RESPONSE}, openapi_extra=EVENTS_BODY)
+async def execute(service: ServiceDependency, request: Request, form: HubQueueForm = "readme") -> Response:
     """Execute pending events, one after the other, and return the status of each.
 
     An event that is not pending is not changed; one that does not exist has an empty status.
     """
-    media, events = wanted(request), events_of(service)
-    ids = read(request, await body_of(request, service.limits.body))
+    media, events = preferred_type(request), events_of(service)
+    ids = parse_ids(request, await read_body(request, service.limits.body))
     service.check_body(len(ids), "event")
-    statuses = await service.execute(events.execute, ids)
+    statuses = await service.run_executor(events.execute, ids)
     prefix = events.settings.status_prefix
-    told = {id: long(status, prefix) if status else "" for id, status in statuses.items()}
-    return results(told, media, form)
+    uris = {id: status_uri(status, prefix) if status else "" for id, status in statuses.items()}
+    return statuses_response(uris, media, form)
 
 
-@routes.put("/v1/resources/hub-queue-heartbeat", responses={200: RESPONSE})
+@routes.put("/v1/resources/hub-queue-heartbeat", responses={200: EVENTS_RESPONSE})
 async def heartbeat(
-    service: Served,
+    service: ServiceDependency,
     request: Request,
     heartbeat: Annotated[str | None, Query(alias="rs:heartbeat", description="The id of the heartbeat.")] = None,
     id: Annotated[
         str | None, Query(alias="rs:id", description="The same, by the name in hub-queue's README.")
     ] = None,
-    form: ReadmeForm = "readme",
+    form: HubQueueForm = "readme",
 ) -> Response:
     """Create the events of a heartbeat, and return their ids."""
-    media, events = wanted(request), events_of(service)
-    beat = heartbeat if heartbeat is not None else id
-    if beat is None:
+    media, events = preferred_type(request), events_of(service)
+    heartbeat_id = heartbeat if heartbeat is not None else id
+    if heartbeat_id is None:
         raise OptionError("Missing 'rs:heartbeat' parameter", option="rs:heartbeat")
-    return listed(await service.work(tick, events, service.settings.declared.heartbeats, beat), media, form)
+    return ids_response(
+        await service.run_in_thread(tick, events, service.settings.declared.heartbeats, heartbeat_id), media, form
+    )
 
 
 def events_of(service: Service) -> Events:
     """Return the queue of events, for one request. Raises `NotFound` if the server has none."""
     if service.events is None:
-        raise NotThere("this server does not serve events: start it with --events NAMESPACE/QUEUE")
-    return service.events.another()
+        raise NotFound("this server does not serve events: start it with --events NAMESPACE/QUEUE")
+    return service.events.clone()
 
 
 # --- types and bodies -----------------------------------------------------------------------------------------------
 
 
-def wanted(request: Request) -> str:
+def preferred_type(request: Request) -> str:
     """Return the type that the caller prefers: without a preference XML, then JSON, then text.
 
     Raises `UnsupportedMediaType` if the header Accept has none of them or is invalid.
     """
     accept = ",".join(request.headers.getlist("accept")) or "*/*"
-    liked = {}
+    weights = {}
     for part in accept.split(","):
         media, *parameters = (one.strip().lower() for one in part.split(";"))
         weight = next((one.removeprefix("q=") for one in parameters if one.startswith("q=")), "1")
         try:
-            liked[media] = float(weight)
+            weights[media] = float(weight)
         except ValueError:
-            raise NotUnderstood(f"header Accept has {part.strip()!r}, whose weight (q=) must be a number") from None
+            raise UnsupportedMediaType(
+                f"header Accept has {part.strip()!r}, whose weight (q=) must be a number"
+            ) from None
     found = {
-        one: next((liked[media] for media in (one, f"{one.partition('/')[0]}/*", "*/*") if media in liked), 0.0)
-        for one in SPOKEN
+        one: next((weights[media] for media in (one, f"{one.partition('/')[0]}/*", "*/*") if media in weights), 0.0)
+        for one in MEDIA_TYPES
     }
     best = max(found.values())
     if best <= 0:
-        raise NotUnderstood(f"header Accept is {accept!r} but must have one of {XML}, {JSON}, {TEXT}")
-    return next(SPOKEN[one] for one, weight in found.items() if weight == best)
+        raise UnsupportedMediaType(f"header Accept is {accept!r} but must have one of {XML}, {JSON}, {TEXT}")
+    return next(MEDIA_TYPES[one] for one, weight in found.items() if weight == best)
 
 
-def read(request: Request, text: bytes) -> list[str]:
+def parse_ids(request: Request, text: bytes) -> list[str]:
     """Return the ids in a body, in either form.
 
     Raises `UnsupportedMediaType` for another type, `OptionError` for an invalid body.
     """
-    media = SPOKEN.get(request.headers.get("content-type", "").partition(";")[0].strip().lower())
+    media = MEDIA_TYPES.get(request.headers.get("content-type", "").partition(";")[0].strip().lower())
     if media == XML:
-        ids = _of_xml(text)
+        ids = _parse_xml(text)
     elif media == JSON:
-        ids = _of_json(json_of(text))
+        ids = _parse_json(parse_json(text))
     else:
         sent = request.headers.get("content-type", "")
-        raise NotUnderstood(f"header Content-Type is {sent!r} but must be {XML} or {JSON}")
-    found = [_id(one) for one in ids]
+        raise UnsupportedMediaType(f"header Content-Type is {sent!r} but must be {XML} or {JSON}")
+    found = [_id_from_uri(one) for one in ids]
     if not all(found):
         raise OptionError("the body has an event whose id is empty")
     return found
 
 
-def _of_xml(text: bytes) -> list[str]:
+def _parse_xml(text: bytes) -> list[str]:
     try:
         root: Element = Safe.fromstring(text)
     except (Safe.ParseError, DefusedXmlException, ValueError) as error:
-        raise OptionError(f"the body is not valid XML: {_why(error)}") from None
-    if _local(root) != "event-list":
-        raise OptionError(f"the root element of the body is {_local(root)!r} but must be 'event-list'")
-    return [(one.text or "").strip() for one in root.iter() if _local(one) in ("event-uri", "event-id")]
+        raise OptionError(f"the body is not valid XML: {_describe_xml_error(error)}") from None
+    if _local_name(root) != "event-list":
+        raise OptionError(f"the root element of the body is {_local_name(root)!r} but must be 'event-list'")
+    return [(one.text or "").strip() for one in root.iter() if _local_name(one) in ("event-uri", "event-id")]
 
 
-def _why(error: Exception) -> str:
+def _describe_xml_error(error: Exception) -> str:
     """Return why XML is refused. For entities, which may be an attack, it quotes no part of it."""
     if isinstance(error, DefusedXmlException):
         return "it has entities or external references, which are not allowed"
     return str(error)
 
 
-def _local(element: Element) -> str:
+def _local_name(element: Element) -> str:
     return str(element.tag).rpartition("}")[2]
 
 
-def _of_json(value: object) -> list[str]:
+def _parse_json(value: object) -> list[str]:
     if isinstance(value, Mapping):
         value = value.get("eventList")
     if not isinstance(value, Sequence) or isinstance(value, str):
@@ -183,27 +187,27 @@ def _of_json(value: object) -> list[str]:
     return [str(one) for one in ids]
 
 
-def _id(told: str) -> str:
+def _id_from_uri(text: str) -> str:
     """Return an id, also from the URI of hub-queue's document: `/…/queue/<id>.xml`."""
-    return told.rpartition("/")[2].removesuffix(".xml") if told.startswith("/") else told
+    return text.rpartition("/")[2].removesuffix(".xml") if text.startswith("/") else text
 
 
 # --- answers --------------------------------------------------------------------------------------------------------
 
 
-def listed(ids: Sequence[str], media: str, form: str) -> Response:
+def ids_response(ids: Sequence[str], media: str, form: str) -> Response:
     """Return a response with ids."""
     if media == XML:
         root = Element("event-list", xmlns=NAMESPACE)
         for one in ids:
-            SubElement(root, "event-uri" if form == "readme" else "event-id").text = _clean(one)
-        return _xml(root)
+            SubElement(root, "event-uri" if form == "readme" else "event-id").text = _without_unprintable(one)
+        return _xml_response(root)
     if media == JSON:
-        return _answer(orjson.dumps({"eventList": ids} if form == "readme" else ids), JSON)
-    return _lines(ids)
+        return _response(orjson.dumps({"eventList": ids} if form == "readme" else ids), JSON)
+    return _text_response(ids)
 
 
-def results(statuses: Mapping[str, str], media: str, form: str) -> Response:
+def statuses_response(statuses: Mapping[str, str], media: str, form: str) -> Response:
     """Return a response with the statuses of events."""
     if media == XML:
         names = ("result-list", "result", "event-uri", "result")
@@ -213,28 +217,28 @@ def results(statuses: Mapping[str, str], media: str, form: str) -> Response:
         root = Element(outer, xmlns=NAMESPACE)
         for id, status in statuses.items():
             one = SubElement(root, inner)
-            SubElement(one, id_name).text = _clean(id)
-            SubElement(one, name).text = _clean(status)
-        return _xml(root)
+            SubElement(one, id_name).text = _without_unprintable(id)
+            SubElement(one, name).text = _without_unprintable(status)
+        return _xml_response(root)
     if media == JSON:
         id_name, name = ("uri", "result") if form == "readme" else ("id", "status")
-        told: Any = [{id_name: id, name: status} for id, status in statuses.items()]
-        return _answer(orjson.dumps({"resultList": told} if form == "readme" else told), JSON)
-    return _lines(f"{id},{status}" for id, status in statuses.items())
+        items: Any = [{id_name: id, name: status} for id, status in statuses.items()]
+        return _response(orjson.dumps({"resultList": items} if form == "readme" else items), JSON)
+    return _text_response(f"{id},{status}" for id, status in statuses.items())
 
 
-def _clean(text: str) -> str:
+def _without_unprintable(text: str) -> str:
     """Remove unprintable characters, which XML may not allow."""
     return "".join(one for one in text if one.isprintable())
 
 
-def _xml(root: Element) -> Response:
-    return _answer(tostring(root, encoding="utf-8", xml_declaration=True), f"{XML}; charset=utf-8")
+def _xml_response(root: Element) -> Response:
+    return _response(tostring(root, encoding="utf-8", xml_declaration=True), f"{XML}; charset=utf-8")
 
 
-def _lines(lines: Iterable[str]) -> Response:
-    return _answer("\r\n".join(lines).encode(), f"{TEXT}; charset=utf-8")
+def _text_response(lines: Iterable[str]) -> Response:
+    return _response("\r\n".join(lines).encode(), f"{TEXT}; charset=utf-8")
 
 
-def _answer(text: bytes, media: str) -> Response:
+def _response(text: bytes, media: str) -> Response:
     return Response(text, headers={"Cache-Control": "no-store", "Content-Type": media})

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from spark_queue.errors import near
+from spark_queue.errors import did_you_mean
 
 #: The allowed values, for each kind of error of pydantic. Braces are filled from its context.
 _RULES = {
@@ -31,20 +31,22 @@ _RULES = {
 }
 
 #: Maximum number of characters of a value in an error text.
-_SHOWN = 60
+_MAX_SHOWN = 60
 
 
-def sentence(error: Mapping[str, Any]) -> str:
+def describe_error(error: Mapping[str, Any]) -> str:
     """Return the text for one error of FastAPI."""
     place, *_, name = error["loc"]
-    what = f"parameter {name!r}" if place == "query" else f"{name!r} in the path" if place == "path" else str(place)
+    subject = (
+        f"parameter {name!r}" if place == "query" else f"{name!r} in the path" if place == "path" else str(place)
+    )
     kind, context = str(error["type"]), dict(error.get("ctx") or {})
     if kind == "missing":
-        return f"{what} is missing"
+        return f"{subject} is missing"
     rule = _RULES.get(kind)
     value = str(error.get("input"))
-    shown = repr(value if len(value) <= _SHOWN else value[:_SHOWN] + "…")
+    shown = repr(value if len(value) <= _MAX_SHOWN else value[:_MAX_SHOWN] + "…")
     if rule is None:
-        return f"{what} is {shown}, which is not valid"
-    hint = near(value, re.findall(r"'([^']*)'", str(context["expected"]))) if kind == "literal_error" else ""
-    return f"{what} is {shown} but must be {rule.format(**context)}{hint}"
+        return f"{subject} is {shown}, which is not valid"
+    hint = did_you_mean(value, re.findall(r"'([^']*)'", str(context["expected"]))) if kind == "literal_error" else ""
+    return f"{subject} is {shown} but must be {rule.format(**context)}{hint}"

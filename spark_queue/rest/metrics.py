@@ -21,7 +21,7 @@ from spark_queue.stores.base import Store
 from spark_queue.stores.support.counters import ACTS
 
 #: How long the numbers of the stores are cached (s).
-NUMBERS_FRESH = 2.0
+CACHE_SECONDS = 2.0
 
 #: The numbers of a queue, by the names of keuss-server.
 SIZES = {
@@ -36,12 +36,12 @@ SIZES = {
 DURATION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
-class Meters:
+class ServerMetrics:
     """The metrics of one server."""
 
     def __init__(self, stores: Mapping[str, Store]) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(Levels(stores))
+        self._registry.register(QueueCollector(stores))
         self._acts = {
             act: Counter(
                 f"keuss_q_{act}", f"Messages of {act} over HTTP, by outcome", ("proto", "ns", "q", "status"),
@@ -61,7 +61,7 @@ class Meters:
             self._acts[act].labels("rest", ns, queue, status).inc(messages)
 
     @contextmanager
-    def failing(self, act: str, ns: str, queue: str) -> Iterator[None]:
+    def count_errors(self, act: str, ns: str, queue: str) -> Iterator[None]:
         """Count a `QueueError` within the block as `ko`, and raise it again."""
         try:
             yield
@@ -69,15 +69,15 @@ class Meters:
             self.count(act, ns, queue, "ko")
             raise
 
-    def text(self) -> bytes:
+    def render(self) -> bytes:
         """Return all metrics in Prometheus' format. May block."""
         if time.monotonic() >= self._until:
             self._text = generate_latest(self._registry)
-            self._until = time.monotonic() + NUMBERS_FRESH
+            self._until = time.monotonic() + CACHE_SECONDS
         return self._text
 
 
-class Levels(Collector):
+class QueueCollector(Collector):
     """A collector that reads the sizes and counters of queues from the stores."""
 
     def __init__(self, stores: Mapping[str, Store]) -> None:
@@ -90,30 +90,32 @@ class Levels(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the metrics of every store. A store that cannot be reached has `q_global_up` 0."""
         texts = SIZES | {act: f"Messages of {act} by all programs, since the queue exists" for act in ACTS}
-        told = {name: GaugeMetricFamily(f"q_global_{name}", text, labels=("ns", "q")) for name, text in texts.items()}
+        families = {
+            name: GaugeMetricFamily(f"q_global_{name}", text, labels=("ns", "q")) for name, text in texts.items()
+        }
         up = GaugeMetricFamily("q_global_up", "1 if the database of the namespace answers", labels=("ns",))
         for ns, store in self._stores.items():
             try:
-                found = {queue: facts_of(store, queue) for queue in queues_of(store)}
+                found = {queue: queue_status(store, queue) for queue in queues_of(store)}
             except QueueError:
                 up.add_metric((ns,), 0)
                 continue
             up.add_metric((ns,), 1)
             for queue, facts in found.items():
                 values = facts | facts["stats"] | {"next_t": facts["next_t"]}
-                for name, family in told.items():
+                for name, family in families.items():
                     if values[name] is not None:
                         family.add_metric((ns, queue), float(values[name]))
         yield up
-        yield from told.values()
+        yield from families.values()
 
 
 def queues_of(store: Store) -> list[str]:
     """Return the queues that hold messages or were used before, sorted."""
-    return sorted({*store.queues(), *store.statistics_of_all()})
+    return sorted({*store.queues(), *store.all_statistics()})
 
 
-def facts_of(store: Store, queue: str) -> dict[str, Any]:
+def queue_status(store: Store, queue: str) -> dict[str, Any]:
     """Return the sizes and counters of a queue, under the names of keuss."""
     sizes, counted = store.sizes(queue), store.statistics(queue)
     return {
@@ -127,10 +129,10 @@ def facts_of(store: Store, queue: str) -> dict[str, Any]:
     }
 
 
-class Timed:
+class TimingMiddleware:
     """Middleware that measures every request, by method, route and status."""
 
-    def __init__(self, app: ASGIApp, meters: Meters) -> None:
+    def __init__(self, app: ASGIApp, meters: ServerMetrics) -> None:
         self._app, self._meters = app, meters
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

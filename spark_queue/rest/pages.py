@@ -30,11 +30,11 @@ POLICY = "; ".join(
 def app_with_pages(**settings: Any) -> FastAPI:
     """Return an app whose pages load their files from `/docs/static`."""
     app = FastAPIOffline(static_url="/docs/static", **settings)
-    app.add_middleware(OwnHostOnly)
+    app.add_middleware(ContentPolicyMiddleware)
     return app
 
 
-class OwnHostOnly:
+class ContentPolicyMiddleware:
     """Middleware that adds the content security policy to the pages."""
 
     def __init__(self, app: ASGIApp) -> None:

@@ -20,51 +20,51 @@ from starlette.responses import Response
 from spark_queue.errors import MessageError, OptionError
 from spark_queue.messages.columns import header_dicts
 from spark_queue.messages.json_text import load_json
-from spark_queue.messages.payload import Json, as_json, jsonable
-from spark_queue.messages.schema import LATEST, PayloadKind
-from spark_queue.rest.errors import NotUnderstood, TooLarge
-from spark_queue.rest.receipts import handle_of
+from spark_queue.messages.payload import Json, as_json, to_jsonable
+from spark_queue.messages.schema import MAX_TIME_MS, PayloadKind
+from spark_queue.rest.errors import TooLarge, UnsupportedMediaType
+from spark_queue.rest.receipts import receipt_of
 
 #: The prefix of HTTP headers that are headers of the message.
 HEADER_PREFIX = "x-ks-hdr-"
 
 #: The header of a message that holds the type of its payload.
-TYPE = "content-type"
+CONTENT_TYPE = "content-type"
 
-_KINDS: dict[str, str] = {
+_DEFAULT_TYPES: dict[str, str] = {
     "json": "application/json",
     "text": "text/plain; charset=utf-8",
     "binary": "application/octet-stream",
 }
-_TOKEN = "!#$&'*+-.^_`|~"  # allowed in the name of an HTTP header, besides letters and digits
+_TOKEN_CHARACTERS = "!#$&'*+-.^_`|~"  # allowed in the name of an HTTP header, besides letters and digits
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 _MEDIA_TYPE = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+-]+\s*(;.*)?")
 
 
-async def body_of(request: Request, most: int) -> bytes:
+async def read_body(request: Request, limit: int) -> bytes:
     """Read the body of a request. It is not read if its Content-Length exceeds `limit` (bytes).
 
     Raises `TooLarge` if it exceeds the limit, and `UnsupportedMediaType` if it is compressed.
     """
     if (coding := request.headers.get("content-encoding", "identity")) != "identity":
-        raise NotUnderstood(
+        raise UnsupportedMediaType(
             f"header Content-Encoding is {coding!r}, which is not supported: send the body uncompressed"
         )
     length = request.headers.get("content-length", "0")
     parts, size = [], int(length) if length.isdecimal() else 0
-    if size <= most:
+    if size <= limit:
         size = 0
         async for part in request.stream():
             size += len(part)
-            if size > most:
+            if size > limit:
                 break
             parts.append(part)
-    if size > most:
-        raise TooLarge(f"the body is larger than {most:,} bytes, the limit of this server: send less in one request")
+    if size > limit:
+        raise TooLarge(f"the body is larger than {limit:,} bytes, the limit of this server: send less in one request")
     return b"".join(parts)
 
 
-def json_of(text: bytes) -> Json:
+def parse_json(text: bytes) -> Json:
     """Parse a JSON body. Raises `OptionError` if it is not JSON."""
     try:
         value: Json = load_json(text)
@@ -76,15 +76,15 @@ def json_of(text: bytes) -> Json:
 # --- a single message -----------------------------------------------------------------------------------------------
 
 
-def payload_of(request: Request, body: bytes) -> tuple[bytes, PayloadKind]:
+def parse_payload(request: Request, body: bytes) -> tuple[bytes, PayloadKind]:
     """Return the payload in a body, and its kind.
 
     Raises `UnsupportedMediaType` for an invalid type or charset, `OptionError` if the text is
     invalid.
     """
-    full = request.headers.get(TYPE, "")
+    full = request.headers.get(CONTENT_TYPE, "")
     if full and not _MEDIA_TYPE.fullmatch(full):
-        raise NotUnderstood(
+        raise UnsupportedMediaType(
             f"header Content-Type is {full!r} but must be a media type such as application/json or text/plain"
         )
     media = full.partition(";")[0].strip().lower()
@@ -96,7 +96,7 @@ def payload_of(request: Request, body: bytes) -> tuple[bytes, PayloadKind]:
     try:
         return body.decode(found[1] if found else "utf-8").encode(), "text"
     except LookupError:
-        raise NotUnderstood(
+        raise UnsupportedMediaType(
             f"header Content-Type has the unknown charset {found[1] if found else ''!r}: send UTF-8"
         ) from None
     except UnicodeError as error:
@@ -111,12 +111,12 @@ def _is_json(media_type: str) -> bool:
     return media == "application/json" or media.endswith("+json")
 
 
-def headers_of(request: Request) -> dict[str, str]:
+def message_headers(request: Request) -> dict[str, str]:
     """Return the headers of a message. Raises `OptionError` if they are not UTF-8."""
     found = {}
     for name, value in request.headers.raw:
         key = name.decode("latin-1")
-        if key == TYPE or key.startswith(HEADER_PREFIX):
+        if key == CONTENT_TYPE or key.startswith(HEADER_PREFIX):
             try:
                 found[key.removeprefix(HEADER_PREFIX)] = value.decode()
             except UnicodeDecodeError:
@@ -124,7 +124,7 @@ def headers_of(request: Request) -> dict[str, str]:
     return found
 
 
-def pushed(
+def push_row(
     payload: bytes,
     kind: PayloadKind,
     headers: dict[str, str],
@@ -138,7 +138,7 @@ def pushed(
 
     Raises `OptionError` if `delay` is out of range, or there are both `mature` and `delay`.
     """
-    if delay is not None and not 0 <= delay <= LATEST / 2000:
+    if delay is not None and not 0 <= delay <= MAX_TIME_MS / 2000:
         raise OptionError(
             f"parameter 'delay' is {delay} but must be 0 or more seconds, and end before the year 5000",
             option="delay",
@@ -151,7 +151,7 @@ def pushed(
     }  # fmt: skip
 
 
-def refused(row: dict[str, Any], error: MessageError) -> MessageError:
+def single_message_error(row: dict[str, Any], error: MessageError) -> MessageError:
     """Return a store's error for a single message, in terms of the caller's body and parameters."""
     if row["payload_kind"] == "json":
         try:
@@ -165,7 +165,7 @@ def refused(row: dict[str, Any], error: MessageError) -> MessageError:
     return MessageError(_nothing_pushed(f"the message is invalid: {rule}"))
 
 
-def refused_batch(error: MessageError) -> MessageError:
+def batch_error(error: MessageError) -> MessageError:
     """Return the error for a batch: it names the first invalid message, and counts the others."""
     position, rule = next(iter(error.rows.items()))
     rest = f" (and {len(error.rows) - 1} more)" if len(error.rows) > 1 else ""
@@ -176,7 +176,7 @@ def _nothing_pushed(sentence: str) -> str:
     return f"{sentence} Nothing was pushed" if sentence.endswith("?") else f"{sentence}; nothing was pushed"
 
 
-def moment(text: str) -> datetime:
+def parse_mature(text: str) -> datetime:
     """Parse the parameter `mature`: seconds since 1970, or ISO format with a time zone.
 
     Raises `OptionError` if it is neither.
@@ -197,35 +197,35 @@ def moment(text: str) -> datetime:
     return found
 
 
-def alone(batch: pa.RecordBatch, tag: str | None) -> Response:
+def message_response(batch: pa.RecordBatch, tag: str | None) -> Response:
     """Return a response with the first message; `tag` holds it if it is reserved."""
     payload, kind, id = (batch.column(name)[0].as_py() for name in ("payload", "payload_kind", "id"))
     headers = dict(header_dicts(batch.slice(0, 1))[0])
-    media = headers.pop(TYPE, None) or _KINDS[kind]
+    media = headers.pop(CONTENT_TYPE, None) or _DEFAULT_TYPES[kind]
     if _is_json(media):  # a store may keep a JSON string as text
         payload = as_json(payload, kind)
-    told = {
-        "x-ks-id": id if tag is None else handle_of(tag),  # the tag holds this message only
+    fields = {
+        "x-ks-id": id if tag is None else receipt_of(tag),  # the tag holds this message only
         "x-ks-message-id": id,
         "x-ks-tries": str(batch.column("tries")[0].as_py()),
-        "x-ks-mature": str(jsonable(batch.column("mature")[0].as_py())),
+        "x-ks-mature": str(to_jsonable(batch.column("mature")[0].as_py())),
         "cache-control": "no-store",
         "x-content-type-options": "nosniff",
         "content-security-policy": "sandbox",  # a browser must not run a payload
-        TYPE: media,
+        CONTENT_TYPE: media,
     }
-    answer = Response(payload)
-    raw = [(_name(key), _value(value)) for key, value in told.items()]
-    raw += [(_name(HEADER_PREFIX + key), _value(value)) for key, value in headers.items()]
-    answer.raw_headers += raw
-    return answer
+    response = Response(payload)
+    raw = [(_encode_name(key), _encode_value(value)) for key, value in fields.items()]
+    raw += [(_encode_name(HEADER_PREFIX + key), _encode_value(value)) for key, value in headers.items()]
+    response.raw_headers += raw
+    return response
 
 
-def _name(key: str) -> bytes:
-    return quote(key.lower(), safe=_TOKEN).encode()
+def _encode_name(key: str) -> bytes:
+    return quote(key.lower(), safe=_TOKEN_CHARACTERS).encode()
 
 
-def _value(text: str) -> bytes:
+def _encode_value(text: str) -> bytes:
     """Encode in UTF-8, with control characters percent-encoded."""
     return _CONTROL.sub(lambda one: f"%{ord(one[0]):02X}", text.strip()).encode()
 
@@ -233,7 +233,7 @@ def _value(text: str) -> bytes:
 # --- batches --------------------------------------------------------------------------------------------------------
 
 
-def facts_of(batches: list[pa.RecordBatch], tag: str | None) -> Iterator[dict[str, Any]]:
+def message_dicts(batches: list[pa.RecordBatch], tag: str | None) -> Iterator[dict[str, Any]]:
     """Yield the messages of batches for JSON, with unparsed payloads.
 
     `tag` holds them if they are reserved; then each gets a receipt, the field `handle`.
@@ -244,14 +244,14 @@ def facts_of(batches: list[pa.RecordBatch], tag: str | None) -> Iterator[dict[st
         for (id, queue, payload, kind, mature, tries), headers in zip(
             zip(*columns, strict=True), header_dicts(batch), strict=True
         ):
-            handle = {} if tag is None else {"handle": handle_of(tag, id)}
+            receipt = {} if tag is None else {"handle": receipt_of(tag, id)}
             yield {
-                "id": id, **handle, "queue": queue, "payload": orjson.Fragment(as_json(payload, kind)),
-                "headers": headers, "mature": jsonable(mature), "tries": tries,
+                "id": id, **receipt, "queue": queue, "payload": orjson.Fragment(as_json(payload, kind)),
+                "headers": headers, "mature": to_jsonable(mature), "tries": tries,
             }  # fmt: skip
 
 
-def answer(value: object, status: int = 200) -> Response:
+def json_response(value: object, status: int = 200) -> Response:
     """Return a JSON response."""
     headers = {"Cache-Control": "no-store"}
-    return Response(orjson.dumps(value, default=jsonable), status, headers, "application/json")
+    return Response(orjson.dumps(value, default=to_jsonable), status, headers, "application/json")

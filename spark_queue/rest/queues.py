@@ -14,25 +14,33 @@ from starlette.responses import Response
 
 from spark_queue.errors import OptionError
 from spark_queue.options.masking import mask
-from spark_queue.rest.errors import NothingCame, NotThere
-from spark_queue.rest.metrics import facts_of, queues_of
-from spark_queue.rest.payloads import alone, answer, body_of, headers_of, moment, payload_of, pushed
-from spark_queue.rest.receipts import held_by, new_tag
+from spark_queue.rest.errors import NoMessage, NotFound
+from spark_queue.rest.metrics import queue_status, queues_of
+from spark_queue.rest.payloads import (
+    json_response,
+    message_headers,
+    message_response,
+    parse_mature,
+    parse_payload,
+    push_row,
+    read_body,
+)
+from spark_queue.rest.receipts import new_tag, parse_receipt
 from spark_queue.rest.routes import (
+    ConsumerName,
     Delay,
     Handle,
-    HeldFor,
     Lease,
     NamespaceName,
     QueueName,
     Reserve,
     Tid,
     Wait,
-    body,
-    json_answer,
+    describe_body,
+    describe_json,
     router,
 )
-from spark_queue.rest.service import Room, Served, Service, watch
+from spark_queue.rest.service import BoundQueue, Service, ServiceDependency, watch_disconnect
 from spark_queue.stores.base import Store
 
 routes = router("queues")
@@ -71,97 +79,97 @@ MESSAGE_RESPONSE = {
     "content": {"*/*": {"schema": {}}},
 }
 
-TAKEN: dict[int | str, dict[str, Any]] = {
+POP_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: MESSAGE_RESPONSE,
     410: {"description": "The wait was cancelled."},
     504: {"description": "No message is ready, or came in time."},
 }
-PAYLOAD = body("The payload.", "application/json", "text/plain", "application/octet-stream")
+PAYLOAD_BODY = describe_body("The payload.", "application/json", "text/plain", "application/octet-stream")
 
 
 # --- status of queues -----------------------------------------------------------------------------------------------
 
 
 def _status(ns: str, store: Store, queue: str) -> dict[str, Any]:
-    return {"ns": ns, "queue": queue, **facts_of(store, queue)}
+    return {"ns": ns, "queue": queue, **queue_status(store, queue)}
 
 
 def _statuses(ns: str, store: Store) -> dict[str, Any]:
     return {queue: _status(ns, store, queue) for queue in queues_of(store)}
 
 
-@routes.get("/q", responses={200: json_answer("The namespaces and their stores.")})
-async def namespaces(service: Served) -> Response:
+@routes.get("/q", responses={200: describe_json("The namespaces and their stores.")})
+async def namespaces(service: ServiceDependency) -> Response:
     """List the namespaces that this server serves."""
-    return answer({ns: {"store": mask(store.url).partition("?")[0]} for ns, store in service.stores.items()})
+    return json_response({ns: {"store": mask(store.url).partition("?")[0]} for ns, store in service.stores.items()})
 
 
 @routes.get(
-    "/q/{ns}", responses={200: json_answer("By queue.", {"type": "object", "additionalProperties": QUEUE_STATUS})}
+    "/q/{ns}", responses={200: describe_json("By queue.", {"type": "object", "additionalProperties": QUEUE_STATUS})}
 )
-async def queues(ns: NamespaceName, service: Served) -> Response:
+async def queues(ns: NamespaceName, service: ServiceDependency) -> Response:
     """Return the status of all queues of a namespace that hold messages or were used before."""
-    store = service.room(ns, "any").store
-    return answer(await service.work(_statuses, ns, store))
+    store = service.get_queue(ns, "any").store
+    return json_response(await service.run_in_thread(_statuses, ns, store))
 
 
-@routes.get("/q/{ns}/{queue}/status", responses={200: json_answer("Sizes and counters.", QUEUE_STATUS)})
-async def status(ns: NamespaceName, queue: QueueName, service: Served) -> Response:
+@routes.get("/q/{ns}/{queue}/status", responses={200: describe_json("Sizes and counters.", QUEUE_STATUS)})
+async def status(ns: NamespaceName, queue: QueueName, service: ServiceDependency) -> Response:
     """Return the numbers of messages in a queue, by state, and counters."""
-    room = service.room(ns, queue)
-    return answer(await service.work(_status, ns, room.store, queue))
+    bound = service.get_queue(ns, queue)
+    return json_response(await service.run_in_thread(_status, ns, bound.store, queue))
 
 
-@routes.get("/q/{ns}/{queue}/paused", responses={200: json_answer("`paused`.")})
-async def paused(ns: NamespaceName, queue: QueueName, service: Served) -> Response:
+@routes.get("/q/{ns}/{queue}/paused", responses={200: describe_json("`paused`.")})
+async def paused(ns: NamespaceName, queue: QueueName, service: ServiceDependency) -> Response:
     """Return whether a queue is paused."""
-    room = service.room(ns, queue)
-    return answer({"paused": await service.work(room.store.paused, queue)})
+    bound = service.get_queue(ns, queue)
+    return json_response({"paused": await service.run_in_thread(bound.store.is_paused, queue)})
 
 
-@routes.patch("/q/{ns}/{queue}/pause", status_code=201, responses={201: json_answer("`paused`.")})
-async def pause(ns: NamespaceName, queue: QueueName, service: Served) -> Response:
+@routes.patch("/q/{ns}/{queue}/pause", status_code=201, responses={201: describe_json("`paused`.")})
+async def pause(ns: NamespaceName, queue: QueueName, service: ServiceDependency) -> Response:
     """Pause the queue: no client can reserve messages until `resume`, keuss programs included."""
-    room = service.room(ns, queue)
-    await service.work(room.store.pause, queue)
-    return answer({"paused": True}, 201)
+    bound = service.get_queue(ns, queue)
+    await service.run_in_thread(bound.store.pause, queue)
+    return json_response({"paused": True}, 201)
 
 
-@routes.patch("/q/{ns}/{queue}/resume", status_code=201, responses={201: json_answer("`paused`.")})
-async def resume(ns: NamespaceName, queue: QueueName, service: Served) -> Response:
+@routes.patch("/q/{ns}/{queue}/resume", status_code=201, responses={201: describe_json("`paused`.")})
+async def resume(ns: NamespaceName, queue: QueueName, service: ServiceDependency) -> Response:
     """Resume the queue."""
-    room = service.room(ns, queue)
-    await service.work(room.store.resume, queue)
-    return answer({"paused": False}, 201)
+    bound = service.get_queue(ns, queue)
+    await service.run_in_thread(bound.store.resume, queue)
+    return json_response({"paused": False}, 201)
 
 
-@routes.get("/q/{ns}/{queue}/consumers", responses={200: json_answer("Waiting requests, by `tid`.")})
-async def consumers(ns: NamespaceName, queue: QueueName, service: Served) -> Response:
+@routes.get("/q/{ns}/{queue}/consumers", responses={200: describe_json("Waiting requests, by `tid`.")})
+async def consumers(ns: NamespaceName, queue: QueueName, service: ServiceDependency) -> Response:
     """List the requests that wait for messages of the queue at this server."""
-    service.room(ns, queue)
-    waiting = service.lines.waiting(ns, queue)
-    return answer({one.tid: {"tid": one.tid, "since": one.since, "reserve": one.reserve} for one in waiting})
+    service.get_queue(ns, queue)
+    waiting = service.wait_list.waiters_of(ns, queue)
+    return json_response({one.tid: {"tid": one.tid, "since": one.since, "reserve": one.reserve} for one in waiting})
 
 
 @routes.delete("/q/{ns}/{queue}/consumer/{tid}", status_code=204)
-async def cancel(ns: NamespaceName, queue: QueueName, tid: str, service: Served) -> Response:
+async def cancel(ns: NamespaceName, queue: QueueName, tid: str, service: ServiceDependency) -> Response:
     """Cancel a waiting request; its answer is 410."""
-    service.room(ns, queue)
-    service.lines.cancel(ns, queue, tid)
+    service.get_queue(ns, queue)
+    service.wait_list.cancel(ns, queue, tid)
     return Response(status_code=204)
 
 
 # --- messages -------------------------------------------------------------------------------------------------------
 
 
-@routes.put("/q/{ns}/{queue}", responses={200: json_answer("The message's `id`.")}, operation_id="put_message",
-            openapi_extra=PAYLOAD)  # fmt: skip
-@routes.post("/q/{ns}/{queue}", responses={200: json_answer("The message's `id`.")}, operation_id="post_message",
-             openapi_extra=PAYLOAD)  # fmt: skip
+@routes.put("/q/{ns}/{queue}", responses={200: describe_json("The message's `id`.")}, operation_id="put_message",
+            openapi_extra=PAYLOAD_BODY)  # fmt: skip
+@routes.post("/q/{ns}/{queue}", responses={200: describe_json("The message's `id`.")}, operation_id="post_message",
+             openapi_extra=PAYLOAD_BODY)  # fmt: skip
 async def push(
     ns: NamespaceName,
     queue: QueueName,
-    service: Served,
+    service: ServiceDependency,
     request: Request,
     mature: Annotated[
         str | None, Query(description="When the message becomes ready: seconds since 1970, or ISO.")
@@ -181,26 +189,26 @@ async def push(
     `Content-Type` says whether it is JSON, text or bytes, and becomes a header of the message. A
     header `x-ks-hdr-NAME` becomes its header NAME.
     """
-    room = service.room(ns, queue)
-    with service.meters.failing("push", ns, queue):
-        payload, kind = payload_of(request, await body_of(request, service.limits.body))
-        when = None if mature is None else moment(mature)
-        row = pushed(payload, kind, headers_of(request), id=id, mature=when, delay=delay, tries=tries)
-        made = await service.push(room, row)
-    service.meters.count("push", ns, queue, "ok")
-    return answer({"id": made})
+    bound = service.get_queue(ns, queue)
+    with service.metrics.count_errors("push", ns, queue):
+        payload, kind = parse_payload(request, await read_body(request, service.limits.body))
+        when = None if mature is None else parse_mature(mature)
+        row = push_row(payload, kind, message_headers(request), id=id, mature=when, delay=delay, tries=tries)
+        pushed_id = await service.push(bound, row)
+    service.metrics.count("push", ns, queue, "ok")
+    return json_response({"id": pushed_id})
 
 
-@routes.get("/q/{ns}/{queue}", responses=TAKEN)
+@routes.get("/q/{ns}/{queue}", responses=POP_RESPONSES)
 async def pop(
     ns: NamespaceName,
     queue: QueueName,
-    service: Served,
+    service: ServiceDependency,
     request: Request,
     to: Wait = 0,
     reserve: Reserve = False,
     lease: Lease = None,
-    consumer: HeldFor = None,
+    consumer: ConsumerName = None,
     tid: Tid = None,
 ) -> Response:
     """Pop a message, or reserve it.
@@ -208,16 +216,16 @@ async def pop(
     A popped message is removed before the answer is sent: at most once. A reserved message is settled by its
     `x-ks-id`, or becomes ready again when its lease ends.
     """
-    room = service.room(ns, queue)
-    taken = await taken_by(service, room, request, 1, to, reserve, lease, consumer, tid)
-    return alone(taken.batches[0], taken.tag if reserve else None)
+    bound = service.get_queue(ns, queue)
+    taken = await take_messages(service, bound, request, 1, to, reserve, lease, consumer, tid)
+    return message_response(taken.batches[0], taken.tag if reserve else None)
 
 
-async def taken_by(
+async def take_messages(
     service: Service,
-    room: Room,
+    bound: BoundQueue,
     request: Request,
-    most: int,
+    limit: int,
     to: int,
     reserve: bool,
     lease: int | None,
@@ -229,29 +237,29 @@ async def taken_by(
     Raises `NoMessage` if none came in time, `Cancelled` or `ShuttingDown` if the wait has ended,
     and `OptionError` for an invalid parameter.
     """
-    act = "reserve" if reserve else "pop"
-    meters, ns, queue = service.meters, room.ns, room.queue
+    action = "reserve" if reserve else "pop"
+    meters, ns, queue = service.metrics, bound.ns, bound.queue
     tag = new_tag(consumer)
     service.check_wait(to)
     if lease is not None and not reserve:
         raise OptionError("parameter 'lease' needs reserve=1: a popped message is removed at once", option="lease")
-    held = lease if lease is not None else room.options.reserve_timeout if reserve else 60_000
-    with service.lines.waiter(ns, queue, reserve, tid) as waiter:
-        watching = asyncio.ensure_future(watch(request, waiter)) if to else None
+    lease_ms = lease if lease is not None else bound.options.reserve_timeout if reserve else 60_000
+    with service.wait_list.register(ns, queue, reserve, tid) as waiter:
+        watching = asyncio.ensure_future(watch_disconnect(request, waiter)) if to else None
         try:
-            with meters.failing(act, ns, queue):
-                taken = await service.take(room, waiter, tag, most, to, held)
+            with meters.count_errors(action, ns, queue):
+                taken = await service.take(bound, waiter, tag, limit, to, lease_ms)
                 if taken is not None and not reserve:
-                    await service.work(room.popped, taken)
+                    await service.run_in_thread(bound.remove_popped, taken)
         finally:
             if watching is not None:
                 watching.cancel()
     if taken is None:
-        meters.count(act, ns, queue, "timeout")
-        raise NothingCame(
+        meters.count(action, ns, queue, "timeout")
+        raise NoMessage(
             f"no message of {ns}/{queue} is ready" if not to else f"no message of {ns}/{queue} came in {to} ms"
         )
-    meters.count(act, ns, queue, "ok", taken.rows)
+    meters.count(action, ns, queue, "ok", taken.rows)
     return taken
 
 
@@ -259,55 +267,57 @@ async def taken_by(
 
 
 @routes.patch("/q/{ns}/{queue}/commit/{handle}", status_code=204)
-async def commit(ns: NamespaceName, queue: QueueName, handle: Handle, service: Served) -> Response:
+async def commit(ns: NamespaceName, queue: QueueName, handle: Handle, service: ServiceDependency) -> Response:
     """Commit a reserved message, or all messages of a reservation: they are done and removed.
 
     404 if the handle no longer holds any; then nothing is changed.
     """
-    room = service.room(ns, queue)
-    tag, id = held_by(handle)
-    with service.meters.failing("commit", ns, queue):
-        done = await service.work(room.commit, tag, None if id is None else [id])
-    service.meters.count("commit", ns, queue, "ok" if done else "notfound", done or 1)
+    bound = service.get_queue(ns, queue)
+    tag, id = parse_receipt(handle)
+    with service.metrics.count_errors("commit", ns, queue):
+        done = await service.run_in_thread(bound.commit, tag, None if id is None else [id])
+    service.metrics.count("commit", ns, queue, "ok" if done else "notfound", done or 1)
     check_held(done, ns, queue)
     return Response(status_code=204)
 
 
-@routes.patch("/q/{ns}/{queue}/rollback/{handle}", responses={200: json_answer("The numbers of messages.")})
+@routes.patch("/q/{ns}/{queue}/rollback/{handle}", responses={200: describe_json("The numbers of messages.")})
 async def rollback(
-    ns: NamespaceName, queue: QueueName, handle: Handle, service: Served, delay: Delay = 0
+    ns: NamespaceName, queue: QueueName, handle: Handle, service: ServiceDependency, delay: Delay = 0
 ) -> Response:
     """Roll back a reserved message, or all messages of a reservation: they failed.
 
     They become ready again after `delay` ms. If the namespace has `maxTries`, the last failure makes a message a dead
     letter. 404 if the handle no longer holds any.
     """
-    room = service.room(ns, queue)
-    tag, id = held_by(handle)
-    with service.meters.failing("rollback", ns, queue):
-        given, dead = await service.work(room.rollback, tag, None if id is None else [id], delay)
-    service.meters.count("rollback", ns, queue, "ok", given)
-    service.meters.count("rollback", ns, queue, "deadletter", dead)
-    service.meters.count("rollback", ns, queue, "notfound", 0 if given or dead else 1)
-    check_held(given + dead, ns, queue)
-    return answer({"rolled_back": given, "dead": dead})
+    bound = service.get_queue(ns, queue)
+    tag, id = parse_receipt(handle)
+    with service.metrics.count_errors("rollback", ns, queue):
+        rolled_back, dead = await service.run_in_thread(bound.rollback, tag, None if id is None else [id], delay)
+    service.metrics.count("rollback", ns, queue, "ok", rolled_back)
+    service.metrics.count("rollback", ns, queue, "deadletter", dead)
+    service.metrics.count("rollback", ns, queue, "notfound", 0 if rolled_back or dead else 1)
+    check_held(rolled_back + dead, ns, queue)
+    return json_response({"rolled_back": rolled_back, "dead": dead})
 
 
-@routes.patch("/q/{ns}/{queue}/renew/{handle}", responses={200: json_answer("The number of messages that are held.")})
+@routes.patch(
+    "/q/{ns}/{queue}/renew/{handle}", responses={200: describe_json("The number of messages that are held.")}
+)
 async def renew(
-    ns: NamespaceName, queue: QueueName, handle: Handle, service: Served, lease: Lease = None
+    ns: NamespaceName, queue: QueueName, handle: Handle, service: ServiceDependency, lease: Lease = None
 ) -> Response:
     """Renew the lease of a reservation, for work that takes longer."""
-    room = service.room(ns, queue)
-    tag, _ = held_by(handle)
-    held = await service.work(
-        room.store.renew, queue, tag, lease if lease is not None else room.options.reserve_timeout
+    bound = service.get_queue(ns, queue)
+    tag, _ = parse_receipt(handle)
+    held = await service.run_in_thread(
+        bound.store.renew, queue, tag, lease if lease is not None else bound.options.reserve_timeout
     )
     check_held(held, ns, queue)
-    return answer({"held": held})
+    return json_response({"held": held})
 
 
 def check_held(done: int, ns: str, queue: str) -> None:
     """Raise `NotFound` if a receipt holds nothing."""
     if not done:
-        raise NotThere(f"the handle holds no message of {ns}/{queue}: it was settled already, or its lease has ended")
+        raise NotFound(f"the handle holds no message of {ns}/{queue}: it was settled already, or its lease has ended")

@@ -13,8 +13,8 @@ import re
 import uuid
 
 from spark_queue.errors import OptionError
-from spark_queue.messages.ids import LONGEST_ID
-from spark_queue.options.parsers import name_of_consumer
+from spark_queue.messages.ids import MAX_ID_BYTES
+from spark_queue.options.parsers import consumer_name
 
 #: The consumer of reservations over HTTP. A caller may add a name: `rest:desk`.
 CONSUMER = "rest"
@@ -25,44 +25,44 @@ _TAG = re.compile(rf"{CONSUMER}(:[A-Za-z0-9_.:@-]{{1,100}})?/[0-9a-f]{{16}}")
 def new_tag(consumer: str | None = None) -> str:
     """Return a tag for a new reservation. Raises `OptionError` if `consumer` is invalid."""
     try:
-        name = CONSUMER if consumer is None else f"{CONSUMER}:{name_of_consumer(consumer)}"
+        name = CONSUMER if consumer is None else f"{CONSUMER}:{consumer_name(consumer)}"
     except ValueError as error:
         raise OptionError(f"parameter 'consumer' is {consumer!r} but must be {error}", option="consumer") from None
     return f"{name}/{uuid.uuid4().hex[:16]}"
 
 
-def handle_of(tag: str, id: str | None = None) -> str:
+def receipt_of(tag: str, id: str | None = None) -> str:
     """Return the receipt of a reservation, or of one message of it."""
     text = tag if id is None else f"{tag}\0{id}"
     return base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
 
 
-def held_by(handle: str) -> tuple[str, str | None]:
+def parse_receipt(receipt: str) -> tuple[str, str | None]:
     """Return the tag of a receipt, and the id if it is for one message.
 
     Raises `OptionError` if it is not a receipt.
     """
     try:
-        text = base64.b64decode(handle + "=" * (-len(handle) % 4), altchars=b"-_", validate=True).decode()
+        text = base64.b64decode(receipt + "=" * (-len(receipt) % 4), altchars=b"-_", validate=True).decode()
         tag, nul, id = text.partition("\0")
     except (binascii.Error, ValueError):  # UnicodeDecodeError is one
         tag, nul, id = "", "", ""
-    if not _TAG.fullmatch(tag) or bool(nul) != bool(id) or len(id.encode()) > LONGEST_ID:
+    if not _TAG.fullmatch(tag) or bool(nul) != bool(id) or len(id.encode()) > MAX_ID_BYTES:
         raise OptionError(
-            f"{handle[:100]!r} is not a handle: reserve a message, and use its header x-ks-id, or in a batch "
+            f"{receipt[:100]!r} is not a handle: reserve a message, and use its header x-ks-id, or in a batch "
             "the field 'handle' or 'reservation'",
             option="handle",
         )
     return tag, id if nul else None
 
 
-def by_tag(handles: list[str]) -> dict[str, list[str] | None]:
+def group_by_tag(receipts: list[str]) -> dict[str, list[str] | None]:
     """Return the ids to settle by tag; `None` stands for all messages that the tag holds.
 
     Raises `OptionError` if one is not a receipt.
     """
     found: dict[str, list[str] | None] = {}
-    for tag, id in map(held_by, handles):
+    for tag, id in map(parse_receipt, receipts):
         ids = found.setdefault(tag, [])
         if id is None or ids is None:
             found[tag] = None

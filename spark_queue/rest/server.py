@@ -26,7 +26,7 @@ def serve(
     *,
     certificate: Path | None = None,
     key: Path | None = None,
-    started: Callable[[str], None] = lambda url: None,
+    on_started: Callable[[str], None] = lambda url: None,
 ) -> None:
     """Serve until SIGINT or SIGTERM. `port` 0 is any free port.
 
@@ -50,7 +50,7 @@ def serve(
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             if not self.should_exit:
-                started(f"{scheme}://{shown}")
+                on_started(f"{scheme}://{shown}")
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             app.state.service.lines.end()  # uvicorn would wait for waiting requests
@@ -59,13 +59,13 @@ def serve(
             else:
                 super().handle_exit(sig, frame)
 
-    with _listening(host, port) as listening:
+    with _open_socket(host, port) as listening:
         address, number = listening.getsockname()[:2]
         shown = f"[{address}]:{number}" if ":" in address else f"{address}:{number}"
         Server(config).run(sockets=[listening])
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def _open_socket(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family, backlog=2048)

@@ -12,23 +12,23 @@ from typing import Annotated, Any, TypeVar
 import pyarrow as pa
 from fastapi import Depends, Request
 
-from spark_queue.errors import MessageError, OptionError, QueueError, StoreUnavailable, near, plural
+from spark_queue.errors import MessageError, OptionError, QueueError, StoreUnavailable, did_you_mean, plural
 from spark_queue.events.queue import Events
 from spark_queue.messages.ids import new_id_array
 from spark_queue.messages.schema import PUSHES
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.rest.coalesce import Together
-from spark_queue.rest.errors import NotThere
-from spark_queue.rest.metrics import Meters
-from spark_queue.rest.payloads import refused
+from spark_queue.rest.coalesce import Coalescer
+from spark_queue.rest.errors import NotFound
+from spark_queue.rest.metrics import ServerMetrics
+from spark_queue.rest.payloads import single_message_error
 from spark_queue.rest.readiness import Readiness
 from spark_queue.rest.receipts import new_tag
 from spark_queue.rest.settings import Settings
-from spark_queue.rest.waiters import GONE, Lines, Waiter
+from spark_queue.rest.waiters import DISCONNECTED, Waiter, WaitList
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
 from spark_queue.stores.named import NamedStores
-from spark_queue.stores.services.dead_letters import bury_exhausted, give_back
+from spark_queue.stores.services.dead_letters import dead_letter_exhausted, roll_back_or_dead_letter
 
 T = TypeVar("T")
 
@@ -39,10 +39,10 @@ CALL_THREADS, WAITING_THREADS, EXECUTOR_THREADS = 32, 64, 8
 RETRY_SECONDS = 2.0
 
 #: Maximum number of messages that are pushed together. Larger payloads (bytes) are pushed alone.
-PUSHED, LARGE = 256, 1 << 16
+MAX_PUSHED, LARGE_PAYLOAD = 256, 1 << 16
 
 #: The lease of popped messages (ms), until they are removed.
-POPPED = 60_000
+POP_LEASE = 60_000
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class TakenBatches:
 
 
 @dataclass(frozen=True)
-class Room:
+class BoundQueue:
     """A queue, its store, and the options of its namespace. Its methods may block."""
 
     ns: str
@@ -67,35 +67,37 @@ class Room:
     store: Store
     options: QueueOptions
 
-    def take(self, tag: str, most: int, size: int, lease: int | None) -> TakenBatches | None:
+    def take(self, tag: str, limit: int, max_bytes: int, lease: int | None) -> TakenBatches | None:
         """Reserve up to `limit` messages, about `max_bytes` in all. Return `None` if none is ready.
 
         Messages that failed too often become dead letters instead, and so do damaged records.
         """
-        options, dead = self.options, self.options.dead(self.queue)
-        while rows := sum(self.store.reserve(self.queue, tag, most, lease=lease)):
+        options, dead = self.options, self.options.dead_letter_queue_of(self.queue)
+        while rows := sum(self.store.reserve(self.queue, tag, limit, lease=lease)):
             if options.max_tries is not None:
-                rows -= bury_exhausted(self.store, self.queue, tag, options.max_tries, dead, options.history_ms)
+                rows -= dead_letter_exhausted(
+                    self.store, self.queue, tag, options.max_tries, dead, options.history_ms
+                )
             batches: list[pa.RecordBatch] = []
             found = weight = 0
-            how: dict[str, Any] = {"dead": dead, "history": options.history_ms, "decoded": True}
-            for batch in self.store.fetch(self.queue, f"{tag}/0", **how) if rows else ():
+            fetch_options: dict[str, Any] = {"dead": dead, "history": options.history_ms, "decoded": True}
+            for batch in self.store.fetch(self.queue, f"{tag}/0", **fetch_options) if rows else ():
                 batches.append(batch)
                 found += batch.num_rows
                 weight += batch.nbytes
-                if found >= rows or weight >= size:  # saves the last read, which returns nothing
+                if found >= rows or weight >= max_bytes:  # saves the last read, which returns nothing
                     break
             if found < rows:
-                tag = self._let_go(tag, batches, lease)
+                tag = self._release_unread(tag, batches, lease)
             if found:
                 return TakenBatches(tag, batches)
         return None
 
-    def _let_go(self, tag: str, keep: Sequence[pa.RecordBatch], lease: int | None) -> str:
+    def _release_unread(self, tag: str, keep: Sequence[pa.RecordBatch], lease: int | None) -> str:
         """Release the messages that were not read, and return a new tag that holds the others."""
         ids = [id for batch in keep for id in batch.column("id").to_pylist()]
         rest = f"{tag.partition('/')[0]}/{new_tag().partition('/')[2]}"
-        self.store.retag(self.queue, tag, f"{rest}/0", ids, lease=lease)
+        self.store.transfer(self.queue, tag, f"{rest}/0", ids, lease=lease)
         self.store.rollback(self.queue, tag, failed=False)
         return rest
 
@@ -104,15 +106,15 @@ class Room:
 
         Messages without an id get one, in their order.
         """
-        fresh = iter(self.store.own_ids(new_id_array(sum(row["id"] is None for row in rows))).to_pylist())
-        rows = [row if row["id"] is not None else row | {"id": next(fresh)} for row in rows]
+        new_ids = iter(self.store.native_ids(new_id_array(sum(row["id"] is None for row in rows))).to_pylist())
+        rows = [row if row["id"] is not None else row | {"id": next(new_ids)} for row in rows]
         try:
             self.store.push(self.queue, pa.RecordBatch.from_pylist(rows, schema=PUSHES))
         except (QueueError, ValueError) as error:
             if isinstance(error, StoreUnavailable):
                 return [error] * len(rows)
             if len(rows) == 1:
-                return [refused(rows[0], error) if isinstance(error, MessageError) else error]
+                return [single_message_error(rows[0], error) if isinstance(error, MessageError) else error]
             return [self.push([row])[0] for row in rows]
         return [row["id"] for row in rows]
 
@@ -120,7 +122,7 @@ class Room:
         """Commit messages that the tag still holds, all or with these ids. Return their number."""
         return self.store.commit(self.queue, tag, ids, history=self.options.history_ms)
 
-    def popped(self, taken: TakenBatches) -> None:
+    def remove_popped(self, taken: TakenBatches) -> None:
         """Remove popped messages, and count each as one `get`, as keuss does."""
         done = self.commit(taken.tag)
         self.store.count(self.queue, reserve=-done, commit=-done, get=done)
@@ -131,9 +133,9 @@ class Room:
         Return the number that is ready again after `delay` ms, and the number of new dead letters.
         """
         options = self.options
-        return give_back(
+        return roll_back_or_dead_letter(
             self.store, self.queue, tag, ids, delay=delay, max_tries=options.max_tries,
-            dead=options.dead(self.queue), history=options.history_ms,
+            dead=options.dead_letter_queue_of(self.queue), history=options.history_ms,
         )  # fmt: skip
 
 
@@ -143,59 +145,59 @@ class Service:
     def __init__(self, settings: Settings) -> None:
         """Create the state. No store is opened yet."""
         self.settings, self.limits = settings, settings.limits
-        self.stores = NamedStores({ns: one.url for ns, one in settings.options.items()}, patience=RETRY_SECONDS)
-        self.lines = Lines()
-        self.meters = Meters(self.stores)
+        self.stores = NamedStores({ns: one.url for ns, one in settings.options.items()}, retry_timeout=RETRY_SECONDS)
+        self.wait_list = WaitList()
+        self.metrics = ServerMetrics(self.stores)
         self.readiness = Readiness(self.stores)
-        self.events = self._events(settings)
-        self._threads = ThreadPoolExecutor(CALL_THREADS, "rest")
-        self._executing = ThreadPoolExecutor(EXECUTOR_THREADS, "rest executes")
-        self._pushes = Together(self._push_all, PUSHED)
-        self._waiting = ThreadPoolExecutor(WAITING_THREADS, "rest waits")
+        self.events = self._open_events(settings)
+        self._call_threads = ThreadPoolExecutor(CALL_THREADS, "rest")
+        self._executor_threads = ThreadPoolExecutor(EXECUTOR_THREADS, "rest executes")
+        self._pushes = Coalescer(self._push_all, MAX_PUSHED)
+        self._waiting_threads = ThreadPoolExecutor(WAITING_THREADS, "rest waits")
 
-    def _events(self, settings: Settings) -> Events | None:
+    def _open_events(self, settings: Settings) -> Events | None:
         place = settings.place_of_events()
         if place is None:
             return None
         store = open_store(
-            settings.options[place.ns].url, patience=RETRY_SECONDS
+            settings.options[place.ns].url, retry_timeout=RETRY_SECONDS
         )  # a store of its own: events change its layout
         return Events(store, place.queue, executors=settings.declared.executors, settings=settings.declared.settings)
 
-    def room(self, ns: str, queue: str) -> Room:
+    def get_queue(self, ns: str, queue: str) -> BoundQueue:
         """Return a queue of a namespace.
 
         Raises `NotFound` for an unknown namespace, `OptionError` for an invalid name of a queue.
         """
         store = self.stores.get(ns)
         if store is None:
-            raise NotThere(f"there is no namespace {ns!r}{near(ns, self.stores)}", ns=ns)
+            raise NotFound(f"there is no namespace {ns!r}{did_you_mean(ns, self.stores)}", ns=ns)
         store.check_queue(queue)
-        return Room(ns, queue, store, self.settings.options[ns])
+        return BoundQueue(ns, queue, store, self.settings.options[ns])
 
-    async def work(self, act: Callable[..., T], *args: Any) -> T:
+    async def run_in_thread(self, act: Callable[..., T], *args: Any) -> T:
         """Run a call that may block in a thread. It completes even if the caller is cancelled."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, act, *args)
+        return await asyncio.get_running_loop().run_in_executor(self._call_threads, act, *args)
 
-    async def push(self, room: Room, row: dict[str, Any]) -> str:
+    async def push(self, bound: BoundQueue, row: dict[str, Any]) -> str:
         """Push a message, in one batch with others that arrive at the same time. Return its id."""
-        key = room.ns, room.queue
-        if len(row["payload"]) <= LARGE:
-            return await self._pushes.ask(key, row)
-        [told] = await self._push_all(key, [row])
-        if isinstance(told, Exception):
-            raise told
-        return told
+        key = bound.ns, bound.queue
+        if len(row["payload"]) <= LARGE_PAYLOAD:
+            return await self._pushes.submit(key, row)
+        [outcome] = await self._push_all(key, [row])
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     async def _push_all(self, key: tuple[str, str], rows: list[dict[str, Any]]) -> list[str | Exception]:
-        return await self.work(self.room(*key).push, rows)
+        return await self.run_in_thread(self.get_queue(*key).push, rows)
 
-    async def execute(self, act: Callable[..., T], *args: Any) -> T:
+    async def run_executor(self, act: Callable[..., T], *args: Any) -> T:
         """Run an executor, which may take long, in other threads than `run_in_thread`."""
-        return await asyncio.get_running_loop().run_in_executor(self._executing, act, *args)
+        return await asyncio.get_running_loop().run_in_executor(self._executor_threads, act, *args)
 
     async def take(
-        self, room: Room, waiter: Waiter, tag: str, most: int, wait: int, lease: int | None
+        self, bound: BoundQueue, waiter: Waiter, tag: str, limit: int, wait: int, lease: int | None
     ) -> TakenBatches | None:
         """Reserve up to `limit` messages. Wait up to `wait` ms for the first, or return `None`.
 
@@ -203,37 +205,39 @@ class Service:
         messages that were reserved are released.
         """
 
-        async def look() -> TakenBatches | None:
-            return await self.work(room.take, tag, most, self.limits.body, lease)
+        async def try_take() -> TakenBatches | None:
+            return await self.run_in_thread(bound.take, tag, limit, self.limits.body, lease)
 
-        async def ring(seconds: float) -> bool:
+        async def wait_signal(seconds: float) -> bool:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._waiting, room.store.wait, room.queue, round(seconds * 1000))
+            return await loop.run_in_executor(
+                self._waiting_threads, bound.store.wait, bound.queue, round(seconds * 1000)
+            )
 
-        taken = await look()
+        taken = await try_take()
         if taken is None and wait:
-            taken = await self.lines.wait(waiter, wait / 1000, ring, look)
+            taken = await self.wait_list.wait(waiter, wait / 1000, wait_signal, try_take)
         if taken is None:
             waiter.check()
-        elif waiter.gone:
-            await self.work(lambda: room.store.rollback(room.queue, taken.tag, failed=False))
+        elif waiter.disconnected:
+            await self.run_in_thread(lambda: bound.store.rollback(bound.queue, taken.tag, failed=False))
             waiter.check()
         return taken
 
-    def check_most(self, n: int, parameter: str, of: str = "message") -> None:
+    def check_limit(self, n: int, parameter: str, noun: str = "message") -> None:
         """Raise `OptionError` if a parameter asks for more messages than the limit of a request."""
         if n > self.limits.messages:
             raise OptionError(
                 f"parameter {parameter!r} is {n}, "
-                f"but a request may ask for {plural(self.limits.messages, of)} at most",
+                f"but a request may ask for {plural(self.limits.messages, noun)} at most",
                 option=parameter,
             )
 
-    def check_body(self, n: int, of: str) -> None:
+    def check_body(self, n: int, noun: str) -> None:
         """Raise `OptionError` if a body has more items than the limit of a request."""
         if n > self.limits.messages:
             raise OptionError(
-                f"the body has {plural(n, of)}, but a request may have {self.limits.messages:,} at most: "
+                f"the body has {plural(n, noun)}, but a request may have {self.limits.messages:,} at most: "
                 "send several requests"
             )
 
@@ -246,27 +250,27 @@ class Service:
 
     def close(self) -> None:
         """End all threads and close the stores."""
-        self.lines.end()
-        self._waiting.shutdown(cancel_futures=True)
+        self.wait_list.shut_down()
+        self._waiting_threads.shutdown(cancel_futures=True)
         self.readiness.close()
-        self._executing.shutdown()
-        self._threads.shutdown()
+        self._executor_threads.shutdown()
+        self._call_threads.shutdown()
         self.stores.close()
         if self.events is not None:
             self.events.store.close()
 
 
-async def _served(request: Request) -> Service:  # async, so FastAPI does not call it in a thread
+async def _get_service(request: Request) -> Service:  # async, so FastAPI does not call it in a thread
     found: Service = request.app.state.service
     return found
 
 
-Served = Annotated[Service, Depends(_served)]
+ServiceDependency = Annotated[Service, Depends(_get_service)]
 
 
-async def watch(request: Request, waiter: Waiter) -> None:
+async def watch_disconnect(request: Request, waiter: Waiter) -> None:
     """End the wait of a request when its caller disconnects."""
     with suppress(asyncio.CancelledError):
         while (await request.receive())["type"] != "http.disconnect":
             pass
-        waiter.end(GONE)
+        waiter.end(DISCONNECTED)

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spark_queue.errors import OptionError, near
+from spark_queue.errors import OptionError, did_you_mean
 from spark_queue.events.config import Declarations
 from spark_queue.events.executors import Executors
 from spark_queue.graph.model import Graph, Place
-from spark_queue.graph.validation import checked
+from spark_queue.graph.validation import check_graph
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.stores import usable
+from spark_queue.stores import resolve_options
 
 #: Environment variables: a bearer token, `user:password`, and NAME=URL of stores, separated by blanks.
 TOKEN_VARIABLE, USER_VARIABLE = "SPARK_QUEUE_REST_TOKEN", "SPARK_QUEUE_REST_USER"
@@ -42,7 +42,7 @@ class Credentials:
     users: tuple[bytes, ...] = field(default=(), repr=False)
 
     @classmethod
-    def of(cls, tokens: Iterable[str] = (), users: Iterable[str] = ()) -> Credentials:
+    def from_texts(cls, tokens: Iterable[str] = (), users: Iterable[str] = ()) -> Credentials:
         """Return credentials from tokens and texts `user:password`.
 
         Raises `OptionError` for an empty token, user or password.
@@ -71,11 +71,11 @@ class Credentials:
             (users_file, "users-file", USER_VARIABLE, "users"),
         ):
             for place, lines in (
-                (f"--{option} {file}", _lines(file, option)),
+                (f"--{option} {file}", _read_lines(file, option)),
                 (f"${variable}", [environment[variable]] if variable in environment else []),
             ):
                 try:
-                    found.append(cls.of(**{kind: lines}))
+                    found.append(cls.from_texts(**{kind: lines}))
                 except OptionError as error:
                     raise OptionError(f"{place}: {error}", option=option) from None
         return cls(sum((one.tokens for one in found), ()), sum((one.users for one in found), ()))
@@ -85,23 +85,23 @@ class Credentials:
 
     def knows_token(self, token: str) -> bool:
         """Return whether it is one of the tokens, in constant time."""
-        return _among(token, self.tokens)
+        return _is_one_of(token, self.tokens)
 
     def knows_user(self, user_and_password: str) -> bool:
         """Return whether `user:password` is one of the users, in constant time."""
-        return _among(user_and_password, self.users)
+        return _is_one_of(user_and_password, self.users)
 
 
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-def _among(text: str, digests: Iterable[bytes]) -> bool:
+def _is_one_of(text: str, digests: Iterable[bytes]) -> bool:
     own = _digest(text)
     return sum(hmac.compare_digest(own, one) for one in digests) > 0  # compares with all, in constant time
 
 
-def _lines(file: Path | None, option: str) -> list[str]:
+def _read_lines(file: Path | None, option: str) -> list[str]:
     if file is None:
         return []
     try:
@@ -131,7 +131,7 @@ class Settings:
     options: Mapping[str, QueueOptions] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "graph", checked(self.graph))
+        object.__setattr__(self, "graph", check_graph(self.graph))
         if not self.graph.namespaces:
             raise OptionError(
                 f"there is nothing to serve: give --graph FILE or --url NAME=URL (or ${URLS_VARIABLE})", option="url"
@@ -140,7 +140,7 @@ class Settings:
         for name, one in self.graph.namespaces.items():
             raw = {**one.options, "url": one.url, "queue": "any"}
             try:
-                options[name] = usable(QueueOptions.parse(raw, "stream"))
+                options[name] = resolve_options(QueueOptions.parse(raw, "stream"))
             except OptionError as error:
                 raise OptionError(f"namespace {name!r}: {error}", **error.facts) from None
         object.__setattr__(self, "options", options)
@@ -156,7 +156,7 @@ class Settings:
         if not slash or not queue:
             raise OptionError(f"--events {self.events!r} must be NAMESPACE/QUEUE", option="events")
         if ns not in self.options:
-            hint = near(ns, self.options)
+            hint = did_you_mean(ns, self.options)
             raise OptionError(f"--events {self.events!r}: there is no namespace {ns!r}{hint}", option="events")
         return Place(queue, ns)
 

@@ -15,16 +15,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from spark_queue.errors import OptionError, near
-from spark_queue.rest.errors import Ending, NotThere, Unwanted
+from spark_queue.errors import OptionError, did_you_mean
+from spark_queue.rest.errors import Cancelled, NotFound, ShuttingDown
 
 T = TypeVar("T")
 
 #: How long a thread waits at a time (s). It may wait that long for a caller that has disconnected.
-STRETCH = 0.5
+MAX_THREAD_WAIT = 0.5
 
 #: Why a wait has ended.
-GONE, CANCELLED, SHUTTING_DOWN = "gone", "cancelled", "ending"
+DISCONNECTED, CANCELLED, SHUTTING_DOWN = "gone", "cancelled", "ending"
 
 
 @dataclass(eq=False)
@@ -38,34 +38,34 @@ class Waiter:
     since: datetime = field(default_factory=lambda: datetime.now(UTC))
     ended: asyncio.Future[str] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
-    def end(self, why: str) -> None:
+    def end(self, reason: str) -> None:
         """End its wait, unless it has ended."""
         if not self.ended.done():
-            self.ended.set_result(why)
+            self.ended.set_result(reason)
 
     @property
-    def gone(self) -> bool:
+    def disconnected(self) -> bool:
         """Whether the caller has disconnected."""
-        return self.ended.done() and self.ended.result() == GONE
+        return self.ended.done() and self.ended.result() == DISCONNECTED
 
     def check(self) -> None:
         """Raise `ShuttingDown` or `Cancelled` if its wait has ended."""
         if self.ended.done():
             if self.ended.result() == SHUTTING_DOWN:
-                raise Ending("the server is shutting down: try again")
-            raise Unwanted(f"the wait was cancelled by DELETE …/consumer/{self.tid}")
+                raise ShuttingDown("the server is shutting down: try again")
+            raise Cancelled(f"the wait was cancelled by DELETE …/consumer/{self.tid}")
 
 
-class Lines:
+class WaitList:
     """The wait lists of a server."""
 
     def __init__(self) -> None:
-        self._turns: dict[tuple[str, str], tuple[asyncio.Lock, int]] = {}  # and the number of requests
+        self._locks: dict[tuple[str, str], tuple[asyncio.Lock, int]] = {}  # and the number of requests
         self._waiters: dict[str, Waiter] = {}
-        self._ending = False
+        self._shutting_down = False
 
     @contextmanager
-    def waiter(self, ns: str, queue: str, reserve: bool, tid: str | None) -> Iterator[Waiter]:
+    def register(self, ns: str, queue: str, reserve: bool, tid: str | None) -> Iterator[Waiter]:
         """Register a request by its `tid`, within the block.
 
         Raises `OptionError` if another request has this `tid`.
@@ -75,7 +75,7 @@ class Lines:
             raise OptionError(
                 f"parameter 'tid' is {tid!r}, but another request waits with that: choose another", option="tid"
             )
-        if self._ending:
+        if self._shutting_down:
             one.end(SHUTTING_DOWN)
         self._waiters[one.tid] = one
         try:
@@ -83,7 +83,7 @@ class Lines:
         finally:
             del self._waiters[one.tid]
 
-    def waiting(self, ns: str, queue: str) -> list[Waiter]:
+    def waiters_of(self, ns: str, queue: str) -> list[Waiter]:
         """Return the requests that wait for messages of a queue, in their order."""
         return [one for one in self._waiters.values() if (one.ns, one.queue) == (ns, queue)]
 
@@ -91,18 +91,18 @@ class Lines:
         """End the wait of one request. Raises `NotFound` if there is none with this `tid`."""
         one = self._waiters.get(tid)
         if one is None or (one.ns, one.queue) != (ns, queue):
-            hint = near(tid, (other.tid for other in self.waiting(ns, queue)))
-            raise NotThere(f"no request with tid {tid!r} waits for messages of {ns}/{queue}{hint}")
+            hint = did_you_mean(tid, (other.tid for other in self.waiters_of(ns, queue)))
+            raise NotFound(f"no request with tid {tid!r} waits for messages of {ns}/{queue}{hint}")
         one.end(CANCELLED)
 
     @property
-    def ending(self) -> bool:
+    def shutting_down(self) -> bool:
         """Whether the server is shutting down."""
-        return self._ending
+        return self._shutting_down
 
-    def end(self) -> None:
+    def shut_down(self) -> None:
         """End all waits: the server is shutting down."""
-        self._ending = True
+        self._shutting_down = True
         for one in self._waiters.values():
             one.end(SHUTTING_DOWN)
 
@@ -110,7 +110,7 @@ class Lines:
         self,
         waiter: Waiter,
         seconds: float,
-        ring: Callable[[float], Awaitable[bool]],
+        wait_signal: Callable[[float], Awaitable[bool]],
         take: Callable[[], Awaitable[T | None]],
     ) -> T | None:
         """Return the first result of `take` that is not `None`, or `None` if the wait has ended.
@@ -120,40 +120,42 @@ class Lines:
         """
         clock = asyncio.get_running_loop().time
         end = clock() + seconds
-        with self._place(waiter) as turn:
-            mine = asyncio.ensure_future(turn.acquire())
+        with self._join(waiter) as turn:
+            acquiring = asyncio.ensure_future(turn.acquire())
             try:
-                await _either(mine, waiter.ended, timeout=seconds)
-                while mine.done() and not waiter.ended.done() and (left := end - clock()) > 0:
-                    rung = asyncio.ensure_future(ring(min(left, STRETCH)))
-                    await _either(rung, waiter.ended)
-                    if not rung.done():
-                        rung.cancel()  # its thread ends by itself
-                    elif rung.result() and (taken := await take()) is not None:
+                await _wait_for_either(acquiring, waiter.ended, timeout=seconds)
+                while acquiring.done() and not waiter.ended.done() and (left := end - clock()) > 0:
+                    signal = asyncio.ensure_future(wait_signal(min(left, MAX_THREAD_WAIT)))
+                    await _wait_for_either(signal, waiter.ended)
+                    if not signal.done():
+                        signal.cancel()  # its thread ends by itself
+                    elif signal.result() and (taken := await take()) is not None:
                         return taken
                 return None
             finally:
-                if mine.done() and not mine.cancelled():
+                if acquiring.done() and not acquiring.cancelled():
                     turn.release()
-                mine.cancel()
+                acquiring.cancel()
 
     @contextmanager
-    def _place(self, waiter: Waiter) -> Iterator[asyncio.Lock]:
+    def _join(self, waiter: Waiter) -> Iterator[asyncio.Lock]:
         """Join the wait list of a queue, and yield its lock, which admits requests in order.
 
         The list exists while a request is in it.
         """
         key = waiter.ns, waiter.queue
-        turn, standing = self._turns.get(key, (asyncio.Lock(), 0))
-        self._turns[key] = turn, standing + 1
+        turn, requests = self._locks.get(key, (asyncio.Lock(), 0))
+        self._locks[key] = turn, requests + 1
         try:
             yield turn
         finally:
-            turn, standing = self._turns.pop(key)
-            if standing > 1:
-                self._turns[key] = turn, standing - 1
+            turn, requests = self._locks.pop(key)
+            if requests > 1:
+                self._locks[key] = turn, requests - 1
 
 
-async def _either(one: asyncio.Future[Any], other: asyncio.Future[Any], timeout: float | None = None) -> None:
+async def _wait_for_either(
+    one: asyncio.Future[Any], other: asyncio.Future[Any], timeout: float | None = None
+) -> None:
     """Wait until one of two futures is done, for `timeout` seconds at most."""
     await asyncio.wait([one, other], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)

@@ -14,23 +14,23 @@ import networkx as nx
 from pyspark.sql import SparkSession
 
 from spark_queue.client import Queue
-from spark_queue.errors import GraphError, QueueError, near
-from spark_queue.graph.file_mistakes import refusal
-from spark_queue.graph.loader import Secrets, graph_in
+from spark_queue.errors import GraphError, QueueError, did_you_mean
+from spark_queue.graph.file_mistakes import graph_error
+from spark_queue.graph.loader import Secrets, load_graph
 from spark_queue.graph.model import (
-    RESTARTS,
+    DRAIN_RESTARTS,
     Graph,
     Place,
-    nouns,
+    section_nouns,
 )
 from spark_queue.graph.step import Step
-from spark_queue.graph.validation import checked, with_step, without_step
+from spark_queue.graph.validation import check_graph, with_step, without_step
 from spark_queue.messages.message import Message
 from spark_queue.messages.payload import Json
-from spark_queue.runner.query import StepQuery, query_of
+from spark_queue.runner.query import StepQuery, build_query
 from spark_queue.runner.running_step import RunningStep, Status
 from spark_queue.runner.step import RunnableStep
-from spark_queue.runner.steps import runnable
+from spark_queue.runner.steps import build_runnable
 from spark_queue.stores import open_store
 
 
@@ -42,15 +42,17 @@ class ExchangeGraph:
     thread.
     """
 
-    def __init__(self, graph: Graph, checkpoint_root: str, *, pause: float = 1.0, longest: float = 60.0) -> None:
+    def __init__(
+        self, graph: Graph, checkpoint_root: str, *, initial_backoff: float = 1.0, max_backoff: float = 60.0
+    ) -> None:
         """Check the graph. Raises `GraphError` with all its mistakes.
 
         `initial_backoff`, `max_backoff`: the delay in seconds before a failed query is restarted,
         the first time and at most.
         """
-        self.graph = checked(graph)
+        self.graph = check_graph(graph)
         self._root = checkpoint_root.rstrip("/")
-        self._pause, self._longest = pause, longest
+        self._initial_backoff, self._max_backoff = initial_backoff, max_backoff
         self._running = {name: RunningStep(name, one) for name, one in self.graph.steps.items()}
         self._lock = threading.RLock()
 
@@ -59,7 +61,7 @@ class ExchangeGraph:
         cls, file: str | os.PathLike[str], checkpoint_root: str, *, secrets: Secrets | None = None, **options: Any
     ) -> Self:
         """Load the graph from a YAML or JSON file. Raises the errors of `load_graph`."""
-        return cls(graph_in(file, secrets), checkpoint_root, **options)
+        return cls(load_graph(file, secrets), checkpoint_root, **options)
 
     # --- start and stop -----------------------------------------------------------------------------------------
 
@@ -74,15 +76,15 @@ class ExchangeGraph:
         of restarts in a row (`None`: unlimited).
         """
         with self._lock:
-            chosen = [one for one in self._chosen(names) if not one.alive]
-            planned = self._planned(spark, chosen, available_now=available_now)
-            self._make_known(chosen)
+            chosen = [one for one in self._select(names) if not one.is_alive]
+            planned = self._plan(spark, chosen, available_now=available_now)
+            self._create_queues(chosen)
             for one in chosen:
-                one.begin()
-                one.start(planned[one.name].query, self._pause, self._longest, restarts)
+                one.reset()
+                one.start(planned[one.name].query, self._initial_backoff, self._max_backoff, restarts)
         return self
 
-    def drain(self, spark: SparkSession, *names: str, restarts: int | None = RESTARTS) -> None:
+    def drain(self, spark: SparkSession, *names: str, restarts: int | None = DRAIN_RESTARTS) -> None:
         """Process the due messages of these steps, or of all, and the messages made from them.
 
         Messages that are due later stay in their queues, and a step without messages is not
@@ -92,35 +94,35 @@ class ExchangeGraph:
         messages.
         """
         with self._lock:
-            chosen = self._chosen(names)
+            chosen = self._select(names)
             for one in chosen:
-                if one.alive:
+                if one.is_alive:
                     raise GraphError(f"step {one.name!r} is running: stop it, then drain it", exchange=one.name)
-            planned = self._planned(spark, chosen, available_now=True)
-            self._make_known(chosen)
+            planned = self._plan(spark, chosen, available_now=True)
+            self._create_queues(chosen)
             for one in chosen:
-                one.begin()
-        going = chosen
-        while going := [one for one in going if planned[one.name].query.has_messages()]:
-            before = {one.name: one.status() for one in going}
-            for one in going:
-                one.start(planned[one.name].query, self._pause, self._longest, restarts)
-            for one in going:
+                one.reset()
+        active = chosen
+        while active := [one for one in active if planned[one.name].query.has_messages()]:
+            before = {one.name: one.status() for one in active}
+            for one in active:
+                one.start(planned[one.name].query, self._initial_backoff, self._max_backoff, restarts)
+            for one in active:
                 one.join(None)
-            fed: set[str] = set()
-            for one in going:
+            fed_queues: set[str] = set()
+            for one in active:
                 now, then = one.status(), before[one.name]
                 if now.state != "finished":
                     raise QueueError(f"step {one.name!r} is {now.state}: {now.error}", exchange=one.name)
-                pushed = planned[one.name].step.pushed
-                fed |= set(pushed(now.traffic) - pushed(then.traffic))
-            going = [one for one in chosen if fed.intersection(map(str, one.step.sources))]
+                pushed = planned[one.name].step.pushed_counts
+                fed_queues |= set(pushed(now.traffic) - pushed(then.traffic))
+            active = [one for one in chosen if fed_queues.intersection(map(str, one.step.sources))]
         for one in chosen:
-            one.finish()
+            one.mark_finished()
 
-    def _make_known(self, chosen: Iterable[RunningStep]) -> None:
+    def _create_queues(self, chosen: Iterable[RunningStep]) -> None:
         """Create the queues that these steps write, so that no reader warns that one is missing."""
-        written = {place for one in chosen for place in one.step.written}
+        written = {place for one in chosen for place in one.step.written_queues}
         for url, places in groupby(sorted(written, key=self._url_of), key=self._url_of):
             with open_store(url) as store:
                 for place in places:
@@ -136,9 +138,9 @@ class ExchangeGraph:
         unknown.
         """
         with self._lock:
-            chosen = self._chosen(names)
+            chosen = self._select(names)
         for one in chosen:
-            one.ask_to_stop()
+            one.request_stop()
         for one in chosen:
             one.join(None)
 
@@ -199,7 +201,7 @@ class ExchangeGraph:
                 raise GraphError(f"name the source by `to`: the graph has {', '.join(entries) or 'none'}")
             (to,) = entries
         if to not in entries:
-            hint = near(to, entries) or f"; there are {', '.join(entries) or 'none'}"
+            hint = did_you_mean(to, entries) or f"; there are {', '.join(entries) or 'none'}"
             raise GraphError(f"there is no source {to!r}{hint}", exchange=to)
         with self._queue(entries[to]) as queue:
             return queue.push_many(payloads, headers=headers, mature=mature, delay=delay)
@@ -210,11 +212,11 @@ class ExchangeGraph:
         Reserved messages are included, and nothing changes. Raises `GraphError` if the graph has no
         such queue.
         """
-        known = {str(one): one for one in [*self.graph.queues(), *self.graph.leftovers()]}
-        if place not in known:
-            hint = near(place, known) or f"; there are {', '.join(known)}"
+        places = {str(one): one for one in [*self.graph.queues(), *self.graph.unrouted_queues()]}
+        if place not in places:
+            hint = did_you_mean(place, places) or f"; there are {', '.join(places)}"
             raise GraphError(f"the graph has no queue {place!r}{hint}")
-        with self._queue(known[place]) as queue:
+        with self._queue(places[place]) as queue:
             return queue.peek(limit)
 
     def topology(self) -> nx.DiGraph[str]:
@@ -224,30 +226,30 @@ class ExchangeGraph:
     def _queue(self, place: Place) -> Queue:
         return Queue(self.graph.namespaces[place.ns].url, place.queue)
 
-    def _chosen(self, names: Iterable[str]) -> list[RunningStep]:
+    def _select(self, names: Iterable[str]) -> list[RunningStep]:
         names = list(names) or list(self._running)
         for name in names:
             if name not in self._running:
-                hint = near(name, self._running) or f"; there are {', '.join(self._running)}"
+                hint = did_you_mean(name, self._running) or f"; there are {', '.join(self._running)}"
                 raise GraphError(f"there is no step {name!r}{hint}", exchange=name)
         return [self._running[name] for name in names]
 
     # --- queries ------------------------------------------------------------------------------------------------
 
-    def _planned(
+    def _plan(
         self, spark: SparkSession, chosen: Iterable[RunningStep], *, available_now: bool
-    ) -> dict[str, _Planned]:
+    ) -> dict[str, _StepPlan]:
         """Return the steps with their queries. Raises `GraphError` with all mistakes."""
-        steps = [runnable(spark, one.name, one.step, self.graph) for one in chosen]
+        steps = [build_runnable(spark, one.name, one.step, self.graph) for one in chosen]
         if mistakes := [mistake for one in steps for mistake in one.mistakes]:
-            raise refusal(mistakes, self.graph.origin, nouns(type(self.graph)))
+            raise graph_error(mistakes, self.graph.origin, section_nouns(type(self.graph)))
         return {
-            one.name: _Planned(one, query_of(spark, one, f"{self._root}/{one.name}", available_now=available_now))
+            one.name: _StepPlan(one, build_query(spark, one, f"{self._root}/{one.name}", available_now=available_now))
             for one in steps
         }
 
 
-class _Planned(NamedTuple):
+class _StepPlan(NamedTuple):
     """A step and its query."""
 
     step: RunnableStep[Any]

@@ -20,25 +20,25 @@ from spark_queue.errors import GraphError
 from spark_queue.graph.file_mistakes import Mistake
 from spark_queue.graph.link_function import DROP, Forward, LinkFunction, Unchanged
 from spark_queue.graph.model import Link, Retry
-from spark_queue.messages.json_text import cleaned, dump_json
+from spark_queue.messages.json_text import clean_text, dump_json
 from spark_queue.messages.message import Message
 from spark_queue.messages.payload import decode
-from spark_queue.messages.values import check_texts
+from spark_queue.messages.values import check_id_and_headers
 from spark_queue.runner.selector import (
-    ANSWER,
+    EXPRESSION_COLUMNS,
     JSON_COLUMN,
-    SEEN,
-    TELLS,
-    Maker,
-    answer,
+    SELECTOR_FIELDS,
+    SELECTOR_RESULT,
+    ExpressionCompiler,
     changed_map,
     changed_payload,
-    check_selector,
-    found,
-    guarded,
+    check_selector_type,
+    load_function,
+    null_on_error,
+    selector_result,
 )
 from spark_queue.runner.step import RunnableStep
-from spark_queue.spark.worker import settle_in
+from spark_queue.spark.worker import freeze_gc
 
 #: The name of the metrics that Spark observes of each batch.
 LINK_METRICS = "link"
@@ -49,7 +49,7 @@ SETTLE_COLUMNS = (
     "mature TIMESTAMP, delay DOUBLE, tries INT"
 )
 
-_ARROW = pa.schema(
+_SETTLE_SCHEMA = pa.schema(
     [
         *((name, pa.string()) for name in ("id", "outcome", "reason", "to", "payload")),
         ("headers", pa.map_(pa.string(), pa.string())),
@@ -71,44 +71,44 @@ class LinkStep(RunnableStep[Link]):
     metrics = (LINK_METRICS,)
 
     def _build(self, spark: SparkSession, *, readable: bool) -> list[Mistake]:
-        self._route, mistakes = LinkRoute.of(spark, self.name, self.step)
+        self._compiled, mistakes = CompiledLink.compile(spark, self.name, self.step)
         return mistakes
 
     @property
     def moves(self) -> bool:
-        return self._in_one_database()
+        return self._can_move()
 
-    def _refused_source(self) -> str:
+    def _source_mistake(self) -> str:
         if self.step.dst and not self.moves:
             return "its database cannot move messages in one step: a link needs MongoDB with layout=pl-mongo"
         return ""
 
     def pipeline(self, messages: DataFrame) -> tuple[DataFrame, dict[str, str]]:
-        return self._route.outcomes(messages), self._settle()
+        return self._compiled.outcomes(messages), self._settle_options()
 
 
-class LinkRoute:
+class CompiledLink:
     """A link that is ready to run on any DataFrame of messages."""
 
-    def __init__(self, name: str, link: Link, told: Callable[[DataFrame], DataFrame]) -> None:
+    def __init__(self, name: str, link: Link, decide: Callable[[DataFrame], DataFrame]) -> None:
         self.name = name
         self.link = link
-        self._told = told
+        self._decide = decide
 
     @classmethod
-    def of(cls, spark: SparkSession, name: str, link: Link) -> tuple[LinkRoute, list[Mistake]]:
+    def compile(cls, spark: SparkSession, name: str, link: Link) -> tuple[CompiledLink, list[Mistake]]:
         """Return the compiled link, and its mistakes."""
         if link.process is None:
             mistakes: list[Mistake] = []
             expressions = _Expressions(spark, name, link, mistakes)
-            return cls(name, link, expressions.told), mistakes
+            return cls(name, link, expressions.decide), mistakes
         try:
             if isinstance(link.process, str):
-                found(*link.process.split(":"))
+                load_function(*link.process.split(":"))
         except GraphError as error:
             return cls(name, link, lambda frame: frame), [Mistake(("links", name, "process"), str(error))]
-        work = _Work(link)
-        return cls(name, link, lambda frame: frame.mapInArrow(work, SETTLE_COLUMNS)), []
+        calls = _FunctionCalls(link)
+        return cls(name, link, lambda frame: frame.mapInArrow(calls, SETTLE_COLUMNS)), []
 
     def outcomes(self, messages: DataFrame) -> DataFrame:
         """Return the rows that settle these messages, in the columns of `operation=settle`.
@@ -116,9 +116,9 @@ class LinkRoute:
         Each batch is observed, under `LINK_METRICS`.
         """
         headers = F.coalesce("headers", F.create_map().cast("map<string,string>")).alias("headers")
-        told = self._told(messages.select("id", "queue", "payload", headers, "mature", "tries"))
+        rows = self._decide(messages.select("id", "queue", "payload", headers, "mature", "tries"))
         outcome, to = F.col("outcome"), F.col("to")
-        return told.observe(
+        return rows.observe(
             LINK_METRICS,
             F.count(F.lit(1)).alias("received"),
             *(F.count_if(to == one.queue).alias(f"pushed_{n}") for n, one in enumerate(self.link.dst)),
@@ -127,7 +127,7 @@ class LinkRoute:
         )
 
 
-def pause(retry: Retry, tries: Any) -> Any:
+def retry_delay(retry: Retry, tries: Any) -> Any:
     """Return the seconds until a retry, after `tries` earlier failures: the formula of keuss."""
     return tries * retry.factor + retry.base
 
@@ -139,46 +139,46 @@ class _Expressions:
     """The compiled expressions of a link."""
 
     def __init__(self, spark: SparkSession, name: str, link: Link, mistakes: list[Mistake]) -> None:
-        maker = Maker(spark.createDataFrame([], SEEN), ("links", name), mistakes)
+        compiler = ExpressionCompiler(spark.createDataFrame([], EXPRESSION_COLUMNS), ("links", name), mistakes)
         self._link = link
-        self._drop = maker.made(link.drop, "drop", check=_check_truth)
-        self._to = maker.made(link.to, "to", check=_check_place)
-        self._payload = maker.made(link.set.payload, "set", "payload")
-        self._headers = maker.all_made(link.set.headers, "set", "headers")
+        self._drop = compiler.compile(link.drop, "drop", check=_check_boolean)
+        self._to = compiler.compile(link.to, "to", check=_check_destination)
+        self._payload = compiler.compile(link.set.payload, "set", "payload")
+        self._headers = compiler.compile_all(link.set.headers, "set", "headers")
         self._when = {
             part: made
-            for part in TELLS
-            if (made := maker.made(getattr(link.set, part), "set", part, check=_check_part(part))) is not None
+            for part in SELECTOR_FIELDS
+            if (made := compiler.compile(getattr(link.set, part), "set", part, check=_check_part(part))) is not None
         }
 
-    def told(self, messages: DataFrame) -> DataFrame:
+    def decide(self, messages: DataFrame) -> DataFrame:
         """Return the rows that settle these messages."""
         state = F.create_map().cast("map<string,string>")
         frame = messages.withColumns({"state": state, JSON_COLUMN: F.try_parse_json("payload")})
-        drop = F.lit("false") if self._drop is None else answer(self._drop.made, self._drop.kind)
+        drop = F.lit("false") if self._drop is None else selector_result(self._drop.column, self._drop.kind)
         made = self._changes()
         frame = frame.withColumns({"_drop": drop, **{f"_{name}": one for name, one in made.items()}})
         failed = F.coalesce(*(F.when(F.col(f"_{name}").isNull(), name) for name in ("drop", *made)))
         ends = F.coalesce(F.col("_drop") != "false", F.lit(False))  # then other failures do not matter
         frame = frame.withColumn("_failed", F.when(~ends, failed))
-        again = F.col("_failed").isNotNull()
-        moves = ~again & ~ends & F.lit(bool(self._link.dst))
+        fails = F.col("_failed").isNotNull()
+        moves = ~fails & ~ends & F.lit(bool(self._link.dst))
         nothing = F.lit(None)
-        when = F.from_json(F.col("_when") if "when" in made else F.lit("{}"), ANSWER)
-        later = pause(self._link.retry, F.col("tries")).cast("double")
+        when = F.from_json(F.col("_when") if "when" in made else F.lit("{}"), SELECTOR_RESULT)
+        delay = retry_delay(self._link.retry, F.col("tries")).cast("double")
 
-        def of(name: str) -> Column:
+        def changed(name: str) -> Column:
             return F.when(moves, F.col(f"_{name}") if name in made else nothing)
 
         return frame.select(
             "id",
-            F.when(again, "rollback").when(moves, "move").otherwise("commit").alias("outcome"),
-            F.when(again, F.concat(F.lit("link: no valid value from "), "_failed")).alias("reason"),
-            of("to").cast("string").alias("to"),
-            of("payload").cast("string").alias("payload"),
-            of("headers").cast("map<string,string>").alias("headers"),
+            F.when(fails, "rollback").when(moves, "move").otherwise("commit").alias("outcome"),
+            F.when(fails, F.concat(F.lit("link: no valid value from "), "_failed")).alias("reason"),
+            changed("to").cast("string").alias("to"),
+            changed("payload").cast("string").alias("payload"),
+            changed("headers").cast("map<string,string>").alias("headers"),
             F.when(moves, F.timestamp_millis(when["mature"])).alias("mature"),
-            F.when(again, later).when(moves, when["delay"].cast("double") / 1000).alias("delay"),
+            F.when(fails, delay).when(moves, when["delay"].cast("double") / 1000).alias("delay"),
             F.when(moves, when["tries"]).alias("tries"),
         )
 
@@ -186,22 +186,22 @@ class _Expressions:
         """Return the changes by name; a Column is NULL if its expression fails."""
         made: dict[str, Column] = {}
         if self._link.dst:
-            made["to"] = self._place()
+            made["to"] = self._destination()
         if self._payload is not None:
-            made["payload"] = changed_payload(self._payload.made, self._payload.kind)
+            made["payload"] = changed_payload(self._payload.column, self._payload.kind)
         if self._headers:
             made["headers"] = changed_map(F.col("headers"), self._headers)
         if self._when:
-            struct = F.struct(*(one.made.alias(part) for part, one in self._when.items()))
+            struct = F.struct(*(one.column.alias(part) for part, one in self._when.items()))
             kind = StructType([StructField(part, one.kind) for part, one in self._when.items()])
-            made["when"] = answer(struct, kind)
+            made["when"] = selector_result(struct, kind)
         return made
 
-    def _place(self) -> Column:
+    def _destination(self) -> Column:
         names = [one.queue for one in self._link.dst]
         if self._to is None:
             return F.lit(names[0])
-        text = guarded(self._to.made.cast("string"))
+        text = null_on_error(self._to.column.cast("string"))
         if isinstance(self._to.kind, IntegralType):
             number = text.cast("int")
             known = number.between(0, len(names) - 1)
@@ -209,24 +209,24 @@ class _Expressions:
         return F.when(text.isin(names), text)
 
 
-def _check_truth(kind: DataType) -> None:
+def _check_boolean(kind: DataType) -> None:
     if not isinstance(kind, BooleanType | NullType):
         raise GraphError(f"it is {kind.simpleString()}, but must be BOOLEAN")
 
 
-def _check_place(kind: DataType) -> None:
+def _check_destination(kind: DataType) -> None:
     if not isinstance(kind, StringType | IntegralType | NullType):
         raise GraphError(f"it is {kind.simpleString()}, but must be the name of a queue, or its number from 0")
 
 
 def _check_part(part: str) -> Callable[[DataType], None]:
-    return lambda kind: check_selector(StructType([StructField(part, kind)]))
+    return lambda kind: check_selector_type(StructType([StructField(part, kind)]))
 
 
 # --- by a function --------------------------------------------------------------------------------------------------
 
 
-class _Work:
+class _FunctionCalls:
     """Calls the function of a link for each message, in Spark's workers."""
 
     def __init__(self, link: Link) -> None:
@@ -235,37 +235,42 @@ class _Work:
         self._retry = link.retry
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        process = found(*self._process.split(":")) if isinstance(self._process, str) else self._process
-        settle_in()
+        process = load_function(*self._process.split(":")) if isinstance(self._process, str) else self._process
+        freeze_gc()
         for batch in batches:
-            told = [self._told(process, one) for one in _messages(batch)]
-            yield pa.RecordBatch.from_pylist(told, schema=_ARROW)
+            rows = [self._call(process, one) for one in _decode_messages(batch)]
+            yield pa.RecordBatch.from_pylist(rows, schema=_SETTLE_SCHEMA)
 
-    def _told(self, process: LinkFunction, one: Message) -> dict[str, Any]:
+    def _call(self, process: LinkFunction, one: Message) -> dict[str, Any]:
         try:
-            return {"id": one.id, **self._answer(one, process(one))}
+            return {"id": one.id, **self._outcome(one, process(one))}
         except Exception as error:  # any error is a failure of this message only
             log.warning("message %s of queue %s is retried: %s", one.id, one.queue, error, exc_info=True)
-            reason = cleaned(f"{type(error).__name__}: {error}"[:ERROR_LENGTH])
-            return {"id": one.id, "outcome": "rollback", "reason": reason, "delay": pause(self._retry, one.tries)}
+            reason = clean_text(f"{type(error).__name__}: {error}"[:ERROR_LENGTH])
+            return {
+                "id": one.id,
+                "outcome": "rollback",
+                "reason": reason,
+                "delay": retry_delay(self._retry, one.tries),
+            }
 
-    def _answer(self, one: Message, said: object) -> dict[str, Any]:
-        if said is DROP or not self._queues:
+    def _outcome(self, one: Message, result: object) -> dict[str, Any]:
+        if result is DROP or not self._queues:
             return {"outcome": "commit"}
-        if said is None:
-            said = Forward()
-        if not isinstance(said, Forward):
-            raise TypeError(f"the function of a link must return None, DROP or Forward(...), not {said!r}")
-        made: dict[str, Any] = {"outcome": "move", "to": self._queue(said.to), "tries": said.tries}
-        if not isinstance(said.payload, Unchanged):
-            made["payload"] = dump_json(said.payload).decode()
-        if said.headers is not None:
-            headers = {**one.headers, **said.headers}
-            check_texts(None, headers)
+        if result is None:
+            result = Forward()
+        if not isinstance(result, Forward):
+            raise TypeError(f"the function of a link must return None, DROP or Forward(...), not {result!r}")
+        made: dict[str, Any] = {"outcome": "move", "to": self._destination(result.to), "tries": result.tries}
+        if not isinstance(result.payload, Unchanged):
+            made["payload"] = dump_json(result.payload).decode()
+        if result.headers is not None:
+            headers = {**one.headers, **result.headers}
+            check_id_and_headers(None, headers)
             made["headers"] = [(name, value) for name, value in headers.items() if value is not None]
-        return {**made, "mature": said.mature, "delay": said.delay}
+        return {**made, "mature": result.mature, "delay": result.delay}
 
-    def _queue(self, to: str | int | None) -> str:
+    def _destination(self, to: str | int | None) -> str:
         if to is None and len(self._queues) == 1:
             return self._queues[0]
         if isinstance(to, int) and not isinstance(to, bool) and 0 <= to < len(self._queues):
@@ -275,7 +280,7 @@ class _Work:
         raise ValueError(f"to={to!r} is not one of the destinations {', '.join(self._queues)}")
 
 
-def _messages(batch: pa.RecordBatch) -> Iterator[Message]:
+def _decode_messages(batch: pa.RecordBatch) -> Iterator[Message]:
     """Yield the messages of a batch, with their JSON payloads decoded."""
     for row in batch.to_pylist():
         headers = {name: value for name, value in row["headers"] if value is not None}

@@ -13,25 +13,25 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from spark_queue.client import Queue
-from spark_queue.errors import GraphError, near
+from spark_queue.errors import GraphError, did_you_mean
 from spark_queue.graph.model import Place, Processor
-from spark_queue.graph.processor_function import Output, Process, error_message, sound
+from spark_queue.graph.processor_function import Output, ProcessorContext, error_message, payload_json
 from spark_queue.messages.columns import header_dicts
 from spark_queue.messages.message import Message
-from spark_queue.messages.payload import decode, of_json
-from spark_queue.messages.values import check_texts
-from spark_queue.runner.selector import found
+from spark_queue.messages.payload import decode, from_json
+from spark_queue.messages.values import check_id_and_headers
+from spark_queue.runner.selector import load_function
 from spark_queue.spark.spark_errors import failure_of
-from spark_queue.spark.worker import settle_in
+from spark_queue.spark.worker import freeze_gc
 from spark_queue.stores.named import NamedStores
 
 #: The header with the origin of a message, and the column that becomes it. It is JSON,
 #: `{"ns/queue": {"position": …, "time": ms}}`, with all queues that the message and its inputs have
 #: gone through.
-HEADER, PROVENANCE = "x-provenance", "provenance"
+PROVENANCE_HEADER, PROVENANCE_COLUMN = "x-provenance", "provenance"
 
 #: The columns of the messages that a function makes.
-_FIELDS = {
+_MESSAGE_FIELDS = {
     "ns": "STRING",
     "queue": "STRING",
     "payload": "STRING",
@@ -41,10 +41,10 @@ _FIELDS = {
     "tries": "INT",
     "id": "STRING",
 }
-MESSAGE_COLUMNS = ", ".join(f"{name} {kind}" for name, kind in _FIELDS.items())
-MESSAGE_STRUCT = f"STRUCT<{', '.join(f'{name}: {kind}' for name, kind in _FIELDS.items())}>"
+MESSAGE_COLUMNS = ", ".join(f"{name} {kind}" for name, kind in _MESSAGE_FIELDS.items())
+MESSAGE_STRUCT = f"STRUCT<{', '.join(f'{name}: {kind}' for name, kind in _MESSAGE_FIELDS.items())}>"
 
-ARROW = pa.schema(
+MESSAGE_ARROW_SCHEMA = pa.schema(
     [
         *((name, pa.string()) for name in ("ns", "queue", "payload")),
         ("headers", pa.map_(pa.string(), pa.string())),
@@ -65,23 +65,23 @@ class ProcessorFunction:
         self._fn = processor.fn
         self._system = system
         errors = str(processor.errors) if processor.errors else None
-        self._process = Process(name, processor.config(), processor.opts, {}, processor.delivery, errors)
+        self._context = ProcessorContext(name, processor.config(), processor.opts, {}, processor.delivery, errors)
 
     def __str__(self) -> str:
         return self._fn if isinstance(self._fn, str) else str(getattr(self._fn, "__qualname__", repr(self._fn)))
 
     def load(self) -> Callable[..., Any]:
         """Return the function. Raises `GraphError` if it cannot be imported."""
-        return _named(self._fn) if isinstance(self._fn, str) else self._fn
+        return _load_named(self._fn) if isinstance(self._fn, str) else self._fn
 
-    def process(self, **facts: Any) -> Process:
+    def context(self, **facts: Any) -> ProcessorContext:
         """Return the context of a call, with these fields."""
         system = self._system
         if isinstance(system, str):
-            system = _made_by(system)
+            system = _load_system(system)
         elif callable(system):
             system = system()
-        return replace(self._process, system=system or {}, **facts)
+        return replace(self._context, system=system or {}, **facts)
 
     def call(self, frame: DataFrame, **facts: Any) -> Any:
         """Return the result of the function for a DataFrame.
@@ -89,23 +89,23 @@ class ProcessorFunction:
         Raises `GraphError` if Spark refuses an expression of the function.
         """
         try:
-            return self.load()(self.process(**facts), frame)
+            return self.load()(self.context(**facts), frame)
         except PySparkException as error:
             raise GraphError(f"{self}: {failure_of(error).text}") from error
 
 
 @cache
-def _named(name: str) -> Callable[..., Any]:
-    return found(*name.split(":"))
+def _load_named(name: str) -> Callable[..., Any]:
+    return load_function(*name.split(":"))
 
 
 @cache
-def _made_by(name: str) -> Any:
+def _load_system(name: str) -> Any:
     """Return the value that the functions of a graph share; it is made once in each process."""
-    return _named(name)()
+    return _load_named(name)()
 
 
-class Hands:
+class SideQueues:
     """The queues that a function reads and writes by itself, opened when it is first called."""
 
     def __init__(self, name: str, processor: Processor, stores: NamedStores) -> None:
@@ -144,8 +144,10 @@ class RowCalls:
     error is raised. An invalid result is a `TypeError` or a `ValueError`.
     """
 
-    def __init__(self, function: ProcessorFunction, processor: Processor, hands: Hands | None = None) -> None:
-        self._function, self._hands = function, hands
+    def __init__(
+        self, function: ProcessorFunction, processor: Processor, side_queues: SideQueues | None = None
+    ) -> None:
+        self._function, self._side_queues = function, side_queues
         self._inputs = {name: str(one) for name, one in processor.inputs.items()}
         self._out, self._errors = processor.out, processor.errors
 
@@ -154,62 +156,72 @@ class RowCalls:
 
         Raises the errors of calls, also `TypeError` and `ValueError`, if there is no error queue.
         """
-        function, process = self._function.load(), self._process()
-        if self._hands is None:  # in a worker
-            settle_in()
+        function, context = self._function.load(), self._context()
+        if self._side_queues is None:  # in a worker
+            freeze_gc()
         for batch in batches:
             made: list[dict[str, Any]] = []
-            columns = {name: _messages(batch.column(name)) for name in self._inputs}
+            columns = {name: _to_messages(batch.column(name)) for name in self._inputs}
             hashes = batch.column("delivery_hash").to_pylist()
-            hops = batch.column(PROVENANCE).to_pylist() if PROVENANCE in batch.schema.names else [None] * len(hashes)
+            provenance = (
+                batch.column(PROVENANCE_COLUMN).to_pylist()
+                if PROVENANCE_COLUMN in batch.schema.names
+                else [None] * len(hashes)
+            )
             for row, delivery in enumerate(hashes):
                 messages = {name: one for name, column in columns.items() if (one := column[row]) is not None}
-                made += self._row(function, replace(process, delivery_hash=delivery), messages, hops[row])
-            yield pa.RecordBatch.from_pylist(made, schema=ARROW)
+                made += self._call_row(function, replace(context, delivery_hash=delivery), messages, provenance[row])
+            yield pa.RecordBatch.from_pylist(made, schema=MESSAGE_ARROW_SCHEMA)
 
-    def once(self) -> pa.RecordBatch:
+    def call_without_input(self) -> pa.RecordBatch:
         """Return the messages that the function makes without any input.
 
         Raises the error of the call, also `TypeError` and `ValueError`, if there is no error queue.
         """
-        return pa.RecordBatch.from_pylist(self._row(self._function.load(), self._process(), {}, None), schema=ARROW)
+        return pa.RecordBatch.from_pylist(
+            self._call_row(self._function.load(), self._context(), {}, None), schema=MESSAGE_ARROW_SCHEMA
+        )
 
-    def _process(self) -> Process:
-        return self._function.process(**(self._hands.queues() if self._hands is not None else {}))
+    def _context(self) -> ProcessorContext:
+        return self._function.context(**(self._side_queues.queues() if self._side_queues is not None else {}))
 
-    def _row(
-        self, function: Callable[..., Any], process: Process, messages: Mapping[str, Message], hops: str | None
+    def _call_row(
+        self,
+        function: Callable[..., Any],
+        context: ProcessorContext,
+        messages: Mapping[str, Message],
+        provenance: str | None,
     ) -> list[dict[str, Any]]:
         """Return the messages made from a row: those for the outputs, or one for the error queue.
 
         Raises the error of the call, also `TypeError` and `ValueError`, if there is no error queue.
         """
-        concerned: Mapping[str, Any] = {self._inputs[name]: one for name, one in messages.items()}
+        involved: Mapping[str, Any] = {self._inputs[name]: one for name, one in messages.items()}
         try:
-            outputs = self._outputs(function(process, messages))
+            outputs = self._to_outputs(function(context, messages))
             made = []
             for name, one in outputs.items():
-                concerned = {str(self._out[name]): one}
-                made.append(_message(self._out[name], one, hops))
+                involved = {str(self._out[name]): one}
+                made.append(_to_row(self._out[name], one, provenance))
         except Exception as error:
             if self._errors is None:
                 raise
-            log.warning("processor %s: failed row goes to %s: %s", process.id, self._errors, error, exc_info=True)
-            told = error_message(process, error, concerned)
-            return [_message(self._errors, Output(told), hops)]
+            log.warning("processor %s: failed row goes to %s: %s", context.id, self._errors, error, exc_info=True)
+            payload = error_message(context, error, involved)
+            return [_to_row(self._errors, Output(payload), provenance)]
         return made
 
-    def _outputs(self, given: object) -> dict[str, Output]:
-        if not self._out or given is None:  # the result of a sink is ignored
+    def _to_outputs(self, result: object) -> dict[str, Output]:
+        if not self._out or result is None:  # the result of a sink is ignored
             return {}
-        if not isinstance(given, Mapping):
+        if not isinstance(result, Mapping):
             raise TypeError(
-                f"{self._function} returns {given!r}, which is neither None nor a dict of messages by output"
+                f"{self._function} returns {result!r}, which is neither None nor a dict of messages by output"
             )
         made: dict[str, Output] = {}
-        for name, one in given.items():
+        for name, one in result.items():
             if name not in self._out:
-                hint = near(str(name), self._out) or f"; they are {', '.join(self._out)}"
+                hint = did_you_mean(str(name), self._out) or f"; they are {', '.join(self._out)}"
                 raise ValueError(f"{self._function} returns {name!r}, which is not one of the outputs{hint}")
             if one is not None:
                 if isinstance(one, Message):
@@ -218,13 +230,13 @@ class RowCalls:
         return made
 
 
-def _message(place: Place, one: Output, hops: str | None) -> dict[str, Any]:
-    headers = dict(one.headers) if hops is None else {**one.headers, HEADER: hops}
-    check_texts(one.id, headers)
+def _to_row(place: Place, one: Output, provenance: str | None) -> dict[str, Any]:
+    headers = dict(one.headers) if provenance is None else {**one.headers, PROVENANCE_HEADER: provenance}
+    check_id_and_headers(one.id, headers)
     return {
         "ns": place.ns,
         "queue": place.queue,
-        "payload": sound(one).decode(),
+        "payload": payload_json(one).decode(),
         "headers": list(headers.items()),
         "mature": one.mature,
         "delay": one.delay,
@@ -233,12 +245,12 @@ def _message(place: Place, one: Output, hops: str | None) -> dict[str, Any]:
     }
 
 
-def _messages(column: pa.StructArray) -> list[Message | None]:
+def _to_messages(column: pa.StructArray) -> list[Message | None]:
     """Return the messages of an input, with their payloads decoded; `None` if a row has none."""
     if not len(column):
         return []
     batch = pa.RecordBatch.from_arrays(column.flatten(), names=[one.name for one in column.type])
-    payloads, kinds = of_json(batch.column("payload").cast(pa.binary()))
+    payloads, kinds = from_json(batch.column("payload").cast(pa.binary()))
     facts = (batch.column(name).to_pylist() for name in ("id", "queue", "mature", "tries"))
     rows = zip(*facts, payloads.to_pylist(), kinds.to_pylist(), header_dicts(batch), strict=True)
     return [

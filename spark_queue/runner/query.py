@@ -11,7 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_queue.errors import StoreUnavailable
 from spark_queue.runner.step import RunnableStep
-from spark_queue.spark import activate, version
+from spark_queue.spark import activate, spark_version
 from spark_queue.stores import open_store
 
 
@@ -28,9 +28,9 @@ class StepQuery:
     start: Callable[[], StreamingQuery]
     url: str = field(repr=False)
     sources: list[tuple[str, str | None]] = field(default_factory=list, repr=False)
-    all_of_them: bool = True
+    needs_all: bool = True
     by_batch: bool = False
-    observed: Callable[[Mapping[str, Any]], dict[str, Any] | None] = lambda _: None
+    batch_metrics: Callable[[Mapping[str, Any]], dict[str, Any] | None] = lambda _: None
     close: Callable[[], None] = lambda: None
 
     def has_messages(self) -> bool:
@@ -50,16 +50,16 @@ class StepQuery:
             except StoreUnavailable:
                 return True  # the query retries for longer, and reports the error
             found.append(bool(sizes.ready or sizes.reserved))
-        return all(found) if self.all_of_them else any(found)
+        return all(found) if self.needs_all else any(found)
 
 
-def query_of(spark: SparkSession, step: RunnableStep[Any], checkpoint: str, *, available_now: bool) -> StepQuery:
+def build_query(spark: SparkSession, step: RunnableStep[Any], checkpoint: str, *, available_now: bool) -> StepQuery:
     """Return the query of a step.
 
     `checkpoint`: the folder of its checkpoint. `available_now`: whether it ends after the messages
     that are due at its start.
     """
-    reads = step.reads
+    read_options = step.read_options
     trigger: dict[str, Any] = {"availableNow": True} if available_now else {}
     if step.step.every and not available_now:
         trigger = {"processingTime": f"{step.step.every} milliseconds"}
@@ -67,26 +67,26 @@ def query_of(spark: SparkSession, step: RunnableStep[Any], checkpoint: str, *, a
     def start() -> StreamingQuery:
         activate(spark)
         # A step without inputs runs once per batch of a source that always has one.
-        source = spark.readStream.format("queue" if reads else "rate-micro-batch")
-        made, options = step.pipeline(source.options(**(reads or {"rowsPerBatch": "1"})).load())
+        source = spark.readStream.format("queue" if read_options else "rate-micro-batch")
+        rows, options = step.pipeline(source.options(**(read_options or {"rowsPerBatch": "1"})).load())
 
         def push(messages: DataFrame) -> None:
             messages.write.format("queue").mode("append").options(**options).save()
 
-        if act := step.on_batch(push):
-            writer = made.writeStream.foreachBatch(act)
+        if on_batch := step.on_batch(push):
+            writer = rows.writeStream.foreachBatch(on_batch)
         else:
-            writer = made.writeStream.format("queue").options(**options)
+            writer = rows.writeStream.format("queue").options(**options)
         writer = writer.queryName(step.name).option("checkpointLocation", checkpoint)
         return (writer.trigger(**trigger) if trigger else writer).start()
 
     return StepQuery(
         spark,
         start,
-        url=step.home,
-        sources=step.waits_for,
-        all_of_them=step.step.needs_all,
-        by_batch=available_now and bool(reads) and version(spark) < (4, 2),
-        observed=step.observed,
+        url=step.store_url,
+        sources=step.source_queues,
+        needs_all=step.step.needs_all,
+        by_batch=available_now and bool(read_options) and spark_version(spark) < (4, 2),
+        batch_metrics=step.batch_metrics,
         close=step.close,
     )

@@ -16,7 +16,7 @@ from spark_queue.errors import StoreError
 from spark_queue.graph.parts import Place
 from spark_queue.graph.step import Step
 from spark_queue.runner.query import StepQuery
-from spark_queue.runner.traffic import Traffic, count
+from spark_queue.runner.traffic import Traffic, add_traffic
 from spark_queue.spark import start_in_turn, supervise
 from spark_queue.spark.spark_errors import failure_of
 
@@ -58,60 +58,60 @@ class RunningStep:
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._url = ""
-        self._observed: Callable[[Mapping[str, Any]], dict[str, Any] | None] = lambda _: None
-        self._seen: tuple[str, int] = ("", -1)
-        self.begin()
+        self._batch_metrics: Callable[[Mapping[str, Any]], dict[str, Any] | None] = lambda _: None
+        self._last_counted: tuple[str, int] = ("", -1)
+        self.reset()
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         """Reset its state, its last error and its counts."""
         self._stopping.clear()
         self._restarts = 0
         self._error: str | None = None
-        self._traffic = self._untold = Traffic()
-        self._become("stopped")
+        self._traffic = self._unwritten_traffic = Traffic()
+        self._set_state("stopped")
 
-    def _become(self, state: State) -> None:
+    def _set_state(self, state: State) -> None:
         self._state, self._since = state, datetime.now(UTC)
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether its thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
-    def start(self, query: StepQuery, pause: float, longest: float, restarts: int | None) -> None:
+    def start(self, query: StepQuery, initial_backoff: float, max_backoff: float, restarts: int | None) -> None:
         """Run the query in a thread, unless the step was stopped after `reset`."""
-        self._url, self._observed = query.url, query.observed
-        self._become("starting")
+        self._url, self._batch_metrics = query.url, query.batch_metrics
+        self._set_state("starting")
 
-        def asked() -> StreamingQuery:
+        def start_unless_stopped() -> StreamingQuery:
             if self._stopping.is_set():
                 raise _Stopped
             return query.start()
 
-        def started() -> StreamingQuery:
-            self._become("starting")
-            made = start_in_turn(query.spark, asked, self._stopping.is_set)
-            self._become("running")
+        def start_query() -> StreamingQuery:
+            self._set_state("starting")
+            made = start_in_turn(query.spark, start_unless_stopped, self._stopping.is_set)
+            self._set_state("running")
             return made
 
         def run() -> None:
             try:
                 supervise(
-                    started,
+                    start_query,
                     self._url,
                     restarts=restarts,
-                    pause=pause,
-                    longest=longest,
+                    initial_backoff=initial_backoff,
+                    max_backoff=max_backoff,
                     by_batch=query.by_batch,
-                    look=self._look,
-                    wait=self._wait,
+                    on_check=self._count_progress,
+                    wait=self._wait_to_restart,
                 )
-                self._become("stopped" if self._stopping.is_set() else "finished")
+                self._set_state("stopped" if self._stopping.is_set() else "finished")
             except _Stopped:
-                self._become("stopped")
+                self._set_state("stopped")
             except BaseException as error:
                 self._error = failure_of(error).text
-                self._become("stopped")
+                self._set_state("stopped")
                 log.exception("step %s has failed and stops", self.name)
             finally:
                 query.close()
@@ -119,37 +119,37 @@ class RunningStep:
         self._thread = threading.Thread(target=run, name=f"exchange {self.name}", daemon=True)
         self._thread.start()
 
-    def finish(self) -> None:
+    def mark_finished(self) -> None:
         """Set the state `finished`: the step has nothing left to do."""
         if self._state != "finished":
-            self._become("finished")
+            self._set_state("finished")
 
-    def _wait(self, seconds: float, error: str) -> bool:
+    def _wait_to_restart(self, seconds: float, error: str) -> bool:
         """Wait before the next start. Return whether the query is to be started."""
         self._restarts += 1
         self._error = error
-        self._become("waiting")
+        self._set_state("waiting")
         return not self._stopping.wait(seconds)
 
-    def _look(self, query: StreamingQuery) -> None:
+    def _count_progress(self, query: StreamingQuery) -> None:
         """Count the batches since the last call, and stop the query if that was requested."""
         for progress in query.recentProgress:
             run, batch = str(progress["runId"]), int(progress["batchId"])
-            observed = self._observed(progress)
-            if observed is not None and (run != self._seen[0] or batch > self._seen[1]):
-                self._seen = run, batch
-                made = _traffic(self.step.written, observed, progress["durationMs"])
-                self._traffic, self._untold = self._traffic + made, self._untold + made
-        if self._untold:
+            observed = self._batch_metrics(progress)
+            if observed is not None and (run != self._last_counted[0] or batch > self._last_counted[1]):
+                self._last_counted = run, batch
+                made = _batch_traffic(self.step.written_queues, observed, progress["durationMs"])
+                self._traffic, self._unwritten_traffic = self._traffic + made, self._unwritten_traffic + made
+        if self._unwritten_traffic:
             try:
-                count(self._url, self.name, self._untold)
-                self._untold = Traffic()
+                add_traffic(self._url, self.name, self._unwritten_traffic)
+                self._unwritten_traffic = Traffic()
             except StoreError as error:
                 log.warning("cannot write the traffic of step %s, which is retried later: %s", self.name, error)
         if self._stopping.is_set():
             query.stop()
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         """Request it to stop soon."""
         self._stopping.set()
 
@@ -157,14 +157,14 @@ class RunningStep:
         """Wait until it has ended, at most `timeout` seconds. Return whether it has."""
         if self._thread is not None:
             self._thread.join(timeout)
-        return not self.alive
+        return not self.is_alive
 
     def status(self) -> Status:
         """Return its status."""
         return Status(
             self.name,
             (" + " if self.step.needs_all else " | ").join(map(str, self.step.sources)),
-            [str(one) for one in self.step.written],
+            [str(one) for one in self.step.written_queues],
             self._state,
             self._since,
             self._restarts,
@@ -173,12 +173,12 @@ class RunningStep:
         )
 
 
-def _traffic(written: Sequence[Place], observed: Mapping[str, Any], durations: Mapping[str, int]) -> Traffic:
+def _batch_traffic(written: Sequence[Place], metrics: Mapping[str, Any], durations: Mapping[str, int]) -> Traffic:
     """Return the traffic of one batch, from its metrics and the durations of its stages (ms)."""
     traffic = Traffic(batches=1, milliseconds=Counter(durations))
     for number, to in enumerate(written):
-        traffic.pushed[str(to)] += observed.get(f"pushed_{number}") or 0
-        traffic.failed[str(to)] += observed.get(f"failed_{number}") or 0
+        traffic.pushed[str(to)] += metrics.get(f"pushed_{number}") or 0
+        traffic.failed[str(to)] += metrics.get(f"failed_{number}") or 0
     for name in ("received", "no_route", "too_many_hops", "odd_hops", "done", "again"):
-        setattr(traffic, name, observed.get(name) or 0)
+        setattr(traffic, name, metrics.get(name) or 0)
     return traffic

@@ -38,23 +38,23 @@ from pyspark.sql.types import (
 from sqlglot import TokenError, tokenize
 from sqlglot.tokenizer_core import Token, TokenType
 
-from spark_queue.errors import GraphError, near
+from spark_queue.errors import GraphError, did_you_mean
 from spark_queue.graph.file_mistakes import Mistake
-from spark_queue.graph.parts import Path
-from spark_queue.messages.schema import LATEST
+from spark_queue.graph.parts import FieldPath
+from spark_queue.messages.schema import MAX_TIME_MS
 
 #: The columns that expressions see.
 SELECTOR_COLUMNS = "id STRING, queue STRING, payload STRING, headers MAP<STRING, STRING>, mature TIMESTAMP, tries INT"
 
 #: The payload as a VARIANT, parsed once for all expressions.
 JSON_COLUMN = "_json"
-SEEN = f"{SELECTOR_COLUMNS}, state MAP<STRING, STRING>, {JSON_COLUMN} VARIANT"
+EXPRESSION_COLUMNS = f"{SELECTOR_COLUMNS}, state MAP<STRING, STRING>, {JSON_COLUMN} VARIANT"
 
 #: The fields of a struct that a selector may return.
-TELLS = ("mature", "delay", "tries")
+SELECTOR_FIELDS = ("mature", "delay", "tries")
 
 #: The schema of that struct as JSON, between the guard and the push; times are in ms.
-ANSWER = "mature BIGINT, delay BIGINT, tries INT"
+SELECTOR_RESULT = "mature BIGINT, delay BIGINT, tries INT"
 
 _CALL = re.compile(r"(?!payload:)([A-Za-z_][\w.]*):([A-Za-z_]\w*)")
 _WORD = re.compile(r"\w+")
@@ -89,34 +89,34 @@ class Env:
 # --- from expressions to Columns ------------------------------------------------------------------------------------
 
 
-def column(expression: Any) -> Column:
+def to_column(expression: Any) -> Column:
     """Return the Column of an expression of a graph. Raises `GraphError` if it is invalid."""
     if isinstance(expression, Column):
         return expression
     if callable(expression):
-        return _called(expression, getattr(expression, "__qualname__", repr(expression)))
+        return _call(expression, getattr(expression, "__qualname__", repr(expression)))
     text = str(expression)
     if call := _CALL.fullmatch(text.strip()):
-        return _called(found(call[1], call[2]), text)
+        return _call(load_function(call[1], call[2]), text)
     try:
-        return F.expr(in_spark(text)[0])
+        return F.expr(to_spark_sql(text)[0])
     except PySparkException as error:
-        raise GraphError(explained(error, text)) from None
+        raise GraphError(explain_error(error, text)) from None
 
 
-def found(module: str, name: str) -> Callable[..., Any]:
+def load_function(module: str, name: str) -> Callable[..., Any]:
     """Import a module, and return its function. Raises `GraphError` if one of them is missing."""
     try:
         made = import_module(module)
     except ImportError as error:
         raise GraphError(f"{module}:{name}: {error}") from None
     if not callable(function := getattr(made, name, None)):
-        hint = near(name, vars(made))
+        hint = did_you_mean(name, vars(made))
         raise GraphError(f"{module}:{name}: module {module!r} has no function {name!r}{hint}")
     return function  # type: ignore[no-any-return]
 
 
-def _called(function: Callable[[Env], Any], name: str) -> Column:
+def _call(function: Callable[[Env], Any], name: str) -> Column:
     try:
         made = function(Env.columns())
     except Exception as error:
@@ -128,7 +128,7 @@ def _called(function: Callable[[Env], Any], name: str) -> Column:
     raise GraphError(f"{name} returns {made!r}, which is not a Column")
 
 
-def in_spark(text: str) -> tuple[str, list[tuple[int, int]]]:
+def to_spark_sql(text: str) -> tuple[str, list[tuple[int, int]]]:
     """Return SQL text with each `payload:a.b` in a form that every version of Spark reads.
 
     Also return pairs of positions in the new text and in the old one, in order. The positions of a
@@ -138,20 +138,20 @@ def in_spark(text: str) -> tuple[str, list[tuple[int, int]]]:
         tokens = tokenize(text, read="databricks")
     except TokenError:
         return text, [(0, 0)]  # Spark has the better error
-    made, done, at, same = "", 0, 0, [(0, 0)]
-    while at < len(tokens):
-        end, path = _field_at(tokens, at)
+    converted, copied, index, positions = "", 0, 0, [(0, 0)]
+    while index < len(tokens):
+        end, path = _field_at(tokens, index)
         if path:
-            made += text[done : tokens[at].start]
-            same.append((len(made), tokens[at].start))
-            made += f"try_variant_get({JSON_COLUMN}, {_quoted(path)}, 'string')"
-            done = tokens[end - 1].end + 1
-            same.append((len(made), done))
-        at = max(end, at + 1)
-    return made + text[done:], same
+            converted += text[copied : tokens[index].start]
+            positions.append((len(converted), tokens[index].start))
+            converted += f"try_variant_get({JSON_COLUMN}, {_quote(path)}, 'string')"
+            copied = tokens[end - 1].end + 1
+            positions.append((len(converted), copied))
+        index = max(end, index + 1)
+    return converted + text[copied:], positions
 
 
-def _field_at(tokens: list[Token], at: int) -> tuple[int, str]:
+def _field_at(tokens: list[Token], index: int) -> tuple[int, str]:
     """Return the end and the JSON path of a field such as `payload:a.b[0]['c']` that begins here.
 
     The path is empty if no field begins here.
@@ -160,38 +160,38 @@ def _field_at(tokens: list[Token], at: int) -> tuple[int, str]:
     def kind(position: int) -> TokenType | None:
         return tokens[position].token_type if position < len(tokens) else None
 
-    first = tokens[at].text.lower() == "payload" and kind(at - 1 if at else len(tokens)) != TokenType.DOT
-    if not first or kind(at + 1) != TokenType.COLON:
-        return at, ""
-    at, path = at + 2, "$"
-    if kind(at) is None:
-        return at, ""
-    path += _key(tokens[at])
-    at += 1
+    first = tokens[index].text.lower() == "payload" and kind(index - 1 if index else len(tokens)) != TokenType.DOT
+    if not first or kind(index + 1) != TokenType.COLON:
+        return index, ""
+    index, path = index + 2, "$"
+    if kind(index) is None:
+        return index, ""
+    path += _json_path_key(tokens[index])
+    index += 1
     while True:
-        if kind(at) == TokenType.DOT and kind(at + 1) is not None:
-            path += _key(tokens[at + 1])
-            at += 2
-        elif kind(at) == TokenType.L_BRACKET and kind(at + 2) == TokenType.R_BRACKET:
-            inside = tokens[at + 1]
-            path += f"[{inside.text}]" if inside.token_type == TokenType.NUMBER else _key(inside)
-            at += 3
+        if kind(index) == TokenType.DOT and kind(index + 1) is not None:
+            path += _json_path_key(tokens[index + 1])
+            index += 2
+        elif kind(index) == TokenType.L_BRACKET and kind(index + 2) == TokenType.R_BRACKET:
+            subscript = tokens[index + 1]
+            path += f"[{subscript.text}]" if subscript.token_type == TokenType.NUMBER else _json_path_key(subscript)
+            index += 3
         else:
-            return at, path
+            return index, path
 
 
-def _key(token: Token) -> str:
-    return f".{token.text}" if _WORD.fullmatch(token.text) else "[" + _quoted(token.text) + "]"
+def _json_path_key(token: Token) -> str:
+    return f".{token.text}" if _WORD.fullmatch(token.text) else "[" + _quote(token.text) + "]"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 # --- checks ---------------------------------------------------------------------------------------------------------
 
 
-def kind_of(frame: DataFrame, made: Column, text: Any) -> DataType:
+def type_of(frame: DataFrame, made: Column, text: Any) -> DataType:
     """Return the type of an expression over messages.
 
     Raises `GraphError` if it cannot be computed from one row alone.
@@ -200,19 +200,21 @@ def kind_of(frame: DataFrame, made: Column, text: Any) -> DataType:
         kind = frame.select(made.alias("it")).schema["it"].dataType
         frame.where(made.isNotNull()).schema  # noqa: B018  WHERE refuses aggregates, windows and generators
     except PySparkException as error:
-        raise GraphError(explained(error, text)) from None
+        raise GraphError(explain_error(error, text)) from None
     return kind
 
 
-def check_selector(kind: DataType) -> None:
+def check_selector_type(kind: DataType) -> None:
     """Raise `GraphError` if a selector must not have this type."""
     if isinstance(kind, BooleanType | NullType):
         return
     if not isinstance(kind, StructType):
-        raise GraphError(f"it is {kind.simpleString()}, but must be BOOLEAN, or a STRUCT of {', '.join(TELLS)}")
+        raise GraphError(
+            f"it is {kind.simpleString()}, but must be BOOLEAN, or a STRUCT of {', '.join(SELECTOR_FIELDS)}"
+        )
     for field in kind.fields:
-        if field.name not in TELLS:
-            hint = near(field.name, TELLS) or f"; it may have {', '.join(TELLS)}"
+        if field.name not in SELECTOR_FIELDS:
+            hint = did_you_mean(field.name, SELECTOR_FIELDS) or f"; it may have {', '.join(SELECTOR_FIELDS)}"
             raise GraphError(f"its field {field.name!r} is unknown{hint}")
         allowed = {
             "mature": (TimestampType, NumericType),
@@ -228,43 +230,45 @@ def check_selector(kind: DataType) -> None:
 
 
 @dataclass(frozen=True)
-class Typed:
+class CompiledExpression:
     """A compiled expression, and its type."""
 
-    made: Column
+    column: Column
     kind: DataType
 
 
-class Maker:
+class ExpressionCompiler:
     """Compiles the expressions below one path of a graph, and collects their mistakes."""
 
-    def __init__(self, frame: DataFrame, path: Path, mistakes: list[Mistake]) -> None:
+    def __init__(self, frame: DataFrame, path: FieldPath, mistakes: list[Mistake]) -> None:
         self._frame, self._path, self._mistakes = frame, path, mistakes
 
-    def made(self, expression: Any, *path: str, check: Callable[[DataType], None] = lambda _: None) -> Typed | None:
+    def compile(
+        self, expression: Any, *path: str, check: Callable[[DataType], None] = lambda _: None
+    ) -> CompiledExpression | None:
         """Return the compiled expression, or `None` if there is none, or it has a mistake."""
         if expression is None:
             return None
         try:
-            made = column(expression)
-            kind = kind_of(self._frame, made, expression)
+            made = to_column(expression)
+            kind = type_of(self._frame, made, expression)
             check(kind)
         except GraphError as error:
             self._mistakes.append(Mistake((*self._path, *path), str(error)))
             return None
-        return Typed(made, kind)
+        return CompiledExpression(made, kind)
 
-    def all_made(self, expressions: Mapping[str, Any], *path: str) -> dict[str, Column]:
+    def compile_all(self, expressions: Mapping[str, Any], *path: str) -> dict[str, Column]:
         """Return those of several expressions that have no mistake, by name."""
-        typed = {name: self.made(one, *path, name) for name, one in expressions.items()}
-        return {name: one.made for name, one in typed.items() if one is not None}
+        typed = {name: self.compile(one, *path, name) for name, one in expressions.items()}
+        return {name: one.column for name, one in typed.items() if one is not None}
 
 
 #: The errors of Spark for expressions that need, or make, more than one row.
 _NOT_BY_ROW = ("INVALID_WHERE_CONDITION", "UNSUPPORTED_GENERATOR", "WINDOW_FUNCTION_NOT_ALLOWED", "MISSING_GROUP_BY")
 
 
-def explained(error: PySparkException, text: Any) -> str:
+def explain_error(error: PySparkException, text: Any) -> str:
     """Return Spark's error about an expression, in one line and about the text of the user."""
     said = re.sub(r"\s*SQLSTATE: \w+|\W*\(?line \d+,? pos \d+\)?", "", str(error).strip().splitlines()[0])
     if any(one in said for one in _NOT_BY_ROW):
@@ -281,33 +285,33 @@ def _position(text: str, line: int, column: int) -> int:
 
     `line`, `column`: the position that Spark reports, in the text that it got.
     """
-    given, same = in_spark(text)
-    there = sum(len(one) + 1 for one in given.split("\n")[: line - 1]) + column
-    new, old = max(one for one in same if one[0] <= there)
-    return min(old + there - new, len(text)) + 1
+    sql, positions = to_spark_sql(text)
+    offset = sum(len(one) + 1 for one in sql.split("\n")[: line - 1]) + column
+    new, old = max(one for one in positions if one[0] <= offset)
+    return min(old + offset - new, len(text)) + 1
 
 
 # --- guards: no row can fail ----------------------------------------------------------------------------------------
 
 
-def guarded(text: Column) -> Column:
+def null_on_error(text: Column) -> Column:
     """Return the text, or NULL if it fails."""
-    apart = F.when(F.col("id").isNotNull(), text)
-    return F.try_to_binary(apart, F.lit("utf-8")).cast("string")
+    isolated = F.when(F.col("id").isNotNull(), text)
+    return F.try_to_binary(isolated, F.lit("utf-8")).cast("string")
 
 
-def answer(made: Column, kind: DataType) -> Column:
+def selector_result(made: Column, kind: DataType) -> Column:
     """Return the result of a selector for a row: `false`, or JSON in the schema `SELECTOR_RESULT`.
 
     It is NULL if the selector failed.
     """
     if isinstance(kind, StructType):
-        told = F.to_json(F.struct(*_told(made, kind)))
-        return guarded(F.when(made.isNull(), "false").otherwise(told))
-    return guarded(F.when(made.cast("boolean"), "{}").otherwise("false"))
+        json = F.to_json(F.struct(*_result_fields(made, kind)))
+        return null_on_error(F.when(made.isNull(), "false").otherwise(json))
+    return null_on_error(F.when(made.cast("boolean"), "{}").otherwise("false"))
 
 
-def _told(made: Column, kind: StructType) -> list[Column]:
+def _result_fields(made: Column, kind: StructType) -> list[Column]:
     parts = []
     for field in kind.fields:
         part = made[field.name]
@@ -318,9 +322,9 @@ def _told(made: Column, kind: StructType) -> list[Column]:
                 part = F.unix_millis(F.timestamp_seconds(F.lit(0)) + part)
             case "mature" | "delay", _:
                 part = F.round(part.cast("double") * 1000).cast("long")
-        most = {"mature": LATEST, "delay": LATEST // 2, "tries": 2**31 - 1}[field.name]
+        maximum = {"mature": MAX_TIME_MS, "delay": MAX_TIME_MS // 2, "tries": 2**31 - 1}[field.name]
         wrong = F.concat(F.lit(f"its {field.name} is "), part.cast("string"))
-        checked = F.when(part.between(0, most) | part.isNull(), part).otherwise(F.raise_error(wrong))
+        checked = F.when(part.between(0, maximum) | part.isNull(), part).otherwise(F.raise_error(wrong))
         parts.append(checked.alias(field.name))
     return parts
 
@@ -333,7 +337,7 @@ def changed_payload(made: Column, kind: DataType) -> Column:
         text = made
     else:
         text = made.cast("string")
-    text = guarded(text)
+    text = null_on_error(text)
     return F.when(F.try_parse_json(text).isNotNull(), text)
 
 
@@ -344,7 +348,7 @@ def changed_map(before: Column, made: Mapping[str, Column]) -> Column:
     """
     # A value becomes `==text`, and NULL becomes `=`, so that NULL is only a failure.
     new = {
-        name: guarded(F.concat(F.lit("="), F.coalesce(F.concat(F.lit("="), one.cast("string")), F.lit(""))))
+        name: null_on_error(F.concat(F.lit("="), F.coalesce(F.concat(F.lit("="), one.cast("string")), F.lit(""))))
         for name, one in made.items()
     }
     names = F.array(*map(F.lit, new))

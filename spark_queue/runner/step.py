@@ -13,12 +13,12 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_queue.errors import UsageError
 from spark_queue.graph.file_mistakes import Mistake
 from spark_queue.graph.model import Graph
-from spark_queue.graph.parts import Path, Place
+from spark_queue.graph.parts import FieldPath, Place
 from spark_queue.graph.step import Step
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.values import AT_LEAST_ONCE, EXACTLY_ONCE
 from spark_queue.runner.traffic import Traffic
-from spark_queue.stores import store_class, usable
+from spark_queue.stores import resolve_options, store_class
 
 D = TypeVar("D", bound=Step)
 
@@ -36,7 +36,7 @@ class RunnableStep(ABC, Generic[D]):
         self.name = name
         self.step = step
         self.graph = graph
-        refused = list(self._refused())
+        refused = list(self._find_mistakes())
         self.mistakes = [*self._build(spark, readable=not refused), *refused]
 
     @abstractmethod
@@ -63,18 +63,18 @@ class RunnableStep(ABC, Generic[D]):
     # --- reading ------------------------------------------------------------------------------------------------
 
     @property
-    def key(self) -> str:
+    def source_field(self) -> str:
         """The field of its declaration that names its sources."""
         return "src"
 
     @property
-    def reads(self) -> dict[str, str]:
+    def read_options(self) -> dict[str, str]:
         """The options that its messages are read with; empty if it has no source."""
         if self.step.src is None:
             return {}
         parallel = self._parallel
         return {
-            **self._source(),
+            **self._source_options(),
             "consumer": self.name,
             # A move is atomic, so a lease that ends duplicates nothing.
             "delivery": AT_LEAST_ONCE if self.moves else self.step.guarantee,
@@ -84,7 +84,7 @@ class RunnableStep(ABC, Generic[D]):
             **self.step.options,
         }
 
-    def _source(self) -> dict[str, str]:
+    def _source_options(self) -> dict[str, str]:
         assert self.step.src is not None
         return {"url": self._url(self.step.src.ns), "queue": self.step.src.queue}
 
@@ -93,13 +93,13 @@ class RunnableStep(ABC, Generic[D]):
         return self.step.consumer.parallel
 
     @property
-    def options(self) -> QueueOptions | None:
+    def queue_options(self) -> QueueOptions | None:
         """The `read_options`, parsed; `None` if it has no source. Raises `OptionError`."""
-        read = self.reads
+        read = self.read_options
         return QueueOptions.parse(read, "stream") if read else None
 
     @property
-    def waits_for(self) -> list[tuple[str, str | None]]:
+    def source_queues(self) -> list[tuple[str, str | None]]:
         """The URL and the queue of each source.
 
         The queue is `None` for a log, since only its reader knows whether there are new messages.
@@ -113,21 +113,21 @@ class RunnableStep(ABC, Generic[D]):
         """Whether it moves each message to one queue of the same database, atomically."""
         return False
 
-    def _in_one_database(self) -> bool:
+    def _can_move(self) -> bool:
         """Return whether the database can move messages from its source to all its destinations."""
         assert self.step.src is not None
-        src, places = self.step.src, [to.place for to in self.step.dst]
+        src, places = self.step.src, [to.record_id for to in self.step.dst]
         url = self._url(src.ns)
         alike = all(to.ns == src.ns or self._url(to.ns) == url for to in places)
         elsewhere = all(to.queue != src.queue for to in places)
-        return alike and elsewhere and store_class(url).forwards
+        return alike and elsewhere and store_class(url).supports_forward
 
-    def _settle(self) -> dict[str, str]:
+    def _settle_options(self) -> dict[str, str]:
         """Return the options of a write that settles the messages of the batch."""
-        read = self.reads
+        read = self.read_options
         assert self.step.src is not None
         return {
-            **_those(read, "retrytimeout", "maxtries", "deadletterqueue", "history"),
+            **_pick_options(read, "retrytimeout", "maxtries", "deadletterqueue", "history"),
             "onBadRow": "deadLetter",
             "url": read["url"],
             "queue": self.step.src.queue,
@@ -135,75 +135,75 @@ class RunnableStep(ABC, Generic[D]):
             "operation": "settle",
         }
 
-    def _push(self, *, once: bool, on_bad_row: str = "deadLetter") -> dict[str, str]:
+    def _push_options(self, *, exactly_once: bool, on_bad_row: str = "deadLetter") -> dict[str, str]:
         """Return the options of a write of new messages.
 
         By default, a message that a database cannot hold becomes a dead letter. So the others are
         delivered.
         """
         return {
-            **_those(self.reads, "retrytimeout", "alloweviction"),
+            **_pick_options(self.read_options, "retrytimeout", "alloweviction"),
             "onBadRow": on_bad_row,
-            "urls": self._urls(self.step.namespaces()),
-            "delivery": EXACTLY_ONCE if once else AT_LEAST_ONCE,
+            "urls": self._urls(self.step.written_namespaces()),
+            "delivery": EXACTLY_ONCE if exactly_once else AT_LEAST_ONCE,
             # The source refuses a batch that does not fit, and a function may return new values
             # each time.
-            **({"replayCheck": "none"} if once else {}),
+            **({"replayCheck": "none"} if exactly_once else {}),
         }
 
     # --- traffic ------------------------------------------------------------------------------------------------
 
     @property
-    def home(self) -> str:
+    def store_url(self) -> str:
         """The URL of the store that keeps its traffic and its failures."""
         assert self.step.src is not None
         return self._url(self.step.src.ns)
 
-    def observed(self, progress: Mapping[str, Any]) -> dict[str, Any] | None:
+    def batch_metrics(self, progress: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the metrics of a batch, from Spark's progress, or `None` if it has none."""
         rows = progress["observedMetrics"]
         found = [rows[name].asDict() for name in self.metrics if name in rows]
         return {name: one for facts in found for name, one in facts.items()} if found else None
 
-    def pushed(self, traffic: Traffic) -> Counter[str]:
+    def pushed_counts(self, traffic: Traffic) -> Counter[str]:
         """Return the numbers of messages pushed, by queue, with those that it could not pass on."""
-        lost = {str(place): getattr(traffic, counter) for place, counter in self.step.leftovers.items()}
+        lost = {str(place): getattr(traffic, counter) for place, counter in self.step.unrouted_queues.items()}
         return traffic.pushed + Counter(lost)
 
     # --- mistakes -----------------------------------------------------------------------------------------------
 
-    def _refused(self) -> Iterator[Mistake]:
+    def _find_mistakes(self) -> Iterator[Mistake]:
         """Yield the mistakes that `format("queue")` can find without its databases."""
         try:
-            options = self.options
+            options = self.queue_options
             if options is not None:
-                usable(options)
-            if text := self._refused_source():
-                yield Mistake((self.step.section, self.name, self.key), text)
+                resolve_options(options)
+            if text := self._source_mistake():
+                yield Mistake((self.step.section, self.name, self.source_field), text)
         except UsageError as error:
-            yield Mistake((self.step.section, self.name, self.key), str(error))
-        for path, place in self._targets():
+            yield Mistake((self.step.section, self.name, self.source_field), str(error))
+        for path, place in self._written_queues():
             try:
-                usable(QueueOptions(url=self._url(place.ns), queue=place.queue))
+                resolve_options(QueueOptions(url=self._url(place.ns), queue=place.queue))
             except UsageError as error:
                 yield Mistake((self.step.section, self.name, *path), str(error))
 
-    def _refused_source(self) -> str:
+    def _source_mistake(self) -> str:
         """Return why its source cannot be read; an empty text if it can."""
         return ""
 
-    def _targets(self) -> Iterable[tuple[Path, Place]]:
+    def _written_queues(self) -> Iterable[tuple[FieldPath, Place]]:
         """Return the queues that it writes, each with its path in the declaration."""
-        return [(("dst", number), one.place) for number, one in enumerate(self.step.dst)]
+        return [(("dst", number), one.record_id) for number, one in enumerate(self.step.dst)]
 
     # --- databases ----------------------------------------------------------------------------------------------
 
     def _url(self, ns: str) -> str:
         return self.graph.namespaces[ns].url
 
-    def _urls(self, spaces: Iterable[str]) -> str:
-        return json.dumps({ns: self._url(ns) for ns in spaces})
+    def _urls(self, namespaces: Iterable[str]) -> str:
+        return json.dumps({ns: self._url(ns) for ns in namespaces})
 
 
-def _those(options: Mapping[str, str], *keys: str) -> dict[str, str]:
+def _pick_options(options: Mapping[str, str], *keys: str) -> dict[str, str]:
     return {key: value for key, value in options.items() if key.lower() in keys}

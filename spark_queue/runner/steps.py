@@ -12,7 +12,7 @@ from spark_queue.graph.step import Step
 from spark_queue.runner.step import RunnableStep
 
 
-def runnable(spark: SparkSession, name: str, step: Step, graph: Graph) -> RunnableStep[Any]:
+def build_runnable(spark: SparkSession, name: str, step: Step, graph: Graph) -> RunnableStep[Any]:
     """Return a step of a graph, ready to run: an object of the class that its declaration names."""
     module, _, kind = step.runner.partition(":")
     made: RunnableStep[Any] = getattr(import_module(module), kind)(spark, name, step, graph)

@@ -41,7 +41,7 @@ class Traffic:
     milliseconds: Counter[str] = field(default_factory=Counter)
 
     def __add__(self, other: Traffic) -> Traffic:
-        total = Traffic.of(vars(self))
+        total = Traffic.from_json(vars(self))
         for name, more in vars(other).items():
             mine = getattr(total, name)
             if isinstance(mine, Counter):
@@ -51,7 +51,7 @@ class Traffic:
         return total
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> Traffic:
+    def from_json(cls, facts: Mapping[str, Any]) -> Traffic:
         """Return the traffic of a JSON object, whose values are copied."""
         copied: dict[str, Any] = {
             name: Counter(one) if isinstance(one, Mapping) else one for name, one in facts.items()
@@ -62,43 +62,43 @@ class Traffic:
         return self.batches > 0
 
 
-def count(url: str, exchange: str, traffic: Traffic) -> Traffic:
+def add_traffic(url: str, step: str, traffic: Traffic) -> Traffic:
     """Add traffic to the counts of a step, and return the sum. Raises `StoreError`."""
     with open_store(url) as store:
         while True:
-            note = store.note(TRAFFIC_PREFIX + exchange)
-            total = traffic if note is None else _read(exchange, note.value) + traffic
+            note = store.note(TRAFFIC_PREFIX + step)
+            total = traffic if note is None else _from_note(step, note.value) + traffic
             facts = {name: dict(one) if isinstance(one, Counter) else one for name, one in vars(total).items()}
             # If a reply is lost, `set_note` finds its write by the value, which must be unique.
             facts |= {"v": TRAFFIC_VERSION, "by": uuid.uuid4().hex}
-            if store.set_note(TRAFFIC_PREFIX + exchange, facts, note.version if note else 0):
+            if store.set_note(TRAFFIC_PREFIX + step, facts, note.version if note else 0):
                 return total
 
 
-def counted(url: str) -> dict[str, Traffic]:
+def load_traffic(url: str) -> dict[str, Traffic]:
     """Return the counts of steps whose source is in this store, by name. Raises `StoreError`."""
     with open_store(url) as store:
         notes = store.notes(TRAFFIC_PREFIX)
     return {
-        key.removeprefix(TRAFFIC_PREFIX): _read(key.removeprefix(TRAFFIC_PREFIX), note.value)
+        key.removeprefix(TRAFFIC_PREFIX): _from_note(key.removeprefix(TRAFFIC_PREFIX), note.value)
         for key, note in notes.items()
     }
 
 
-def forget(url: str, exchange: str) -> None:
+def reset_traffic(url: str, step: str) -> None:
     """Reset the counts of a step to zero."""
     with open_store(url) as store:
-        while note := store.note(TRAFFIC_PREFIX + exchange):
-            if store.set_note(TRAFFIC_PREFIX + exchange, None, note.version):
+        while note := store.note(TRAFFIC_PREFIX + step):
+            if store.set_note(TRAFFIC_PREFIX + step, None, note.version):
                 return
 
 
-def _read(exchange: str, value: Mapping[str, Any]) -> Traffic:
+def _from_note(step: str, value: Mapping[str, Any]) -> Traffic:
     facts = {name: one for name, one in value.items() if name != "by"}
     if facts.pop("v", None) != TRAFFIC_VERSION:
         raise StoreError(
-            f"the statistics of exchange {exchange!r} have version {value.get('v')!r}, this version of spark_queue "
+            f"the statistics of exchange {step!r} have version {value.get('v')!r}, this version of spark_queue "
             f"reads {TRAFFIC_VERSION}: upgrade spark_queue",
-            exchange=exchange,
+            exchange=step,
         )
-    return Traffic.of(facts)
+    return Traffic.from_json(facts)

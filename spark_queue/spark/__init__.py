@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_queue.spark.data_source import QueueDataSource
 from spark_queue.spark.sessions import activate, register, session
-from spark_queue.spark.supervision import delivery_hash, drain, had_batch, start_in_turn, supervise, version
+from spark_queue.spark.supervision import delivery_hash, drain, had_batch, spark_version, start_in_turn, supervise
 
 __all__ = [
     "QueueDataSource",
@@ -16,5 +16,5 @@ __all__ = [
     "session",
     "start_in_turn",
     "supervise",
-    "version",
+    "spark_version",
 ]

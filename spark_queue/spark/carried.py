@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource
 
 
 def _loader() -> Callable[[bytes], Any]:
-    def loaded(data: bytes) -> Any:
+    def load(data: bytes) -> Any:
         """Return the unpickled object. Raises `ModuleNotFoundError` if this package is missing."""
         import os
         import pickle
@@ -39,32 +39,32 @@ def _loader() -> Callable[[bytes], Any]:
         made.__dict__.update(state)
         return made
 
-    return loaded
+    return load
 
 
-_loaded = _loader()
+_load = _loader()
 
 
-def _dumped(thing: object) -> bytes:
-    data: bytes = cloudpickle.dumps(thing)  # type: ignore[no-untyped-call]
+def _dump(value: object) -> bytes:
+    data: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
     return data
 
 
-class Carried:
+class PickledWithLoader:
     """Base class of objects that are pickled together with their loader."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _loaded, (_dumped((type(self), self.__getstate__())),)
+        return _load, (_dump((type(self), self.__getstate__())),)
 
 
-def portable(source: type[DataSource]) -> type[DataSource]:
+def portable_source(source: type[DataSource]) -> type[DataSource]:
     """Return a class to register in place of `source`: calling it loads and calls `source`."""
-    load, data, named = _loaded, _dumped((source, None)), source.name()
+    load, data, short_name = _load, _dump((source, None)), source.name()
 
     class Portable(DataSource):
         @classmethod
         def name(cls) -> str:
-            return named
+            return short_name
 
         def __new__(cls, options: dict[str, str]) -> Any:
             return load(data)(options)

@@ -8,21 +8,21 @@ from pyspark.sql.types import StructType
 from spark_queue.errors import OptionError
 from spark_queue.options.inputs import LOG
 from spark_queue.options.queue_options import QueueOptions, role_of_write
-from spark_queue.options.values import EXACTLY_ONCE, READERS, Role
-from spark_queue.spark.carried import Carried
+from spark_queue.options.values import EXACTLY_ONCE, READ_ROLES, Role
+from spark_queue.spark.carried import PickledWithLoader
 from spark_queue.spark.read.log_stream import LogSnapshot, LogStream
 from spark_queue.spark.read.queue_stream import QueueStream
 from spark_queue.spark.read.snapshot import snapshot_reader
 from spark_queue.spark.schema import check_read_schema, read_schema
-from spark_queue.spark.sentence import sentence_first
+from spark_queue.spark.sentence import hide_tracebacks
 from spark_queue.spark.write.data_writers import BatchWriter, Push, StreamWriter
 from spark_queue.spark.write.publish import Publish
 from spark_queue.spark.write.settle import Settle
-from spark_queue.stores import planned, usable
+from spark_queue.stores import pin_databases, resolve_options
 
 
-@sentence_first
-class QueueDataSource(Carried, DataSource):
+@hide_tracebacks
+class QueueDataSource(PickledWithLoader, DataSource):
     """A queue as a source and a sink, for batches and streams.
 
     Name: `queue`. Options: see `spark_queue.options.queue_options`. They are checked when the
@@ -34,7 +34,7 @@ class QueueDataSource(Carried, DataSource):
         return "queue"
 
     def schema(self) -> StructType:
-        return read_schema(self._options(*READERS))
+        return read_schema(self._options(*READ_ROLES))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self._read_options(schema, "snapshot")
@@ -50,16 +50,16 @@ class QueueDataSource(Carried, DataSource):
                 "a queue is never overwritten: write with mode('append'); to empty it first use Queue(...).purge()",
                 option="mode",
             )
-        return BatchWriter(self._work(schema, streaming=False))
+        return BatchWriter(self._create_operation(schema, streaming=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         if overwrite:
             raise OptionError("a queue takes outputMode append or update, not complete", option="outputMode")
-        return StreamWriter(self._work(schema, streaming=True))
+        return StreamWriter(self._create_operation(schema, streaming=True))
 
-    def _work(self, schema: StructType, *, streaming: bool) -> Push | Settle:
+    def _create_operation(self, schema: StructType, *, streaming: bool) -> Push | Settle:
         role = role_of_write(self.options)
-        options = planned(self._options(role), create=True)
+        options = pin_databases(self._options(role), create=True)
         if role == "settle":
             return Settle(options, schema)
         if streaming and options.txn_app_id is not None:
@@ -76,7 +76,7 @@ class QueueDataSource(Carried, DataSource):
     def _read_options(self, schema: StructType, role: Role) -> QueueOptions:
         options = self._options(role)
         check_read_schema(schema, options)
-        return planned(options, create=role == "stream" and not options.fail_if_missing)
+        return pin_databases(options, create=role == "stream" and not options.fail_if_missing)
 
     def _options(self, *roles: Role) -> QueueOptions:
-        return usable(QueueOptions.parse(self.options, *roles))
+        return resolve_options(QueueOptions.parse(self.options, *roles))

@@ -22,37 +22,39 @@ from pyspark.sql.types import (
 from pyspark.sql.variant_utils import VariantUtils
 
 from spark_queue.errors import MessageError
-from spark_queue.messages.batching import grouped
+from spark_queue.messages.batching import batch_by_size
 from spark_queue.messages.columns import no_headers
 from spark_queue.messages.ids import new_id_array, new_ids
-from spark_queue.messages.payload import of_json
-from spark_queue.messages.rules import broken_by_ids, is_utf8, legible
+from spark_queue.messages.payload import from_json
+from spark_queue.messages.rules import id_rules, is_utf8, replace_invalid_utf8
 from spark_queue.messages.schema import PUSHES
 from spark_queue.spark.schema import arrow_schema
-from spark_queue.spark.typed_json import json_texts
+from spark_queue.spark.typed_json import encode_json_column
 
 #: Rows per batch, if Spark passes single rows: to streaming writers on Spark 4.0.
-SINGLE_ROWS = 10_000
+ROWS_PER_BATCH = 10_000
 
 #: The rows and bytes that are written to the database at once. Spark passes 10,000 rows at a time.
 #: Writing each such batch alone means more waiting, and buckets that are not full.
-TOGETHER, TOGETHER_BYTES = 40_000, 8 << 20
+COALESCED_ROWS, COALESCED_BYTES = 40_000, 8 << 20
 
 #: How many bytes of a payload a dead letter keeps.
-KEPT_BYTES = 1 << 20
+DEAD_LETTER_BYTES = 1 << 20
 
 #: Returns the given number of ids.
 NewIds = Callable[[int], pa.Array]
 
 
-def pushes(batch: pa.RecordBatch, schema: StructType, form: str | None, new_ids: NewIds) -> pa.RecordBatch:
+def encode_pushes(
+    batch: pa.RecordBatch, schema: StructType, payload_format: str | None, new_ids: NewIds
+) -> pa.RecordBatch:
     """Return a batch of Spark as a PUSHES batch.
 
     A NULL id gets a new one, NULL tries are 0. Raises `MessageError` if tries exceed 2147483647.
     """
     n = batch.num_rows
     has = set(batch.schema.names)
-    payload, kinds = _payload(batch.column("payload"), schema["payload"].dataType, form)
+    payload, kinds = _payloads(batch.column("payload"), schema["payload"].dataType, payload_format)
     ids = batch.column("id") if "id" in has else pa.nulls(n, pa.string())
     if ids.null_count:
         ids = new_ids(n) if ids.null_count == n else pc.coalesce(ids, new_ids(n))
@@ -71,14 +73,14 @@ def pushes(batch: pa.RecordBatch, schema: StructType, form: str | None, new_ids:
             kinds,
             _headers(batch.column("headers")) if "headers" in has else no_headers(n),
             batch.column("mature") if "mature" in has else pa.nulls(n, pa.timestamp("us", tz="UTC")),
-            delays(batch.column("delay")) if "delay" in has else pa.nulls(n, pa.int64()),
+            delays_ms(batch.column("delay")) if "delay" in has else pa.nulls(n, pa.int64()),
             tries.cast(pa.int32()),
         ],
         schema=PUSHES,
     )
 
 
-def changes(batch: pa.RecordBatch, schema: StructType, form: str | None) -> pa.RecordBatch:
+def encode_changes(batch: pa.RecordBatch, schema: StructType, payload_format: str | None) -> pa.RecordBatch:
     """Return a batch of Spark as a PUSHES batch that changes stored messages.
 
     A field whose column is NULL or missing does not change. Raises `MessageError` if tries exceed
@@ -87,14 +89,14 @@ def changes(batch: pa.RecordBatch, schema: StructType, form: str | None) -> pa.R
     if "payload" not in batch.schema.names:
         batch = batch.append_column("payload", pa.nulls(batch.num_rows, pa.string()))
         schema = StructType([*schema.fields, StructField("payload", StringType())])
-    rows = pushes(batch, schema, form, new_id_array)
+    rows = encode_pushes(batch, schema, payload_format, new_id_array)
     if "headers" in batch.schema.names:
         return rows
-    place = PUSHES.get_field_index("headers")
-    return rows.set_column(place, PUSHES.field(place), pa.nulls(len(rows), PUSHES.field(place).type))
+    index = PUSHES.get_field_index("headers")
+    return rows.set_column(index, PUSHES.field(index), pa.nulls(len(rows), PUSHES.field(index).type))
 
 
-def named(batch: pa.RecordBatch, rows: pa.RecordBatch, column: str) -> pa.Array:
+def target_column(batch: pa.RecordBatch, rows: pa.RecordBatch, column: str) -> pa.Array:
     """Return the column with the queue or database of each row.
 
     Raises `MessageError` if a name is NULL or not UTF-8.
@@ -109,29 +111,29 @@ def named(batch: pa.RecordBatch, rows: pa.RecordBatch, column: str) -> pa.Array:
     return names
 
 
-def _payload(column: pa.Array, kind: DataType, form: str | None) -> tuple[pa.Array, pa.Array]:
+def _payloads(column: pa.Array, kind: DataType, payload_format: str | None) -> tuple[pa.Array, pa.Array]:
     """Return the payloads, and the kind of each."""
     if isinstance(kind, StructType | MapType | ArrayType):
-        return of_json(json_texts(column, kind))
+        return from_json(encode_json_column(column, kind))
     if isinstance(kind, VariantType):
         texts = [
             None if one is None else VariantUtils.to_json(one["value"], one["metadata"]).encode()
             for one in column.to_pylist()
         ]
-        return of_json(pa.array(texts, pa.binary()))
+        return from_json(pa.array(texts, pa.binary()))
     payload = column.cast(pa.binary())
-    if form is None:
-        form = "json" if isinstance(kind, StringType) else "binary"
-    if form in ("json", "variant"):
-        return of_json(payload)
-    return payload, pa.repeat(form, len(payload))
+    if payload_format is None:
+        payload_format = "json" if isinstance(kind, StringType) else "binary"
+    if payload_format in ("json", "variant"):
+        return from_json(payload)
+    return payload, pa.repeat(payload_format, len(payload))
 
 
 def _headers(column: pa.Array) -> pa.Array:
     return column.cast(PUSHES.field("headers").type)
 
 
-def delays(column: pa.Array) -> pa.Array:
+def delays_ms(column: pa.Array) -> pa.Array:
     """Return intervals, or numbers of seconds, in ms."""
     if pa.types.is_duration(column.type):
         return pc.divide(column.cast(pa.duration("us")).cast(pa.int64()), 1000)
@@ -144,26 +146,26 @@ def delays(column: pa.Array) -> pa.Array:
     return pc.round(bounded).cast(pa.int64())
 
 
-def obituary(queue: str, rows: pa.RecordBatch, reasons: Sequence[str]) -> pa.RecordBatch:
+def dead_letter_rows(queue: str, rows: pa.RecordBatch, reasons: Sequence[str]) -> pa.RecordBatch:
     """Return dead letters, which any queue takes, of rows that cannot become messages of `queue`.
 
     The header `x-error` has the reason. If a payload is cut, `x-dl-size` has its size. If an id is
     replaced, `x-dl-id` has the old one.
     """
-    made: list[dict[str, Any]] = []
-    ids, rows = rows.column("id"), legible(rows)
+    letters: list[dict[str, Any]] = []
+    ids, rows = rows.column("id"), replace_invalid_utf8(rows)
     changed = pc.not_equal(ids.cast(pa.binary()), rows.column("id").cast(pa.binary()))
-    broken = [*broken_by_ids(rows.column("id")), (changed, "it is not UTF-8")]
-    no_ids = {number for bad, _ in broken for number in pc.indices_nonzero(bad).to_pylist()}
+    id_errors = [*id_rules(rows.column("id")), (changed, "it is not UTF-8")]
+    bad_ids = {number for bad, _ in id_errors for number in pc.indices_nonzero(bad).to_pylist()}
     for number, (row, reason) in enumerate(zip(rows.to_pylist(), reasons, strict=True)):
         payload, kind = row["payload"], row["payload_kind"]
         headers = {key: value for key, value in row["headers"] or () if value is not None}
         headers |= {"x-error": reason, "x-dl-from-queue": queue}
         if payload is None:
             payload, kind = b"", "text"
-        if len(payload) > KEPT_BYTES:
+        if len(payload) > DEAD_LETTER_BYTES:
             headers["x-dl-size"] = str(len(payload))
-            payload, kind = payload[:KEPT_BYTES], "binary"
+            payload, kind = payload[:DEAD_LETTER_BYTES], "binary"
         if kind != "binary":
             try:
                 payload.decode()
@@ -171,28 +173,30 @@ def obituary(queue: str, rows: pa.RecordBatch, reasons: Sequence[str]) -> pa.Rec
             except UnicodeDecodeError:
                 kind = "binary"
         id = row["id"]
-        if number in no_ids:
+        if number in bad_ids:
             headers["x-dl-id"], (id,) = id or "", new_ids(1)
-        made.append(
+        letters.append(
             {"id": id, "payload": payload, "payload_kind": kind, "headers": list(headers.items()), "tries": 0}
         )
-    return pa.RecordBatch.from_pylist(made, schema=PUSHES)
+    return pa.RecordBatch.from_pylist(letters, schema=PUSHES)
 
 
-def together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def coalesce_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the same rows in fewer batches, of up to COALESCED_ROWS rows and COALESCED_BYTES bytes.
 
     A batch that is larger stays whole.
     """
-    filled = (batch for batch in batches if batch.num_rows)
-    for some in grouped(filled, (TOGETHER, TOGETHER_BYTES), lambda batch: (batch.num_rows, batch.nbytes)):
-        yield from pa.Table.from_batches(some).combine_chunks().to_batches()
+    non_empty = (batch for batch in batches if batch.num_rows)
+    for group in batch_by_size(
+        non_empty, (COALESCED_ROWS, COALESCED_BYTES), lambda batch: (batch.num_rows, batch.nbytes)
+    ):
+        yield from pa.Table.from_batches(group).combine_chunks().to_batches()
 
 
 def batches_of(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
     """Yield single rows as batches of up to ROWS_PER_BATCH."""
     target = arrow_schema(schema)
-    while part := list(islice(rows, SINGLE_ROWS)):
+    while part := list(islice(rows, ROWS_PER_BATCH)):
         columns = [
             pa.array([_arrow_value(row[i], field.dataType) for row in part], target.field(i).type)
             for i, field in enumerate(schema.fields)

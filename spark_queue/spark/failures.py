@@ -25,12 +25,12 @@ from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from spark_queue.errors import QueueError
-from spark_queue.options.masking import masked_in, scrub
+from spark_queue.options.masking import mask_words, scrub
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.spark_errors import failure_of
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.poison import forget_failure, note_failure
+from spark_queue.stores.services.poison import delete_failure, note_failure
 
 if TYPE_CHECKING:
     from pyspark.errors import StreamingQueryException
@@ -42,33 +42,33 @@ log = logging.getLogger(__name__)
 #: How many characters of an error are kept.
 ERROR_CHARACTERS = 2_000
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
-_WITH_LOGIN = re.compile(r"\w[\w+.-]*://[^\s'\"]*@[^\s'\"]*")
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]+")
+_URL_WITH_LOGIN = re.compile(r"\w[\w+.-]*://[^\s'\"]*@[^\s'\"]*")
 
-_heard: WeakSet[SparkSession] = WeakSet()
+_sessions_with_listener: WeakSet[SparkSession] = WeakSet()
 
 
-def note(query: StreamingQuery, error: StreamingQueryException, url: str) -> None:
+def record_failure(query: StreamingQuery, error: StreamingQueryException, url: str) -> None:
     """Record the error of a query in the store at `url`. Logs a warning if the store fails."""
-    with _noting(query, url) as store:
-        note_failure(store, str(query.id), str(query.runId), reason(error, url))
+    with _open_failure_store(query, url) as store:
+        note_failure(store, str(query.id), str(query.runId), failure_reason(error, url))
 
 
-def reason(error: StreamingQueryException, url: str) -> str:
+def failure_reason(error: StreamingQueryException, url: str) -> str:
     """Return an error as a dead letter has it: in one line, without passwords."""
     failure = failure_of(error)
-    text = _CONTROL.sub(" ", failure.python or failure.text)
-    return masked_in(scrub(text, url), _WITH_LOGIN.findall(text))[:ERROR_CHARACTERS]
+    text = _CONTROL_CHARACTERS.sub(" ", failure.python or failure.text)
+    return mask_words(scrub(text, url), _URL_WITH_LOGIN.findall(text))[:ERROR_CHARACTERS]
 
 
-def forget(query: StreamingQuery, url: str) -> None:
+def clear_failure(query: StreamingQuery, url: str) -> None:
     """Remove the recorded error of a query that succeeded. Logs a warning if the store fails."""
-    with _noting(query, url) as store:
-        forget_failure(store, str(query.id))
+    with _open_failure_store(query, url) as store:
+        delete_failure(store, str(query.id))
 
 
 @contextmanager
-def _noting(query: StreamingQuery, url: str) -> Iterator[Store]:
+def _open_failure_store(query: StreamingQuery, url: str) -> Iterator[Store]:
     """Yield the store. If it fails, only log that: the store may be why the query fails."""
     try:
         with open_store(url, create=False) as store:
@@ -77,32 +77,32 @@ def _noting(query: StreamingQuery, url: str) -> Iterator[Store]:
         log.warning("could not record the failure of query %s: %s", query.name or query.id, error)
 
 
-def listen(spark: SparkSession) -> None:
+def add_listener(spark: SparkSession) -> None:
     """Record the errors of a session's queries from now on. Does nothing with Spark Connect."""
-    if getattr(spark, "_sc", None) is None or spark in _heard:
+    if getattr(spark, "_sc", None) is None or spark in _sessions_with_listener:
         return
     listener = QueryListener(spark)
     spark.streams.addListener(listener)
     atexit.register(listener.close)
-    _heard.add(spark)
+    _sessions_with_listener.add(spark)
 
 
-class _Run:
+class _QueryRun:
     """One run of a query. Its failure is recorded once."""
 
     def __init__(self, query: StreamingQuery) -> None:
         self.id = query.id
         self._query = query
         self._lock = threading.Lock()
-        self._noted = False
+        self._recorded = False
 
-    def note(self) -> None:
+    def record(self) -> None:
         """Record the error of the run, if it failed. Waits if another thread is doing so."""
         with self._lock:
-            if not self._noted and (error := self._query.exception()) is not None:
-                for url in _suspecting(self._query):
-                    note(self._query, error, url)
-                self._noted = True
+            if not self._recorded and (error := self._query.exception()) is not None:
+                for url in _isolating_urls(self._query):
+                    record_failure(self._query, error, url)
+                self._recorded = True
 
 
 class QueryListener(StreamingQueryListener):
@@ -121,15 +121,15 @@ class QueryListener(StreamingQueryListener):
         self._streams = spark.streams
         jvm: Any = spark._jvm
         self._jlistenerobj = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(self)
-        self._runs: dict[str, _Run] = {}
+        self._runs: dict[str, _QueryRun] = {}
 
     def onQueryStarted(self, event: Any) -> None:
         query = self._streams.get(event.id().toString())
         assert query is not None
-        started = _Run(query)
-        for run in [one for one in self._runs.values() if one.id == started.id]:
-            run.note()
-        self._runs[str(query.runId)] = started
+        new_run = _QueryRun(query)
+        for run in [one for one in self._runs.values() if one.id == new_run.id]:
+            run.record()
+        self._runs[str(query.runId)] = new_run
 
     def onQueryProgress(self, event: Any) -> None:
         pass
@@ -139,17 +139,17 @@ class QueryListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: Any) -> None:
         if run := self._runs.pop(event.runId().toString(), None):
-            run.note()
+            run.record()
 
     def close(self) -> None:
         """Record the errors that Spark has not reported yet, before the program and the JVM end."""
         with suppress(Py4JNetworkError):  # the JVM was killed with its queries: there is no error to record
             self._streams.removeListener(self)
             for run in [*self._runs.values()]:
-                run.note()
+                run.record()
 
 
-def _suspecting(query: StreamingQuery) -> Iterator[str]:
+def _isolating_urls(query: StreamingQuery) -> Iterator[str]:
     """Yield the URL of each store that the query reads with the option `isolateFailures`."""
     leaves = query._jsq.streamingQuery().analyzedPlan().collectLeaves()
     found = set()
@@ -158,5 +158,5 @@ def _suspecting(query: StreamingQuery) -> Iterator[str]:
         if leaf.nodeName() == "StreamingRelationV2" and leaf.sourceName().lower() == "queue":
             options = QueueOptions.parse(dict(leaf.extraOptions()), "stream")
             if options.isolate_failures:
-                found |= {options.of(one).url for one in options.inputs} if options.inputs else {options.url}
+                found |= {options.for_input(one).url for one in options.inputs} if options.inputs else {options.url}
     yield from found

@@ -32,18 +32,18 @@ from pyspark.sql.types import (
 )
 from pyspark.sql.variant_utils import VariantUtils
 
-from spark_queue.errors import SchemaError, near
-from spark_queue.messages.json_text import cleaned_json
+from spark_queue.errors import SchemaError, did_you_mean
+from spark_queue.messages.json_text import clean_json
 from spark_queue.messages.payload import as_json, as_text
 from spark_queue.options.inputs import DELIVERY_HASH, LOG
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.spark.read.offsets import delivery_named
-from spark_queue.spark.typed_json import parser, typed, writer_of
+from spark_queue.spark.read.offsets import delivery_of_tag
+from spark_queue.spark.typed_json import json_parser, json_writer, parse_json_column
 
-CORRUPT = "_corrupt_payload"
+CORRUPT_COLUMN = "_corrupt_payload"
 
 #: Columns that only a read fills. A push ignores them, so you can write a DataFrame that was read.
-PASSED_OVER = ("delivery_hash", "position", "processed", "consumer", "outcome", "tag")
+IGNORED_COLUMNS = ("delivery_hash", "position", "processed", "consumer", "outcome", "tag")
 
 _HEADERS = MapType(StringType(), StringType())
 
@@ -57,126 +57,127 @@ READ_COLUMNS: dict[str, DataType] = {
     DELIVERY_HASH: StringType(),
 }
 #: The column of a read that only your own schema can add: the tag of a message's reservation.
-ASKED_COLUMNS: dict[str, DataType] = {"tag": StringType()}
-LOG_COLUMNS: dict[str, DataType] = READ_COLUMNS | {"position": LongType()}
-HISTORY_COLUMNS: dict[str, DataType] = READ_COLUMNS | {
+OPTIONAL_COLUMNS: dict[str, DataType] = {"tag": StringType()}
+LOG_READ_COLUMNS: dict[str, DataType] = READ_COLUMNS | {"position": LongType()}
+HISTORY_READ_COLUMNS: dict[str, DataType] = READ_COLUMNS | {
     "processed": TimestampType(),
     "consumer": StringType(),
     "outcome": StringType(),
 }
 
-_PAYLOADS: dict[str, DataType] = {
+_PAYLOAD_TYPES: dict[str, DataType] = {
     "json": StringType(),
     "text": StringType(),
     "binary": BinaryType(),
     "variant": VariantType(),
 }
 
-_NESTED = (StructType, MapType, ArrayType)
+_NESTED_TYPES = (StructType, MapType, ArrayType)
 
 #: The columns of a push, and the types of each. A struct, map or array in `payload` becomes JSON.
-_WHOLE = (ByteType, ShortType, IntegerType, LongType)
-_DELAY = (DayTimeIntervalType, *_WHOLE, FloatType, DoubleType, DecimalType)
-PUSH: dict[str, tuple[type[DataType], ...]] = {
-    "payload": (StringType, BinaryType, VariantType, *_NESTED),
+_INTEGER_TYPES = (ByteType, ShortType, IntegerType, LongType)
+_DELAY_TYPES = (DayTimeIntervalType, *_INTEGER_TYPES, FloatType, DoubleType, DecimalType)
+PUSH_COLUMN_TYPES: dict[str, tuple[type[DataType], ...]] = {
+    "payload": (StringType, BinaryType, VariantType, *_NESTED_TYPES),
     "id": (StringType,),
     "ns": (StringType,),
     "queue": (StringType,),
     "headers": (MapType,),
     "mature": (TimestampType,),
-    "delay": _DELAY,
-    "tries": _WHOLE,
+    "delay": _DELAY_TYPES,
+    "tries": _INTEGER_TYPES,
     **{
         name: (type(kind),)
-        for name, kind in (LOG_COLUMNS | HISTORY_COLUMNS | ASKED_COLUMNS).items()
-        if name in PASSED_OVER
+        for name, kind in (LOG_READ_COLUMNS | HISTORY_READ_COLUMNS | OPTIONAL_COLUMNS).items()
+        if name in IGNORED_COLUMNS
     },
 }
-SETTLE: dict[str, tuple[type[DataType], ...]] = {
+SETTLE_COLUMN_TYPES: dict[str, tuple[type[DataType], ...]] = {
     "id": (StringType,),
     "outcome": (StringType,),
-    "delay": _DELAY,
+    "delay": _DELAY_TYPES,
     "reason": (StringType,),
     "to": (StringType,),
-    **{name: kinds for name, kinds in PUSH.items() if name in ("payload", "headers", "mature", "tries")},
+    **{name: kinds for name, kinds in PUSH_COLUMN_TYPES.items() if name in ("payload", "headers", "mature", "tries")},
 }
 
 #: Converts a batch of stored messages to a batch of the DataFrame. Takes the tag of the messages,
 #: and the position of the first one in a log.
-Shaper = Callable[..., pa.RecordBatch]
+BatchConverter = Callable[..., pa.RecordBatch]
 
 #: Joins batches of several inputs, by binding, into one. Takes their consumer and sequence too.
-Joiner = Callable[[Mapping[str, pa.RecordBatch], str], pa.RecordBatch]
+BatchJoiner = Callable[[Mapping[str, pa.RecordBatch], str], pa.RecordBatch]
 
 
 def read_schema(options: QueueOptions) -> StructType:
     """Return the columns of a DataFrame that is read without a schema of the user."""
     if options.inputs is None:
-        return _struct(_columns(options), options)
-    columns = {binding: _struct(_of_input(options, binding), options) for binding in options.inputs}
+        return _struct_type(_read_columns(options), options)
+    columns = {binding: _struct_type(_input_columns(options, binding), options) for binding in options.inputs}
     return StructType([StructField(name, kind) for name, kind in (columns | {DELIVERY_HASH: StringType()}).items()])
 
 
-def _struct(columns: Mapping[str, DataType], options: QueueOptions) -> StructType:
+def _struct_type(columns: Mapping[str, DataType], options: QueueOptions) -> StructType:
     fields = [StructField(name, kind) for name, kind in columns.items()]
-    fields.insert(2, StructField("payload", _PAYLOADS[options.payload_format or "json"]))
+    fields.insert(2, StructField("payload", _PAYLOAD_TYPES[options.payload_format or "json"]))
     return StructType(fields)
 
 
-def _columns(options: QueueOptions) -> dict[str, DataType]:
+def _read_columns(options: QueueOptions) -> dict[str, DataType]:
     """Return the columns of a read without `payload`."""
     if options.mode == LOG:
-        return LOG_COLUMNS
-    return HISTORY_COLUMNS if options.view == "history" else READ_COLUMNS
+        return LOG_READ_COLUMNS
+    return HISTORY_READ_COLUMNS if options.view == "history" else READ_COLUMNS
 
 
-def _of_input(options: QueueOptions, binding: str) -> dict[str, DataType]:
+def _input_columns(options: QueueOptions, binding: str) -> dict[str, DataType]:
     """Return the columns in the struct of one of several inputs, without `payload`."""
-    return {name: kind for name, kind in _columns(options.of(binding)).items() if name != DELIVERY_HASH}
+    return {name: kind for name, kind in _read_columns(options.for_input(binding)).items() if name != DELIVERY_HASH}
 
 
 def check_read_schema(schema: StructType, options: QueueOptions) -> None:
     """Raise `SchemaError` if a queue cannot be read as `schema`."""
     if options.inputs is None:
-        asked = {} if options.mode == LOG else ASKED_COLUMNS
-        _check_columns(schema, _columns(options) | asked, options, "a queue")
+        optional = {} if options.mode == LOG else OPTIONAL_COLUMNS
+        _check_columns(schema, _read_columns(options) | optional, options, "a queue")
         return
     for field in schema.fields:
         name, kind = field.name, field.dataType
         known = [*options.inputs, DELIVERY_HASH]
         if name not in known:
             raise SchemaError(
-                f"option 'inputs' names no {name!r}{near(name, known) or '; the columns are ' + ', '.join(known)}",
+                f"option 'inputs' names no {name!r}{did_you_mean(name, known) or '; the columns are ' + ', '.join(known)}",
                 column=name,
             )
         if name == DELIVERY_HASH:
             _check_columns(StructType([field]), READ_COLUMNS, options, "a queue")
         elif isinstance(kind, StructType):
-            _check_columns(kind, _of_input(options, name), options, f"the input {name!r}")
+            _check_columns(kind, _input_columns(options, name), options, f"the input {name!r}")
         else:
-            names = ", ".join(_struct(_of_input(options, name), options).names)
+            names = ", ".join(_struct_type(_input_columns(options, name), options).names)
             raise SchemaError(
                 f"column {name!r} is an input, so a struct of {names}, not {kind.simpleString()}", column=name
             )
 
 
-def _check_columns(schema: StructType, columns: Mapping[str, DataType], options: QueueOptions, what: str) -> None:
-    known = {**columns, "payload": StringType(), CORRUPT: StringType()}
+def _check_columns(schema: StructType, columns: Mapping[str, DataType], options: QueueOptions, source: str) -> None:
+    known = {**columns, "payload": StringType(), CORRUPT_COLUMN: StringType()}
     for field in schema.fields:
         name, kind = field.name, field.dataType
         if name not in known:
             raise SchemaError(
-                f"{what} has no column {name!r}{near(name, known) or '; it has ' + ', '.join(known)}", column=name
+                f"{source} has no column {name!r}{did_you_mean(name, known) or '; it has ' + ', '.join(known)}",
+                column=name,
             )
-        if name == "payload" and isinstance(kind, _NESTED):
-            parser(kind, "payload")
+        if name == "payload" and isinstance(kind, _NESTED_TYPES):
+            json_parser(kind, "payload")
         elif name == "payload":
-            wanted = _PAYLOADS[options.payload_format or "json"]
-            if kind != wanted:
+            expected = _PAYLOAD_TYPES[options.payload_format or "json"]
+            if kind != expected:
                 raise SchemaError(
                     f"column 'payload' cannot be {kind.simpleString()}: "
                     f"with payloadFormat={options.payload_format or 'json'} "
-                    f"it is {wanted.simpleString()}, or a struct, map or array for typed JSON",
+                    f"it is {expected.simpleString()}, or a struct, map or array for typed JSON",
                     column=name,
                 )
         elif kind != known[name]:
@@ -186,15 +187,15 @@ def _check_columns(schema: StructType, columns: Mapping[str, DataType], options:
 
 
 #: What to do about missing columns of a write.
-_TO_PAYLOAD = "put your columns into one, as to_json(struct(*)) AS payload"
+_PAYLOAD_REMEDY = "put your columns into one, as to_json(struct(*)) AS payload"
 _REMEDIES = {
-    "payload": _TO_PAYLOAD,
+    "payload": _PAYLOAD_REMEDY,
     "queue": 'name the queue in option("queue", …), or that of each row in a column',
 }
 
 
 def check_write_schema(
-    schema: StructType, columns: dict[str, tuple[type[DataType], ...]], needed: Sequence[str]
+    schema: StructType, columns: dict[str, tuple[type[DataType], ...]], required: Sequence[str]
 ) -> None:
     """Raise `SchemaError` if a DataFrame of `schema` cannot be written to a queue.
 
@@ -203,19 +204,19 @@ def check_write_schema(
     for field in schema.fields:
         name, kind = field.name, field.dataType
         if name not in columns:
-            hint = near(name, columns)
-            if "payload" in needed and "payload" not in schema.names and "'payload'" not in hint:
-                hint = f"; {_TO_PAYLOAD}"
+            hint = did_you_mean(name, columns)
+            if "payload" in required and "payload" not in schema.names and "'payload'" not in hint:
+                hint = f"; {_PAYLOAD_REMEDY}"
             hint = hint or f"; the columns are {', '.join(columns)}"
             raise SchemaError(f"column {name!r} cannot be written to a queue{hint}", column=name)
-        wanted = " or ".join(one.typeName() for one in columns[name])
+        expected = " or ".join(one.typeName() for one in columns[name])
         if name == "headers":  # whether its values may be NULL does not matter
-            wanted = _HEADERS.simpleString()
-        if not isinstance(kind, columns[name]) or (name == "headers" and kind.simpleString() != wanted):
-            raise SchemaError(f"column {name!r} is {kind.simpleString()} but must be {wanted}", column=name)
-        if name == "payload" and isinstance(kind, _NESTED):
-            writer_of(kind, name)
-    for name in needed:
+            expected = _HEADERS.simpleString()
+        if not isinstance(kind, columns[name]) or (name == "headers" and kind.simpleString() != expected):
+            raise SchemaError(f"column {name!r} is {kind.simpleString()} but must be {expected}", column=name)
+        if name == "payload" and isinstance(kind, _NESTED_TYPES):
+            json_writer(kind, name)
+    for name in required:
         if name not in schema.names:
             remedy = f": {_REMEDIES[name]}" if name in _REMEDIES else ""
             raise SchemaError(
@@ -226,26 +227,28 @@ def check_write_schema(
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Return the exact Arrow schema that Spark expects of batches of this schema."""
-    in_utc = "timezone" in inspect.signature(to_arrow_schema).parameters  # Spark 4.2 and later; before, always UTC
-    utc: dict[str, Any] = {"timezone": "UTC"} if in_utc else {}
+    takes_timezone = (
+        "timezone" in inspect.signature(to_arrow_schema).parameters
+    )  # Spark 4.2 and later; before, always UTC
+    utc: dict[str, Any] = {"timezone": "UTC"} if takes_timezone else {}
     return to_arrow_schema(schema, **utc)
 
 
-def shaper(schema: StructType, options: QueueOptions) -> Shaper:
+def batch_converter(schema: StructType, options: QueueOptions) -> BatchConverter:
     """Return the function that converts batches of stored messages to batches of `schema`."""
-    return partial(_shape, arrow_schema(schema), schema, options.payload_format or "json")
+    return partial(_convert_batch, arrow_schema(schema), schema, options.payload_format or "json")
 
 
-def joiner(schema: StructType, options: QueueOptions) -> Joiner:
+def batch_joiner(schema: StructType, options: QueueOptions) -> BatchJoiner:
     """Return the function that joins batches of several inputs into batches of `schema`.
 
     The column of an input that has no batch is NULL.
     """
-    return partial(_join, arrow_schema(schema), schema, options.payload_format or "json")
+    return partial(_join_batches, arrow_schema(schema), schema, options.payload_format or "json")
 
 
-def _join(
-    target: pa.Schema, schema: StructType, form: str, batches: Mapping[str, pa.RecordBatch], delivery: str
+def _join_batches(
+    target: pa.Schema, schema: StructType, payload_format: str, batches: Mapping[str, pa.RecordBatch], delivery: str
 ) -> pa.RecordBatch:
     rows = next(iter(batches.values())).num_rows
     columns = []
@@ -257,44 +260,46 @@ def _join(
         elif field.name in batches:
             inner = pa.schema([kind.field(i) for i in range(kind.num_fields)])
             assert isinstance(field.dataType, StructType)
-            shaped = _shape(inner, field.dataType, form, batches[field.name], None)
+            shaped = _convert_batch(inner, field.dataType, payload_format, batches[field.name], None)
             columns.append(pa.StructArray.from_arrays(shaped.columns, fields=list(inner)))
         else:
             columns.append(pa.nulls(rows, kind))
     return pa.RecordBatch.from_arrays(columns, schema=target)
 
 
-def _shape(
+def _convert_batch(
     target: pa.Schema,
     schema: StructType,
-    form: str,
+    payload_format: str,
     batch: pa.RecordBatch,
     tag: str | None = None,
     position: int = 0,
 ) -> pa.RecordBatch:
-    made: dict[str, pa.Array] = {}
+    columns_by_name: dict[str, pa.Array] = {}
     for name, field in zip(schema.names, schema.fields, strict=True):
-        if name == "payload" and isinstance(field.dataType, _NESTED):
-            made[name], made[CORRUPT] = typed(_json(batch).to_pylist(), field.dataType, target.field(name).type)
+        if name == "payload" and isinstance(field.dataType, _NESTED_TYPES):
+            columns_by_name[name], columns_by_name[CORRUPT_COLUMN] = parse_json_column(
+                _json_payloads(batch).to_pylist(), field.dataType, target.field(name).type
+            )
         elif name == "payload":
-            made[name] = _FORMS[form](batch)
+            columns_by_name[name] = _PAYLOAD_CONVERTERS[payload_format](batch)
         elif name == DELIVERY_HASH:
-            made[name] = _delivery_hashes(batch, tag)
+            columns_by_name[name] = _delivery_hashes(batch, tag)
         elif name == "tag":
-            made[name] = pa.repeat(pa.scalar(tag, pa.string()), batch.num_rows)
+            columns_by_name[name] = pa.repeat(pa.scalar(tag, pa.string()), batch.num_rows)
         elif name == "position" and name not in batch.schema.names:
-            made[name] = pa.array(range(position, position + batch.num_rows), pa.int64())
-        elif name != CORRUPT:
-            made[name] = batch.column(name)
+            columns_by_name[name] = pa.array(range(position, position + batch.num_rows), pa.int64())
+        elif name != CORRUPT_COLUMN:
+            columns_by_name[name] = batch.column(name)
     nothing = pa.nulls(batch.num_rows, pa.string())
-    columns = [made.get(name, nothing).cast(target.field(name).type) for name in target.names]
+    columns = [columns_by_name.get(name, nothing).cast(target.field(name).type) for name in target.names]
     return pa.RecordBatch.from_arrays(columns, schema=target)
 
 
 # --- payloads ---------------------------------------------------------------------------------------------------
 
 
-def _json(batch: pa.RecordBatch) -> pa.Array:
+def _json_payloads(batch: pa.RecordBatch) -> pa.Array:
     payload, kind = batch.column("payload"), batch.column("payload_kind")
     if pc.all(pc.equal(kind, "json")).as_py() is not False:
         return payload.cast(pa.string())
@@ -302,7 +307,7 @@ def _json(batch: pa.RecordBatch) -> pa.Array:
     return pa.array([as_json(text, form) for text, form in pairs], pa.binary()).cast(pa.string())
 
 
-def _text(batch: pa.RecordBatch) -> pa.Array:
+def _text_payloads(batch: pa.RecordBatch) -> pa.Array:
     payload, kind = batch.column("payload"), batch.column("payload_kind")
     if not pc.any(pc.equal(kind, "binary")).as_py():
         return payload.cast(pa.string())
@@ -310,28 +315,28 @@ def _text(batch: pa.RecordBatch) -> pa.Array:
     return pa.array([as_text(text, form) for text, form in pairs], pa.binary()).cast(pa.string())
 
 
-def _binary(batch: pa.RecordBatch) -> pa.Array:
+def _binary_payloads(batch: pa.RecordBatch) -> pa.Array:
     return batch.column("payload")
 
 
-def _parsed(text: str) -> tuple[bytes, bytes]:
+def _parse_variant(text: str) -> tuple[bytes, bytes]:
     try:
         return VariantUtils.parse_json(text)
     except UnicodeEncodeError:  # half a surrogate pair: JSON of other programs may have one
-        return VariantUtils.parse_json(cleaned_json(text).decode())
+        return VariantUtils.parse_json(clean_json(text).decode())
 
 
-def _variant(batch: pa.RecordBatch) -> pa.Array:
-    parsed = [_parsed(text) for text in _json(batch).to_pylist()]
+def _variant_payloads(batch: pa.RecordBatch) -> pa.Array:
+    parsed = [_parse_variant(text) for text in _json_payloads(batch).to_pylist()]
     kind = arrow_schema(StructType([StructField("v", VariantType())])).field("v").type
     return pa.array([{"value": value, "metadata": metadata} for value, metadata in parsed], kind)
 
 
-_FORMS: dict[str, Callable[[pa.RecordBatch], pa.Array]] = {
-    "json": _json,
-    "text": _text,
-    "binary": _binary,
-    "variant": _variant,
+_PAYLOAD_CONVERTERS: dict[str, Callable[[pa.RecordBatch], pa.Array]] = {
+    "json": _json_payloads,
+    "text": _text_payloads,
+    "binary": _binary_payloads,
+    "variant": _variant_payloads,
 }
 
 
@@ -342,15 +347,15 @@ def _delivery_hashes(batch: pa.RecordBatch, tag: str | None) -> pa.Array:
     """Return the hash of each message; NULL for messages without a tag, which are not delivered."""
     if tag is None:
         return pa.nulls(batch.num_rows, pa.string())
-    return _hashes(delivery_named(tag), [batch.column("id").to_pylist()])
+    return _hashes(delivery_of_tag(tag), [batch.column("id").to_pylist()])
 
 
 def _hashes(delivery: str, ids: Sequence[Sequence[str]]) -> pa.Array:
     """Return the SHA-256 (hex) of `delivery` (consumer, sequence) and the ids of each row."""
-    begun = hashlib.sha256(delivery.encode() + b"\0")
+    prefix = hashlib.sha256(delivery.encode() + b"\0")
     hashes = []
     for row in zip(*ids, strict=True):
-        one = begun.copy()
+        one = prefix.copy()
         one.update("\0".join(row).encode())
         hashes.append(one.hexdigest())
     return pa.array(hashes, pa.string())

@@ -14,15 +14,15 @@ from pyspark.errors import AnalysisException, PySparkImportError
 from pyspark.sql import SparkSession
 
 from spark_queue.errors import UsageError
-from spark_queue.spark.carried import portable
+from spark_queue.spark.carried import portable_source
 from spark_queue.spark.data_source import QueueDataSource
-from spark_queue.spark.failures import listen
+from spark_queue.spark.failures import add_listener
 
 #: The environment variable and the conf that name the interpreter of Spark's Python workers.
 _PYTHON, _PYTHON_CONF = "PYSPARK_PYTHON", "spark.pyspark.python"
 
 #: The time limit (s) for an interpreter to import this package.
-_PATIENCE = 60
+_IMPORT_TIMEOUT = 60
 
 
 def session(**conf: object) -> SparkSession:
@@ -35,17 +35,17 @@ def session(**conf: object) -> SparkSession:
     Connect and on Databricks the interpreter does not change. Raises `UsageError` if the workers
     of a local master cannot import this package, or if packages of Spark Connect are missing.
     """
-    given = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in conf.items()}
-    if _starts_locally(given):
-        os.environ.setdefault(_PYTHON, given.get(_PYTHON_CONF, sys.executable))
+    settings = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in conf.items()}
+    if _is_local(settings):
+        os.environ.setdefault(_PYTHON, settings.get(_PYTHON_CONF, sys.executable))
     builder = SparkSession.builder
-    for key, value in given.items():
+    for key, value in settings.items():
         builder = builder.config(key, value)
     try:
         spark = builder.getOrCreate()
     except PySparkImportError as error:  # pyspark does not install the packages of Spark Connect
-        lacks = re.sub(r"^\[\w+\] ", "", str(error))
-        raise UsageError(f"{lacks} Install it with: pip install 'spark-queue[connect]'") from None
+        message = re.sub(r"^\[\w+\] ", "", str(error))
+        raise UsageError(f"{message} Install it with: pip install 'spark-queue[connect]'") from None
     register(spark)
     return spark
 
@@ -60,9 +60,9 @@ def register(spark: SparkSession) -> None:
     """
     _check_interpreter(spark)
     activate(spark)
-    listen(spark)
+    add_listener(spark)
     try:
-        spark.dataSource.register(portable(QueueDataSource))
+        spark.dataSource.register(portable_source(QueueDataSource))
     except AnalysisException as error:
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):  # Spark 4.0 raises this if it has found the format itself
             raise
@@ -77,7 +77,7 @@ def activate(spark: SparkSession) -> None:
     spark.createDataFrame([], "id INT")
 
 
-def _starts_locally(conf: Mapping[str, str]) -> bool:
+def _is_local(conf: Mapping[str, str]) -> bool:
     """Return whether a new session would start Spark on this machine."""
     if "PYSPARK_GATEWAY_PORT" in os.environ or "spark.remote" in conf or "SPARK_REMOTE" in os.environ:
         return False
@@ -100,20 +100,24 @@ def _check_interpreter(spark: SparkSession) -> None:
     context = getattr(spark, "_sc", None)  # none with Spark Connect
     if context is None or not str(context.master).startswith("local"):
         return
-    named = context.pythonExec
-    found = shutil.which(named)
+    interpreter = context.pythonExec
+    found = shutil.which(interpreter)
     if found is not None and Path(found).parent == Path(sys.executable).parent:
         return
-    told = "it does not exist" if found is None else _missing_in(found)
-    if told:
+    problem = "it does not exist" if found is None else _find_import_error(found)
+    if problem:
         raise UsageError(
-            f"Spark's Python workers run {found or named!r}: {told}. Create the session with spark_queue.session(), "
+            f"Spark's Python workers run {found or interpreter!r}: {problem}. Create the session with spark_queue.session(), "
             f"or set {_PYTHON} before Spark starts, to {sys.executable} for example"
         )
 
 
-def _missing_in(interpreter: str) -> str:
+def _find_import_error(interpreter: str) -> str:
     """Return why an interpreter cannot import our code, or an empty text if it can."""
     imports = "import pyspark, spark_queue.spark"
-    ran = subprocess.run([interpreter, "-c", imports], capture_output=True, text=True, timeout=_PATIENCE, check=False)
-    return "" if ran.returncode == 0 else (ran.stderr.strip().splitlines() or ["it fails without a message"])[-1]
+    result = subprocess.run(
+        [interpreter, "-c", imports], capture_output=True, text=True, timeout=_IMPORT_TIMEOUT, check=False
+    )
+    return (
+        "" if result.returncode == 0 else (result.stderr.strip().splitlines() or ["it fails without a message"])[-1]
+    )

@@ -14,20 +14,22 @@ from dataclasses import dataclass
 from spark_queue import errors
 from spark_queue.errors import CheckpointError, QueueError, UsageError
 
-_OURS = re.compile(r"(?:^(?:\w+: )?|: )spark_queue\.errors\.(\w+): (.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
-_BEGINS = "Traceback (most recent call last)"
-_TRACEBACK = re.compile(rf"{re.escape(_BEGINS)}:\n((?:[ \t].*\n)+)(?:py4j\.protocol\.Py4JJavaError: .*\n: )?(\S.*)")
+_QUEUE_ERROR = re.compile(r"(?:^(?:\w+: )?|: )spark_queue\.errors\.(\w+): (.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
+_TRACEBACK_START = "Traceback (most recent call last)"
+_TRACEBACK = re.compile(
+    rf"{re.escape(_TRACEBACK_START)}:\n((?:[ \t].*\n)+)(?:py4j\.protocol\.Py4JJavaError: .*\n: )?(\S.*)"
+)
 _FRAME = re.compile(r'^ +File "(.+)", line (\d+), in (\S.*)$', re.MULTILINE)
 
 #: Files of the standard library and of installed packages. An error there shows the user's call.
-_LIBRARY = re.compile(
+_LIBRARY_FILE = re.compile(
     r"[/\\](lib(64)?[/\\]python3[.\d]*|Lib|site-packages|dist-packages|pyspark(\.zip)?|py4j)[/\\]|^<frozen "
 )
 
-_JAVA = re.compile(r"^Caused by: [\w.$]+: (.*)", re.MULTILINE)
+_JAVA_CAUSE = re.compile(r"^Caused by: [\w.$]+: (.*)", re.MULTILINE)
 
 #: The text that Spark adds to a message.
-_AROUND = re.compile(
+_SPARK_WRAPPING = re.compile(
     r"\AAn error occurred while calling \S+\s+: [\w.$]+: |\A\[STREAM_FAILED\].*?terminated with exception: "
     r"|\A[a-z][\w.$]+\.[A-Z]\w*: | SQLSTATE: \w+$"
 )
@@ -46,7 +48,7 @@ class Failure:
     python: str | None = None
 
     @property
-    def lasting(self) -> bool:
+    def permanent(self) -> bool:
         """Whether every retry would fail in the same way."""
         return self.kind is not None and issubclass(self.kind, UsageError | CheckpointError)
 
@@ -55,21 +57,21 @@ def failure_of(error: BaseException) -> Failure:
     """Return the error behind an exception: one of ours, else the root cause in Python or Java."""
     if isinstance(error, QueueError):
         return Failure(str(error), type(error))
-    said = [str(one) for one in _causes(error)]
-    text = "\n".join(said)
+    texts = [str(one) for one in _causes(error)]
+    text = "\n".join(texts)
     raised = _TRACEBACK.findall(text)
-    python = _located(*raised[-1]) if raised else None
-    if ours := _OURS.search(text):
-        return Failure(ours[2].strip(), getattr(errors, ours[1], QueueError), python)
-    first = _head(said[0]).removesuffix(f"{_BEGINS}:") or type(error).__name__
-    last = python or (_JAVA.findall(text) or [_head(said[-1])])[-1]
+    python = _add_location(*raised[-1]) if raised else None
+    if match := _QUEUE_ERROR.search(text):
+        return Failure(match[2].strip(), getattr(errors, match[1], QueueError), python)
+    first = _first_line(texts[0]).removesuffix(f"{_TRACEBACK_START}:") or type(error).__name__
+    last = python or (_JAVA_CAUSE.findall(text) or [_first_line(texts[-1])])[-1]
     return Failure(first if last in first else f"{first.rstrip(' .:')}: {last}", python=python)
 
 
-def _located(frames: str, raised: str) -> str:
+def _add_location(frames: str, raised: str) -> str:
     """Return an exception with the last line of the user's code in its traceback, else any line."""
     found = _FRAME.findall(frames)
-    own = [frame for frame in found if not _LIBRARY.search(frame[0])] or found
+    own = [frame for frame in found if not _LIBRARY_FILE.search(frame[0])] or found
     return raised if not own else "{} ({}, line {}, in {})".format(raised, *own[-1])
 
 
@@ -81,7 +83,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         cause = getattr(cause, "_cause", None) or cause.__cause__
 
 
-def _head(text: str) -> str:
+def _first_line(text: str) -> str:
     """Return the first line, without the text that Spark adds."""
-    lines = (line.strip() for line in _AROUND.sub("", text, count=1).splitlines())
-    return _AROUND.sub("", next(filter(None, lines), ""))
+    lines = (line.strip() for line in _SPARK_WRAPPING.sub("", text, count=1).splitlines())
+    return _SPARK_WRAPPING.sub("", next(filter(None, lines), ""))

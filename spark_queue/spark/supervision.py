@@ -16,9 +16,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 from spark_queue.errors import SchemaError
-from spark_queue.spark.failures import ERROR_CHARACTERS, forget, note
-from spark_queue.spark.read.multi_input import Offsets, views
-from spark_queue.spark.read.offsets import READ, Offset, commit_named
+from spark_queue.spark.failures import ERROR_CHARACTERS, clear_failure, record_failure
+from spark_queue.spark.read.multi_input import MultiInputOffset, input_offsets
+from spark_queue.spark.read.offsets import READABLE_VERSIONS, Offset, commit_offset
 from spark_queue.spark.spark_errors import failure_of
 from spark_queue.stores.named import NamedStores
 
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: Seconds between two checks of a running query.
-LOOK = 1
+CHECK_INTERVAL = 1
 
 #: How many queries may start their reader processes at once: more may exceed Spark's timeout.
-STARTING = 3
+MAX_STARTING = 3
 
 #: How long (s) a starting query counts as starting, at most, and the seconds between two checks.
-PLACE, PLACE_GLANCE = 10.0, 0.05
+READER_START_TIMEOUT, READER_CHECK_INTERVAL = 10.0, 0.05
 
-_first, _places = threading.Lock(), threading.Semaphore(STARTING)
-_started: WeakSet[SparkSession] = WeakSet()
+_first_start, _start_slots = threading.Lock(), threading.Semaphore(MAX_STARTING)
+_started_sessions: WeakSet[SparkSession] = WeakSet()
 
 
 def start_in_turn(
-    spark: SparkSession, start: Callable[[], StreamingQuery], hurry: Callable[[], bool] = lambda: False
+    spark: SparkSession, start: Callable[[], StreamingQuery], stop_waiting: Callable[[], bool] = lambda: False
 ) -> StreamingQuery:
     """Start a query that reads a queue, and return it once its reader answers.
 
@@ -52,22 +52,22 @@ def start_in_turn(
     time. `stop_waiting`: whether to stop waiting for the reader.
     """
 
-    def started() -> StreamingQuery:
-        query, end = start(), time.monotonic() + PLACE
-        while query.isActive and time.monotonic() < end and not (hurry() or _answers(query)):
-            time.sleep(PLACE_GLANCE)
+    def start_and_wait() -> StreamingQuery:
+        query, end = start(), time.monotonic() + READER_START_TIMEOUT
+        while query.isActive and time.monotonic() < end and not (stop_waiting() or _has_answered(query)):
+            time.sleep(READER_CHECK_INTERVAL)
         return query
 
-    with _first:
-        if spark not in _started:
-            query = started()
-            _started.add(spark)
+    with _first_start:
+        if spark not in _started_sessions:
+            query = start_and_wait()
+            _started_sessions.add(spark)
             return query
-    with _places:
-        return started()
+    with _start_slots:
+        return start_and_wait()
 
 
-def version(spark: SparkSession) -> tuple[int, ...]:
+def spark_version(spark: SparkSession) -> tuple[int, ...]:
     """Return the version of Spark. (4, 2) is the first that runs `availableNow` to its end."""
     return tuple(int(part) for part in spark.version.split(".")[:2])
 
@@ -78,10 +78,10 @@ def had_batch(query: StreamingQuery) -> bool:
     return any(source["startOffset"] != source["endOffset"] for source in sources)
 
 
-def _answers(query: StreamingQuery) -> bool:
+def _has_answered(query: StreamingQuery) -> bool:
     """Return whether the source of a query has answered a request for messages."""
-    said = query.status
-    return bool(query.lastProgress or said["isDataAvailable"] or said["message"].startswith("Waiting"))
+    status = query.status
+    return bool(query.lastProgress or status["isDataAvailable"] or status["message"].startswith("Waiting"))
 
 
 def delivery_hash(df: DataFrame, batch_id: int) -> str:
@@ -99,8 +99,8 @@ def delivery_hash(df: DataFrame, batch_id: int) -> str:
             column="delivery_hash",
         )
     row = df.agg(F.min("delivery_hash").alias("least")).first()
-    least = row["least"] if row is not None else None
-    return hashlib.sha256(f"{batch_id}\0{least or ''}".encode()).hexdigest()
+    lowest = row["least"] if row is not None else None
+    return hashlib.sha256(f"{batch_id}\0{lowest or ''}".encode()).hexdigest()
 
 
 def supervise(
@@ -108,10 +108,10 @@ def supervise(
     url: str,
     *,
     restarts: int | None = None,
-    pause: float = 1.0,
-    longest: float = 60.0,
+    initial_backoff: float = 1.0,
+    max_backoff: float = 60.0,
     by_batch: bool = False,
-    look: Callable[[StreamingQuery], None] = lambda _: None,
+    on_check: Callable[[StreamingQuery], None] = lambda _: None,
     wait: Callable[[float, str], bool] | None = None,
 ) -> StreamingQuery:
     """Run a query until it ends without an error, and return it; restart it after each failure.
@@ -138,28 +138,28 @@ def supervise(
         query = start()
         try:
             try:
-                while not query.awaitTermination(LOOK):
-                    look(query)
+                while not query.awaitTermination(CHECK_INTERVAL):
+                    on_check(query)
             finally:
-                look(query)
+                on_check(query)
         except StreamingQueryException as error:
             failures = 1 if query.lastProgress else failures + 1
             failure = failure_of(error)
-            note(query, error, url)
-            if failure.lasting or (restarts is not None and failures > restarts):
+            record_failure(query, error, url)
+            if failure.permanent or (restarts is not None and failures > restarts):
                 raise
-            told = failure.text[:ERROR_CHARACTERS]
-            delay = min(pause * 2 ** min(failures - 1, 30), longest)
-            log.warning("query %s has failed and starts again in %.1f s: %s", query.name or query.id, delay, told)
+            text = failure.text[:ERROR_CHARACTERS]
+            delay = min(initial_backoff * 2 ** min(failures - 1, 30), max_backoff)
+            log.warning("query %s has failed and starts again in %.1f s: %s", query.name or query.id, delay, text)
             if wait is None:
                 time.sleep(delay)
-            elif not wait(delay, told):
+            elif not wait(delay, text):
                 return query
         else:
             failures = 0
             if by_batch and had_batch(query):
                 continue
-            forget(query, url)
+            clear_failure(query, url)
             return query
 
 
@@ -176,27 +176,29 @@ def drain(query: StreamingQuery, url: str | Mapping[str, str], *, history: int =
     """
     query.awaitTermination()
     progress = query.lastProgress
-    done = 0
+    removed = 0
     with NamedStores({"": url} if isinstance(url, str) else url) as stores:
         for source in progress["sources"] if progress else ():
-            offset = _offset(source["endOffset"])
-            if offset.get("v") not in READ or "consumer" not in offset:
+            offset = _parse_offset(source["endOffset"])
+            if offset.get("v") not in READABLE_VERSIONS or "consumer" not in offset:
                 continue
-            for binding, view in views(cast("Offsets", offset)).items() if "inputs" in offset else [("", offset)]:
+            for binding, view in (
+                input_offsets(cast("MultiInputOffset", offset)).items() if "inputs" in offset else [("", offset)]
+            ):
                 ns = offset["inputs"][binding].get("ns") if binding else None
                 store = stores["" if isinstance(url, str) else ns or ""]
-                done += commit_named(store, cast("Offset", view), history)
-    return done
+                removed += commit_offset(store, cast("Offset", view), history)
+    return removed
 
 
-def _offset(shown: Any) -> dict[str, Any]:
+def _parse_offset(text: Any) -> dict[str, Any]:
     """Return the offset in a query's progress, or an empty dict if it is not a JSON object.
 
     It is JSON; on Spark 4.0 and 4.1 it is the text of a Python dict.
     """
-    for read in (json.loads, ast.literal_eval):
+    for parse in (json.loads, ast.literal_eval):
         try:
-            offset = read(str(shown))
+            offset = parse(str(text))
         except (ValueError, SyntaxError):
             continue
         return offset if isinstance(offset, dict) else {}

@@ -13,18 +13,18 @@ from types import TracebackType
 from spark_queue.stores.services import eviction
 
 
-def program() -> str:
+def main_module() -> str:
     """Return the module that this process runs with `python -m`; an empty text for a script."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return "" if spec is None else str(spec.name)
 
 
-if program().startswith("pyspark."):  # the driver checks when it plans, so tasks do not
-    eviction.by_itself = False
+if main_module().startswith("pyspark."):  # the driver checks when it plans, so tasks do not
+    eviction.check_on_open = False
 
 
 @cache
-def settle_in() -> None:
+def freeze_gc() -> None:
     """Exclude the objects that exist now from garbage collection (`gc.freeze`); once per process.
 
     If a program keeps thousands of new objects, each full collection scans all objects again. With
@@ -34,7 +34,7 @@ def settle_in() -> None:
     gc.freeze()
 
 
-class Behind(AbstractContextManager["Behind"]):
+class BackgroundWriter(AbstractContextManager["BackgroundWriter"]):
     """Runs calls one after the other in a thread, while the caller prepares the next one.
 
     So the thread can wait for a database while the caller computes. The next `submit`, or the end
@@ -45,10 +45,10 @@ class Behind(AbstractContextManager["Behind"]):
         self._thread = ThreadPoolExecutor(1, "spark_queue-writer")
         self._last: Future[None] | None = None
 
-    def do(self, thing: Callable[[], None]) -> None:
+    def submit(self, call: Callable[[], None]) -> None:
         """Wait for the previous call, and start this one. Raises the error of the previous call."""
         self._wait()
-        self._last = self._thread.submit(thing)
+        self._last = self._thread.submit(call)
 
     def _wait(self) -> None:
         last, self._last = self._last, None

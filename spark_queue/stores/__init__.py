@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from importlib import import_module
 
-from spark_queue.errors import DriverMissing, OptionError, near
+from spark_queue.errors import DriverMissing, OptionError, did_you_mean
 from spark_queue.options.inputs import LOG
 from spark_queue.options.masking import scheme_of
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.options.url import Address
+from spark_queue.options.url import StoreUrl
 from spark_queue.options.values import BUCKET, SINGLE
 from spark_queue.stores.base import Store
 
@@ -57,27 +57,28 @@ def store_class(url: str) -> type[Store]:
     """
     scheme = scheme_of(url)
     if not scheme:
-        *most, last = (f"{one}://" for one in STORES)
+        *others, last = (f"{one}://" for one in STORES)
         raise OptionError(
-            f"option 'url': it must begin with {', '.join(most)} or {last}, such as sqlite:///queues.db", option="url"
+            f"option 'url': it must begin with {', '.join(others)} or {last}, such as sqlite:///queues.db",
+            option="url",
         )
     if scheme not in STORES:
-        hint = near(scheme, STORES) or f"; known are {', '.join(f'{one}://' for one in STORES)}"
+        hint = did_you_mean(scheme, STORES) or f"; known are {', '.join(f'{one}://' for one in STORES)}"
         raise OptionError(f"option 'url': no store for {scheme}://{hint}", option="url")
     registered = STORES[scheme]
-    usual = _imported(registered.path, scheme, registered.extra)
-    address = Address.of(url)
-    layout = address.ours.get("layout")
+    default_class = _import_store(registered.path, scheme, registered.extra)
+    address = StoreUrl.parse(url)
+    layout = address.parameters.get("layout")
     if layout is None:
-        return usual
-    if layout not in usual.layouts:
-        known = f"; it has {', '.join(usual.layouts) or 'none to choose from'}, and in a write {SINGLE} and {BUCKET}"
-        hint = near(layout, [*usual.layouts, SINGLE, BUCKET]) or known
-        raise OptionError(f"{scheme}:// has no layout {address.shown('layout')!r}{hint}", option="layout")
-    return _imported(usual.layouts[layout], scheme, registered.extra)
+        return default_class
+    if layout not in default_class.layouts:
+        known = f"; it has {', '.join(default_class.layouts) or 'none to choose from'}, and in a write {SINGLE} and {BUCKET}"
+        hint = did_you_mean(layout, [*default_class.layouts, SINGLE, BUCKET]) or known
+        raise OptionError(f"{scheme}:// has no layout {address.masked_parameter('layout')!r}{hint}", option="layout")
+    return _import_store(default_class.layouts[layout], scheme, registered.extra)
 
 
-def _imported(path: str, scheme: str, extra: str) -> type[Store]:
+def _import_store(path: str, scheme: str, extra: str) -> type[Store]:
     module, _, name = path.partition(":")
     try:
         found: type[Store] = getattr(import_module(module), name)
@@ -92,7 +93,7 @@ def _imported(path: str, scheme: str, extra: str) -> type[Store]:
     return found
 
 
-def open_store(url: str, *, patience: float = 5.0, create: bool = True) -> Store:
+def open_store(url: str, *, retry_timeout: float = 5.0, create: bool = True) -> Store:
     """Return the store behind a URL.
 
     It connects at its first operation, so this does no I/O. Close it, or use `with`.
@@ -100,12 +101,12 @@ def open_store(url: str, *, patience: float = 5.0, create: bool = True) -> Store
     the first operation creates a missing SQLite file; else it raises `OptionError`. Raises
     `OptionError` for an invalid URL, and `DriverMissing`.
     """
-    store = store_class(url)(url, patience=patience)
-    store.creates = create
+    store = store_class(url)(url, retry_timeout=retry_timeout)
+    store.create_missing = create
     return store
 
 
-def usable(options: QueueOptions) -> QueueOptions:
+def resolve_options(options: QueueOptions) -> QueueOptions:
     """Check URLs and queues, and return the options with URLs that are valid in every process.
 
     Connects to nothing. Raises `OptionError` for an invalid URL or queue, or for `mode=log` with a
@@ -113,7 +114,7 @@ def usable(options: QueueOptions) -> QueueOptions:
     """
     inputs = (options.inputs or {}).values()
 
-    def checked(url: str, ns: str | None = None) -> str:
+    def resolve_url(url: str, ns: str | None = None) -> str:
         logs = [one.queue for one in inputs if one.ns == ns and one.mode == LOG]
         read = [one.queue for one in inputs if one.ns == ns]
         with open_store(url) as store:
@@ -125,21 +126,21 @@ def usable(options: QueueOptions) -> QueueOptions:
             return store.url
 
     if options.urls is not None:
-        return replace(options, urls={name: checked(url, name) for name, url in options.urls.items()})
-    return replace(options, url=checked(options.url))
+        return replace(options, urls={name: resolve_url(url, name) for name, url in options.urls.items()})
+    return replace(options, url=resolve_url(options.url))
 
 
-def planned(options: QueueOptions, *, create: bool) -> QueueOptions:
+def pin_databases(options: QueueOptions, *, create: bool) -> QueueOptions:
     """Return the options for tasks: the URL of a file identifies the file, so no task uses another.
 
     `create`: whether missing files are created first. A task creates none. Raises `OptionError` for
     an invalid URL, and `DriverMissing`.
     """
 
-    def here(url: str) -> str:
-        with open_store(url, patience=options.retry_timeout / 1000, create=create) as store:
-            return store.here()
+    def pin_url(url: str) -> str:
+        with open_store(url, retry_timeout=options.retry_timeout / 1000, create=create) as store:
+            return store.task_url()
 
     if options.urls is not None:
-        return replace(options, urls={name: here(url) for name, url in options.urls.items()})
-    return replace(options, url=here(options.url))
+        return replace(options, urls={name: pin_url(url) for name, url in options.urls.items()})
+    return replace(options, url=pin_url(options.url))

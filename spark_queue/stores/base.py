@@ -53,35 +53,35 @@ from spark_queue.errors import (
     StoreUnavailable,
     plural,
 )
-from spark_queue.messages.buckets import Buckets, Layout, Record, packed, rows_of
-from spark_queue.messages.columns import dated, filled, first_due
+from spark_queue.messages.buckets import Buckets, Layout, Record, pack_buckets, rows_of
+from spark_queue.messages.columns import earliest_due, fill_null_payloads, with_due_time
 from spark_queue.messages.ids import new_ids
-from spark_queue.messages.rules import faults, legible
-from spark_queue.messages.schema import HISTORY, LATEST, MESSAGES, TOLD
+from spark_queue.messages.rules import replace_invalid_utf8, validate_rows
+from spark_queue.messages.schema import HISTORY, HISTORY_FIELDS, MAX_TIME_MS, MESSAGES
 from spark_queue.options.masking import mask
 from spark_queue.options.queue_names import dead_letter_queue
-from spark_queue.stores.support.bucket_split import apart, split
-from spark_queue.stores.support.burial import bury
+from spark_queue.stores.support.bucket_split import isolate, split_bucket
+from spark_queue.stores.support.burial import dead_letter_damaged
 from spark_queue.stores.support.counters import Counters, Counts, Statistics
-from spark_queue.stores.support.damaged import Records, checked, opened, part
-from spark_queue.stores.support.pause import KNOWN, Pauses
+from spark_queue.stores.support.damaged import Records, check_payloads, open_buckets, slice_records
+from spark_queue.stores.support.pause import PAUSE_CACHE_SECONDS, PauseCache
 from spark_queue.stores.types import (
     Claim,
     Condition,
-    Death,
+    DeadLetterInfo,
     Finding,
-    Lacking,
+    LayoutFeature,
     Note,
     RawNote,
     Reservation,
+    Selection,
     Sizes,
     Staged,
     View,
-    Which,
-    about,
     check_outcome,
     check_tag,
-    meeting,
+    filter_rows,
+    queue_note_key,
 )
 
 T = TypeVar("T")
@@ -94,10 +94,10 @@ PAGE_BYTES = 16 << 20
 SMALLEST_PARTITION = 500
 
 #: How often a waiting client polls, and how long an empty result is cached (ms).
-POLL, FRESH = 500, 50
+POLL_INTERVAL_MS, EMPTY_CACHE_MS = 500, 50
 
 #: How long the layout of a queue is cached (s).
-LAYOUT_KNOWN = 30.0
+LAYOUT_CACHE_SECONDS = 30.0
 
 log = logging.getLogger(__name__)
 
@@ -109,31 +109,31 @@ class Store(ABC):
     max_payload: ClassVar[int]
 
     #: JSON values that the layout cannot store, or examples of them: a push of one is refused.
-    refuses: ClassVar[tuple[object, ...]] = ()
+    unsupported_payloads: ClassVar[tuple[object, ...]] = ()
 
     #: The parts of this contract that the layout does not support.
-    lacks: ClassVar[frozenset[Lacking]] = frozenset()
+    unsupported: ClassVar[frozenset[LayoutFeature]] = frozenset()
 
     #: The layouts of the database, `module:class` by their name in a URL.
     layouts: ClassVar[Mapping[str, str]] = {}
 
     #: The name of this layout, and the parameters of a URL that it knows besides `layout`: see
     #: `options/url.py`.
-    kind: ClassVar[str] = ""
+    layout_name: ClassVar[str] = ""
     parameters: ClassVar[tuple[str, ...]] = ()
 
     #: Whether an id names one message in all queues together. A push then skips an id that another
     #: queue holds.
-    one_id: ClassVar[bool] = False
+    ids_unique_per_store: ClassVar[bool] = False
 
     #: Whether every committed message goes to the history, even with `history=0`.
-    remembers: ClassVar[bool] = False
+    always_keeps_history: ClassVar[bool] = False
 
     #: How a server reclaims space: a sentence.
-    shrinks_by: ClassVar[str] = "its server manages the space"
+    shrink_hint: ClassVar[str] = "its server manages the space"
 
     #: Whether messages can change and move to another queue in one step: see `forward`.
-    forwards: ClassVar[bool] = False
+    supports_forward: ClassVar[bool] = False
 
     #: Whether this client pushes messages in buckets; `None` leaves that to the setting of the
     #: queue.
@@ -147,28 +147,28 @@ class Store(ABC):
         """
         return url
 
-    def __init__(self, url: str, *, patience: float = 5.0) -> None:
+    def __init__(self, url: str, *, retry_timeout: float = 5.0) -> None:
         """Connect to nothing yet.
 
         `retry_timeout`: how long to retry while the database cannot be reached (s).
         """
         self.url = self.resolve(url)
-        self.patience = patience
-        self.creates = True  #: whether the first operation creates a missing SQLite file
+        self.retry_timeout = retry_timeout
+        self.create_missing = True  #: whether the first operation creates a missing SQLite file
         #: The number of retries so far. An operation that was retried may return too small a
         #: number.
         self.retries = 0
         #: The last wait without a result: queue, cached until, due (monotonic s), and the signal
         #: version.
-        self._in_vain: tuple[str, float, float | None, int] = ("", 0.0, None, 0)
-        self._layouts: dict[str, tuple[Buckets | None, float]] = {}  # queue -> setting, cached until (s)
-        self._closings = 0  # how often it was closed: that ends a wait
+        self._last_empty_wait: tuple[str, float, float | None, int] = ("", 0.0, None, 0)
+        self._layout_cache: dict[str, tuple[Buckets | None, float]] = {}  # queue -> setting, cached until (s)
+        self._close_count = 0  # how often it was closed: that ends a wait
         self._counters = Counters(self._count)
-        self._pauses = Pauses(self._read_paused)
+        self._pause_cache = PauseCache(self._read_paused)
 
     # --- messages in --------------------------------------------------------------------------------------------
 
-    def own_ids(self, made: pa.Array) -> pa.Array:
+    def native_ids(self, made: pa.Array) -> pa.Array:
         """Return as many ids as `made`, in the native form of the layout (by default `made`)."""
         return made
 
@@ -185,9 +185,9 @@ class Store(ABC):
         self._check_push(queue, batch)
         if not batch.num_rows:
             return 0
-        pushed = self._attempt(self._push, queue, self._laid_out(queue, batch))
+        pushed = self._attempt(self._push, queue, self._to_records(queue, batch))
         self._counters.add(queue, put=pushed)
-        self._tell(queue, first_due(batch))
+        self._notify(queue, earliest_due(batch))
         return pushed
 
     @abstractmethod
@@ -195,46 +195,48 @@ class Store(ABC):
 
     def _check_push(self, queue: str, batch: pa.RecordBatch) -> None:
         self.check_queue(queue)
-        wrong = faults(batch, self.max_payload)
+        wrong = validate_rows(batch, self.max_payload)
         if wrong:
-            raise refused(queue, batch, wrong)
+            raise rejected_rows_error(queue, batch, wrong)
 
-    def _laid_out(self, queue: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _to_records(self, queue: str, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows as records, a PUSHES batch again.
 
         Raises `OptionError` as `check_buckets` does.
         """
         if isinstance(self.layout, Buckets):
             self.check_buckets()
-        if "buckets" in self.lacks:
+        if "buckets" in self.unsupported:
             return batch
         if batch.num_rows < 2:  # a single message never becomes a bucket
             return batch
-        how = self._setting(queue) if self.layout is None else self.layout
-        if not isinstance(how, Buckets):
+        layout = self._queue_layout(queue) if self.layout is None else self.layout
+        if not isinstance(layout, Buckets):
             return batch
-        return packed(dated(batch, self.now()), how)
+        return pack_buckets(with_due_time(batch, self.now()), layout)
 
     def check_buckets(self) -> None:
         """Raise `OptionError` if the layout has no buckets."""
-        if "buckets" in self.lacks:
-            raise OptionError(f"the layout {self.kind} has no buckets: leave layout=bucket out", option="layout")
+        if "buckets" in self.unsupported:
+            raise OptionError(
+                f"the layout {self.layout_name} has no buckets: leave layout=bucket out", option="layout"
+            )
 
     def check_log(self, queue: str) -> None:
         """Raise `OptionError` if the layout cannot retain messages, as `mode=log` does."""
-        if "holds" in self.lacks:
+        if "holds" in self.unsupported:
             raise OptionError(
-                f"a queue of layout {self.kind} cannot be read with mode=log: other programs of that layout release "
+                f"a queue of layout {self.layout_name} cannot be read with mode=log: other programs of that layout release "
                 "retained messages",
                 option="mode",
                 queue=queue,
             )
 
-    def _setting(self, queue: str) -> Buckets | None:
-        setting, until = self._layouts.get(queue, (None, 0.0))
+    def _queue_layout(self, queue: str) -> Buckets | None:
+        setting, until = self._layout_cache.get(queue, (None, 0.0))
         if time.monotonic() >= until:
-            setting = layout_of(self, queue)
-            self._layouts[queue] = setting, time.monotonic() + LAYOUT_KNOWN
+            setting = read_layout(self, queue)
+            self._layout_cache[queue] = setting, time.monotonic() + LAYOUT_CACHE_SECONDS
         return setting
 
     # --- messages in, all at once -------------------------------------------------------------------------------
@@ -250,7 +252,7 @@ class Store(ABC):
         self._check_push(queue, batch)
         part = new_ids(1)[0]  # a retry writes the same part again
         if batch.num_rows:
-            self._attempt(self._stage, queue, stage, part, self._laid_out(queue, batch))
+            self._attempt(self._stage, queue, stage, part, self._to_records(queue, batch))
         return int(batch.num_rows)
 
     @abstractmethod
@@ -273,7 +275,7 @@ class Store(ABC):
         published = self._attempt(self._publish, stages) if stages else {}
         for queue, rows in published.items():
             self._counters.add(queue, put=rows)
-            self._tell(queue)
+            self._notify(queue)
         return sum(published.values())
 
     @abstractmethod
@@ -304,9 +306,9 @@ class Store(ABC):
         limit: int,
         *,
         partitions: int = 1,
-        least: int = 1,
+        min_partitions: int = 1,
         lease: int | None = 120_000,
-        before: int = LATEST,
+        before: int = MAX_TIME_MS,
     ) -> list[int]:
         """Reserve up to `limit` ready messages, in order, under the tags `tag/0`, `tag/1`, ….
 
@@ -322,49 +324,53 @@ class Store(ABC):
         """
         self.check_queue(queue)
         check_tag(tag)
-        paused = self._pauses.paused(queue)
+        paused = self._pause_cache.is_paused(queue)
         if partitions == 1 and not paused:
-            rows = [self._take(queue, f"{tag}/0", limit, limit, lease, before)]
+            rows = [self._claim_or_split(queue, f"{tag}/0", limit, limit, lease, before)]
         elif (held := {one.tag: one.rows for one in self.reservations(queue, tag)}) or paused:
             last = max((int(name.rpartition("/")[2]) for name in held), default=-1)
             rows = [held.get(f"{tag}/{partition}", 0) for partition in range(last + 1)]
         else:
             rows, left = [], self._attempt(self._ready, queue, limit, before)
-            for partition, share in enumerate(spread(left, partitions, least)):
-                rows.append(self._take(queue, f"{tag}/{partition}", left, min(share, left), lease, before, any(rows)))
+            for partition, share in enumerate(partition_sizes(left, partitions, min_partitions)):
+                rows.append(
+                    self._claim_or_split(
+                        queue, f"{tag}/{partition}", left, min(share, left), lease, before, any(rows)
+                    )
+                )
                 left -= min(rows[-1], left)
             while rows and not rows[-1]:
                 rows.pop()  # the first tags may have taken whole buckets
         return rows if any(rows) else []
 
-    def ready(self, queue: str, limit: int, *, before: int = LATEST) -> int:
+    def ready(self, queue: str, limit: int, *, before: int = MAX_TIME_MS) -> int:
         """Return how many messages can be reserved now, counted up to `limit`.
 
         0 while the queue is paused. Messages that mature after the moment `before` (ms) are not
         counted, if the layout keeps messages in order.
         """
-        if limit <= 0 or self._pauses.paused(queue):
+        if limit <= 0 or self._pause_cache.is_paused(queue):
             return 0
         return self._attempt(self._ready, queue, limit, before)
 
-    def _take(
-        self, queue: str, tag: str, limit: int, enough: int, lease: int | None, before: int, content: bool = False
+    def _claim_or_split(
+        self, queue: str, tag: str, limit: int, target: int, lease: int | None, before: int, allow_empty: bool = False
     ) -> int:
         """Claim records and return the number of messages.
 
         If the first bucket exceeds `limit`, split it; with `allow_empty`, claim nothing instead.
         """
         while True:
-            claim = self._attempt(self._claim, queue, tag, limit, enough, lease, before)
-            if not claim.held:
+            claim = self._attempt(self._claim, queue, tag, limit, target, lease, before)
+            if not claim.already_held:
                 self._counters.add(queue, reserve=claim.rows)
-            if claim.rows or claim.large is None or content:
+            if claim.rows or claim.oversized_bucket is None or allow_empty:
                 return claim.rows
-            if not split(self, queue, claim.large, limit):  # a damaged one is claimed as a whole
-                limit = enough = max(limit, rows_of(claim.large))
+            if not split_bucket(self, queue, claim.oversized_bucket, limit):  # a damaged one is claimed as a whole
+                limit = target = max(limit, rows_of(claim.oversized_bucket))
 
     @abstractmethod
-    def _claim(self, queue: str, tag: str, limit: int, enough: int, lease: int | None, before: int) -> Claim:
+    def _claim(self, queue: str, tag: str, limit: int, target: int, lease: int | None, before: int) -> Claim:
         """Reserve ready records under this tag, in order, until they hold `target` messages.
 
         They never hold more than `limit`. If the tag holds messages already, only return their
@@ -383,8 +389,8 @@ class Store(ABC):
         *,
         dead: str = "",
         history: int = 0,
-        decoded: bool = False,
-        settling: Callable[[int], None] | None = None,
+        check_json: bool = False,
+        before_settle: Callable[[int], None] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one tag (not of those below), in order, as MESSAGES batches.
 
@@ -395,37 +401,41 @@ class Store(ABC):
         `json` whose payload is not JSON. `history` and `before_settle`: see `dead_letter_damaged`.
         Raises `StoreError` if the next page cannot be read.
         """
-        for found in self._opened(queue, tag, rows, decoded=decoded):
+        for found in self._open_records(queue, tag, rows, check_json=check_json):
             batch = found.batch
             if found.damaged:
-                grave = dead or dead_letter_queue(queue)
-                batch = bury(self, queue, tag, found, grave, history=history, settling=settling)
+                dead_queue = dead or dead_letter_queue(queue)
+                batch = dead_letter_damaged(
+                    self, queue, tag, found, dead_queue, history=history, before_settle=before_settle
+                )
             yield from (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
 
-    def look(self, queue: str, tag: str, rows: int = PAGE_ROWS, *, fill: bool = False) -> Iterator[pa.RecordBatch]:
+    def peek_reserved(
+        self, queue: str, tag: str, rows: int = PAGE_ROWS, *, fill: bool = False
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one tag without changing any.
 
         A record that cannot be read is a row with the reason in header `x-error`. With `fill`, a
         damaged bucket is as many rows as it has messages. Raises `StoreError` as `fetch` does.
         """
-        for found in self._opened(queue, tag, rows, fill=fill):
+        for found in self._open_records(queue, tag, rows, fill=fill):
             yield from (found.batch.slice(start, rows) for start in range(0, found.batch.num_rows, rows))
 
-    def _opened(
-        self, queue: str, tag: str, rows: int, *, decoded: bool = False, fill: bool = False
+    def _open_records(
+        self, queue: str, tag: str, rows: int, *, check_json: bool = False, fill: bool = False
     ) -> Iterator[Records]:
         """Yield the messages and damaged records of one tag.
 
         Raises `StoreError` as `fetch` does.
         """
         for page in self._records(queue, tag, rows):
-            yield from (checked(found, decoded=decoded) for found in opened(page, fill=fill))
+            yield from (check_payloads(found, check_json=check_json) for found in open_buckets(page, fill=fill))
 
     def _records(self, queue: str, tag: str, rows: int = PAGE_ROWS) -> Iterator[Records]:
         """Yield the records of one tag. Raises `StoreError` as `fetch` does."""
-        return self._paged(lambda after: self._page(queue, tag, after, rows))
+        return self._read_pages(lambda after: self._page(queue, tag, after, rows))
 
-    def _paged(self, read: Callable[[Any], Records]) -> Iterator[Records]:
+    def _read_pages(self, read: Callable[[Any], Records]) -> Iterator[Records]:
         """Yield pages of records; each follows the last record of the page before.
 
         Raises `StoreError` if the database changes the key of that record, so it is no cursor.
@@ -464,7 +474,7 @@ class Store(ABC):
         """
         check_tag(tag)
         check_outcome(outcome)
-        done = self._each(queue, tag, ids, lambda some: self._commit(queue, tag, some, history, outcome))
+        done = self._apply_by_ids(queue, tag, ids, lambda some: self._commit(queue, tag, some, history, outcome))
         self._counters.add(queue, commit=done)
         return done
 
@@ -479,7 +489,7 @@ class Store(ABC):
         *,
         delay: int | None = 0,
         failed: bool = True,
-        endless: bool = True,
+        include_endless: bool = True,
     ) -> int:
         """Roll back the messages of the tag (only `ids`, if given); return their number.
 
@@ -491,17 +501,19 @@ class Store(ABC):
         check_tag(tag)
         if delay is not None and delay < 0:
             raise OptionError(f"a rollback cannot be delayed by {delay} ms", delay=delay)
-        given = self._each(queue, tag, ids, lambda some: self._rollback(queue, tag, some, delay, failed, endless))
-        self._counters.add(queue, rollback=given)
-        self._tell(queue, round(time.time() * 1000) + delay if delay else 0)
-        return given
+        rolled_back = self._apply_by_ids(
+            queue, tag, ids, lambda some: self._rollback(queue, tag, some, delay, failed, include_endless)
+        )
+        self._counters.add(queue, rollback=rolled_back)
+        self._notify(queue, round(time.time() * 1000) + delay if delay else 0)
+        return rolled_back
 
     @abstractmethod
     def _rollback(
-        self, queue: str, tag: str, ids: Sequence[str] | None, delay: int | None, failed: bool, endless: bool
+        self, queue: str, tag: str, ids: Sequence[str] | None, delay: int | None, failed: bool, include_endless: bool
     ) -> int: ...
 
-    def retag(self, queue: str, tag: str, to: str, ids: Sequence[str] | None = None, *, lease: int | None) -> int:
+    def transfer(self, queue: str, tag: str, to: str, ids: Sequence[str] | None = None, *, lease: int | None) -> int:
         """Transfer the messages of the tag (only `ids`, if given) to `to`; return their number.
 
         Their lease then ends in `lease` ms. `to` is one tag, and may hold messages already. Atomic
@@ -509,22 +521,22 @@ class Store(ABC):
         """
         check_tag(tag)
         check_tag(to)
-        return self._each(queue, tag, ids, lambda some: self._retag(queue, tag, to, some, lease))
+        return self._apply_by_ids(queue, tag, ids, lambda some: self._transfer(queue, tag, to, some, lease))
 
     @abstractmethod
-    def _retag(self, queue: str, tag: str, to: str, ids: Sequence[str] | None, lease: int | None) -> int: ...
+    def _transfer(self, queue: str, tag: str, to: str, ids: Sequence[str] | None, lease: int | None) -> int: ...
 
-    def _each(
+    def _apply_by_ids(
         self, queue: str, tag: str, ids: Sequence[str] | None, act: Callable[[Sequence[str] | None], int]
     ) -> int:
         """Apply `act` to records of these ids (`None`: all), then to messages in buckets."""
         done = self._attempt(act, ids)
-        if ids is not None and done < len(set(ids)) and (own := apart(self, queue, tag, ids)):
-            done += self._attempt(act, own)
+        if ids is not None and done < len(set(ids)) and (isolated := isolate(self, queue, tag, ids)):
+            done += self._attempt(act, isolated)
         return done
 
     @abstractmethod
-    def _recast(self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch) -> bool:
+    def _replace_records(self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch) -> bool:
         """Replace records by those of a PUSHES batch, which have the same messages.
 
         Return whether it was done: it is atomic, and needs all records to be still there. Exactly
@@ -533,7 +545,7 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def _spare(self, queue: str, after: Any, rows: int) -> Records:
+    def _scan_free(self, queue: str, after: Any, rows: int) -> Records:
         """Return up to `rows` ready records, in order, that follow `after`: see `_page`."""
 
     def reservations(self, queue: str, tag: str = "") -> list[Reservation]:
@@ -554,7 +566,7 @@ class Store(ABC):
         ids: Sequence[str] | None = None,
         limit: int | None = None,
         min_tries: int = 0,
-        death: Death | None = None,
+        dead_letter: DeadLetterInfo | None = None,
     ) -> int:
         """Move messages to another queue of the store and return their number.
 
@@ -574,19 +586,23 @@ class Store(ABC):
             check_tag(tag)
         if queue == to:
             raise OptionError(f"a queue cannot be moved to itself: {queue!r}", queue=queue)
-        moved = self._attempt(self._move, queue, to, Which(tag, ids, limit, min_tries), death)
-        self._tell(to)
+        moved = self._attempt(self._move, queue, to, Selection(tag, ids, limit, min_tries), dead_letter)
+        self._notify(to)
         if ids is not None or limit is not None:
-            wanted = min(len(set(ids)) if ids is not None else LATEST, limit if limit is not None else LATEST)
-            if moved < wanted and (own := apart(self, queue, tag, ids, most=wanted - moved, min_tries=min_tries)):
-                moved += self._attempt(self._move, queue, to, Which(tag, own, None, min_tries), death)
-                self._tell(to)
-        self._counters.add(queue, **{"get" if death is None else "deadletter": moved})
+            wanted = min(
+                len(set(ids)) if ids is not None else MAX_TIME_MS, limit if limit is not None else MAX_TIME_MS
+            )
+            if moved < wanted and (
+                isolated := isolate(self, queue, tag, ids, limit=wanted - moved, min_tries=min_tries)
+            ):
+                moved += self._attempt(self._move, queue, to, Selection(tag, isolated, None, min_tries), dead_letter)
+                self._notify(to)
+        self._counters.add(queue, **{"get" if dead_letter is None else "deadletter": moved})
         self._counters.add(to, put=moved)
         return moved
 
     @abstractmethod
-    def _move(self, queue: str, to: str, which: Which, death: Death | None) -> int:
+    def _move(self, queue: str, to: str, selection: Selection, dead_letter: DeadLetterInfo | None) -> int:
         """Move the selected records.
 
         The limit counts messages: the first bucket that exceeds it ends the move.
@@ -606,20 +622,20 @@ class Store(ABC):
         self.check_queue(queue)
         self.check_queue(to)
         check_tag(tag)
-        if not self.forwards:
+        if not self.supports_forward:
             raise OptionError(
                 f"{type(self).__name__} cannot change and move messages in one step: that takes layout=pl-mongo",
                 option="url",
             )
         if queue == to:
             raise OptionError(f"a queue cannot be moved to itself: {queue!r}", queue=queue)
-        self._check_push(to, filled(batch))
+        self._check_push(to, fill_null_payloads(batch))
         if not batch.num_rows:
             return 0
         moved = self._attempt(self._forward, queue, to, tag, batch)
         self._counters.add(queue, get=moved)
         self._counters.add(to, put=moved)
-        self._tell(to, first_due(batch))
+        self._notify(to, earliest_due(batch))
         return moved
 
     def _forward(self, queue: str, to: str, tag: str, batch: pa.RecordBatch) -> int:
@@ -643,24 +659,24 @@ class Store(ABC):
     def _set_pause(self, queue: str, paused: bool) -> None:
         self.check_queue(queue)
         self._attempt(self._set_paused, queue, paused)
-        self._pauses.learn(queue, paused)
-        self._tell_paused(queue, paused)
+        self._pause_cache.update(queue, paused)
+        self._notify_paused(queue, paused)
 
-    def paused(self, queue: str, *, known: int = 0) -> bool:
+    def is_paused(self, queue: str, *, max_age_ms: int = 0) -> bool:
         """Return whether the queue is paused.
 
         A cached answer may be `max_age_ms` old; 0 asks the database.
         """
-        if known:
-            return self._pauses.paused(queue, known / 1000)
+        if max_age_ms:
+            return self._pause_cache.is_paused(queue, max_age_ms / 1000)
         paused = self._read_paused(queue)
-        self._pauses.learn(queue, paused)
+        self._pause_cache.update(queue, paused)
         return paused
 
     def _read_paused(self, queue: str) -> bool:
         return self._attempt(self._statistics, queue).get(queue, Statistics()).paused
 
-    def _tell_paused(self, queue: str, paused: bool) -> None:  # noqa: B027 not all have signals
+    def _notify_paused(self, queue: str, paused: bool) -> None:  # noqa: B027 not all have signals
         """Notify waiting clients. Never raises."""
 
     # --- statistics ---------------------------------------------------------------------------------------------
@@ -673,7 +689,7 @@ class Store(ABC):
         self.write_counts()
         return self._attempt(self._statistics, queue).get(queue, Statistics())
 
-    def statistics_of_all(self) -> dict[str, Statistics]:
+    def all_statistics(self) -> dict[str, Statistics]:
         """Return the statistics of all queues, empty ones too, sorted by name."""
         self.write_counts()
         return dict(sorted(self._attempt(self._statistics, None).items()))
@@ -702,7 +718,7 @@ class Store(ABC):
         """Set the flag, and register the queue if it has none."""
 
     @abstractmethod
-    def _forget(self, queue: str) -> None:
+    def _delete_statistics(self, queue: str) -> None:
         """Remove the flag and the counters of the queue."""
 
     # --- notes --------------------------------------------------------------------------------------------------
@@ -710,7 +726,7 @@ class Store(ABC):
     def note(self, key: str) -> Note | None:
         """Return the note with this key, or `None`. Raises `StoreError` if it is damaged."""
         found = self._attempt(self._note, key)
-        return None if found is None else found.read(key)
+        return None if found is None else found.parse(key)
 
     @abstractmethod
     def _note(self, key: str) -> RawNote | None: ...
@@ -736,7 +752,7 @@ class Store(ABC):
     @abstractmethod
     def _set_note(self, key: str, value: dict[str, Any] | None, version: int) -> bool: ...
 
-    def notes(self, prefix: str, *, sound: bool = False) -> dict[str, Note]:
+    def notes(self, prefix: str, *, skip_damaged: bool = False) -> dict[str, Note]:
         """Return the notes whose keys begin with `prefix`, by key.
 
         For tools only: it may scan all keys.
@@ -744,7 +760,7 @@ class Store(ABC):
         Raises `StoreError` if one is damaged; with `skip_damaged` it is left out.
         """
         found = sorted(self._attempt(self._notes, prefix).items())
-        return {key: note.read(key) for key, note in found if not (sound and note.fault(key))}
+        return {key: note.parse(key) for key, note in found if not (skip_damaged and note.fault(key))}
 
     def raw_notes(self) -> dict[str, RawNote]:
         """Return all notes by key, including damaged ones. For tools only: it may scan all keys."""
@@ -787,47 +803,57 @@ class Store(ABC):
         a signal for this queue returns `True` without another check: for callers that reserve next,
         and may find no message.
         """
-        now, closings = time.monotonic(), self._closings
+        now, closings = time.monotonic(), self._close_count
         end = now + timeout / 1000
-        name, until, due, rung = self._in_vain
+        name, until, due, version = self._last_empty_wait
         if name == queue and now < until:  # the result of the last wait is still cached
-            self._listen(queue, rung, min(timeout / 1000, POLL / 1000, POLL if due is None else max(0.0, due - now)))
+            self._wait_signal(
+                queue,
+                version,
+                min(
+                    timeout / 1000, POLL_INTERVAL_MS / 1000, POLL_INTERVAL_MS if due is None else max(0.0, due - now)
+                ),
+            )
         while True:
-            rung = self._rung(queue)  # before the check, so that no later signal is lost
+            version = self._signal_version(queue)  # before the check, so that no later signal is lost
             wait = self.next_mature(queue)
             if wait is not None and wait <= 0:
-                if not self._pauses.paused(queue):
+                if not self._pause_cache.is_paused(queue):
                     return True
-                wait = round(KNOWN * 1000)  # the cached flag has expired then
+                wait = round(PAUSE_CACHE_SECONDS * 1000)  # the cached flag has expired then
             now = time.monotonic()
             due = None if wait is None else now + wait / 1000
             if now >= end:
-                self._in_vain = queue, now + FRESH / 1000, due, rung
+                self._last_empty_wait = queue, now + EMPTY_CACHE_MS / 1000, due, version
                 return False
-            self._listen(queue, rung, min(end - now, POLL / 1000, POLL if due is None else due - now))
-            if closings != self._closings:
+            self._wait_signal(
+                queue,
+                version,
+                min(end - now, POLL_INTERVAL_MS / 1000, POLL_INTERVAL_MS if due is None else due - now),
+            )
+            if closings != self._close_count:
                 return False
-            if hint and self._heard(queue, rung):
+            if hint and self._signalled_for(queue, version):
                 return True
 
-    def _tell(self, queue: str, mature: int = 0) -> None:  # noqa: B027 not all have signals
+    def _notify(self, queue: str, mature: int = 0) -> None:  # noqa: B027 not all have signals
         """Notify waiting clients: a message can be reserved at this moment (ms), or (0) at once.
 
         Never raises.
         """
 
-    def _rung(self, queue: str) -> int:
+    def _signal_version(self, queue: str) -> int:
         """Return a number that changes when a message may have come.
 
         The first call begins to listen.
         """
         return 0
 
-    def _listen(self, queue: str, rung: int, timeout: float) -> None:
+    def _wait_signal(self, queue: str, version: int, timeout: float) -> None:
         """Sleep until that number differs from `version`, at most `timeout` seconds."""
         time.sleep(timeout)
 
-    def _heard(self, queue: str, rung: int) -> bool:
+    def _signalled_for(self, queue: str, version: int) -> bool:
         """Return whether that number differs from `version` because of this queue."""
         return False
 
@@ -839,7 +865,7 @@ class Store(ABC):
         limit: int | None = None,
         view: View = "messages",
         rows: int = PAGE_ROWS,
-        decoded: bool = True,
+        check_json: bool = True,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the messages of the queue that meet every condition, reserved ones too.
 
@@ -853,30 +879,34 @@ class Store(ABC):
         for a condition on a column of the history in another view.
         """
         schema = MESSAGES if view == "messages" else HISTORY
-        if odd := [one.column for one in where if one.column in TOLD.names and view != "history"]:
-            raise OptionError(f"only the history has a column {odd[0]!r}: set view=history", option="view")
+        if history_columns := [
+            one.column for one in where if one.column in HISTORY_FIELDS.names and view != "history"
+        ]:
+            raise OptionError(
+                f"only the history has a column {history_columns[0]!r}: set view=history", option="view"
+            )
         buckets = 0
 
-        def looked(limit: int | None) -> Iterator[pa.RecordBatch]:
+        def scan(limit: int | None) -> Iterator[pa.RecordBatch]:
             nonlocal buckets
             for page in self._peek(queue, where, limit, view, rows):
                 if page.batch.schema != schema:
                     page = page._replace(batch=page.batch.cast(schema))
-                for found in opened(page):
-                    batch = checked(found, decoded=decoded).batch
+                for found in open_buckets(page):
+                    batch = check_payloads(found, check_json=check_json).batch
                     if found is page:
                         yield batch
                     else:
                         buckets += 1
-                        fitting = meeting(batch, where)
+                        fitting = filter_rows(batch, where)
                         yield from (fitting.slice(start, rows) for start in range(0, fitting.num_rows, rows))
 
         if limit is None:
-            yield from looked(None)
+            yield from scan(None)
             return
-        found = pa.Table.from_batches(looked(limit), schema)
+        found = pa.Table.from_batches(scan(limit), schema)
         if buckets and where and found.num_rows < limit:  # perhaps no message in them matches
-            found = pa.Table.from_batches(looked(None), schema)
+            found = pa.Table.from_batches(scan(None), schema)
         first = found.sort_by([("mature", "ascending"), ("id", "ascending")]) if buckets else found
         yield from first.slice(0, limit).combine_chunks().to_batches(max_chunksize=rows)
 
@@ -899,7 +929,7 @@ class Store(ABC):
         A queue is listed from its first message or consumer until it is dropped, even while it is
         empty.
         """
-        return sorted({*self._attempt(self._queues), *self.statistics_of_all()})
+        return sorted({*self._attempt(self._queues), *self.all_statistics()})
 
     @abstractmethod
     def _queues(self) -> list[str]:
@@ -918,7 +948,7 @@ class Store(ABC):
             next(self.peek(queue, view=view, rows=1), None) is not None for view in views
         )
 
-    def here(self) -> str:
+    def task_url(self) -> str:
         """Return the URL for tasks, which may run on other machines.
 
         The URL of a file then also identifies the file of this machine. A missing file is created
@@ -955,14 +985,14 @@ class Store(ABC):
     def _never_due(self, queue: str) -> list[str]:
         return []
 
-    def damaged_buckets(self, queue: str, most: int) -> list[str]:
+    def damaged_buckets(self, queue: str, limit: int) -> list[str]:
         """Return the ids of the buckets, among the first `limit`, that cannot be opened."""
         found: list[str] = []
         for page in self._buckets(queue, None):
-            for row, id in enumerate(page.batch.column("id").to_pylist()[:most]):
-                found += [id] if any(one.damaged for one in opened(part(page, row, row + 1))) else []
-            most -= page.batch.num_rows
-            if most <= 0:
+            for row, id in enumerate(page.batch.column("id").to_pylist()[:limit]):
+                found += [id] if any(one.damaged for one in open_buckets(slice_records(page, row, row + 1))) else []
+            limit -= page.batch.num_rows
+            if limit <= 0:
                 break
         return found
 
@@ -971,15 +1001,15 @@ class Store(ABC):
 
     # --- housekeeping -------------------------------------------------------------------------------------------
 
-    def forget(self, queue: str, ids: Sequence[str]) -> int:
+    def delete_history(self, queue: str, ids: Sequence[str]) -> int:
         """Remove the messages with these ids from the history, and return their number.
 
         The messages of the queue stay. So do messages of the history that were in a bucket.
         """
-        return self._attempt(self._forget_past, queue, ids) if ids else 0
+        return self._attempt(self._delete_history, queue, ids) if ids else 0
 
     @abstractmethod
-    def _forget_past(self, queue: str, ids: Sequence[str]) -> int: ...
+    def _delete_history(self, queue: str, ids: Sequence[str]) -> int: ...
 
     def purge(self, queue: str) -> int:
         """Remove the messages that are not reserved, and return their number.
@@ -997,12 +1027,12 @@ class Store(ABC):
         Staged messages stay. A pause ends. A queue that does not exist is no error.
         """
         self._attempt(self._drop, queue)
-        for key, note in self._attempt(self._notes, about(queue)).items():  # damaged ones too
+        for key, note in self._attempt(self._notes, queue_note_key(queue)).items():  # damaged ones too
             self.set_note(key, None, note.version)
-        self._counters.forget(queue)
-        self._pauses.forget(queue)
+        self._counters.discard(queue)
+        self._pause_cache.discard(queue)
         try:
-            self._attempt(self._forget, queue)
+            self._attempt(self._delete_statistics, queue)
         except AccessDenied as error:  # a user without rights to statistics may drop queues
             log.warning("the statistics of queue %r are not removed: %s", queue, error)
 
@@ -1015,7 +1045,7 @@ class Store(ABC):
         Other clients need not stop: they wait while the file is rewritten. Raises `OptionError` if
         there is a server.
         """
-        raise OptionError(f"{mask(self.url)} is no file: {self.shrinks_by}", option="url")
+        raise OptionError(f"{mask(self.url)} is no file: {self.shrink_hint}", option="url")
 
     def check_queue(self, queue: str) -> None:
         """Raise `OptionError` if the database forbids the name."""
@@ -1032,7 +1062,7 @@ class Store(ABC):
 
         A closed store opens again when it is used.
         """
-        self._closings += 1
+        self._close_count += 1
         self._counters.close()
 
     def __enter__(self) -> Self:
@@ -1049,7 +1079,7 @@ class Store(ABC):
         except StoreUnavailable as error:
             failed = [error]
 
-        def again() -> T:
+        def retry() -> T:
             if failed:
                 raise failed.pop()
             return operation(*arguments)
@@ -1063,24 +1093,24 @@ class Store(ABC):
                 lambda error: isinstance(error, StoreUnavailable) and not isinstance(error, PoolExhausted)
             ),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=3),
-            stop=tenacity.stop_after_delay(begun + self.patience - time.monotonic()),
+            stop=tenacity.stop_after_delay(begun + self.retry_timeout - time.monotonic()),
             reraise=True,
-        )(again)
+        )(retry)
 
 
-def spread(rows: int, partitions: int, least: int = 1) -> list[int]:
+def partition_sizes(rows: int, partitions: int, min_partitions: int = 1) -> list[int]:
     """Return the sizes of partitions that share `rows` evenly; none is empty.
 
     There is one partition for each SMALLEST_PARTITION rows, but at least `min_partitions` and at
     most `partitions`.
     """
-    parts = min(partitions, max(-(-rows // SMALLEST_PARTITION), min(rows, least)))
+    parts = min(partitions, max(-(-rows // SMALLEST_PARTITION), min(rows, min_partitions)))
     return [rows // parts + (part < rows % parts) for part in range(parts)] if rows else []
 
 
-def layout_of(store: Store, queue: str) -> Buckets | None:
+def read_layout(store: Store, queue: str) -> Buckets | None:
     """Return how messages of a queue are put into buckets, or `None` if they are not."""
-    note = store.note(about(queue, "layout"))
+    note = store.note(queue_note_key(queue, "layout"))
     return Buckets(note.value["size"], note.value["compression"]) if note else None
 
 
@@ -1094,20 +1124,20 @@ def set_layout(store: Store, queue: str, layout: Buckets | None) -> None:
     if layout is not None:
         store.check_buckets()
     value = None if layout is None else {"v": 1, "size": layout.size, "compression": layout.compression}
-    key = about(queue, "layout")
+    key = queue_note_key(queue, "layout")
     done = False
     while not done:
         note = store.note(key)
         done = store.set_note(key, value, note.version if note else 0)
-    store._layouts.pop(queue, None)
+    store._layout_cache.pop(queue, None)
     store.count(queue)  # registers the queue
 
 
-def refused(queue: str, batch: pa.RecordBatch, wrong: Mapping[int, str]) -> MessageError:
+def rejected_rows_error(queue: str, batch: pa.RecordBatch, wrong: Mapping[int, str]) -> MessageError:
     """Return an error that names the first of the wrong rows by its id, and counts the others."""
     row, rule = next(iter(wrong.items()))
     rest = f" (and {plural(len(wrong) - 1, 'more row')})" if len(wrong) > 1 else ""
-    id = legible(batch.slice(row, 1)).column("id")[0].as_py()
+    id = replace_invalid_utf8(batch.slice(row, 1)).column("id")[0].as_py()
     return MessageError(
         f"queue {queue!r}, row with id {id!r}: {rule}{rest}; nothing of this batch was pushed",
         rows=wrong,

@@ -17,10 +17,10 @@ class NamedStores(Mapping[str, Store]):
     Pickled, it is its URLs. Threads may share it, as they may share a store.
     """
 
-    def __init__(self, urls: Mapping[str, str], *, patience: float = 5.0, layout: Layout = None) -> None:
+    def __init__(self, urls: Mapping[str, str], *, retry_timeout: float = 5.0, layout: Layout = None) -> None:
         """Open nothing yet. `retry_timeout` (s): as in `open_store`. `layout`: of each store."""
         self._urls = dict(urls)
-        self._patience, self._layout = patience, layout
+        self._retry_timeout, self._layout = retry_timeout, layout
         self._open: dict[str, Store] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -28,7 +28,7 @@ class NamedStores(Mapping[str, Store]):
 
     def __getitem__(self, name: str) -> Store:
         if name not in self._open:
-            store = open_store(self._urls[name], patience=self._patience)
+            store = open_store(self._urls[name], retry_timeout=self._retry_timeout)
             if self._layout is not None:
                 store.layout = self._layout
             self._open.setdefault(name, store)  # another thread may be first
@@ -44,11 +44,11 @@ class NamedStores(Mapping[str, Store]):
         return f"{type(self).__name__}({', '.join(self._urls)})"  # a URL may hold a password
 
     @property
-    def homes(self) -> list[str]:
+    def primary_names(self) -> list[str]:
         """One name for each URL: the first one."""
-        return list(dict.fromkeys(map(self.home, self._urls)))
+        return list(dict.fromkeys(map(self.primary_name, self._urls)))
 
-    def home(self, name: str) -> str:
+    def primary_name(self, name: str) -> str:
         """Return the first name with the URL of this one."""
         return next(one for one, url in self._urls.items() if url == self._urls[name])
 

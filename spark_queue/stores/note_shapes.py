@@ -106,16 +106,19 @@ def _fault_of_fields(value: object, shape: Mapping[str, Shape], place: str) -> s
 def _fault_of_items(value: object, shape: list[Shape], place: str) -> str:
     if not isinstance(value, list):
         return f"{place} is not a list"
-    if shape[-1] is ... and _surely_fit(value, shape[0]):
+    if shape[-1] is ... and _certainly_fit(value, shape[0]):
         return ""
     shapes = shape[:1] * len(value) if shape[-1] is ... else shape
     if len(value) != len(shapes):
         return f"{place} has {len(value)} items, not {len(shapes)}"
-    faults = (_fault(one, of, f"{place}[{row}]") for row, (one, of) in enumerate(zip(value, shapes, strict=True)))
+    faults = (
+        _fault(one, item_shape, f"{place}[{row}]")
+        for row, (one, item_shape) in enumerate(zip(value, shapes, strict=True))
+    )
     return next(filter(None, faults), "")
 
 
-def _surely_fit(items: list[Any], shape: Shape) -> bool:
+def _certainly_fit(items: list[Any], shape: Shape) -> bool:
     """Return whether all items certainly fit a simple shape.
 
     It checks whole columns at a time, since the head of a log has 500 segments.

@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 from spark_queue.errors import OptionError, StoreError
 from spark_queue.messages.buckets import are_buckets
 from spark_queue.messages.columns import milliseconds
-from spark_queue.messages.json_text import cleaned
+from spark_queue.messages.json_text import clean_text
 from spark_queue.stores.note_shapes import fault_of
 
 View = Literal["messages", "history"]
-Verdict = Literal["good", "worry", "bad"]
+CheckState = Literal["good", "worry", "bad"]
 
 #: Features that a layout may not support. Without `order`, messages of a queue or a tag come in the
 #: order in which they became ready. `mature` may then be a few ms later. Without `ids`, a push or a
@@ -29,13 +29,13 @@ Verdict = Literal["good", "worry", "bad"]
 #: Without `payloads`, they must be objects of strings; numbers become strings. Without `buckets`,
 #: there are none. Without `holds`, other programs of the layout release reserved messages before
 #: their lease ends.
-Lacking = Literal["order", "ids", "payloads", "buckets", "holds"]
+LayoutFeature = Literal["order", "ids", "payloads", "buckets", "holds"]
 
 #: The headers that a dead letter gets: see `DeadLetterInfo`.
-ERROR_HEADER, FROM_HEADER, DIED_HEADER, TRIES_HEADER = "x-error", "x-dl-from-queue", "x-dl-t", "x-dl-tries"
+ERROR_HEADER, FROM_HEADER, DEAD_AT_HEADER, TRIES_HEADER = "x-error", "x-dl-from-queue", "x-dl-t", "x-dl-tries"
 
 #: Columns that differ between the messages of a bucket.
-OF_EACH = ("id", "mature")
+PER_MESSAGE_COLUMNS = ("id", "mature")
 
 _COMPARE: dict[str, Callable[[pa.Array, pa.Scalar], pa.Array]] = {
     "=": pc.equal, "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal,
@@ -82,8 +82,8 @@ class Claim(NamedTuple):
     """
 
     rows: int
-    large: str | None = None
-    held: bool = False
+    oversized_bucket: str | None = None
+    already_held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Note:
     written: int | None = field(default=None, compare=False)
 
 
-def damaged_note(key: str, reason: object) -> StoreError:
+def damaged_note_error(key: str, reason: object) -> StoreError:
     """Return the error for a note that cannot be read."""
     return StoreError(
         f"the note {key!r} is damaged ({reason}): restore it from a backup, or remove it with spark-queue doctor URL "
@@ -125,22 +125,22 @@ class RawNote:
     version: int
     written: int | None = None
 
-    def read(self, key: str) -> Note:
+    def parse(self, key: str) -> Note:
         """Return the note. Raises `StoreError` if it is damaged."""
         try:
-            return Note(self._sound(key), self.version, self.written)
+            return Note(self._parse_value(key), self.version, self.written)
         except ValueError as error:
-            raise damaged_note(key, str(error)) from error
+            raise damaged_note_error(key, str(error)) from error
 
     def fault(self, key: str) -> str:
         """Return why the note cannot be read; empty if it can."""
         try:
-            self._sound(key)
+            self._parse_value(key)
         except ValueError as error:
             return str(error)
         return ""
 
-    def _sound(self, key: str) -> dict[str, Any]:
+    def _parse_value(self, key: str) -> dict[str, Any]:
         try:
             value: dict[str, Any] = orjson.loads(self.value)
         except ValueError as error:
@@ -163,7 +163,7 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Death:
+class DeadLetterInfo:
     """Why messages move to a dead-letter queue.
 
     `failed` is added to the tries in the header. The history of the queue that they leave keeps
@@ -177,12 +177,12 @@ class Death:
     def headers(self, queue: str, tries: int, now: int) -> dict[str, str]:
         """Return the headers of a message that leaves `queue` at `now` (ms) after `tries` tries."""
         moment = datetime.fromtimestamp(now / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        told = {FROM_HEADER: queue, DIED_HEADER: moment, TRIES_HEADER: str(tries + self.failed)}
-        return told if self.reason is None else told | {ERROR_HEADER: cleaned(self.reason)}
+        headers = {FROM_HEADER: queue, DEAD_AT_HEADER: moment, TRIES_HEADER: str(tries + self.failed)}
+        return headers if self.reason is None else headers | {ERROR_HEADER: clean_text(self.reason)}
 
 
 @dataclass(frozen=True, slots=True)
-class Which:
+class Selection:
     """Which messages an operation applies to: those of `tag`, or with `None` those not reserved.
 
     The other fields narrow them.
@@ -199,12 +199,12 @@ class Finding:
     """One check of `doctor`: its name, its state, a message, and in `todo` the remedy, if any."""
 
     what: str
-    state: Verdict
+    state: CheckState
     told: str
     todo: str = ""
 
 
-def meeting(batch: pa.RecordBatch, where: Sequence[Condition], *, or_buckets: bool = False) -> pa.RecordBatch:
+def filter_rows(batch: pa.RecordBatch, where: Sequence[Condition], *, or_buckets: bool = False) -> pa.RecordBatch:
     """Return the rows that meet the conditions.
 
     With `or_buckets`, a bucket meets those on PER_MESSAGE_COLUMNS: these are for its messages.
@@ -216,7 +216,7 @@ def meeting(batch: pa.RecordBatch, where: Sequence[Condition], *, or_buckets: bo
             fits = pc.is_in(values, pa.array(one.value, values.type))
         else:
             fits = _COMPARE[one.op](values, pa.scalar(one.value, values.type))
-        if or_buckets and one.column in OF_EACH:
+        if or_buckets and one.column in PER_MESSAGE_COLUMNS:
             fits = pc.or_(fits, are_buckets(batch.column("id")))
         batch = batch.filter(fits)
     return batch
@@ -237,16 +237,16 @@ def check_outcome(outcome: str) -> None:
         )
 
 
-def about(queue: str, *names: str) -> str:
+def queue_note_key(queue: str, *names: str) -> str:
     """Return the key of a note about a queue; without names, the prefix of all these keys."""
     return "/".join(("queue", quote(queue, safe=""), *names, *([] if names else [""])))
 
 
-def holder(tag: str | None) -> str | None:
+def consumer_of(tag: str | None) -> str | None:
     """Return the consumer of a tag: its first part."""
     return tag.partition("/")[0] if tag else None
 
 
-def below(tag: str) -> tuple[str, str]:
+def tag_range(tag: str) -> tuple[str, str]:
     """Return the half-open range of the tags below `tag` in text order ("0" follows "/")."""
     return f"{tag}/", f"{tag}0"

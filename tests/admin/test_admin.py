@@ -29,20 +29,28 @@ from spark_queue import (
     set_ledger,
     trim,
 )
-from spark_queue.admin import Recovered, Sink, doctor, suggest
-from spark_queue.admin import sizes as levels
+from spark_queue.admin import RecoveredSink, Sink, doctor, suggest
+from spark_queue.admin import sizes as admin_sizes
 from spark_queue.admin.consume import commit, harvest, rollback
 from spark_queue.admin.queues import purge
-from spark_queue.admin.sinks import left_staged
+from spark_queue.admin.sinks import find_stale_sinks
 from spark_queue.messages.message import messages, pushes
 from spark_queue.stores.services import owner
 from spark_queue.stores.services.existence import check_exists
-from spark_queue.stores.services.ledger import LEDGER_PREFIX, ONE_WRITE, Ledger, begin, forget, ledger_of, stage_of
+from spark_queue.stores.services.ledger import (
+    LEDGER_PREFIX,
+    ONE_WRITE_PREFIX,
+    Ledger,
+    create_ledger,
+    delete_sink,
+    ledger_of,
+    stage_of,
+)
 from spark_queue.stores.services.log.log import Log
-from spark_queue.stores.services.owner import OWNER
+from spark_queue.stores.services.owner import OWNER_NOTE
 from spark_queue.stores.services.ownership import Ownership
 from spark_queue.stores.sqlite.store import SqliteStore
-from spark_queue.stores.types import Note, about
+from spark_queue.stores.types import Note, queue_note_key
 
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -50,13 +58,13 @@ LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
 @pytest.fixture
 def sink(store, name):
     yield name
-    forget(store, name)
+    delete_sink(store, name)
 
 
 @pytest.fixture
 def living(store, name, monkeypatch):
     """Makes this process the owner of a consumer."""
-    monkeypatch.setattr(owner, "LIFE", 600_000)  # a busy machine may be slow
+    monkeypatch.setattr(owner, "OWNER_TIMEOUT_MS", 600_000)  # a busy machine may be slow
 
     def take(consumer):
         ownership = Ownership(store, name, consumer)
@@ -195,14 +203,14 @@ def test_a_release_that_cannot_be_meant(url, store, name, living, tag, delay):
 
 def test_a_consumer_noted_by_a_newer_version(store, name, url):
     fill(store, name, 1)
-    store.set_note(about(name, OWNER, "etl/a"), {"v": 3}, 0)
+    store.set_note(queue_note_key(name, OWNER_NOTE, "etl/a"), {"v": 3}, 0)
     try:
         with pytest.raises(StoreError, match="upgrade spark_queue"):
             release(url, name, "etl")
         with pytest.raises(StoreError, match="upgrade spark_queue"):
             reservations(url, name)
     finally:
-        store.set_note(about(name, OWNER, "etl/a"), None, 1)
+        store.set_note(queue_note_key(name, OWNER_NOTE, "etl/a"), None, 1)
 
 
 # --- dead letters ---------------------------------------------------------------------------------------------------
@@ -437,16 +445,16 @@ def test_a_half_published_batch_is_seen_and_finished(url, store, name, sink):
     decide(store, sink, 3, *winners)
     store.publish(winners[:1])  # and then it died
     assert seen(url, sink) == Sink(sink, 3, {3: 11, 4: 9}, 4)
-    assert recover(url, sink) == Recovered(published=4, dropped=16)
+    assert recover(url, sink) == RecoveredSink(published=4, dropped=16)
     assert seen(url, sink) == Sink(sink, 3, {}, 0)
     assert (store.sizes(name).ready, store.sizes(f"{name}.other").ready) == (5, 4)
     assert store.staged(loser) == []
-    assert recover(url, sink) == Recovered(0, 0), "it may be repeated"
+    assert recover(url, sink) == RecoveredSink(0, 0), "it may be repeated"
 
 
 def test_what_was_merely_staged_is_dropped(url, store, name, sink):
     stage(store, name, sink, 0, 5)
-    assert recover(url, sink) == Recovered(published=0, dropped=5)
+    assert recover(url, sink) == RecoveredSink(published=0, dropped=5)
     assert store.sizes(name).total == 0
     with pytest.raises(OptionError, match=r"sink .* does not exist"):
         recover(url, sink)
@@ -491,7 +499,7 @@ def test_a_ledger_is_set_by_word(url, store, name, sink):
     decide(store, sink, 10, stage_of(sink, 10, "a"))
     with pytest.raises(UsageError, match=rf"published a part of batch 10.*recover URL {sink}"):
         set_ledger(url, sink, 11)
-    assert recover(url, sink) == Recovered(2, 0)
+    assert recover(url, sink) == RecoveredSink(2, 0)
     assert set_ledger(url, sink, 11) == 10
 
 
@@ -499,7 +507,7 @@ def test_a_ledger_is_forgotten_once_nothing_is_staged(url, store, name, sink):
     decide(store, sink, 10, stage(store, name, sink, 10, 2))
     with pytest.raises(UsageError, match=rf"has staged rows.*ledger recover URL {sink}"):
         forget_ledger(url, sink)
-    assert recover(url, sink) == Recovered(2, 0)
+    assert recover(url, sink) == RecoveredSink(2, 0)
     assert forget_ledger(url, sink) == 10
     assert ledger_of(store, sink) is None
     assert store.sizes(name).ready == 2
@@ -509,11 +517,11 @@ def test_a_ledger_is_forgotten_once_nothing_is_staged(url, store, name, sink):
 
 def test_staged_rows_of_a_killed_write_are_found(url, store, name):
     """Those of a query are found once it has done nothing for an hour: until then it may be at work."""
-    sink, query = f"{ONE_WRITE}{name}", f"{name}-query"
+    sink, query = f"{ONE_WRITE_PREFIX}{name}", f"{name}-query"
     for one in (sink, query):
-        begin(store, one)
+        create_ledger(store, one)
         stage(store, name, one, 0, 5)
-    found = {one.sink: idle for one, idle in left_staged(store) if name in one.sink}
+    found = {one.sink: idle for one, idle in find_stale_sinks(store) if name in one.sink}
     assert found.keys() == {sink}
     idle = found[sink]
     assert idle is not None
@@ -600,7 +608,7 @@ def test_what_a_log_retains_is_told_apart_and_left_alone(url, store, name):
     (kept,) = logs(url, name)
     assert (kept.queue, kept.messages, kept.first, kept.end, kept.segments, kept.strays) == (name, 6, 0, 6, 1, [])
     assert [(one.tag.split("/")[0], one.log) for one in reservations(url, name)] == [("etl", False), ("log", True)]
-    (level,) = levels.sizes(url, [name])
+    (level,) = admin_sizes.sizes(url, [name])
     assert (level.reserved, level.retained, level.total) == (1, 6, 7)
     for act in (
         lambda: release(url, name, "log", force=True),

@@ -16,12 +16,12 @@ import pytest
 from spark_queue import CheckpointError, FencedError, Queue, StoreError, open_store
 from spark_queue.messages.message import pushes
 from spark_queue.stores.services import owner
-from spark_queue.stores.services.bound import Reading, bind
-from spark_queue.stores.services.ledger import LEDGER_PREFIX, Writer, decided, stage_of
+from spark_queue.stores.services.bound import QueryBinding, bind
+from spark_queue.stores.services.ledger import LEDGER_PREFIX, Writer, is_decided, stage_of
 from spark_queue.stores.services.log.log import Log
 from spark_queue.stores.services.owner import Batch
 from spark_queue.stores.services.ownership import Ownership
-from spark_queue.stores.services.poison import PATIENCE, Isolation, Rules
+from spark_queue.stores.services.poison import MAX_FAILED_RUNS, PoisonMessageHandler, PoisonRules
 from spark_queue.stores.sqlite import file as sqlite_file
 
 pytest.importorskip("typer")
@@ -43,16 +43,18 @@ def living(tmp_path, monkeypatch):
     """The store that the page is about, in a folder of its own; gives the claim of the query that lives."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SPARK_QUEUE_URL", "")
-    monkeypatch.setattr(owner, "LIFE", 600_000)  # a busy machine may be slow
+    monkeypatch.setattr(owner, "OWNER_TIMEOUT_MS", 600_000)  # a busy machine may be slow
     died = datetime(2026, 11, 20, 9, tzinfo=UTC)
     with open_store(URL) as store:
         store.push("departures", pushes([{"flight": n} for n in range(5_000)]))
         store.reserve("departures", "etl/0b51d2/31.1", 1_000, partitions=2, lease=None)
         store.reserve("departures", "etl/3fa9c1/12.1", 1_000, partitions=2, lease=None)
         store.reserve("departures", "rechecks/77d0aa/4.1", 3)
-        isolation = Isolation(store, "departures", "rechecks/77d0aa", Rules(1_000, 120_000, 5, "departures.dead"))
-        for _ in range(PATIENCE):
-            isolation.run_again("rechecks/77d0aa/4.1")
+        isolation = PoisonMessageHandler(
+            store, "departures", "rechecks/77d0aa", PoisonRules(1_000, 120_000, 5, "departures.dead")
+        )
+        for _ in range(MAX_FAILED_RUNS):
+            isolation.handle_rerun("rechecks/77d0aa/4.1")
         with Queue(store, "departures", consumer="checker") as queue:
             queue._run = "5b0e9c"
             queue.reserve(1)
@@ -77,7 +79,7 @@ def living(tmp_path, monkeypatch):
         store.publish(stages[:1])  # then its driver died
         store.set_note(f"{LEDGER_PREFIX}nightly-load", {"v": 1, "batch": 7, "stages": []}, 0)
         store.set_note(LEDGER_PREFIX + LOST, {"v": 1, "batch": 30, "stages": []}, 0)
-        bind(store, "departures", "etl", Reading(LOST, "etl/0b51d2", 30, "31.1"))
+        bind(store, "departures", "etl", QueryBinding(LOST, "etl/0b51d2", 30, "31.1"))
         dead = Ownership(store, "departures", "etl/0b51d2")
         dead.take()
         dead.start(Batch(31, 1))
@@ -135,14 +137,14 @@ def test_what_a_query_says_is_on_the_page(living, monkeypatch, caplog):
             living.check_newest(Batch(13, 1))
         with pytest.raises(CheckpointError) as dropped:
             Ownership(store, "departures", "etl/77d0aa").take(Batch(4, 1))
-        bind(store, "departures", None, Reading(QUERY, "etl/0b51d2"))
+        bind(store, "departures", None, QueryBinding(QUERY, "etl/0b51d2"))
         with pytest.raises(CheckpointError) as first:
-            bind(store, "departures", None, Reading(QUERY, "etl/3fa9c1"))
+            bind(store, "departures", None, QueryBinding(QUERY, "etl/3fa9c1"))
         owner.revoke(store, "departures", "etl/3fa9c1")
     with pytest.raises(FencedError) as revoked:
         living.check()
     with pytest.raises(CheckpointError) as lost:
-        decided(None, OTHER, 43, Writer.STREAM)
+        is_decided(None, OTHER, 43, Writer.STREAM)
     for error in (refused, older, newer, dropped, first, revoked, lost):
         assert plain(f"{error.typename}: {error.value}") in page
 
@@ -156,7 +158,7 @@ def test_every_command_is_on_the_page():
 
 def test_what_is_said_of_a_sqlite_file_is_on_the_page(tmp_path, monkeypatch):
     monkeypatch.setattr(socket, "gethostname", lambda: "worker-3")
-    gone = sqlite_file.not_the_drivers("/data/queues.db", sqlite_file.FileId("another", 1, 2, "etl-1"))
+    gone = sqlite_file.file_mismatch("/data/queues.db", sqlite_file.FileId("another", 1, 2, "etl-1"))
     assert gone in PAGE
     url = f"sqlite:///{tmp_path}/queues.db"
     with open_store(url) as store:

@@ -80,9 +80,9 @@ def test_java_is_looked_at(tmp_path, monkeypatch):
 def test_versions_of_spark(monkeypatch):
     for version, state in (("3.5.1", "bad"), ("4.0.0", "good"), ("4.4.0", "bad"), ("4.3.0.dev1", "good")):
         monkeypatch.setattr(doctor, "_installed", lambda _, version=version: version)
-        assert doctor._spark().state == state, version
+        assert doctor._check_spark().state == state, version
     monkeypatch.setattr(doctor, "_installed", lambda _: None)
-    assert doctor._spark().state == doctor._java().state.replace("good", "worry") == "worry"
+    assert doctor._check_spark().state == doctor._check_java().state.replace("good", "worry") == "worry"
 
 
 def test_a_server_that_is_away_is_told_without_its_password():
@@ -97,7 +97,7 @@ def test_clocks_that_are_apart(sqlite_url, monkeypatch):
         real = store.now
         store.push("q", pushes([1]))
         monkeypatch.setattr(store, "now", lambda: real() + 60_000)
-        clock = {one.what: one for one in doctor._clock(store)}["clocks"]
+        clock = {one.what: one for one in doctor._check_clock(store)}["clocks"]
     assert clock.state == "worry" and clock.told.startswith("the server's clock is +60.0 s from this")
 
 
@@ -133,7 +133,7 @@ def test_a_redis_that_forgets(tmp_path):
     with subprocess.Popen(call, stdout=subprocess.DEVNULL) as server:
         url = f"redis://127.0.0.1:{port}/0"
         try:
-            with open_store(url, patience=30) as store, Redis(port=port) as client:
+            with open_store(url, retry_timeout=30) as store, Redis(port=port) as client:
                 store.now()
                 assert finding("append-only file", url)[1] == "worry"
                 assert finding("full memory", url)[:2] == (0, "good")
@@ -168,12 +168,12 @@ def test_help_and_completion_import_nothing_heavy():
 
 
 def test_the_help_has_every_command_and_the_codes():
-    from spark_queue.cli.params import RFQ, SECTIONS, app
+    from spark_queue.cli.params import RFQ_COMMANDS, SECTIONS, app
 
     shown, with_rfq = Run("--help").out, Run("--layout", "rfq", "--help").out
-    names = [*(name for names in SECTIONS.values() for name in names), *RFQ]
+    names = [*(name for names in SECTIONS.values() for name in names), *RFQ_COMMANDS]
     for name in names:
-        assert (f"\n  {name} " in shown) is (name not in RFQ), name
+        assert (f"\n  {name} " in shown) is (name not in RFQ_COMMANDS), name
         assert f"\n  {name} " in with_rfq, name
         assert Run(name, "--help").code == 0
     assert "--layout rfq --help" in " ".join(shown.split())

@@ -13,11 +13,11 @@ from spark_queue.messages.buckets import Buckets
 from spark_queue.messages.ids import OBJECT_ID, new_ids
 from spark_queue.messages.message import messages, pushes
 from spark_queue.stores.conformance.waiting import tick
-from spark_queue.stores.services.ledger import forget
-from spark_queue.stores.services.poison import PATIENCE, Isolation, Rules
-from spark_queue.stores.services.replay import Replay, replayed
+from spark_queue.stores.services.ledger import delete_sink
+from spark_queue.stores.services.poison import MAX_FAILED_RUNS, PoisonMessageHandler, PoisonRules
+from spark_queue.stores.services.replay import Replay, replay_id
 from spark_queue.stores.sqlite.store import SCHEMA
-from spark_queue.stores.types import Death
+from spark_queue.stores.types import DeadLetterInfo
 
 MINUTE = 60_000
 DUE = datetime(2020, 1, 1, tzinfo=UTC)
@@ -30,13 +30,13 @@ def past(store, name):
     ids = batch.column("id").to_pylist()
     store.push(name, batch)
     store.reserve(name, "etl/1", 3)
-    store.move(name, f"{name}.dead", tag="etl", ids=ids[2:3], death=Death("no such flight", 1, MINUTE))
+    store.move(name, f"{name}.dead", tag="etl", ids=ids[2:3], death=DeadLetterInfo("no such flight", 1, MINUTE))
     store.commit(name, "etl", history=MINUTE)
     store.reserve(name, "checks/1", 3)
     store.commit(name, "checks", history=MINUTE)
     yield ids
     for call in ("fix", "again", "slow"):
-        forget(store, Replay(name, call, name, None, "").sink)
+        delete_sink(store, Replay(name, call, name, None, "").sink)
 
 
 def all_of(store, queue):
@@ -128,7 +128,7 @@ def test_what_was_processed_is_replayed_as_new_messages(url, store, name, past):
     assert [one.payload["n"] for one in back] == [0, 1, 3, 4, 5], "in their old order, without the dead one"
     for one in back:
         old = past[one.payload["n"]]
-        assert one.id == replayed("fix", old) != old
+        assert one.id == replay_id("fix", old) != old
         assert one.headers == {"h": "1", "x-replay": "fix", "x-replay-of": old}
         assert (one.mature, one.tries) == (DUE, 0)
     assert len(history(url, name)) == 6, "the history stays as it is"
@@ -219,15 +219,15 @@ def test_messages_of_buckets_are_replayed(url, store, name):
         assert replay(url, name, "fix", ids=batch.column("id").to_pylist()[3:6]) == 3
         assert [one.payload["n"] for one in all_of(store, name)] == [3, 4, 5]
     finally:
-        forget(store, Replay(name, "fix", name, None, "").sink)
+        delete_sink(store, Replay(name, "fix", name, None, "").sink)
 
 
 def test_replayed_ids_keep_the_order_of_those_we_make():
     ids = [*(f"{second:08x}{second * 7:010x}{second:06x}" for second in range(99)), *new_ids(300)]
-    made = [replayed("fix", id) for id in ids]
+    made = [replay_id("fix", id) for id in ids]
     assert made == sorted(made) and not set(made) & set(ids)
-    assert made != [replayed("again", id) for id in ids]
-    assert all(OBJECT_ID.fullmatch(replayed("fix", id)) for id in ("mine", "ünï", "x" * 200))
+    assert made != [replay_id("again", id) for id in ids]
+    assert all(OBJECT_ID.fullmatch(replay_id("fix", id)) for id in ("mine", "ünï", "x" * 200))
 
 
 # --- who keeps it ---------------------------------------------------------------------------------------------------
@@ -252,9 +252,9 @@ def test_the_client_keeps_a_history_of_what_dies(url, store, name):
 def test_a_message_that_fails_alone_is_history(url, store, name):
     store.push(name, pushes(["alone"]))
     store.reserve(name, "etl/e/1", 1, lease=None)
-    isolation = Isolation(store, name, "etl/e", Rules(1_000, None, 1, f"{name}.dead", MINUTE))
-    for _ in range(PATIENCE + 1):
-        isolation.run_again("etl/e/1")
+    isolation = PoisonMessageHandler(store, name, "etl/e", PoisonRules(1_000, None, 1, f"{name}.dead", MINUTE))
+    for _ in range(MAX_FAILED_RUNS + 1):
+        isolation.handle_rerun("etl/e/1")
     (one,) = history(url, name)
     assert (one.payload, one.outcome, one.consumer, one.tries) == ("alone", "dead", "etl", 1)
     assert one.error and store.sizes(f"{name}.dead").total == 1

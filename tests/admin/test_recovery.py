@@ -7,15 +7,15 @@ import uuid
 import pytest
 
 from spark_queue import OptionError, UsageError, open_store
-from spark_queue.admin import Settled, recover_consumer, release
+from spark_queue.admin import RecoveredConsumer, recover_consumer, release
 from spark_queue.messages.message import pushes
 from spark_queue.stores.services import owner
-from spark_queue.stores.services.bound import Reading, bind
+from spark_queue.stores.services.bound import QueryBinding, bind
 from spark_queue.stores.services.dead_letters import set_history
-from spark_queue.stores.services.ledger import LEDGER_PREFIX, forget, stage_of
-from spark_queue.stores.services.owner import Batch, standing_of
+from spark_queue.stores.services.ledger import LEDGER_PREFIX, delete_sink, stage_of
+from spark_queue.stores.services.owner import Batch, load_consumer_state
 from spark_queue.stores.services.ownership import Ownership
-from spark_queue.stores.types import about
+from spark_queue.stores.types import queue_note_key
 from tests.command_line import Run
 
 CONSUMER = "etl/3fa9c1"
@@ -35,7 +35,7 @@ class Lost:
         owner.revoke(store, queue, CONSUMER)
 
     def reads(self, number=6, batch="7.2"):
-        bind(self.store, self.queue, None, Reading(self.query, CONSUMER, number, batch))
+        bind(self.store, self.queue, None, QueryBinding(self.query, CONSUMER, number, batch))
 
     def has_written(self, batch, stages=(), sink=None):
         self.store.set_note(LEDGER_PREFIX + (sink or self.query), {"v": 1, "batch": batch, "stages": stages}, 0)
@@ -51,10 +51,10 @@ def lost(store, name):
     made = Lost(store, name)
     yield made
     for sink in (made.query, f"app:{made.query}", f"other:{made.query}"):
-        forget(store, sink)
+        delete_sink(store, sink)
 
 
-WRITTEN, OPEN = Settled("7.2", committed=10, released=5), Settled("7.2", committed=0, released=15)
+WRITTEN, OPEN = RecoveredConsumer("7.2", committed=10, released=5), RecoveredConsumer("7.2", committed=0, released=15)
 
 
 @pytest.mark.parametrize("sink", ["{query}", "app:{query}"])
@@ -64,7 +64,7 @@ def test_the_ledger_tells_whether_the_last_batch_was_written(url, name, lost, si
     lost.has_written(last, sink=sink.format(query=lost.query))
     assert recover_consumer(url, name, CONSUMER, sink=url) == settled
     assert lost.left == (settled.released, 0)
-    assert recover_consumer(url, name, CONSUMER, sink=url) == Settled("7.2", 0, 0), "it may be repeated"
+    assert recover_consumer(url, name, CONSUMER, sink=url) == RecoveredConsumer("7.2", 0, 0), "it may be repeated"
 
 
 def test_what_the_ledger_has_decided_is_published_first(url, store, name, lost):
@@ -161,7 +161,7 @@ def test_what_nobody_can_know_is_asked_for_before_anything_changes(url, name, lo
 
 def test_a_query_that_reads_the_queue_as_two_consumers_is_known_for_each(url, store, name, lost):
     for option, consumer in (("a", "a/1"), ("etl", CONSUMER), ("z", "z/1")):
-        bind(store, name, option, Reading(lost.query, consumer, 6, "7.2"))
+        bind(store, name, option, QueryBinding(lost.query, consumer, 6, "7.2"))
     lost.has_written(6)
     assert recover_consumer(url, name, CONSUMER, sink=url) == WRITTEN
 
@@ -173,7 +173,7 @@ def test_one_that_says_so_is_believed(url, name, lost):
 
 
 def test_a_living_query_and_an_unknown_one_are_refused(url, store, name, lost, monkeypatch):
-    monkeypatch.setattr(owner, "LIFE", 600_000)
+    monkeypatch.setattr(owner, "OWNER_TIMEOUT_MS", 600_000)
     with pytest.raises(OptionError, match=rf"no consumer 'etl/3fa9c2'; did you mean '?{CONSUMER}"):
         recover_consumer(url, name, "etl/3fa9c2", written=True)
     Ownership(store, name, CONSUMER).take(Batch(7, 2))
@@ -182,13 +182,15 @@ def test_a_living_query_and_an_unknown_one_are_refused(url, store, name, lost, m
     assert lost.left == (0, 15)
 
 
-@pytest.mark.parametrize(("written", "settled"), [(True, Settled("7", 10, 5)), (False, Settled("7", 0, 15))])
+@pytest.mark.parametrize(
+    ("written", "settled"), [(True, RecoveredConsumer("7", 10, 5)), (False, RecoveredConsumer("7", 0, 15))]
+)
 def test_a_consumer_of_version_1(url, store, name, written, settled):
     store.push(name, pushes(list(range(15))))
     store.reserve(name, f"{CONSUMER}/7", 10, lease=None)
     store.reserve(name, f"{CONSUMER}/8", 5, lease=None)
     gone = {"token": "t", "host": "elsewhere", "boot": "", "pid": 1, "started": 1, "until": 1, "leaves": False}
-    store.set_note(about(name, "consumer", CONSUMER), {"v": 1, **gone}, 0)
+    store.set_note(queue_note_key(name, "consumer", CONSUMER), {"v": 1, **gone}, 0)
     with pytest.raises(UsageError, match="its query is unknown"):
         recover_consumer(url, name, CONSUMER, sink=url)
     assert recover_consumer(url, name, CONSUMER, written=written) == settled
@@ -205,7 +207,7 @@ def test_a_release_refuses_what_may_be_written(url, store, name, lost, tag):
     else:
         assert release(url, name, f"{CONSUMER}/7.2/0") == 5, "what is named is meant"
         assert release(url, name, f"{CONSUMER}/7.2") == 5
-    standing = standing_of(store, name, CONSUMER)
+    standing = load_consumer_state(store, name, CONSUMER)
     assert standing is not None and standing.started == Batch(7, 2), "how far it was is known all the same"
 
 

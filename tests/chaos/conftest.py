@@ -36,6 +36,6 @@ def name(request):
     yield name
     if "redis" in request.node.name and (url := service_urls().get("redis")):
         with open_store(url) as store:
-            for one in {*store.queues(), *store.statistics_of_all()}:
+            for one in {*store.queues(), *store.all_statistics()}:
                 if one.startswith(name):
                     store.drop(one)

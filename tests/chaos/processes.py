@@ -10,7 +10,7 @@ import sys
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.conformance.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).with_name("programs.py")
@@ -67,7 +67,7 @@ def kill_tree(process):
     for pid in standing:
         send(pid, signal.SIGKILL)
     process.wait()
-    until(lambda: not any(alive(pid) for pid in standing), 10)
+    wait_until(lambda: not any(alive(pid) for pid in standing), 10)
 
 
 def send(pid, number):

@@ -18,7 +18,7 @@ from pathlib import Path
 from spark_queue import Queue, open_store
 from spark_queue.errors import StoreUnavailable
 from spark_queue.stores.services.ledger import ledger_of
-from spark_queue.stores.types import Death
+from spark_queue.stores.types import DeadLetterInfo
 
 
 def logger(path, sync=False):
@@ -106,7 +106,7 @@ def move(url, queue, to, log, seed):
     """Move everything to another queue: what is free, and dead letters out of reservations."""
     rng, log = random.Random(seed), logger(log)
     # A transaction of MongoDB that lost its client may stand in the way for a minute and more.
-    with open_store(url, patience=120) as store:
+    with open_store(url, retry_timeout=120) as store:
         step = 0
         while store.sizes(queue).ready:
             step += 1
@@ -117,7 +117,7 @@ def move(url, queue, to, log, seed):
             else:
                 tag = f"mover/{os.getpid()}/{step}"
                 store.reserve(queue, tag, limit, lease=1_000)
-                moved = store.move(queue, to, tag=tag, death=Death("chaos", failed=1))
+                moved = store.move(queue, to, tag=tag, dead_letter=DeadLetterInfo("chaos", failed=1))
             log(did="move", moved=moved)
     log(did="end")
 
@@ -154,7 +154,7 @@ def produce(url, queue, log, producer, seed):
     """
     rng, log = random.Random(seed), logger(log, sync=True)
     first = 0
-    with open_store(url, patience=AWAY) as patient, Queue(open_store(url, patience=0), queue) as client:
+    with open_store(url, retry_timeout=AWAY) as patient, Queue(open_store(url, retry_timeout=0), queue) as client:
         while True:
             while patient.sizes(queue).ready > BACKLOG:
                 time.sleep(0.1)
@@ -225,7 +225,7 @@ def move_with_spark(url, queue, to_url, to, checkpoint, log, master, sink, slow)
             log(did="fail", error=str(error))
             raise
 
-    supervise(logged, url, pause=0.1, longest=0.5)
+    supervise(logged, url, initial_backoff=0.1, max_backoff=0.5)
 
 
 def route_with_spark(url, queue, to_url, to, checkpoint, log, master, slow):
@@ -252,7 +252,7 @@ def route_with_spark(url, queue, to_url, to, checkpoint, log, master, slow):
     }
     graph = Graph({"a": Namespace(url), "b": Namespace(to_url)}, exchanges)
     log(did="start", **place(checkpoint, to_url))
-    running = ExchangeGraph(graph, str(Path(checkpoint).parent), pause=0.1, longest=0.5).start(spark)
+    running = ExchangeGraph(graph, str(Path(checkpoint).parent), initial_backoff=0.1, max_backoff=0.5).start(spark)
     end_with_error(running, log)
 
 
@@ -295,7 +295,7 @@ def process_with_spark(url, queue, to_url, to, checkpoint, log, master, slow):
     }
     graph = Graph({"a": Namespace(url), "b": Namespace(to_url)}, processors=processors)
     log(did="start", **place(checkpoint, to_url))
-    running = ExchangeGraph(graph, str(Path(checkpoint).parent), pause=0.1, longest=0.5).start(spark)
+    running = ExchangeGraph(graph, str(Path(checkpoint).parent), initial_backoff=0.1, max_backoff=0.5).start(spark)
     end_with_error(running, log)
 
 
@@ -346,7 +346,7 @@ def join(urls, inputs, to_url, to, folder):
             .start()
         )
 
-    supervise(start, to_url, pause=0.1, longest=0.5)
+    supervise(start, to_url, initial_backoff=0.1, max_backoff=0.5)
 
 
 def session(master, checkpoint):
@@ -371,7 +371,7 @@ def place(checkpoint, to_url):
     found = {name: last_in(checkpoint, name) for name in ("offsets", "commits")}
     metadata = Path(checkpoint, "metadata")
     if metadata.exists():
-        with open_store(to_url, patience=AWAY) as store:
+        with open_store(to_url, retry_timeout=AWAY) as store:
             ledger = ledger_of(store, json.loads(metadata.read_text())["id"])
         found["ledger"] = -1 if ledger is None else ledger.batch
     return found
@@ -387,7 +387,7 @@ def last_in(checkpoint, log):
 def consume_for_good(url, queue, log, consumer, lease, seed):
     """Reserve and commit, and keep what is committed in the history, which is the truth about it."""
     rng, log = random.Random(seed), logger(log, sync=True)
-    with Queue(open_store(url, patience=AWAY), queue, consumer=consumer, lease=lease, history=HISTORY) as client:
+    with Queue(open_store(url, retry_timeout=AWAY), queue, consumer=consumer, lease=lease, history=HISTORY) as client:
         while True:
             begun = time.monotonic()
             batch = client.reserve(rng.randint(1, 300), timeout=0.5)
@@ -402,7 +402,7 @@ def compete(url, queue, log, consumer, lease, seed):
     """Reserve, and give back, give up, or be late."""
     rng, log = random.Random(seed), logger(log, sync=True)
     options = {"consumer": consumer, "lease": lease, "history": HISTORY, "max_tries": 4}
-    with Queue(open_store(url, patience=AWAY), queue, **options) as client:
+    with Queue(open_store(url, retry_timeout=AWAY), queue, **options) as client:
         while True:
             begun = time.monotonic()
             batch = client.reserve(rng.randint(1, 50), timeout=0.5)

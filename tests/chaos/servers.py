@@ -8,7 +8,7 @@ import socket
 import subprocess
 
 from spark_queue import open_store
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.conformance.waiting import wait_until
 from tests.chaos.processes import kill
 from tests.services import HOST, mongod_command, mongod_healthy, redis_command
 
@@ -45,10 +45,10 @@ class Server:
         if kind == "mongodb":
             from pymongo import MongoClient
 
-            until(lambda: mongod_healthy(self.port))
+            wait_until(lambda: mongod_healthy(self.port))
             with MongoClient(f"mongodb://{HOST}:{self.port}/?directConnection=true") as client:
                 client.admin.command("createUser", "tester", pwd=PASSWORD, roles=["readWriteAnyDatabase"])
-        with open_store(self.url, patience=60) as store:
+        with open_store(self.url, retry_timeout=60) as store:
             store.now()
 
     def start(self):

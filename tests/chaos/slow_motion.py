@@ -46,7 +46,7 @@ class SlowQueue(QueueDataSource):
         return "slow_queue"
 
     def streamWriter(self, schema, overwrite):
-        return SlowWriter(super().streamWriter(schema, overwrite).work)
+        return SlowWriter(super().streamWriter(schema, overwrite).operation)
 
 
 class SlowExchangeQueue(SlowQueue):

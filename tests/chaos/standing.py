@@ -15,7 +15,7 @@ from spark_queue import CheckpointError, FencedError
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read import lease_renewer as keeper
 from spark_queue.spark.read.consumer import Consumer
-from spark_queue.spark.read.fetch import fetched
+from spark_queue.spark.read.fetch import fetch_messages
 from spark_queue.stores.base import Store
 from spark_queue.stores.services import owner
 from tests.spark.drive import TEXT, Write, task
@@ -74,7 +74,7 @@ def drive(folder: str, step: int, query: str, out: dict[str, str], raw: dict[str
 
     `out`: the options of the sink, `raw`: those of the source.
     """
-    owner.LIFE = LIFE
+    owner.OWNER_TIMEOUT_MS = LIFE
     vars(keeper)["BEAT"] = BEAT
     said = "done"
     stop_at(step)
@@ -105,7 +105,7 @@ def _batches(consumer: Consumer, options: QueueOptions, folder: Path, query: str
             offsets.add(number, end)
         shares = consumer.plan(start, end)
         with task(0, query, number):
-            batches = [batch.select(["payload"]) for share in shares for batch in fetched(options, share)]
+            batches = [batch.select(["payload"]) for share in shares for batch in fetch_messages(options, share)]
         rows = [batch.set_column(0, "payload", batch.column("payload").cast("string")) for batch in batches]
         # With at least once, the sink stages as well: what comes again does so in a later batch.
         Write(TEXT, query=query, batch=number, **out).run(*rows)

@@ -9,14 +9,14 @@ import pytest
 
 from spark_queue import Queue, open_store
 from spark_queue.messages.message import messages
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.conformance.waiting import wait_until
 from tests.chaos.processes import kill, start, told
 
 pytestmark = pytest.mark.full
 
 
 def all_of(url, queue):
-    with open_store(url, patience=70) as store:
+    with open_store(url, retry_timeout=70) as store:
         return [message for batch in store.peek(queue) for message in messages(batch)]
 
 
@@ -52,7 +52,7 @@ def test_what_was_acknowledged_to_a_killed_producer_is_in_the_queue_and_nothing_
         running = {producer: run(producer) for producer in logs}
         try:
             for producer, process in rng.sample(list(running.items()), len(running)):
-                until(lambda producer=producer, counts=counts: pushed(producer) > counts[producer], 30, 0.01)
+                wait_until(lambda producer=producer, counts=counts: pushed(producer) > counts[producer], 30, 0.01)
                 time.sleep(rng.uniform(0, 0.2))
                 assert process.poll() is None, "it pushes until it is killed"
                 kill(process)
@@ -86,9 +86,9 @@ def test_a_large_push_to_sqlite_that_is_killed_is_in_the_queue_as_a_whole_or_not
     try:
         for _ in range(3):
             done = len(told(log))
-            until(lambda done=done: len(told(log)) >= done + 4, 60, 0.01)
+            wait_until(lambda done=done: len(told(log)) >= done + 4, 60, 0.01)
             first, last = [one["at"] for one in told(log) if "at" in one][:2]
-            until(lambda: told(log)[-1]["did"] == "begin", 60, 0.001)
+            wait_until(lambda: told(log)[-1]["did"] == "begin", 60, 0.001)
             time.sleep(rng.uniform(0.1, 0.9) * (last - first))
             kill(process)
             facts = told(log)
@@ -130,7 +130,7 @@ def test_killed_consumers_lose_nothing_and_what_they_have_committed_never_comes_
     running = [run(number) for number in range(4)]
     try:
         feed(1)
-        until(lambda: len(told(log)) > 6, 30)
+        wait_until(lambda: len(told(log)) > 6, 30)
         for number in range(4, 4 + kills):
             feed(rng.uniform(0.3, 0.8))
             victim = running.pop(rng.randrange(len(running)))
@@ -199,14 +199,14 @@ def test_a_killed_move_leaves_each_message_in_exactly_one_queue(any_url, name, r
         process = run()
         try:
             # MongoDB ends the transaction of a client that died in it after some 60 seconds: till then others wait.
-            until(lambda before=before: steps() > before + 1, 150, 0.002)
+            wait_until(lambda before=before: steps() > before + 1, 150, 0.002)
             time.sleep(rng.uniform(0, 0.1))
         finally:
             kill(process)
         left, moved = settled(any_url, name, dead)
         assert Counter(message.id for message in left + moved) == ids
     with open_store(any_url) as store:
-        until(lambda: store.sizes(name).reserved == 0, 10)
+        wait_until(lambda: store.sizes(name).reserved == 0, 10)
     process = run()  # the repeat
     assert process.wait(180) == 0
     left, moved = settled(any_url, name, dead)

@@ -31,13 +31,13 @@ def server(kind, folder, **settings):
 def lost(own, seconds):
     """How many messages were acknowledged and are gone, after the server was killed the moment that one was."""
     acknowledged = []
-    with open_store(own.url, patience=0) as store, Queue(store, "q") as queue:
+    with open_store(own.url, retry_timeout=0) as store, Queue(store, "q") as queue:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             acknowledged += queue.push_many(list(range(10)))
         own.kill()
     own.start()
-    with open_store(own.url, patience=60) as store:
+    with open_store(own.url, retry_timeout=60) as store:
         found = {id for batch in store.peek("q") for id in batch.column("id").to_pylist()}
         store.drop("q")
     assert len(acknowledged) >= 20

@@ -12,7 +12,7 @@ from spark_queue import Queue
 from spark_queue.graph.model import Destination, Exchange, Graph, Namespace, Place
 from spark_queue.runner import ExchangeGraph
 from spark_queue.stores import STORES
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.conformance.waiting import wait_until
 from tests import registered
 from tests.chaos.servers import PASSWORD, Server
 from tests.services import ServiceError
@@ -65,18 +65,18 @@ def test_a_staging_queue_keeps_an_exchange_going_while_a_server_is_away_and_noth
     def has(server, queue, count):
         return lambda: found(server, queue) == Counter(range(count))
 
-    running = ExchangeGraph(graph, str(tmp_path / "checkpoints"), pause=0.2, longest=0.5)
+    running = ExchangeGraph(graph, str(tmp_path / "checkpoints"), initial_backoff=0.2, max_backoff=0.5)
     push(range(100))
     running.start(spark)
     try:
         for server, queue in ((near, "here"), (far, "there"), (near, "x"), (far, "y")):
-            until(has(server, queue, 100))
+            wait_until(has(server, queue, 100))
 
         far.kill()
         push(range(100, 300))
-        until(has(near, "here", 300))
+        wait_until(has(near, "here", 300))
         for name in ("carry", "direct"):
-            until(lambda name=name: running.status()[name].state == "waiting", pause=0.01)
+            wait_until(lambda name=name: running.status()[name].state == "waiting", pause=0.01)
         status = running.status()
         assert (status["split"].state, status["split"].restarts) == ("running", 0)
         for name in ("carry", "direct"):
@@ -89,11 +89,11 @@ def test_a_staging_queue_keeps_an_exchange_going_while_a_server_is_away_and_noth
 
         far.start()
         for server, queue in ((far, "there"), (near, "x"), (far, "y")):
-            until(has(server, queue, 300))
+            wait_until(has(server, queue, 300))
         push(range(300, 310))
         for server, queue in ((near, "here"), (far, "there"), (near, "x"), (far, "y")):
-            until(has(server, queue, 310))
-        until(lambda: {one.state for one in running.status().values()} == {"running"})
+            wait_until(has(server, queue, 310))
+        wait_until(lambda: {one.state for one in running.status().values()} == {"running"})
     finally:
         running.stop()
     for queue in ("in", "to_far", "straight"):

@@ -8,7 +8,7 @@ import pytest
 
 from spark_queue import Queue, open_store
 from spark_queue.messages.message import messages
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.conformance.waiting import wait_until
 from tests import registered
 from tests.chaos.processes import kill_tree, start
 
@@ -40,9 +40,9 @@ def test_a_killed_query_on_two_queues_pairs_every_message_once(url_of, name, rng
             process = start("join", urls=urls, inputs=inputs, to_url=to_url, to=to, folder=str(tmp_path))
             before = len(arrived())
             if kill == KILLS:
-                until(lambda: len(arrived()) == pushed, 120)
+                wait_until(lambda: len(arrived()) == pushed, 120)
                 break
-            until(lambda: len(arrived()) > before, 120)  # noqa: B023
+            wait_until(lambda: len(arrived()) > before, 120)  # noqa: B023
             time.sleep(rng.uniform(0, 0.6))
             kill_tree(process)
             push(100)

@@ -9,8 +9,8 @@ import pytest
 
 from spark_queue import Queue, open_store
 from spark_queue.messages.message import messages
-from spark_queue.options.url import Address
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.options.url import StoreUrl
+from spark_queue.stores.conformance.waiting import wait_until
 from tests.chaos.processes import kill_tree, start
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
@@ -24,7 +24,7 @@ def contents(store, queue):
 
 def test_a_killed_link_moves_every_message_once(url_of, name, rng, tmp_path):
     plain = url_of("mongodb")
-    url, to = f"{Address.of(plain).in_layout('pl-mongo')}&pipeline={name}", f"{name}.next"
+    url, to = f"{StoreUrl.parse(plain).with_layout('pl-mongo')}&pipeline={name}", f"{name}.next"
     with Queue(url, name) as queue:
         ids = queue.push_many([{"n": n} for n in range(ROWS)])
     process, halves = None, 0
@@ -34,9 +34,9 @@ def test_a_killed_link_moves_every_message_once(url_of, name, rng, tmp_path):
                 process = start("link", url=url, queue=name, to=to, folder=str(tmp_path))
                 before = len(contents(store, to))
                 if kill == KILLS:
-                    until(lambda: store.sizes(name).total == 0, 150)
+                    wait_until(lambda: store.sizes(name).total == 0, 150)
                     break
-                until(lambda: len(contents(store, to)) > before, 100)  # noqa: B023
+                wait_until(lambda: len(contents(store, to)) > before, 100)  # noqa: B023
                 time.sleep(rng.uniform(0, 0.4))
                 kill_tree(process)
                 moved, left = contents(store, to), contents(store, name)

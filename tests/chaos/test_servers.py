@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 
 from spark_queue import Queue
 from spark_queue.stores import STORES
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.conformance.waiting import wait_until
 from tests.chaos.servers import PASSWORD, Server
 from tests.services import ServiceError
 
@@ -68,13 +68,13 @@ def test_a_query_outlives_a_server_that_is_killed_and_loses_nothing_when_it_come
     first = push(range(400))
     query = run("60s")
     try:
-        until(lambda: len(got) >= 100)
+        wait_until(lambda: len(got) >= 100)
         time.sleep(rng.uniform(0, 0.4))
         server.kill()
         assert not seen(first), "it is killed in the middle"
         time.sleep(rng.uniform(0.2, 1.5))
         server.start()
-        until(lambda: through(query))
+        wait_until(lambda: through(query))
         assert Counter(row.id for row in got) == Counter(first), "it went on, and no batch had to come again"
     finally:
         query.stop()
@@ -83,7 +83,7 @@ def test_a_query_outlives_a_server_that_is_killed_and_loses_nothing_when_it_come
     second = push(range(400, 700))
     query = run("2s")
     try:
-        until(lambda: len(got) >= 100)
+        wait_until(lambda: len(got) >= 100)
         time.sleep(rng.uniform(0, 0.4))
         server.kill()
         begun = time.monotonic()
@@ -100,7 +100,7 @@ def test_a_query_outlives_a_server_that_is_killed_and_loses_nothing_when_it_come
     server.start()
     query = run("60s")
     try:
-        until(lambda: through(query))
+        wait_until(lambda: through(query))
     finally:
         query.stop()
     times = Counter(row.id for row in got)

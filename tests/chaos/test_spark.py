@@ -15,7 +15,7 @@ import pytest
 from spark_queue import Queue, open_store
 from spark_queue.messages.message import messages
 from spark_queue.spark import drain
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.conformance.waiting import wait_until
 from tests.chaos.processes import descendants, kill_tree, send, start
 from tests.registered import embedded
 
@@ -226,7 +226,7 @@ def test_a_query_whose_python_worker_is_killed_loses_nothing(query, rng):
         return (df.mapInArrow(work, df.schema) if len(query.batches) == 1 else df).collect()
 
     query.start(look, {"availableNow": True})
-    pid = int(until(lambda: note.exists() and note.read_text()))
+    pid = int(wait_until(lambda: note.exists() and note.read_text()))
     assert "pyspark" in descendants(os.getpid())[pid]
     time.sleep(delay)
     send(pid, 9)

@@ -13,8 +13,8 @@ import pytest
 
 from spark_queue import Queue, open_store
 from spark_queue.messages.message import messages
-from spark_queue.stores.conformance.waiting import end_lease, until
-from spark_queue.stores.services.ledger import forget
+from spark_queue.stores.conformance.waiting import end_lease, wait_until
+from spark_queue.stores.services.ledger import delete_sink
 from tests.chaos.standing import drive
 
 
@@ -68,7 +68,7 @@ def stood_still(url: str, name: str, folder: Path, delivery: str, step: int) -> 
     drivers.push("second")
     idle = drivers.start(step)
     try:
-        until(lambda: stands(idle) or not idle.is_alive(), what="the driver stands still, or has ended")
+        wait_until(lambda: stands(idle) or not idle.is_alive(), description="the driver stands still, or has ended")
         if not stands(idle):
             assert drivers.ended(idle) == "done"
             return False
@@ -95,7 +95,7 @@ def stood_still(url: str, name: str, folder: Path, delivery: str, step: int) -> 
         with open_store(url) as store:
             for queue in (name, f"{name}.other"):
                 store.drop(queue)
-            forget(store, drivers.query)
+            delete_sink(store, drivers.query)
 
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])

@@ -16,7 +16,7 @@ from spark_queue.cli import output as show
 from spark_queue.cli import params as parse
 from spark_queue.messages.message import pushes
 from spark_queue.stores.services import owner
-from spark_queue.stores.services.ledger import LEDGER_PREFIX, begin, forget, stage_of
+from spark_queue.stores.services.ledger import LEDGER_PREFIX, create_ledger, delete_sink, stage_of
 from spark_queue.stores.services.ownership import Ownership
 from tests.command_line import Run, program
 
@@ -71,7 +71,7 @@ def test_reservations_and_release(url, store, name):
 
 
 def test_a_living_query_is_released_with_force_only(url, store, name, monkeypatch):
-    monkeypatch.setattr(owner, "LIFE", 600_000)
+    monkeypatch.setattr(owner, "OWNER_TIMEOUT_MS", 600_000)
     store.push(name, pushes([1]))
     store.reserve(name, "etl/3fa9c1/1", 1, lease=None)
     Ownership(store, name, "etl/3fa9c1").take()
@@ -135,12 +135,12 @@ def test_ledgers(url, store, name):
     assert Run("ledger", "recover", url, name, "--json").json == {"sink": name, "published": 0, "dropped": 0}
     assert Run("ledger", "set", url, name, 9).out == f"sink {name} set to batch 9; before: batch 3\n"
     assert Run("ledger", "set", url, name, 10, "--json").json == {"sink": name, "batch": 10, "before": 9}
-    forget(store, name)
+    delete_sink(store, name)
 
 
 def test_a_write_whose_driver_has_died_is_recovered_and_forgotten(url, store, name):
     sink = f"write-{name}"
-    begin(store, sink)
+    create_ledger(store, sink)
     store.stage(name, stage_of(sink, 0, "a"), pushes([1, 2, 3]))
     (line,) = [line for line in Run("ledger", "list", url).out.splitlines() if sink in line]
     assert "batch 0: 3" in line and "nothing published" in line
@@ -217,7 +217,7 @@ def test_the_url_may_come_from_the_environment(file):
 
 
 def test_a_release_asks(file, monkeypatch):
-    monkeypatch.setattr(show, "asked", lambda: True)
+    monkeypatch.setattr(show, "can_ask", lambda: True)
     no = Run("release", file, "departures", "etl", input="n\n")
     assert no.code == 1 and "Release 1 message of departures held under tag etl?" in no.err
     assert len(Run("reservations", file).rows) == 1
@@ -255,18 +255,18 @@ def test_bytes_are_extended_json(file):
 
 def test_a_redrive_that_is_stopped_tells_how_far_it_came(file, monkeypatch):
     monkeypatch.setattr(sys.modules["spark_queue.admin.dead_letters"], "LETTERS_STEP", 2)
-    real, calls = deadletter.Redriving.step, []
+    real, calls = deadletter.RedriveProgress.step, []
 
     def step(self, moved, found):
         real(self, moved, found)
         calls.append(moved)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(deadletter.Redriving, "step", step)
+    monkeypatch.setattr(deadletter.RedriveProgress, "step", step)
     stopped = Run("deadletter", "redrive", file, "departures")
     assert (stopped.code, stopped.out) == (130, "")
     assert "moved 2 of 3 dead letters; to move the rest, repeat the call" in stopped.err
-    monkeypatch.setattr(deadletter.Redriving, "step", real)
+    monkeypatch.setattr(deadletter.RedriveProgress, "step", real)
     assert Run("deadletter", "redrive", file, "departures").out.startswith("1 message moved")
 
 

@@ -9,7 +9,7 @@ import pytest
 from spark_queue import Queue
 from spark_queue.messages.message import pushes
 from spark_queue.stores import open_store
-from spark_queue.stores.support.burial import ASIDE
+from spark_queue.stores.support.burial import SET_ASIDE_TAG
 from tests import odd
 from tests.command_line import Run
 
@@ -72,8 +72,8 @@ def test_what_was_set_aside_is_shown_as_damaged(url):
         store.reserve("orders", "c/1", 1)
         list(store.fetch("orders", "c/1/0", dead="x" * 300))
     done = Run("reservations", url, "orders")
-    assert done.rows == [["orders", ASIDE, "1", "never", "(damaged)"]]
-    assert Run("release", url, "orders", ASIDE, "--yes").out == "1 message of orders released\n"
+    assert done.rows == [["orders", SET_ASIDE_TAG, "1", "never", "(damaged)"]]
+    assert Run("release", url, "orders", SET_ASIDE_TAG, "--yes").out == "1 message of orders released\n"
     assert Run("pop", url, "orders", "--limit", "10").code == 0
     assert len(Run("deadletter", "list", url, "orders", "--json").json) == 1
 
@@ -83,5 +83,5 @@ def test_what_was_set_aside_can_be_removed(url):
     with open_store(url) as store:
         store.reserve("orders", "c/1", 1)
         list(store.fetch("orders", "c/1/0", dead="x" * 300))
-    assert Run("commit", url, "orders", ASIDE).code == 0
+    assert Run("commit", url, "orders", SET_ASIDE_TAG).code == 0
     assert Run("reservations", url, "orders", "--json").json == []

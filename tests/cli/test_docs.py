@@ -59,10 +59,10 @@ def test_the_page_runs_as_it_is_written(tmp_path, monkeypatch):
 
 def test_the_page_names_every_command_and_code():
     pages = PAGE + (ROOT / "docs" / "operations.md").read_text() + (ROOT / "docs" / "exchanges.md").read_text()
-    for names in (*parse.SECTIONS.values(), parse.RFQ):
+    for names in (*parse.SECTIONS.values(), parse.RFQ_COMMANDS):
         for name in names:
             assert re.search(rf"spark-queue {name}\b|`{name}\b", pages), name
-    for code in re.findall(r"\b(\d+):", parse.CODES):
+    for code in re.findall(r"\b(\d+):", parse.EXIT_CODES):
         assert f"| {code} |" in PAGE
 
 

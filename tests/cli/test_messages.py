@@ -14,11 +14,11 @@ import pytest
 
 from spark_queue import Queue, cli
 from spark_queue.admin import queues as admin_queues
-from spark_queue.admin import sizes as levels
+from spark_queue.admin import sizes as admin_sizes
 from spark_queue.admin.common import STEP
 from spark_queue.cli import params as parse
 from spark_queue.messages.message import pushes
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.conformance.waiting import wait_until
 from spark_queue.stores.services import owner
 from spark_queue.stores.services.ownership import Ownership
 from tests.command_line import Run, arguments, telling
@@ -156,7 +156,7 @@ def test_a_pipe_that_flows_slowly_is_not_kept_waiting(url, store, name):
         assert pushing.stdin is not None
         pushing.stdin.write(b"1\n2\n3")
         pushing.stdin.flush()
-        until(lambda: store.sizes(name).total == 2)
+        wait_until(lambda: store.sizes(name).total == 2)
         pushing.stdin.close()
         assert pushing.wait(120) == 0
     assert store.sizes(name).total == 3
@@ -220,7 +220,7 @@ def test_a_reserve_in_vain_ends_with_code_1(url, store, name):
 
 
 def test_what_a_living_query_holds_is_left_to_it(url, store, name, monkeypatch):
-    monkeypatch.setattr(owner, "LIFE", 600_000)
+    monkeypatch.setattr(owner, "OWNER_TIMEOUT_MS", 600_000)
     store.push(name, pushes([1, 2]))
     store.reserve(name, "etl/3fa9c1/1", 1, lease=None)
     Ownership(store, name, "etl/3fa9c1").take()
@@ -327,7 +327,7 @@ def test_statistics(url, store, name):
     told = Run("stats", url, name, "--json").json[name]
     assert told["put"] == 3 and told["get"] + told["commit"] == 2 and told["paused"] is False
     assert name in Run("stats", url).out
-    looks = levels.watch(url, [name], interval=0.2)
+    looks = admin_sizes.watch(url, [name], interval=0.2)
     assert next(looks)[0].pushed is None
     store.push(name, pushes([4]))
     with Queue(store, name) as queue:
@@ -503,7 +503,7 @@ def test_commands_come_back_from_a_shell(sqlite_url, monkeypatch):
     assert completed("spark-queue rel") == ["release"]
     assert completed("spark-queue deadletter re") == ["redrive"]
     for line in (f"size {sqlite_url} dep", f"peek {sqlite_url} -t "):  # a busy machine may take longer than it has
-        until(lambda: completed(f"spark-queue {line}") == ["departures"], what=line)  # noqa: B023
+        wait_until(lambda: completed(f"spark-queue {line}") == ["departures"], description=line)  # noqa: B023
     assert completed("spark-queue size redis://127.0.0.1:1/0 d") == []
     assert "--delay" in completed("spark-queue push --de")
     assert Run("completions", "zsh").out.startswith("#compdef spark-queue\n")

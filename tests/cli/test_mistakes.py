@@ -154,7 +154,7 @@ def test_the_first_sentence_of_each_command_is_short_enough_for_the_list(group):
     assert not [line for line in shown.splitlines() if line.startswith("  ") and line.endswith("...")]
 
 
-@pytest.mark.parametrize("path", [path for path, _ in mistakes.commands(get_command(app))])
+@pytest.mark.parametrize("path", [path for path, _ in mistakes.walk_commands(get_command(app))])
 def test_help_is_in_plain_words(path):
     shown = " ".join(Run(*path.split(), "--help").out.split())
     assert not PRIVATE.findall(shown)

@@ -16,13 +16,24 @@ from hypothesis import strategies as st
 from spark_queue.errors import GraphError, MessageError, OptionError
 from spark_queue.events import EventSettings, Executor, Executors, declared_in, executors_in, heartbeats_in
 from spark_queue.events import execution as events_run
-from spark_queue.events.event import BASE, HEARTBEAT, STATUSES, Event, check_name, chunks, due, long, short, written
-from spark_queue.events.execution import TimeIsUp, run, time_limit
-from spark_queue.events.heartbeats import of_id
+from spark_queue.events.event import (
+    BASE,
+    HEARTBEAT_SOURCE,
+    STATUSES,
+    Event,
+    check_name,
+    due_time,
+    normalize_payload,
+    short_status,
+    split_uris,
+    status_uri,
+)
+from spark_queue.events.execution import TimeLimitExceeded, run_event, time_limit
+from spark_queue.events.heartbeats import find_heartbeats
 from spark_queue.messages.message import Message
 from spark_queue.messages.payload import decode, encode
 from spark_queue.options.parsers import duration
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.conformance.waiting import wait_until
 
 CONF = Path(__file__).parents[2] / "conf"
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -35,7 +46,7 @@ def event(type="t", source="s", **facts):
 def restored(one):
     """What comes back of an event that was a message."""
     payload, kind = encode(one.document())
-    return Event.of(Message(one.id, "q", decode(payload, kind), {}, one.mature, one.tries))
+    return Event.from_message(Message(one.id, "q", decode(payload, kind), {}, one.mature, one.tries))
 
 
 # --- hub-queue: queue/payload ---------------------------------------------------------------------------------------
@@ -59,11 +70,11 @@ def restored(one):
     ids=lambda value: type(value).__name__,
 )
 def test_queue_payload(payload, plain, kind):
-    assert written(payload) == (plain, kind)
+    assert normalize_payload(payload) == (plain, kind)
     one = event(payload=plain, kind=kind)
     again = restored(one)
     assert (again.payload, again.kind) == (plain, kind)
-    assert written(again.payload)[0] == plain
+    assert normalize_payload(again.payload)[0] == plain
     if isinstance(payload, datetime):
         assert datetime.fromisoformat(str(again.payload)) == payload
 
@@ -79,24 +90,24 @@ values = st.recursive(
     st.dictionaries(texts, values, max_size=4) | st.lists(values, max_size=4) | texts, st.lists(texts), st.booleans()
 )
 def test_what_an_event_tells_comes_back(payload, uris, priority):
-    plain, kind = written(payload)
+    plain, kind = normalize_payload(payload)
     one = event(payload=plain, kind=kind, uris=tuple(uris), priority=priority, user="u", host="h")
     assert restored(one) == one
 
 
 def test_bytes_are_no_payload():
     with pytest.raises(MessageError, match=r"^payload: an event cannot hold bytes"):
-        written(b"x")
+        normalize_payload(b"x")
 
 
 @pytest.mark.parametrize("payload", ["text", ["s"], {"source": "s"}, {"source": 1, "type": "t"}])
 def test_another_message_is_no_event(payload):
     with pytest.raises(ValueError, match="it is not an event"):
-        Event.of(Message("id", "q", payload))
+        Event.from_message(Message("id", "q", payload))
 
 
 def test_an_event_of_another_program_needs_source_and_type_only():
-    one = Event.of(Message("id", "q", {"source": "s", "type": "t", "payload": [1]}, {}, NOW))
+    one = Event.from_message(Message("id", "q", {"source": "s", "type": "t", "payload": [1]}, {}, NOW))
     assert (one.payload, one.kind, one.uris, one.created) == ([1], "array", (), NOW)
 
 
@@ -104,12 +115,12 @@ def test_an_event_of_another_program_needs_source_and_type_only():
 
 
 def test_statuses_have_short_names_and_uris():
-    assert [long(one) for one in STATUSES] == [
+    assert [status_uri(one) for one in STATUSES] == [
         f"{BASE}status/{name}" for name in ("new", "pending", "executing", "finished", "failed")
     ]
     for one in STATUSES:
-        assert short(long(one)) == one == short(long(one, "urn:x:"), "urn:x:")
-    assert short("http://my/status/half") == long("http://my/status/half") == "http://my/status/half"
+        assert short_status(status_uri(one)) == one == short_status(status_uri(one, "urn:x:"), "urn:x:")
+    assert short_status("http://my/status/half") == status_uri("http://my/status/half") == "http://my/status/half"
 
 
 @pytest.mark.parametrize("name", ["", "two words", None, 3, "line\n"])
@@ -121,7 +132,7 @@ def test_a_bad_source_or_type_is_refused(name):
 @pytest.mark.parametrize(("number", "sizes"), [(1001, [500, 500, 1]), (500, [500]), (1, [1]), (0, [])])
 def test_uris_are_split(number, sizes):
     uris = [str(n) for n in range(number)]
-    parts = chunks(uris)
+    parts = split_uris(uris)
     assert [len(one) for one in parts] == sizes
     assert [one for part in parts for one in part] == uris
 
@@ -129,14 +140,14 @@ def test_uris_are_split(number, sizes):
 def test_uris_are_a_list_of_texts():
     for wrong in ("/one", [""], [3]):
         with pytest.raises(OptionError, match="uris must be a list of texts"):
-            chunks(wrong)
+            split_uris(wrong)
     with pytest.raises(OptionError, match="max_uris must be at least 1"):
-        chunks(["a"], 0)
+        split_uris(["a"], 0)
 
 
 def test_priority_comes_before_all_without_and_keeps_the_order():
     later = datetime(2026, 2, 1, tzinfo=UTC)
-    assert due(NOW, True) < due(later, True) < datetime(2000, 1, 1, tzinfo=UTC) < due(NOW, False)
+    assert due_time(NOW, True) < due_time(later, True) < datetime(2000, 1, 1, tzinfo=UTC) < due_time(NOW, False)
 
 
 @pytest.mark.parametrize(
@@ -168,10 +179,10 @@ def test_an_executor_with_several_sources_and_types():
 def test_the_first_of_doubled_executors_wins_and_the_others_are_told():
     first, second = Executor("s", ["t", "u"], len), Executor(["s", "r"], "t", print)
     executors = Executors([first, second])
-    assert executors.of(event("t")) is first
-    assert executors.of(event("t", "r")) is second
-    assert executors.of(event("v")) is None
-    assert executors.doubled() == ["events t of s go to len, and not to print after it"]
+    assert executors.find(event("t")) is first
+    assert executors.find(event("t", "r")) is second
+    assert executors.find(event("v")) is None
+    assert executors.overlap_warnings() == ["events t of s go to len, and not to print after it"]
 
 
 @pytest.mark.parametrize(
@@ -200,7 +211,7 @@ def test_a_function_that_is_not_there_is_told_before_events_come():
 def become(function, tries=0, **facts):
     made = Executors([Executor("s", "t", function, **facts)])
     with time_limit() as within:
-        return run(event(tries=tries), made, EventSettings(), within)
+        return run_event(event(tries=tries), made, EventSettings(), within)
 
 
 @pytest.mark.parametrize(
@@ -226,14 +237,14 @@ def test_what_a_function_raises_is_told_with_its_trace_and_without_ours():
         raise KeyError("missing")
 
     result = become(work)
-    assert result.status == "failed" and result.first == "KeyError: 'missing'"
+    assert result.status == "failed" and result.error_line == "KeyError: 'missing'"
     assert "in work" in result.error and "events/run.py" not in result.error
     assert become(lambda event, config: exit(3)).status == "failed"
 
 
 def test_a_missing_executor_fails_the_event():
     with time_limit() as within:
-        result = run(event("other"), Executors(), EventSettings(), within)
+        result = run_event(event("other"), Executors(), EventSettings(), within)
     assert (result.status, result.error) == ("failed", "there is no executor for events other of s")
 
 
@@ -242,7 +253,7 @@ def test_retries_come_later_and_later_and_end():
         raise ValueError(config)
 
     told = [become(work, tries, retries=3, backoff=100) for tries in range(5)]
-    assert [(one.status, one.again) for one in told] == [
+    assert [(one.status, one.retry_delay) for one in told] == [
         ("new", 100), ("new", 200), ("new", 400), ("failed", None), ("failed", None),
     ]  # fmt: skip
 
@@ -275,7 +286,7 @@ def test_a_time_limit_holds_in_any_thread(monkeypatch):
             for work in (spin, lambda: let.wait(60)):
                 try:
                     within(0.05, work)
-                except TimeIsUp:
+                except TimeLimitExceeded:
                     told.append("up")
             told.append(within(60, lambda: 3))
             try:
@@ -285,10 +296,10 @@ def test_a_time_limit_holds_in_any_thread(monkeypatch):
 
     thread = threading.Thread(target=call)
     thread.start()
-    until(lambda: not thread.is_alive() and len(running()) < 2, what="that a limit ends what Python runs")
+    wait_until(lambda: not thread.is_alive() and len(running()) < 2, description="that a limit ends what Python runs")
     assert told == ["up", "up", 3, "x"]
     let.set()
-    until(lambda: not running())
+    wait_until(lambda: not running())
 
 
 def running():
@@ -370,7 +381,7 @@ def test_a_file_declares_executors_heartbeats_and_settings(file, caplog):
     )
     assert (one.backoff, one.where, one.place) == (10_000, "driver", "conf.yaml:2")
     assert [(beat.source, beat.type, beat.payload) for beat in declared.heartbeats] == [
-        (HEARTBEAT, "ping", {"a": 1}), ("mine", "pong", None),
+        (HEARTBEAT_SOURCE, "ping", {"a": 1}), ("mine", "pong", None),
     ]  # fmt: skip
     assert declared.settings == EventSettings(pending_timeout=300_000, detailed_log=True)
     assert "line 13: heartbeat 'OneMinute' is skipped: it has no type" in caplog.text
@@ -380,9 +391,9 @@ def test_the_xml_of_hub_queue_is_read_with_both_spellings_of_heartbeat_id(file, 
     path = file(XML, "conf.xml")
     (one,) = executors_in(path)
     assert (one.source, one.type, one.config) == (("a", "b"), ("x", "y"), "<limit>3</limit>")
-    assert one.work()(event(), None) is None
+    assert one.load_function()(event(), None) is None
     assert [(beat.id, beat.source, beat.payload) for beat in heartbeats_in(path)] == [
-        ("OneMinute", "s", None), ("FiveMinute", HEARTBEAT, "text"),
+        ("OneMinute", "s", None), ("FiveMinute", HEARTBEAT_SOURCE, "text"),
     ]  # fmt: skip
     assert "line 24: heartbeat 'FifteenMinute' is skipped: it has no type" in caplog.text
 
@@ -433,10 +444,10 @@ def test_settings_stand_in_one_file(file):
 
 def test_heartbeat_load(file):
     beats = heartbeats_in(CONF / "heartbeats.yaml")
-    numbers = {id: len(of_id(beats, id)) for id in ("OneMinute", "FiveMinute", "FifteenMinute")}
+    numbers = {id: len(find_heartbeats(beats, id)) for id in ("OneMinute", "FiveMinute", "FifteenMinute")}
     assert numbers == {"OneMinute": 1, "FiveMinute": 2, "FifteenMinute": 3}
     with pytest.raises(OptionError, match=r"no heartbeat 'TenMinute'; did you mean"):
-        of_id(beats, "TenMinute")
+        find_heartbeats(beats, "TenMinute")
 
 
 def test_what_ships_is_sound(caplog):

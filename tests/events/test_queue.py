@@ -16,12 +16,12 @@ import pytest
 from spark_queue.client import Queue
 from spark_queue.errors import MessageError, OptionError
 from spark_queue.events import Events, EventSettings, Executor, Heartbeat, tick
-from spark_queue.events.event import BASE, HEARTBEAT, INTERNAL, TYPES
+from spark_queue.events.event import BASE, HEARTBEAT_SOURCE, INTERNAL_SOURCE, INTERNAL_TYPE_PREFIX
 from spark_queue.events.spark_worker import ExecutorWork
 from spark_queue.messages.message import pushes
-from spark_queue.options.url import Address
+from spark_queue.options.url import StoreUrl
 from spark_queue.stores import open_store
-from spark_queue.stores.conformance.waiting import end_lease, until
+from spark_queue.stores.conformance.waiting import end_lease, wait_until
 from tests.moments import make_due
 
 S = "http://example.org/flights"
@@ -85,7 +85,7 @@ def hours_ago(events, hours):
 
 def look_after(events, name, payload=None, uris=()):
     """Run an internal event, and give its status."""
-    id = events.create(INTERNAL, f"{TYPES}{name}", payload, uris, priority=True)
+    id = events.create(INTERNAL_SOURCE, f"{INTERNAL_TYPE_PREFIX}{name}", payload, uris, priority=True)
     (one,) = events.take(1)
     assert one.id == id
     return events.execute([id])[id]
@@ -127,8 +127,8 @@ def test_executor(store, name):
         assert (event.payload, event.uris) == ("<ping />", ("/a", "/b"))
         statuses.append(Events(store, name).status([event.id])[event.id])
 
-    events = Events(store, name, executors=[Executor(HEARTBEAT, f"{TYPES}ping", look)])
-    id = events.create(HEARTBEAT, f"{TYPES}ping", fromstring("<ping/>"), ["/a", "/b"])
+    events = Events(store, name, executors=[Executor(HEARTBEAT_SOURCE, f"{INTERNAL_TYPE_PREFIX}ping", look)])
+    id = events.create(HEARTBEAT_SOURCE, f"{INTERNAL_TYPE_PREFIX}ping", fromstring("<ping/>"), ["/a", "/b"])
     events.take()
     assert events.execute([id]) == {id: "finished"}
     assert statuses == ["executing"]
@@ -141,14 +141,14 @@ def test_executor_of_the_shipped_ping_finishes(events):
 
 def test_heartbeat_create(events):
     beats = [
-        Heartbeat("OneMinute", f"{TYPES}ping"),
+        Heartbeat("OneMinute", f"{INTERNAL_TYPE_PREFIX}ping"),
         Heartbeat("OneMinute", "mine", S, {"a": 1}),
         Heartbeat("Other", "t"),
     ]
     ids = tick(events, beats, "OneMinute")
     assert events.status(ids) == dict.fromkeys(ids, "new")
     assert [(one.id, one.source, one.type, one.payload, one.uris) for one in events.take()] == [
-        (ids[0], HEARTBEAT, f"{TYPES}ping", None, ()), (ids[1], S, "mine", {"a": 1}, ()),
+        (ids[0], HEARTBEAT_SOURCE, f"{INTERNAL_TYPE_PREFIX}ping", None, ()), (ids[1], S, "mine", {"a": 1}, ()),
     ]  # fmt: skip
 
 
@@ -279,7 +279,10 @@ def test_two_that_execute_the_same_event_run_it_once(store, name, url):
 
     with ThreadPoolExecutor(4) as threads:
         told = [threads.submit(execute, order) for order in (ids, ids[::-1], ids, ids)]
-        until(lambda: len(ran) + sum(one.done() for one in told) == 4, what="that each of them works or has ended")
+        wait_until(
+            lambda: len(ran) + sum(one.done() for one in told) == 4,
+            description="that each of them works or has ended",
+        )
         go.set()
         answers = [one.result(60) for one in told]
     assert sorted(ran) == sorted(ids)
@@ -352,7 +355,7 @@ def test_internal_pending_timeout_makes_new(events):
     assert look_after(events, "pending-timeout") == "finished"
     assert events.status([old, young]) == {old: "pending", young: "pending"}
     (reset,) = events.take(5)
-    assert (reset.type, reset.uris, reset.priority) == (f"{TYPES}reset", (old,), True)
+    assert (reset.type, reset.uris, reset.priority) == (f"{INTERNAL_TYPE_PREFIX}reset", (old,), True)
     assert events.execute([reset.id]) == {reset.id: "finished"}
     assert events.status([old, young]) == {old: "new", young: "pending"}
 
@@ -364,7 +367,7 @@ def test_internal_execution_timeout_fails(events):
     look_after(events, "execution-timeout")
     assert events.status([old, young]) == {old: "executing", young: "executing"}
     (fail,) = events.take(5)
-    assert (fail.type, fail.uris, fail.priority) == (f"{TYPES}fail", (old,), True)
+    assert (fail.type, fail.uris, fail.priority) == (f"{INTERNAL_TYPE_PREFIX}fail", (old,), True)
     events.execute([fail.id])
     assert events.status([old, young]) == {old: "failed", young: "executing"}
     assert any("executed for more than 3600 s" in one.errors.get(old, "") for one in events.log.records())
@@ -376,7 +379,7 @@ def test_internal_new_timeout_fails(events):
     document = events.get([young])[young].event.document() | {"created": before.isoformat()}
     events.store.push(events.name, pushes([document], ids=["old"], mature=before))
     look_after(events, "identify-timeouts")
-    fail = next(one for one in events.take(5) if one.type == f"{TYPES}fail")
+    fail = next(one for one in events.take(5) if one.type == f"{INTERNAL_TYPE_PREFIX}fail")
     assert fail.uris == ("old",)
     events.reset(["old"])
     events.execute([fail.id])
@@ -389,7 +392,7 @@ def test_internal_identify_deletions_clears_what_has_ended(events):
     events.execute(ids[:3])
     look_after(events, "identify-deletions")
     (clear,) = events.take(1)
-    assert (clear.type, set(clear.uris) >= set(ids[:2])) == (f"{TYPES}clear", True)
+    assert (clear.type, set(clear.uris) >= set(ids[:2])) == (f"{INTERNAL_TYPE_PREFIX}clear", True)
     events.execute([clear.id])
     assert events.status(ids) == {ids[0]: None, ids[1]: None, ids[2]: "http://my/status/half", ids[3]: "pending"}
     assert any(one.message == "Events deleted" and set(ids[:2]) <= set(one.ids) for one in events.log.records())
@@ -477,12 +480,12 @@ def test_what_others_take_and_commit_has_a_status_too(events):
 @pytest.mark.parametrize("layout", ["pl-mongo", "bucket-mongo-safe"])
 def test_a_layout_that_cannot_hold_events_is_refused(url_of, layout):
     with pytest.raises(OptionError, match=f"the layout {layout} cannot hold events"):
-        Events(Address.of(url_of("mongodb")).in_layout(layout), "q")
+        Events(StoreUrl.parse(url_of("mongodb")).with_layout(layout), "q")
 
 
 def test_lists_cannot_hold_events(url_of):
     for layout in ("redis-list", "rfq"):
-        with open_store(Address.of(url_of("redis")).in_layout(layout)) as store, pytest.raises(OptionError):
+        with open_store(StoreUrl.parse(url_of("redis")).with_layout(layout)) as store, pytest.raises(OptionError):
             Events(store, "q")
 
 

@@ -25,7 +25,7 @@ from spark_queue.events.dataframes import as_messages, view
 from spark_queue.events.spark_query import ExecutorQuery
 from spark_queue.events.spark_source import EventStream
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.conformance.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "jobs"))
@@ -78,7 +78,7 @@ def test_events_are_reserved_ahead_while_batches_are_quick(sqlite_url, name, mon
     for _ in range(3):
         end = stream.latestOffset(start)
         stream.partitions(start, end)
-        ahead.append(stream.planner.holds_ahead)
+        ahead.append(stream.planner.has_prefetched)
         start = end
     stream.stop()
     assert ahead == [False, quick, quick], "how long a batch takes is known after the first"
@@ -164,7 +164,7 @@ def test_the_jobs_execute_events_and_make_those_of_heartbeats(spark, sqlite_url,
     with Events(sqlite_url, name) as events:
 
         def stop_soon():
-            until(lambda: events.summary()["new"] >= 6, 240)
+            wait_until(lambda: events.summary()["new"] >= 6, 240)
             watch.signal = signal.SIGTERM
 
         threading.Thread(target=stop_soon, daemon=True).start()
@@ -205,7 +205,7 @@ def test_a_query_that_is_killed_leaves_each_event_with_one_status(any_url, name,
             program, env=environ | {"TO_BE_KILLED": "1"}, cwd=tmp_path, stderr=subprocess.PIPE, text=True
         )
         begun = lambda: len(told.read_text().split()) == 40 and events.summary()["finished"]  # noqa: E731
-        until(lambda: died.poll() is not None or begun(), 240)
+        wait_until(lambda: died.poll() is not None or begun(), 240)
         assert died.poll() is None, died.communicate()
         died.kill()
         died.communicate(timeout=300)

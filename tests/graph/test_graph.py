@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from spark_queue import GraphError
-from spark_queue.graph.loader import graph_in, parse
+from spark_queue.graph.loader import load_graph, parse_graph
 from spark_queue.graph.model import Changes, ConsumerSettings, Destination, Exchange, Graph, Namespace, Place
-from spark_queue.graph.validation import checked, with_step
+from spark_queue.graph.validation import check_graph, with_step
 
 FILE = """\
 namespaces:
@@ -47,12 +47,12 @@ def fill(name):
 
 def mistakes(text):
     with pytest.raises(GraphError) as caught:
-        parse(text, "conf/x.yaml", fill)
+        parse_graph(text, "conf/x.yaml", fill)
     return caught.value.mistakes
 
 
 def test_a_file_is_a_graph():
-    graph = parse(FILE, "conf/x.yaml", fill)
+    graph = parse_graph(FILE, "conf/x.yaml", fill)
     changes = Changes("named_struct('n', 1)", {"class": "'late'", "hops": "1", "old": "NULL"}, {"seen": "true"})
     assert graph == Graph(
         {
@@ -77,24 +77,24 @@ def test_a_file_is_a_graph():
 
 
 def test_what_is_made_in_python_says_the_same():
-    graph = parse(FILE, "", fill)
-    assert checked(graph) == graph
+    graph = parse_graph(FILE, "", fill)
+    assert check_graph(graph) == graph
     bare = Graph({"l": Namespace("sqlite:///q.db")}, {"x": Exchange(Place("in"), [Destination("out")])})
-    exchange = checked(bare).exchanges["x"]
+    exchange = check_graph(bare).exchanges["x"]
     assert (str(exchange.src), [str(one) for one in exchange.dst]) == ("l/in", ["l/out"])
 
 
 def test_json_is_read_too_with_tabs():
     made = {"namespaces": {"l": "sqlite:///q.db"}, "exchanges": {"x": {"src": "in", "dst": ["out", "${Q}"]}}}
-    graph = parse(json.dumps(made, indent="\t"), "", fill)
+    graph = parse_graph(json.dumps(made, indent="\t"), "", fill)
     assert [str(one) for one in graph.queues()] == ["l/in", "l/out", "l/q"]
 
 
 def test_plain_words_stay_words():
     text = "namespaces: {l: sqlite:///q.db}\nexchanges: {x: {src: no, dst: [on, 2013-01-01, 12:30, 017, 1]}}"
     with pytest.raises(GraphError, match=r"destination 5: must be a mapping"):
-        parse(text, "", fill)
-    graph = parse(text.replace(", 1]", "]"), "", fill)
+        parse_graph(text, "", fill)
+    graph = parse_graph(text.replace(", 1]", "]"), "", fill)
     assert [one.queue for one in graph.queues()] == ["no", "on", "2013-01-01", "12:30", "017"]
 
 
@@ -111,7 +111,7 @@ exchanges:
     assert mistakes(text) == [
         "line 7, exchange 'c', wsise: unknown key; allowed are src, dst, consumer, delivery, every, options"
     ]
-    graph = parse(text.replace(", wsise: 1", ""), "", fill)
+    graph = parse_graph(text.replace(", wsise: 1", ""), "", fill)
     assert [(one.src.queue, one.dst[0].queue) for one in graph.exchanges.values()] == [
         ("in", "out"),
         ("other", "out"),
@@ -198,7 +198,7 @@ def test_what_has_no_hops_left_is_not_routed_again():
 
 def test_no_reservation_is_at_most_once():
     text = "namespaces: {l: sqlite:///q}\nexchanges: {x: {src: a, dst: [], consumer: {reserve: false}}}"
-    assert parse(text, "", fill).exchanges["x"].guarantee == "at-most-once"
+    assert parse_graph(text, "", fill).exchanges["x"].guarantee == "at-most-once"
     assert mistakes(text.replace("false}}", "false}, delivery: exactly-once}")) == [
         "line 2, exchange 'x', consumer.reserve: delivery exactly-once needs reservations: leave this out, or set "
         "delivery: at-most-once"
@@ -211,7 +211,7 @@ def test_a_graph_of_python_is_told_its_mistakes_without_lines():
         {"x": Exchange(Place("in"), [Destination("out", ns="n"), Destination("more", selector=[])])},
     )
     with pytest.raises(GraphError) as caught:
-        checked(graph)
+        check_graph(graph)
     assert str(caught.value) == (
         "the graph has 3 mistakes:\n"
         "  exchange 'x', destination 1: unknown namespace 'n'; the graph has 'l', 'm'\n"
@@ -232,7 +232,7 @@ def test_what_an_exchange_tells_itself_is_no_option_of_its_reader():
 
 
 def test_a_graph_that_changes_keeps_its_lines():
-    graph = parse(FILE, "conf/x.yaml", fill)
+    graph = parse_graph(FILE, "conf/x.yaml", fill)
     wider = with_step(graph, "more", Exchange(Place("in", "air"), []))
     assert (list(wider.exchanges), wider.origin) == (["by_delay", "more"], graph.origin)
     with pytest.raises(GraphError, match="unknown namespace 'aire'; did you mean 'air'"):
@@ -240,7 +240,7 @@ def test_a_graph_that_changes_keeps_its_lines():
 
 
 def test_passwords_are_not_shown():
-    graph = parse(FILE, "", fill)
+    graph = parse_graph(FILE, "", fill)
     assert "secret" not in repr(graph)
     assert graph.namespaces["air"].url == "mongodb://me:secret@db/air"
 
@@ -251,7 +251,7 @@ namespaces: {l: sqlite:///q.db}
 exchanges:
   x: {src: "${Q}", dst: [{queue: "$${Q}", selector: "'${Q}' rlike 'a${2}'", set: {headers: {a: "'${Q}'"}}}]}
 """
-    exchange = parse(text, "", fill).exchanges["x"]
+    exchange = parse_graph(text, "", fill).exchanges["x"]
     (to,) = exchange.dst
     assert (exchange.src.queue, to.queue) == ("q", "${Q}")
     assert (to.selector, to.set.headers) == ("'${Q}' rlike 'a${2}'", {"a": "'${Q}'"})
@@ -259,7 +259,7 @@ exchanges:
 
 def wired(*edges):
     exchanges = {f"x{n}": Exchange(Place(src), [Destination(to) for to in dst]) for n, (src, dst) in enumerate(edges)}
-    return checked(Graph({"l": Namespace("sqlite:///q.db")}, exchanges))
+    return check_graph(Graph({"l": Namespace("sqlite:///q.db")}, exchanges))
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_the_example_in_the_module_holds():
     from spark_queue.graph import model as graph
 
     text = re.search(r"(    namespaces:.*?)\n\n", graph.__doc__, re.S)[1]
-    assert list(parse(text, "", lambda name: name).exchanges) == ["by_delay"]
+    assert list(parse_graph(text, "", lambda name: name).exchanges) == ["by_delay"]
 
 
 UNREADABLE = {
@@ -323,7 +323,7 @@ def test_a_file_that_is_not_utf_8_is_refused_with_its_line(tmp_path):
     file = tmp_path / "graph.yaml"
     file.write_bytes("a: 1\nb: é".encode("latin-1"))
     with pytest.raises(GraphError, match="line 2: byte 0xe9 is not UTF-8: save the file as UTF-8"):
-        graph_in(file)
+        load_graph(file)
 
 
 def test_values_of_a_wrong_type_are_refused_in_plain_words():

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from spark_queue.errors import UsageError
-from spark_queue.graph.loader import graph_in
+from spark_queue.graph.loader import load_graph
 from spark_queue.graph.model import (
     NO_ROUTE,
     TOO_MANY_HOPS,
@@ -25,9 +25,9 @@ from spark_queue.graph.model import (
     Place,
     Processor,
 )
-from spark_queue.graph.rendering import LONGEST_SELECTOR, PAGE_WIDTH, dot, facts, mermaid, svg, tree
+from spark_queue.graph.rendering import LONGEST_SELECTOR, PAGE_WIDTH, dot, mermaid, svg, to_json, tree
 from spark_queue.graph.selector_words import selector_text
-from spark_queue.graph.validation import checked
+from spark_queue.graph.validation import check_graph
 from spark_queue.runner.traffic import Traffic
 from spark_queue.stores.types import Sizes
 
@@ -48,7 +48,7 @@ def graph():
         ),
         "back": Exchange(Place("late", "l"), [Destination("in"), Destination("end", ns="air")]),
     }
-    return checked(Graph({"l": Namespace("sqlite:///l.db"), "air": Namespace("redis://h/0")}, exchanges))
+    return check_graph(Graph({"l": Namespace("sqlite:///l.db"), "air": Namespace("redis://h/0")}, exchanges))
 
 
 def test_a_tree_of_text():
@@ -118,9 +118,9 @@ def test_a_drawing_counts_what_went_through_each_step():
 
 
 def test_a_drawing_runs_downwards_where_it_is_too_wide_for_a_page_otherwise():
-    short = checked(Graph({"l": Namespace("sqlite:///q.db")}, {"x": Exchange(Place("a"), [Destination("b")])}))
+    short = check_graph(Graph({"l": Namespace("sqlite:///q.db")}, {"x": Exchange(Place("a"), [Destination("b")])}))
     chain = {f"exchange_{n}": Exchange(Place(f"queue_{n}"), [Destination(f"queue_{n + 1}")]) for n in range(12)}
-    long = checked(Graph({"l": Namespace("sqlite:///q.db")}, chain))
+    long = check_graph(Graph({"l": Namespace("sqlite:///q.db")}, chain))
     for one, wide in ((short, True), (long, False)):
         width, height = (int(ElementTree.fromstring(svg(one)).get(side)) for side in ("width", "height"))
         assert width <= PAGE_WIDTH and (width > height) is wide
@@ -170,9 +170,9 @@ def test_operators_of_a_column_stand_between_their_operands(printed, text):
 
 @pytest.mark.parametrize("name", ["flights", "demo"])
 def test_a_picture_of_the_readme_is_that_of_the_demo(name):
-    demo = graph_in(ROOT / "conf" / "flights.yaml")
+    demo = load_graph(ROOT / "conf" / "flights.yaml")
     texts = edges((ROOT / "docs" / "pictures" / f"{name}.svg").read_text())
-    lost = set() if name == "flights" else {f"q {place}" for place in demo.leftovers()}
+    lost = set() if name == "flights" else {f"q {place}" for place in demo.unrouted_queues()}
     assert {one for one in texts if one.startswith("q ") and "->" not in one} == lost | {
         f"q {place}" for place in demo.queues()
     }
@@ -187,7 +187,7 @@ def test_a_picture_of_the_readme_is_that_of_the_demo(name):
 
 def test_links_are_drawn_beside_exchanges():
     links = {"sort": Link(Place("b"), [Place("c"), Place("d")], to="'c'"), "store": Link(Place("c"))}
-    graph = checked(
+    graph = check_graph(
         Graph({"air": Namespace("sqlite:///q.db")}, {"x": Exchange(Place("a"), [Destination("b")])}, links=links)
     )
     source = dot(graph).source
@@ -200,7 +200,7 @@ def test_links_are_drawn_beside_exchanges():
     assert [text for _, text in tree(graph)] == [
         "air/a", "x", "→ air/b", "air/b", "sort (link)", "→ air/c", "→ air/d", "air/c", "store (link)",
     ]  # fmt: skip
-    assert facts(graph)["links"] == [
+    assert to_json(graph)["links"] == [
         {
             "name": "sort",
             "src": "air/b",
@@ -222,7 +222,7 @@ def test_processors_are_drawn_by_their_kinds():
         "pick": Processor("m:f", alts=at("sum", "other", kind=Input)),
         "hand": Processor("m:f", tailers=at("found"), appenders=at("s2")),
     }
-    graph = checked(Graph({"l": Namespace("sqlite:///q.db")}, processors=processors))
+    graph = check_graph(Graph({"l": Namespace("sqlite:///q.db")}, processors=processors))
     assert ["  " * depth + text for depth, text in tree(graph)] == [
         "s1 (source)",
         "  → l/s1",
@@ -243,5 +243,5 @@ def test_processors_are_drawn_by_their_kinds():
         assert line in drawn, line
     source = dot(graph).source
     assert "shape=component" in source and "shape=cds" in source and "style=dashed" in source
-    told = {one["name"]: one for one in facts(graph)["processors"]}
+    told = {one["name"]: one for one in to_json(graph)["processors"]}
     assert (told["add"]["kind"], told["add"]["in"]) == ("fork", {"a": "l/s1", "b": "l/s2"})

@@ -8,11 +8,11 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
-from spark_queue import GraphError, Message, Output, Process
-from spark_queue.graph.loader import graph_in, parse
+from spark_queue import GraphError, Message, Output, ProcessorContext
+from spark_queue.graph.loader import load_graph, parse_graph
 from spark_queue.graph.model import ConsumerSettings, Exchange, Graph, Input, Namespace, Place, Processor, isomorphic
-from spark_queue.graph.validation import checked, with_step, without_step
-from spark_queue.runner.selector import found
+from spark_queue.graph.validation import check_graph, with_step, without_step
+from spark_queue.runner.selector import load_function
 
 
 def fill(name):
@@ -21,7 +21,7 @@ def fill(name):
 
 def mistakes(text):
     with pytest.raises(GraphError) as caught:
-        parse(text, "conf/x.yaml", fill)
+        parse_graph(text, "conf/x.yaml", fill)
     return caught.value.mistakes
 
 
@@ -49,7 +49,7 @@ processors:
 
 
 def test_a_file_declares_processors():
-    graph = parse(FILE.replace("in: sums", "in: local/sums"), "conf/x.yaml", fill)
+    graph = parse_graph(FILE.replace("in: sums", "in: local/sums"), "conf/x.yaml", fill)
     assert graph.processors["add"] == Processor(
         "work.numbers:add",
         {"left": Input("s1", "local"), "right": Input("s2", "local", mode="log")},
@@ -69,7 +69,7 @@ def test_a_file_declares_processors():
     assert {name: str(place) for name, place in graph.entries.items()} == {"s1": "local/s1", "s2": "local/s2"}
     assert [str(one) for one in graph.queues()] == [
         "local/s1", "local/s2", "local/sums", "air/copies", "local/errors"]  # fmt: skip
-    assert graph.processors["add"].namespaces() == ["local", "air"]
+    assert graph.processors["add"].written_namespaces() == ["local", "air"]
     assert graph.processors["add"].config() == {
         "in": {"left": "local/s1", "right": "local/s2"},
         "out": {"sum": "local/sums", "copy": "air/copies"},
@@ -108,7 +108,7 @@ def test_parse_processor_impl():
 
 def test_one_queue_and_lists_are_bound_to_their_names():
     text = "namespaces: {l: sqlite:///q.db}\nprocessors: {p: {in: [a, {queue: b, mode: log}], out: c, fn: m:f}}"
-    made = parse(text, "", fill).processors["p"]
+    made = parse_graph(text, "", fill).processors["p"]
     assert {name: str(one) for name, one in made.in_.items()} == {"a": "l/a", "b": "l/b"}
     assert [one.mode for one in made.in_.values()] == ["queue", "log"]
     assert made.out == {"c": Place("c", "l")}
@@ -180,20 +180,20 @@ def test_processors_with_a_cursor_each_may_share_a_queue():
     text = "namespaces: {l: sqlite:///q.db}\nprocessors:\n" + "".join(
         f"  p{n}: {{in: {{queue: all, mode: log}}, fn: m:f}}\n" for n in range(3)
     )
-    assert [one.inputs["all"].mode for one in parse(text, "", fill).processors.values()] == ["log"] * 3
+    assert [one.inputs["all"].mode for one in parse_graph(text, "", fill).processors.values()] == ["log"] * 3
 
 
 def test_a_source_without_a_queue_has_one_of_its_name():
-    graph = checked(Graph({"l": Namespace("sqlite:///q.db")}, processors={"orders": Processor()}))
+    graph = check_graph(Graph({"l": Namespace("sqlite:///q.db")}, processors={"orders": Processor()}))
     assert graph.entries == {"orders": Place("orders", "l")}
     assert list(graph.steps) == []
     two = {"l": Namespace("sqlite:///q.db"), "m": Namespace("sqlite:///r.db")}
     with pytest.raises(GraphError, match="'orders': the namespace is missing: write namespace/queue; the graph"):
-        checked(Graph(two, processors={"orders": Processor()}))
+        check_graph(Graph(two, processors={"orders": Processor()}))
 
 
 def test_processors_come_and_go():
-    graph = parse(FILE.replace("in: sums", "in: local/sums"), "conf/x.yaml", fill)
+    graph = parse_graph(FILE.replace("in: sums", "in: local/sums"), "conf/x.yaml", fill)
     wider = with_step(graph, "more", Processor("m:f", in_={"a": Input("copies", "air")}))
     assert list(wider.processors) == [*graph.processors, "more"]
     assert without_step(wider, "more") == graph
@@ -214,7 +214,7 @@ def shape(prefix="", url="sqlite:///q.db", **changes):
         f"{prefix}join": Processor("m:f", in_=at("s1", "s2", kind=Input), out=at("q1", "q2"), rows=True),
         f"{prefix}sink": Processor("m:f", in_=at("q1", kind=Input), **changes),
     }
-    return checked(Graph({"l": Namespace(url)}, processors=processors))
+    return check_graph(Graph({"l": Namespace(url)}, processors=processors))
 
 
 def test_topology():
@@ -237,7 +237,7 @@ def test_deps_graph():
     made = shape().topology()
     order = list(nx.topological_sort(made))
     assert all(order.index(a) < order.index(b) for a, b in made.edges)
-    assert list(checked(Graph({"l": Namespace("sqlite:///q.db")})).topology()) == []
+    assert list(check_graph(Graph({"l": Namespace("sqlite:///q.db")})).topology()) == []
 
 
 def test_deps_in_and_out_node():
@@ -252,9 +252,9 @@ def test_a_cycle_through_processors_is_seen():
         "there": Processor("m:f", in_={"a": Input("a"), "x": Input("x")}, out={"b": Place("b")}),
         "back": Processor("m:f", in_={"b": Input("b")}, out={"a": Place("a")}),
     }
-    graph = checked(Graph({"l": Namespace("sqlite:///q.db")}, processors=processors))
+    graph = check_graph(Graph({"l": Namespace("sqlite:///q.db")}, processors=processors))
     assert graph.cycles() == [["there", "back"]]
-    assert graph.loops() == {"there": {Place("b", "l")}, "back": {Place("a", "l")}}
+    assert graph.cyclic_destinations() == {"there": {Place("b", "l")}, "back": {Place("a", "l")}}
 
 
 def test_exchanges_and_processors_are_one_graph():
@@ -263,19 +263,19 @@ def test_exchanges_and_processors_are_one_graph():
         {"x": Exchange(Place("a"), [])},
         processors={"p": Processor("m:f", in_={"b": Input("b")})},
     )
-    assert list(checked(graph).steps) == ["x", "p"]
+    assert list(check_graph(graph).steps) == ["x", "p"]
 
 
 def test_the_example_of_conf(monkeypatch):
     conf = Path(__file__).parents[2] / "conf"
     monkeypatch.syspath_prepend(str(conf))
-    graph = graph_in(conf / "runway.yaml")
+    graph = load_graph(conf / "runway.yaml")
     assert {name: one.kind for name, one in graph.processors.items()} == {
         "north": "source", "south": "source", "mean": "fork", "knots": "pipe", "alarm": "sink"}  # fmt: skip
     for one in graph.processors.values():
-        assert one.fn is None or callable(found(*one.fn.split(":")))
+        assert one.fn is None or callable(load_function(*one.fn.split(":")))
     mean = import_module("runway").mean
 
     winds = {name: Message(name, name, {"wind": wind}) for name, wind in (("n", 60), ("s", 40))}
-    made = mean(Process("mean", system=graph.system), winds)
+    made = mean(ProcessorContext("mean", system=graph.system), winds)
     assert made == {"mean": {"wind": 50.0}, "gusts": Output({"wind": 60}, {"by": "mean"})}

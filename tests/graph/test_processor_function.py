@@ -7,7 +7,7 @@ import json
 import pytest
 
 from spark_queue import wrap_error
-from spark_queue.graph.processor_function import Output, Process, context_of, error_message, told
+from spark_queue.graph.processor_function import Output, ProcessorContext, context_of, error_message, to_jsonable
 from spark_queue.messages.message import Message
 from spark_queue.messages.payload import encode
 
@@ -28,7 +28,7 @@ def _through(contexts):
         _through(contexts[:-1])
 
 
-PROCESS = Process("p", config={"in": {"a": "l/a"}, "errors": "l/errors"}, errors="l/errors")
+PROCESS = ProcessorContext("p", config={"in": {"a": "l/a"}, "errors": "l/errors"}, errors="l/errors")
 
 
 def test_what_an_error_queue_gets():
@@ -94,4 +94,4 @@ def test_what_an_error_was_raised_from_is_told():
     ],
 )
 def test_what_json_cannot_hold_is_told_as_python_prints_it(value, as_json):
-    assert told(value) == as_json
+    assert to_jsonable(value) == as_json

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from spark_queue import Queue, open_store
-from spark_queue.options.url import Address
+from spark_queue.options.url import StoreUrl
 from tests.interop.keuss import Keuss, unavailable
 
 #: Where each backend keeps its messages, and what keuss itself can do there: `hold` them, for `later`, tell an `id`.
@@ -62,12 +62,12 @@ def sharing(backend, url_of):
     required(unavailable())
     url = url_of(BACKENDS[backend][0])
     assert urlsplit(url).path.strip("/"), "keuss has a database of its own in mind where the URL names none"
-    url = Address.of(url).in_layout(backend)
+    url = StoreUrl.parse(url).with_layout(backend)
     name = f"t{uuid.uuid4().hex[:16]}"
     with ExitStack() as stack:
         yield Shared(backend, url, name, stack)
     with open_store(url) as store:
-        for one in {*store.queues(), *store.statistics_of_all()}:
+        for one in {*store.queues(), *store.all_statistics()}:
             if one.startswith(name):
                 store.drop(one)
 

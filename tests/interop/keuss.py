@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from spark_queue import Queue
 from spark_queue.messages.message import Message
-from spark_queue.options.url import Address
+from spark_queue.options.url import StoreUrl
 from tests.interop.driver import NODE, PATIENCE, Driver
 
 LARGE = 2**40 + 1
@@ -83,12 +83,12 @@ class Keuss(Driver):
         super().__init__("node", "driver.js", cwd=NODE)
         self._opening: dict[str, Any] = {
             "backend": backend,
-            "url": Address.of(url).url,
+            "url": StoreUrl.parse(url).url,
             "queue": queue,
             "stats": stats,
         }
         if signals is not None:
-            self._opening["signals"] = {"kind": signals[0], "url": Address.of(signals[1]).url}
+            self._opening["signals"] = {"kind": signals[0], "url": StoreUrl.parse(signals[1]).url}
 
     def unavailable(self) -> str | None:
         return unavailable()

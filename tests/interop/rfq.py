@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import redis
 
 from spark_queue import Queue, open_store
-from spark_queue.options.url import Address
+from spark_queue.options.url import StoreUrl
 from spark_queue.stores.redis.lists import RfqStore
 from tests.interop.conftest import required
 from tests.interop.driver import NODE, PATIENCE, Driver
@@ -47,7 +47,7 @@ class Rfq(Driver):
 
     def __init__(self, url: str, language: Language = "python") -> None:
         self._language: Language = language
-        server = Address.of(url).url
+        server = StoreUrl.parse(url).url
         if language == "python":
             super().__init__(str(PYTHON), "-I", "rfq_driver.py", server)  # -I: the `rfq` of this folder is another
         else:
@@ -109,7 +109,7 @@ class Topic:
     """A topic of one test, and the ways into it."""
 
     def __init__(self, url, stack):
-        self.url, self.name = Address.of(url).in_layout("rfq"), f"t{uuid.uuid4().hex}"
+        self.url, self.name = StoreUrl.parse(url).with_layout("rfq"), f"t{uuid.uuid4().hex}"
         self._clients = stack.enter_context(ExitStack())
         self.store = stack.enter_context(open_store(self.url))
         self.redis = stack.enter_context(redis.Redis.from_url(url, decode_responses=True))

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 from spark_queue import Queue, replay
 from spark_queue.messages.message import pushes
 from spark_queue.spark import drain
-from spark_queue.stores.conformance.waiting import tick, until
-from spark_queue.stores.services.ledger import forget
+from spark_queue.stores.conformance.waiting import tick, wait_until
+from spark_queue.stores.services.ledger import delete_sink
 from spark_queue.stores.services.replay import Replay
 from tests.interop.keuss import LARGE, same
 from tests.moments import end_leases, make_due
@@ -348,9 +348,9 @@ def test_keuss_loops_and_our_clients_drain_one_queue_and_each_message_comes_once
         first.push({"n": n})
         return n >= 399 and set(by) == {name for *_, name in work}
 
-    until(one_more, what="that all have a share", pause=0)
+    wait_until(one_more, description="that all have a share", pause=0)
     total = next(pushed)
-    until(lambda: seen.total() >= total, what="the last message")
+    wait_until(lambda: seen.total() >= total, description="the last message")
     ended.set()
     for thread in threads[-2:]:
         thread.join()
@@ -497,5 +497,5 @@ def test_both_have_one_history(shared):
     assert all(row["mature"] <= row["processed"] for row in rows)
     assert keuss.total_size() == keuss.size() == 0 and keuss.get() is None
     assert replay(shared.url, shared.name, "again") == 3
-    forget(shared.store, Replay(shared.name, "again", shared.name, None, "").sink)
+    delete_sink(shared.store, Replay(shared.name, "again", shared.name, None, "").sink)
     assert sorted(keuss.pop().payload["n"] for _ in range(3)) == [1, 2, 3]

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from spark_queue import Queue, drain
 from spark_queue.messages.message import pushes
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.conformance.waiting import wait_until
 from tests.interop.keuss import documents, everything
 from tests.moments import make_due
 
@@ -45,7 +45,7 @@ def test_headers_go_both_ways(buckets):
 def test_what_we_write_has_the_fields_of_keuss(buckets):
     buckets.ours().push_many([{"n": 1}, "two"])
     buckets.keuss().push({"n": 3})
-    until(lambda: len(documents(buckets)) == 2)
+    wait_until(lambda: len(documents(buckets)) == 2)
     ours, theirs = documents(buckets)
     if "__i" not in ours["b"][0]:
         ours, theirs = theirs, ours
@@ -61,7 +61,7 @@ def test_what_we_write_has_the_fields_of_keuss(buckets):
 def test_delays_go_both_ways(buckets):
     keuss, ours = buckets.keuss(), buckets.ours()
     keuss.push("theirs", delay=3600)
-    until(lambda: documents(buckets))
+    wait_until(lambda: documents(buckets))
     assert ours.reserve() == []
     make_due(buckets.store, buckets.name)
     (message,) = everything(ours, 1)
@@ -77,7 +77,7 @@ def test_sizes_agree(buckets):
     ours.push_many(range(5))
     ours.push_many(range(3), delay=3600)
     held = ours.reserve(2)
-    until(lambda: (keuss.size(), keuss.sched_size(), keuss.resv_size(), keuss.total_size()) == (3, 3, 2, 8))
+    wait_until(lambda: (keuss.size(), keuss.sched_size(), keuss.resv_size(), keuss.total_size()) == (3, 3, 2, 8))
     sizes = ours.sizes()
     assert (sizes.ready, sizes.scheduled, sizes.reserved) == (3, 3, 2)
     ours.rollback(*held)
@@ -96,7 +96,7 @@ def test_we_settle_the_messages_of_a_bucket_one_by_one(buckets):
     given = keuss.pop()
     assert (given.payload, given.tries) == (1, 1)
     assert keuss.get() is None, "the other is held"
-    until(lambda: ours.sizes().total == 1)
+    wait_until(lambda: ours.sizes().total == 1)
     assert ours.commit(held[2]) == 1
     assert documents(buckets) == []
     with Queue(buckets.url, ours.dead_name) as dead:
@@ -111,7 +111,7 @@ def test_what_keuss_has_done_of_a_bucket_does_not_come_to_us(buckets):
     taken = [dying.reserve() for _ in range(4)]
     assert dying.ok(taken[0].id)
     assert dying.ok(taken[2].id)
-    until(lambda: ours.sizes().total == 4)
+    wait_until(lambda: ours.sizes().total == 4)
     assert ours.reserve() == [], "keuss holds the bucket as a whole"
     leases_end(buckets)
     left = everything(ours, 4)
@@ -128,7 +128,7 @@ def test_what_keuss_commits_too_late_is_taken_out_of_our_bucket(buckets):
     leases_end(buckets)
     held = everything(ours, 3)
     assert late.ok(taken.id)
-    until(lambda: buckets.store.sizes(buckets.name).total == 2)
+    wait_until(lambda: buckets.store.sizes(buckets.name).total == 2)
     assert ours.commit(*held) == 2, "who holds it learns that one is gone"
     assert documents(buckets) == []
 
@@ -160,14 +160,14 @@ def test_nobody_gets_what_the_other_has(buckets):
     for thread in threads:
         thread.join()
     assert seen == Counter(range(1, n + 1))
-    until(lambda: documents(buckets) == [])
+    wait_until(lambda: documents(buckets) == [])
 
 
 def test_spark_reads_what_keuss_pushes_and_the_other_way_round(buckets, spark, tmp_path):
     keuss, out = buckets.keuss(), f"{buckets.name}.out"
     for n in range(3 * FULL):
         keuss.push({"n": n}, hdrs={"from": "keuss"})
-    until(lambda: buckets.store.sizes(buckets.name).total == 3 * FULL)
+    wait_until(lambda: buckets.store.sizes(buckets.name).total == 3 * FULL)
     messages = spark.readStream.format("queue").options(url=buckets.url, queue=buckets.name).load()
     made = messages.select(F.concat(F.lit('{"spark":'), "payload", F.lit("}")).alias("payload"), "headers")
     query = (

@@ -12,7 +12,7 @@ from pymongo import MongoClient
 
 from spark_queue import Queue, Statistics
 from spark_queue.stores import base
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.conformance.waiting import wait_until
 from tests.interop.keuss import Keuss, unavailable
 
 pytestmark = [pytest.mark.interop, pytest.mark.full]
@@ -24,7 +24,7 @@ DEADLINE = 50
 @pytest.fixture
 def deaf_for_an_hour(monkeypatch):
     """Who waits looks by himself after an hour only: nothing but a signal can wake him in time."""
-    monkeypatch.setattr(base, "POLL", 3_600_000)
+    monkeypatch.setattr(base, "POLL_INTERVAL_MS", 3_600_000)
 
 
 @pytest.fixture(params=["redis-pubsub", "mongo-capped"])
@@ -65,7 +65,7 @@ class Waiting:
 
     def end(self):
         """Wait until it has taken one, and return that."""
-        return until(lambda: self.got, DEADLINE, what="the end of a wait")[0]
+        return wait_until(lambda: self.got, DEADLINE, description="the end of a wait")[0]
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def sleeps(carried, monkeypatch):
     fallen: list[object] = []
     store = carried[1].store
     listen = store._listen
-    monkeypatch.setattr(store, "_listen", lambda *arguments: fallen.append(arguments) or listen(*arguments))
+    monkeypatch.setattr(store, "_wait_signal", lambda *arguments: fallen.append(arguments) or listen(*arguments))
     return fallen
 
 
@@ -102,11 +102,11 @@ def test_we_tell_what_keuss_counted_and_count_on(shared):
     keuss.ok(keuss.reserve().id)
     keuss.ko(keuss.reserve().id)
     keuss.pop()
-    until(lambda: ours.statistics() == Statistics(put=4, reserve=2, commit=1, rollback=1, get=1))
+    wait_until(lambda: ours.statistics() == Statistics(put=4, reserve=2, commit=1, rollback=1, get=1))
     ours.push(5)
     assert ours.statistics() == Statistics(put=5, reserve=2, commit=1, rollback=1, get=1)
     keuss.push(6)
-    until(lambda: keuss.stats()["put"] == ours.statistics().put == 6)
+    wait_until(lambda: keuss.stats()["put"] == ours.statistics().put == 6)
 
 
 def test_keuss_lists_a_queue_of_ours_and_we_one_of_keuss(shared):
@@ -122,7 +122,7 @@ def test_keuss_lists_a_queue_of_ours_and_we_one_of_keuss(shared):
     assert mine["counters"] == {"put": 1, "reserve": 1, "commit": 1}
     assert listed[f"{shared.name}.paused"]["paused"] is True
     keuss.push("y")
-    until(lambda: shared.store.statistics_of_all()[f"{shared.name}.theirs"] == Statistics(put=1))
+    wait_until(lambda: shared.store.statistics_of_all()[f"{shared.name}.theirs"] == Statistics(put=1))
 
 
 # --- pause ----------------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def test_a_pause_of_keuss_stops_us_until_keuss_ends_it(shared):
     ours.push_many([1, 2])
     ours.commit(*ours.reserve())
     keuss.pause()
-    until(lambda: ours.store._pauses.paused(ours.name), what="that it is asked for again")
+    wait_until(lambda: ours.store._pauses.paused(ours.name), description="that it is asked for again")
     assert ours.paused()
     assert ours.reserve() == ours.reserve(timeout=0.3) == []
     assert keuss.push(3)
@@ -157,7 +157,7 @@ def test_our_pause_and_resume_are_heard_by_a_keuss_that_waits(carried):
     keuss, ours = carried
     assert keuss.pop(timeout=1) is None  # it reads the flag once, and follows the signals from then on
     ours.pause()
-    until(keuss.heard)
+    wait_until(keuss.heard)
     ours.push("x")
     assert keuss.pop(timeout=0.5) is None
     waiting = Waiting(lambda: keuss.pop(timeout=DEADLINE))
@@ -169,12 +169,12 @@ def test_our_pause_and_resume_are_heard_by_a_keuss_that_waits(carried):
 def test_a_pause_and_a_resume_of_keuss_are_heard_by_us_who_wait(carried, deaf_for_an_hour, sleeps):
     keuss, ours = carried
     waiting = Waiting(lambda: ours.reserve(timeout=3_600))
-    until(lambda: sleeps)
+    wait_until(lambda: sleeps)
     keuss.pause()
-    until(lambda: ours.store.paused(ours.name, known=3_600_000))  # a signal tells: nobody asks
+    wait_until(lambda: ours.store.paused(ours.name, known=3_600_000))  # a signal tells: nobody asks
     before = len(sleeps)
     keuss.push("x")
-    until(lambda: len(sleeps) > before + 2, what="that it has seen the message, and sleeps")
+    wait_until(lambda: len(sleeps) > before + 2, description="that it has seen the message, and sleeps")
     assert not waiting.got
     keuss.pause(False)
     assert [one.payload for one in waiting.end()] == ["x"]
@@ -183,7 +183,7 @@ def test_a_pause_and_a_resume_of_keuss_are_heard_by_us_who_wait(carried, deaf_fo
 def test_a_push_of_one_wakes_the_other(carried, deaf_for_an_hour, sleeps):
     keuss, ours = carried
     waiting = Waiting(lambda: ours.reserve(timeout=3_600))
-    until(lambda: sleeps)
+    wait_until(lambda: sleeps)
     keuss.push("theirs")
     (message,) = waiting.end()
     assert ours.commit(message) == 1
@@ -205,17 +205,17 @@ def test_a_pause_of_keuss_stops_spark_until_keuss_ends_it(shared, spark, tmp_pat
     )  # fmt: skip
     query = writing.start()
     try:
-        until(lambda: shared.ours().statistics().commit == 1)  # else the batch comes again
+        wait_until(lambda: shared.ours().statistics().commit == 1)  # else the batch comes again
         assert len(got) == 1
         query.stop()
         keuss.pause()
         keuss.push(2)
         query = writing.start()
-        until(lambda: query.status["message"] == "Waiting for data to arrive", what="that it has looked")
+        wait_until(lambda: query.status["message"] == "Waiting for data to arrive", description="that it has looked")
         assert (len(got), query.isActive, shared.ours().sizes().ready) == (1, True, 1)
         keuss.pause(False)
-        until(lambda: len(got) == 2)
-        until(lambda: shared.ours().statistics() == Statistics(put=2, reserve=2, commit=2))
+        wait_until(lambda: len(got) == 2)
+        wait_until(lambda: shared.ours().statistics() == Statistics(put=2, reserve=2, commit=2))
     finally:
         query.stop()
     assert keuss.stats() == {"put": 2, "reserve": 2, "commit": 2}

@@ -12,7 +12,7 @@ from spark_queue.graph.link_function import DROP, Forward
 from spark_queue.graph.model import Destination, Exchange, Graph, Link, Namespace, Place, Retry
 from spark_queue.messages.message import messages
 from spark_queue.runner import ExchangeGraph
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.conformance.waiting import wait_until
 from tests.interop.conftest import sharing
 from tests.tiers import param
 
@@ -53,7 +53,7 @@ class OurLinks:
             **(work if isinstance(work, dict) else {"process": work}),
         )
         graph = Graph({"air": Namespace(self.shared.url, {"waitTimeout": "200ms"})}, links={"link": link})
-        self.graph = ExchangeGraph(graph, str(self.folder), pause=0.05)
+        self.graph = ExchangeGraph(graph, str(self.folder), initial_backoff=0.05)
         self.graph.start(self.spark)
 
     def failed(self):
@@ -270,7 +270,7 @@ def test_a_link(name, side, shared, spark, tmp_path):
             return left == len(case.found[""]) and links.failed()
         return there == wanted and left == 0
 
-    until(arrived, 240)  # a query may take a minute to begin
+    wait_until(arrived, 240)  # a query may take a minute to begin
     errors = links.stop()
     if side == "keuss":
         assert errors == case.errors

@@ -15,8 +15,8 @@ import pytest
 from spark_queue import Buckets, MessageError, OptionError, Queue, open_store, set_layout
 from spark_queue.messages.message import pushes
 from spark_queue.spark import drain
-from spark_queue.stores.conformance.waiting import end_lease, until
-from spark_queue.stores.redis.lists import published
+from spark_queue.stores.conformance.waiting import end_lease, wait_until
+from spark_queue.stores.redis.lists import published_at
 from tests.interop.rfq import sharing
 from tests.moments import end_leases, make_due
 
@@ -313,7 +313,7 @@ def test_11_a_harvest_beside_a_consumer_ends(topic, rfq):
     threads = [threading.Thread(target=work), threading.Thread(target=harvest)]
     threads[1].start()
     threads[0].start()
-    until(lambda: len(set(done)) == 300 or not threads[0].is_alive())
+    wait_until(lambda: len(set(done)) == 300 or not threads[0].is_alive())
     stop.set()
     threads[1].join(60)
     assert not threads[1].is_alive()
@@ -407,7 +407,7 @@ def test_16_a_waiting_worker_wakes_when_we_push(topic, language):
     rfq = topic.rfq(language)
     before = topic.sleepers()
     rfq.tell("consume", topic=topic.name)
-    until(lambda: topic.sleepers() - before, what="a worker that waits")
+    wait_until(lambda: topic.sleepers() - before, description="a worker that waits")
     id = topic.ours().push({"n": "1"})
     assert rfq.consumed().id == id
 
@@ -429,8 +429,8 @@ def test_17_an_id_tells_when_it_was_published(topic, rfq):
     id = rfq.publish(topic.name, {"n": "2"})
     (got,) = ours.reserve()
     assert abs(got.mature - datetime.now(UTC)) < timedelta(seconds=30)
-    assert got.mature.timestamp() * 1000 == pytest.approx(published(id), abs=1)
-    assert published("no id") is None and published(uuid.uuid4().hex) is None
+    assert got.mature.timestamp() * 1000 == pytest.approx(published_at(id), abs=1)
+    assert published_at("no id") is None and published_at(uuid.uuid4().hex) is None
 
 
 def test_18_an_id_whose_message_is_gone_is_skipped_and_counted(topic, rfq):
@@ -635,9 +635,9 @@ def test_workers_of_all_kinds_drain_one_topic_and_each_message_comes_once(topic)
             ours.push({"n": n})
         return n >= 599 and set(by) == {"python", "js", "python 2", "client 1", "client 2"}
 
-    until(one_more, what="that all have a share", pause=0)
+    wait_until(one_more, description="that all have a share", pause=0)
     total = next(pushed)
-    until(lambda: seen.total() >= total, what="the last message")
+    wait_until(lambda: seen.total() >= total, description="the last message")
     ended.set()
     for thread in clients:
         thread.join()
@@ -683,4 +683,4 @@ def test_spark_drains_what_rfq_published_and_answers_rfq(topic, rfq, spark, tmp_
     assert rfq.info(answers) == (50, 0)
     got = [rfq.consume(answers) for _ in range(50)]
     assert {task.message["of"]: int(task.message["double"]) for task in got} == {id: 2 * n for id, n in sent.items()}
-    assert all(published(task.id) for task in got)
+    assert all(published_at(task.id) for task in got)

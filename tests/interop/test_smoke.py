@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.conformance.waiting import wait_until
 from tests.interop.keuss import PAYLOADS, documents, everything, same
 from tests.interop.rfq import sharing
 
@@ -54,7 +54,7 @@ def test_every_payload_of_ours_is_read_by_keuss_from_buckets(buckets):
         else:
             assert same(one.payload, payload)
             assert one.hdrs == {}
-    until(lambda: documents(buckets) == [])
+    wait_until(lambda: documents(buckets) == [])
 
 
 @pytest.mark.parametrize("language", ["python", "js"])

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_queue.messages.batching import grouped
+from spark_queue.messages.batching import batch_by_size
 
 ROWS, BYTES = 10, 100
 
@@ -18,7 +18,7 @@ def sums(group):
 
 @given(st.lists(st.tuples(st.integers(0, 14), st.integers(0, 140))))
 def test_groups_hold_what_fits_and_no_less(items):
-    groups = list(grouped(items, (ROWS, BYTES), lambda item: item))
+    groups = list(batch_by_size(items, (ROWS, BYTES), lambda item: item))
     assert [item for group in groups for item in group] == items, "all of them, in order"
     for group in groups:
         rows, size = sums(group)

@@ -11,8 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_queue import Buckets, OptionError
-from spark_queue.messages.buckets import MOST_BYTES, bucket, fitting, is_bucket, open_bucket, packed, rows_of, weigh
-from spark_queue.messages.columns import dated
+from spark_queue.messages.buckets import (
+    MAX_BUCKET_BYTES,
+    build_bucket,
+    count_rows,
+    is_bucket,
+    open_bucket,
+    pack_buckets,
+    rows_of,
+    select_records,
+)
+from spark_queue.messages.columns import with_due_time
 from spark_queue.messages.message import messages, pushes
 from spark_queue.messages.schema import MESSAGES
 
@@ -50,7 +59,7 @@ def test_what_goes_in_comes_out_and_each_bucket_is_what_its_id_says(rows, size, 
     ids, payloads, headers, moments, tries = zip(*rows, strict=True)
     batch = pushes(payloads, ids=ids, headers=headers, mature=[START + timedelta(hours=one) for one in moments])
     batch = batch.set_column(batch.schema.get_field_index("tries"), "tries", pa.array(tries, pa.int32()))
-    made = packed(dated(batch, 0), Buckets(size, compression))
+    made = pack_buckets(with_due_time(batch, 0), Buckets(size, compression))
     assert sorted(map(facts, opened(made)), key=str) == sorted(
         (
             (id, payload, head, START + timedelta(hours=moment), tried)
@@ -60,7 +69,7 @@ def test_what_goes_in_comes_out_and_each_bucket_is_what_its_id_says(rows, size, 
     )  # fmt: skip
     names = made.column("id").to_pylist()
     assert len(set(names)) == len(names)
-    assert weigh(made.column("id")) == len(rows)
+    assert count_rows(made.column("id")) == len(rows)
     for row, name in enumerate(names):
         inside = opened(made.slice(row, 1))
         assert is_bucket(name)
@@ -72,7 +81,7 @@ def test_what_goes_in_comes_out_and_each_bucket_is_what_its_id_says(rows, size, 
 @given(weights=st.lists(st.integers(1, 6), max_size=12), limit=st.integers(0, 20), enough=st.integers(0, 20))
 def test_what_fits_is_taken_in_order_and_never_too_much(weights, limit, enough):
     ids = [f"\x7f{n}\x7f{weight}\x7fabc" if weight > 1 else str(n) for n, weight in enumerate(weights)]
-    taken, rows, large = fitting(enumerate(ids), limit, enough)
+    taken, rows, large = select_records(enumerate(ids), limit, enough)
     assert taken == list(range(len(taken)))
     assert rows == sum(weights[: len(taken)]) <= limit
     if large is not None:
@@ -84,23 +93,25 @@ def test_what_fits_is_taken_in_order_and_never_too_much(weights, limit, enough):
 
 
 def test_of_an_id_that_comes_twice_the_first_stays():
-    made = packed(dated(pushes(["first", "other", "second"], ids=["a", "b", "a"]), 0), Buckets())
+    made = pack_buckets(with_due_time(pushes(["first", "other", "second"], ids=["a", "b", "a"]), 0), Buckets())
     assert [one.payload for one in opened(made)] == ["first", "other"]
 
 
 def test_a_bucket_is_not_larger_than_a_database_takes():
-    texts = ["x" * 100] * 1000 + ["y" * (MOST_BYTES - 10)] * 3 + ["z" * (3 * MOST_BYTES)] + ["x" * 100] * 5
-    made = packed(dated(pushes(texts), 0), Buckets(100_000))
+    texts = (
+        ["x" * 100] * 1000 + ["y" * (MAX_BUCKET_BYTES - 10)] * 3 + ["z" * (3 * MAX_BUCKET_BYTES)] + ["x" * 100] * 5
+    )
+    made = pack_buckets(with_due_time(pushes(texts), 0), Buckets(100_000))
     sizes = [sum(len(one.payload) for one in opened(made.slice(row, 1))) for row in range(made.num_rows)]
-    assert max(sizes) == 3 * MOST_BYTES, "that one is alone"
-    assert sorted(sizes)[-2] <= MOST_BYTES
+    assert max(sizes) == 3 * MAX_BUCKET_BYTES, "that one is alone"
+    assert sorted(sizes)[-2] <= MAX_BUCKET_BYTES
     assert len(opened(made)) == len(texts)
 
 
 def test_messages_that_were_put_together_keep_when_each_was_due():
     moments = [START + timedelta(seconds=n) for n in (3, 1, 2)]
-    rows = stored(dated(pushes(["a", "b", "c"], ids=["a", "b", "c"], mature=moments), 0))
-    made = bucket(rows, Buckets())
+    rows = stored(with_due_time(pushes(["a", "b", "c"], ids=["a", "b", "c"], mature=moments), 0))
+    made = build_bucket(rows, Buckets())
     assert made.column("mature")[0].as_py() == START + timedelta(seconds=3)
     assert [one.mature for one in opened(made)] == moments
     late = made.set_column(4, "mature", pa.array([START + timedelta(hours=1)], made.schema.field("mature").type))

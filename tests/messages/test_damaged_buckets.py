@@ -14,29 +14,29 @@ import pyarrow as pa
 import pytest
 
 from spark_queue.messages import arrow_bytes
-from spark_queue.messages.arrow_bytes import MOST_UNPACKED, DamagedBytes, from_bytes, to_bytes
+from spark_queue.messages.arrow_bytes import MAX_UNPACKED_BYTES, DamagedBytes, from_bytes, to_bytes
 from spark_queue.messages.buckets import (
+    BUCKET_SCHEMA,
+    CONVERTED_SUFFIX,
     DIGEST_DIGITS,
-    DIGITS,
-    READ_MARK,
-    ROWS,
+    MAX_ROWS_DIGITS,
     Buckets,
     DamagedBucket,
-    bucket,
-    fitting,
+    build_bucket,
+    count_rows,
     open_bucket,
     rows_of,
-    unsealed,
-    weigh,
+    select_records,
+    unpack_bucket,
 )
-from spark_queue.messages.columns import dated, no_headers
+from spark_queue.messages.columns import no_headers, with_due_time
 from spark_queue.messages.message import messages, pushes
-from spark_queue.messages.schema import MARK, MESSAGES, PUSHES
+from spark_queue.messages.schema import BUCKET_PREFIX, MESSAGES, PUSHES
 from tests.damaged_buckets import came_of, flipped, renewed, sample, samples
 
 ROOT = Path(__file__).parents[2]
 
-NO_DIGEST = f"{MARK}a{MARK}2{MARK}"
+NO_DIGEST = f"{BUCKET_PREFIX}a{BUCKET_PREFIX}2{BUCKET_PREFIX}"
 
 #: What may stand in an id instead of the number of messages, and how many messages the bucket counts as then.
 LIES = {
@@ -44,8 +44,8 @@ LIES = {
     "39": 39,
     "41": 41,
     "0040000": 1,
-    "9" * DIGITS: 10**DIGITS - 1,
-    "9" * (DIGITS + 1): 1,
+    "9" * MAX_ROWS_DIGITS: 10**MAX_ROWS_DIGITS - 1,
+    "9" * (MAX_ROWS_DIGITS + 1): 1,
     "9" * 5000: 1,
     "0": 1,
     "-1": 1,
@@ -65,14 +65,14 @@ def rows(ids=("a", "b"), payloads=(b"1", b"2"), kinds=("json", "json"), headers=
         pa.array(kinds, pa.string()),
         no_headers(2) if headers is None else headers,
     ]
-    schema = ROWS
+    schema = BUCKET_SCHEMA
     if mature is not None:
         columns.append(pa.array(mature, MESSAGES.field("mature").type))
-        schema = ROWS.append(MESSAGES.field("mature"))
+        schema = BUCKET_SCHEMA.append(MESSAGES.field("mature"))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def stream(batches, schema=ROWS, compression=None):
+def stream(batches, schema=BUCKET_SCHEMA, compression=None):
     """A stream as another program may write it."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
@@ -116,7 +116,7 @@ def test_a_flip_in_an_id_leaves_the_messages_as_they_are_or_is_noticed():
             changed = one._replace(id=flipped(one.id.encode(), bit).decode())
         except UnicodeDecodeError:
             continue
-        in_first_id = bit // 8 < one.id.index(MARK, 1)
+        in_first_id = bit // 8 < one.id.index(BUCKET_PREFIX, 1)
         assert came_of(changed, one.packed) == ("as before" if in_first_id else "refused"), changed.id
 
 
@@ -132,29 +132,41 @@ def test_a_sound_bucket_is_read(kind):
 @pytest.mark.parametrize("lie", LIES)
 def test_a_number_of_messages_that_lies_is_refused_and_keeps_no_reserve_busy(lie):
     one = sample("lz4", at_once=True, digest=True)
-    id = one.id.replace(f"{MARK}40{MARK}", f"{MARK}{lie}{MARK}")
+    id = one.id.replace(f"{BUCKET_PREFIX}40{BUCKET_PREFIX}", f"{BUCKET_PREFIX}{lie}{BUCKET_PREFIX}")
     with pytest.raises(DamagedBucket, match="messages"):
-        unsealed(id, one.packed)
+        unpack_bucket(id, one.packed)
     assert rows_of(id) == LIES[lie]
-    assert weigh(pa.array([id, "b"])) == LIES[lie] + 1
-    taken, rows, large = fitting([(0, id), (1, "b")], 10, 10)
+    assert count_rows(pa.array([id, "b"])) == LIES[lie] + 1
+    taken, rows, large = select_records([(0, id), (1, "b")], 10, 10)
     assert (taken, rows, large) == (([0, 1], 2, None) if LIES[lie] == 1 else ([], 0, id))
 
 
-@pytest.mark.parametrize("id", [MARK, f"{MARK}a", f"{MARK}a{MARK}b", f"{MARK}a{MARK}{MARK}", f"{MARK}{MARK}{MARK}"])
+@pytest.mark.parametrize(
+    "id",
+    [
+        BUCKET_PREFIX,
+        f"{BUCKET_PREFIX}a",
+        f"{BUCKET_PREFIX}a{BUCKET_PREFIX}b",
+        f"{BUCKET_PREFIX}a{BUCKET_PREFIX}{BUCKET_PREFIX}",
+        f"{BUCKET_PREFIX}{BUCKET_PREFIX}{BUCKET_PREFIX}",
+    ],
+)
 def test_an_id_that_is_cut_off_is_one_damaged_bucket(id):
     assert rows_of(id) == 1
     with pytest.raises(DamagedBucket, match="does not say how many messages"):
-        unsealed(id, b"")
+        unpack_bucket(id, b"")
 
 
 def test_a_bucket_that_was_made_of_a_document_may_be_empty_or_have_more_than_its_document_counts():
     packed = to_bytes(rows())
-    assert unsealed(f"{MARK}a{MARK}1{READ_MARK}", packed) == rows()
-    assert unsealed(f"{MARK}a{MARK}0{READ_MARK}", to_bytes(rows().slice(0, 0))).num_rows == 0
-    assert rows_of(f"{MARK}a{MARK}0{READ_MARK}") == 0
+    assert unpack_bucket(f"{BUCKET_PREFIX}a{BUCKET_PREFIX}1{CONVERTED_SUFFIX}", packed) == rows()
+    assert (
+        unpack_bucket(f"{BUCKET_PREFIX}a{BUCKET_PREFIX}0{CONVERTED_SUFFIX}", to_bytes(rows().slice(0, 0))).num_rows
+        == 0
+    )
+    assert rows_of(f"{BUCKET_PREFIX}a{BUCKET_PREFIX}0{CONVERTED_SUFFIX}") == 0
     with pytest.raises(DamagedBucket, match="holds 2 messages, but 3 by its id"):
-        unsealed(f"{MARK}a{MARK}3{READ_MARK}", packed)
+        unpack_bucket(f"{BUCKET_PREFIX}a{BUCKET_PREFIX}3{CONVERTED_SUFFIX}", packed)
 
 
 # --- bytes ----------------------------------------------------------------------------------------------------------
@@ -162,25 +174,25 @@ def test_a_bucket_that_was_made_of_a_document_may_be_empty_or_have_more_than_its
 
 @pytest.mark.parametrize(("compression", "digest"), [("zstd", True), ("zstd", False), ("lz4", False)])
 def test_bytes_that_would_unpack_to_too_much_are_refused_before_they_are_unpacked(compression, digest):
-    size = MOST_UNPACKED + 1
+    size = MAX_UNPACKED_BYTES + 1
     with mmap.mmap(-1, size) as zeros:  # of which no page is ever in memory
         payload = pa.Array.from_buffers(
             pa.binary(), 1, [None, pa.py_buffer(struct.pack("<ii", 0, size)), pa.py_buffer(zeros)]
         )
         columns = [pa.array(["a"]), payload, pa.array(["binary"]), no_headers(1)]
-        packed = stream([pa.RecordBatch.from_arrays(columns, schema=ROWS)], compression=compression)
+        packed = stream([pa.RecordBatch.from_arrays(columns, schema=BUCKET_SCHEMA)], compression=compression)
         del payload, columns
     assert len(packed) < size // 100
     before = pa.default_memory_pool().max_memory()
     with pytest.raises(DamagedBytes, match=r"unpacks to 268,4\d\d,\d\d\d bytes, but the limit is 268,435,456"):
-        from_bytes(packed, (ROWS,), sha256(packed).hexdigest() if digest else None)
+        from_bytes(packed, (BUCKET_SCHEMA,), sha256(packed).hexdigest() if digest else None)
     assert pa.default_memory_pool().max_memory() == before
 
 
 def test_what_would_be_refused_for_its_size_is_not_compressed(monkeypatch):
     texts = pushes(["x" * 1000] * 100)
     assert len(to_bytes(texts, "lz4")) < texts.nbytes // 10
-    monkeypatch.setattr(arrow_bytes, "MOST_UNPACKED", texts.nbytes)
+    monkeypatch.setattr(arrow_bytes, "MAX_UNPACKED_BYTES", texts.nbytes)
     packed = to_bytes(texts, "lz4")
     assert len(packed) > texts.nbytes
     assert from_bytes(packed, (PUSHES,)) == texts
@@ -191,11 +203,11 @@ def test_what_would_be_refused_for_its_size_is_not_compressed(monkeypatch):
 def test_a_buffer_outside_of_the_bytes_is_refused_before_pyarrow_sees_it(place, compression):
     one = sample(compression, at_once=True, digest=True)
     view = memoryview(one.packed)
-    batch = arrow_bytes._Message(view, arrow_bytes._Message(view, 0, 1).end, 3)
-    first = one.packed.index(struct.pack("<36q", *batch.header.integers(2)))
+    batch = arrow_bytes._IpcMessage(view, arrow_bytes._IpcMessage(view, 0, 1).end, 3)
+    first = one.packed.index(struct.pack("<36q", *batch.header.get_integers(2)))
     changed = one.packed[:first] + struct.pack("<qq", *place) + one.packed[first + 16 :]
     with pytest.raises(DamagedBytes, match="a buffer of its columns lies outside of its bytes"):
-        from_bytes(changed, (ROWS,))
+        from_bytes(changed, (BUCKET_SCHEMA,))
 
 
 def test_a_buffer_that_unpacks_to_less_than_it_says_brings_no_memory_of_the_process():
@@ -215,12 +227,15 @@ ODD = {
     "no batch": (stream([]), "it is cut off"),
     "two batches": (stream([rows(), rows()]), "no Arrow stream of one batch"),
     "more behind it": (stream([rows()]) + b"more", "no Arrow stream of one batch"),
-    "other columns": (stream([dated(pushes([1], ids=["a"]), 0)], PUSHES), "its columns are not those of messages"),
+    "other columns": (
+        stream([with_due_time(pushes([1], ids=["a"]), 0)], PUSHES),
+        "its columns are not those of messages",
+    ),
     "no rows": (to_bytes(rows().slice(0, 0)), "holds 0 messages, but 2 by its id"),
     "NULL id": (to_bytes(rows(ids=("a", None))), "message 1: its id is NULL"),
     "empty id": (to_bytes(rows(ids=("", "b"))), "message 0: its id is empty"),
     "same id": (to_bytes(rows(ids=("a", "a"))), "the same id"),
-    "id of a bucket": (to_bytes(rows(ids=("a", f"{MARK}b"))), r"message 1: .* marks buckets"),
+    "id of a bucket": (to_bytes(rows(ids=("a", f"{BUCKET_PREFIX}b"))), r"message 1: .* marks buckets"),
     "NULL payload": (to_bytes(rows(payloads=(b"1", None))), "message 1: its payload is NULL"),
     "no JSON": (to_bytes(rows(payloads=(b"1", b"{"))), "message 1: its payload is not JSON"),
     "no text": (
@@ -239,16 +254,20 @@ ODD = {
 def test_a_bucket_without_a_digest_is_validated_by_its_content(odd):
     packed, reason = ODD[odd]
     with pytest.raises(DamagedBucket, match=reason):
-        unsealed(NO_DIGEST, packed)
+        unpack_bucket(NO_DIGEST, packed)
 
 
 def test_text_that_is_not_utf_8_is_refused_in_each_column():
     text = pa.array(["a", "b\N{LATIN SMALL LETTER E WITH ACUTE}"])
     bad = pa.Array.from_buffers(pa.string(), 2, [None, text.buffers()[1], pa.py_buffer(b"ab\xc3\x28")])
     headers = pa.MapArray.from_arrays(pa.array([0, 1, 2], pa.int32()), text, bad)
-    for odd in (rows(headers=headers), rows(kinds=bad), rows(ids=("c", "d")).set_column(0, ROWS.field("id"), bad)):
+    for odd in (
+        rows(headers=headers),
+        rows(kinds=bad),
+        rows(ids=("c", "d")).set_column(0, BUCKET_SCHEMA.field("id"), bad),
+    ):
         with pytest.raises(DamagedBucket, match="UTF8"):
-            unsealed(NO_DIGEST, to_bytes(odd))
+            unpack_bucket(NO_DIGEST, to_bytes(odd))
 
 
 # --- what is sound --------------------------------------------------------------------------------------------------
@@ -256,16 +275,16 @@ def test_text_that_is_not_utf_8_is_refused_in_each_column():
 
 @pytest.mark.parametrize("last", ["", "no-digest", "id"])
 def test_a_bucket_without_a_digest_is_delivered(last):
-    made = bucket(dated(pushes([1, "two", b"3"], ids=["a", "b", "c"]), 0), Buckets())
+    made = build_bucket(with_due_time(pushes([1, "two", b"3"], ids=["a", "b", "c"]), 0), Buckets())
     columns = {name: made.column(name) for name in MESSAGES.names if name != "queue"}
-    columns |= {"queue": pa.array(["q"]), "id": pa.array([f"{MARK}a{MARK}3{MARK}{last}"])}
+    columns |= {"queue": pa.array(["q"]), "id": pa.array([f"{BUCKET_PREFIX}a{BUCKET_PREFIX}3{BUCKET_PREFIX}{last}"])}
     record = pa.RecordBatch.from_arrays([columns[name] for name in MESSAGES.names], schema=MESSAGES)
     assert [(one.id, one.payload) for one in messages(open_bucket(record))] == [("a", 1), ("b", "two"), ("c", b"3")]
 
 
 def test_the_digest_of_a_bucket_is_that_of_its_bytes():
-    made = bucket(dated(pushes([1, 2]), 0), Buckets())
-    digest = made.column("id")[0].as_py().rpartition(MARK)[2]
+    made = build_bucket(with_due_time(pushes([1, 2]), 0), Buckets())
+    digest = made.column("id")[0].as_py().rpartition(BUCKET_PREFIX)[2]
     assert sha256(made.column("payload")[0].as_py()).hexdigest().startswith(digest)
     assert len(digest) == DIGEST_DIGITS
 
@@ -274,4 +293,4 @@ def test_headers_may_be_null_as_they_may_be_in_a_push():
     kind = PUSHES.field("headers").type
     headers = pa.array([None, [("key", None)]], kind)
     packed = to_bytes(rows(headers=headers))
-    assert unsealed(NO_DIGEST, packed).column("headers") == headers
+    assert unpack_bucket(NO_DIGEST, packed).column("headers") == headers

@@ -16,12 +16,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spark_queue.errors import MessageError
-from spark_queue.messages.columns import build, due_ms, header_dicts, headers_array
-from spark_queue.messages.ids import FEW, DerivedIds, new_ids
+from spark_queue.messages.columns import build_messages, due_ms, header_dicts, headers_array
+from spark_queue.messages.ids import SMALL_BATCH, DerivedIds, new_ids
 from spark_queue.messages.json_text import dump_json, load_json
 from spark_queue.messages.message import Message, messages, pushes
-from spark_queue.messages.payload import as_json, as_text, decode, encode, of_json
-from spark_queue.messages.rules import faults, legible
+from spark_queue.messages.payload import as_json, as_text, decode, encode, from_json
+from spark_queue.messages.rules import replace_invalid_utf8, validate_rows
 from spark_queue.messages.schema import MESSAGES, PUSHES
 
 
@@ -174,7 +174,7 @@ def test_views_of_bytes_and_text():
 
 
 def test_a_batch_and_its_messages():
-    batch = build("q", ["a", "b"], [b"1", b"x"], ["json", "text"], [{"h": "1"}, None], [0, 1_500], [0, 2])
+    batch = build_messages("q", ["a", "b"], [b"1", b"x"], ["json", "text"], [{"h": "1"}, None], [0, 1_500], [0, 2])
     assert batch.schema == MESSAGES
     assert messages(batch) == [
         Message("a", "q", 1, {"h": "1"}, datetime(1970, 1, 1, tzinfo=UTC), 0),
@@ -215,12 +215,12 @@ def test_faults_name_every_row_and_its_first_rule():
     rows[0]["payload"] = b"{"
     rows[2]["delay"] = -1
     rows[3] |= {"id": "", "payload": None}
-    wrong = faults(pa.RecordBatch.from_pylist(rows, schema=PUSHES), 100)
+    wrong = validate_rows(pa.RecordBatch.from_pylist(rows, schema=PUSHES), 100)
     assert list(wrong) == [0, 2, 3]
     assert wrong[0].startswith("its payload is not JSON")
     assert (wrong[2], wrong[3]) == ("its delay is negative", "its id is empty")
-    assert faults(good, 100) == {}
-    assert list(faults(pushes(["x" * 101, "x" * 100]), 100)) == [0]
+    assert validate_rows(good, 100) == {}
+    assert list(validate_rows(pushes(["x" * 101, "x" * 100]), 100)) == [0]
 
 
 def spark_text(*parts):
@@ -229,19 +229,19 @@ def spark_text(*parts):
 
 
 @pytest.mark.parametrize("bad", [b"\xff", b"\xed\xa0\x80", b"caf\xe9"])
-@pytest.mark.parametrize("n", [2, 3 * FEW])
+@pytest.mark.parametrize("n", [2, 3 * SMALL_BATCH])
 def test_ids_and_headers_that_are_not_utf8_are_found(bad, n):
     good = pushes([{}] * n, headers={"k": "v"})
     ids = spark_text(*[f"id{row}".encode() for row in range(n - 1)], bad)
     items = spark_text(bad, *[b"v"] * (n - 1))
     headers = pa.MapArray.from_arrays(pa.array(range(n + 1), pa.int32()), pa.array(["k"] * n), items)
     rows = good.set_column(0, good.schema.field(0), ids).set_column(3, good.schema.field(3), headers)
-    assert faults(rows, 100) == {0: "its headers are not UTF-8 text", n - 1: "its id is not UTF-8 text"}
-    assert faults(rows.slice(1, n - 2), 100) == {}
-    read = legible(rows)
-    assert faults(read, 100) == {} and read.column("id")[n - 1].as_py() == bad.decode(errors="replace")
+    assert validate_rows(rows, 100) == {0: "its headers are not UTF-8 text", n - 1: "its id is not UTF-8 text"}
+    assert validate_rows(rows.slice(1, n - 2), 100) == {}
+    read = replace_invalid_utf8(rows)
+    assert validate_rows(read, 100) == {} and read.column("id")[n - 1].as_py() == bad.decode(errors="replace")
     assert header_dicts(read)[0] == {"k": bad.decode(errors="replace")}
-    assert legible(good) is good
+    assert replace_invalid_utf8(good) is good
 
 
 @st.composite
@@ -260,7 +260,7 @@ def almost_json(draw):
 @pytest.mark.parametrize("fast", [True, False])
 def test_what_is_not_json_is_found_whoever_looks(fast, monkeypatch):
     if not fast:
-        monkeypatch.setattr("spark_queue.messages.rules._simdjson", lambda: None)
+        monkeypatch.setattr("spark_queue.messages.rules._simdjson_parser", lambda: None)
     deep = [b"[" * n + b"]" * n for n in (1023, 1024, 1025)]
 
     @given(st.lists(almost_json(), max_size=2))
@@ -268,11 +268,13 @@ def test_what_is_not_json_is_found_whoever_looks(fast, monkeypatch):
     @example([b'"\\ud800"', b'"\\udc00"'])
     @example([b"9" * 30, b"-0", b"01", b"1e999", b"NaN", b"Infinity", *deep])
     def check(texts):
-        rows = pushes([{}] * FEW + [b""] * len(texts))
-        for name, values in (("payload", [b"{}"] * FEW + texts), ("payload_kind", ["json"] * len(rows))):
+        rows = pushes([{}] * SMALL_BATCH + [b""] * len(texts))
+        for name, values in (("payload", [b"{}"] * SMALL_BATCH + texts), ("payload_kind", ["json"] * len(rows))):
             place = rows.schema.get_field_index(name)
             rows = rows.set_column(place, rows.schema.field(place), pa.array(values, rows.schema.field(place).type))
-        assert list(faults(rows, 10_000)) == [FEW + row for row, text in enumerate(texts) if not is_json(text)]
+        assert list(validate_rows(rows, 10_000)) == [
+            SMALL_BATCH + row for row, text in enumerate(texts) if not is_json(text)
+        ]
 
     check()
 
@@ -287,22 +289,24 @@ def is_json(text):
 
 @pytest.mark.parametrize("id", ["", "x" * 201, "a\0b", "\x7fa", None, "ü" * 101, "plain\0"])
 def test_an_id_that_breaks_a_rule_is_found_among_few_and_among_many(id):
-    for n in (1, FEW, FEW + 1, 500):
+    for n in (1, SMALL_BATCH, SMALL_BATCH + 1, 500):
         rows = pushes([{}] * n, ids=["a/b:c-d_e.f"] * (n - 1) + ["x"])
-        assert faults(rows, 100) == {}
+        assert validate_rows(rows, 100) == {}
         broken = rows.set_column(0, rows.schema.field(0), pa.array(["a/b:c-d_e.f"] * (n - 1) + [id], pa.string()))
-        assert list(faults(broken, 100)) == [n - 1]
+        assert list(validate_rows(broken, 100)) == [n - 1]
 
 
 def test_a_few_ids_are_made_like_many():
     few, many = DerivedIds("part"), DerivedIds("part")
-    assert [id for _ in range(10 * FEW) for id in few.take(1).to_pylist()] == many.take(10 * FEW).to_pylist()
+    assert [id for _ in range(10 * SMALL_BATCH) for id in few.take(1).to_pylist()] == many.take(
+        10 * SMALL_BATCH
+    ).to_pylist()
 
 
 @pytest.mark.parametrize("payload", [b"", b"\x00\xff", b"text", bytes(range(256)), "", "text", "5", '"ü€𝄞\\n\0'])
 def test_what_was_shown_as_json_is_what_it_was(payload):
     kept, kind = encode(payload)
-    payloads, kinds = of_json(pa.array([as_json(kept, kind), b'{"n":1}', None], pa.binary()))
+    payloads, kinds = from_json(pa.array([as_json(kept, kind), b'{"n":1}', None], pa.binary()))
     assert payloads.to_pylist() == [kept, b'{"n":1}', None]
     assert kinds.to_pylist() == [kind, "json", "json"]
 
@@ -325,5 +329,5 @@ def test_what_was_shown_as_json_is_what_it_was(payload):
     ],
 )
 def test_what_is_not_quite_that_stays_as_it_is(text):
-    payloads, kinds = of_json(pa.array([text], pa.binary()))
+    payloads, kinds = from_json(pa.array([text], pa.binary()))
     assert (payloads.to_pylist(), kinds.to_pylist()) == ([text], ["json"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from spark_queue.errors import OptionError
 from spark_queue.options.masking import PARAMETERS
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.options.url import Address
+from spark_queue.options.url import StoreUrl
 from spark_queue.stores import store_class
 
 HEADS = ["mongodb://u:p%40ss@host:1,other:2/db", "redis://host/0", "sqlite:///a/b c.db"]
@@ -22,8 +22,8 @@ OURS = st.dictionaries(st.sampled_from(PARAMETERS), st.text("abc-/ü&=%", min_si
 @given(head=st.sampled_from(HEADS), theirs=THEIRS, ours=OURS, data=st.data())
 def test_what_is_ours_is_taken_out_wherever_it_stands(head, theirs, ours, data):
     both = data.draw(st.permutations([*theirs, *(urlencode({name: value}) for name, value in ours.items())]))
-    found = Address.of(f"{head}?{'&'.join(both)}" if both else head)
-    assert found.ours == ours
+    found = StoreUrl.parse(f"{head}?{'&'.join(both)}" if both else head)
+    assert found.parameters == ours
     assert sorted(found.url.partition("?")[2].split("&")) == (sorted(theirs) or [""])
     assert found.url.partition("?")[0] == head
 
@@ -31,16 +31,16 @@ def test_what_is_ours_is_taken_out_wherever_it_stands(head, theirs, ours, data):
 @pytest.mark.parametrize("text", ["layout=", "layout=a&layout=b", "ns=&ns=x"])
 def test_what_is_ours_and_cannot_be_meant_is_refused(text):
     with pytest.raises(OptionError, match=text.partition("=")[0]):
-        Address.of(f"redis://host/0?{text}")
+        StoreUrl.parse(f"redis://host/0?{text}")
 
 
 def test_a_url_gets_a_layout():
-    assert Address.of("mongodb://host/db?w=1&pipeline=p").in_layout("pl-mongo") == (
+    assert StoreUrl.parse("mongodb://host/db?w=1&pipeline=p").with_layout("pl-mongo") == (
         "mongodb://host/db?w=1&layout=pl-mongo&pipeline=p"
     )
-    assert Address.of("redis://host/0?layout=rfq").in_layout("rfq") == "redis://host/0?layout=rfq"
+    assert StoreUrl.parse("redis://host/0?layout=rfq").with_layout("rfq") == "redis://host/0?layout=rfq"
     with pytest.raises(OptionError, match="says layout=rfq"):
-        Address.of("redis://host/0?layout=rfq").in_layout("redis-list")
+        StoreUrl.parse("redis://host/0?layout=rfq").with_layout("redis-list")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from spark_queue.errors import OptionError
 from spark_queue.options.inputs import InputOptions, parse_inputs
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.stores import usable
+from spark_queue.stores import resolve_options
 
 URL = "sqlite:///q.db"
 TWO = '{"order": {"queue": "orders"}, "price": {"queue": "prices"}}'
@@ -31,7 +31,7 @@ def test_inputs_keep_their_order_and_each_has_options_of_its_own():
         ("price", InputOptions("p", "market")),
         ("order", InputOptions("o", "shop")),
     ]
-    one = options.of("order")
+    one = options.for_input("order")
     assert (one.url, one.queue, one.urls, one.inputs, one.max_tries) == ("sqlite:///shop.db", "o", None, None, 3)
     assert options.combine == "zip"
     assert parse(combine="ALTS").combine == "alts"
@@ -101,4 +101,4 @@ def test_names_that_a_database_forbids_are_refused():
     inputs = '{"a": {"queue": "system.x", "ns": "m"}, "b": {"queue": "system.x", "ns": "s"}}'
     urls = {"m": "mongodb://localhost/air", "s": URL}
     with pytest.raises(OptionError, match=r"'system.x' cannot name a queue: the name of a MongoDB collection"):
-        usable(QueueOptions.parse({"urls": json.dumps(urls), "inputs": inputs}, "stream"))
+        resolve_options(QueueOptions.parse({"urls": json.dumps(urls), "inputs": inputs}, "stream"))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_queue.errors import OptionError
-from spark_queue.options.consistency import spelled
+from spark_queue.options.consistency import option_name
 from spark_queue.options.parsers import duration
 from spark_queue.options.queue_options import QueueOptions, role_of_write, table
 
@@ -26,7 +26,7 @@ def test_defaults_are_those_of_the_table():
     assert options.reserve_timeout == 120_000
     assert options.delivery == "at-least-once"
     assert (options.wait_timeout, options.history_ms, options.retry_timeout) == (1_000, 0, 30_000)
-    assert options.dead("flights") == "flights.dead"
+    assert options.dead_letter_queue_of("flights") == "flights.dead"
 
 
 def test_letter_case_does_not_matter_and_sparks_own_options_pass():
@@ -57,7 +57,9 @@ def test_any_text_is_a_duration_or_a_value_error(text):
         assert "duration" in str(error)
 
 
-@given(st.dictionaries(st.sampled_from([spelled(f) for f in QueueOptions.__dataclass_fields__.values()]), st.text()))
+@given(
+    st.dictionaries(st.sampled_from([option_name(f) for f in QueueOptions.__dataclass_fields__.values()]), st.text())
+)
 def test_any_values_parse_or_raise_an_option_error(raw):
     try:
         QueueOptions.parse(raw, "stream", "push")
@@ -157,7 +159,7 @@ def test_what_follows_from_the_delivery():
 
 
 def test_partitions_are_those_that_are_wanted():
-    assert [parse(**raw).partitions(4) for raw in (
+    assert [parse(**raw).partition_limits(4) for raw in (
         {}, {"numPartitions": "8"}, {"minPartitions": "3"}, {"minPartitions": "9"},
         {"numPartitions": "8", "minPartitions": "8"},
     )] == [(4, 1), (8, 1), (4, 3), (9, 9), (8, 8)]  # fmt: skip

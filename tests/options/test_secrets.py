@@ -35,17 +35,17 @@ from spark_queue.events.executors import Executor
 from spark_queue.events.queue import Events
 from spark_queue.events.settings import EventSettings
 from spark_queue.events.spark_worker import ExecutorWork
-from spark_queue.graph.loader import parse
+from spark_queue.graph.loader import parse_graph
 from spark_queue.graph.model import Destination, Exchange, Graph, Namespace, Place
 from spark_queue.graph.processor import Processor
-from spark_queue.graph.rendering import dot, facts, mermaid
-from spark_queue.graph.validation import checked
-from spark_queue.options.masking import HIDDEN, mask, masked_in, quoted, scrub
+from spark_queue.graph.rendering import dot, mermaid, to_json
+from spark_queue.graph.validation import check_graph
+from spark_queue.options.masking import HIDDEN, mask, mask_words, masked_repr, scrub
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.options.url import Address
+from spark_queue.options.url import StoreUrl
 from spark_queue.rest.settings import Settings
 from spark_queue.runner.query import StepQuery
-from spark_queue.stores import STORES, open_store, store_class, usable
+from spark_queue.stores import STORES, open_store, resolve_options, store_class
 from spark_queue.stores.named import NamedStores
 from spark_queue.stores.redis.store import RedisStore
 from spark_queue.stores.services import eviction
@@ -178,20 +178,20 @@ def test_a_masked_url_has_no_secret(urls):
     for url in urls:
         check(mask(url))
         with refused():
-            address = Address.of(url)
+            address = StoreUrl.parse(url)
             check(address)
             for layout in ("rfq", "mongo"):
                 with refused():
-                    address.in_layout(layout)
+                    address.with_layout(layout)
                 with refused():
-                    address.check(layout, ())
+                    address.check_parameters(layout, ())
 
 
 @settings(max_examples=50)
 @given(urls=urls(*MISPLACED, step=20))
 def test_what_looks_like_a_url_is_masked_where_none_belongs(urls):
     for url in urls:
-        check(quoted(url), masked_in(f"no {url!r} and no {url}", [f"--x={url}", url]))
+        check(masked_repr(url), mask_words(f"no {url!r} and no {url}", [f"--x={url}", url]))
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_what_is_masked_of_a_url(url, masked):
 
 def test_a_word_of_a_command_line_is_masked_where_it_is_quoted():
     words = ["--urll=mongodb://u:secret@h/db", "redis:/u:se\ncret@h", "a=b"]
-    said = masked_in(f"unknown {words[0]!r}, extra {words[1]!r}, {words[1]}, {words[2]}", words)
+    said = mask_words(f"unknown {words[0]!r}, extra {words[1]!r}, {words[1]}, {words[2]}", words)
     assert said == f"unknown {HIDDEN!r}, extra {HIDDEN!r}, {HIDDEN}, a=b"
 
 
@@ -246,7 +246,7 @@ def test_options_show_no_secret(urls, role):
             with refused():
                 queue = {} if "inputs" in raw else {"queue": "q"}
                 options = QueueOptions.parse(queue | {"consumer": "c"} | raw, role)
-                check(options, usable(options))
+                check(options, resolve_options(options))
 
 
 @settings(max_examples=50)
@@ -271,7 +271,7 @@ def test_stores_show_no_secret(urls):
     for url in urls:
         with refused():
             store_class(url)
-        with refused(), open_store(url, patience=0) as store:
+        with refused(), open_store(url, retry_timeout=0) as store:
             check(store, Queue(store, "q"), mask(store.url))
             with refused():
                 check(Events(store, "q"))
@@ -282,7 +282,7 @@ def test_stores_show_no_secret(urls):
 def test_a_doctor_shows_no_secret(urls):
     for url in urls:
         if not opens(url):  # else it would be waited for
-            check(*doctor._database(url))
+            check(*doctor._check_database(url))
 
 
 @settings(max_examples=50)
@@ -300,7 +300,7 @@ def test_what_a_driver_says_is_scrubbed(urls, form):
 
 def test_an_error_of_a_driver_that_quotes_a_password_is_scrubbed_and_no_cause(monkeypatch):
     """Servers without AUTH and HELLO repeat what these were called with."""
-    monkeypatch.setattr(eviction, "by_itself", False)  # which would connect
+    monkeypatch.setattr(eviction, "check_on_open", False)  # which would connect
     with RedisStore(f"redis://u:{MARKS[0]}@host/0") as store:
         store._client, store._pid = redis.Redis(), os.getpid()  # connects to nothing
         said = redis.ResponseError(f"unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'u' '{MARKS[0]}'")
@@ -330,11 +330,11 @@ def test_graphs_show_no_secret(urls):
             f"namespaces: {{a: {{url: {given}, options: {{urls: {given}}}}}}}\nmax_hops: {given}",
         ):  # fmt: skip
             with refused():
-                graph = parse(text, "graph.yaml", {"URL": url}.__getitem__)
-                check(graph, graph.namespaces, dot(graph).source, mermaid(graph), facts(graph))
+                graph = parse_graph(text, "graph.yaml", {"URL": url}.__getitem__)
+                check(graph, graph.namespaces, dot(graph).source, mermaid(graph), to_json(graph))
         with refused():
             graph = Graph({"a": Namespace(url)}, {"x": Exchange(Place("q", "a"), [Destination("r")])})
-            check(graph, checked(graph))
+            check(graph, check_graph(graph))
 
 
 @settings(max_examples=30)
@@ -350,7 +350,7 @@ def test_a_url_in_the_wrong_place_of_a_graph_does_not_show(urls):
             f"namespaces: {{{wrong}: redis://h/0}}\nexchanges: {{x: {{src: a/b, dst: [c/b]}}}}",
         ):  # fmt: skip
             with refused():
-                parse(text, "graph.yaml", str)
+                parse_graph(text, "graph.yaml", str)
 
 
 @settings(max_examples=50)
@@ -369,7 +369,7 @@ def test_what_travels_to_workers_shows_no_secret():
     check(
         options,
         QueueOptions(url="", urls={"a": url}),
-        Address.of(url),
+        StoreUrl.parse(url),
         NamedStores({"a": url}),
         StepQuery(None, None, url=url, sources=[(url, "q")]),
         Executor("a:b", "c:d", print, config=own),

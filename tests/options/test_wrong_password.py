@@ -47,7 +47,7 @@ def test_a_wrong_password_shows_nowhere(url_of, scheme, caplog):
         again = pickle.loads(pickle.dumps(error))
         check(error, error.facts, again, again.facts, "".join(traceback.format_exception(error)))
         assert str(error.facts["url"]).startswith(f"{scheme}://me:***@")
-    check(*doctor._database(url))
+    check(*doctor._check_database(url))
     for words in (["size", url, "--json"], ["peek", url, "q"], ["pop", url, "q"]):
         done = Run(*words)
         assert done.code == 1 and "***" in done.err and "password" in done.err

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.conformance.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -118,12 +118,12 @@ def test_progress_is_shown_again_while_nothing_new_comes_and_ends_with_the_resul
 
     with demo.Watch("demo.py") as watch:
         watch.show("counting")
-        until(lambda: repeated("demo.py: counting, 0 s"), 30)
+        wait_until(lambda: repeated("demo.py: counting, 0 s"), 30)
         watch.tell("3 flights")
         watch.show("comparing")
         capsys.readouterr()
         said.clear()
-        until(lambda: repeated("demo.py: comparing, 0 s"), 30)
+        wait_until(lambda: repeated("demo.py: comparing, 0 s"), 30)
         assert not repeated("counting")
 
 

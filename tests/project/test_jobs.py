@@ -17,7 +17,7 @@ import pyspark
 import pytest
 
 from spark_queue import Queue, UsageError, open_store
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.conformance.waiting import wait_until
 
 JOBS = Path(__file__).parents[2] / "jobs"
 sys.path.insert(0, str(JOBS))
@@ -84,7 +84,7 @@ class Jobs:
 
 def stop(process, number, when):
     """Send the signal once `when` is true; the exit code and what was said."""
-    until(lambda: process.poll() is not None or when(), 240)
+    wait_until(lambda: process.poll() is not None or when(), 240)
     assert process.poll() is None, process.communicate()
     process.send_signal(number)
     said, told = process.communicate(timeout=300)

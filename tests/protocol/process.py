@@ -26,8 +26,8 @@ from spark_queue.spark.read import opening, queue_input
 from spark_queue.spark.read import prefetch as ahead
 from spark_queue.spark.read.batches import Batches
 from spark_queue.spark.read.consumer import Consumer
-from spark_queue.spark.read.fetch import Rows, Share, fetched, side_by_side
-from spark_queue.spark.read.multi_input import Inputs
+from spark_queue.spark.read.fetch import FetchRange, ZippedRange, fetch_messages, fetch_zipped
+from spark_queue.spark.read.multi_input import MultiInputPlanner
 from spark_queue.spark.read.queue_input import QueueInput
 from spark_queue.stores import named, open_store
 from spark_queue.stores.base import Store
@@ -106,7 +106,7 @@ class Process:
         self.input = 0  #: and in which input
         self.begins_empty = False  #: whether a batch without messages is logged if nothing is found
         self.error: Exception | None = None  #: with which it has ended
-        self.consumer: Consumer | Inputs | None = None
+        self.consumer: Consumer | MultiInputPlanner | None = None
         self._killed = False
         self.in_task = False  # whether it is a task that reads
         self._go, self._stands = threading.Semaphore(0), threading.Semaphore(0)
@@ -122,7 +122,7 @@ class Process:
     @property
     def members(self) -> list[Consumer]:
         """The consumer of each input."""
-        if isinstance(self.consumer, Inputs):
+        if isinstance(self.consumer, MultiInputPlanner):
             return [queue.consumer for queue in self.consumer.queues.values()]
         return [] if self.consumer is None else [self.consumer]
 
@@ -182,7 +182,7 @@ class Process:
         self._stands.release()
 
     def _work(self) -> None:
-        consumer = self.consumer = Inputs(self._options) if self.several else Consumer(self._options)
+        consumer = self.consumer = MultiInputPlanner(self._options) if self.several else Consumer(self._options)
         known = self._found.offsets[self.batch :]
         start: Any = self._found.offsets[self.batch - 1] if self.batch else consumer.initial
         if self._old and self._found.offsets:
@@ -207,7 +207,7 @@ class Process:
         self._disk().log(self.query, self.batch, end)
         return end
 
-    def _write(self, shares: Sequence[Share | Rows]) -> None:
+    def _write(self, shares: Sequence[FetchRange | ZippedRange]) -> None:
         """Run a task that reads and writes all, and let the driver commit.
 
         What fails is not aborted: as if the process were killed then.
@@ -223,10 +223,10 @@ class Process:
         self.stand("complete")
         write.commit(written)
 
-    def _read(self, part: Share | Rows) -> Iterator[pa.RecordBatch]:
-        if isinstance(part, Share):
-            return fetched(self._options, part)
-        return (one for batches in side_by_side(self._options, part) for one in batches.values())
+    def _read(self, part: FetchRange | ZippedRange) -> Iterator[pa.RecordBatch]:
+        if isinstance(part, FetchRange):
+            return fetch_messages(self._options, part)
+        return (one for batches in fetch_zipped(self._options, part) for one in batches.values())
 
 
 # --- where it stands ------------------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ def points() -> Iterator[None]:
             real = getattr(holder, name)
 
             def stands(*arguments: Any, **named: Any) -> Any:
-                process: Process | None = getattr(_here, "process", None)
+                process: Process | None = getattr(_here, "context", None)
                 if process is not None and when(process, *arguments):
                     queue = getattr(arguments[0], "queue", arguments[1])
                     process.stand(at, arguments[1] if isinstance(arguments[0], Store) else queue)
@@ -280,12 +280,12 @@ def points() -> Iterator[None]:
         before(Batches, "tidy", "tidy", lambda _, batches, *rest: not batches.tidied)
         before(Batches, "reserve", "claim", _claims_alone)
         before(Store, "_take", "claim", lambda _, store, queue, tag, *rest: not tag.endswith("/0"))
-        before(Inputs, "_of_one", "claim")
-        before(Inputs, "_of_each", "claim")
+        before(MultiInputPlanner, "_of_one", "claim")
+        before(MultiInputPlanner, "_of_each", "claim")
         before(QueueInput, "trim", "keep", lambda _, one, start, rows, most: sum(rows) > most)
         before(Ownership, "start", "plan")
         before(Store, "renew", "hold")
-        before(Inputs, "_whole", "whole", lambda process, *_: process.several == "zip")
+        before(MultiInputPlanner, "_whole", "whole", lambda process, *_: process.several == "zip")
         before(share, "bind", "bind")
         before(Store, "_opened", "read", lambda process, *_: process.in_task)  # and not as the batch is planned
         before(Store, "set_note", "decide", lambda _, store, key, *rest: key.startswith(LEDGER_PREFIX))
@@ -294,7 +294,7 @@ def points() -> Iterator[None]:
             patch.setattr(module, "open_store", clients.open)
         # No sign of life in between, and no lease that is renewed: processes stand still for a part of a second.
         patch.setitem(vars(keeper), "BEAT", 3_600)
-        patch.setattr(owner, "LIFE", 3_600_000)
+        patch.setattr(owner, "OWNER_TIMEOUT_MS", 3_600_000)
         yield
     clients.end()
 
@@ -306,7 +306,7 @@ def _claims_alone(process: Process, batches: Batches, *_: object) -> bool:
 
 def _publish_of(real: Callable[..., int]) -> Callable[..., int]:
     def publish(store: Store, stages: Any) -> int:
-        process: Process | None = getattr(_here, "process", None)
+        process: Process | None = getattr(_here, "context", None)
         if process is None or any(batch_of(one) < process.batch for one in stages):
             return real(store, stages)  # what was decided before is completed in one step with the look for it
         process.stand("publish")

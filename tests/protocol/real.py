@@ -20,8 +20,8 @@ from spark_queue.spark.supervision import drain
 from spark_queue.stores.base import Store
 from spark_queue.stores.conformance.waiting import end_lease
 from spark_queue.stores.services.ledger import LEDGER_PREFIX, ledger_of
-from spark_queue.stores.services.owner import OWNER, Standing
-from spark_queue.stores.types import about
+from spark_queue.stores.services.owner import OWNER_NOTE, ConsumerState
+from spark_queue.stores.types import queue_note_key
 from tests.protocol.process import EACH, RANK, Checkpoint, Process, Refused
 from tests.protocol.scenarios import Scenario, scenario_moves
 from tests.protocol.state import ELSEWHERE, FENCED, LATER, REFUSED, Driver, Held, State, World, initial
@@ -68,7 +68,7 @@ class Real(There):
             for held in self.store.reservations(queue):
                 self.store.rollback(queue, held.tag)
             self.store.purge(queue)
-            for key, note in self.store.notes(about(queue)).items():
+            for key, note in self.store.notes(queue_note_key(queue)).items():
                 self.store.set_note(key, None, note.version)
 
     # --- steps
@@ -87,7 +87,7 @@ class Real(There):
         elif action.startswith("ends the lease of "):
             self._end_lease(before, after)
         elif action.startswith("removes the note of epoch "):
-            key = about(self._input(action), OWNER, self.epochs[int(action.split()[5])])
+            key = queue_note_key(self._input(action), OWNER_NOTE, self.epochs[int(action.split()[5])])
             note = self.store.note(key)
             assert note is not None and self.store.set_note(key, None, note.version)
         elif action == "copies the checkpoint":
@@ -275,14 +275,14 @@ class Real(There):
 
     def _silence(self, queue: str, consumer: str, token: str = "") -> None:
         """Let the owner of a consumer have been silent for too long; if it is this one."""
-        key = about(queue, OWNER, consumer)
+        key = queue_note_key(queue, OWNER_NOTE, consumer)
         note = self.store.note(key)
         if note is None:
             return
-        standing = Standing.read(note)
+        standing = ConsumerState.from_note(note)
         if standing.owner is not None and token in ("", standing.owner.token):
             old = replace(standing, owner=replace(standing.owner, until=0))
-            assert self.store.set_note(key, old.value, note.version)
+            assert self.store.set_note(key, old.note_value, note.version)
 
 
 def follow(store: Store, name: str, scenario: Scenario, world: World, known: int = 0) -> State:

@@ -10,9 +10,9 @@ from typing import Any
 from spark_queue.messages.message import Message, messages
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.ledger import ledger_of
-from spark_queue.stores.services.owner import OWNER, Standing
+from spark_queue.stores.services.owner import OWNER_NOTE, ConsumerState
 from spark_queue.stores.types import Note as Facts
-from spark_queue.stores.types import about
+from spark_queue.stores.types import queue_note_key
 from tests.protocol.process import Checkpoint
 from tests.protocol.state import ELSEWHERE, FREE, GONE, LATER, Held, Ledger, Note, State, Tag, Where, World, of_queue
 
@@ -54,13 +54,13 @@ class There:
         found["messages"] = [self._where(one) for one in state.messages], self._messages(state)
         seen = Counter(one.payload for one in _peeked(self.store, self.out))
         found["visible"] = list(state.visible), [seen[n] for n in range(self.world.messages)]
-        notes = {key: one for queue in self.queues for key, one in self.store.notes(about(queue)).items()}
+        notes = {key: one for queue in self.queues for key, one in self.store.notes(queue_note_key(queue)).items()}
         for epoch, its in enumerate(state.notes):
             for queue, note in enumerate(its):
                 found[f"note of epoch {epoch}{of_queue(queue)}"] = self._note(epoch, queue, note, notes)
         for query, ledger in enumerate(state.ledgers):
             found[f"query {query}"] = self._query(state, query, ledger)
-            keys = [about(queue, "query", f"{self.queries[query]}/") for queue in self.queues]
+            keys = [queue_note_key(queue, "query", f"{self.queries[query]}/") for queue in self.queues]
             reads = [notes[key].value["consumer"] if key in notes else None for key in keys]
             bound = [self.epochs[one] if one >= 0 else None for one in state.bound[query]]
             if self.world.combine == "zip":  # the code binds an input when it has read those before it
@@ -91,8 +91,8 @@ class There:
         ]
 
     def _note(self, epoch: int, queue: int, note: Note | None, notes: dict[str, Facts]) -> tuple[Any, Any]:
-        facts = notes.get(about(self.queues[queue], OWNER, self.epochs[epoch]))
-        has = Standing.read(facts) if facts else None
+        facts = notes.get(queue_note_key(self.queues[queue], OWNER_NOTE, self.epochs[epoch]))
+        has = ConsumerState.from_note(facts) if facts else None
         return (
             note and (self.numbers[epoch, queue, note.owner], note.started and self.tag(note.started)),
             has and (has.number, has.started and f"{self.epochs[epoch]}/{has.started}"),

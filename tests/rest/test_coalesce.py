@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from spark_queue.rest.coalesce import Together
+from spark_queue.rest.coalesce import Coalescer
 
 
 class Steps:
@@ -14,7 +14,7 @@ class Steps:
 
     def __init__(self, most=100):
         self.done, self.let = [], asyncio.Semaphore(0)
-        self.together = Together(self.act, most)
+        self.together = Coalescer(self.act, most)
 
     async def act(self, key, asked):
         self.done.append((key, asked))
@@ -24,7 +24,7 @@ class Steps:
         return [ValueError(one) if one == "bad" else one.upper() for one in asked]
 
     def ask(self, *asked, key="q"):
-        return [asyncio.ensure_future(self.together.ask(key, one)) for one in asked]
+        return [asyncio.ensure_future(self.together.submit(key, one)) for one in asked]
 
     async def come(self, *let):
         await self.turns()

@@ -17,7 +17,7 @@ import yaml
 from docker.utils import exclude_paths
 from dockerfile_parse import DockerfileParser
 
-from spark_queue.cli.serve import served
+from spark_queue.cli.serve import build_graph
 from spark_queue.rest import Credentials, Settings
 from tests.command_line import Run
 from tests.serving import serving
@@ -157,5 +157,5 @@ def test_the_server_starts_once_its_database_is_healthy_and_serves_it(compose):
     [(database, how)] = services["serve"]["depends_on"].items()
     assert how == {"condition": "service_healthy"} and services[database]["healthcheck"]["test"]
     urls = re.sub(r"\$\{\w+:\?[^}]*\}", "secret", services["serve"]["environment"]["SPARK_QUEUE_REST_URLS"])
-    settings = Settings(graph=served(None, urls.split()), credentials=Credentials.of(["x"]))
+    settings = Settings(graph=build_graph(None, urls.split()), credentials=Credentials.from_texts(["x"]))
     assert f"{database}:" in settings.options["queues"].url

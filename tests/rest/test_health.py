@@ -24,7 +24,7 @@ TOKEN = "correct-horse-battery"
 def app(tmp_path):
     """An app with credentials, over two stores."""
     spaces = {name: Namespace(f"sqlite:///{tmp_path}/{name}.db") for name in ("warehouse", "shop")}
-    return create_app(Settings(graph=Graph(spaces), credentials=Credentials.of([TOKEN])))
+    return create_app(Settings(graph=Graph(spaces), credentials=Credentials.from_texts([TOKEN])))
 
 
 @pytest.fixture

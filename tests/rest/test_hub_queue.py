@@ -11,7 +11,7 @@ import pytest
 
 from spark_queue import open_store
 from spark_queue.events import Events
-from spark_queue.events.event import HEARTBEAT, STATUS_PREFIX
+from spark_queue.events.event import HEARTBEAT_SOURCE, STATUS_PREFIX
 from tests.serving import serving
 
 HUB, BEAT = "/v1/resources/hub-queue", "/v1/resources/hub-queue-heartbeat"
@@ -130,7 +130,10 @@ def test_without_executor_an_event_fails(http, events):
 def test_a_heartbeat_makes_its_events(http, events):
     made = http.put(BEAT, params={"rs:heartbeat": "OneMinute"}).json()["eventList"]
     found = events.get(made)
-    assert [(found[id].event.source, found[id].event.type) for id in made] == [(HEARTBEAT, "ping"), ("tests", "work")]
+    assert [(found[id].event.source, found[id].event.type) for id in made] == [
+        (HEARTBEAT_SOURCE, "ping"),
+        ("tests", "work"),
+    ]
     assert len(http.put(BEAT, params={"rs:id": "OneMinute", "rs:format": "head"}).json()) == 2
     missing = http.put(BEAT)
     assert missing.status_code == 400 and missing.json()["detail"] == "Missing 'rs:heartbeat' parameter"

@@ -10,7 +10,7 @@ import uuid
 import pytest
 
 from spark_queue import open_store
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.conformance.waiting import wait_until
 from tests.http_load import Tally, load
 from tests.serving import Serving
 
@@ -58,11 +58,11 @@ def test_a_server_that_is_killed_loses_nothing(urls, paths, tmp_path):
         try:
             for _ in range(2):
                 before = len(now.pushed)
-                until(lambda: len(now.pushed) > before + 300, 240)  # noqa: B023
+                wait_until(lambda: len(now.pushed) > before + 300, 240)  # noqa: B023
                 started.kill()
                 kills.append(len(now.pushed))
                 started = start()
-            until(lambda: len(now.pushed) > kills[-1] + 300, 240)
+            wait_until(lambda: len(now.pushed) > kills[-1] + 300, 240)
         finally:
             over.set()
 

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from spark_queue import Queue
-from spark_queue.rest.receipts import handle_of, held_by
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.rest.receipts import parse_receipt, receipt_of
+from spark_queue.stores.conformance.waiting import wait_until
 from tests import registered
 
 PAYLOADS = {
@@ -132,9 +132,9 @@ def test_a_late_commit_touches_nothing_of_another(http, q, store, queue):
     http.put(q, json="x")
     late = http.get(q, params={"reserve": 1, "lease": 60_000}).headers["x-ks-id"]
     assert http.get(q, params={"reserve": 1}).status_code == 504
-    assert store.renew(queue, held_by(late)[0], 0) == 1  # from now on its lease is over
+    assert store.renew(queue, parse_receipt(late)[0], 0) == 1  # from now on its lease is over
     other = http.get(q, params={"reserve": 1, "to": 20_000}).headers["x-ks-id"]
-    assert other != late and held_by(other)[1] == held_by(late)[1]
+    assert other != late and parse_receipt(other)[1] == parse_receipt(late)[1]
     for outcome in ("commit", "rollback", "renew"):
         refused = http.patch(f"{q}/{outcome}/{late}")
         assert refused.status_code == 404 and "its lease has ended" in refused.json()["detail"]
@@ -160,10 +160,10 @@ def test_a_handle_reaches_no_query(http, q, store, queue):
         client.push(1)
     store.reserve(queue, "etl/3fa9c1/7", 1)
     for forged in (
-        handle_of("etl/3fa9c1/7"),
-        handle_of("etl"),
-        handle_of("rest"),
-        handle_of("rest/0123456789abcdef/0"),
+        receipt_of("etl/3fa9c1/7"),
+        receipt_of("etl"),
+        receipt_of("rest"),
+        receipt_of("rest/0123456789abcdef/0"),
         "x",
         "é",
         "a" * 5000,
@@ -259,7 +259,7 @@ def test_a_push_wakes_those_who_wait_one_each(http, q, server):
             pool.submit(httpx.get, server.url + q, params={"to": 20_000, "reserve": 1}, timeout=120)
             for _ in range(waiting)
         ]
-        until(lambda: len(http.get(f"{q}/consumers").json()) == waiting)
+        wait_until(lambda: len(http.get(f"{q}/consumers").json()) == waiting)
         http.post(f"{q}/batch", json=[{"payload": n} for n in range(waiting)])
         got = [one.result() for one in answers]
     assert max(one.elapsed.total_seconds() for one in got) < 20, "each is woken before it has waited to its end"
@@ -270,7 +270,7 @@ def test_a_push_wakes_those_who_wait_one_each(http, q, server):
 def test_a_message_from_elsewhere_is_heard_soon(q, server, store, queue):
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(httpx.get, server.url + q, params={"to": 20_000}, timeout=120)
-        until(lambda: httpx.get(f"{server.url}{q}/consumers").json())
+        wait_until(lambda: httpx.get(f"{server.url}{q}/consumers").json())
         with Queue(store, queue) as client:
             client.push("now")
         assert answer.result().text == "now"
@@ -282,7 +282,7 @@ def test_a_wait_ends_when_it_is_cancelled_or_over(http, q, server):
     assert over.status_code == 504 and 0.29 < over.elapsed.total_seconds() < 20
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(httpx.get, server.url + q, params={"to": 20_000, "tid": "me"}, timeout=120)
-        until(lambda: http.get(f"{q}/consumers").json())
+        wait_until(lambda: http.get(f"{q}/consumers").json())
         assert http.get(q, params={"to": 1, "tid": "me"}).status_code == 400
         assert http.delete(f"{q}/consumer/you").status_code == 404
         assert http.delete(f"{q}/consumer/me").status_code == 204
@@ -294,8 +294,8 @@ def test_who_has_gone_gets_nothing(http, q, server):
     host, port = server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as gone:
         gone.sendall(f"GET {q}?to=20000 HTTP/1.1\r\nhost: {host}:{port}\r\n\r\n".encode())
-        until(lambda: http.get(f"{q}/consumers").json())
-    until(lambda: not http.get(f"{q}/consumers").json(), 15)  # before its wait would have ended
+        wait_until(lambda: http.get(f"{q}/consumers").json())
+    wait_until(lambda: not http.get(f"{q}/consumers").json(), 15)  # before its wait would have ended
     http.put(q, json="mine")
     assert http.get(q, params={"to": 20_000}).json() == "mine"
 
@@ -307,7 +307,7 @@ def test_a_paused_queue_gives_nothing_until_it_goes_on(http, q, server):
     assert http.get(q).status_code == 504
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(httpx.get, server.url + q, params={"to": 20_000}, timeout=120)
-        until(lambda: http.get(f"{q}/consumers").json())
+        wait_until(lambda: http.get(f"{q}/consumers").json())
         assert http.patch(f"{q}/resume").json() == {"paused": False}
         assert answer.result().json() == 1
 
@@ -329,7 +329,7 @@ def test_status_of_all_and_numbers_for_prometheus(http, q, ns, queue):
     def lines():
         return http.get("/metrics").text.splitlines()
 
-    until(lambda: sample(f'q_global_size{{ns="{ns}",q="{queue}"}}') == 1)
+    wait_until(lambda: sample(f'q_global_size{{ns="{ns}",q="{queue}"}}') == 1)
     assert sample(f'q_global_put{{ns="{ns}",q="{queue}"}}') == 3
     assert sample(f'keuss_q_push_total{{ns="{ns}",proto="rest",q="{queue}",status="ok"}}') == 3
     assert sample(f'keuss_q_commit_total{{ns="{ns}",proto="rest",q="{queue}",status="ok"}}') == 1

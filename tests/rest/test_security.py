@@ -64,7 +64,7 @@ def test_a_body_of_somebody_unknown_is_not_read(guarded):
 def test_nothing_secret_is_told(guarded):
     everything = httpx.get(f"{guarded.url}/openapi.json", headers=basic(USER)).text + guarded.said
     everything += httpx.get(f"{guarded.url}/metrics", headers=basic(USER)).text
-    made = Credentials.of([TOKEN], [USER])
+    made = Credentials.from_texts([TOKEN], [USER])
     everything += repr(made) + repr(
         Settings(graph=Graph({"a": Namespace("redis://me:secret@nowhere/0")}), credentials=made)
     )
@@ -99,13 +99,13 @@ def test_only_this_machine_is_served_without_credentials():
     for host in ("0.0.0.0", "::", "192.168.1.5", "example.org", ""):
         with pytest.raises(OptionError, match="--token-file"):
             check_address(host, Credentials())
-        check_address(host, Credentials.of(["x"]))
+        check_address(host, Credentials.from_texts(["x"]))
 
 
 @pytest.mark.parametrize("wrong", [{"tokens": [""]}, {"users": ["clerk"]}, {"users": [":pw"]}, {"users": ["clerk:"]}])
 def test_empty_credentials_are_none(wrong):
     with pytest.raises(OptionError):
-        Credentials.of(**wrong)
+        Credentials.from_texts(**wrong)
 
 
 def test_an_empty_variable_or_file_is_a_mistake(tmp_path):

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from spark_queue import open_store
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.conformance.waiting import wait_until
 from tests.command_line import Run
 from tests.serving import serving
 
@@ -39,7 +39,7 @@ def test_it_ends_when_it_is_told_and_reservations_outlive_it(urls, paths, tmp_pa
         with ThreadPoolExecutor(len(paths)) as pool:
             waiting = [pool.submit(httpx.get, first.url + q, params={"to": 20_000}, timeout=120) for q in paths]
             for q in paths:
-                until(lambda: http.get(f"{q}/consumers").json())  # noqa: B023
+                wait_until(lambda: http.get(f"{q}/consumers").json())  # noqa: B023
             assert first.stop() == 0
             for one in waiting:
                 assert one.result().status_code == 503 and "shutting down" in one.result().json()["detail"]
@@ -63,7 +63,7 @@ def test_requests_that_wait_for_many_queues_block_neither_others_nor_the_end(mon
         paths = [f"{started.url}/q/m/{run}.{number}" for number in range(waits)]
         waiting = [pool.submit(http.get, one, params={"to": 100_000}) for one in paths]
         for one in paths:
-            until(lambda: http.get(f"{one}/consumers").json())  # noqa: B023
+            wait_until(lambda: http.get(f"{one}/consumers").json())  # noqa: B023
         for number in range(0, waits, 10):
             http.put(paths[number], json=number).raise_for_status()
             assert waiting[number].result(60).json() == number

@@ -73,7 +73,7 @@ def test_a_parameter_that_cannot_be_is_named_with_its_value_and_what_it_must_be(
     ],
 )  # fmt: skip
 def test_errors_of_the_library_become_sentences(error, told):
-    assert malformed.sentence(error) == told
+    assert malformed.describe_error(error) == told
 
 
 #: Method, path, what is sent, and what is said.
@@ -164,7 +164,7 @@ def test_an_error_inside_is_for_the_log_alone(client, monkeypatch, caplog):
     def fail(*_):
         raise RuntimeError("redis://me:secret@db/0 is odd")
 
-    monkeypatch.setattr(client.app.state.service, "room", fail)
+    monkeypatch.setattr(client.app.state.service, "get_queue", fail)
     answer = client.get("/q/shop/orders")
     assert answer.status_code == 500
     assert answer.json()["detail"] == "an error in the server; its log has the details"

@@ -16,21 +16,29 @@ from pyspark.sql import functions as F
 from spark_queue import ExchangeGraph, GraphError, Queue
 from spark_queue.graph import file_mistakes, rendering, validation
 from spark_queue.graph.file_mistakes import Mistake
-from spark_queue.graph.loader import graph_in, parse
-from spark_queue.graph.model import STEPS, Graph, Namespace, kinds
-from spark_queue.graph.parts import FORBID, AtPlace, ConsumerSettings, NameOfStep, Path, Place, inside
+from spark_queue.graph.loader import load_graph, parse_graph
+from spark_queue.graph.model import STEPS, Graph, Namespace, step_classes
+from spark_queue.graph.parts import (
+    DECLARATION_CONFIG,
+    ConsumerSettings,
+    FieldPath,
+    Place,
+    PlaceOrText,
+    StepName,
+    get_field,
+)
 from spark_queue.graph.processor import Kind
-from spark_queue.graph.step import NamedQueue, OneSource, Outline, Step
+from spark_queue.graph.step import Outline, QueueReference, SingleSourceStep, Step
 from spark_queue.options.values import EXACTLY_ONCE
 from spark_queue.runner import graph as runner
 from spark_queue.runner.step import RunnableStep
 
 
 @dataclass(frozen=True)
-class Tap(OneSource):
+class Tap(SingleSourceStep):
     """Copies each message of a queue to another, with where it came from."""
 
-    __pydantic_config__ = FORBID
+    __pydantic_config__ = DECLARATION_CONFIG
 
     section: ClassVar[str] = "taps"
     noun: ClassVar[str] = "tap"
@@ -38,8 +46,8 @@ class Tap(OneSource):
     guarantee: ClassVar[str] = EXACTLY_ONCE
     outline: ClassVar[Outline] = Outline("invhouse", "#ffffff", "filled", "[/", "/]")
 
-    src: AtPlace
-    to: AtPlace
+    src: PlaceOrText
+    to: PlaceOrText
     consumer: ConsumerSettings = field(default_factory=ConsumerSettings)
     options: dict[str, str] = field(default_factory=dict)
     every: int = 0
@@ -49,15 +57,15 @@ class Tap(OneSource):
         return [self.to]
 
     @classmethod
-    def named(cls, raw: Any) -> Iterator[NamedQueue]:
-        yield from super().named(raw)
-        yield NamedQueue(("to",), inside(raw, "to"), needed=False)
+    def queue_references(cls, raw: Any) -> Iterator[QueueReference]:
+        yield from super().queue_references(raw)
+        yield QueueReference(("to",), get_field(raw, "to"), namespace_required=False)
 
-    def filled(self, name: str, only: str, errors: Place | None) -> Self:
-        src = replace(self.src, ns=self.src.ns or only)
+    def with_defaults(self, name: str, default_namespace: str, errors: Place | None) -> Self:
+        src = replace(self.src, ns=self.src.ns or default_namespace)
         return replace(self, src=src, to=replace(self.to, ns=self.to.ns or src.ns))
 
-    def contradictions(self) -> Iterator[tuple[Path, str]]:
+    def contradictions(self) -> Iterator[tuple[FieldPath, str]]:
         if self.to.queue == self.src.queue:
             yield ("to",), "this is the source of the tap: name another queue"
 
@@ -76,9 +84,9 @@ class TapStep(RunnableStep[Tap]):
             "payload",
             headers.alias("headers"),
         )
-        return copies, self._push(once=True)
+        return copies, self._push_options(exactly_once=True)
 
-    def observed(self, progress: Mapping[str, Any]) -> dict[str, Any] | None:
+    def batch_metrics(self, progress: Mapping[str, Any]) -> dict[str, Any] | None:
         return {"received": progress["numInputRows"], "pushed_0": progress["numInputRows"]}
 
 
@@ -86,7 +94,7 @@ class TapStep(RunnableStep[Tap]):
 class TapGraph(Graph):
     """A graph with one more field."""
 
-    taps: dict[NameOfStep, Tap] = field(default_factory=dict, metadata=STEPS)
+    taps: dict[StepName, Tap] = field(default_factory=dict, metadata=STEPS)
 
 
 def test_a_fourth_kind_of_step_runs_beside_the_others(spark, sqlite_url, tmp_path):
@@ -122,7 +130,7 @@ taps:
 def test_it_is_declared_in_a_file(tmp_path):
     file = tmp_path / "graph.yaml"
     file.write_text(FILE)
-    graph = graph_in(file, of=TapGraph)
+    graph = load_graph(file, graph_class=TapGraph)
     assert isinstance(graph, TapGraph)
     assert graph.taps == {
         "one": Tap(Place("b", "l"), Place("c", "l")), "two": Tap(Place("c", "l"), Place("a", "m")),
@@ -156,12 +164,12 @@ def test_it_is_declared_in_a_file(tmp_path):
 )  # fmt: skip
 def test_a_mistake_in_it_is_told_with_its_section_and_name(right, wrong, told):
     with pytest.raises(GraphError) as caught:
-        parse(FILE.replace(right, wrong), "graph.yaml", str, of=TapGraph)
+        parse_graph(FILE.replace(right, wrong), "graph.yaml", str, graph_class=TapGraph)
     assert told in caught.value.mistakes
 
 
 def test_it_is_drawn():
-    graph = parse(FILE, "", str, of=TapGraph)
+    graph = parse_graph(FILE, "", str, graph_class=TapGraph)
     assert "x one" in (source := rendering.dot(graph).source)
     assert source.count("shape=invhouse") == 2
     assert '"q l/b" -> "x one"' in source and '"x two" -> "q m/a"' in source
@@ -170,19 +178,19 @@ def test_it_is_drawn():
     assert [text for _, text in rendering.tree(graph)] == [
         "l/a", "split", "→ l/b", "l/b", "one (tap)", "→ l/c", "l/c", "two (tap)", "→ m/a",
     ]  # fmt: skip
-    assert rendering.facts(graph)["taps"] == [
+    assert rendering.to_json(graph)["taps"] == [
         {"name": "one", "src": "l/b", "dst": [{"queue": "l/c", "cycle": False}]},
         {"name": "two", "src": "l/c", "dst": [{"queue": "m/a", "cycle": False}]},
     ]
 
 
 def test_it_is_in_the_topology():
-    made = parse(FILE, "", str, of=TapGraph).topology()
+    made = parse_graph(FILE, "", str, graph_class=TapGraph).topology()
     assert {name: made.nodes[name]["kind"] for name in ("split", "one", "two")} == {
         "split": "exchange", "one": "tap", "two": "tap",
     }  # fmt: skip
     assert made.edges["l/b", "one"]["role"] == "in" and made.edges["one", "l/c"]["role"] == "out"
-    turned = parse(FILE.replace("m/a", "l/b"), "", str, of=TapGraph)
+    turned = parse_graph(FILE.replace("m/a", "l/b"), "", str, graph_class=TapGraph)
     assert turned.cycles() == [["one", "two"]]
 
 
@@ -192,11 +200,13 @@ def test_it_is_in_the_topology():
 ANY_KIND = [validation, rendering, file_mistakes, runner]
 
 #: Names of kinds, in code; words for them, where one is a whole string; and what not every step has.
-CLASSES = {kind.__name__ for kind in kinds(Graph).values()}
-MODULES = {kind.__module__ for kind in kinds(Graph).values()}
-WORDS = set(kinds(Graph)) | {kind.noun for kind in kinds(Graph).values()} | set(get_args(Kind))
-OF_ALL = set(vars(Step)) | ({one.name for one in fields(Graph)} - set(kinds(Graph)))
-OWN = set(kinds(Graph)) | ({one.name for kind in kinds(Graph).values() for one in fields(kind)} - OF_ALL)
+CLASSES = {kind.__name__ for kind in step_classes(Graph).values()}
+MODULES = {kind.__module__ for kind in step_classes(Graph).values()}
+WORDS = set(step_classes(Graph)) | {kind.noun for kind in step_classes(Graph).values()} | set(get_args(Kind))
+OF_ALL = set(vars(Step)) | ({one.name for one in fields(Graph)} - set(step_classes(Graph)))
+OWN = set(step_classes(Graph)) | (
+    {one.name for kind in step_classes(Graph).values() for one in fields(kind)} - OF_ALL
+)
 
 
 def kinds_named(source: str) -> list[str]:

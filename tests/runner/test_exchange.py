@@ -11,7 +11,7 @@ import pytest
 from spark_queue import GraphError, Queue
 from spark_queue.graph.model import Changes, ConsumerSettings, Destination, Exchange, Graph, Namespace, Place
 from spark_queue.runner.graph import ExchangeGraph
-from spark_queue.runner.traffic import counted
+from spark_queue.runner.traffic import load_traffic
 
 
 @contextmanager
@@ -34,7 +34,7 @@ class World:
     def graph(self, exchanges, **options):
         """Exchanges, with `ns/queue` of this world."""
         graph = Graph({ns: Namespace(url) for ns, url in self.urls.items()}, exchanges, **options)
-        return ExchangeGraph(graph, str(self.folder / "checkpoints"), pause=0.05)
+        return ExchangeGraph(graph, str(self.folder / "checkpoints"), initial_backoff=0.05)
 
     def place(self, name):
         ns, _, queue = name.partition("/")
@@ -176,7 +176,7 @@ def test_status(world):
     to = str(world.place("ns2/out"))
     assert (traffic.received, traffic.pushed, traffic.failed, traffic.no_route) == (5, {to: 3}, {to: 0}, 2)
     assert traffic.milliseconds["triggerExecution"] > 0
-    assert counted(world.urls["ns1"]) == {"x": traffic}
+    assert load_traffic(world.urls["ns1"]) == {"x": traffic}
 
 
 @pytest.mark.parametrize(

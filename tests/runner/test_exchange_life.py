@@ -11,9 +11,9 @@ import pytest
 from spark_queue import GraphError
 from spark_queue.graph.model import NO_ROUTE, TOO_MANY_HOPS, ConsumerSettings, Exchange, Graph, Namespace, Place
 from spark_queue.runner.graph import ExchangeGraph
-from spark_queue.runner.traffic import counted
+from spark_queue.runner.traffic import load_traffic
 from spark_queue.stores import open_store
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.conformance.waiting import wait_until
 from tests.chaos.servers import PASSWORD, Server
 from tests.runner.test_exchange import World, ansi_mode
 from tests.services import ServiceError
@@ -29,12 +29,12 @@ class Life(World):
 
     def arrive(self, name, *payloads):
         """Wait until just these are in a queue."""
-        until(lambda: len(self.messages(name)) >= len(payloads))
+        wait_until(lambda: len(self.messages(name)) >= len(payloads))
         assert Counter(self.payloads(name)) == Counter(payloads), name
 
     def emptied(self, name):
         """Wait until what has arrived is gone from where it came from, too."""
-        until(lambda: not self.payloads(name))
+        wait_until(lambda: not self.payloads(name))
 
     @contextmanager
     def running(self, graph, *names):
@@ -133,7 +133,7 @@ def test_what_was_stopped_goes_on_where_it_was_and_its_counts_add_up(life):
         """Until all is counted: a batch that a stop cuts short may be missing there."""
         life.push("ns1/in", *numbers)
         with life.running(graph):
-            until(lambda: graph.status()["x"].traffic.received == len(numbers))
+            wait_until(lambda: graph.status()["x"].traffic.received == len(numbers))
             life.emptied("ns1/in")
         life.arrive("ns2/out", *(n for n in seen if n))
         return graph.status()["x"].traffic
@@ -143,7 +143,7 @@ def test_what_was_stopped_goes_on_where_it_was_and_its_counts_add_up(life):
     other = life.graph({"x": exchange})  # another process, later
     third = work(other, range(150, 160), range(160))
     assert [one.received for one in (first, second, third)] == [100, 50, 10], "since the start"
-    assert counted(life.urls["ns1"]) == {"x": first + second + third}
+    assert load_traffic(life.urls["ns1"]) == {"x": first + second + third}
     assert (first + second + third).pushed == {to: 159}
     assert life.payloads("ns1/" + NO_ROUTE) == [0]
     assert life.payloads("ns1/in") == []
@@ -249,8 +249,8 @@ def test_exchanges_whose_server_is_down_are_tried_again_and_the_others_go_on(lif
 
     with life.running(graph):
         life.push("ns1/in", 1)
-        until(lambda: waits_again("to_far"), 120, pause=0.01)
-        until(lambda: waits_again("from_far"), 120, pause=0.01)
+        wait_until(lambda: waits_again("to_far"), 120, pause=0.01)
+        wait_until(lambda: waits_again("from_far"), 120, pause=0.01)
         life.arrive("ns1/out", 1)
         assert states(graph)["near"] == "running"
         for name in ("from_far", "to_far"):
@@ -263,7 +263,7 @@ def test_exchanges_whose_server_is_down_are_tried_again_and_the_others_go_on(lif
         life.arrive("ns2/beside", *range(5))
         life.push("far/in", 1)
         life.arrive("ns1/from_far", 1)
-        until(lambda: set(states(graph).values()) == {"running"})
+        wait_until(lambda: set(states(graph).values()) == {"running"})
         life.emptied("ns2/in")
     said = [one.getMessage().partition(" has failed and starts again in ") for one in caplog.records]
     for name in ("from_far", "to_far"):
@@ -280,7 +280,7 @@ def test_what_would_fail_for_ever_ends_its_exchange_and_no_other(life):
         {"x": life.exchange("ns1/another", life.to("ns1/out")), "y": life.exchange("ns1/in", life.to("ns1/more"))}
     )
     with life.running(graph):
-        until(lambda: graph.status()["x"].state == "stopped")
+        wait_until(lambda: graph.status()["x"].state == "stopped")
         life.push("ns1/in", 2)
         life.arrive("ns1/more", 2)
         x, y = graph.status()["x"], graph.status()["y"]
@@ -294,7 +294,7 @@ def test_many_that_cannot_start_are_stopped_at_once(life, server):
     graph = life.graph({f"x{n}": life.exchange("far/in", life.to("ns1/out")) for n in range(8)})
     graph.start(life.spark)
     assert set(states(graph).values()) == {"starting"}
-    until(lambda: len(life.spark.streams.active) > 0)
+    wait_until(lambda: len(life.spark.streams.active) > 0)
     graph.stop()
     assert set(states(graph).values()) == {"stopped"}
     assert {one.error for one in graph.status().values()} == {None}

@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from spark_queue.graph.model import Changes, Destination, Exchange, Place
 from spark_queue.runner import Env
 from spark_queue.runner import exchange as route
-from spark_queue.runner.exchange import Route
+from spark_queue.runner.exchange import CompiledExchange
 from spark_queue.runner.selector import SELECTOR_COLUMNS
 from tests.runner.test_exchange import ansi_mode
 
@@ -467,7 +467,7 @@ def copy_of(view, place, **told):
 
 def observed(spark, exchange, name, max_hops, rows):
     """The copies that Spark makes, and what it counts."""
-    built, mistakes = Route.of(spark, name, exchange, max_hops)
+    built, mistakes = CompiledExchange.compile(spark, name, exchange, max_hops)
     assert mistakes == []
     facts = [(f"m{number}", "in", text, headers, None, tries) for number, (text, headers, tries) in enumerate(rows)]
     counts = Observation()

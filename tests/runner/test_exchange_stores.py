@@ -12,8 +12,8 @@ from spark_queue import open_store
 from spark_queue.graph.model import NO_ROUTE, TOO_MANY_HOPS, ConsumerSettings, Graph, Namespace
 from spark_queue.messages.message import messages, pushes
 from spark_queue.runner import ExchangeGraph
-from spark_queue.runner.traffic import counted, forget
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.runner.traffic import load_traffic, reset_traffic
+from spark_queue.stores.conformance.waiting import wait_until
 from tests import registered
 from tests.runner.test_exchange import World
 
@@ -29,7 +29,7 @@ class Stores(World):
 
     def graph(self, exchanges, **options):
         graph = Graph({ns: Namespace(url) for ns, url in self.urls.items()}, exchanges)
-        return ExchangeGraph(graph, str(self.folder / "checkpoints"), pause=0.5, longest=2, **options)
+        return ExchangeGraph(graph, str(self.folder / "checkpoints"), initial_backoff=0.5, max_backoff=2, **options)
 
     def send(self, name, payloads, headers=None, tries=0):
         """Messages with our mark."""
@@ -56,12 +56,12 @@ class Stores(World):
                 ]
                 if ours:
                     store.move(queue, f"{self.prefix}.gone", ids=ours)
-            for queue in {*store.queues(), *store.statistics_of_all()}:
+            for queue in {*store.queues(), *store.all_statistics()}:
                 if queue.startswith(self.prefix):
                     store.drop(queue)
-        for name in counted(url):
+        for name in load_traffic(url):
             if name.startswith(self.prefix):
-                forget(url, name)
+                reset_traffic(url, name)
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_each_message_arrives_once_though_its_exchange_is_stopped_after_a_batch(
         stores.send(src, [{"n": n} for n in numbers], [{"x-hop-count": "17" if n in lost else "16"} for n in numbers])
     graph.start(stores.spark)
     try:
-        until(lambda: all(stores.messages(f"{dst}.even") for _, dst in pairs.values()), 120)
+        wait_until(lambda: all(stores.messages(f"{dst}.even") for _, dst in pairs.values()), 120)
     finally:
         graph.stop()
     for src, _ in pairs.values():
@@ -263,5 +263,5 @@ def test_twenty_exchanges_in_three_databases_route_every_message_once(stores, na
         assert traffic.pushed == {str(stores.place(place(to))): len(every[to]) for to in dst}
         assert traffic.no_route == (len(every["b5"] - every["c5"]) if src == "b5" else 0)
         assert traffic.failed.total() == traffic.too_many_hops == 0
-    kept = {key: one for url in stores.urls.values() for key, one in counted(url).items()}
+    kept = {key: one for url in stores.urls.values() for key, one in load_traffic(url).items()}
     assert {one.name: kept[one.name] for one in told.values()} == {one.name: one.traffic for one in told.values()}

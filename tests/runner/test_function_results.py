@@ -12,9 +12,9 @@ from spark_queue.graph.link_function import Forward
 from spark_queue.graph.model import Link, Place, Processor
 from spark_queue.graph.processor import Input
 from spark_queue.graph.processor_function import Output
-from spark_queue.messages.columns import build
+from spark_queue.messages.columns import build_messages
 from spark_queue.messages.json_text import load_json
-from spark_queue.runner.link import _Work
+from spark_queue.runner.link import _FunctionCalls
 from spark_queue.runner.processor_function import ProcessorFunction, RowCalls
 
 MOMENT = datetime(2026, 1, 31, tzinfo=UTC)
@@ -29,7 +29,7 @@ WRONG = {
 
 
 def messages():
-    batch = build("a", ["1", "2"], [b'{"n":1}', b'{"n":2}'], ["json"] * 2, [{}, {}], [0, 0], [0, 0])
+    batch = build_messages("a", ["1", "2"], [b'{"n":1}', b'{"n":2}'], ["json"] * 2, [{}, {}], [0, 0], [0, 0])
     return batch.set_column(2, "payload", batch.column("payload").cast(pa.string()))
 
 
@@ -38,7 +38,7 @@ def test_a_link_tries_the_message_again_and_the_others_go_on(made, told):
     def process(one):
         return Forward(**made) if one.payload["n"] == 1 else Forward({"n": 2})
 
-    (batch,) = _Work(Link(Place("a"), [Place("b")], process=process))(iter([messages()]))
+    (batch,) = _FunctionCalls(Link(Place("a"), [Place("b")], process=process))(iter([messages()]))
     first, second = batch.to_pylist()
     assert (first["outcome"], second["outcome"], second["payload"]) == ("rollback", "move", '{"n":2}')
     assert first["reason"].startswith(f"MessageError: {told}")
@@ -50,7 +50,7 @@ def test_a_link_whose_error_is_no_text_says_so(caplog):
     def process(one):
         raise ValueError("no \ud800")
 
-    (batch,) = _Work(Link(Place("a"), [Place("b")], process=process))(iter([messages()]))
+    (batch,) = _FunctionCalls(Link(Place("a"), [Place("b")], process=process))(iter([messages()]))
     assert batch.column("reason").to_pylist() == ["ValueError: no ?"] * 2
 
 

@@ -12,9 +12,9 @@ from pyspark.sql import functions as F
 
 from spark_queue import GraphError, Output, wrap_error
 from spark_queue.graph.model import Graph, Input, Namespace, Place, Processor
-from spark_queue.graph.validation import checked
+from spark_queue.graph.validation import check_graph
 from spark_queue.messages.message import Message
-from spark_queue.runner.processor import ProcessorRoute
+from spark_queue.runner.processor import CompiledProcessor
 
 MESSAGE = (
     "STRUCT<id: STRING, queue: STRING, payload: STRING, headers: MAP<STRING, STRING>, mature: TIMESTAMP, tries: INT>"
@@ -32,8 +32,8 @@ def binary(text):
 
 
 def route(processor, **facts):
-    graph = checked(Graph({"l": Namespace("sqlite:///q.db")}, processors={"p": processor}, **facts))
-    return ProcessorRoute("p", graph.processors["p"], graph)
+    graph = check_graph(Graph({"l": Namespace("sqlite:///q.db")}, processors={"p": processor}, **facts))
+    return CompiledProcessor("p", graph.processors["p"], graph)
 
 
 def frame(spark, rows, *names):
@@ -106,7 +106,7 @@ def test_graph_filters(spark):
         one = Processor(
             lambda _, df: {"out": F.col("a.id")}, in_={"a": Input("a")}, out={"out": Place(name)}, **filters
         )
-        passing.append(route(one, provenance=False).messages(rows))
+        passing.append(route(one, provenance=False).output_messages(rows))
     found = Counter((one.queue, one.payload) for frame in passing for one in frame.collect())
     assert set(found) == {
         *(("none", id) for id in "1234"), ("types", "1"), ("types", "2"), ("types", "4"),
@@ -168,7 +168,7 @@ def test_rows_give_any_payload_and_more(spark):
     outs = {name: Place(name) for name in "abc"}
     binary = '{"$binary":{"base64":"AP8=","subType":"00"}}'
     rows = frame(spark, [(message("1", "q", binary, {"h": "1"}),), (message("2", "q", '"text"'),)], "in")
-    found = route(Processor(work, in_={"in": Input("q")}, out=outs, rows=True)).messages(rows).collect()
+    found = route(Processor(work, in_={"in": Input("q")}, out=outs, rows=True)).output_messages(rows).collect()
     assert [(one.queue, json.loads(one.payload)) for one in found] == [
         ("a", json.loads(binary)), ("b", {"$binary": {"base64": "AA==", "subType": "00"}}), ("c", json.loads(binary)),
         ("a", "text"), ("b", "text"), ("c", "text"),
@@ -195,7 +195,7 @@ def test_frames_give_columns_by_output(spark):
     names = ("number", "struct", "message", "same", "bytes", "nothing")
     processor = Processor(work, in_={"in": Input("q")}, out={name: Place(name) for name in names})
     rows = frame(spark, [(message(str(n), "q", {"n": n}, {"h": "1"}),) for n in (1, 2)], "in")
-    found = route(processor, provenance=False).messages(rows).collect()
+    found = route(processor, provenance=False).output_messages(rows).collect()
     assert [(one.queue, json.loads(one.payload)) for one in found] == [
         ("number", 1), ("message", {"n": 2}), ("same", {"n": 1}), ("bytes", binary("MQ==")),
         ("number", 2), ("struct", {"n": 2}), ("message", {"n": 4}), ("same", {"n": 2}), ("bytes", binary("Mg==")),

@@ -19,7 +19,7 @@ from spark_queue import GraphError, Queue, open_store, wrap_error
 from spark_queue.graph.model import ConsumerSettings, Graph, Input, Namespace, Place, Processor
 from spark_queue.messages.message import messages as messages_of
 from spark_queue.runner import ExchangeGraph, isomorphic
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.conformance.waiting import wait_until
 
 QUICK = {"waitTimeout": "200ms"}
 
@@ -27,7 +27,7 @@ QUICK = {"waitTimeout": "200ms"}
 def runner(folder, processors, urls=None, **facts):
     urls = urls or {"l": f"sqlite:///{folder}/queues.db"}
     graph = Graph({ns: Namespace(url, QUICK) for ns, url in urls.items()}, processors=processors, **facts)
-    return ExchangeGraph(graph, str(folder / "checkpoints"), pause=0.05)
+    return ExchangeGraph(graph, str(folder / "checkpoints"), initial_backoff=0.05)
 
 
 def ins(*queues):
@@ -151,7 +151,7 @@ def worked(spark, tmp_path_factory):
     ids = {queue: [one.id for one in graph.messages(f"l/{queue}")] for queue in ("s_pipe", "s_a", "s_b", "s_error")}
     graph.drain(spark, *(name for name in graph.status() if name != "alone"))
     graph.start(spark, "alone", available_now=True)
-    until(lambda: graph.await_termination(1))
+    wait_until(lambda: graph.await_termination(1))
     stored = [json.loads(line) for line in log.read_text().splitlines()]
     return SimpleNamespace(graph=graph, stored=stored, ids=ids, folder=folder)
 
@@ -246,14 +246,14 @@ def test_graph_alts(spark, tmp_path):
     for to, n in (("s1", 1), ("s2", 2), ("s2", 3), ("s1", 4)):
         graph.send({"x": n}, to=to)
         done.append({"x": n + 1})
-        until(lambda: payloads(graph, "out") == done)
+        wait_until(lambda: payloads(graph, "out") == done)
     assert [list(provenance(one)) for one in graph.messages("l/out")] == [["l/s1"], ["l/s2"], ["l/s2"], ["l/s1"]]
     assert graph.status()["alts"].src == "l/s1 | l/s2"
     graph.stop()
     assert graph.status()["alts"].state == "stopped"
     graph.send({"x": 5}, to="s2")
     graph.start(spark)
-    until(lambda: payloads(graph, "out") == [*done, {"x": 6}])
+    wait_until(lambda: payloads(graph, "out") == [*done, {"x": 6}])
     graph.stop()
 
 
@@ -451,10 +451,10 @@ def test_stress(spark, mongodb_url, redis_url, sqlite_url, name, tmp_path):
         time.sleep(0.05)
         graph.send(*range(first, first + 250), to="s2")
     pairs = [[n, n] for n in range(1_000)]
-    until(lambda: len(graph.messages(str(at["q2"]))) == 1_000, 60)
+    wait_until(lambda: len(graph.messages(str(at["q2"]))) == 1_000, 60)
     for one in ("q1", "q2"):
         assert [message.payload for message in graph.messages(str(at[one]))] == pairs
-    until(lambda: not graph.messages(str(at["s1"])))
+    wait_until(lambda: not graph.messages(str(at["s1"])))
     graph.stop()
     for place in at.values():
         with open_store(urls[place.ns]) as store:

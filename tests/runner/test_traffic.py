@@ -8,13 +8,13 @@ from collections import Counter
 import pytest
 
 from spark_queue import StoreError, open_store
-from spark_queue.runner.traffic import Traffic, count, counted, forget
+from spark_queue.runner.traffic import Traffic, add_traffic, load_traffic, reset_traffic
 
 
 @pytest.fixture
 def exchange(url, name):
     yield name
-    forget(url, name)
+    reset_traffic(url, name)
 
 
 def traffic(n):
@@ -31,13 +31,15 @@ def traffic(n):
 
 
 def test_counts_add_up_whoever_counts(url, exchange):
-    assert exchange not in counted(url)
-    threads = [threading.Thread(target=lambda: [count(url, exchange, traffic(n)) for n in range(5)]) for _ in "abc"]
+    assert exchange not in load_traffic(url)
+    threads = [
+        threading.Thread(target=lambda: [add_traffic(url, exchange, traffic(n)) for n in range(5)]) for _ in "abc"
+    ]
     for one in threads:
         one.start()
     for one in threads:
         one.join()
-    assert counted(url)[exchange] == Traffic(
+    assert load_traffic(url)[exchange] == Traffic(
         15,
         30,
         Counter({"l/a": 30, "l/$b.c": 0}),
@@ -47,12 +49,12 @@ def test_counts_add_up_whoever_counts(url, exchange):
         0,
         milliseconds=Counter({"addBatch": 300}),
     )
-    forget(url, exchange)
-    assert exchange not in counted(url)
+    reset_traffic(url, exchange)
+    assert exchange not in load_traffic(url)
 
 
 def test_counts_of_a_newer_version_are_refused(url, exchange):
     with open_store(url) as store:
         assert store.set_note(f"exchange/{exchange}", {"v": 2}, 0)
     with pytest.raises(StoreError, match="upgrade spark_queue"):
-        count(url, exchange, traffic(1))
+        add_traffic(url, exchange, traffic(1))

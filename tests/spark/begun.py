@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from spark_queue import open_store
 from spark_queue.stores.services.owner import Batch
-from spark_queue.stores.services.ownership import START, Ownership
+from spark_queue.stores.services.ownership import INITIAL_BATCH, Ownership
 
 
-def begin_batch(url: str, name: str, last: Batch = START) -> str:
+def begin_batch(url: str, name: str, last: Batch = INITIAL_BATCH) -> str:
     """Let this process run the consumer `etl/1`, reserve up to 8 messages and start the batch after `last`.
 
     Return the tag of the batch.

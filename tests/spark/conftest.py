@@ -8,7 +8,7 @@ import pytest
 
 from spark_queue import Queue, open_store
 from spark_queue.spark import drain
-from spark_queue.stores.services.ledger import forget
+from spark_queue.stores.services.ledger import delete_sink
 from tests.spark_session import SPARK
 
 
@@ -20,7 +20,7 @@ def name(request):
     for fixture in request.fixturenames:
         if fixture.endswith("_url"):
             with open_store(request.getfixturevalue(fixture)) as store:
-                for one in {*store.queues(), *store.statistics_of_all()}:
+                for one in {*store.queues(), *store.all_statistics()}:
                     if one.startswith(name):
                         store.drop(one)
 
@@ -38,7 +38,7 @@ def sink(any_url, name):
     """A sink's name: the id of a query, or what `txnAppId` says."""
     yield f"s{name}"
     with open_store(any_url) as store:
-        forget(store, f"s{name}")
+        delete_sink(store, f"s{name}")
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from spark_queue.messages.message import messages
 from spark_queue.spark import QueueDataSource
 from spark_queue.spark.read.snapshot import FilteringReader
 from spark_queue.spark.schema import arrow_schema
-from spark_queue.spark.write.data_writers import Written
+from spark_queue.spark.write.data_writers import WriteResult
 from spark_queue.stores.services.ledger import ledger_of
 from spark_queue.stores.services.owner import revoke
 from tests.spark_session import SPARK
@@ -121,7 +121,7 @@ class Write:
             else data_source.streamWriter(self.schema, overwrite)
         )
 
-    def task(self, batches: Iterable[pa.RecordBatch], partition: int = 0) -> Written:
+    def task(self, batches: Iterable[pa.RecordBatch], partition: int = 0) -> WriteResult:
         """Run a task on these rows, and return its message to the driver."""
         writer, expected = carried(self.writer), arrow_schema(self.schema)
         given = (pa.RecordBatch.from_arrays(one.columns, schema=expected) for one in batches)
@@ -129,11 +129,11 @@ class Write:
             # Spark 4.0 gives a streaming writer rows.
             return carried(writer.write(given if self.query is None or SPARK >= (4, 1) else _as_rows(given)))
 
-    def commit(self, *written: Written | None) -> None:
+    def commit(self, *written: WriteResult | None) -> None:
         """Let the driver commit: all tasks have succeeded."""
         self.writer.commit(list(written), *self._number)
 
-    def abort(self, *written: Written | None) -> None:
+    def abort(self, *written: WriteResult | None) -> None:
         """Let the driver abort; it has no message of a task that failed."""
         self.writer.abort(list(written), *self._number)
 
@@ -143,7 +143,7 @@ class Write:
 
     def run(self, *partitions: pa.RecordBatch | Iterable[pa.RecordBatch]) -> None:
         """Run one task for each partition, then commit; abort where that, or a task, fails."""
-        written: list[Written | None] = [None] * len(partitions)
+        written: list[WriteResult | None] = [None] * len(partitions)
         try:
             for number, one in enumerate(partitions):
                 written[number] = self.task([one] if isinstance(one, pa.RecordBatch) else one, number)

@@ -198,7 +198,7 @@ def test_filters_reach_the_store():
         IsNotNull(("id",)),
     ]
     assert list(reader.pushFilters([*left, *taken])) == left
-    assert reader.where == [
+    assert reader.conditions == [
         Condition("id", "=", "x"),
         Condition("tries", "in", (1, 2)),
         Condition("mature", "<=", 1_577_836_800_000),

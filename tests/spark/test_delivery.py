@@ -17,7 +17,7 @@ from pyspark.errors import StreamingQueryException
 from spark_queue import Queue, delivery_hash, open_store
 from spark_queue.messages.message import messages
 from spark_queue.spark import drain
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.conformance.waiting import wait_until
 from spark_queue.stores.services.ledger import set_ledger
 from spark_queue.stores.services.owner import consumers, owner_of, revoke
 from tests.spark.drive import batch_in_ledger, change_ledger, forget_ledger, left_behind, payloads
@@ -135,7 +135,7 @@ def test_a_failing_task_leaves_nothing_visible(q_any, out_any):
     with pytest.raises(Exception, match="broken row"):
         q_any.writing(df, queue=out_any).save()
     assert payloads(q_any.url, out_any) == []
-    until(lambda: left_behind(q_any.url, q_any.name) == [])
+    wait_until(lambda: left_behind(q_any.url, q_any.name) == [])
 
 
 @pytest.mark.full
@@ -147,7 +147,7 @@ def test_a_bad_row_fails_the_whole_write_before_any_of_it_is_visible(q_any, out_
     q_any.writing(df, queue=out_any, onBadRow="deadLetter").save()
     assert len(payloads(q_any.url, out_any)) == 29_999
     assert payloads(q_any.url, f"{out_any}.dead") == ["no json"]
-    until(lambda: left_behind(q_any.url, q_any.name) == [])
+    wait_until(lambda: left_behind(q_any.url, q_any.name) == [])
 
 
 # --- several databases ----------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def test_a_query_whose_messages_were_taken_fails_instead_of_committing_them(q_an
             with open_store(q_any.url) as store:  # as if the lease had ended: somebody else has a part of the batch
                 (tag,) = {one.tag for one in store.reservations(q_any.name)}
                 ids = [one.id for batch in store.fetch(q_any.name, tag) for one in messages(batch)][:5]
-                store.retag(q_any.name, tag, "thief/0", ids, lease=3_600_000)
+                store.transfer(q_any.name, tag, "thief/0", ids, lease=3_600_000)
                 taken.extend(ids)
 
     with pytest.raises(StreamingQueryException, match=r"5 of 20 messages of queue .* are no longer held"):
@@ -213,7 +213,7 @@ def test_a_second_query_on_a_copy_of_the_checkpoint_is_refused(q_any, tmp_path):
     seen = []
     stream = q_any.stream(delivery="exactly-once")
     first = q_any.run(stream, lambda df, i: seen.extend(df.collect()), {"processingTime": "0 seconds"})
-    until(Path(q_any.checkpoint, "commits", "0").exists)  # from now on nothing is written there
+    wait_until(Path(q_any.checkpoint, "commits", "0").exists)  # from now on nothing is written there
     assert seen
     copy = str(tmp_path / "copy")
     shutil.copytree(q_any.checkpoint, copy)
@@ -224,7 +224,7 @@ def test_a_second_query_on_a_copy_of_the_checkpoint_is_refused(q_any, tmp_path):
         q_any.run(stream, lambda df, i: None, {"processingTime": "0 seconds"}, checkpoint=copy).awaitTermination()
     assert first.isActive
     q_any.push([{"n": 1}])
-    until(lambda: len(seen) == 2)
+    wait_until(lambda: len(seen) == 2)
     stopped(first)
     with pytest.raises(StreamingQueryException, match=r"ends with batch 1\.1, but batch 2\.1 was started since"):
         q_any.run(stream, lambda df, i: None, checkpoint=copy).awaitTermination()
@@ -313,7 +313,7 @@ def test_a_query_that_is_stopped_goes_on_at_once_with_other_options(q, out):
     ]
     for number, one in enumerate(options):
         query = to_queue(q, q.stream(**one).select("payload"), out, {"processingTime": "0 seconds"})
-        until(lambda: query.exception() or q.sizes(out).total > 10 * number)  # noqa: B023
+        wait_until(lambda: query.exception() or q.sizes(out).total > 10 * number)  # noqa: B023
         assert query.exception() is None
         stopped(query)
     run_to_queue(q, out, source={"delivery": "exactly-once"})
@@ -345,7 +345,7 @@ def test_a_query_whose_consumer_was_released_by_force_fails(q):
     query = q.run(
         q.stream(delivery="exactly-once"), lambda df, i: seen.extend(df.collect()), {"processingTime": "0 seconds"}
     )
-    until(lambda: seen)
+    wait_until(lambda: seen)
     with open_store(q.url) as store:
         ((_, consumer, owner),) = consumers(store, q.name)
         assert owner is not None and owner == owner_of(store, q.name, consumer)

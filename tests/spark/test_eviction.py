@@ -20,7 +20,7 @@ from spark_queue.options.queue_options import QueueOptions
 from spark_queue.runner.graph import ExchangeGraph
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.log_reader import LogReader
-from spark_queue.spark.read.multi_input import Inputs
+from spark_queue.spark.read.multi_input import MultiInputPlanner
 from spark_queue.spark.write.data_writers import Push
 from spark_queue.spark.write.publish import Publish
 from spark_queue.stores.services import eviction
@@ -99,7 +99,10 @@ def test_a_user_who_may_not_ask_goes_on_and_nothing_is_refused(evicting, heard):
 SOURCES = {
     "a queue": (Consumer, {}),
     "a log": (LogReader, {"mode": "log"}),
-    "several queues": (Inputs, {"queue": None, "inputs": json.dumps({"a": {"queue": "q"}, "b": {"queue": "r"}})}),
+    "several queues": (
+        MultiInputPlanner,
+        {"queue": None, "inputs": json.dumps({"a": {"queue": "q"}, "b": {"queue": "r"}})},
+    ),
 }
 
 
@@ -133,7 +136,7 @@ def test_a_setting_that_gets_worse_is_seen_after_a_while(evicting, monkeypatch):
         eviction.check_eviction(store, exactly_once=True, allowed=False)
         client.config_set("maxmemory-policy", "allkeys-random")
         eviction.check_eviction(store, exactly_once=True, allowed=False)
-        now[0] += eviction.BELIEVED
+        now[0] += eviction.SAFE_CACHE_SECONDS
         with pytest.raises(OptionError, match="allkeys-random"):
             eviction.check_eviction(store, exactly_once=True, allowed=False)
 

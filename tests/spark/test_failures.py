@@ -15,8 +15,8 @@ from pyspark.sql.functions import udf
 from spark_queue import Queue, open_store
 from spark_queue.messages.message import messages
 from spark_queue.spark import drain, failures
-from spark_queue.stores.services.poison import NO_ERROR, PATIENCE, failure_key
-from spark_queue.stores.types import about
+from spark_queue.stores.services.poison import MAX_FAILED_RUNS, NO_ERROR, failure_key
+from spark_queue.stores.types import queue_note_key
 from tests.spark_session import SPARK
 
 HERE = Path(__file__)
@@ -26,7 +26,7 @@ ROOT = HERE.parents[2]
 @pytest.fixture
 def listening(spark):
     """Note what queries of the shared session fail with, as one of `spark_queue.session()` does."""
-    failures.listen(spark)
+    failures.add_listener(spark)
 
 
 def letters(url, name):
@@ -93,7 +93,7 @@ def test_the_dead_letter_has_the_exception_and_the_last_line_of_the_users_code(q
     if SPARK < (4, 2):  # which ends a run after a batch, and does not ask for another
         restarted(q, work)
     with open_store(q.url) as store:
-        assert store.notes(about(q.name, "failing")) == {}
+        assert store.notes(queue_note_key(q.name, "failing")) == {}
         assert store.note(failure_key(query.id)) is None, "nothing is left of it"
 
 
@@ -112,7 +112,7 @@ def test_the_dead_letter_has_the_exception_and_the_last_line_of_the_users_code(q
     ],
 )
 def test_a_reason_is_one_line_without_passwords(text, url, shown):
-    assert failures.reason(StreamingQueryException(text), url) == shown
+    assert failures.failure_reason(StreamingQueryException(text), url) == shown
 
 
 # --- full -----------------------------------------------------------------------------------------------------------
@@ -196,13 +196,13 @@ def test_one_queue_among_inputs_has_its_error_and_several_bury_nothing(q, listen
             except StreamingQueryException:
                 continue
 
-    runs({"a": {"queue": q.name}}, "one", PATIENCE + 1)
+    runs({"a": {"queue": q.name}}, "one", MAX_FAILED_RUNS + 1)
     (error,) = letters(q.url, q.name).values()
     assert error.startswith("ValueError: no fare (")
     q.push(["left"])
     with Queue(q.url, f"{q.name}.right") as right:
         right.push("right")
-    runs({"a": {"queue": q.name}, "b": {"queue": f"{q.name}.right"}}, "two", PATIENCE + 1)
+    runs({"a": {"queue": q.name}, "b": {"queue": f"{q.name}.right"}}, "two", MAX_FAILED_RUNS + 1)
     assert (q.sizes().total, q.sizes(f"{q.name}.right").total) == (1, 1)
     assert set(letters(q.url, q.name)) == {"batch"}
 
@@ -262,7 +262,7 @@ def test_a_program_that_is_started_again(q, listening, how):
         return q.run(q.stream(maxTries="1"), fail)
 
     q.push(["bad"])
-    for _ in range(PATIENCE - 1):
+    for _ in range(MAX_FAILED_RUNS - 1):
         with pytest.raises(StreamingQueryException, match="earlier"):
             start().awaitTermination()
     done = subprocess.run(

@@ -16,8 +16,8 @@ from spark_queue.admin import release, set_ledger
 from spark_queue.spark.read.offsets import Offset
 from spark_queue.stores.base import Store
 from spark_queue.stores.conformance.waiting import end_lease
-from spark_queue.stores.services.ledger import forget
-from spark_queue.stores.types import about
+from spark_queue.stores.services.ledger import delete_sink
+from spark_queue.stores.types import queue_note_key
 from tests.spark.drive import Batch, Query, payloads, source
 from tests.spark_session import SPARK
 
@@ -86,7 +86,7 @@ def moving(any_url, name):
     with open_store(any_url) as store:
         store.drop(f"{name}.out")
         for one in made:
-            forget(store, one.query.id)
+            delete_sink(store, one.query.id)
 
 
 # --- other options --------------------------------------------------------------------------------------------------
@@ -266,12 +266,12 @@ def test_another_guarantee_or_target_of_the_sink_is_refused_until_the_ledger_is_
 def old_note(store: Store, queue: str, consumer: str, **owner: object) -> None:
     """Write the note of a consumer as version 1 did: its owner, and nothing else."""
     gone = {"token": "t", "host": "elsewhere", "boot": "", "pid": 1, "started": 1, "until": 1, "leaves": False}
-    store.set_note(about(queue, "consumer", consumer), {"v": 1, **gone, **owner}, 0)
+    store.set_note(queue_note_key(queue, "consumer", consumer), {"v": 1, **gone, **owner}, 0)
 
 
 def old_check(store: Store, queue: str, consumer: str, token: str) -> None:
     """Check the note as a process of version 1 does before it commits, and with each sign of life."""
-    note = store.note(about(queue, "consumer", consumer))
+    note = store.note(queue_note_key(queue, "consumer", consumer))
     assert note is not None
     if note.value.get("token") == token:
         return

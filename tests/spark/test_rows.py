@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql.types import Row, StringType, StructField, StructType, VariantType, VariantVal
 
 from spark_queue import MessageError, OptionError, Queue, SchemaError, open_store
-from spark_queue.messages.columns import build
-from spark_queue.spark.schema import _variant, arrow_schema
-from spark_queue.spark.typed_json import typed
+from spark_queue.messages.columns import build_messages
+from spark_queue.spark.schema import _variant_payloads, arrow_schema
+from spark_queue.spark.typed_json import parse_json_column
 from spark_queue.spark.write.data_writers import RowWriter
 from tests.spark.drive import Write, found, payloads, rows, save, snapshot, source, task
 from tests.spark_session import SPARK
@@ -74,10 +74,10 @@ def test_a_variant_payload(any_url, name):
 def test_half_a_surrogate_pair_of_another_program_stops_no_read():
     """JavaScript writes it, for text that was cut: as text it stays, in a VARIANT it is `?`, in a struct corrupt."""
     texts, kind = ['{"a":"\\ud800"}', '{"a":"x"}'], StructType([StructField("a", StringType())])
-    values, corrupt = typed(texts, kind, pa.struct({"a": pa.string()}))
+    values, corrupt = parse_json_column(texts, kind, pa.struct({"a": pa.string()}))
     assert (values.to_pylist(), corrupt.to_pylist()) == ([None, {"a": "x"}], [texts[0], None])
-    batch = build("q", ["1", "2"], [one.encode() for one in texts], ["json"] * 2, [{}, {}], [0, 0], [0, 0])
-    read = _variant(batch).to_pylist()
+    batch = build_messages("q", ["1", "2"], [one.encode() for one in texts], ["json"] * 2, [{}, {}], [0, 0], [0, 0])
+    read = _variant_payloads(batch).to_pylist()
     assert [VariantVal(one["value"], one["metadata"]).toPython() for one in read] == [{"a": "?"}, {"a": "x"}]
 
 

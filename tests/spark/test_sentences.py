@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from spark_queue import OptionError
-from spark_queue.spark.sentence import sentence_first
+from spark_queue.spark.sentence import hide_tracebacks
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_a_wrong_password(read, url_of, scheme):
 def test_errors_of_others_and_outside_of_sparks_workers_keep_their_traceback(monkeypatch):
     monkeypatch.delenv("SPARK_HIDE_TRACEBACK", raising=False)
 
-    @sentence_first
+    @hide_tracebacks
     class Reader:
         def read(self, error):
             yield 1

@@ -106,7 +106,7 @@ def test_only_where_spark_starts_on_this_machine_its_workers_get_this_interprete
         monkeypatch.setenv(name, value)
     (tmp_path / "spark-defaults.conf").write_text(defaults)
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
-    assert sessions._starts_locally(conf) is locally
+    assert sessions._is_local(conf) is locally
 
 
 @pytest.fixture

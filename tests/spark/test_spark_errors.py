@@ -69,7 +69,7 @@ def test_what_is_told_of_a_text(text, told):
     ],
 )
 def test_what_comes_again_however_often_it_is_tried(error, lasting):
-    assert failure_of(error).lasting is lasting
+    assert failure_of(error).permanent is lasting
 
 
 class Caused(RuntimeError):

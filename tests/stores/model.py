@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from spark_queue.stores.base import spread
+from spark_queue.stores.base import partition_sizes
 from spark_queue.stores.types import Note, Sizes, Staged
 
 #: A moment in ms; as a pair, one that is only known to lie between two others.
@@ -145,7 +145,7 @@ class Model:
             rows = [len(self.held(queue, f"{tag}/{number}")) for number in range(last + 1)]
             return rows[:1] if partitions == 1 else rows
         ready = [one for one in self.free(queue) if self.order.free(one, self.now)[0] <= min(self.now, before)]
-        rows = spread(min(limit, len(ready)), partitions)
+        rows = partition_sizes(min(limit, len(ready)), partitions)
         self.shake(queue)
         taken = iter(ready)
         for name, share in zip(tags, rows, strict=False):

@@ -9,13 +9,13 @@ from functools import partial
 import pytest
 
 from spark_queue import Buckets, MessageError, Queue, open_store
-from spark_queue.messages.buckets import Record, bucket, open_bucket
+from spark_queue.messages.buckets import Record, build_bucket, open_bucket
 from spark_queue.messages.columns import milliseconds
 from spark_queue.messages.message import messages, pushes
-from spark_queue.stores.base import layout_of, set_layout
+from spark_queue.stores.base import read_layout, set_layout
 from spark_queue.stores.conformance.waiting import tick
-from spark_queue.stores.support.bucket_split import compact, split
-from spark_queue.stores.types import Condition, Death, Sizes
+from spark_queue.stores.support.bucket_split import compact, split_bucket
+from spark_queue.stores.types import Condition, DeadLetterInfo, Sizes
 
 MINUTE = 60_000
 
@@ -104,7 +104,7 @@ def test_an_id_that_looks_like_a_bucket_is_refused(store, name):
 def test_the_setting_of_a_queue_holds_for_all_who_do_not_say_otherwise(store, name, url):
     set_layout(store, name, Buckets(7, "zstd"))
     with open_store(url) as other:
-        assert layout_of(other, name) == Buckets(7, "zstd")
+        assert read_layout(other, name) == Buckets(7, "zstd")
         other.push(name, pushes(list(range(14))))
         assert records(store, name) == [7, 7]
         other.layout = "single"
@@ -121,7 +121,7 @@ def test_the_setting_of_a_queue_holds_for_all_who_do_not_say_otherwise(store, na
 def test_a_dropped_queue_forgets_its_setting(store, name):
     set_layout(store, name, Buckets())
     store.drop(name)
-    assert layout_of(store, name) is None
+    assert read_layout(store, name) is None
 
 
 # --- messages out ---------------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def test_two_clients_that_split_the_same_bucket_get_each_message_once(store, nam
     found, line = [], threading.Barrier(4)
 
     def take(number):
-        with open_store(url, patience=20) as mine:
+        with open_store(url, retry_timeout=20) as mine:
             line.wait(120)
             at = 0
             while mine.reserve(name, f"t{number}/{at}", 3):
@@ -185,7 +185,7 @@ def test_a_split_of_a_bucket_that_fits_loses_nothing(store, name):
     """Whoever was told that it is too large may find that there is room now."""
     store.push(name, pushes(list(range(10))))
     (page,) = (one.batch for one in store._buckets(name, None))
-    split(store, name, page.column("id")[0].as_py(), 10)
+    split_bucket(store, name, page.column("id")[0].as_py(), 10)
     assert records(store, name) == [10]
     assert payloads(store.peek(name)) == list(range(10))
 
@@ -196,16 +196,16 @@ def test_a_record_that_is_replaced_by_itself_stays(store, name):
     (rows,) = _opened(page)
     record = Record(page.column("id")[0].as_py(), milliseconds(page.column("mature"))[0].as_py())
     recast = partial(store._attempt, store._recast, name)  # a transaction may meet another and begin again
-    assert recast(None, [record], bucket(rows, Buckets(10)))
+    assert recast(None, [record], build_bucket(rows, Buckets(10)))
     assert payloads(store.peek(name)) == list(range(10))
     store.reserve(name, "c/1", 10)
-    assert recast("c/1/0", [record], bucket(rows, Buckets(10)))
+    assert recast("c/1/0", [record], build_bucket(rows, Buckets(10)))
     assert payloads(store.fetch(name, "c/1/0")) == list(range(10))
     assert store.sizes(name) == Sizes(0, 0, 10)
-    assert not recast("c/2/0", [record], bucket(rows, Buckets(10))), "it is not theirs"
-    assert not recast(None, [record], bucket(rows, Buckets(10))), "it is not free"
+    assert not recast("c/2/0", [record], build_bucket(rows, Buckets(10))), "it is not theirs"
+    assert not recast(None, [record], build_bucket(rows, Buckets(10))), "it is not free"
     assert store.commit(name, "c/1") == 10
-    assert not recast("c/1/0", [record], bucket(rows, Buckets(10))), "it is gone"
+    assert not recast("c/1/0", [record], build_bucket(rows, Buckets(10))), "it is gone"
     assert store.sizes(name) == Sizes(0, 0, 0)
 
 
@@ -244,7 +244,7 @@ def test_clients_that_settle_messages_of_one_bucket_at_the_same_time_lose_none(s
     done, line = [], threading.Barrier(4)
 
     def settle(number):
-        with open_store(url, patience=30) as mine:
+        with open_store(url, retry_timeout=30) as mine:
             line.wait(120)
             for at in range(number, 40, 4):
                 done.append(mine.commit(name, "c/1", ids[at:160:40]))
@@ -261,8 +261,8 @@ def test_clients_that_settle_messages_of_one_bucket_at_the_same_time_lose_none(s
 def test_a_dead_letter_out_of_a_bucket_tells_where_it_comes_from(store, name):
     ids = held(store, name)
     dead = f"{name}.dead"
-    assert store.move(name, dead, tag="c/1", ids=ids[3:5], death=Death("why", failed=1)) == 2
-    assert store.move(name, dead, tag="c/1", death=Death("all")) == 8
+    assert store.move(name, dead, tag="c/1", ids=ids[3:5], death=DeadLetterInfo("why", failed=1)) == 2
+    assert store.move(name, dead, tag="c/1", death=DeadLetterInfo("all")) == 8
     letters = {one.payload: one.headers for one in all_of(store.peek(dead))}
     assert sorted(letters) == list(range(10))
     assert letters[3]["x-error"] == "why"
@@ -336,7 +336,7 @@ def test_a_compaction_leaves_alone_what_others_take_meanwhile(store, name, url):
     ready = threading.Event()
 
     def take():
-        with open_store(url, patience=30) as mine:
+        with open_store(url, retry_timeout=30) as mine:
             at = 0
             while mine.reserve(name, f"t/{at}", 17):
                 found.extend(payloads(mine.fetch(name, f"t/{at}/0")))

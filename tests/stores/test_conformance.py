@@ -18,7 +18,7 @@ from spark_queue.messages.buckets import Buckets
 from spark_queue.messages.message import pushes
 from spark_queue.stores import open_store, store_class
 from spark_queue.stores.base import PAGE_ROWS, SMALLEST_PARTITION
-from spark_queue.stores.conformance.conformance import StoreContract, all_of, ids_of
+from spark_queue.stores.conformance.conformance import StoreContract, ids_of, messages_of
 from spark_queue.stores.redis.lists import RfqStore
 from tests import registered
 from tests.tiers import param
@@ -127,12 +127,12 @@ class _EachKind(StoreContract):
     def _counts(self, kind):
         self._work = WORK.get(kind.partition(" ")[0])
 
-    def work(self, store, act, queue):
+    def server_work(self, store, act, queue):
         return self._work and self._work(store, act, queue)
 
-    def opened(self, url):
+    def open_client(self, url):
         store = open_store(url)
-        return Enveloped(url) if "payloads" in store.lacks else store
+        return Enveloped(url) if "payloads" in store.unsupported else store
 
     @pytest.fixture
     def url(self, kind, url_of):
@@ -174,7 +174,7 @@ class TestBuckets(_EachKind):
     def kind(self, request):
         return request.param
 
-    def opened(self, url):
+    def open_client(self, url):
         store = open_store(url)
         store.layout = Buckets(self.size)
         return store
@@ -211,7 +211,7 @@ class TestBuckets(_EachKind):
         assert store.reserve(queue, "c/2", 2) == [2], "a bucket that is too large is split"
         assert store.reserve(queue, "c/3", 4) == [4]
         assert store.reserve(queue, "c/4", 4) == [1]
-        found = [[one.payload for one in all_of(store.fetch(queue, f"c/{n}/0"))] for n in (1, 2, 3, 4)]
+        found = [[one.payload for one in messages_of(store.fetch(queue, f"c/{n}/0"))] for n in (1, 2, 3, 4)]
         assert found == [[0, 1, 2], [3, 4], [5, 6, 7, 8], [9]]
 
     @pytest.mark.parametrize("partitions", [1, 4])
@@ -223,7 +223,7 @@ class TestBuckets(_EachKind):
         store.push(queue, pushes(list(range(4_000))))
         rows = store.reserve(queue, "c/1", 4_000, partitions=4)
         assert rows == [1_800, 1_800, 400]
-        got = [[one.payload for one in all_of(store.fetch(queue, f"c/1/{p}"))] for p in range(3)]
+        got = [[one.payload for one in messages_of(store.fetch(queue, f"c/1/{p}"))] for p in range(3)]
         assert got == [list(range(1_800)), list(range(1_800, 3_600)), list(range(3_600, 4_000))]
 
     def test_few_messages_make_as_many_partitions_as_are_wanted(self, store, queue):
@@ -234,19 +234,19 @@ class TestBuckets(_EachKind):
         store.layout = Buckets(SMALLEST_PARTITION)
         super().test_a_reserve_that_was_cut_short_is_resumed(store, peer, queue)
 
-    def test_reservations_tell_who_holds_what(self, store, queue):
+    def test_reservations_list_tags_rows_and_leases(self, store, queue):
         store.layout = Buckets(1)
-        super().test_reservations_tell_who_holds_what(store, queue)
+        super().test_reservations_list_tags_rows_and_leases(store, queue)
 
     def test_a_whole_tree_passes_to_a_tag_that_holds_some_already(self, store, queue):
         store.layout = Buckets(1)
         super().test_a_whole_tree_passes_to_a_tag_that_holds_some_already(store, queue)
 
-    def test_the_history_forgets_what_it_is_told_to(self, store, queue):
+    def test_forget_removes_history_by_id(self, store, queue):
         store.push(queue, pushes(["a", "b"], ids=["a", "b"]))
         store.reserve(queue, "c/1", 2)
         store.commit(queue, "c", ["a"], history=60_000)
-        assert store.forget(queue, ["a"]) == 0, "what was in a bucket stays"
+        assert store.delete_history(queue, ["a"]) == 0, "what was in a bucket stays"
         assert ids_of(store.peek(queue, view="history")) == ["a"]
 
     def test_scheduled_messages_do_not_slow_the_ready_ones(self, store, queue):

@@ -34,12 +34,12 @@ from spark_queue.stores.mongodb import stages as mongodb_stages
 from spark_queue.stores.mongodb import store as mongodb
 from spark_queue.stores.redis import store as redis
 from spark_queue.stores.services.log import head, sealing
-from spark_queue.stores.services.log.log import Log, retained
+from spark_queue.stores.services.log.log import Log, find_retained
 from spark_queue.stores.sqlite import file as sqlite_file
 from spark_queue.stores.sqlite import store as sqlite
 from spark_queue.stores.support import counters
 from spark_queue.stores.support.bucket_split import compact
-from spark_queue.stores.types import Death, Note, Sizes
+from spark_queue.stores.types import DeadLetterInfo, Note, Sizes
 from tests import registered
 from tests.stores.crash import MongoWire, Plan, Proxy, RedisWire, Way, killed, watched
 
@@ -62,13 +62,13 @@ class World:
     atomic = False  #: whether each operation is one transaction
 
     def __init__(self, url: str, victims: str, plan: Plan) -> None:
-        self.store = open_store(url, patience=10)
+        self.store = open_store(url, retry_timeout=10)
         self.prefix = f"t{uuid.uuid4().hex[:16]}"
         self.victims, self.plan = victims, plan
         self._names: list[str] = []
 
     def victim(self) -> Store:
-        return open_store(self.victims, patience=10)
+        return open_store(self.victims, retry_timeout=10)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -144,7 +144,7 @@ class MongoWorld(World):
 
     def take_small_steps(self, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(mongodb, "COMMAND_CHUNK", 3)
-        patch.setattr(mongodb.MongoStore._among, "__defaults__", (3,))  # COMMAND_CHUNK, as it was at the import
+        patch.setattr(mongodb.MongoStore._filters_for, "__defaults__", (3,))  # COMMAND_CHUNK, as it was at the import
         patch.setattr(mongodb, "TRANSACTION_CHUNK", 5)
         patch.setattr(mongodb_stages, "CHUNK_ROWS", 3)
 
@@ -184,7 +184,7 @@ def world(request, url_of, monkeypatch):
     """A world in which nobody waits long before he tries again."""
     monkeypatch.setattr(base, "SMALLEST_PARTITION", 3)
     monkeypatch.setattr(
-        counters, "PERIOD", 3600
+        counters, "FLUSH_INTERVAL", 3600
     )  # what is counted is no part of an operation, and comes when it likes
     monkeypatch.setattr(tenacity, "wait_random_exponential", lambda **_: tenacity.wait_fixed(0.005))
     scheme, _, variant = request.param.partition(" ")
@@ -197,7 +197,7 @@ def world(request, url_of, monkeypatch):
         case "redis":
             opened = RedisWorld(url, plan, forgets=variant == "forgets its scripts")
         case "mongodb":
-            monkeypatch.setattr(mongodb, "STOPPING", 0.005)
+            monkeypatch.setattr(mongodb, "KILL_DELAY", 0.005)
             monkeypatch.setattr(mongodb_stages, "PUBLISHER_TIMEOUT", 0.03)
             monkeypatch.setattr(pymongo.common, "MIN_HEARTBEAT_INTERVAL", 0.005)
             if variant == "without transactions":
@@ -321,7 +321,7 @@ class Scene:
         """One about the queue, and others."""
         self.store.push(self.one, self.batch(0, 1))
         assert self.store.reserve(self.one, "d/1", 1, lease=HOUR) == [1]
-        self.notes = [self.note, facts.about(self.one, "a"), facts.about(self.one, "b")]
+        self.notes = [self.note, facts.queue_note_key(self.one, "a"), facts.queue_note_key(self.one, "b")]
         assert all(self.store.set_note(key, {"a": 1}, 0) for key in self.notes)
 
     # --- what became of them ------------------------------------------------------------------------------------
@@ -439,7 +439,7 @@ BUCKETS = Scene.some_are_in_buckets
 STAGED, FEW = Scene.some_are_staged, Scene.a_few_are_staged
 THERE, NOTE, NOTHING = Scene.some_are_there_already, Scene.a_note_is_there, Scene.nothing
 MIXED = (0, 5, 1, 6, 4, 7, 8)  #: the last two are not held by c
-DEATH = Death("why", failed=1)
+DEATH = DeadLetterInfo("why", failed=1)
 
 #: The operations whose killed client is in `make test` too.
 CORE = {
@@ -458,20 +458,20 @@ OPERATIONS = {
     "rollback of some": Operation(
         HELD, 5, lambda store, s: store.rollback(s.one, "c", s.some(*MIXED), delay=HOUR, failed=False)
     ),
-    "retag": Operation(HELD, 7, lambda store, s: store.retag(s.one, "c", "d/1/0", lease=2 * HOUR)),
+    "retag": Operation(HELD, 7, lambda store, s: store.transfer(s.one, "c", "d/1/0", lease=2 * HOUR)),
     "retag of some": Operation(
-        HELD, 3, lambda store, s: store.retag(s.one, "c", "c/1/0", s.some(*MIXED), lease=None)
+        HELD, 3, lambda store, s: store.transfer(s.one, "c", "c/1/0", s.some(*MIXED), lease=None)
     ),
     "move": Operation(
-        FREE, 4, lambda store, s: store.move(s.one, s.two, min_tries=3, death=DEATH), BOTH, lingers=True
+        FREE, 4, lambda store, s: store.move(s.one, s.two, min_tries=3, dead_letter=DEATH), BOTH, lingers=True
     ),
     "move of a tag": Operation(
-        THERE, 7, lambda store, s: store.move(s.one, s.two, tag="c", death=DEATH), BOTH, lingers=True
+        THERE, 7, lambda store, s: store.move(s.one, s.two, tag="c", dead_letter=DEATH), BOTH, lingers=True
     ),
     "death with history": Operation(
         HELD,
         7,
-        lambda store, s: store.move(s.one, s.two, tag="c/1", death=Death("why", 1, HOUR)),
+        lambda store, s: store.move(s.one, s.two, tag="c/1", dead_letter=DeadLetterInfo("why", 1, HOUR)),
         BOTH,
         lingers=True,
     ),
@@ -489,12 +489,15 @@ OPERATIONS = {
         BUCKETS, 2, lambda store, s: store.rollback(s.one, "c/1", s.some(1, 3, 8), delay=HOUR), lingers=True
     ),
     "retag in a bucket": Operation(
-        BUCKETS, 2, lambda store, s: store.retag(s.one, "c", "d/1/0", s.some(1, 2, 8), lease=2 * HOUR), lingers=True
+        BUCKETS,
+        2,
+        lambda store, s: store.transfer(s.one, "c", "d/1/0", s.some(1, 2, 8), lease=2 * HOUR),
+        lingers=True,
     ),
     "move in a bucket": Operation(
         BUCKETS,
         2,
-        lambda store, s: store.move(s.one, s.two, tag="c", ids=s.some(0, 3, 4), death=DEATH),
+        lambda store, s: store.move(s.one, s.two, tag="c", ids=s.some(0, 3, 4), dead_letter=DEATH),
         BOTH,
         lingers=True,
     ),
@@ -700,7 +703,7 @@ def logged(store: Store, scene: Scene) -> list[int]:
     found = Log(store, scene.one)
     return [
         scene.ids.index(message.id)
-        for piece in found.between(found.first(), found.end())
+        for piece in found.ranges_between(found.first(), found.end())
         for page in found.fetch(piece)
         for message in messages(page)
     ]
@@ -718,8 +721,8 @@ def test_a_segment_that_grows_is_the_same_for_all_whatever_request_fails(world, 
 
 def check_sealing(world: World, way: Way, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What others see of it is what comes first of the whole, and somebody else completes it, in order."""
-    monkeypatch.setattr(sealing, "SEGMENT", 10 if small else 4)
-    monkeypatch.setattr(sealing, "SMALL", small)
+    monkeypatch.setattr(sealing, "SEGMENT_ROWS", 10 if small else 4)
+    monkeypatch.setattr(sealing, "GROW_LIMIT", small)
 
     def begin(scene: Scene) -> None:
         scene.store.push(scene.one, scene.batch(0, 1, 2))
@@ -740,7 +743,7 @@ def check_sealing(world: World, way: Way, small: int, monkeypatch: pytest.Monkey
         assert logged(world.store, scene) == list(range(10)), run.what
         sizes = world.store.sizes(scene.one)
         assert (sizes.ready, sizes.reserved) == (0, 10), run.what
-        kept = retained(world.store, scene.one)
+        kept = find_retained(world.store, scene.one)
         assert kept is not None
         assert {held.tag for held in world.store.reservations(scene.one)} == kept.tags, (
             f"{run.what}: a tag is left over"
@@ -749,7 +752,7 @@ def check_sealing(world: World, way: Way, small: int, monkeypatch: pytest.Monkey
 
 @cases(*SCHEMES, ways=[Way.KILLED])
 def test_a_log_is_trimmed_whatever_request_fails(world, name, way, monkeypatch):
-    monkeypatch.setattr(head, "PAGE", 1)
+    monkeypatch.setattr(head, "PAGE_SEGMENTS", 1)
     for name, value in {"SEGMENT": 3, "CLAIM": 3, "SMALL": 0}.items():
         monkeypatch.setattr(sealing, name, value)
 
@@ -763,7 +766,9 @@ def test_a_log_is_trimmed_whatever_request_fails(world, name, way, monkeypatch):
         assert logged(world.store, scene) in ([], list(range(9))), run.what
         one.trim(0)
         assert (one.positions, world.store.sizes(scene.one).total) == ((9, 9), 0), run.what
-        assert len(world.store.notes(facts.about(scene.one, "log"))) <= 2, run.what  # a page may have had no head yet
+        assert len(world.store.notes(facts.queue_note_key(scene.one, "log"))) <= 2, (
+            run.what
+        )  # a page may have had no head yet
         world.store.push(scene.one, scene.batch(9))
         assert one.seal() == 1
         assert logged(world.store, scene) == [9], run.what
@@ -782,7 +787,7 @@ def test_a_file_is_made_whatever_statement_fails(world, name, way, version, tmp_
         world.victims = f"sqlite:///{path}"
         batch = pushes([1, 2, 3])
         struck, _ = world.disturbed(at, way, lambda store, batch: store.push("q", batch), batch)
-        with open_store(world.victims, patience=10) as store:
+        with open_store(world.victims, retry_timeout=10) as store:
             store.push("q", batch)
             assert store.sizes("q").ready == 3
             assert store.staged() == []

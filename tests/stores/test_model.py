@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from spark_queue.messages.message import messages, pushes
-from spark_queue.messages.schema import LATEST
+from spark_queue.messages.schema import MAX_TIME_MS
 from spark_queue.stores import STORES, base, open_store
 from spark_queue.stores import types as facts
 from spark_queue.stores.mongodb import stages as mongodb_stages
 from spark_queue.stores.mongodb import store as mongodb
 from spark_queue.stores.redis import store as redis
 from spark_queue.stores.sqlite import store as sqlite
-from spark_queue.stores.types import Condition, Death
+from spark_queue.stores.types import Condition, DeadLetterInfo
 from tests.stores.model import Item, Model, Order
 
 EXAMPLES = os.environ.get("SPARK_QUEUE_MODEL_EXAMPLES")
@@ -105,7 +105,7 @@ class Machine(RuleBasedStateMachine):
 
     def key(self, name):
         """The key of a note: about a queue, or another one."""
-        return facts.about(self.named(name), "note") if name in QUEUES else self.staging(name)
+        return facts.queue_note_key(self.named(name), "note") if name in QUEUES else self.staging(name)
 
     def begin(self, client):
         """The client of an operation that begins now."""
@@ -188,7 +188,7 @@ class Machine(RuleBasedStateMachine):
     def begin_with_something(self, rows, tries, limit, lease):
         every_id = [(id, 0) for id in IDS[:9]]
         self.push(0, "one", rows + every_id, tries, again=False)
-        self.reserve(1, 0, "c/1", limit, 2, lease, LATEST)
+        self.reserve(1, 0, "c/1", limit, 2, lease, MAX_TIME_MS)
         self.stage(2, "two", "0/a", rows, tries)
         self.stage(0, "one", "0/ab", rows, tries)
 
@@ -247,11 +247,11 @@ class Machine(RuleBasedStateMachine):
         limit=limits,
         partitions=st.integers(1, 3),
         lease=leases,
-        before=st.sampled_from([LATEST, LATEST, LATEST, 1, 2]),
+        before=st.sampled_from([MAX_TIME_MS, MAX_TIME_MS, MAX_TIME_MS, 1, 2]),
     )
     def reserve(self, client, aim, tag, limit, partitions, lease, before):
         queue = self.source(aim)
-        moment = before if before == LATEST else ms(START) + 1000 * before
+        moment = before if before == MAX_TIME_MS else ms(START) + 1000 * before
         store = self.begin(client)
         got = store.reserve(self.named(queue), tag, limit, partitions=partitions, lease=lease, before=moment)
         want = self.model.reserve(queue, tag, limit, partitions, self.after(lease), moment)
@@ -262,7 +262,7 @@ class Machine(RuleBasedStateMachine):
     def reserve_one_for_a_short_time(self, client, aim, tag):
         queue = self.source(aim)
         got = self.begin(client).reserve(self.named(queue), tag, 1, lease=SHORT)
-        want = self.model.reserve(queue, tag, 1, 1, self.after(SHORT), LATEST)
+        want = self.model.reserve(queue, tag, 1, 1, self.after(SHORT), MAX_TIME_MS)
         self.wait_until(self.stores[0].now() + SHORT)
         assert got == (want if any(want) else [])
         self.compare(queue)
@@ -323,7 +323,9 @@ class Machine(RuleBasedStateMachine):
         ids=some_ids,
         limit=st.none() | limits,
         min_tries=st.sampled_from([0, 0, 1, 3]),
-        death=st.sampled_from([None, Death(), Death('a "bad" one', failed=2), Death("why", history=HOUR)]),
+        death=st.sampled_from(
+            [None, DeadLetterInfo(), DeadLetterInfo('a "bad" one', failed=2), DeadLetterInfo("why", history=HOUR)]
+        ),
     )
     def move(self, client, aim, held, further, ids, limit, min_tries, death):
         queue, tag = self.holder(aim) if held else (self.source(aim), None)
@@ -406,7 +408,9 @@ def small_steps(monkeypatch):
     monkeypatch.setattr(base, "SMALLEST_PARTITION", 2)
     monkeypatch.setattr(mongodb, "COMMAND_CHUNK", 3)
     monkeypatch.setattr(mongodb, "TRANSACTION_CHUNK", 2)
-    monkeypatch.setattr(mongodb.MongoStore._among, "__defaults__", (3,))  # COMMAND_CHUNK, as it was at the import
+    monkeypatch.setattr(
+        mongodb.MongoStore._filters_for, "__defaults__", (3,)
+    )  # COMMAND_CHUNK, as it was at the import
     monkeypatch.setattr(mongodb_stages, "CHUNK_ROWS", 3)
     monkeypatch.setattr(sqlite, "BLOB_BYTES", 300)
     monkeypatch.setattr(redis, "SCRIPT_CHUNK", 3)

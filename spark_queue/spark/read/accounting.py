@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.spark.read.fetch import lost
+from spark_queue.spark.read.fetch import lost_messages_error
 from spark_queue.spark.read.offsets import Offset, tag_of
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.dead_letters import settled
+from spark_queue.stores.services.dead_letters import settled_count
 
 
-class Accounting:
+class LossDetector:
     """Counts the messages that a consumer reserved, but neither removed nor settled one by one."""
 
     def __init__(self, store: Store, options: QueueOptions, consumer: str) -> None:
         self._store = store
         self._options = options
         self._name = consumer.partition("/")[0]
-        self._settled_before = self._settled()
+        self._settled_before = self._count_settled()
         self._missed = 0
 
-    def add(self, end: Offset, done: int) -> None:
+    def add(self, end: Offset, removed: int) -> None:
         """Count a batch, and its `removed` messages. Raises `FencedError` if others took some."""
-        self._missed += sum(end["rows"]) - done
+        self._missed += sum(end["rows"]) - removed
         if self._missed <= 0:
             return
-        gone = self._missed - (self._settled() - self._settled_before)
-        if gone > 0:
-            self._missed -= gone
-            raise lost(self._options, gone, sum(end["rows"]), tag_of(end))
+        missing = self._missed - (self._count_settled() - self._settled_before)
+        if missing > 0:
+            self._missed -= missing
+            raise lost_messages_error(self._options, missing, sum(end["rows"]), tag_of(end))
 
-    def _settled(self) -> int:
-        return settled(self._store, self._options.queue or "", self._name)
+    def _count_settled(self) -> int:
+        return settled_count(self._store, self._options.queue or "", self._name)

@@ -13,20 +13,22 @@ from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.values import AT_MOST_ONCE
 
 #: The log message for a dropped batch. Its arguments: the number of messages, and the queue.
-GIVEN_UP = "%d messages of %s were in progress when the query ended: with delivery=at-most-once they are dropped"
+DROPPED_MESSAGE = (
+    "%d messages of %s were in progress when the query ended: with delivery=at-most-once they are dropped"
+)
 
-Ended = TypeVar("Ended", bound=Mapping[str, Any])
+OffsetType = TypeVar("Ended", bound=Mapping[str, Any])
 
 
-def planned_as(end: Ended, options: QueueOptions) -> Ended:
+def mark_delivery(end: OffsetType, options: QueueOptions) -> OffsetType:
     """Return the end offset of a batch that is planned now, with its `delivery`."""
     offset = {key: value for key, value in end.items() if key != "delivery"}
     if options.delivery == AT_MOST_ONCE:
         offset["delivery"] = AT_MOST_ONCE
-    return cast("Ended", offset)
+    return cast("OffsetType", offset)
 
 
-def given_up(end: Mapping[str, Any], options: QueueOptions) -> bool:
+def is_dropped(end: Mapping[str, Any], options: QueueOptions) -> bool:
     """Return whether a replayed batch is dropped.
 
     It is dropped if it was planned with at-most-once, or if the option is at-most-once now.

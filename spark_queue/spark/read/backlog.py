@@ -7,26 +7,26 @@ from collections.abc import Callable
 from typing import Any
 
 #: Seconds between two counts of an idle query, and of a busy one.
-IDLE, BUSY = 10.0, 1.0
+IDLE_INTERVAL, BUSY_INTERVAL = 10.0, 1.0
 
 #: The shortest interval between two counts, in durations of the last one: in some databases a count
 #: takes longer if the queue is longer.
-REST = 20
+COST_FACTOR = 20
 
 
-class Backlog:
+class BacklogCache:
     """The last result of `count`."""
 
-    def __init__(self, look: Callable[[], dict[str, Any]]) -> None:
-        self._look = look
-        self._found: dict[str, Any] = {}
-        self._at = self._rest = 0.0
+    def __init__(self, count: Callable[[], dict[str, Any]]) -> None:
+        self._count = count
+        self._sizes: dict[str, Any] = {}
+        self._counted_at = self._min_interval = 0.0
 
-    def seen(self, busy: bool) -> dict[str, Any]:
+    def get(self, busy: bool) -> dict[str, Any]:
         """Return the last result; count again if it is too old for a `busy` or an idle query."""
-        begun = time.monotonic()
-        if begun - self._at > max(BUSY if busy else IDLE, self._rest):
-            self._found = self._look()
-            self._at = time.monotonic()
-            self._rest = REST * (self._at - begun)
-        return self._found
+        started = time.monotonic()
+        if started - self._counted_at > max(BUSY_INTERVAL if busy else IDLE_INTERVAL, self._min_interval):
+            self._sizes = self._count()
+            self._counted_at = time.monotonic()
+            self._min_interval = COST_FACTOR * (self._counted_at - started)
+        return self._sizes

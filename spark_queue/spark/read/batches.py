@@ -21,26 +21,26 @@ import time
 from collections.abc import Callable
 
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.spark.read.accounting import Accounting
-from spark_queue.spark.read.at_most_once import GIVEN_UP, given_up, planned_as
-from spark_queue.spark.read.fetch import Share
-from spark_queue.spark.read.lease_renewer import Keeper
+from spark_queue.spark.read.accounting import LossDetector
+from spark_queue.spark.read.at_most_once import DROPPED_MESSAGE, is_dropped, mark_delivery
+from spark_queue.spark.read.fetch import FetchRange
+from spark_queue.spark.read.lease_renewer import LeaseRenewer
 from spark_queue.spark.read.leftovers import log_others, release_leftovers
-from spark_queue.spark.read.offsets import VERSION, Offset, batch_of, commit_named, tag_of
-from spark_queue.spark.read.prefetch import Ahead
+from spark_queue.spark.read.offsets import OFFSET_VERSION, Offset, batch_of, commit_offset, tag_of
+from spark_queue.spark.read.prefetch import Prefetcher
 from spark_queue.spark.read.reserving import reserve_batch
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.ageing import remove_old_notes
 from spark_queue.stores.services.dead_letters import set_history
 from spark_queue.stores.services.owner import Batch
 from spark_queue.stores.services.ownership import Ownership
-from spark_queue.stores.services.poison import Isolation, Rules
+from spark_queue.stores.services.poison import PoisonMessageHandler, PoisonRules
 
 log = logging.getLogger(__name__)
 
 #: The lease (ms), until it is started, of a batch that then gets an unlimited lease. Until then,
 #: Spark only writes a file.
-UNSTARTED = 120_000
+UNSTARTED_LEASE = 120_000
 
 
 class Batches:
@@ -58,24 +58,26 @@ class Batches:
         self.ownership.take(last)
         store.count(self.queue)  # registers the queue: it exists from now on
         set_history(store, self.queue, consumer.partition("/")[0], options.history_ms)
-        self.isolation: Isolation | None = None
+        self.isolation: PoisonMessageHandler | None = None
         if options.isolate_failures:
-            dead = options.dead(self.queue)
-            rules = Rules(options.retry_delay, options.reserve_timeout, options.max_tries, dead, options.history_ms)
-            self.isolation = Isolation(store, self.queue, consumer, rules)
+            dead = options.dead_letter_queue_of(self.queue)
+            rules = PoisonRules(
+                options.retry_delay, options.reserve_timeout, options.max_tries, dead, options.history_ms
+            )
+            self.isolation = PoisonMessageHandler(store, self.queue, consumer, rules)
         parked = self.isolation.parked_tag if self.isolation and options.reserve_timeout else None
-        self.keeper = Keeper(options, self.ownership, self._lease, parked)
-        self.ahead = Ahead(options, self.ownership, self._reserve)
-        self._accounting = Accounting(store, options, consumer)
+        self.lease_renewer = LeaseRenewer(options, self.ownership, self._lease, parked)
+        self.prefetcher = Prefetcher(options, self.ownership, self._reserve)
+        self._loss_detector = LossDetector(store, options, consumer)
         log_others(store, self.queue, consumer)
-        self.tidied = False  # those of earlier processes
+        self.leftovers_released = False  # those of earlier processes
         self.busy = False
         self._committed = 0
         self._reserved: Offset | None = None  # the batch that this process reserved last
         self._reserved_at = -math.inf  # when it began to do so (monotonic s)
-        self._following: tuple[int, int | None] | None = None  # `limit` and `before` of the batch to prefetch
+        self._prefetch_limits: tuple[int, int | None] | None = None  # `limit` and `before` of the batch to prefetch
         self._started: Batch | None = None  # the batch that this process started last
-        self._replayed = 0  # the batch of an earlier process that was replayed last
+        self._replayed_seq = 0  # the batch of an earlier process that was replayed last
 
     @property
     def number(self) -> int:
@@ -89,12 +91,12 @@ class Batches:
     @property
     def _lease(self) -> int:
         """The lease (ms) of a batch until it is started."""
-        return self._options.reserve_timeout or UNSTARTED
+        return self._options.reserve_timeout or UNSTARTED_LEASE
 
-    def tidy(self, start: Offset) -> None:
+    def clean_up(self, start: Offset) -> None:
         """Remove old notes, and release batches after `start` of earlier processes. Runs once."""
-        if not self.tidied:
-            self.tidied = True
+        if not self.leftovers_released:
+            self.leftovers_released = True
             remove_old_notes(self._store)
             release_leftovers(self._store, self.queue, start)
 
@@ -103,11 +105,11 @@ class Batches:
     def reserve(
         self,
         start: Offset,
-        most: int,
+        limit: int,
         *,
         before: int | None = None,
         wait: Callable[[], bool] = lambda: True,
-        ahead: bool = False,
+        prefetch: bool = False,
     ) -> list[int]:
         """Reserve the batch after `start`, and return its rows by partition; none if nothing is ready.
 
@@ -116,36 +118,36 @@ class Batches:
         that are due by `before` (ms). `prefetch`: if this batch is full, reserve the next one as
         soon as this one is held.
         """
-        self._following = (most, before) if ahead else None
+        self._prefetch_limits = (limit, before) if prefetch else None
         tag = self.tag_after(start)
         self._reserved_at = time.monotonic()
-        rows = self._next_parked(tag) or self._taken_ahead(tag)
+        rows = self._reserve_parked(tag) or self._take_prefetched(tag)
         if not rows and wait():
             self._reserved_at = time.monotonic()
-            rows = self._reserve(self._store, tag, most, before)
+            rows = self._reserve(self._store, tag, limit, before)
         return rows
 
-    def _next_parked(self, tag: str) -> list[int]:
-        rows = self.isolation.next_parked(tag, self._lease) if self.isolation else 0
+    def _reserve_parked(self, tag: str) -> list[int]:
+        rows = self.isolation.take_parked_group(tag, self._lease) if self.isolation else 0
         return [rows] if rows else []
 
-    def _taken_ahead(self, tag: str) -> list[int]:
+    def _take_prefetched(self, tag: str) -> list[int]:
         """Return the rows, by partition, that were prefetched under this tag."""
-        rows, began = self.ahead.take(tag)
-        self.keeper.forget(tag)  # `hold` may set an unlimited lease, which a renewal would end
+        rows, began = self.prefetcher.take(tag)
+        self.lease_renewer.forget(tag)  # `hold` may set an unlimited lease, which a renewal would end
         if rows:
             self._reserved_at = began
         return rows
 
-    def _reserve(self, store: Store, tag: str, most: int, before: int | None) -> list[int]:
-        return reserve_batch(store, self._options, tag, most, lease=self._lease, before=before)
+    def _reserve(self, store: Store, tag: str, limit: int, before: int | None) -> list[int]:
+        return reserve_batch(store, self._options, tag, limit, lease=self._lease, before=before)
 
     # --- 2. in Spark's log
 
     def offset(self, start: Offset, rows: list[int]) -> Offset:
         """Return the end offset of the batch after `start`, which this process just reserved."""
-        end: Offset = {**start, "v": VERSION, "seq": start["seq"] + 1, "by": self.number, "rows": rows}
-        self._reserved = planned_as(end, self._options)
+        end: Offset = {**start, "v": OFFSET_VERSION, "seq": start["seq"] + 1, "by": self.number, "rows": rows}
+        self._reserved = mark_delivery(end, self._options)
         return self._reserved
 
     # --- 3. started
@@ -158,7 +160,7 @@ class Batches:
 
     # --- 4. held, while its tasks work on it
 
-    def hold(self, end: Offset) -> list[Share]:
+    def hold(self, end: Offset) -> list[FetchRange]:
         """Set the lease of a started batch by the options; return the ranges that its tasks fetch.
 
         Returns no range if a replayed batch is dropped. Call `start` first: a process that lost its
@@ -166,46 +168,48 @@ class Batches:
         """
         tag, parts = tag_of(end), end.get("rows", [])
         fresh = self._reserved == end
-        if not fresh and not self._comes_again(end):
+        if not fresh and not self._prepare_replay(end):
             return []
         if self._options.reserve_timeout is None:
             self._store.renew(self.queue, tag, None)
         else:
-            self.keeper.watch(tag, self._reserved_at if fresh else -math.inf)
+            self.lease_renewer.watch(tag, self._reserved_at if fresh else -math.inf)
         self.busy = True
         if fresh:
-            self._reserve_ahead(end)
-        suspect = self.isolation is not None and self.isolation.parking
-        return [Share(f"{tag}/{part}", rows if fresh else None, suspect) for part, rows in enumerate(parts) if rows]
+            self._prefetch(end)
+        suspect = self.isolation is not None and self.isolation.may_have_parked
+        return [
+            FetchRange(f"{tag}/{part}", rows if fresh else None, suspect) for part, rows in enumerate(parts) if rows
+        ]
 
-    def _comes_again(self, end: Offset) -> bool:
+    def _prepare_replay(self, end: Offset) -> bool:
         """Prepare a batch that is replayed after a restart, and return whether it runs.
 
         It runs as before, is dropped (`is_dropped`), or is split if it fails repeatedly.
         """
         tag = tag_of(end)
-        if given_up(end, self._options):
+        if is_dropped(end, self._options):
             if rows := self._store.commit(self.queue, tag, history=self._options.history_ms):
-                log.warning(GIVEN_UP, rows, self.queue)
+                log.warning(DROPPED_MESSAGE, rows, self.queue)
             return False
-        if self.isolation and self._replayed != end["seq"]:
-            self.isolation.run_again(tag)
-        self._replayed = end["seq"]
+        if self.isolation and self._replayed_seq != end["seq"]:
+            self.isolation.handle_rerun(tag)
+        self._replayed_seq = end["seq"]
         return True
 
-    def _reserve_ahead(self, end: Offset) -> None:
+    def _prefetch(self, end: Offset) -> None:
         """Prefetch the batch after a full one, unless parts of a failed batch come first."""
-        if self._following is None or (self.isolation and self.isolation.parking):
+        if self._prefetch_limits is None or (self.isolation and self.isolation.may_have_parked):
             return
-        most, before = self._following
-        if sum(end.get("rows", [])) < most:
+        limit, before = self._prefetch_limits
+        if sum(end.get("rows", [])) < limit:
             return
         # Only messages that are due by now, so none that this batch releases one by one: a retried
         # task releases these again, which must change nothing.
         now = self._store.now()
         tag = self.tag_after(end)
-        self.keeper.watch(tag, time.monotonic())
-        self.ahead.start(tag, most, now if before is None else min(now, before))
+        self.lease_renewer.watch(tag, time.monotonic())
+        self.prefetcher.start(tag, limit, now if before is None else min(now, before))
 
     # --- 5. removed
 
@@ -222,7 +226,7 @@ class Batches:
         """
         if end["seq"] <= self._committed:
             return False
-        self.keeper.check_newest(batch_of(end))
+        self.lease_renewer.check_newest(batch_of(end))
         return True
 
     def remove(self, end: Offset) -> None:
@@ -231,26 +235,26 @@ class Batches:
         Raises `FencedError` if other consumers took some of them.
         """
         retries = self._store.retries
-        done = self._remove(end) if end.get("rows") else 0  # one of several inputs may have no messages in a batch
+        removed = self._remove(end) if end.get("rows") else 0  # one of several inputs may have no messages in a batch
         self._committed = end["seq"]
         if self._reserved == end and self._store.retries == retries:
-            self._accounting.add(end, done)
+            self._loss_detector.add(end, removed)
 
     def _remove(self, end: Offset) -> int:
         """Commit a batch, and return the number of messages removed."""
         tag, history = tag_of(end), self._options.history_ms
         if end.get("by"):
-            done = self._store.commit(self.queue, tag, history=history)
+            removed = self._store.commit(self.queue, tag, history=history)
         else:
-            done = commit_named(self._store, end, history)
+            removed = commit_offset(self._store, end, history)
             self._store.rollback(self.queue, tag, failed=False)
-        self.keeper.forget(tag)
+        self.lease_renewer.forget(tag)
         self.busy = False
-        log.debug("committed %d messages of %s under %s", done, self.queue, tag)
+        log.debug("committed %d messages of %s under %s", removed, self.queue, tag)
         self._store.write_counts()  # Spark ends the process of a finished run with a signal
-        return done
+        return removed
 
     def close(self) -> None:
         """Release the prefetched batch, stop the heartbeat. Batches in Spark's log stay reserved."""
-        self.ahead.close()
-        self.keeper.stop()
+        self.prefetcher.close()
+        self.lease_renewer.stop()

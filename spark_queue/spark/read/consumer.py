@@ -7,9 +7,9 @@ from typing import Any
 
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read.batches import Batches
-from spark_queue.spark.read.fetch import Share
-from spark_queue.spark.read.offsets import VERSION, Offset, batch_of, check_offset, tag_of
-from spark_queue.spark.read.opening import opened
+from spark_queue.spark.read.fetch import FetchRange
+from spark_queue.spark.read.offsets import OFFSET_VERSION, Offset, batch_of, check_offset, tag_of
+from spark_queue.spark.read.opening import open_query_store
 from spark_queue.spark.read.queue_state import QueueState
 
 
@@ -20,11 +20,11 @@ class Consumer:
         assert options.queue is not None
         self._options = options
         self.queue = options.queue
-        self.store = opened(options)
+        self.store = open_query_store(options)
         name = options.consumer or uuid.uuid4().hex[:12]
         # A new checkpoint is a new epoch: it does not own messages that an older epoch still holds.
         self.initial: Offset = {
-            "v": VERSION,
+            "v": OFFSET_VERSION,
             "queue": self.queue,
             "consumer": f"{name}/{uuid.uuid4().hex[:6]}",
             "seq": 0,
@@ -46,15 +46,15 @@ class Consumer:
             self.planned = offset
         return self.owned
 
-    def next(self, start: Offset, most: int, *, ahead: bool = False) -> Offset:
+    def next(self, start: Offset, limit: int, *, prefetch: bool = False) -> Offset:
         """Commit up to `start` and reserve the next batch; return its end, or `start` if nothing is ready."""
         batches = self.batches(start)
         batches.commit(start)
-        batches.tidy(start)
-        rows = batches.reserve(start, most, before=self.before, wait=self._wait, ahead=ahead)
+        batches.clean_up(start)
+        rows = batches.reserve(start, limit, before=self.before, wait=self._wait, prefetch=prefetch)
         if rows:
             return batches.offset(start, rows)
-        self.state.paused()
+        self.state.check_paused()
         return start
 
     def _wait(self) -> bool:
@@ -64,14 +64,14 @@ class Consumer:
         """Wait up to `timeout` ms until a message is ready; return whether one is."""
         return self.before is not None or self.store.wait(self.queue, timeout)
 
-    def plan(self, start: Offset, end: Offset) -> list[Share]:
+    def plan(self, start: Offset, end: Offset) -> list[FetchRange]:
         """Start the batch from `start` to `end`, and return the ranges that its tasks fetch."""
         check_offset(start, self._options)
         batches = self.batches(end)  # not `start`: after a restart, that of the first batch has another epoch
         self.planned = end
         if end["seq"] == start["seq"]:
             # Spark's first batch has no messages. Its task runs to note which query reads the queue.
-            return [] if end["seq"] else [Share(f"{tag_of(end)}/0", 0)]
+            return [] if end["seq"] else [FetchRange(f"{tag_of(end)}/0", 0)]
         batches.start(end)
         return batches.hold(end)
 
@@ -85,25 +85,25 @@ class Consumer:
 
     def backlog(self) -> dict[str, Any]:
         """Return the last planned offset and the sizes of the queue."""
-        place = {key: value for key, value in self.planned.items() if key not in ("rows", "delivery", "places")}
-        return place | self.state.report(self.owned is not None and self.owned.busy)
+        offset = {key: value for key, value in self.planned.items() if key not in ("rows", "delivery", "places")}
+        return offset | self.state.report(self.owned is not None and self.owned.busy)
 
     @property
-    def holds_ahead(self) -> bool:
+    def has_prefetched(self) -> bool:
         """Whether `close` has a prefetched batch to release."""
-        return self.owned is not None and self.owned.ahead.holds
+        return self.owned is not None and self.owned.prefetcher.has_batch
 
-    def leave(self) -> None:
+    def announce_exit(self) -> None:
         """Announce that this process ends soon: a query that starts now waits and is not refused."""
         if self.owned is not None:
-            self.owned.ownership.leave()
+            self.owned.ownership.announce_exit()
 
     def close(self) -> None:
         """Release the prefetched batch, stop the heartbeat and close the connections.
 
         The batch in Spark's log stays reserved.
         """
-        self.leave()
+        self.announce_exit()
         if self.owned is not None:
             self.owned.close()
         self.store.close()

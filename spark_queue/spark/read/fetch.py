@@ -14,16 +14,16 @@ from spark_queue.errors import FencedError, plural
 from spark_queue.options.inputs import QUEUE
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.values import AT_LEAST_ONCE, EXACTLY_ONCE
-from spark_queue.spark.running import batch_of, query_of, run_of
+from spark_queue.spark.running import batch_id_of, query_id_of, run_id_of
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.bound import Reading, bind
-from spark_queue.stores.services.dead_letters import note_settled, settled
+from spark_queue.stores.services.bound import QueryBinding, bind
+from spark_queue.stores.services.dead_letters import add_settled, settled_count
 from spark_queue.stores.services.poison import note_run
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class FetchRange:
     """Messages under a tag.
 
     `rows`: how many the tag must hold; `None` for a replayed batch. `suspect`: they have failed
@@ -37,105 +37,111 @@ class Share:
     first: int | None = None
     position: int | None = None
 
-    def part(self, first: int, last: int) -> Share:
+    def slice(self, first: int, last: int) -> FetchRange:
         """Return the range of its messages from `first` to before `last`."""
         position = None if self.position is None else self.position + first
         return replace(self, rows=last - first, first=(self.first or 0) + first, position=position)
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ZippedRange:
     """Rows of several inputs: the messages of each (`ranges`), by binding, in order.
 
     Some inputs, or all, may have no messages in a batch. `delivery`: consumer and batch.
     """
 
     delivery: str
-    of: Mapping[str, Sequence[Share]]
+    ranges: Mapping[str, Sequence[FetchRange]]
 
 
-def fetched(options: QueueOptions, share: Share) -> Iterator[pa.RecordBatch]:
+def fetch_messages(options: QueueOptions, fetch_range: FetchRange) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a range in MESSAGES batches. Raises `FencedError` if some are gone."""
-    queue, rows, first = options.queue or "", 0, share.first or 0
-    position = share.position
-    left = first + (share.rows or 0)
-    with open_store(options.url, patience=options.retry_timeout / 1000) as store:
-        _tell_query(store, options, share)
-        name = share.tag.partition("/")[0]
+    queue, rows, first = options.queue or "", 0, fetch_range.first or 0
+    position = fetch_range.position
+    left = first + (fetch_range.rows or 0)
+    with open_store(options.url, retry_timeout=options.retry_timeout / 1000) as store:
+        _note_query(store, options, fetch_range)
+        name = fetch_range.tag.partition("/")[0]
         pages = (
             store.fetch(
                 queue,
-                share.tag,
-                dead=options.dead(queue),
+                fetch_range.tag,
+                dead=options.dead_letter_queue_of(queue),
                 history=options.history_ms,
-                settling=lambda messages: note_settled(store, queue, name, messages),
+                before_settle=lambda messages: add_settled(store, queue, name, messages),
             )
-            if share.first is None
-            else store.look(queue, share.tag, fill=True)  # a damaged bucket must not move the messages behind it
+            if fetch_range.first is None
+            else store.peek_reserved(
+                queue, fetch_range.tag, fill=True
+            )  # a damaged bucket must not move the messages behind it
         )
         for batch in pages:
-            if share.first is None:
+            if fetch_range.first is None:
                 yield batch
             elif rows + batch.num_rows > first:
-                some = batch.slice(max(0, first - rows), left - max(first, rows))
+                part = batch.slice(max(0, first - rows), left - max(first, rows))
                 if position is not None:
-                    numbers = pa.array(range(position, position + some.num_rows), pa.int64())
-                    some, position = some.append_column("position", numbers), position + some.num_rows
-                yield some
+                    numbers = pa.array(range(position, position + part.num_rows), pa.int64())
+                    part, position = part.append_column("position", numbers), position + part.num_rows
+                yield part
             rows += batch.num_rows
-            if share.first is not None and rows >= left:
+            if fetch_range.first is not None and rows >= left:
                 return
-        if share.first is not None:
-            raise lost(options, left - rows, left, share.tag)
-        _check_fetched(store, options, share, rows)
+        if fetch_range.first is not None:
+            raise lost_messages_error(options, left - rows, left, fetch_range.tag)
+        _check_fetched(store, options, fetch_range, rows)
 
 
-def side_by_side(options: QueueOptions, share: Rows) -> Iterator[dict[str, pa.RecordBatch]]:
+def fetch_zipped(options: QueueOptions, zipped_range: ZippedRange) -> Iterator[dict[str, pa.RecordBatch]]:
     """Return an iterator over MESSAGES batches by binding, each of the same length.
 
     Batches of logs have a column `position`. Raises `FencedError` if messages are missing.
     """
 
-    def flow(one: QueueOptions, shares: Sequence[Share]) -> Iterator[pa.RecordBatch]:
-        return chain.from_iterable(fetched(one, share) for share in shares)
+    def fetch_input(one: QueueOptions, shares: Sequence[FetchRange]) -> Iterator[pa.RecordBatch]:
+        return chain.from_iterable(fetch_messages(one, share) for share in shares)
 
-    _bind_others(options, share)
-    if not share.of:
+    _bind_empty_inputs(options, zipped_range)
+    if not zipped_range.ranges:
         return iter(())
-    return aligned({binding: flow(options.of(binding), shares) for binding, shares in share.of.items()})
+    return align_batches(
+        {binding: fetch_input(options.for_input(binding), shares) for binding, shares in zipped_range.ranges.items()}
+    )
 
 
-def _bind_others(options: QueueOptions, share: Rows) -> None:
+def _bind_empty_inputs(options: QueueOptions, zipped_range: ZippedRange) -> None:
     """Note which query reads the inputs that have no messages in this batch.
 
     A later batch may have only messages of them.
     """
-    if (query := query_of(TaskContext.get())) is None:
+    if (query := query_id_of(TaskContext.get())) is None:
         return
-    reading = Reading(query, share.delivery.rpartition("/")[0])
+    reading = QueryBinding(query, zipped_range.delivery.rpartition("/")[0])
     for binding, one in (options.inputs or {}).items():
-        if binding not in share.of and one.mode == QUEUE:
-            alone = options.of(binding)
-            _bind_once(alone.url, one.queue, alone.consumer, alone.retry_timeout / 1000, reading)
+        if binding not in zipped_range.ranges and one.mode == QUEUE:
+            input_options = options.for_input(binding)
+            _bind_once(
+                input_options.url, one.queue, input_options.consumer, input_options.retry_timeout / 1000, reading
+            )
 
 
 @lru_cache(maxsize=1024)
-def _bind_once(url: str, queue: str, consumer: str | None, patience: float, reading: Reading) -> None:
+def _bind_once(url: str, queue: str, consumer: str | None, patience: float, reading: QueryBinding) -> None:
     """Bind once per worker: each batch calls this, and the note does not change."""
-    with open_store(url, patience=patience) as store:
+    with open_store(url, retry_timeout=patience) as store:
         bind(store, queue, consumer, reading)
 
 
-def aligned(flows: Mapping[str, Iterator[pa.RecordBatch]]) -> Iterator[dict[str, pa.RecordBatch]]:
+def align_batches(streams: Mapping[str, Iterator[pa.RecordBatch]]) -> Iterator[dict[str, pa.RecordBatch]]:
     """Yield batches of equal length from several streams, so that their n-th rows are together.
 
     The streams must have the same number of rows in total.
     """
     heads: dict[str, pa.RecordBatch] = {}
     while True:
-        for name, flow in flows.items():
+        for name, stream in streams.items():
             while name not in heads or not heads[name].num_rows:
-                head = next(flow, None)
+                head = next(stream, None)
                 if head is None:
                     return
                 heads[name] = head
@@ -144,13 +150,13 @@ def aligned(flows: Mapping[str, Iterator[pa.RecordBatch]]) -> Iterator[dict[str,
         heads = {name: head.slice(rows) for name, head in heads.items()}
 
 
-def lost(options: QueueOptions, missing: int, rows: int, tag: str) -> FencedError:
+def lost_messages_error(options: QueueOptions, missing: int, rows: int, tag: str) -> FencedError:
     """Return the error for messages that were taken or released while a query worked on them."""
-    why = "they were released manually or by another process"
+    reason = "they were released manually or by another process"
     if options.delivery == AT_LEAST_ONCE:
-        why += ", or their lease ended while this query was suspended or the database was unreachable"
+        reason += ", or their lease ended while this query was suspended or the database was unreachable"
     return FencedError(
-        f"{missing:,} of {plural(rows, 'message')} of queue {options.queue!r} are no longer held under {tag}: {why}. "
+        f"{missing:,} of {plural(rows, 'message')} of queue {options.queue!r} are no longer held under {tag}: {reason}. "
         "They are delivered again, here or elsewhere. Restart the query: it continues with the messages "
         "that it still holds",
         queue=options.queue,
@@ -158,29 +164,29 @@ def lost(options: QueueOptions, missing: int, rows: int, tag: str) -> FencedErro
     )
 
 
-def _check_fetched(store: Store, options: QueueOptions, share: Share, rows: int) -> None:
+def _check_fetched(store: Store, options: QueueOptions, fetch_range: FetchRange, rows: int) -> None:
     """Raise `FencedError` if a task fetched too few rows, and none were settled one by one."""
-    if share.rows is None or rows >= share.rows:
+    if fetch_range.rows is None or rows >= fetch_range.rows:
         return
-    name = share.tag.partition("/")[0]
-    if not settled(store, options.queue or "", name):
-        raise lost(options, share.rows - rows, share.rows, share.tag)
+    name = fetch_range.tag.partition("/")[0]
+    if not settled_count(store, options.queue or "", name):
+        raise lost_messages_error(options, fetch_range.rows - rows, fetch_range.rows, fetch_range.tag)
 
 
-def _tell_query(store: Store, options: QueueOptions, share: Share) -> None:
+def _note_query(store: Store, options: QueueOptions, fetch_range: FetchRange) -> None:
     """Note which query reads the messages: only tasks know it.
 
     If the messages have failed before, also note the run of the query, so that a dead letter can
     have its error. Raises `CheckpointError` if the query has read another epoch.
     """
     task = TaskContext.get()
-    query = query_of(task)
-    if task is None or query is None or share.position is not None:  # messages of a log are not reserved
+    query = query_id_of(task)
+    if task is None or query is None or fetch_range.position is not None:  # messages of a log are not reserved
         return
-    queue, (consumer, batch, _) = options.queue or "", share.tag.rsplit("/", 2)
-    reading = Reading(query, consumer)
-    if options.delivery == EXACTLY_ONCE and (number := batch_of(task)) is not None:
+    queue, (consumer, batch, _) = options.queue or "", fetch_range.tag.rsplit("/", 2)
+    reading = QueryBinding(query, consumer)
+    if options.delivery == EXACTLY_ONCE and (number := batch_id_of(task)) is not None:
         reading = replace(reading, number=number, batch=batch)
     bind(store, queue, options.consumer, reading)
-    if share.suspect and (run := run_of(task)) is not None:
+    if fetch_range.suspect and (run := run_id_of(task)) is not None:
         note_run(store, queue, consumer, query, run)

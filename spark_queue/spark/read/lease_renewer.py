@@ -13,13 +13,13 @@ from spark_queue.options.masking import mask
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.owner import BEAT, Batch
+from spark_queue.stores.services.owner import HEARTBEAT_SECONDS, Batch
 from spark_queue.stores.services.ownership import Ownership
 
 log = logging.getLogger(__name__)
 
 
-class Keeper:
+class LeaseRenewer:
     """A thread that renews the heartbeat of a consumer, and the leases of its batches."""
 
     def __init__(self, options: QueueOptions, ownership: Ownership, lease: int, parked: str | None) -> None:
@@ -28,8 +28,8 @@ class Keeper:
         self._ownership = ownership
         self._parked = parked
         self._lease = lease
-        self._pause = lease / 3000  # seconds between two renewals
-        self._due: dict[str, float] = {}  # when to renew the lease of each tag (monotonic s)
+        self._interval = lease / 3000  # seconds between two renewals
+        self._renew_at: dict[str, float] = {}  # when to renew the lease of each tag (monotonic s)
         self._lock = threading.Lock()
         self._renewing = threading.Lock()
         self._fenced: FencedError | None = None
@@ -42,14 +42,14 @@ class Keeper:
     def watch(self, tag: str, since: float = -math.inf) -> None:
         """Begin to renew the lease of this batch, which began at `since` (monotonic s)."""
         with self._lock:
-            self._due[tag] = since + self._pause
-        if since + self._pause < time.monotonic():
+            self._renew_at[tag] = since + self._interval
+        if since + self._interval < time.monotonic():
             self._wake.set()
 
     def forget(self, tag: str) -> None:
         """Stop renewing the lease of this batch. No renewal follows once this has returned."""
         with self._lock:
-            self._due.pop(tag, None)
+            self._renew_at.pop(tag, None)
         with self._renewing:
             pass
 
@@ -72,19 +72,19 @@ class Keeper:
         self._thread.join()
 
     def _run(self) -> None:
-        pause = min(BEAT, self._pause)
-        said = time.monotonic()
-        with open_store(self._options.url, patience=pause) as store:
-            mine = self._ownership.on(store)
+        interval = min(HEARTBEAT_SECONDS, self._interval)
+        beat_at = time.monotonic()
+        with open_store(self._options.url, retry_timeout=interval) as store:
+            ownership = self._ownership.with_store(store)
             while not self._done and self._fenced is None:
                 if os.getppid() != self._parent:
                     log.warning("the Spark driver has ended, so its reader process ends too")
                     os._exit(1)  # the main thread may be waiting for a database
                 try:
                     self._renew(store)
-                    if time.monotonic() - said >= BEAT:
-                        said = time.monotonic()
-                        mine.renew()
+                    if time.monotonic() - beat_at >= HEARTBEAT_SECONDS:
+                        beat_at = time.monotonic()
+                        ownership.renew()
                 except FencedError as error:
                     self._fenced = error
                 except StoreError as error:
@@ -92,18 +92,18 @@ class Keeper:
                     log.warning(
                         "could not write the heartbeat of this query to %s: %s", mask(self._options.url), error
                     )
-                self._wake.wait(pause)
+                self._wake.wait(interval)
                 self._wake.clear()
 
     def _renew(self, store: Store) -> None:
         queue, now = self._options.queue or "", time.monotonic()
         with self._lock:
-            due = [tag for tag, moment in self._due.items() if moment <= now]
+            due = [tag for tag, moment in self._renew_at.items() if moment <= now]
         for tag in due:
             with self._renewing:
-                if tag in self._due:
+                if tag in self._renew_at:
                     store.renew(queue, tag, self._lease)
         if due and self._parked is not None:
             store.renew(queue, self._parked, self._lease)
         with self._lock:
-            self._due |= {tag: time.monotonic() + self._pause for tag in due if tag in self._due}
+            self._renew_at |= {tag: time.monotonic() + self._interval for tag in due if tag in self._renew_at}

@@ -27,11 +27,11 @@ def release_leftovers(store: Store, queue: str, start: Offset) -> None:
                 "spark-queue release URL %s %s",
                 one.rows, queue, one.tag, queue, one.tag,
             )  # fmt: skip
-        elif given := store.rollback(queue, one.tag, delay=None, failed=False, endless=False):
+        elif released := store.rollback(queue, one.tag, delay=None, failed=False, include_endless=False):
             log.info(
                 "released %d messages of %s that an earlier process of this query had reserved under %s, but not "
                 "started",
-                given, queue, one.tag,
+                released, queue, one.tag,
             )  # fmt: skip
 
 

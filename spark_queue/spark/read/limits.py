@@ -23,16 +23,16 @@ else:
 
 
 #: The row limit of a batch that takes all messages.
-ALL = 2**31 - 1
+ALL_ROWS = 2**31 - 1
 
 
-def most_of(limit: Any, options: QueueOptions) -> int:
+def row_limit(limit: Any, options: QueueOptions) -> int:
     """Return how many rows Spark allows in this batch. `Trigger.Once` and the like allow all."""
     name = type(limit).__name__
     if name == "ReadMaxRows":
         return int(limit.max_rows)
     if name == "ReadAllAvailable":
-        return ALL
+        return ALL_ROWS
     return options.max_records_per_trigger
 
 

@@ -16,16 +16,16 @@ from typing import Any, NotRequired, TypedDict
 
 from spark_queue.errors import CheckpointError
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.spark.read.at_most_once import GIVEN_UP, given_up, planned_as
-from spark_queue.spark.read.backlog import Backlog
+from spark_queue.spark.read.at_most_once import DROPPED_MESSAGE, is_dropped, mark_delivery
+from spark_queue.spark.read.backlog import BacklogCache
 from spark_queue.spark.read.limits import cores
 from spark_queue.spark.read.log_cursor import LogCursor, rows_of
-from spark_queue.stores.base import spread
-from spark_queue.stores.services.log.segments import LogPlace, Piece
+from spark_queue.stores.base import partition_sizes
+from spark_queue.stores.services.log.segments import LogPosition, LogRange
 
 log = logging.getLogger(__name__)
 
-OFFSET_VERSION = 1
+LOG_OFFSET_VERSION = 1
 
 
 class LogOffset(TypedDict):
@@ -57,15 +57,15 @@ class LogReader:
         self._reader = f"{options.consumer or uuid.uuid4().hex[:12]}/{uuid.uuid4().hex[:6]}"
         self._initial: LogOffset | None = None
         self._planned: LogOffset | None = None
-        self._answered: LogOffset | None = None  # the last end of a batch that this process returned
+        self._last_returned: LogOffset | None = None  # the last end of a batch that this process returned
         self._busy = False
-        self._backlog = Backlog(lambda: self._cursor.sizes(self.planned["position"]))
+        self._backlog = BacklogCache(lambda: self._cursor.sizes(self.planned["position"]))
 
     @property
     def initial(self) -> LogOffset:
         """The offset at which a query with a new checkpoint begins. It stays the same."""
         if self._initial is None:
-            self._initial = self._offset(self._cursor.beginning(), self._reader)
+            self._initial = self._build_offset(self._cursor.initial_place(), self._reader)
         return self._initial
 
     @property
@@ -77,20 +77,20 @@ class LogReader:
         """
         return self.initial if self._planned is None else self._planned
 
-    def next(self, start: LogOffset, most: int) -> LogOffset:
+    def next(self, start: LogOffset, limit: int) -> LogOffset:
         """Return the end of the next batch, of up to `limit` messages; `start` if none is ready.
 
         Waits for a message up to `waitTimeout`. Raises `CheckpointError` if `start` is of another
         query, or its messages are gone.
         """
-        place = self._cursor.log.found(self._place(start))
-        most = self._cursor.most(place, most)
+        place = self._cursor.log.resolve(self._parse_place(start))
+        limit = self._cursor.batch_limit(place, limit)
         end = time.monotonic() + self._options.wait_timeout / 1000
         self._busy = False
-        while most > 0:
-            if pieces := self._cursor.ahead(place, most):
+        while limit > 0:
+            if pieces := self._cursor.next_pieces(place, limit):
                 self._busy = True
-                found = self._answer(pieces[-1].end, start["reader"])
+                found = self._build_end(pieces[-1].end, start["reader"])
                 if start == self._initial:
                     found["begin"] = asdict(place)
                 return found
@@ -100,19 +100,19 @@ class LogReader:
             self._cursor.log.wait(place, round(left * 1000))
         return start
 
-    def plan(self, start: LogOffset, end: LogOffset) -> list[list[Piece]]:
+    def plan(self, start: LogOffset, end: LogOffset) -> list[list[LogRange]]:
         """Return the pieces of each task of a batch. Raises `CheckpointError` as `next`."""
-        begin, stop = self._place(start), self._place(end)
+        begin, stop = self._parse_place(start), self._parse_place(end)
         self._planned = end
         if start == end:  # no batch, see `next`
             return []
         if "begin" in end:
-            begin = LogPlace(**end["begin"])
-        pieces = self._cursor.log.between(begin, stop) if begin != stop else []
-        if pieces and self._answered != end and given_up(end, self._options):
-            log.warning(GIVEN_UP, rows_of(pieces), self._queue)
+            begin = LogPosition(**end["begin"])
+        pieces = self._cursor.log.ranges_between(begin, stop) if begin != stop else []
+        if pieces and self._last_returned != end and is_dropped(end, self._options):
+            log.warning(DROPPED_MESSAGE, rows_of(pieces), self._queue)
             return []
-        return shared(pieces, spread(rows_of(pieces), *self._options.partitions(cores())))
+        return split_pieces(pieces, partition_sizes(rows_of(pieces), *self._options.partition_limits(cores())))
 
     def stop_at_now(self) -> None:
         """Bound the run: read only messages that are due by now."""
@@ -120,19 +120,19 @@ class LogReader:
 
     def backlog(self) -> dict[str, Any]:
         """Return the last planned offset and the sizes of the log."""
-        return dict(self.planned) | self._backlog.seen(self._busy) | {"paused": self._cursor.paused()}
+        return dict(self.planned) | self._backlog.get(self._busy) | {"paused": self._cursor.is_paused()}
 
     def close(self) -> None:
         """Close the connection."""
         self._cursor.close()
 
-    def _answer(self, place: LogPlace, reader: str) -> LogOffset:
-        self._answered = planned_as(self._offset(place, reader), self._options)
-        return self._answered
+    def _build_end(self, place: LogPosition, reader: str) -> LogOffset:
+        self._last_returned = mark_delivery(self._build_offset(place, reader), self._options)
+        return self._last_returned
 
-    def _offset(self, place: LogPlace, reader: str) -> LogOffset:
+    def _build_offset(self, place: LogPosition, reader: str) -> LogOffset:
         return {
-            "v": OFFSET_VERSION,
+            "v": LOG_OFFSET_VERSION,
             "queue": self._queue,
             "reader": reader,
             "log": place.log,
@@ -141,13 +141,13 @@ class LogReader:
             "position": place.position,
         }
 
-    def _place(self, offset: Mapping[str, Any]) -> LogPlace:
+    def _parse_place(self, offset: Mapping[str, Any]) -> LogPosition:
         """Return the place in an offset. Raises `CheckpointError` if that is of another query."""
         queue = self._queue
-        if "segment" not in offset or offset["v"] != OFFSET_VERSION:
+        if "segment" not in offset or offset["v"] != LOG_OFFSET_VERSION:
             raise CheckpointError(
                 f"the checkpoint of the query on queue {queue!r} is not one of mode=log, or of another version of "
-                f"spark_queue (version {offset.get('v')!r}, this one reads {OFFSET_VERSION}): set the mode that it "
+                f"spark_queue (version {offset.get('v')!r}, this one reads {LOG_OFFSET_VERSION}): set the mode that it "
                 "had, or start with a new checkpoint",
                 queue=queue,
             )
@@ -164,22 +164,22 @@ class LogReader:
                 "set the same, or start with a new checkpoint",
                 consumer=name,
             )
-        return LogPlace(offset["log"], offset["segment"], offset["row"], offset["position"])
+        return LogPosition(offset["log"], offset["segment"], offset["row"], offset["position"])
 
 
-def shared(pieces: Sequence[Piece], shares: Sequence[int]) -> list[list[Piece]]:
+def split_pieces(pieces: Sequence[LogRange], sizes: Sequence[int]) -> list[list[LogRange]]:
     """Return the pieces, split into lists with the given numbers of messages, in order."""
-    found: list[list[Piece]] = []
+    found: list[list[LogRange]] = []
     rest = list(reversed(pieces))
-    for share in shares:
-        mine: list[Piece] = []
-        left = share
+    for size in sizes:
+        task_pieces: list[LogRange] = []
+        left = size
         while left and rest:
             piece = rest.pop()
-            part = Piece(piece.tag, piece.start, min(piece.rows, left))
+            part = LogRange(piece.tag, piece.start, min(piece.rows, left))
             if part.rows < piece.rows:
-                rest.append(Piece(piece.tag, part.end, piece.rows - part.rows))
-            mine.append(part)
+                rest.append(LogRange(piece.tag, part.end, piece.rows - part.rows))
+            task_pieces.append(part)
             left -= part.rows
-        found.append(mine)
+        found.append(task_pieces)
     return found

@@ -14,8 +14,8 @@ from spark_queue.options.queue_options import QueueOptions
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.owner import Batch
 
-VERSION = 2
-READ = (1, VERSION)
+OFFSET_VERSION = 2
+READABLE_VERSIONS = (1, OFFSET_VERSION)
 
 
 class Offset(TypedDict, total=False):
@@ -50,7 +50,7 @@ def delivery_of(offset: Mapping[str, Any]) -> str:
     return f"{offset['consumer']}/{offset['seq']}"
 
 
-def delivery_named(tag: str) -> str:
+def delivery_of_tag(tag: str) -> str:
     """Return the same name for the tag of a partition."""
     consumer, batch, _ = tag.rsplit("/", 2)
     return f"{consumer}/{batch.partition('.')[0]}"
@@ -59,10 +59,10 @@ def delivery_named(tag: str) -> str:
 def check_offset(offset: Mapping[str, Any], options: QueueOptions) -> None:
     """Raise `CheckpointError` if an offset of Spark does not match the options of this query."""
     queue = options.queue
-    if offset.get("v") not in READ:
+    if offset.get("v") not in READABLE_VERSIONS:
         raise CheckpointError(
             f"the checkpoint of the query on queue {queue!r} holds an offset of version {offset.get('v')!r}, this "
-            f"version of spark_queue reads {' and '.join(map(str, READ))}: run it with the version that wrote it, or "
+            f"version of spark_queue reads {' and '.join(map(str, READABLE_VERSIONS))}: run it with the version that wrote it, or "
             "start with a new checkpoint",
             queue=queue,
         )
@@ -87,7 +87,7 @@ def check_offset(offset: Mapping[str, Any], options: QueueOptions) -> None:
         )
 
 
-def commit_named(store: Store, end: Offset, history: int) -> int:
+def commit_offset(store: Store, end: Offset, history: int) -> int:
     """Commit only the partitions that an offset names; return the number of messages removed.
 
     Under a tag without `by`, a suspended process may have continued to reserve this batch after its

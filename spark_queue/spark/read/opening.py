@@ -7,19 +7,19 @@ from spark_queue.options.values import EXACTLY_ONCE
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.eviction import check_eviction
-from spark_queue.stores.services.existence import expect
+from spark_queue.stores.services.existence import check_before_read
 
 
-def opened(options: QueueOptions) -> Store:
+def open_query_store(options: QueueOptions) -> Store:
     """Return the store of a query.
 
     Raises `OptionError`, or warns, if the store evicts messages or the queue does not exist.
     """
     fail = bool(options.fail_if_missing)
-    store = open_store(options.url, patience=options.retry_timeout / 1000, create=not fail)
+    store = open_store(options.url, retry_timeout=options.retry_timeout / 1000, create=not fail)
     try:
         check_eviction(store, exactly_once=options.delivery == EXACTLY_ONCE, allowed=options.allow_eviction)
-        expect(store, options.queue or "", fail=fail)
+        check_before_read(store, options.queue or "", fail=fail)
     except BaseException:
         store.close()
         raise

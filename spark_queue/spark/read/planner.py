@@ -17,7 +17,7 @@ class Planner(Protocol):
     def planned(self) -> Any:
         """The end of the batch that was planned last."""
 
-    def next(self, start: Any, most: int) -> Any:
+    def next(self, start: Any, limit: int) -> Any:
         """Return the end of the next batch, up to `limit` messages; `start` if nothing is ready."""
 
     def plan(self, start: Any, end: Any) -> Sequence[Any]:
@@ -36,7 +36,7 @@ class Planner(Protocol):
 class ReservingPlanner(Planner, Protocol):
     """A planner that reserves messages, and removes them once Spark is done with their batch."""
 
-    def next(self, start: Any, most: int, *, ahead: bool = False) -> Any:
+    def next(self, start: Any, limit: int, *, prefetch: bool = False) -> Any:
         """Commit up to `start`, and return the end of the next batch.
 
         `prefetch`: if that batch is full, reserve the one after it as soon as it is planned.
@@ -46,5 +46,5 @@ class ReservingPlanner(Planner, Protocol):
         """Remove the messages of the batch of `end`, unless that is done."""
 
     @property
-    def holds_ahead(self) -> bool:
+    def has_prefetched(self) -> bool:
         """Whether `close` has a prefetched batch to release."""

@@ -19,11 +19,11 @@ from spark_queue.stores.services.ownership import Ownership
 log = logging.getLogger(__name__)
 
 #: How long (s) a process that ends may wait to release a batch: less than LIFE.
-GRACE = 5
+RELEASE_TIMEOUT = 5
 
 
 @dataclass(frozen=True)
-class _Reserving:
+class _Prefetch:
     """A batch that is being reserved, or is reserved. `began`: when that began (monotonic s)."""
 
     tag: str
@@ -31,7 +31,7 @@ class _Reserving:
     rows: Future[list[int]]
 
 
-class Ahead:
+class Prefetcher:
     """Reserves one batch at a time in a thread, with its own connection.
 
     As after any reserve, the batch is not in Spark's log yet. A process that ends releases the
@@ -42,23 +42,23 @@ class Ahead:
         self, options: QueueOptions, ownership: Ownership, reserve: Callable[[Store, str, int, int], list[int]]
     ) -> None:
         self._options, self._ownership, self._reserve = options, ownership, reserve
-        self._store = open_store(options.url, patience=options.retry_timeout / 1000)
-        self.reserving: _Reserving | None = None
+        self._store = open_store(options.url, retry_timeout=options.retry_timeout / 1000)
+        self.pending: _Prefetch | None = None
 
     @property
-    def holds(self) -> bool:
+    def has_batch(self) -> bool:
         """Whether a batch is reserved, or being reserved, that `take` has not returned yet."""
-        return self.reserving is not None
+        return self.pending is not None
 
-    def start(self, tag: str, most: int, before: int) -> None:
+    def start(self, tag: str, limit: int, before: int) -> None:
         """Begin to reserve up to `limit` messages that are due by `before` (ms), under this tag.
 
         Does nothing if a batch is pending.
         """
-        if self.reserving is None:
-            self.reserving = _Reserving(tag, time.monotonic(), Future())
+        if self.pending is None:
+            self.pending = _Prefetch(tag, time.monotonic(), Future())
             run = threading.Thread(
-                target=self._run, args=(self.reserving, most, before), name="spark_queue prefetch", daemon=True
+                target=self._run, args=(self.pending, limit, before), name="spark_queue prefetch", daemon=True
             )
             run.start()
 
@@ -68,15 +68,15 @@ class Ahead:
         Returns no rows without a `start` for this tag. Waits until they are reserved, and raises
         the error of that. After this call, `close` does not release them.
         """
-        found, self.reserving = self.reserving, None
+        found, self.pending = self.pending, None
         if found is None or found.tag != tag:
             return [], 0.0
         return found.rows.result(), found.began
 
-    def _run(self, found: _Reserving, most: int, before: int) -> None:
+    def _run(self, found: _Prefetch, limit: int, before: int) -> None:
         try:
-            self._ownership.on(self._store).check()  # a process that lost its consumer reserves nothing
-            found.rows.set_result(self._reserve(self._store, found.tag, most, before))
+            self._ownership.with_store(self._store).check()  # a process that lost its consumer reserves nothing
+            found.rows.set_result(self._reserve(self._store, found.tag, limit, before))
         except BaseException as error:  # noqa: BLE001 - `take` raises it
             found.rows.set_exception(error)
 
@@ -85,20 +85,20 @@ class Ahead:
 
         If that fails or takes long, it stays reserved, as after a kill.
         """
-        found, self.reserving = self.reserving, None
+        found, self.pending = self.pending, None
         if found is not None:
-            self._give_back(found)
+            self._release(found)
         if found is None or found.rows.done():
             self._store.close()
 
-    def _give_back(self, found: _Reserving) -> None:
+    def _release(self, found: _Prefetch) -> None:
         try:
-            found.rows.exception(GRACE)
-            self._store.patience = GRACE / 2
+            found.rows.exception(RELEASE_TIMEOUT)
+            self._store.retry_timeout = RELEASE_TIMEOUT / 2
             # No process takes over before LIFE has passed, so no successor uses these messages.
-            self._ownership.on(self._store).renew()
-            given = self._store.rollback(self._options.queue or "", found.tag, failed=False)
-            log.debug("%d messages of %s, reserved under %s, were released", given, self._options.queue, found.tag)
+            self._ownership.with_store(self._store).renew()
+            released = self._store.rollback(self._options.queue or "", found.tag, failed=False)
+            log.debug("%d messages of %s, reserved under %s, were released", released, self._options.queue, found.tag)
         except FencedError:
             pass  # the new owner uses the batch
         except (StoreError, TimeoutError) as error:

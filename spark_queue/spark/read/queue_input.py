@@ -9,7 +9,7 @@ from typing import Any
 
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read.consumer import Consumer
-from spark_queue.spark.read.fetch import Share
+from spark_queue.spark.read.fetch import FetchRange
 from spark_queue.spark.read.offsets import Offset, tag_of
 from spark_queue.stores import open_store
 
@@ -37,45 +37,45 @@ class QueueInput:
         """Remove the messages of a batch for which `check` returned true; see `Batches.remove`."""
         self.consumer.batches(end).remove(end)
 
-    def tidy(self, start: Offset) -> None:
+    def clean_up(self, start: Offset) -> None:
         """Release the batches after `start` of earlier processes: see `Batches.clean_up`."""
-        self.consumer.batches(start).tidy(start)
+        self.consumer.batches(start).clean_up(start)
 
     def wait(self, timeout: int) -> bool:
         """Wait up to `timeout` ms until a message is ready; return whether one is."""
         return self.consumer.wait(timeout)
 
     @contextmanager
-    def watching(self) -> Iterator[Callable[[int], bool]]:
+    def open_waiter(self) -> Iterator[Callable[[int], bool]]:
         """Yield a `wait` for another thread, with its own connection."""
-        with open_store(self._options.url, patience=self._options.retry_timeout / 1000) as store:
+        with open_store(self._options.url, retry_timeout=self._options.retry_timeout / 1000) as store:
             yield partial(store.wait, self.queue)
 
-    def ready(self, most: int) -> int:
+    def count_ready(self, limit: int) -> int:
         """Return the number of ready messages, up to `limit`."""
         before = self.consumer.before
-        return self._store.ready(self.queue, most, **({} if before is None else {"before": before}))
+        return self._store.ready(self.queue, limit, **({} if before is None else {"before": before}))
 
-    def take(self, start: Offset, most: int) -> list[int]:
+    def take(self, start: Offset, limit: int) -> list[int]:
         """Reserve messages after `start` until some can be read; return their rows by partition.
 
         A task finds its messages by their place in the batch, so none may leave it later.
         Messages that cannot be read become dead letters now.
         """
         batches = self.consumer.batches(start)
-        while rows := batches.reserve(start, most, before=self.consumer.before):
-            if any(stay := self._readable(batches.tag_after(start), len(rows))):
-                return stay
-        self.idle()
+        while rows := batches.reserve(start, limit, before=self.consumer.before):
+            if any(readable := self._bury_unreadable(batches.tag_after(start), len(rows))):
+                return readable
+        self.on_idle()
         return []
 
-    def _readable(self, tag: str, parts: int) -> list[int]:
+    def _bury_unreadable(self, tag: str, parts: int) -> list[int]:
         """Make dead letters of unreadable messages of a tag; return the other rows by partition."""
-        dead, history = self._options.dead(self.queue), self._options.history_ms
+        dead, history = self._options.dead_letter_queue_of(self.queue), self._options.history_ms
         pages = [self._store.fetch(self.queue, f"{tag}/{part}", dead=dead, history=history) for part in range(parts)]
         return [sum(page.num_rows for page in one) for one in pages]
 
-    def trim(self, start: Offset, rows: list[int], most: int) -> list[int]:
+    def trim(self, start: Offset, rows: list[int], limit: int) -> list[int]:
         """Release all but the first `limit` messages after `start`; return the rows that stay.
 
         Released messages return to their place in the queue, and their tries do not change. Raises
@@ -83,27 +83,27 @@ class QueueInput:
         """
         batches, kept = self.consumer.batches(start), []
         tag = batches.tag_after(start)
-        if sum(rows) > most:
-            batches.keeper.check()
+        if sum(rows) > limit:
+            batches.lease_renewer.check()
         for part, held in enumerate(rows):
-            stays = min(held, most)
-            most -= stays
-            kept.append(stays)
-            if stays < held:
-                ids = self._ids(f"{tag}/{part}", stays) if stays else None
+            kept_rows = min(held, limit)
+            limit -= kept_rows
+            kept.append(kept_rows)
+            if kept_rows < held:
+                ids = self._ids_after(f"{tag}/{part}", kept_rows) if kept_rows else None
                 self._store.rollback(self.queue, f"{tag}/{part}", ids, delay=None, failed=False)
         while kept and not kept[-1]:
             kept.pop()
         return kept
 
-    def _ids(self, tag: str, first: int) -> list[str]:
+    def _ids_after(self, tag: str, first: int) -> list[str]:
         """Return the ids of the messages under a tag, without the `first` ones."""
         found: list[str] = []
-        for batch in self._store.look(self.queue, tag):
+        for batch in self._store.peek_reserved(self.queue, tag):
             found += batch.column("id").to_pylist()
         return found[first:]
 
-    def reserved(self, start: Offset, rows: list[int]) -> None:
+    def mark_reserved(self, start: Offset, rows: list[int]) -> None:
         """Record that this process reserved the batch after `start`."""
         self.consumer.batches(start).offset(start, rows)
 
@@ -111,20 +111,20 @@ class QueueInput:
         """Record that a batch is started: see `Batches.start`."""
         self.consumer.batches(end).start(end)
 
-    def hold(self, end: Offset) -> list[Share]:
+    def hold(self, end: Offset) -> list[FetchRange]:
         """Hold a started batch; return the ranges that its tasks fetch: see `Batches.hold`."""
         return self.consumer.batches(end).hold(end)
 
-    def ranges(self, end: Offset, *, again: bool = False) -> list[Share]:
+    def ranges(self, end: Offset, *, replayed: bool = False) -> list[FetchRange]:
         """Return the ranges of a batch's messages, in order; of a `replayed` one, of those left."""
-        parts = self._held(end) if again else end["rows"]
-        return [Share(f"{tag_of(end)}/{part}", rows, first=0) for part, rows in enumerate(parts) if rows]
+        parts = self._held_rows(end) if replayed else end["rows"]
+        return [FetchRange(f"{tag_of(end)}/{part}", rows, first=0) for part, rows in enumerate(parts) if rows]
 
-    def missing(self, end: Offset) -> int:
+    def lost_rows(self, end: Offset) -> int:
         """Return the number of a batch's messages that it no longer holds."""
-        return sum(max(0, rows - held) for rows, held in zip(end["rows"], self._held(end), strict=True))
+        return sum(max(0, rows - held) for rows, held in zip(end["rows"], self._held_rows(end), strict=True))
 
-    def _held(self, end: Offset) -> list[int]:
+    def _held_rows(self, end: Offset) -> list[int]:
         """Return the number of messages that a batch holds, by partition."""
         tag = tag_of(end)
         held = {one.tag: one.rows for one in self._store.reservations(self.queue, tag)}
@@ -135,12 +135,12 @@ class QueueInput:
 
         Raises `FencedError` if this process lost the consumer.
         """
-        self.consumer.batches(end).keeper.check()
+        self.consumer.batches(end).lease_renewer.check()
         return self._store.rollback(self.queue, tag_of(end), delay=None, failed=False)
 
-    def idle(self) -> None:
+    def on_idle(self) -> None:
         """Log a warning if the queue is paused: no message is ready."""
-        self.consumer.state.paused()
+        self.consumer.state.check_paused()
 
     def stop_at_now(self) -> None:
         """Bound the run: reserve only messages that are due by now."""

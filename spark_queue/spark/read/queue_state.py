@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from spark_queue.spark.read.backlog import Backlog
+from spark_queue.spark.read.backlog import BacklogCache
 from spark_queue.stores.base import Store
 
 log = logging.getLogger(__name__)
 
 #: How long (ms) the pause state of a queue without ready messages is cached. A signal ends that
 #: sooner. If messages are ready, the cache is not used.
-PAUSE_KNOWN = 10_000
+QUEUE_PAUSE_CACHE_MS = 10_000
 
 
 class QueueState:
@@ -22,21 +22,21 @@ class QueueState:
         self._store = store
         self._queue = queue
         self._paused = False
-        self._backlog = Backlog(self._sizes)
+        self._backlog = BacklogCache(self._count_sizes)
 
     def report(self, busy: bool) -> dict[str, Any]:
         """Return the sizes, which may come from a cache, and whether the queue is paused."""
-        return self._backlog.seen(busy) | {"paused": self.paused()}
+        return self._backlog.get(busy) | {"paused": self.check_paused()}
 
-    def paused(self) -> bool:
+    def check_paused(self) -> bool:
         """Return whether the queue is paused, perhaps from a cache; warn when that begins."""
-        paused = self._store.paused(self._queue, known=PAUSE_KNOWN)
+        paused = self._store.is_paused(self._queue, max_age_ms=QUEUE_PAUSE_CACHE_MS)
         if paused and not self._paused:
             log.warning("queue %s is paused: no messages are read until it is resumed", self._queue)
         self._paused = paused
         return paused
 
-    def _sizes(self) -> dict[str, Any]:
+    def _count_sizes(self) -> dict[str, Any]:
         sizes = self._store.sizes(self._queue)
         return {
             "ready": sizes.ready,

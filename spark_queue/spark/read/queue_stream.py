@@ -12,65 +12,65 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from spark_queue.spark.read.consumer import Consumer
-from spark_queue.spark.read.fetch import Rows, Share, fetched, side_by_side
-from spark_queue.spark.read.limits import most_of
-from spark_queue.spark.read.multi_input import Inputs
+from spark_queue.spark.read.fetch import FetchRange, ZippedRange, fetch_messages, fetch_zipped
+from spark_queue.spark.read.limits import row_limit
+from spark_queue.spark.read.multi_input import MultiInputPlanner
 from spark_queue.spark.read.planner import ReservingPlanner
-from spark_queue.spark.read.prefetch import GRACE
+from spark_queue.spark.read.prefetch import RELEASE_TIMEOUT
 from spark_queue.spark.read.stream import PlannedStream
-from spark_queue.spark.schema import joiner, shaper
-from spark_queue.spark.sentence import sentence_first
-from spark_queue.spark.worker import program
+from spark_queue.spark.schema import batch_converter, batch_joiner
+from spark_queue.spark.sentence import hide_tracebacks
+from spark_queue.spark.worker import main_module
 
 #: The module that the driver's reader process runs.
 _READER_PROCESS = "pyspark.sql.streaming.python_streaming_source_runner"
 
 
 @dataclass
-class SharePartition(InputPartition):
+class FetchPartition(InputPartition):
     """The messages that one task fetches, as a partition of Spark."""
 
-    share: Share | Rows
+    fetch_range: FetchRange | ZippedRange
 
-    def __init__(self, share: Share | Rows) -> None:
-        self.share = share
+    def __init__(self, fetch_range: FetchRange | ZippedRange) -> None:
+        self.fetch_range = fetch_range
 
 
-@sentence_first
+@hide_tracebacks
 class QueueStream(PlannedStream[ReservingPlanner]):
     """The stream reader of a queue, or of several inputs. Tasks may fetch messages repeatedly."""
 
     _ending = _signalled = False
 
-    def start(self) -> ReservingPlanner:
-        planner = Consumer(self.options) if self.options.inputs is None else Inputs(self.options)
-        if program() == _READER_PROCESS:
+    def create_planner(self) -> ReservingPlanner:
+        planner = Consumer(self.options) if self.options.inputs is None else MultiInputPlanner(self.options)
+        if main_module() == _READER_PROCESS:
             signal.signal(signal.SIGTERM, self._on_signal)
         return planner
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> Any:
         if start is None:  # Spark 4.0 and 4.1; another batch may never follow
             return super().latestOffset(start, limit)
-        return self.planner.next(start, most_of(limit, self.options), ahead=self._looks_ahead())
+        return self.planner.next(start, row_limit(limit, self.options), prefetch=self._prefetches())
 
-    def _looks_ahead(self) -> bool:
+    def _prefetches(self) -> bool:
         """Return whether the next batch may be reserved while Spark works on one."""
         return self.options.reserve_ahead
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return [SharePartition(share) for share in self.planner.plan(start, end)]
+        return [FetchPartition(share) for share in self.planner.plan(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, SharePartition)
-        share = partition.share
-        if isinstance(share, Rows):
-            join = joiner(self.schema, self.options)
-            for batches in side_by_side(self.options, share):
-                yield join(batches, share.delivery)
+        assert isinstance(partition, FetchPartition)
+        fetch_range = partition.fetch_range
+        if isinstance(fetch_range, ZippedRange):
+            join = batch_joiner(self.schema, self.options)
+            for batches in fetch_zipped(self.options, fetch_range):
+                yield join(batches, fetch_range.delivery)
             return
-        shape = shaper(self.schema, self.options)
-        for batch in fetched(self.options, share):
-            yield shape(batch, share.tag)
+        shape = batch_converter(self.schema, self.options)
+        for batch in fetch_messages(self.options, fetch_range):
+            yield shape(batch, fetch_range.tag)
 
     def commit(self, end: dict[str, Any]) -> None:
         self.planner.commit(end)
@@ -79,7 +79,7 @@ class QueueStream(PlannedStream[ReservingPlanner]):
         self._ending = True
         super().stop()
         if self._signalled:
-            _end()
+            _terminate()
 
     def _on_signal(self, *_: object) -> None:
         """End this process: Spark sends a signal, and does not call `stop`.
@@ -87,16 +87,16 @@ class QueueStream(PlannedStream[ReservingPlanner]):
         If there is a prefetched batch to release, `stop` is called first, for up to RELEASE_TIMEOUT
         seconds. An alarm ends a process that is suspended meanwhile, before another one takes over.
         """
-        if not self._ending and (self.running is None or not self.running.holds_ahead):
-            _end()
+        if not self._ending and (self.running is None or not self.running.has_prefetched):
+            _terminate()
         if not self._signalled:
             self._signalled = True
-            signal.alarm(GRACE)
+            signal.alarm(RELEASE_TIMEOUT)
             if not self._ending:
                 raise SystemExit
 
 
-def _end() -> None:
+def _terminate() -> None:
     """End this process as the signal does without a handler."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTERM)

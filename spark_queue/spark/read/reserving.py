@@ -7,13 +7,13 @@ import logging
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read.limits import cores
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.dead_letters import bury_exhausted
+from spark_queue.stores.services.dead_letters import dead_letter_exhausted
 
 log = logging.getLogger(__name__)
 
 
 def reserve_batch(
-    store: Store, options: QueueOptions, tag: str, most: int, *, lease: int, before: int | None
+    store: Store, options: QueueOptions, tag: str, limit: int, *, lease: int, before: int | None
 ) -> list[int]:
     """Reserve up to `limit` messages under a tag for `lease` ms; return the rows by partition.
 
@@ -21,21 +21,21 @@ def reserve_batch(
     become dead letters.
     """
     queue = options.queue or ""
-    partitions, least = options.partitions(cores())
+    partitions, least = options.partition_limits(cores())
     while True:
         rows = store.reserve(
             queue,
             tag,
-            most,
+            limit,
             partitions=partitions,
-            least=least,
+            min_partitions=least,
             lease=lease,
             **({} if before is None else {"before": before}),
         )
         if not rows or options.max_tries is None:
             return rows
-        dead = options.dead(queue)
-        buried = bury_exhausted(store, queue, tag, options.max_tries, dead, options.history_ms)
+        dead = options.dead_letter_queue_of(queue)
+        buried = dead_letter_exhausted(store, queue, tag, options.max_tries, dead, options.history_ms)
         if not buried:
             return rows
         log.warning("%d messages of %s failed too often: moved to %s", buried, queue, dead)

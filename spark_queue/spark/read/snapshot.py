@@ -11,18 +11,18 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_queue.messages.schema import TOLD
+from spark_queue.messages.schema import HISTORY_FIELDS
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.spark.carried import Carried
-from spark_queue.spark.schema import shaper
-from spark_queue.spark.sentence import sentence_first
-from spark_queue.spark.worker import program
+from spark_queue.spark.carried import PickledWithLoader
+from spark_queue.spark.schema import batch_converter
+from spark_queue.spark.sentence import hide_tracebacks
+from spark_queue.spark.worker import main_module
 from spark_queue.stores import open_store
 from spark_queue.stores.services.existence import check_exists, exists
 from spark_queue.stores.types import Condition, View
 
 #: Spark's filter classes (4.1 and later), by name, and the condition that each becomes.
-_OPS = {
+_OPERATORS = {
     "EqualTo": "=",
     "EqualNullSafe": "=",
     "LessThan": "<",
@@ -46,55 +46,55 @@ def snapshot_reader(options: QueueOptions, schema: StructType) -> SnapshotReader
     By default Spark passes no filters, and then refuses a reader that takes them. So only the
     worker that passes filters gets such a reader.
     """
-    pushed = _PUSHDOWN_WORKER in sys.modules or program() == _PUSHDOWN_WORKER
-    return FilteringReader(options, schema) if pushed else SnapshotReader(options, schema)
+    takes_filters = _PUSHDOWN_WORKER in sys.modules or main_module() == _PUSHDOWN_WORKER
+    return FilteringReader(options, schema) if takes_filters else SnapshotReader(options, schema)
 
 
-def is_there(options: QueueOptions) -> bool:
+def queue_exists(options: QueueOptions) -> bool:
     """Return whether the queue exists. Raises `OptionError` if not and `failIfMissing` is set."""
     queue = options.queue or ""
-    with open_store(options.url, patience=options.retry_timeout / 1000, create=False) as store:
+    with open_store(options.url, retry_timeout=options.retry_timeout / 1000, create=False) as store:
         if options.fail_if_missing:
             check_exists(store, queue, "With failIfMissing=false it is read as empty.")
         return exists(store, queue)
 
 
-@sentence_first
-class SnapshotReader(Carried, DataSourceReader):
+@hide_tracebacks
+class SnapshotReader(PickledWithLoader, DataSourceReader):
     """Reads all messages of a queue as they are at one moment, reserved ones included."""
 
     def __init__(self, options: QueueOptions, schema: StructType) -> None:
         self.options = options
         self.schema = schema
-        self.where: list[Condition] = []
+        self.conditions: list[Condition] = []
         self.empty = False
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [InputPartition(0 if is_there(self.options) else None)]
+        return [InputPartition(0 if queue_exists(self.options) else None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        shape = shaper(self.schema, self.options)
+        shape = batch_converter(self.schema, self.options)
         if self.empty or self.options.queue is None or partition.value is None:
             return
-        with open_store(self.options.url, patience=self.options.retry_timeout / 1000, create=False) as store:
+        with open_store(self.options.url, retry_timeout=self.options.retry_timeout / 1000, create=False) as store:
             view: View = "history" if self.options.view == "history" else "messages"
-            for batch in store.peek(self.options.queue, self.where, view=view, decoded=False):
+            for batch in store.peek(self.options.queue, self.conditions, view=view, check_json=False):
                 yield shape(batch, None)
 
 
-@sentence_first
+@hide_tracebacks
 class FilteringReader(SnapshotReader):
     """Lets the store apply the filters, except those on payload and headers."""
 
     def pushFilters(self, filters: Sequence[Any]) -> Iterable[Any]:
-        columns = {"id", "mature", "tries", *(TOLD.names if self.options.view == "history" else ())}
+        columns = {"id", "mature", "tries", *(HISTORY_FIELDS.names if self.options.view == "history" else ())}
         for one in filters:
             column = one.attribute[0] if len(getattr(one, "attribute", ())) == 1 else ""
-            op = _OPS.get(type(one).__name__)
+            op = _OPERATORS.get(type(one).__name__)
             if column == "queue" and op in ("=", "in"):
                 self.empty |= self.options.queue not in (one.value if op == "in" else [one.value])
             elif column in columns and op and (condition := _condition(column, op, one.value)):
-                self.where.append(condition)
+                self.conditions.append(condition)
             elif not (type(one).__name__ == "IsNotNull" and column in NEVER_NULL):
                 yield one
 

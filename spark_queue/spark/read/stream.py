@@ -9,16 +9,16 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.spark.carried import Carried
-from spark_queue.spark.read.limits import SupportsTriggerAvailableNow, most_of
+from spark_queue.spark.carried import PickledWithLoader
+from spark_queue.spark.read.limits import SupportsTriggerAvailableNow, row_limit
 from spark_queue.spark.read.planner import Planner
-from spark_queue.spark.sentence import sentence_first
+from spark_queue.spark.sentence import hide_tracebacks
 
 P = TypeVar("P", bound=Planner)
 
 
-@sentence_first
-class PlannedStream(Carried, DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[P]):
+@hide_tracebacks
+class PlannedStream(PickledWithLoader, DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[P]):
     """A stream whose batches a planner plans.
 
     Spark creates a new one in each of its processes, and pickles it to executors. So it holds plain
@@ -34,14 +34,14 @@ class PlannedStream(Carried, DataSourceStreamReader, SupportsTriggerAvailableNow
         return {"options": self.options, "schema": self.schema, "running": None}
 
     @abstractmethod
-    def start(self) -> P:
+    def create_planner(self) -> P:
         """Return a new planner, which runs in this process."""
 
     @property
     def planner(self) -> P:
         """The planner, which is created at the first access."""
         if self.running is None:
-            self.running = self.start()
+            self.running = self.create_planner()
         return self.running
 
     def initialOffset(self) -> Any:
@@ -49,7 +49,7 @@ class PlannedStream(Carried, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> Any:
         # Spark 4.0 and 4.1 pass no start. They ask only between batches, so the last one is finished.
-        return self.planner.next(self.planner.planned if start is None else start, most_of(limit, self.options))
+        return self.planner.next(self.planner.planned if start is None else start, row_limit(limit, self.options))
 
     def getDefaultReadLimit(self) -> Any:
         from pyspark.sql.streaming.datasource import ReadMaxRows

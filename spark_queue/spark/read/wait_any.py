@@ -9,84 +9,84 @@ from contextlib import AbstractContextManager
 
 #: Opens a connection for a thread, and yields a `wait` function. That takes a timeout (ms), and
 #: returns whether a message is ready.
-Opening = Callable[[], AbstractContextManager[Callable[[int], bool]]]
+OpenWaiter = Callable[[], AbstractContextManager[Callable[[int], bool]]]
 
 
-class Waiting:
+class AnyWaiter:
     """Waits for several queues: in one thread for each, with its own connection."""
 
-    def __init__(self, queues: Iterable[Opening]) -> None:
+    def __init__(self, queues: Iterable[OpenWaiter]) -> None:
         self._changed = threading.Condition()
-        self._watches = [_Watch(opening, self._changed) for opening in queues]
+        self._queue_waiters = [_QueueWaiter(opening, self._changed) for opening in queues]
 
-    def any(self, timeout: int) -> bool:
+    def wait(self, timeout: int) -> bool:
         """Wait up to `timeout` ms until any queue has a ready message; return whether one has.
 
         Raises the error of a thread whose wait failed.
         """
         end = time.monotonic() + timeout / 1000
         with self._changed:
-            self._ask(timeout)  # each of them at least once
+            self._start_idle(timeout)  # each of them at least once
             while True:
-                for watch in self._watches:
-                    if isinstance(watch.answer, BaseException):
-                        raise watch.answer
-                if any(watch.answer for watch in self._watches):
+                for watch in self._queue_waiters:
+                    if isinstance(watch.result, BaseException):
+                        raise watch.result
+                if any(watch.result for watch in self._queue_waiters):
                     return True
                 left = round((end - time.monotonic()) * 1000)
                 if left > 0:
-                    self._ask(left)
-                elif all(watch.idle for watch in self._watches):
+                    self._start_idle(left)
+                elif all(watch.idle for watch in self._queue_waiters):
                     return False
                 self._changed.wait()
 
-    def _ask(self, timeout: int) -> None:
-        for watch in self._watches:
+    def _start_idle(self, timeout: int) -> None:
+        for watch in self._queue_waiters:
             if watch.idle:
-                watch.ask(timeout)
+                watch.start(timeout)
 
     def close(self) -> None:
         """End the threads, each once its current wait ends."""
         with self._changed:
-            for watch in self._watches:
-                watch.done = True
+            for watch in self._queue_waiters:
+                watch.closed = True
             self._changed.notify_all()
 
 
-class _Watch:
+class _QueueWaiter:
     """The thread of one queue. Hold `changed` to access its state."""
 
-    def __init__(self, opening: Opening, changed: threading.Condition) -> None:
-        self._opening, self._changed = opening, changed
+    def __init__(self, opening: OpenWaiter, changed: threading.Condition) -> None:
+        self._open, self._changed = opening, changed
         self._thread: threading.Thread | None = None
         self._timeout: int | None = None  # of the current wait (ms)
-        self.answer: bool | BaseException | None = None  # of the last wait
-        self.done = False
+        self.result: bool | BaseException | None = None  # of the last wait
+        self.closed = False
 
     @property
     def idle(self) -> bool:
         return self._timeout is None
 
-    def ask(self, timeout: int) -> None:
-        self.answer, self._timeout = None, timeout
+    def start(self, timeout: int) -> None:
+        self.result, self._timeout = None, timeout
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="spark_queue waiting", daemon=True)
             self._thread.start()
         self._changed.notify_all()
 
     def _run(self) -> None:
-        with self._opening() as wait:
+        with self._open() as wait:
             while True:
                 with self._changed:
-                    self._changed.wait_for(lambda: self.done or not self.idle)
-                    if self.done:
+                    self._changed.wait_for(lambda: self.closed or not self.idle)
+                    if self.closed:
                         return
                     timeout = self._timeout or 0
-                answer: bool | BaseException
+                result: bool | BaseException
                 try:
-                    answer = wait(timeout)
+                    result = wait(timeout)
                 except BaseException as error:  # noqa: BLE001 - `wait` raises it
-                    answer = error
+                    result = error
                 with self._changed:
-                    self.answer, self._timeout = answer, None
+                    self.result, self._timeout = result, None
                     self._changed.notify_all()

@@ -12,16 +12,23 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import Row, StructType
 
-from spark_queue.errors import MessageError, SchemaError, near
+from spark_queue.errors import MessageError, SchemaError, did_you_mean
 from spark_queue.messages.ids import new_id_array
 from spark_queue.messages.rules import NOT_JSON, NOT_TEXT
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.values import EXACTLY_ONCE
-from spark_queue.spark.carried import Carried
-from spark_queue.spark.encode import NewIds, batches_of, named, obituary, pushes, together
-from spark_queue.spark.schema import PUSH, check_write_schema
-from spark_queue.spark.sentence import sentence_first
-from spark_queue.spark.worker import Behind
+from spark_queue.spark.carried import PickledWithLoader
+from spark_queue.spark.encode import (
+    NewIds,
+    batches_of,
+    coalesce_batches,
+    dead_letter_rows,
+    encode_pushes,
+    target_column,
+)
+from spark_queue.spark.schema import PUSH_COLUMN_TYPES, check_write_schema
+from spark_queue.spark.sentence import hide_tracebacks
+from spark_queue.spark.worker import BackgroundWriter
 from spark_queue.stores.named import NamedStores
 from spark_queue.stores.services.eviction import check_eviction
 
@@ -33,7 +40,7 @@ _PAYLOAD_REMEDIES = {
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class WriteResult(WriterCommitMessage):
     """The result of one task: the number of `rows` written or settled, and of new dead letters.
 
     With exactly-once, the messages are in `stage`, for batch `batch` of `sink`; `staged_rows` has
@@ -42,42 +49,42 @@ class Written(WriterCommitMessage):
     """
 
     rows: int = 0
-    dead: int = 0
+    dead_letters: int = 0
     sink: str = ""
     batch: int = 0
     stage: str = ""
-    staged: dict[str, int] = field(default_factory=dict)
+    staged_rows: dict[str, int] = field(default_factory=dict)
     hashes: dict[str, bytes] = field(default_factory=dict)
-    job: bool = False
+    batch_job: bool = False
 
 
 def stores_of(options: QueueOptions) -> NamedStores:
     """Return the databases of a write, by name; a single one has an empty name."""
     patience = options.retry_timeout / 1000
-    return NamedStores(options.urls or {"": options.url}, patience=patience, layout=options.record_layout)
+    return NamedStores(options.urls or {"": options.url}, retry_timeout=patience, layout=options.record_layout)
 
 
-def each(batches: Iterable[pa.RecordBatch], write: Callable[[pa.RecordBatch], None]) -> None:
+def write_each(batches: Iterable[pa.RecordBatch], write: Callable[[pa.RecordBatch], None]) -> None:
     """Write the batches one after the other, each while the next one is received from Spark."""
-    with Behind() as behind:
-        for batch in together(batches):
-            behind.do(partial(write, batch))
+    with BackgroundWriter() as behind:
+        for batch in coalesce_batches(batches):
+            behind.submit(partial(write, batch))
 
 
-class Work:
+class WriteOperation:
     """A write of a batch or a stream. It is pickled to executors, so it holds plain data only."""
 
     def __init__(self, options: QueueOptions, schema: StructType) -> None:
         self.options = options
         self.schema = schema
 
-    def run(self, batches: Iterable[pa.RecordBatch]) -> Written:
-        done = Written()
+    def run(self, batches: Iterable[pa.RecordBatch]) -> WriteResult:
+        done = WriteResult()
         with stores_of(self.options) as stores:
-            each(batches, lambda batch: self.write(stores, batch, done))
+            write_each(batches, lambda batch: self.write(stores, batch, done))
         return done
 
-    def write(self, stores: NamedStores, batch: pa.RecordBatch, done: Written) -> None:
+    def write(self, stores: NamedStores, batch: pa.RecordBatch, done: WriteResult) -> None:
         raise NotImplementedError
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -91,7 +98,7 @@ class Work:
 Put = Callable[[str, pa.RecordBatch], object]
 
 
-class Push(Work):
+class Push(WriteOperation):
     """Pushes rows as messages, which are visible as soon as their batch is pushed.
 
     Raises `SchemaError` if the columns cannot be written, `OptionError` if the delivery is
@@ -100,24 +107,24 @@ class Push(Work):
 
     def __init__(self, options: QueueOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        needed = ["payload", *(["ns"] if options.urls else []), *([] if options.queue else ["queue"])]
-        check_write_schema(schema, PUSH, needed)
+        required = ["payload", *(["ns"] if options.urls else []), *([] if options.queue else ["queue"])]
+        check_write_schema(schema, PUSH_COLUMN_TYPES, required)
         if "ns" in schema.names and not options.urls:
             raise SchemaError("column 'ns' names one of several databases: set them in option 'urls'", column="ns")
         with stores_of(options) as stores:
-            for ns in stores.homes:
-                once = options.delivery == EXACTLY_ONCE
-                check_eviction(stores[ns], exactly_once=once, allowed=options.allow_eviction)
+            for ns in stores.primary_names:
+                exactly_once = options.delivery == EXACTLY_ONCE
+                check_eviction(stores[ns], exactly_once=exactly_once, allowed=options.allow_eviction)
 
-    def write(self, stores: NamedStores, batch: pa.RecordBatch, done: Written) -> None:
-        for ns, queue, rows in self._parts(batch, self._ids(stores, new_id_array)):
+    def write(self, stores: NamedStores, batch: pa.RecordBatch, done: WriteResult) -> None:
+        for ns, queue, rows in self._split_by_queue(batch, self._make_new_ids(stores, new_id_array)):
             self._put(stores[ns].push, queue, rows, done)
 
-    def _ids(self, stores: NamedStores, made: NewIds) -> NewIds:
+    def _make_new_ids(self, stores: NamedStores, new_ids: NewIds) -> NewIds:
         """Return a function that makes ids in the form of the database, if there is only one."""
-        return made if self.options.urls else lambda n: stores[""].own_ids(made(n))
+        return new_ids if self.options.urls else lambda n: stores[""].native_ids(new_ids(n))
 
-    def _put(self, put: Put, queue: str, rows: pa.RecordBatch, done: Written) -> None:
+    def _put(self, put: Put, queue: str, rows: pa.RecordBatch, done: WriteResult) -> None:
         """Push or stage the rows.
 
         Bad rows raise `MessageError` or become dead letters: see the option `onBadRow`.
@@ -127,40 +134,42 @@ class Push(Work):
                 put(queue, rows)
             except MessageError as error:  # may repeat: a store checks its own rules after the common ones
                 if self.options.on_bad_row == "fail" or not error.rows:
-                    raise _with_remedy(error) from error
+                    raise _add_remedy(error) from error
                 bad = pa.array(list(error.rows))
                 reasons = list(error.rows.values())
-                put(self.options.dead(queue), obituary(queue, rows.take(bad), reasons))
+                put(self.options.dead_letter_queue_of(queue), dead_letter_rows(queue, rows.take(bad), reasons))
                 rows = rows.filter(pc.invert(pc.is_in(pa.array(range(rows.num_rows)), bad)))
-                done.dead += len(bad)
+                done.dead_letters += len(bad)
             else:
                 done.rows += rows.num_rows
                 return
 
-    def _parts(self, batch: pa.RecordBatch, new_ids: NewIds) -> Iterator[tuple[str, str, pa.RecordBatch]]:
+    def _split_by_queue(self, batch: pa.RecordBatch, new_ids: NewIds) -> Iterator[tuple[str, str, pa.RecordBatch]]:
         """Yield the rows of each queue: the names of database and queue, and a PUSHES batch.
 
         Raises `MessageError` if a row has no queue or names an unknown database.
         """
-        rows = pushes(batch, self.schema, self.options.payload_format, new_ids)
+        rows = encode_pushes(batch, self.schema, self.options.payload_format, new_ids)
         fixed, urls = self.options.queue, self.options.urls
         if fixed is not None and urls is None:
             yield "", fixed, rows
             return
-        ns = named(batch, rows, "ns") if urls else pa.scalar("")
-        queue = pa.scalar(fixed) if fixed is not None else named(batch, rows, "queue")
-        places = pc.binary_join_element_wise(ns, queue, "\0")
-        found = places.unique().to_pylist()
-        for place in found:
-            part = rows if len(found) == 1 else rows.filter(pc.equal(places, place))
-            name, _, own = place.partition("\0")
+        ns = target_column(batch, rows, "ns") if urls else pa.scalar("")
+        queue = pa.scalar(fixed) if fixed is not None else target_column(batch, rows, "queue")
+        targets = pc.binary_join_element_wise(ns, queue, "\0")
+        unique_targets = targets.unique().to_pylist()
+        for target in unique_targets:
+            part = rows if len(unique_targets) == 1 else rows.filter(pc.equal(targets, target))
+            name, _, queue_name = target.partition("\0")
             if urls and name not in urls:
                 id = part.column("id")[0].as_py()
-                raise MessageError(f"row with id {id!r}: option 'urls' has no database {name!r}{near(name, urls)}")
-            yield name, own, part
+                raise MessageError(
+                    f"row with id {id!r}: option 'urls' has no database {name!r}{did_you_mean(name, urls)}"
+                )
+            yield name, queue_name, part
 
 
-def _with_remedy(error: MessageError) -> MessageError:
+def _add_remedy(error: MessageError) -> MessageError:
     """Return the error for bad rows, with the remedies for their payloads."""
     rules = [*error.rows.values()]
     remedies = [
@@ -171,49 +180,49 @@ def _with_remedy(error: MessageError) -> MessageError:
     return MessageError("; ".join([str(error), *remedies]), **cast("dict[str, Any]", error.facts))
 
 
-@sentence_first
-class BatchWriter(Carried, DataSourceArrowWriter):
+@hide_tracebacks
+class BatchWriter(PickledWithLoader, DataSourceArrowWriter):
     """The writer of `df.write`."""
 
-    def __init__(self, work: Work) -> None:
-        self.work = work
+    def __init__(self, operation: WriteOperation) -> None:
+        self.operation = operation
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return self.work.run(iterator)
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteResult:
+        return self.operation.run(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self.work.commit(messages)
+        self.operation.commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self.work.abort(messages)
+        self.operation.abort(messages)
 
 
-@sentence_first
-class RowWriter(Carried, DataSourceStreamWriter):
+@hide_tracebacks
+class RowWriter(PickledWithLoader, DataSourceStreamWriter):
     """The writer of `df.writeStream` on Spark 4.0, which passes rows."""
 
-    def __init__(self, work: Work) -> None:
-        self.work = work
+    def __init__(self, operation: WriteOperation) -> None:
+        self.operation = operation
 
-    def write(self, iterator: Iterator[Row]) -> Written:
-        return self.work.run(batches_of(iterator, self.work.schema))
+    def write(self, iterator: Iterator[Row]) -> WriteResult:
+        return self.operation.run(batches_of(iterator, self.operation.schema))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        self.work.commit(messages)
+        self.operation.commit(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        self.work.abort(messages)
+        self.operation.abort(messages)
 
 
 try:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
 
-    @sentence_first
+    @hide_tracebacks
     class StreamWriter(DataSourceStreamArrowWriter, RowWriter):
         """The writer of `df.writeStream`, which passes Arrow batches."""
 
-        def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-            return self.work.run(iterator)
+        def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteResult:
+            return self.operation.run(iterator)
 
 except ImportError:  # Spark 4.0
     StreamWriter = RowWriter  # type: ignore[misc, assignment]

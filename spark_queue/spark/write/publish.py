@@ -14,27 +14,27 @@ from pyspark.sql.types import StructType
 from spark_queue.errors import FencedError, QueueError
 from spark_queue.messages.ids import DerivedIds
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.spark.running import batch_of, in_a_job, query_of
-from spark_queue.spark.write.data_writers import Push, Written, each, stores_of
+from spark_queue.spark.running import batch_id_of, is_batch_job, query_id_of
+from spark_queue.spark.write.data_writers import Push, WriteResult, stores_of, write_each
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.ageing import remove_old_notes
 from spark_queue.stores.services.ledger import (
-    NOTHING,
-    ONE_WRITE,
+    NO_BATCH,
+    ONE_WRITE_PREFIX,
     Ledger,
     Writer,
-    apart,
-    begin,
-    decided,
-    forget,
-    inherit,
+    create_ledger,
+    delete_sink,
+    inherit_ledger,
+    is_decided,
     ledger_of,
-    members,
-    publish,
+    participants,
+    publish_batch,
+    read_ledgers,
     sink_of,
     stage_of,
 )
-from spark_queue.stores.services.written import row_hashes
+from spark_queue.stores.services.written import hash_rows
 
 
 class Publish(Push):
@@ -55,87 +55,89 @@ class Publish(Push):
     def __init__(self, options: QueueOptions, schema: StructType, *, streaming: bool) -> None:
         super().__init__(options, schema)
         self._streaming = streaming
-        self._once = not streaming and options.txn_app_id is None
-        self._compared = options.replay_check == "rows" and not self._once
-        self._sink = options.txn_app_id or f"{ONE_WRITE}{uuid.uuid4().hex}"
-        if self._once:
+        self._single_write = not streaming and options.txn_app_id is None
+        self._compares_rows = options.replay_check == "rows" and not self._single_write
+        self._sink = options.txn_app_id or f"{ONE_WRITE_PREFIX}{uuid.uuid4().hex}"
+        if self._single_write:
             with stores_of(options) as stores:
-                for ns in stores.homes:
-                    begin(stores[ns], self._sink)
+                for ns in stores.primary_names:
+                    create_ledger(stores[ns], self._sink)
 
-    def run(self, batches: Iterable[pa.RecordBatch]) -> Written:
+    def run(self, batches: Iterable[pa.RecordBatch]) -> WriteResult:
         task = TaskContext.get()
         if task is None:
             raise QueueError("exactly-once writes run in Spark's tasks only")
-        sink, number = self._place(task)
+        sink, number = self._sink_and_batch(task)
         part = f"{sink}/{number}/{task.partitionId()}"
         ids = DerivedIds(part)
         stage = stage_of(sink, number, f"{task.partitionId():06}-{uuid.uuid4().hex[:12]}")
-        done = Written(sink=sink, batch=number, stage=stage, job=in_a_job(task))
+        done = WriteResult(sink=sink, batch=number, stage=stage, batch_job=is_batch_job(task))
         with stores_of(self.options) as stores:
-            ledgers = {ns: self._ledger(stores[ns], sink) for ns in stores.homes}
-            since = self._members(ledgers, number)
+            ledgers = {ns: self._load_ledger(stores[ns], sink) for ns in stores.primary_names}
+            first_batches = self._first_batches(ledgers, number)
             finished = {
-                ns: decided(ledger, sink, number, self._writer(done.job, since.get(ns), number))
+                ns: is_decided(ledger, sink, number, self._writer(done.batch_job, first_batches.get(ns), number))
                 for ns, ledger in ledgers.items()
             }
-            hashes: dict[str, list[bytes]] = {ns: [] for ns in ledgers if self._compared}
-            new_ids = self._ids(stores, ids.take)
+            hashes: dict[str, list[bytes]] = {ns: [] for ns in ledgers if self._compares_rows}
+            new_ids = self._make_new_ids(stores, ids.take)
 
             def write(batch: pa.RecordBatch) -> None:
-                for name, queue, rows in self._parts(batch, new_ids):
-                    ns = stores.home(name)
-                    if self._compared:
-                        hashes[ns].append(row_hashes(queue, rows))
+                for name, queue, rows in self._split_by_queue(batch, new_ids):
+                    ns = stores.primary_name(name)
+                    if self._compares_rows:
+                        hashes[ns].append(hash_rows(queue, rows))
                     if not finished[ns]:
                         self._put(partial(put, ns), queue, rows, done)
 
             def put(ns: str, queue: str, rows: pa.RecordBatch) -> None:
                 store = stores[ns]
                 store.stage(queue, stage, rows)
-                done.staged[ns] = done.staged.get(ns, 0) + rows.num_rows
-                if self._once and ledger_of(store, sink) is None:
+                done.staged_rows[ns] = done.staged_rows.get(ns, 0) + rows.num_rows
+                if self._single_write and ledger_of(store, sink) is None:
                     store.unstage(stage)
                     raise FencedError(f"sink {sink!r}: its write has ended without this task", sink=sink)
 
-            if self._compared or not all(finished.values()):
-                each(batches, write)
+            if self._compares_rows or not all(finished.values()):
+                write_each(batches, write)
             done.hashes = {ns: b"".join(some) for ns, some in hashes.items()}
         return done
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        tasks = _of_tasks(messages)
+        tasks = _task_results(messages)
         if not tasks:
             return
-        sink, number, job = tasks[0].sink, tasks[0].batch, tasks[0].job
+        sink, number, batch_job = tasks[0].sink, tasks[0].batch, tasks[0].batch_job
         with stores_of(self.options) as stores:
-            ledgers = apart({ns: stores[ns] for ns in stores.homes}, sink) if self.options.urls else {}
-            since = self._members(ledgers, number)
-            for ns in stores.homes:
+            ledgers = read_ledgers({ns: stores[ns] for ns in stores.primary_names}, sink) if self.options.urls else {}
+            first_batches = self._first_batches(ledgers, number)
+            for ns in stores.primary_names:
                 # If only one of several databases has the decision, `recover` completes the others.
-                where = stores.homes if self.options.urls else [ns]
-                winners = [one for one in tasks if not one.staged.keys().isdisjoint(where)]
-                stages = {one.stage: one.staged.get(ns, 0) for one in winners}
-                rows, writer = sum(stages.values()), self._writer(job, since.get(ns), number)
-                hashes = b"".join(one.hashes[ns] for one in tasks) if self._compared else None
-                publish(stores[ns], sink, number, list(stages), rows, writer, members=since, hashes=hashes)
-            for ns in stores.homes:
-                if self._once:
-                    forget(stores[ns], sink)
+                where = stores.primary_names if self.options.urls else [ns]
+                winners = [one for one in tasks if not one.staged_rows.keys().isdisjoint(where)]
+                stages = {one.stage: one.staged_rows.get(ns, 0) for one in winners}
+                rows, writer = sum(stages.values()), self._writer(batch_job, first_batches.get(ns), number)
+                hashes = b"".join(one.hashes[ns] for one in tasks) if self._compares_rows else None
+                publish_batch(
+                    stores[ns], sink, number, list(stages), rows, writer, members=first_batches, hashes=hashes
+                )
+            for ns in stores.primary_names:
+                if self._single_write:
+                    delete_sink(stores[ns], sink)
                 if number == 0:  # batch 0 made a new ledger, or one for this write alone
                     remove_old_notes(stores[ns])
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        tasks = _of_tasks(messages)
+        tasks = _task_results(messages)
         sink = tasks[0].sink if tasks else self._sink
         with stores_of(self.options) as stores:
-            for ns in stores.homes:
-                self._abort(stores[ns], sink, [one.stage for one in tasks if ns in one.staged])
+            for ns in stores.primary_names:
+                self._abort(stores[ns], sink, [one.stage for one in tasks if ns in one.staged_rows])
 
     def _abort(self, store: Store, sink: str, stages: Sequence[str]) -> None:
         ledger = ledger_of(store, sink)
-        if self._once and (ledger is None or ledger.batch == NOTHING):
-            forget(store, sink)
+        if self._single_write and (ledger is None or ledger.batch == NO_BATCH):
+            delete_sink(store, sink)
             return
         for stage in stages:
             # Only stages of this run: another run of the query may be staging the same batch. Stages
@@ -143,13 +145,13 @@ class Publish(Push):
             if ledger is None or stage not in ledger.stages:
                 store.unstage(stage)
 
-    def _place(self, task: TaskContext) -> tuple[str, int]:
+    def _sink_and_batch(self, task: TaskContext) -> tuple[str, int]:
         """Return the sink and the number of the batch.
 
         Raises `QueueError` if Spark does not pass the ids of the query and the batch.
         """
-        query, batch = query_of(task), batch_of(task)
-        if self._once:
+        query, batch = query_id_of(task), batch_id_of(task)
+        if self._single_write:
             return self._sink, 0
         if not self._streaming:
             return sink_of(self._sink, query), self.options.txn_version or 0
@@ -160,24 +162,24 @@ class Publish(Push):
             )
         return query, batch
 
-    def _ledger(self, store: Store, sink: str) -> Ledger | None:
+    def _load_ledger(self, store: Store, sink: str) -> Ledger | None:
         found = ledger_of(store, sink)
         if found is None and not self._streaming and sink != self._sink:
-            inherit(store, self._sink, sink)
+            inherit_ledger(store, self._sink, sink)
             found = ledger_of(store, sink)
         return found
 
-    def _members(self, ledgers: Mapping[str, Ledger | None], number: int) -> dict[str, int]:
+    def _first_batches(self, ledgers: Mapping[str, Ledger | None], number: int) -> dict[str, int]:
         """Return the first batch of each database that takes part; empty for a single database."""
-        return members(ledgers.values(), ledgers, number) if self.options.urls else {}
+        return participants(ledgers.values(), ledgers, number) if self.options.urls else {}
 
-    def _writer(self, job: bool, since: int | None, number: int) -> Writer:
+    def _writer(self, batch_job: bool, first_batch: int | None, number: int) -> Writer:
         """Return the kind of writer, for a database whose first batch is `first_batch`."""
         if self._streaming:
-            return Writer.JOINING if since == number else Writer.STREAM
-        return Writer.JOB if job else Writer.FOREACH_BATCH
+            return Writer.JOINING if first_batch == number else Writer.STREAM
+        return Writer.JOB if batch_job else Writer.FOREACH_BATCH
 
 
-def _of_tasks(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
+def _task_results(messages: Sequence[WriterCommitMessage | None]) -> list[WriteResult]:
     """Return the results of tasks; Spark passes `None` for a task that failed."""
-    return [one for one in messages if isinstance(one, Written)]
+    return [one for one in messages if isinstance(one, WriteResult)]

@@ -13,22 +13,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
-from spark_queue.errors import MessageError, OptionError, near
+from spark_queue.errors import MessageError, OptionError, did_you_mean
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.spark.encode import changes, delays
-from spark_queue.spark.schema import SETTLE, check_write_schema
-from spark_queue.spark.write.data_writers import Work, Written
+from spark_queue.spark.encode import delays_ms, encode_changes
+from spark_queue.spark.schema import SETTLE_COLUMN_TYPES, check_write_schema
+from spark_queue.spark.write.data_writers import WriteOperation, WriteResult
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
 from spark_queue.stores.named import NamedStores
-from spark_queue.stores.services.dead_letters import give_back, history_of, note_settled
+from spark_queue.stores.services.dead_letters import add_settled, history_of, roll_back_or_dead_letter
 from spark_queue.stores.services.owner import consumers, started_batches
-from spark_queue.stores.types import Death
+from spark_queue.stores.types import DeadLetterInfo
 
 SETTLE_OUTCOMES = ("commit", "rollback", "dead", "move")
 
 
-class Settle(Work):
+class Settle(WriteOperation):
     """Settles messages of the batch, one per row: `commit`, `rollback`, `dead` or `move`.
 
     Raises `SchemaError` if the columns do not fit, `OptionError` if no query of this consumer works
@@ -37,29 +37,29 @@ class Settle(Work):
 
     def __init__(self, options: QueueOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        check_write_schema(schema, SETTLE, needed=["id", "outcome"])
+        check_write_schema(schema, SETTLE_COLUMN_TYPES, required=["id", "outcome"])
         self._queue, self._consumer = options.queue or "", options.consumer or ""
-        with open_store(options.url, patience=options.retry_timeout / 1000) as store:
+        with open_store(options.url, retry_timeout=options.retry_timeout / 1000) as store:
             self._tags = started_batches(store, self._queue, self._consumer)
             if not self._tags:
-                raise self._outside(store)
+                raise self._no_batch_error(store)
 
-    def _outside(self, store: Store) -> OptionError:
+    def _no_batch_error(self, store: Store) -> OptionError:
         """Return the error for a write outside of a batch."""
         names = {consumer.partition("/")[0] for _, consumer, owner in consumers(store, self._queue) if owner}
         return OptionError(
             f"option 'consumer': no query that reads queue {self._queue!r} as consumer {self._consumer!r} works on a "
-            f"batch{near(self._consumer, names)}. Set the same option 'consumer' where the query reads it, and "
+            f"batch{did_you_mean(self._consumer, names)}. Set the same option 'consumer' where the query reads it, and "
             "settle in its foreachBatch or with its writeStream. Outside of a query, settle with spark-queue "
             "commit or rollback, or with Queue",
             option="consumer",
         )
 
-    def write(self, stores: NamedStores, batch: pa.RecordBatch, done: Written) -> None:
+    def write(self, stores: NamedStores, batch: pa.RecordBatch, done: WriteResult) -> None:
         store, options, queue = stores[""], self.options, self._queue
-        groups = self._groups(batch)
+        groups = self._group_ids(batch)
         history = history_of(store, queue, self._consumer) if options.history is None else options.history
-        note_settled(store, queue, self._consumer, batch.num_rows)
+        add_settled(store, queue, self._consumer, batch.num_rows)
         moving = batch.filter(pc.equal(batch.column("outcome"), "move"))
         dead = 0
         for tag in self._tags:
@@ -68,19 +68,19 @@ class Settle(Work):
             for (outcome, delay, reason), ids in groups.items():
                 self._settle(store, tag, ids, outcome, delay, reason, history)
         done.rows += batch.num_rows - dead
-        done.dead += dead
+        done.dead_letters += dead
 
-    def _groups(self, batch: pa.RecordBatch) -> dict[tuple[str, int, str | None], list[str]]:
+    def _group_ids(self, batch: pa.RecordBatch) -> dict[tuple[str, int, str | None], list[str]]:
         """Return the ids by outcome, delay (ms) and reason, without the outcome `move`.
 
         Raises `MessageError` if an outcome is unknown or a delay is negative.
         """
         n, queue = batch.num_rows, self._queue
-        delay = delays(batch.column("delay")).fill_null(0) if "delay" in batch.schema.names else pa.array([0] * n)
+        delay = delays_ms(batch.column("delay")).fill_null(0) if "delay" in batch.schema.names else pa.array([0] * n)
         reason = batch.column("reason") if "reason" in batch.schema.names else pa.nulls(n, pa.string())
         groups: dict[tuple[str, int, str | None], list[str]] = {}
         columns = (batch.column("id"), batch.column("outcome"), delay, reason)
-        for id, outcome, later, why in zip(*(one.to_pylist() for one in columns), strict=True):
+        for id, outcome, delay_ms, why in zip(*(one.to_pylist() for one in columns), strict=True):
             if outcome not in SETTLE_OUTCOMES:
                 raise MessageError(
                     f"queue {queue!r}, row with id {id!r}: outcome {outcome!r} must be one of "
@@ -89,22 +89,22 @@ class Settle(Work):
                 )
             if outcome == "move":
                 continue
-            if later < 0:
+            if delay_ms < 0:
                 raise MessageError(f"queue {queue!r}, row with id {id!r}: its delay is negative", queue=queue)
-            groups.setdefault((outcome, later, why), []).append(id)
+            groups.setdefault((outcome, delay_ms, why), []).append(id)
         return groups
 
     def _settle(
         self, store: Store, tag: str, ids: list[str], outcome: str, delay: int, reason: str | None, history: int
     ) -> None:
-        queue, dead = self._queue, self.options.dead(self._queue)
+        queue, dead = self._queue, self.options.dead_letter_queue_of(self._queue)
         if outcome == "commit":
             store.commit(queue, tag, ids, history=history)
         elif outcome == "dead":
-            store.move(queue, dead, tag=tag, ids=ids, death=Death(reason, 1, history))
+            store.move(queue, dead, tag=tag, ids=ids, dead_letter=DeadLetterInfo(reason, 1, history))
         else:
-            how: dict[str, Any] = {"max_tries": self.options.max_tries, "dead": dead, "reason": reason}
-            give_back(store, queue, tag, ids, delay=delay, history=history, **how)
+            kwargs: dict[str, Any] = {"max_tries": self.options.max_tries, "dead": dead, "reason": reason}
+            roll_back_or_dead_letter(store, queue, tag, ids, delay=delay, history=history, **kwargs)
 
     def _move(self, store: Store, tag: str, batch: pa.RecordBatch, history: int) -> int:
         """Move messages to the queues in column `to`; change the fields whose columns are not NULL.
@@ -115,7 +115,7 @@ class Settle(Work):
         queue, dead = self._queue, 0
         if "to" not in batch.schema.names or batch.column("to").null_count:
             raise MessageError(f"queue {queue!r}: the outcome 'move' needs the column 'to', which names the queue")
-        rows = changes(batch, self.schema, self.options.payload_format)
+        rows = encode_changes(batch, self.schema, self.options.payload_format)
         for to in batch.column("to").unique().to_pylist():
             part = rows.filter(pc.equal(batch.column("to"), to))
             try:
@@ -127,8 +127,8 @@ class Settle(Work):
                 for row, reason in error.rows.items():
                     reasons.setdefault(reason, []).append(part.column("id")[row].as_py())
                 for reason, ids in reasons.items():
-                    death = Death(reason, history=history)
-                    store.move(queue, self.options.dead(queue), tag=tag, ids=ids, death=death)
+                    death = DeadLetterInfo(reason, history=history)
+                    store.move(queue, self.options.dead_letter_queue_of(queue), tag=tag, ids=ids, dead_letter=death)
                 bad = pa.array(list(error.rows))
                 store.forward(queue, to, tag, part.filter(pc.invert(pc.is_in(pa.array(range(len(part))), bad))))
                 dead += len(bad)

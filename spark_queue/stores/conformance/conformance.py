@@ -38,7 +38,7 @@ from spark_queue.messages.ids import new_ids
 from spark_queue.messages.json_text import load_json
 from spark_queue.messages.message import Message, messages, pushes
 from spark_queue.messages.payload import as_json
-from spark_queue.messages.schema import LATEST, MESSAGES
+from spark_queue.messages.schema import MAX_TIME_MS, MESSAGES
 from spark_queue.stores import open_store
 from spark_queue.stores.base import SMALLEST_PARTITION, Store
 from spark_queue.stores.conformance.forwarding import ForwardingContract
@@ -48,15 +48,15 @@ from spark_queue.stores.conformance.payloads import PayloadContract
 from spark_queue.stores.conformance.staging import StagingContract
 from spark_queue.stores.conformance.waiting import (
     DEADLINE,
-    MINUTE,
-    REAL,
-    die_within,
+    MINUTE_MS,
+    REAL_MS,
     end_lease,
-    processes,
+    kill_self_within,
+    process_context,
     tick,
-    until,
+    wait_until,
 )
-from spark_queue.stores.types import Claim, Condition, Death, Sizes
+from spark_queue.stores.types import Claim, Condition, DeadLetterInfo, Sizes
 
 #: Every shape of JSON that all stores must keep.
 JSON_SHAPES: list[Any] = [
@@ -85,7 +85,7 @@ JSON_VALUES = st.recursive(
 JSON_DOCUMENTS = st.lists(JSON_VALUES, max_size=4) | st.dictionaries(_keys, JSON_VALUES, max_size=4)
 
 
-def all_of(batches: Iterator[pa.RecordBatch]) -> list[Message]:
+def messages_of(batches: Iterator[pa.RecordBatch]) -> list[Message]:
     """Return the messages of several batches."""
     return [one for batch in batches for one in messages(batch)]
 
@@ -97,35 +97,35 @@ def ids_of(batches: Iterator[pa.RecordBatch]) -> list[str]:
 
 def minutes_left(store: Store, queue: str) -> list[int]:
     """Return the minutes until the lease of each tag ends, rounded up, in the order of the tags."""
-    return [-(-((one.until or 0) - store.now()) // MINUTE) for one in store.reservations(queue)]
+    return [-(-((one.until or 0) - store.now()) // MINUTE_MS) for one in store.reservations(queue)]
 
 
-def _compete(url: str, queue: str, consumer: str, line: Any, found: Any) -> None:
+def _compete(url: str, queue: str, consumer: str, barrier: Any, found: Any) -> None:
     """Reserve and commit until the queue is empty, and report the ids. Runs in its own process."""
-    with open_store(url, patience=20) as store:
+    with open_store(url, retry_timeout=20) as store:
         store.now()  # connected
-        line.wait(DEADLINE)
-        mine: list[str] = []
+        barrier.wait(DEADLINE)
+        ids: list[str] = []
         sequence = 0
         while True:
             sequence += 1
             rows = store.reserve(queue, f"{consumer}/{sequence}", 70, partitions=3, lease=None)
             if sequence == 1:
-                line.wait(DEADLINE)  # otherwise one process might take all messages before another starts
+                barrier.wait(DEADLINE)  # otherwise one process might take all messages before another starts
             if not rows:
                 break
             for partition in range(len(rows)):
-                mine += ids_of(store.fetch(queue, f"{consumer}/{sequence}/{partition}"))
+                ids += ids_of(store.fetch(queue, f"{consumer}/{sequence}/{partition}"))
             assert store.commit(queue, f"{consumer}/{sequence}") == sum(rows)
-        found.put(mine)
+        found.put(ids)
 
 
 def _reserve_until_killed(url: str, queue: str, consumer: str) -> None:
     """Reserve batch after batch until killed. Runs in its own process."""
-    with open_store(url, patience=20) as store:
+    with open_store(url, retry_timeout=20) as store:
         for sequence in range(1_000_000):
             if sequence == 3:
-                die_within(10)
+                kill_self_within(10)
             store.reserve(queue, f"{consumer}/{sequence}", 40, partitions=4, lease=None)
 
 
@@ -135,13 +135,13 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
     `unreachable` is `None` for a database without a server.
     """
 
-    def opened(self, url: str) -> Store:
+    def open_client(self, url: str) -> Store:
         """Return a client of the database that stores messages in the layout under test."""
         return open_store(url)
 
     @pytest.fixture
     def store(self, url: str) -> Iterator[Store]:
-        with self.opened(url) as opened:
+        with self.open_client(url) as opened:
             yield opened
 
     @pytest.fixture
@@ -154,7 +154,7 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
     @pytest.fixture
     def peer(self, url: str) -> Iterator[Store]:
         """Another client of the same database."""
-        with self.opened(url) as opened:
+        with self.open_client(url) as opened:
             yield opened
 
     # --- push ---------------------------------------------------------------------------------------------------
@@ -163,13 +163,13 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         batch = pushes([{"flight": 1545}], headers={"origin": "EWR", "ünï": "c\nø"}, tries=3)
         assert store.push(queue, batch) == 1
         assert store.reserve(queue, "c/1", 10) == [1]
-        (got,) = all_of(store.fetch(queue, "c/1/0"))
+        (got,) = messages_of(store.fetch(queue, "c/1/0"))
         assert (got.id, got.queue) == (batch.column("id")[0].as_py(), queue)
         assert (got.payload, got.headers, got.tries) == ({"flight": 1545}, {"origin": "EWR", "ünï": "c\nø"}, 3)
-        assert abs(got.mature.timestamp() * 1000 - store.now()) < MINUTE
+        assert abs(got.mature.timestamp() * 1000 - store.now()) < MINUTE_MS
 
     def test_messages_come_in_the_order_of_their_maturity_then_of_their_push(self, store: Store, queue: str) -> None:
-        if "order" in store.lacks:
+        if "order" in store.unsupported:
             pytest.skip("this layout has another order")
         now = datetime.fromtimestamp(store.now() / 1000, UTC)
         late = pushes(["late"], mature=now - timedelta(seconds=1))
@@ -179,9 +179,9 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         store.push(queue, pushes([f"now {i}" for i in range(30)]))
         store.push(queue, pushes([f"then {i}" for i in range(30)]))
         assert store.reserve(queue, "c/1", 2) == [2]
-        assert [one.payload for one in all_of(store.fetch(queue, "c/1/0"))] == ["early 1", "early 2"]
+        assert [one.payload for one in messages_of(store.fetch(queue, "c/1/0"))] == ["early 1", "early 2"]
         store.reserve(queue, "c/2", 100)
-        assert [one.payload for one in all_of(store.fetch(queue, "c/2/0"))] == [
+        assert [one.payload for one in messages_of(store.fetch(queue, "c/2/0"))] == [
             "early 3", "late", *(f"now {i}" for i in range(30)), *(f"then {i}" for i in range(30)),
         ]  # fmt: skip
 
@@ -196,7 +196,7 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         assert sorted(ids_of(store.fetch(queue, "c/1/0"))) == sorted(ids[4:])
 
     def test_messages_come_in_the_order_of_the_layout(self, store: Store, queue: str) -> None:
-        if "order" not in store.lacks:
+        if "order" not in store.unsupported:
             pytest.skip("the order of this layout is that of maturity")
         now = datetime.fromtimestamp(store.now() / 1000, UTC)
         for n, hours in enumerate([1, 9, 0, 5, 5]):
@@ -204,13 +204,13 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
             store.push(queue, pushes([f"{n} {i}" for i in range(40)], ids=ids, mature=now - timedelta(hours=hours)))
         expected = [f"{n} {i}" for n in range(5) for i in range(40)]
         assert store.reserve(queue, "c/1", 70) == [70]
-        assert [one.payload for one in all_of(store.fetch(queue, "c/1/0"))] == expected[:70]
+        assert [one.payload for one in messages_of(store.fetch(queue, "c/1/0"))] == expected[:70]
         assert store.reserve(queue, "c/2", 500) == [130]
-        assert [one.payload for one in all_of(store.fetch(queue, "c/2/0"))] == expected[70:]
-        assert all(one.mature < now + timedelta(minutes=1) for one in all_of(store.fetch(queue, "c/2/0")))
+        assert [one.payload for one in messages_of(store.fetch(queue, "c/2/0"))] == expected[70:]
+        assert all(one.mature < now + timedelta(minutes=1) for one in messages_of(store.fetch(queue, "c/2/0")))
 
     def test_a_push_may_be_repeated(self, store: Store, queue: str) -> None:
-        if "ids" in store.lacks:
+        if "ids" in store.unsupported:
             pytest.skip("this layout does not see ids")
         batch = pushes([1, 2, 3])
         assert store.push(queue, batch.slice(0, 2)) == 2
@@ -223,12 +223,12 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         store.push(queue, batch)
         store.reserve(queue, "c/1", 1)
         assert store.push(queue, pushes(["second"], ids=["a"])) == 0
-        assert [one.payload for one in all_of(store.fetch(queue, "c/1/0"))] == ["first"]
+        assert [one.payload for one in messages_of(store.fetch(queue, "c/1/0"))] == ["first"]
         assert store.commit(queue, "c/1") == 1
 
     def test_one_push_may_hold_an_id_twice_and_keeps_the_first(self, store: Store, queue: str) -> None:
         assert store.push(queue, pushes(["first", "second"], ids=["a", "a"])) == 1
-        assert [one.payload for one in all_of(store.peek(queue))] == ["first"]
+        assert [one.payload for one in messages_of(store.peek(queue))] == ["first"]
 
     def test_nothing_can_be_pushed(self, store: Store, queue: str) -> None:
         assert store.push(queue, pushes([])) == 0
@@ -246,31 +246,31 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         assert store.push(queue, batch) == 25_000
         rows = store.reserve(queue, "c/1", 22_222, partitions=3)
         assert sum(rows) == taken
-        got = [one for p in range(3) for one in all_of(store.fetch(queue, f"c/1/{p}", page))]
+        got = [one for p in range(3) for one in messages_of(store.fetch(queue, f"c/1/{p}", page))]
         assert [one.payload for one in got] == [{"n": i} for i in range(taken)]
         assert store.commit(queue, "c/1") == taken
         assert store.sizes(queue).total == 25_000 - taken
 
     def test_a_delayed_message_waits(self, store: Store, queue: str) -> None:
-        store.push(queue, pushes(["later", "now"], delay=[MINUTE, None]))
+        store.push(queue, pushes(["later", "now"], delay=[MINUTE_MS, None]))
         assert store.sizes(queue) == Sizes(1, 1, 0)
         assert store.reserve(queue, "c/1", 10) == [1]
         assert store.reserve(queue, "c/2", 10) == []
-        assert [one.payload for one in all_of(store.fetch(queue, "c/1/0"))] == ["now"]
+        assert [one.payload for one in messages_of(store.fetch(queue, "c/1/0"))] == ["now"]
 
     def test_a_delayed_message_comes_when_the_clock_says_so(self, store: Store, queue: str) -> None:
         before = store.now()
-        store.push(queue, pushes(["later", "never"], delay=[REAL, 60 * MINUTE]))
-        assert until(lambda: store.reserve(queue, "c/1", 10)) == [1]
-        assert store.now() >= before + REAL
-        assert [one.payload for one in all_of(store.fetch(queue, "c/1/0"))] == ["later"]
+        store.push(queue, pushes(["later", "never"], delay=[REAL_MS, 60 * MINUTE_MS]))
+        assert wait_until(lambda: store.reserve(queue, "c/1", 10)) == [1]
+        assert store.now() >= before + REAL_MS
+        assert [one.payload for one in messages_of(store.fetch(queue, "c/1/0"))] == ["later"]
 
-    @pytest.mark.parametrize("moment", [0, 1, 999, 1_000_000_000_000, LATEST])
+    @pytest.mark.parametrize("moment", [0, 1, 999, 1_000_000_000_000, MAX_TIME_MS])
     def test_any_moment_from_1970_to_9999_is_kept(self, store: Store, queue: str, moment: int) -> None:
         due = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=moment)
         store.push(queue, pushes(["x"], mature=due))
-        assert [one.mature for one in all_of(store.peek(queue))] == [due]
-        assert (store.reserve(queue, "c/1", 1) == [1]) == (moment < LATEST)
+        assert [one.mature for one in messages_of(store.peek(queue))] == [due]
+        assert (store.reserve(queue, "c/1", 1) == [1]) == (moment < MAX_TIME_MS)
 
     @pytest.mark.parametrize(
         ("change", "rule"),
@@ -311,19 +311,19 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
     # --- payload fidelity ---------------------------------------------------------------------------------------
 
     def test_json_of_every_shape_survives(self, store: Store, queue: str) -> None:
-        shapes = [one for one in [*JSON_SHAPES, None] if not any(one is bad for bad in store.refuses)]
+        shapes = [one for one in [*JSON_SHAPES, None] if not any(one is bad for bad in store.unsupported_payloads)]
         store.push(queue, pushes(shapes))
         store.reserve(queue, "c/1", 100)
         store.rollback(queue, "c/1")
         store.reserve(queue, "c/2", 100)
-        for got, want in zip(all_of(store.fetch(queue, "c/2/0")), shapes, strict=True):
+        for got, want in zip(messages_of(store.fetch(queue, "c/2/0")), shapes, strict=True):
             assert (type(got.payload), got.payload) == (type(want), want)
             assert got.tries == 1
-        for got, want in zip(all_of(store.peek(queue, limit=100)), shapes, strict=True):
+        for got, want in zip(messages_of(store.peek(queue, limit=100)), shapes, strict=True):
             assert (type(got.payload), got.payload) == (type(want), want)
 
     def test_what_the_layout_cannot_keep_is_refused(self, store: Store, queue: str) -> None:
-        for payload in store.refuses:
+        for payload in store.unsupported_payloads:
             with pytest.raises(MessageError):
                 store.push(queue, pushes([cast("Any", payload)]))
         assert store.sizes(queue).total == 0
@@ -337,7 +337,7 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         store.reserve(queue, "a/1", 100)
         store.rollback(queue, "a/1")
         store.reserve(queue, "a/2", 100)
-        got = all_of(store.fetch(queue, "a/2/0"))
+        got = messages_of(store.fetch(queue, "a/2/0"))
         assert [one.payload for one in got] == documents
         assert {(one.tries, tuple(one.headers.items())) for one in got} == {(1, (("h", "v"),))}
         assert store.commit(queue, "a/2") == len(documents)
@@ -352,13 +352,13 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
     def test_text_that_is_not_json_survives(self, store: Store, queue: str) -> None:
         texts = ["", "plain", "{not json", "null", '"quoted"', "ünï\u0000cødé 🛫", "a\r\nb"]
         store.push(queue, pushes(texts))
-        assert [one.payload for one in all_of(store.peek(queue, limit=99))] == texts
+        assert [one.payload for one in messages_of(store.peek(queue, limit=99))] == texts
 
     def test_bytes_survive(self, store: Store, queue: str) -> None:
         blobs = [b"", bytes(range(256)), b"\xff\xfe", b'{"json":"like"}']
         store.push(queue, pushes(blobs))
         store.reserve(queue, "c/1", 10)
-        assert [one.payload for one in all_of(store.fetch(queue, "c/1/0"))] == blobs
+        assert [one.payload for one in messages_of(store.fetch(queue, "c/1/0"))] == blobs
 
     def test_a_megabyte_survives_in_every_kind(self, store: Store, queue: str) -> None:
         large: list[Any] = ["ü" * (1 << 19), os.urandom(1 << 20), {"a": ["x" * 1000] * 1000}]
@@ -366,7 +366,7 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         store.reserve(queue, "c/1", 10)
         store.rollback(queue, "c/1")
         store.reserve(queue, "c/2", 10)
-        assert [one.payload for one in all_of(store.fetch(queue, "c/2/0"))] == large
+        assert [one.payload for one in messages_of(store.fetch(queue, "c/2/0"))] == large
 
     def test_many_large_messages_come_in_pages_of_bounded_size(self, store: Store, queue: str) -> None:
         store.push(queue, pushes([f"{i}" + "x" * (1 << 20) for i in range(24)]))
@@ -395,7 +395,7 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         assert store.reserve(queue, "c/1", 4) == [4]
         assert store.reserve(queue, "c/2", 4) == [4]
         assert store.reserve(queue, "c/3", 4) == [2]
-        assert [one.payload for one in all_of(store.fetch(queue, "c/2/0"))] == [4, 5, 6, 7]
+        assert [one.payload for one in messages_of(store.fetch(queue, "c/2/0"))] == [4, 5, 6, 7]
 
     @pytest.mark.parametrize("partitions", [1, 4])
     def test_a_reserve_can_leave_alone_what_matures_after_a_moment(
@@ -404,7 +404,7 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         now = store.now()
         due = [datetime.fromtimestamp(now / 1000 + offset, UTC) for offset in (-60, -30, -30, -10)]
         store.push(queue, pushes(["a", "b", "c", "d"], mature=due))
-        assert store.reserve(queue, "c/1", 10, partitions=partitions, before=now - MINUTE + 500) == [1]
+        assert store.reserve(queue, "c/1", 10, partitions=partitions, before=now - MINUTE_MS + 500) == [1]
         assert store.reserve(queue, "c/2", 10, partitions=partitions, before=now - 10_500) == [2]
         assert store.reserve(queue, "c/3", 10, partitions=partitions, before=now - 10_500) == []
         assert store.reserve(queue, "c/4", 10, partitions=partitions) == [1]
@@ -424,7 +424,7 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         store.push(queue, pushes(list(range(n + 7))))
         rows = store.reserve(queue, "c/1", n, partitions=4)
         assert rows == [SMALLEST_PARTITION] * 4
-        got = [[one.payload for one in all_of(store.fetch(queue, f"c/1/{p}"))] for p in range(4)]
+        got = [[one.payload for one in messages_of(store.fetch(queue, f"c/1/{p}"))] for p in range(4)]
         assert got == [list(range(p * SMALLEST_PARTITION, (p + 1) * SMALLEST_PARTITION)) for p in range(4)]
 
     def test_few_messages_make_few_partitions(self, store: Store, queue: str) -> None:
@@ -433,11 +433,11 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
 
     def test_few_messages_make_as_many_partitions_as_are_wanted(self, store: Store, queue: str) -> None:
         store.push(queue, pushes(list(range(10))))
-        assert store.reserve(queue, "c/1", 7, partitions=4, least=3) == [3, 2, 2]
-        got = [[one.payload for one in all_of(store.fetch(queue, f"c/1/{p}"))] for p in range(3)]
+        assert store.reserve(queue, "c/1", 7, partitions=4, min_partitions=3) == [3, 2, 2]
+        got = [[one.payload for one in messages_of(store.fetch(queue, f"c/1/{p}"))] for p in range(3)]
         assert got == [[0, 1, 2], [3, 4], [5, 6]]
-        assert store.reserve(queue, "c/1", 7, partitions=4, least=3) == [3, 2, 2]
-        assert store.reserve(queue, "c/2", 7, partitions=8, least=8) == [1, 1, 1]
+        assert store.reserve(queue, "c/1", 7, partitions=4, min_partitions=3) == [3, 2, 2]
+        assert store.reserve(queue, "c/2", 7, partitions=8, min_partitions=8) == [1, 1, 1]
 
     def test_a_reserve_that_was_cut_short_is_resumed(self, store: Store, peer: Store, queue: str) -> None:
         store.push(queue, pushes(list(range(4 * SMALLEST_PARTITION))))
@@ -465,7 +465,7 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         batch = pushes(list(range(3_000)))
         store.push(queue, batch)
         for turn in range(3):
-            victim = processes().Process(
+            victim = process_context().Process(
                 target=_reserve_until_killed, args=(url, queue, f"victim{turn}"), daemon=True
             )
             victim.start()
@@ -486,7 +486,7 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
                 store.commit(queue, "rest/1")
             return len(got) + len(held()) >= len(batch)
 
-        until(complete, what="that all messages are found again")
+        wait_until(complete, description="that all messages are found again")
         assert sum(one.rows for one in store.reservations(queue)) == len(held()) >= 300
         assert sorted([*got, *held()]) == sorted(batch.column("id").to_pylist())
         assert store.sizes(queue) == Sizes(0, 0, len(held()))
@@ -494,7 +494,7 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
     def test_processes_that_race_get_each_message_once(self, store: Store, queue: str, url: str) -> None:
         batch = pushes(list(range(5_000)))
         store.push(queue, batch)
-        context = processes()
+        context = process_context()
         found, line = context.Queue(), context.Barrier(4)
         racers = [
             context.Process(target=_compete, args=(url, queue, f"racer{i}", line, found), daemon=True)
@@ -512,30 +512,30 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
     def test_fetch_is_repeatable_and_changes_nothing(self, store: Store, peer: Store, queue: str) -> None:
         store.push(queue, pushes(list(range(100)), headers={"a": "b"}))
         store.reserve(queue, "c/1", 100)
-        first = all_of(store.fetch(queue, "c/1/0"))
-        assert all_of(store.fetch(queue, "c/1/0", 7)) == first == all_of(peer.fetch(queue, "c/1/0"))
+        first = messages_of(store.fetch(queue, "c/1/0"))
+        assert messages_of(store.fetch(queue, "c/1/0", 7)) == first == messages_of(peer.fetch(queue, "c/1/0"))
         assert store.sizes(queue) == Sizes(0, 0, 100)
 
-    def test_reservations_tell_who_holds_what(self, store: Store, queue: str) -> None:
+    def test_reservations_list_tags_rows_and_leases(self, store: Store, queue: str) -> None:
         store.push(queue, pushes(list(range(10))))
-        store.reserve(queue, "etl/1", 3, lease=MINUTE)
+        store.reserve(queue, "etl/1", 3, lease=MINUTE_MS)
         store.reserve(queue, "etl/10", 4, lease=None)
-        store.reserve(queue, "other/1", 2, lease=MINUTE)
+        store.reserve(queue, "other/1", 2, lease=MINUTE_MS)
         assert [(one.tag, one.rows) for one in store.reservations(queue)] == [
             ("etl/1/0", 3), ("etl/10/0", 4), ("other/1/0", 2),
         ]  # fmt: skip
         assert [one.tag for one in store.reservations(queue, "etl")] == ["etl/1/0", "etl/10/0"]
         (one,) = store.reservations(queue, "etl/1")
-        assert one.until is not None and 0 < one.until - store.now() <= MINUTE
+        assert one.until is not None and 0 < one.until - store.now() <= MINUTE_MS
         assert [one.until for one in store.reservations(queue, "etl/10")] == [None]
         assert store.reservations(queue, "et") == []
 
     @pytest.mark.parametrize("tag", ["", "/", "a b", "a//b", "a/", "ü", "a\0"])
-    def test_a_tag_that_is_none_is_refused(self, store: Store, queue: str, tag: str) -> None:
+    def test_an_invalid_tag_is_refused(self, store: Store, queue: str, tag: str) -> None:
         store.push(queue, pushes([1]))
         for operation in (
             lambda: store.reserve(queue, tag, 1),
-            lambda: store.renew(queue, tag, MINUTE),
+            lambda: store.renew(queue, tag, MINUTE_MS),
             lambda: store.commit(queue, tag),
             lambda: store.rollback(queue, tag),
             lambda: store.move(queue, f"{queue}.other", tag=tag),
@@ -549,73 +549,73 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
     def test_a_lease_ends_when_the_clock_says_so(self, store: Store, peer: Store, queue: str) -> None:
         store.push(queue, pushes(["a", "b"]))
         before = store.now()
-        assert store.reserve(queue, "old/1", 2, lease=REAL) == [2]
-        assert until(lambda: peer.reserve(queue, "new/1", 2)) == [2]
-        assert store.now() >= before + REAL
-        assert [one.tries for one in all_of(peer.fetch(queue, "new/1/0"))] == [1, 1]
+        assert store.reserve(queue, "old/1", 2, lease=REAL_MS) == [2]
+        assert wait_until(lambda: peer.reserve(queue, "new/1", 2)) == [2]
+        assert store.now() >= before + REAL_MS
+        assert [one.tries for one in messages_of(peer.fetch(queue, "new/1/0"))] == [1, 1]
         assert store.commit(queue, "old/1") == 0
 
     def test_an_ended_lease_frees_its_messages_and_counts_a_try(self, store: Store, peer: Store, queue: str) -> None:
         store.push(queue, pushes(["a", "b", "c"]))
-        store.reserve(queue, "old/1", 2, lease=MINUTE)
+        store.reserve(queue, "old/1", 2, lease=MINUTE_MS)
         assert peer.reserve(queue, "new/1", 10) == [1]
         end_lease(store, queue, "old/1")
         assert store.sizes(queue).ready == 2
         assert (store.next_mature(queue) or 0) <= 0
         assert peer.reserve(queue, "new/2", 10) == [2]
-        assert [(one.payload, one.tries) for one in all_of(peer.fetch(queue, "new/2/0"))] == [("a", 1), ("b", 1)]
-        assert [one.tries for one in all_of(peer.fetch(queue, "new/1/0"))] == [0]
+        assert [(one.payload, one.tries) for one in messages_of(peer.fetch(queue, "new/2/0"))] == [("a", 1), ("b", 1)]
+        assert [one.tries for one in messages_of(peer.fetch(queue, "new/1/0"))] == [0]
 
     def test_a_freed_message_keeps_its_place_and_its_maturity(self, store: Store, queue: str) -> None:
         due = datetime(2020, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
         store.push(queue, pushes(["a"], mature=due))
         store.push(queue, pushes(["b"]))
-        store.reserve(queue, "old/1", 1, lease=MINUTE)
+        store.reserve(queue, "old/1", 1, lease=MINUTE_MS)
         for _ in range(2):
-            (held,) = all_of(store.fetch(queue, "old/1/0"))
+            (held,) = messages_of(store.fetch(queue, "old/1/0"))
             assert held.mature == due
-            assert [one.mature for one in all_of(store.peek(queue, limit=1))] == [due]
+            assert [one.mature for one in messages_of(store.peek(queue, limit=1))] == [due]
             end_lease(store, queue, "old/1")
         assert store.reserve(queue, "new/1", 2) == [2]
-        assert {one.payload: one.mature for one in all_of(store.fetch(queue, "new/1/0"))}["a"] == due
+        assert {one.payload: one.mature for one in messages_of(store.fetch(queue, "new/1/0"))}["a"] == due
 
     def test_a_lost_lease_commits_rolls_back_renews_moves_and_fetches_nothing(
         self, store: Store, peer: Store, queue: str
     ) -> None:
         store.push(queue, pushes(["a", "b"]))
-        store.reserve(queue, "old/1", 2, lease=MINUTE)
+        store.reserve(queue, "old/1", 2, lease=MINUTE_MS)
         end_lease(store, queue, "old/1")
-        assert peer.reserve(queue, "new/1", 2, lease=MINUTE) == [2]
+        assert peer.reserve(queue, "new/1", 2, lease=MINUTE_MS) == [2]
         assert store.commit(queue, "old/1") == 0
         assert store.commit(queue, "old/1", ids_of(peer.fetch(queue, "new/1/0"))) == 0
         assert store.rollback(queue, "old/1") == 0
-        assert store.renew(queue, "old/1", MINUTE) == 0
+        assert store.renew(queue, "old/1", MINUTE_MS) == 0
         assert store.move(queue, f"{queue}.other", tag="old/1") == 0
         assert list(store.fetch(queue, "old/1/0")) == []
-        assert [one.tries for one in all_of(peer.fetch(queue, "new/1/0"))] == [1, 1]
+        assert [one.tries for one in messages_of(peer.fetch(queue, "new/1/0"))] == [1, 1]
         assert peer.commit(queue, "new/1") == 2
 
-    def test_a_late_holder_whose_messages_nobody_took_loses_nothing(self, store: Store, queue: str) -> None:
+    def test_an_ended_lease_loses_nothing_until_it_is_taken_over(self, store: Store, queue: str) -> None:
         store.push(queue, pushes(["a", "b", "c"]))
-        store.reserve(queue, "c/1", 2, lease=MINUTE)
+        store.reserve(queue, "c/1", 2, lease=MINUTE_MS)
         end_lease(store, queue, "c/1")
-        assert len(all_of(store.fetch(queue, "c/1/0"))) == 2
+        assert len(messages_of(store.fetch(queue, "c/1/0"))) == 2
         assert store.reserve(queue, "c/1", 2) == [2]
-        assert store.renew(queue, "c/1", MINUTE) == 2
+        assert store.renew(queue, "c/1", MINUTE_MS) == 2
         assert store.reserve(queue, "d/1", 5) == [1]
-        assert [one.tries for one in all_of(store.fetch(queue, "c/1/0"))] == [0, 0]
+        assert [one.tries for one in messages_of(store.fetch(queue, "c/1/0"))] == [0, 0]
         assert store.commit(queue, "c/1") == 2
 
     def test_a_renewed_lease_lasts(self, store: Store, queue: str) -> None:
         store.push(queue, pushes(list(range(1_200))))
-        store.reserve(queue, "c/1", 1_200, partitions=2, lease=20 * MINUTE)
+        store.reserve(queue, "c/1", 1_200, partitions=2, lease=20 * MINUTE_MS)
         assert set(minutes_left(store, queue)) == {20}
         for minutes in (30, 5):
-            assert store.renew(queue, "c/1", minutes * MINUTE) == 1_200, "a lease can be made shorter, too"
+            assert store.renew(queue, "c/1", minutes * MINUTE_MS) == 1_200, "a lease can be made shorter, too"
             assert set(minutes_left(store, queue)) == {minutes}
             assert store.reserve(queue, "d/1", 5_000) == []
         assert end_lease(store, queue, "c/1") == 1_200
-        assert store.renew(queue, "c/1", MINUTE) == 1_200
+        assert store.renew(queue, "c/1", MINUTE_MS) == 1_200
         assert store.reserve(queue, "d/1", 5_000) == []
         assert store.sizes(queue) == Sizes(0, 0, 1_200)
         assert end_lease(store, queue, "c/1") == 1_200
@@ -625,7 +625,7 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         store.push(queue, pushes(["a"]))
         store.reserve(queue, "c/1", 1, lease=None)
         assert store.reserve(queue, "d/1", 1) == []
-        assert store.next_mature(queue) is None or (store.next_mature(queue) or 0) > 365 * 24 * 60 * MINUTE
+        assert store.next_mature(queue) is None or (store.next_mature(queue) or 0) > 365 * 24 * 60 * MINUTE_MS
         assert store.sizes(queue) == Sizes(0, 0, 1)
         assert store.renew(queue, "c/1", None) == 1
         assert store.commit(queue, "c/1") == 1
@@ -639,7 +639,7 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         assert store.commit(queue, "c/1") == 0
         assert store.commit(queue, "nobody") == 0
         assert store.rollback(queue, "c/1") == 0
-        assert [one.payload for one in all_of(store.peek(queue, limit=9))] == [3, 4]
+        assert [one.payload for one in messages_of(store.peek(queue, limit=9))] == [3, 4]
         assert store.reservations(queue) == []
 
     def test_a_commit_by_ids_leaves_the_rest_held(self, store: Store, queue: str) -> None:
@@ -668,7 +668,7 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         assert store.rollback(queue, "c/1") == 0
         assert store.commit(queue, "c/1") == 0
         store.reserve(queue, "c/2", 2)
-        assert [(one.payload, one.tries) for one in all_of(store.fetch(queue, "c/2/0"))] == [("a", 1), ("b", 1)]
+        assert [(one.payload, one.tries) for one in messages_of(store.fetch(queue, "c/2/0"))] == [("a", 1), ("b", 1)]
 
     def test_a_rollback_by_ids_leaves_the_rest_held(self, store: Store, queue: str) -> None:
         batch = pushes(["a", "b", "c"])
@@ -689,43 +689,43 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         store.push(queue, pushes([{"n": "new"}]))
         assert store.rollback(queue, "c/1", delay=None, failed=False) == 1
         assert store.rollback(queue, "c/1", delay=None) == 0
-        found = {named(one): one for one in all_of(store.peek(queue))}
+        found = {named(one): one for one in messages_of(store.peek(queue))}
         assert found["old"].tries == 2
-        if "order" not in store.lacks:
+        if "order" not in store.unsupported:
             assert found["old"].mature == old
             store.reserve(queue, "c/2", 1)
-            assert [named(one) for one in all_of(store.fetch(queue, "c/2/0"))] == ["old"]
+            assert [named(one) for one in messages_of(store.fetch(queue, "c/2/0"))] == ["old"]
 
     def test_a_rollback_may_leave_alone_what_is_held_without_an_end(self, store: Store, queue: str) -> None:
         store.push(queue, pushes(list(range(1_200))))
         endless = sum(store.reserve(queue, "c/1", 700, partitions=2, lease=None))
-        lapsing = sum(store.reserve(queue, "c/2", 500, lease=MINUTE))
+        lapsing = sum(store.reserve(queue, "c/2", 500, lease=MINUTE_MS))
         held = {one.tag: one.rows for one in store.reservations(queue, "c/1")}
         assert sum(held.values()) == endless > 0 and lapsing > 0
-        assert store.rollback(queue, "c", delay=None, failed=False, endless=False) == lapsing
-        assert store.rollback(queue, "c", delay=None, failed=False, endless=False) == 0
+        assert store.rollback(queue, "c", delay=None, failed=False, include_endless=False) == lapsing
+        assert store.rollback(queue, "c", delay=None, failed=False, include_endless=False) == 0
         assert {one.tag: one.rows for one in store.reservations(queue)} == held
         assert store.sizes(queue).ready == 1_200 - endless
         store.reserve(queue, "d/1", 1_200)
-        assert {one.tries for one in all_of(store.fetch(queue, "d/1/0"))} == {0}
+        assert {one.tries for one in messages_of(store.fetch(queue, "d/1/0"))} == {0}
         tag = min(held)
-        store.renew(queue, tag, MINUTE)
-        assert store.rollback(queue, "c", delay=None, failed=False, endless=False) == held[tag]
+        store.renew(queue, tag, MINUTE_MS)
+        assert store.rollback(queue, "c", delay=None, failed=False, include_endless=False) == held[tag]
 
     def test_a_delayed_rollback_waits(self, store: Store, queue: str) -> None:
         store.push(queue, pushes(["a"]))
         store.reserve(queue, "c/1", 1)
         before = store.now()
-        assert store.rollback(queue, "c/1", delay=60 * MINUTE) == 1
+        assert store.rollback(queue, "c/1", delay=60 * MINUTE_MS) == 1
         assert store.sizes(queue) == Sizes(0, 1, 0)
         assert store.reserve(queue, "c/2", 1) == []
-        (waits,) = all_of(store.peek(queue))
-        assert -2 <= waits.mature.timestamp() * 1000 - before - 60 * MINUTE < MINUTE
+        (waits,) = messages_of(store.peek(queue))
+        assert -2 <= waits.mature.timestamp() * 1000 - before - 60 * MINUTE_MS < MINUTE_MS
         store.push(queue, pushes(["b"]))
         store.reserve(queue, "c/2", 1)
         assert store.rollback(queue, "c/2", delay=10) == 1
-        assert until(lambda: store.reserve(queue, "c/2", 2)) == [1]
-        assert [one.payload for one in all_of(store.fetch(queue, "c/2/0"))] == ["b"]
+        assert wait_until(lambda: store.reserve(queue, "c/2", 2)) == [1]
+        assert [one.payload for one in messages_of(store.fetch(queue, "c/2/0"))] == ["b"]
         with pytest.raises(OptionError, match="-1"):
             store.rollback(queue, "c/2", delay=-1)
 
@@ -733,13 +733,13 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         store.push(queue, pushes(["a"], tries=2))
         store.reserve(queue, "c/1", 1)
         store.rollback(queue, "c/1", failed=False)
-        assert [one.tries for one in all_of(store.peek(queue))] == [2]
+        assert [one.tries for one in messages_of(store.peek(queue))] == [2]
         store.reserve(queue, "c/2", 1)
-        assert [one.tries for one in all_of(store.fetch(queue, "c/2/0"))] == [2]
+        assert [one.tries for one in messages_of(store.fetch(queue, "c/2/0"))] == [2]
 
     def test_what_is_given_back_at_its_place_comes_before_what_came_later(self, store: Store, queue: str) -> None:
         store.push(queue, pushes(list("abcdef"), ids=[f"{n:024}" for n in (6, 5, 4, 3, 2, 1)]))
-        due = {one.id: one.mature for one in all_of(store.peek(queue))}
+        due = {one.id: one.mature for one in messages_of(store.peek(queue))}
         tick(store)
         assert sum(store.reserve(queue, "c/1", 6)) == 6
         held = ids_of(store.fetch(queue, "c/1/0"))
@@ -751,17 +751,17 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         store.rollback(queue, "c/1", delay=None)
         store.reserve(queue, "c/2", 10)
         assert ids_of(store.fetch(queue, "c/2/0")) == [*held, "0" * 24]
-        found = all_of(store.fetch(queue, "c/2/0"))[:6]
+        found = messages_of(store.fetch(queue, "c/2/0"))[:6]
         assert [one.tries for one in found] == [1, 1, 0, 0, 0, 0]
-        if "order" not in store.lacks:
+        if "order" not in store.unsupported:
             assert {one.id: one.mature for one in found} == due
 
     def test_ready_counts_what_a_reserve_could_take(self, store: Store, queue: str) -> None:
-        store.push(queue, pushes(list(range(6)), delay=[0, 0, 0, 0, 0, MINUTE]))
+        store.push(queue, pushes(list(range(6)), delay=[0, 0, 0, 0, 0, MINUTE_MS]))
         assert [store.ready(queue, most) for most in (0, 2, 100)] == [0, 2, 5]
-        store.reserve(queue, "c/1", 1, lease=MINUTE)
+        store.reserve(queue, "c/1", 1, lease=MINUTE_MS)
         assert store.ready(queue, 100) == 4
-        if "order" not in store.lacks:  # a list counts its length, whatever is due
+        if "order" not in store.unsupported:  # a list counts its length, whatever is due
             assert store.ready(queue, 100, before=1) == 0
         store.pause(queue)
         assert store.ready(queue, 100) == 0
@@ -771,8 +771,8 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
     def test_tries_grow_with_each_failure(self, store: Store, queue: str) -> None:
         store.push(queue, pushes(["a"]))
         for attempt in range(4):
-            store.reserve(queue, f"c/{attempt}", 1, lease=MINUTE)
-            assert [one.tries for one in all_of(store.fetch(queue, f"c/{attempt}/0"))] == [attempt]
+            store.reserve(queue, f"c/{attempt}", 1, lease=MINUTE_MS)
+            assert [one.tries for one in messages_of(store.fetch(queue, f"c/{attempt}/0"))] == [attempt]
             if attempt % 2:
                 store.rollback(queue, f"c/{attempt}")
             else:
@@ -784,10 +784,10 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         store.push(queue, pushes(list(range(10)), tries=2))
         store.reserve(queue, "c/1", 10, lease=None)
         ids = ids_of(store.fetch(queue, "c/1/0"))
-        assert store.retag(queue, "c/1", "c/2/0", ids[5:], lease=None) == 5
-        assert store.retag(queue, "c/1", "c/2/0", ids[5:], lease=None) == 0, "it may be repeated"
-        assert [one.payload for one in all_of(store.fetch(queue, "c/1/0"))] == list(range(5))
-        got = all_of(peer.fetch(queue, "c/2/0"))
+        assert store.transfer(queue, "c/1", "c/2/0", ids[5:], lease=None) == 5
+        assert store.transfer(queue, "c/1", "c/2/0", ids[5:], lease=None) == 0, "it may be repeated"
+        assert [one.payload for one in messages_of(store.fetch(queue, "c/1/0"))] == list(range(5))
+        got = messages_of(peer.fetch(queue, "c/2/0"))
         assert [(one.payload, one.tries) for one in got] == [(n, 2) for n in range(5, 10)]
         assert peer.reserve(queue, "d/1", 10) == []
         assert [(one.tag, one.rows, one.until) for one in store.reservations(queue)] == [
@@ -801,26 +801,30 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         store.push(queue, pushes(list(range(2 * SMALLEST_PARTITION + 7))))
         store.reserve(queue, "c/1", 7)
         assert len(store.reserve(queue, "c/2", 2 * SMALLEST_PARTITION, partitions=2)) == 2
-        assert store.retag(queue, "c/2", "c/1/0", lease=MINUTE) == 2 * SMALLEST_PARTITION
-        assert [one.payload for one in all_of(store.fetch(queue, "c/1/0"))] == list(range(2 * SMALLEST_PARTITION + 7))
+        assert store.transfer(queue, "c/2", "c/1/0", lease=MINUTE_MS) == 2 * SMALLEST_PARTITION
+        assert [one.payload for one in messages_of(store.fetch(queue, "c/1/0"))] == list(
+            range(2 * SMALLEST_PARTITION + 7)
+        )
         assert [one.tag for one in store.reservations(queue)] == ["c/1/0"]
-        assert store.retag(queue, "none", "c/3/0", lease=MINUTE) == 0
-        assert store.retag(queue, "c/1/0", "c/1", lease=MINUTE) == 2 * SMALLEST_PARTITION + 7, "to the tag above it"
-        assert store.retag(queue, "c", "c/1", lease=MINUTE) == 0, "it holds them already"
+        assert store.transfer(queue, "none", "c/3/0", lease=MINUTE_MS) == 0
+        assert store.transfer(queue, "c/1/0", "c/1", lease=MINUTE_MS) == 2 * SMALLEST_PARTITION + 7, (
+            "to the tag above it"
+        )
+        assert store.transfer(queue, "c", "c/1", lease=MINUTE_MS) == 0, "it holds them already"
         assert store.commit(queue, "c") == 2 * SMALLEST_PARTITION + 7
 
     def test_a_reservation_that_passes_on_gets_a_lease_of_its_own(
         self, store: Store, peer: Store, queue: str
     ) -> None:
         store.push(queue, pushes(["x", "y"]))
-        store.reserve(queue, "c/1", 2, lease=MINUTE)
+        store.reserve(queue, "c/1", 2, lease=MINUTE_MS)
         first, second = ids_of(store.fetch(queue, "c/1/0"))
-        store.retag(queue, "c/1", "c/2/0", [second], lease=10 * MINUTE)
+        store.transfer(queue, "c/1", "c/2/0", [second], lease=10 * MINUTE_MS)
         assert minutes_left(store, queue) == [1, 10]
         end_lease(store, queue, "c/2")
         assert peer.reserve(queue, "d/1", 10) == [1]
         assert ids_of(peer.fetch(queue, "d/1/0")) == [second]
-        assert store.retag(queue, "c/2", "c/3/0", lease=MINUTE) == 0, "it is lost"
+        assert store.transfer(queue, "c/2", "c/3/0", lease=MINUTE_MS) == 0, "it is lost"
         assert ids_of(store.fetch(queue, "c/1/0")) == [first]
         assert (store.commit(queue, "c/1"), store.commit(queue, "c/2"), peer.commit(queue, "d/1")) == (1, 0, 1)
 
@@ -832,7 +836,7 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
             return sizes.total, sizes.ready, sizes.scheduled, sizes.reserved
 
         seen = [vector()]
-        store.push(queue, pushes(["a", "b", "c"], delay=[None, None, MINUTE]))
+        store.push(queue, pushes(["a", "b", "c"], delay=[None, None, MINUTE_MS]))
         seen.append(vector())
         store.reserve(queue, "c/1", 1)
         seen.append(vector())
@@ -844,24 +848,24 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         seen.append(vector())
         assert seen == [(0, 0, 0, 0), (3, 2, 1, 0), (3, 1, 1, 1), (3, 2, 1, 0), (3, 1, 1, 1), (2, 1, 1, 0)]
 
-    def test_sizes_tell_the_age_of_the_oldest_ready_message(self, store: Store, queue: str) -> None:
+    def test_sizes_have_the_age_of_the_oldest_ready_message(self, store: Store, queue: str) -> None:
         assert store.sizes(queue).oldest_ready_age is None
         now = datetime.fromtimestamp(store.now() / 1000, UTC)
         store.push(
             queue, pushes(["new", "old", "later"], mature=[now, now - timedelta(hours=1), now + timedelta(hours=1)])
         )
         age = store.sizes(queue).oldest_ready_age
-        first = 0 if "order" in store.lacks else 60 * MINUTE  # there it is the age of the next message
-        assert age is not None and first <= age < first + MINUTE
+        first = 0 if "order" in store.unsupported else 60 * MINUTE_MS  # there it is the age of the next message
+        assert age is not None and first <= age < first + MINUTE_MS
 
     def test_next_mature(self, store: Store, queue: str) -> None:
         assert store.next_mature(queue) is None
-        store.push(queue, pushes(["a", "b"], delay=[60 * MINUTE, 2 * MINUTE]))
-        assert 1.9 * MINUTE < (store.next_mature(queue) or 0) <= 2 * MINUTE
+        store.push(queue, pushes(["a", "b"], delay=[60 * MINUTE_MS, 2 * MINUTE_MS]))
+        assert 1.9 * MINUTE_MS < (store.next_mature(queue) or 0) <= 2 * MINUTE_MS
         store.push(queue, pushes(["c"]))
         assert (store.next_mature(queue) or 0) <= 0
-        store.reserve(queue, "c/1", 1, lease=MINUTE)
-        assert 0.9 * MINUTE < (store.next_mature(queue) or 0) <= MINUTE
+        store.reserve(queue, "c/1", 1, lease=MINUTE_MS)
+        assert 0.9 * MINUTE_MS < (store.next_mature(queue) or 0) <= MINUTE_MS
 
     def test_wait_answers_as_soon_as_a_message_is_due(self, store: Store, queue: str) -> None:
         assert not store.wait(queue, 0)
@@ -877,11 +881,11 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
 
         old = datetime(2020, 1, 1, tzinfo=UTC)
         store.push(queue, pushes(["old"], mature=old))
-        store.push(queue, pushes(["now", "later"], delay=[None, MINUTE]))
+        store.push(queue, pushes(["now", "later"], delay=[None, MINUTE_MS]))
         store.reserve(queue, "c/1", 1)
-        assert [one.payload for one in all_of(store.peek(queue, limit=10))] == ["old", "now", "later"]
-        assert [one.payload for one in all_of(store.peek(queue, limit=2))] == ["old", "now"]
-        assert sorted(str(one.payload) for one in all_of(store.peek(queue, rows=1))) == ["later", "now", "old"]
+        assert [one.payload for one in messages_of(store.peek(queue, limit=10))] == ["old", "now", "later"]
+        assert [one.payload for one in messages_of(store.peek(queue, limit=2))] == ["old", "now"]
+        assert sorted(str(one.payload) for one in messages_of(store.peek(queue, rows=1))) == ["later", "now", "old"]
         assert store.sizes(queue).reserved == 1
         assert ids_of(store.fetch(queue, "c/1/0")) == ids_of(store.peek(queue, limit=1))
 
@@ -893,7 +897,7 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         ms = [round(one.timestamp() * 1000) for one in at]
 
         def found(*where: Condition) -> list[Any]:
-            return [one.payload for one in all_of(store.peek(queue, where, limit=10))]
+            return [one.payload for one in messages_of(store.peek(queue, where, limit=10))]
 
         for held in (False, True):
             if held:
@@ -922,7 +926,7 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
     def test_queues_are_listed(self, store: Store, queue: str) -> None:
         assert queue not in store.queues()
         store.push(queue, pushes(["a"]))
-        store.push(f"{queue}.other", pushes(["a"], delay=MINUTE))
+        store.push(f"{queue}.other", pushes(["a"], delay=MINUTE_MS))
         assert {queue, f"{queue}.other"} <= set(store.queues())
         store.reserve(queue, "c/1", 1)
         assert queue in store.queues()
@@ -959,12 +963,14 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
 
     def test_a_move_takes_what_is_free(self, store: Store, queue: str) -> None:
         other = f"{queue}.other"
-        store.push(queue, pushes(["a", "b", "c", "d"], headers={"h": "1"}, delay=[None, None, None, MINUTE], tries=2))
+        store.push(
+            queue, pushes(["a", "b", "c", "d"], headers={"h": "1"}, delay=[None, None, None, MINUTE_MS], tries=2)
+        )
         store.reserve(queue, "c/1", 1)
         assert store.move(queue, other, limit=1) == 1
         assert store.move(queue, other) == 2
         assert store.move(queue, other) == 0
-        got = all_of(store.peek(other, limit=9))
+        got = messages_of(store.peek(other, limit=9))
         assert [(one.payload, one.headers, one.tries, one.queue) for one in got] == [
             (name, {"h": "1"}, 0, other) for name in ("b", "c", "d")
         ]
@@ -987,21 +993,21 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         store.reserve(queue, "c/1", 2)
         assert store.move(queue, other, tag="c/1", limit=1) == 1
         assert store.move(queue, other, tag="c") == 1
-        assert [one.mature.year for one in all_of(store.peek(other))] == [2020, 2020]
+        assert [one.mature.year for one in messages_of(store.peek(other))] == [2020, 2020]
         assert store.reserve(other, "d/1", 9) == [2]
         assert store.reservations(queue) == []
         assert store.sizes(queue).total == 1
 
     def test_a_move_onto_an_id_that_is_there_replaces_nothing(self, store: Store, queue: str) -> None:
-        if "ids" in store.lacks:
+        if "ids" in store.unsupported:
             pytest.skip("this layout does not see ids")
         other = f"{queue}.other"
         store.push(queue, pushes(["new", "free"], ids=["a", "b"]))
         store.push(other, pushes(["old"], ids=["a"]))
         store.move(queue, other)
-        assert sorted(str(one.payload) for one in all_of(store.peek(other))) == [
+        assert sorted(str(one.payload) for one in messages_of(store.peek(other))) == [
             "free",
-            "new" if store.one_id else "old",
+            "new" if store.ids_unique_per_store else "old",
         ]
         assert store.sizes(queue).total == 0
 
@@ -1033,18 +1039,21 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
     def atomic_moves(self) -> bool:
         return True
 
-    def test_a_dead_letter_tells_where_it_comes_from(self, store: Store, queue: str) -> None:
+    def test_a_dead_letter_names_the_queue_it_comes_from(self, store: Store, queue: str) -> None:
         dead = f"{queue}.dead"
         store.push(queue, pushes([{"n": 1}, {"n": 2}], headers={"h": "1", "hdrs": "x"}, tries=3))
         store.push(queue, pushes(["young"]))
         store.reserve(queue, "c/1", 3)
         before = store.now()
-        assert store.move(queue, dead, tag="c/1", min_tries=2, death=Death('bad "value"\n\\', failed=1)) == 2
-        got = all_of(store.peek(dead, limit=9))
+        assert (
+            store.move(queue, dead, tag="c/1", min_tries=2, dead_letter=DeadLetterInfo('bad "value"\n\\', failed=1))
+            == 2
+        )
+        got = messages_of(store.peek(dead, limit=9))
         assert [one.payload for one in got] == [{"n": 1}, {"n": 2}]
         for one in got:
             moment = datetime.fromisoformat(one.headers.pop("x-dl-t"))
-            assert -2 <= moment.timestamp() * 1000 - before < MINUTE
+            assert -2 <= moment.timestamp() * 1000 - before < MINUTE_MS
             assert one.headers == {
                 "h": "1", "hdrs": "x", "x-dl-from-queue": queue, "x-dl-tries": "4", "x-error": 'bad "value"\n\\',
             }  # fmt: skip
@@ -1058,102 +1067,108 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         store.reserve(queue, "c/1", 3)
         ids = ids_of(store.fetch(queue, "c/1/0"))
         before = store.now()
-        assert store.commit(queue, "c/1", ids[:2], history=MINUTE) == 2
+        assert store.commit(queue, "c/1", ids[:2], history=MINUTE_MS) == 2
         assert store.commit(queue, "c/1", history=0) == 1
         (batch,) = store.peek(queue, view="history", limit=5)
-        kept = ids if store.remembers else ids[:2]
+        kept = ids if store.always_keeps_history else ids[:2]
         assert [(one.id, one.payload, one.headers) for one in messages(batch)] == [
             (id, payload, {"h": "1"}) for id, payload in zip(kept, "abc", strict=False)
         ]
         for moment in batch.column("processed").to_pylist():
-            assert -2 <= moment.timestamp() * 1000 - before < MINUTE
+            assert -2 <= moment.timestamp() * 1000 - before < MINUTE_MS
         assert store.sizes(queue) == Sizes(0, 0, 0)
-        assert store.next_mature(queue) is None or (store.next_mature(queue) or 0) > MINUTE
+        assert store.next_mature(queue) is None or (store.next_mature(queue) or 0) > MINUTE_MS
         assert list(store.peek(queue)) == []
         assert store.reserve(queue, "c/2", 9) == []
         assert ids_of(store.peek(queue, [Condition("id", "=", ids[1])], view="history")) == [ids[1]]
 
     def test_history_ends(self, store: Store, queue: str) -> None:
-        for payload, history in (("kept", MINUTE), ("gone", 10)):
+        for payload, history in (("kept", MINUTE_MS), ("gone", 10)):
             store.push(queue, pushes([payload]))
             store.reserve(queue, "c/1", 1)
             store.commit(queue, "c/1", history=history)
 
-        def told() -> list[Any]:
-            return [one.payload for one in all_of(store.peek(queue, view="history"))]
+        def payloads() -> list[Any]:
+            return [one.payload for one in messages_of(store.peek(queue, view="history"))]
 
-        until(lambda: "gone" not in told())
-        assert told() == ["kept"]
+        wait_until(lambda: "gone" not in payloads())
+        assert payloads() == ["kept"]
 
-    def test_history_tells_when_by_whom_and_how(self, store: Store, queue: str, one_place: bool) -> None:
+    def test_history_has_time_consumer_and_outcome(self, store: Store, queue: str, one_place: bool) -> None:
         dead = f"{queue}.dead"
         batch = pushes([{"n": str(n)} for n in range(4)], mature=datetime(2020, 1, 1, tzinfo=UTC))
         ids = batch.column("id").to_pylist()
         store.push(queue, batch)
         store.reserve(queue, "etl/run/7", 4)
-        due = {one.id: one.mature for one in all_of(store.fetch(queue, "etl/run/7/0"))}
+        due = {one.id: one.mature for one in messages_of(store.fetch(queue, "etl/run/7/0"))}
         before = store.now()
-        store.commit(queue, "etl/run", ids[:1], history=MINUTE)
-        store.move(queue, dead, tag="etl", ids=ids[1:2], death=Death('not "sound"', failed=2, history=MINUTE))
+        store.commit(queue, "etl/run", ids[:1], history=MINUTE_MS)
+        store.move(
+            queue,
+            dead,
+            tag="etl",
+            ids=ids[1:2],
+            dead_letter=DeadLetterInfo('not "sound"', failed=2, history=MINUTE_MS),
+        )
         store.rollback(queue, "etl/run/7", ids[2:3])
         store.reserve(queue, "other/1", 1)
-        store.commit(queue, "other", history=MINUTE)
+        store.commit(queue, "other", history=MINUTE_MS)
         found = {row["id"]: row for batch in store.peek(queue, view="history") for row in batch.to_pylist()}
-        told = {ids[0]: ("etl", "commit", 0), ids[1]: ("etl", "dead", 2), ids[2]: ("other", "commit", 1)}
+        expected = {ids[0]: ("etl", "commit", 0), ids[1]: ("etl", "dead", 2), ids[2]: ("other", "commit", 1)}
         if one_place:
-            del told[ids[1]]
-        assert {id: (row["consumer"], row["outcome"], row["tries"]) for id, row in found.items()} == told
+            del expected[ids[1]]
+        assert {id: (row["consumer"], row["outcome"], row["tries"]) for id, row in found.items()} == expected
         for row in found.values():
-            assert before <= row["processed"].timestamp() * 1000 < before + MINUTE
+            assert before <= row["processed"].timestamp() * 1000 < before + MINUTE_MS
         assert found[ids[0]]["mature"] == due[ids[0]]
-        (letter,) = all_of(store.peek(dead))
+        (letter,) = messages_of(store.peek(dead))
         assert letter.payload == {"n": "1"}
         if not one_place:
             assert found[ids[1]]["mature"] == due[ids[1]]
             assert dict(found[ids[1]]["headers"]) == letter.headers
             assert letter.headers["x-error"] == 'not "sound"' and letter.headers["x-dl-tries"] == "2"
 
-    def test_a_commit_may_tell_its_own_outcome(self, store: Store, queue: str) -> None:
+    def test_a_commit_may_set_its_outcome(self, store: Store, queue: str) -> None:
         store.push(queue, pushes([{"n": str(n)} for n in range(3)]))
         store.reserve(queue, "c/1", 3)
         ids = ids_of(store.fetch(queue, "c/1/0"))
         own = "http://example.org/status/half-done?50%"
-        assert store.commit(queue, "c", ids[:1], history=MINUTE, outcome=own) == 1
-        assert store.commit(queue, "c", ids[:1], history=MINUTE, outcome="failed") == 0
-        assert store.commit(queue, "c", history=MINUTE, outcome="failed") == 2
-        for outcome, told in ((own, ids[:1]), ("failed", ids[1:]), ("commit", [])):
+        assert store.commit(queue, "c", ids[:1], history=MINUTE_MS, outcome=own) == 1
+        assert store.commit(queue, "c", ids[:1], history=MINUTE_MS, outcome="failed") == 0
+        assert store.commit(queue, "c", history=MINUTE_MS, outcome="failed") == 2
+        for outcome, expected in ((own, ids[:1]), ("failed", ids[1:]), ("commit", [])):
             where = [Condition("outcome", "=", outcome)]
-            assert sorted(ids_of(store.peek(queue, where, view="history"))) == told
+            assert sorted(ids_of(store.peek(queue, where, view="history"))) == expected
         for wrong in ("", "two words", 'a"quote', "back\\slash", "line\n", "x" * 201):
             with pytest.raises(OptionError, match="cannot be an outcome"):
                 store.commit(queue, "c", outcome=wrong)
 
-    def test_the_history_forgets_what_it_is_told_to(self, store: Store, queue: str) -> None:
+    def test_forget_removes_history_by_id(self, store: Store, queue: str) -> None:
         batch = pushes([{"n": str(n)} for n in range(4)])
         ids = batch.column("id").to_pylist()
         store.push(queue, batch)
         store.reserve(queue, "c/1", 4)
         for id in ids[:3]:  # one by one: a bucket committed as a whole stays a bucket
-            store.commit(queue, "c", [id], history=MINUTE)
-        assert store.forget(queue, [ids[0], ids[2], ids[3], "stranger"]) == 2
-        assert store.forget(queue, ids[:1]) == store.forget(queue, []) == 0
+            store.commit(queue, "c", [id], history=MINUTE_MS)
+        assert store.delete_history(queue, [ids[0], ids[2], ids[3], "stranger"]) == 2
+        assert store.delete_history(queue, ids[:1]) == store.delete_history(queue, []) == 0
         assert ids_of(store.peek(queue, view="history")) == ids[1:2]
         assert store.commit(queue, "c") == 1, "reserved messages stay"
 
     @pytest.fixture
     def one_place(self, store: Store) -> bool:
         """Return whether the history of a queue lacks messages that moved to another queue."""
-        return store.one_id
+        return store.ids_unique_per_store
 
-    def test_history_is_found_by_what_it_tells(self, store: Store, queue: str) -> None:
+    def test_history_is_filtered_by_its_columns(self, store: Store, queue: str) -> None:
         batch = pushes([{"n": str(n)} for n in range(6)])
         ids = batch.column("id").to_pylist()
         store.push(queue, batch)
         store.reserve(queue, "c/1", 6)
         for consumer, some in (("a", ids[:2]), ("b", ids[2:5]), ("c", ids[5:])):
-            store.retag(queue, "c/1", f"{consumer}/2/0", some, lease=MINUTE)
+            store.transfer(queue, "c/1", f"{consumer}/2/0", some, lease=MINUTE_MS)
             tick(store)
-            store.commit(queue, consumer, history=MINUTE)
+            store.commit(queue, consumer, history=MINUTE_MS)
         rows = [row for batch in store.peek(queue, view="history") for row in batch.to_pylist()]
         moments = {row["consumer"]: round(row["processed"].timestamp() * 1000) for row in rows}
         conditions = [
@@ -1176,10 +1191,10 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
 
     # --- housekeeping -------------------------------------------------------------------------------------------
 
-    def test_purge_removes_what_nobody_holds(self, store: Store, queue: str) -> None:
-        store.push(queue, pushes(list(range(5)), delay=[None, None, None, None, MINUTE]))
-        store.reserve(queue, "c/1", 1, lease=MINUTE)
-        store.reserve(queue, "d/1", 1, lease=MINUTE)
+    def test_purge_removes_unreserved_messages(self, store: Store, queue: str) -> None:
+        store.push(queue, pushes(list(range(5)), delay=[None, None, None, None, MINUTE_MS]))
+        store.reserve(queue, "c/1", 1, lease=MINUTE_MS)
+        store.reserve(queue, "d/1", 1, lease=MINUTE_MS)
         end_lease(store, queue, "d/1")
         assert store.purge(queue) == 4
         assert store.purge(queue) == 0
@@ -1187,10 +1202,10 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         assert store.commit(queue, "c/1") == 1
 
     def test_drop_removes_all(self, store: Store, queue: str) -> None:
-        store.push(queue, pushes(list(range(5)), delay=[None, None, None, None, MINUTE]))
+        store.push(queue, pushes(list(range(5)), delay=[None, None, None, None, MINUTE_MS]))
         store.reserve(queue, "c/1", 2)
         ids = ids_of(store.fetch(queue, "c/1/0"))
-        store.commit(queue, "c/1", ids[:1], history=MINUTE)
+        store.commit(queue, "c/1", ids[:1], history=MINUTE_MS)
         store.drop(queue)
         store.drop(queue)
         assert store.sizes(queue) == Sizes(0, 0, 0)
@@ -1209,10 +1224,10 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
     def test_queues_with_names_alike_do_not_mix(self, store: Store, queue: str) -> None:
         names = [queue, f"{queue}.dead", f"{queue}.other"]
         for name in names:
-            store.push(name, pushes([name], ids=[f"of {name}" if store.one_id else "same"]))
+            store.push(name, pushes([name], ids=[f"of {name}" if store.ids_unique_per_store else "same"]))
         for name in names:
             assert store.reserve(name, "c/1", 9) == [1]
-            assert [one.payload for one in all_of(store.fetch(name, "c/1/0"))] == [name]
+            assert [one.payload for one in messages_of(store.fetch(name, "c/1/0"))] == [name]
         assert [store.commit(name, "c/1") for name in names] == [1, 1, 1]
 
     def test_a_closed_store_opens_again(self, store: Store, queue: str) -> None:
@@ -1230,24 +1245,24 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         real_time, real_ns = time.time, time.time_ns
         monkeypatch.setattr(time, "time", lambda: real_time() + hours * 3600)
         monkeypatch.setattr(time, "time_ns", lambda: real_ns() + hours * 3600 * 10**9)
-        with self.opened(url) as wrong:
-            wrong.push(queue, pushes(["now", "later"], delay=[None, MINUTE]))
-            assert wrong.reserve(queue, "wrong/1", 9, lease=2 * MINUTE) == [1]
+        with self.open_client(url) as wrong:
+            wrong.push(queue, pushes(["now", "later"], delay=[None, MINUTE_MS]))
+            assert wrong.reserve(queue, "wrong/1", 9, lease=2 * MINUTE_MS) == [1]
             monkeypatch.undo()
             assert peer.sizes(queue) == Sizes(0, 1, 1)
             assert peer.reserve(queue, "right/1", 9) == []
-            assert 0 < (peer.next_mature(queue) or 0) <= MINUTE
-            assert abs(wrong.now() - peer.now()) < MINUTE
+            assert 0 < (peer.next_mature(queue) or 0) <= MINUTE_MS
+            assert abs(wrong.now() - peer.now()) < MINUTE_MS
             (held,) = peer.reservations(queue)
-            assert MINUTE < (held.until or 0) - peer.now() <= 2 * MINUTE
+            assert MINUTE_MS < (held.until or 0) - peer.now() <= 2 * MINUTE_MS
             assert wrong.rollback(queue, "wrong/1") == 1
         assert peer.reserve(queue, "right/1", 9) == [1]
 
-    def test_an_unreachable_server_is_told_within_seconds(self, unreachable: str | None) -> None:
+    def test_an_unreachable_server_is_an_error_within_seconds(self, unreachable: str | None) -> None:
         if unreachable is None:
             pytest.skip("this database has no server")
         begun = time.monotonic()
-        with open_store(unreachable, patience=0.1) as store, pytest.raises(StoreUnavailable) as caught:
+        with open_store(unreachable, retry_timeout=0.1) as store, pytest.raises(StoreUnavailable) as caught:
             store.sizes("any")
         assert time.monotonic() - begun < 30
         assert "sesame" not in str(caught.value) and "***" in str(caught.value)
@@ -1265,8 +1280,12 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
                 os._exit(status)
         assert os.waitpid(child, 0)[1] == 0
         store.push(queue, pushes(["parent again"]))
-        assert sorted(str(one.payload) for one in all_of(store.peek(queue))) == ["child", "parent", "parent again"]
-        assert len({one.id for one in all_of(store.peek(queue))}) == 3
+        assert sorted(str(one.payload) for one in messages_of(store.peek(queue))) == [
+            "child",
+            "parent",
+            "parent again",
+        ]
+        assert len({one.id for one in messages_of(store.peek(queue))}) == 3
 
     def cycle(self, store: Store, queue: str, tag: str) -> None:
         """Push 500 messages, then reserve, fetch and commit them."""
@@ -1276,7 +1295,7 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         assert sum(batch.num_rows for batch in store.fetch(queue, f"{tag}/0")) == 500
         assert store.commit(queue, tag) == 500
 
-    def work(self, store: Store, act: Callable[[], None], queue: str) -> int | None:
+    def server_work(self, store: Store, act: Callable[[], None], queue: str) -> int | None:
         """Call `act` and return how much the server worked: at least 1 for each record it read.
 
         Return `None` if the store cannot count it.
@@ -1285,7 +1304,7 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
 
     def test_scheduled_messages_do_not_slow_the_ready_ones(self, store: Store, queue: str) -> None:
         self.check_scheduled(store, queue, records=20_000)
-        counted = self.work(store, lambda: self.check_ready(store, queue), queue)
+        counted = self.server_work(store, lambda: self.check_ready(store, queue), queue)
         assert counted is not None and counted < 10_000
 
     def check_ready(self, store: Store, queue: str) -> None:
@@ -1298,18 +1317,18 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         `records` is the number of these records.
         """
         self.cycle(store, queue, "first/1")
-        few = self.work(store, lambda: self.cycle(store, queue, "few/1"), queue)
+        few = self.server_work(store, lambda: self.cycle(store, queue, "few/1"), queue)
         if few is None:
             pytest.skip("this store cannot count the work of its server")
         assert few >= 500, "the work is not counted"
-        store.push(queue, pushes([{"n": i} for i in range(20_000)], delay=60 * MINUTE))
-        many = self.work(store, lambda: self.cycle(store, queue, "many/1"), queue)
+        store.push(queue, pushes([{"n": i} for i in range(20_000)], delay=60 * MINUTE_MS))
+        many = self.server_work(store, lambda: self.cycle(store, queue, "many/1"), queue)
         assert store.sizes(queue) == Sizes(0, 20_000, 0)
         assert many is not None and many < few + records / 2, f"{many} steps, with none scheduled {few}"
 
     @pytest.mark.full
     def test_a_million_scheduled_messages_do_not_slow_the_ready_ones(self, store: Store, queue: str) -> None:
-        store.patience = DEADLINE
+        store.retry_timeout = DEADLINE
         numbers = itertools.count()
 
         def cycle() -> None:
@@ -1320,15 +1339,15 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
             cycle()
             return time.perf_counter() - begun
 
-        few, steps = min(seconds() for _ in range(9)), self.work(store, cycle, queue)
-        part = pushes([{"n": i} for i in range(50_000)], delay=60 * MINUTE)
+        few, steps = min(seconds() for _ in range(9)), self.server_work(store, cycle, queue)
+        part = pushes([{"n": i} for i in range(50_000)], delay=60 * MINUTE_MS)
         ids = part.schema.get_field_index("id")
         for _ in range(20):
             store.push(queue, part.set_column(ids, part.schema.field(ids), pa.array(new_ids(50_000))))
-        assert steps is None or (self.work(store, cycle, queue) or 0) < steps + 10_000
+        assert steps is None or (self.server_work(store, cycle, queue) or 0) < steps + 10_000
         # A scan of the million takes hundreds of ms on any machine. A busy machine gets time to
         # recover.
-        until(lambda: seconds() < 4 * few + 0.05, what="a cycle as fast as with none scheduled")
+        wait_until(lambda: seconds() < 4 * few + 0.05, description="a cycle as fast as with none scheduled")
         assert store.sizes(queue) == Sizes(0, 1_000_000, 0)
 
     def test_payloads_compare_as_json(self) -> None:

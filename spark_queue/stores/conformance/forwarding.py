@@ -13,16 +13,16 @@ from spark_queue.messages.message import messages, pushes
 from spark_queue.messages.payload import Json
 from spark_queue.messages.schema import MESSAGES, PUSHES
 from spark_queue.stores.base import Store
-from spark_queue.stores.conformance.waiting import DEADLINE, MINUTE, end_lease
+from spark_queue.stores.conformance.waiting import DEADLINE, MINUTE_MS, end_lease
 from spark_queue.stores.types import Sizes
 
 
-def taken(store: Store, queue: str, tag: str) -> dict[str, str]:
+def ids_by_payload(store: Store, queue: str, tag: str) -> dict[str, str]:
     """Return the ids that a tag holds, by payload."""
     return {str(one.payload): one.id for batch in store.fetch(queue, tag) for one in messages(batch)}
 
 
-def staying(ids: list[str], **columns: object) -> pa.RecordBatch:
+def unchanged_rows(ids: list[str], **columns: object) -> pa.RecordBatch:
     """Return a batch that changes neither payload nor headers, unless `columns` has them."""
     rows = [{"id": id, "tries": 0, **columns} for id in ids]
     return pa.RecordBatch.from_pylist(rows, schema=PUSHES)
@@ -41,7 +41,7 @@ class ForwardingContract:
         store.reserve(queue, "c/1", 1)
         batch = pushes([{"n": "2"}], ids=["a" * 24])
         broken = batch.set_column(1, PUSHES.field("payload"), pa.array([b"{"], pa.binary()))
-        if not store.forwards:
+        if not store.supports_forward:
             with pytest.raises(OptionError, match="pl-mongo"):
                 store.forward(queue, f"{queue}.other", "c/1", batch)
             return
@@ -55,7 +55,7 @@ class ForwardingContract:
         other = f"{queue}.other"
         store.push(queue, pushes([{"n": n} for n in range(4)], headers={"a": "1", "b": "2"}, tries=2))
         store.reserve(queue, "c/1", 3)
-        ids = list(taken(store, queue, "c/1/0").values())
+        ids = list(ids_by_payload(store, queue, "c/1/0").values())
         due = datetime(2020, 1, 1, tzinfo=UTC)
         changed: list[Json | bytes] = [{"new": [1]}, "text", b"\x00bytes"]
         batch = pushes(changed, ids=ids, headers={"c": "3"}, mature=due, tries=1)
@@ -72,9 +72,9 @@ class ForwardingContract:
         store.push(queue, pushes([{"n": 1}, b"\xff", "t"], headers={"a": "1"}))
         store.reserve(queue, "c/1", 3)
         kept = [one for batch in store.fetch(queue, "c/1/0") for one in messages(batch)]
-        new_headers = staying([kept[0].id], headers=[("h", "ü")])
+        new_headers = unchanged_rows([kept[0].id], headers=[("h", "ü")])
         assert store.forward(queue, other, "c", new_headers) == 1
-        assert store.forward(queue, other, "c", staying([one.id for one in kept[1:]], delay=MINUTE)) == 2
+        assert store.forward(queue, other, "c", unchanged_rows([one.id for one in kept[1:]], delay=MINUTE_MS)) == 2
         found = {one.id: one for batch in store.peek(other) for one in messages(batch)}
         assert {id: one.payload for id, one in found.items()} == {one.id: one.payload for one in kept}
         assert [found[one.id].headers for one in kept] == [{"h": "ü"}, {"a": "1"}, {"a": "1"}]
@@ -83,26 +83,26 @@ class ForwardingContract:
     def test_forwarded_is_what_the_tag_still_holds(self, store: Store, peer: Store, queue: str) -> None:
         other = f"{queue}.other"
         store.push(queue, pushes(["a", "b", "c"]))
-        store.reserve(queue, "c/1", 3, lease=MINUTE)
-        ids = taken(store, queue, "c/1/0")
+        store.reserve(queue, "c/1", 3, lease=MINUTE_MS)
+        ids = ids_by_payload(store, queue, "c/1/0")
         end_lease(store, queue, "c/1")
         assert peer.reserve(queue, "d/1", 1) == [1]
-        (lost,) = taken(peer, queue, "d/1/0").values()
+        (lost,) = ids_by_payload(peer, queue, "d/1/0").values()
         batch = pushes(["A", "B", "C"], ids=[ids["a"], ids["b"], ids["c"]])
         assert store.forward(queue, other, "c/1", batch) == 2
         assert store.forward(queue, other, "c/1", batch) == 0, "a repeated call forwards the rest"
-        assert list(taken(peer, queue, "d/1/0").values()) == [lost]
+        assert list(ids_by_payload(peer, queue, "d/1/0").values()) == [lost]
         assert store.sizes(other).ready == 2
 
-    def test_forwarded_messages_wake_who_waits(self, store: Store, peer: Store, queue: str) -> None:
+    def test_forwarded_messages_wake_a_waiting_client(self, store: Store, peer: Store, queue: str) -> None:
         other = f"{queue}.other"
         store.push(queue, pushes(["a"]))
         store.reserve(queue, "c/1", 1)
-        ids = list(taken(store, queue, "c/1/0").values())
+        ids = list(ids_by_payload(store, queue, "c/1/0").values())
         woken: list[bool] = []
         waiting = threading.Thread(target=lambda: woken.append(peer.wait(other, DEADLINE * 1000)))
         waiting.start()
-        store.forward(queue, other, "c/1", staying(ids))
+        store.forward(queue, other, "c/1", unchanged_rows(ids))
         waiting.join()
         assert woken == [True]
 
@@ -113,7 +113,7 @@ class ForwardingContract:
         ids = [id for batch in store.fetch(queue, "c/1/0") for id in batch.column("id").to_pylist()]
         half = pushes([{"m": i} for i in range(n // 2)], ids=ids[: n // 2])
         assert store.forward(queue, other, "c/1", half) == n // 2
-        assert store.forward(queue, other, "c/1", staying(ids[n // 2 :])) == n // 2
+        assert store.forward(queue, other, "c/1", unchanged_rows(ids[n // 2 :])) == n // 2
         found = pa.Table.from_batches(list(store.peek(other)), MESSAGES)
         assert sorted(found.column("id").to_pylist()) == sorted(ids)
         assert store.sizes(queue).total == 0

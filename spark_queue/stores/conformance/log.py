@@ -17,56 +17,66 @@ from spark_queue.errors import CheckpointError, OptionError
 from spark_queue.messages.message import messages, pushes
 from spark_queue.stores import base, open_store
 from spark_queue.stores.base import Store
-from spark_queue.stores.conformance.waiting import DEADLINE, MINUTE, REAL, die_within, processes, tick, until
+from spark_queue.stores.conformance.waiting import (
+    DEADLINE,
+    MINUTE_MS,
+    REAL_MS,
+    kill_self_within,
+    process_context,
+    tick,
+    wait_until,
+)
 from spark_queue.stores.services.log import head, sealing, trimming
 from spark_queue.stores.services.log import log as log_module
 from spark_queue.stores.services.log.log import Log
-from spark_queue.stores.services.log.segments import LogPlace
+from spark_queue.stores.services.log.segments import LogPosition
 
 
-def numbered(*numbers: int, **facts: Any) -> Any:
+def numbered_messages(*numbers: int, **facts: Any) -> Any:
     """Return messages that every layout takes, each with its number."""
     return pushes([{"n": str(number)} for number in numbers], **facts)
 
 
-def read(one: Log, place: LogPlace, most: int = 1_000, *, times: int | None = None) -> tuple[list[int], LogPlace]:
+def read_log(
+    one: Log, place: LogPosition, limit: int = 1_000, *, times: int | None = None
+) -> tuple[list[int], LogPosition]:
     """Read from a position to the end, or `times` batches.
 
     Return the numbers of the messages, and the position after them.
     """
     found: list[int] = []
-    while times != 0 and (pieces := one.ahead(place, most)):
-        assert sum(piece.rows for piece in pieces) <= most
-        assert one.between(place, pieces[-1].end) == pieces, "a batch that comes again is the same"
-        for number, piece in enumerate(pieces):
-            assert not number or piece.start.position == place.position
-            rows = [int(cast("Any", got.payload)["n"]) for batch in one.fetch(piece) for got in messages(batch)]
-            assert len(rows) == piece.rows
+    while times != 0 and (ranges := one.next_ranges(place, limit)):
+        assert sum(log_range.rows for log_range in ranges) <= limit
+        assert one.ranges_between(place, ranges[-1].end) == ranges, "a batch that comes again is the same"
+        for number, log_range in enumerate(ranges):
+            assert not number or log_range.start.position == place.position
+            rows = [int(cast("Any", got.payload)["n"]) for batch in one.fetch(log_range) for got in messages(batch)]
+            assert len(rows) == log_range.rows
             found += rows
-            place = piece.end
+            place = log_range.end
         times = None if times is None else times - 1
     return found, place
 
 
 def _seal_until_killed(url: str, queue: str) -> None:
     """Seal one to four messages at a time until killed. Runs in its own process."""
-    with open_store(url, patience=20) as store:
+    with open_store(url, retry_timeout=20) as store:
         mine = Log(store, queue)
         for turn in range(1_000_000):
             if turn == 1:
-                die_within(30)
+                kill_self_within(30)
             mine.seal(1 + turn % 4)
 
 
 class LogContract:
     """Tests for `StoreContract`, which has the fixtures `store`, `peer`, `queue` and `url`."""
 
-    opened: Callable[[str], Store]
+    open_client: Callable[[str], Store]
 
     @pytest.fixture
     def kept(self, store: Store) -> None:
         """Skip the test if the layout has no logs."""
-        if "holds" in store.lacks:
+        if "holds" in store.unsupported:
             pytest.skip("this layout has no logs")
 
     @pytest.fixture
@@ -74,11 +84,11 @@ class LogContract:
         """Let a few messages make several segments, and a few segments a page."""
         for name, value in {"SEGMENT": 5, "CLAIM": 12, "SMALL": 3}.items():
             monkeypatch.setattr(sealing, name, value)
-        monkeypatch.setattr(head, "PAGE", 2)
+        monkeypatch.setattr(head, "PAGE_SEGMENTS", 2)
         monkeypatch.setattr(base, "SMALLEST_PARTITION", 3)
 
     def test_a_layout_in_which_nothing_is_kept_has_no_log(self, store: Store, queue: str) -> None:
-        if "holds" not in store.lacks:
+        if "holds" not in store.unsupported:
             pytest.skip("this layout has logs")
         with pytest.raises(OptionError, match="cannot be read with mode=log"):
             Log(store, queue)
@@ -88,78 +98,78 @@ class LogContract:
         one, other = Log(store, queue), Log(peer, queue)
         start = one.first()
         assert (other.first(), other.end(), one.positions) == (start, start, (0, 0))
-        assert one.ahead(start, 10) == []
-        store.push(queue, numbered(*range(40)))
-        first, place = read(one, start, 7)
+        assert one.next_ranges(start, 10) == []
+        store.push(queue, numbered_messages(*range(40)))
+        first, place = read_log(one, start, 7)
         assert sorted(first) == list(range(40))
-        assert read(other, start, 11)[0] == first
+        assert read_log(other, start, 11)[0] == first
         assert place.position == 40
         assert one.end() == other.end()
-        store.push(queue, numbered(40))
-        assert read(other, place)[0] == [40] == read(one, place)[0]
-        assert read(other, start)[0] == [*first, 40], "a reader that starts again"
+        store.push(queue, numbered_messages(40))
+        assert read_log(other, place)[0] == [40] == read_log(one, place)[0]
+        assert read_log(other, start)[0] == [*first, 40], "a reader that starts again"
         assert store.sizes(queue).reserved == 41
         assert store.reserve(queue, "c/1", 100) == [], "messages of a log cannot be reserved"
 
     @pytest.mark.usefixtures("kept")
     def test_what_is_sealed_is_in_order(self, store: Store, queue: str) -> None:
-        if "order" in store.lacks:
+        if "order" in store.unsupported:
             pytest.skip("this layout has another order")
         one, now = Log(store, queue), datetime.fromtimestamp(store.now() / 1000, UTC)
-        store.push(queue, numbered(2, mature=now - timedelta(seconds=1)))
-        store.push(queue, numbered(1, mature=now - timedelta(seconds=9)))
-        seen, place = read(one, one.first())
+        store.push(queue, numbered_messages(2, mature=now - timedelta(seconds=1)))
+        store.push(queue, numbered_messages(1, mature=now - timedelta(seconds=9)))
+        seen, place = read_log(one, one.first())
         assert seen == [1, 2]
-        store.push(queue, numbered(0, mature=now - timedelta(seconds=20)))
-        assert read(one, place)[0] == [0], "a late message comes after the sealed ones"
-        assert read(one, one.first(), 2)[0] == [1, 2, 0]
+        store.push(queue, numbered_messages(0, mature=now - timedelta(seconds=20)))
+        assert read_log(one, place)[0] == [0], "a late message comes after the sealed ones"
+        assert read_log(one, one.first(), 2)[0] == [1, 2, 0]
 
     @pytest.mark.usefixtures("kept")
     def test_what_is_scheduled_comes_when_it_is_due(self, store: Store, queue: str) -> None:
         one = Log(store, queue)
-        store.push(queue, numbered(3, delay=60 * MINUTE))
-        store.push(queue, numbered(1))
+        store.push(queue, numbered_messages(3, delay=60 * MINUTE_MS))
+        store.push(queue, numbered_messages(1))
         before = store.now()
-        seen, place = read(one, one.first())
+        seen, place = read_log(one, one.first())
         assert seen == [1]
-        assert one.complete(before)
+        assert one.is_complete(before)
         before = store.now()
-        store.push(queue, numbered(2, delay=REAL))
+        store.push(queue, numbered_messages(2, delay=REAL_MS))
         assert one.wait(place, DEADLINE * 1000)
-        assert read(one, place)[0] == [2]
-        assert store.now() >= before + REAL
+        assert read_log(one, place)[0] == [2]
+        assert store.now() >= before + REAL_MS
         assert not one.wait(one.end(), 50)
 
     @pytest.mark.usefixtures("kept")
     def test_a_reader_begins_at_the_end_if_it_likes(self, store: Store, queue: str) -> None:
         one = Log(store, queue)
-        store.push(queue, numbered(*range(9)))
+        store.push(queue, numbered_messages(*range(9)))
         place = one.latest()
         assert place.position == 9
-        store.push(queue, numbered(9))
-        assert read(one, place)[0] == [9]
+        store.push(queue, numbered_messages(9))
+        assert read_log(one, place)[0] == [9]
 
     @pytest.mark.usefixtures("kept", "small")
     def test_a_trickle_makes_few_segments(self, store: Store, peer: Store, queue: str) -> None:
         one, other = Log(store, queue), Log(peer, queue)
         place = start = one.first()
         for number in range(30):
-            store.push(queue, numbered(number))
-            seen, place = read((one, other)[number % 2], place)
+            store.push(queue, numbered_messages(number))
+            seen, place = read_log((one, other)[number % 2], place)
             assert seen == [number]
             tick(store)  # a segment grows only by messages that are due later
-        assert read(other, start, 4)[0] == list(range(30))
+        assert read_log(other, start, 4)[0] == list(range(30))
         assert len({one.tag for one in store.reservations(queue, "log")}) <= 12
 
     @pytest.mark.usefixtures("kept", "small")
     def test_a_long_log_is_read_from_its_pages(self, store: Store, peer: Store, queue: str) -> None:
         one, other = Log(store, queue), Log(peer, queue)
-        store.push(queue, numbered(*range(60)))
-        seen, place = read(one, one.first(), 8)
+        store.push(queue, numbered_messages(*range(60)))
+        seen, place = read_log(one, one.first(), 8)
         assert sorted(seen) == list(range(60))
         assert len(store.notes(f"queue/{queue}/log")) > 1
         for most in (3, 1_000):
-            assert read(other, other.first(), most) == (seen, place)
+            assert read_log(other, other.first(), most) == (seen, place)
 
     @pytest.mark.usefixtures("kept", "small")
     def test_what_is_too_old_is_removed(
@@ -167,78 +177,78 @@ class LogContract:
     ) -> None:
         one = Log(store, queue)
         start = one.first()
-        store.push(queue, numbered(*range(40)))
-        _, place = read(one, start)
+        store.push(queue, numbered_messages(*range(40)))
+        _, place = read_log(one, start)
         assert one.trim(3_600_000) == 0
         then = store.now()
         tick(store)
-        store.push(queue, numbered(*range(40, 45)))
-        late, place = read(one, place)
+        store.push(queue, numbered_messages(*range(40, 45)))
+        late, place = read_log(one, place)
         with monkeypatch.context() as patch:
             patch.setattr(store, "now", lambda: then)  # independent of how long the calls take
             assert one.trim(0) == 40 == one.positions[0]
             assert one.trim(0) == 0
         assert store.sizes(queue).total == 5
-        assert read(one, one.first())[0] == late
+        assert read_log(one, one.first())[0] == late
         with pytest.raises(CheckpointError, match=r"40 messages removed from position 0 on.*failOnDataLoss"):
-            one.ahead(start, 10)
-        lossy = Log(peer, queue, lossy=True)
-        assert read(lossy, start)[0] == late
+            one.next_ranges(start, 10)
+        lossy = Log(peer, queue, allow_data_loss=True)
+        assert read_log(lossy, start)[0] == late
         assert lossy.trim(0) == 5
         assert store.sizes(queue).total == 0
         assert lossy.positions == (45, 45)
-        store.push(queue, numbered(45))
-        assert read(one, place)[0] == [45], "a reader whose position is retained continues"
+        store.push(queue, numbered_messages(45))
+        assert read_log(one, place)[0] == [45], "a reader whose position is retained continues"
         assert len(store.notes(f"queue/{queue}/log")) == 1, "the pages are removed too"
 
     @pytest.mark.usefixtures("kept")
     def test_a_reader_removes_what_is_older_than_its_retention(
         self, store: Store, queue: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(trimming, "LONGEST_REST", 0)
-        store.push(queue, numbered(*range(5)))
+        monkeypatch.setattr(trimming, "MAX_TRIM_INTERVAL", 0)
+        store.push(queue, numbered_messages(*range(5)))
         patient = Log(store, queue)
-        seen, place = read(patient, patient.first())
+        seen, place = read_log(patient, patient.first())
         assert len(seen) == 5
         one = Log(store, queue, retention=60)
-        until(lambda: one.ahead(place, 10) or one.positions[0] == 5)
-        assert one.ahead(place, 10) == []
+        wait_until(lambda: one.next_ranges(place, 10) or one.positions[0] == 5)
+        assert one.next_ranges(place, 10) == []
         assert store.sizes(queue).total == 0
 
     @pytest.mark.usefixtures("kept")
     def test_a_log_that_was_dropped_is_missed(self, store: Store, peer: Store, queue: str) -> None:
         one = Log(store, queue)
-        store.push(queue, numbered(*range(5)))
-        _, place = read(one, one.first())
+        store.push(queue, numbered_messages(*range(5)))
+        _, place = read_log(one, one.first())
         peer.drop(queue)
-        store.push(queue, numbered(*range(9)))
+        store.push(queue, numbered_messages(*range(9)))
         with pytest.raises(CheckpointError, match="is gone: the queue was dropped"):
-            one.ahead(place, 10)
-        assert sorted(read(Log(store, queue, lossy=True), place)[0]) == list(range(9))
+            one.next_ranges(place, 10)
+        assert sorted(read_log(Log(store, queue, allow_data_loss=True), place)[0]) == list(range(9))
 
     @pytest.mark.usefixtures("kept")
-    def test_what_was_given_back_by_hand_is_missed(self, store: Store, queue: str) -> None:
+    def test_manually_released_messages_are_missed(self, store: Store, queue: str) -> None:
         one = Log(store, queue)
-        store.push(queue, numbered(*range(5)))
-        (piece,) = one.ahead(one.first(), 10)
+        store.push(queue, numbered_messages(*range(5)))
+        (piece,) = one.next_ranges(one.first(), 10)
         store.rollback(queue, "log", failed=False)
         with pytest.raises(CheckpointError, match="5 of 5 messages from position 0 on are gone"):
             list(one.fetch(piece))
-        assert list(Log(store, queue, lossy=True).fetch(piece)) == []
+        assert list(Log(store, queue, allow_data_loss=True).fetch(piece)) == []
 
     @pytest.mark.usefixtures("kept")
     def test_nothing_is_sealed_while_the_queue_is_paused(self, store: Store, queue: str) -> None:
         one = Log(store, queue)
-        store.push(queue, numbered(0, 1))
-        seen, place = read(one, one.first())
-        store.push(queue, numbered(2))
+        store.push(queue, numbered_messages(0, 1))
+        seen, place = read_log(one, one.first())
+        store.push(queue, numbered_messages(2))
         store.pause(queue)
-        assert read(one, place)[0] == []
-        assert read(one, one.first())[0] == seen, "sealed messages can be read"
+        assert read_log(one, place)[0] == []
+        assert read_log(one, one.first())[0] == seen, "sealed messages can be read"
         assert not one.wait(place, 20)
-        assert one.complete(store.now()), "messages of a paused queue do not count"
+        assert one.is_complete(store.now()), "messages of a paused queue do not count"
         store.resume(queue)
-        assert read(one, place)[0] == [2]
+        assert read_log(one, place)[0] == [2]
 
     @pytest.mark.usefixtures("kept")
     def test_every_reader_is_woken(self, store: Store, url: str, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,18 +257,18 @@ class LogContract:
         asleep: set[int] = set()
 
         def follow(reader: int) -> None:
-            with self.opened(url) as mine:
+            with self.open_client(url) as mine:
                 one = Log(mine, queue)
                 place = one.first()
-                mine._rung(queue)  # it subscribes
-                listen = mine._listen
+                mine._signal_version(queue)  # it subscribes
+                listen = mine._wait_signal
 
                 def listening(*arguments: Any) -> None:
                     asleep.add(reader)
                     listen(*arguments)
 
-                mine._listen = listening  # type: ignore[method-assign, assignment]
-                while not (pieces := one.ahead(place, 10)):
+                mine._wait_signal = listening  # type: ignore[method-assign, assignment]
+                while not (pieces := one.next_ranges(place, 10)):
                     assert one.wait(place, 2 * DEADLINE * 1000)
                 assert sum(piece.rows for piece in pieces) == 1
                 woken[reader] = time.monotonic()
@@ -266,40 +276,40 @@ class LogContract:
         threads = [threading.Thread(target=follow, args=(reader,)) for reader in range(3)]
         for thread in threads:
             thread.start()
-        until(lambda: len(asleep) == 3)
+        wait_until(lambda: len(asleep) == 3)
         pushed = time.monotonic()
-        store.push(queue, numbered(1))
+        store.push(queue, numbered_messages(1))
         for thread in threads:
             thread.join()
         assert len(woken) == 3
         assert max(woken.values()) - pushed < DEADLINE
 
     @pytest.mark.usefixtures("kept", "small")
-    def test_all_readers_agree_whoever_seals(self, store: Store, url: str, queue: str) -> None:
+    def test_all_readers_agree_while_several_seal(self, store: Store, url: str, queue: str) -> None:
         readers, pushers, each = 3, 2, 60
         seen: dict[int, list[int]] = {}
         failed: list[BaseException] = []
 
         def follow(reader: int) -> None:
-            with self.opened(url) as mine:
+            with self.open_client(url) as mine:
                 one = Log(mine, queue)
                 place, found = one.first(), list[int]()
                 end = time.monotonic() + DEADLINE
                 while len(found) < pushers * each and time.monotonic() < end:
-                    some, place = read(one, place, 1 + 5 * reader)
+                    some, place = read_log(one, place, 1 + 5 * reader)
                     found += some
                     one.wait(place, 50)
                 seen[reader] = found
 
         def bring(pusher: int) -> None:
-            with self.opened(url) as mine:
+            with self.open_client(url) as mine:
                 for number in range(0, each, 3):
                     past = datetime.fromtimestamp(mine.now() / 1000, UTC) - timedelta(seconds=number % 4)
-                    mine.push(queue, numbered(*(pusher * each + number + i for i in range(3)), mature=past))
+                    mine.push(queue, numbered_messages(*(pusher * each + number + i for i in range(3)), mature=past))
 
-        def run(work: Callable[[int], None], who: int) -> None:
+        def run(work: Callable[[int], None], index: int) -> None:
             try:
-                work(who)
+                work(index)
             except BaseException as error:  # noqa: BLE001  # raised below, in the thread of the test
                 failed.append(error)
 
@@ -320,10 +330,12 @@ class LogContract:
     ) -> None:
         slow, other = Log(store, queue), Log(peer, queue)
         start = slow.first()
-        monkeypatch.setattr("spark_queue.stores.services.owner.LIFE", 0)  # a seal in progress is taken over at once
-        store.push(queue, numbered(0))
-        seen, place = read(other, start)
-        acts: dict[str, Callable[..., Any]] = {"reserve": store.reserve, "retag": store.retag}
+        monkeypatch.setattr(
+            "spark_queue.stores.services.owner.OWNER_TIMEOUT_MS", 0
+        )  # a seal in progress is taken over at once
+        store.push(queue, numbered_messages(0))
+        seen, place = read_log(other, start)
+        acts: dict[str, Callable[..., Any]] = {"reserve": store.reserve, "retag": store.transfer}
         sent = 1
         for name, after, rows in (
             ("reserve", False, 1),
@@ -333,7 +345,7 @@ class LogContract:
             ("reserve", True, 4),
         ):
             tick(store)
-            store.push(queue, numbered(*range(sent, sent + rows)))
+            store.push(queue, numbered_messages(*range(sent, sent + rows)))
             sent += rows
             found: list[int] = []
 
@@ -342,38 +354,38 @@ class LogContract:
                 act: Callable[..., Any] = acts[name],
                 done_before: bool = after,
                 found: list[int] = found,
-                place: LogPlace = place,
+                place: LogPosition = place,
                 extra: int = sent,
                 **named: Any,
             ) -> Any:
                 done = act(*arguments, **named) if done_before else None
-                found += read(other, place)[0]
+                found += read_log(other, place)[0]
                 if done_before:
                     return done
-                store.push(queue, numbered(extra))
+                store.push(queue, numbered_messages(extra))
                 return act(*arguments, **named)
 
             with monkeypatch.context() as patch:
                 patch.setattr(store, name, stopped)
                 assert slow.seal() == 0, "another reader took over"
             sent += not after
-            more, place = read(other, place)
+            more, place = read_log(other, place)
             assert more[: len(found)] == found
             seen += more
             assert sorted(seen) == list(range(sent))
-        assert read(slow, start)[0] == seen
+        assert read_log(slow, start)[0] == seen
         assert store.sizes(queue).ready == 0
 
     @pytest.mark.usefixtures("kept", "small")
-    def test_what_is_removed_while_somebody_seals_is_not_what_he_seals(
+    def test_a_trim_during_a_seal_keeps_the_sealed_messages(
         self, store: Store, peer: Store, queue: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         one, other = Log(store, queue), Log(peer, queue)
-        store.push(queue, numbered(0))
-        seen, place = read(one, one.first())
+        store.push(queue, numbered_messages(0))
+        seen, place = read_log(one, one.first())
         for number, name in enumerate(("reserve", "retag"), 1):
             tick(store)
-            store.push(queue, numbered(number))
+            store.push(queue, numbered_messages(number))
             act: Callable[..., Any] = getattr(store, name)
 
             def trimmed(*arguments: Any, act: Callable[..., Any] = act, **named: Any) -> Any:
@@ -385,29 +397,29 @@ class LogContract:
             with monkeypatch.context() as patch:
                 patch.setattr(store, name, trimmed)
                 assert one.seal() == 1
-            more, place = read(one, place)
+            more, place = read_log(one, place)
             seen += more
         assert seen == [0, 1, 2]
         assert other.trim(0) == 3
 
     @pytest.mark.usefixtures("kept")
-    def test_a_sealer_that_is_killed_is_missed_by_nobody(self, store: Store, url: str, queue: str) -> None:
+    def test_a_killed_sealer_loses_no_messages(self, store: Store, url: str, queue: str) -> None:
         one, start = Log(store, queue), Log(store, queue).first()
         seen, place, sent = list[int](), start, 0
         for _ in range(4):
-            store.push(queue, numbered(*range(sent, sent + 50)))
+            store.push(queue, numbered_messages(*range(sent, sent + 50)))
             sent += 50
-            victim = processes().Process(target=_seal_until_killed, args=(url, queue), daemon=True)
+            victim = process_context().Process(target=_seal_until_killed, args=(url, queue), daemon=True)
             victim.start()
             victim.join(DEADLINE)
             assert victim.exitcode == -signal.SIGKILL
             end = time.monotonic() + DEADLINE
             while len(seen) < sent:
                 assert time.monotonic() < end, f"{sent - len(seen)} messages did not come"
-                some, place = read(one, place, 13)
+                some, place = read_log(one, place, 13)
                 seen += some
         assert sorted(seen) == list(range(sent))
-        assert read(one, start)[0] == seen
+        assert read_log(one, start)[0] == seen
         assert store.sizes(queue).total == sent
 
     @pytest.mark.usefixtures("kept", "small")
@@ -434,17 +446,17 @@ class LogContract:
         for step, number, value in steps:
             if step == "push":
                 past = datetime.fromtimestamp(store.now() / 1000, UTC) - timedelta(seconds=value)
-                store.push(queue, numbered(*range(sent, sent + number), mature=past))
+                store.push(queue, numbered_messages(*range(sent, sent + number), mature=past))
                 sent += number
             elif step == "read":
-                some, places[number] = read(readers[number], places[number], value, times=1)
+                some, places[number] = read_log(readers[number], places[number], value, times=1)
                 seen[number] += some
             elif step == "seal":
                 readers[number].seal(value)
             elif min(len(one) for one in seen) == readers[0].positions[1]:
                 readers[number].trim(0)
         for number, one in enumerate(readers):
-            some, places[number] = read(one, places[number], 9)
+            some, places[number] = read_log(one, places[number], 9)
             seen[number] += some
         assert sorted(seen[0]) == list(range(sent))
         assert seen[1] == seen[0] == seen[2]

@@ -13,10 +13,10 @@ from spark_queue.errors import OptionError
 from spark_queue.messages.message import pushes
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
-from spark_queue.stores.conformance.waiting import DEADLINE, until
+from spark_queue.stores.conformance.waiting import DEADLINE, wait_until
 from spark_queue.stores.support import pause as pauses
 from spark_queue.stores.support.counters import Statistics
-from spark_queue.stores.types import Death
+from spark_queue.stores.types import DeadLetterInfo
 
 
 class PauseContract:
@@ -65,7 +65,7 @@ class PauseContract:
         dead = f"{queue}.dead"
         store.push(queue, pushes([{"n": "x"}] * 3))
         store.reserve(queue, "c/1", 3)
-        assert store.move(queue, dead, tag="c/1", death=Death("no use")) == 3
+        assert store.move(queue, dead, tag="c/1", dead_letter=DeadLetterInfo("no use")) == 3
         assert store.move(dead, queue) == 3
         assert store.statistics(queue) == Statistics(put=6, reserve=3, deadletter=3)
         assert store.statistics(dead) == Statistics(put=3, get=3)
@@ -76,7 +76,7 @@ class PauseContract:
         with open_store(url) as third:
             third.push(queue, pushes([{"n": "x"}]))
         assert peer.statistics(queue).put >= 4, "its own counts, and those of closed clients"
-        until(lambda: peer.statistics(queue).put >= 6, pause=0.02)
+        wait_until(lambda: peer.statistics(queue).put >= 6, pause=0.02)
         assert peer.statistics(queue) == Statistics(put=6)
 
     def test_threads_lose_no_count(self, store: Store, peer: Store, queue: str) -> None:
@@ -103,7 +103,7 @@ class PauseContract:
         store.commit(queue, "c/1")
         store.pause(other)
         assert store.reserve(f"{queue}.dead", "c/1", 1) == []
-        known = store.statistics_of_all()
+        known = store.all_statistics()
         assert known[queue] == Statistics(put=1, reserve=1, commit=1)
         assert known[other] == Statistics(paused=True)
         assert f"{queue}.dead" not in known, "it was never used"
@@ -112,25 +112,25 @@ class PauseContract:
         for one in (queue, other):
             store.drop(one)
         assert peer.statistics(queue) == Statistics()
-        assert not {queue, other} & peer.statistics_of_all().keys()
-        assert not peer.paused(other)
-        assert queue not in store.statistics_of_all(), "counts from before the drop are not written"
+        assert not {queue, other} & peer.all_statistics().keys()
+        assert not peer.is_paused(other)
+        assert queue not in store.all_statistics(), "counts from before the drop are not written"
 
     # --- pause --------------------------------------------------------------------------------------------------
 
     def test_from_a_paused_queue_nothing_is_taken(self, store: Store, peer: Store, queue: str) -> None:
         store.push(queue, pushes([{"n": "x"}] * 2))
-        assert not store.paused(queue)
+        assert not store.is_paused(queue)
         store.pause(queue)
         store.pause(queue)
-        assert store.paused(queue)
-        assert peer.paused(queue)
+        assert store.is_paused(queue)
+        assert peer.is_paused(queue)
         for client in (store, peer):
             assert client.reserve(queue, "c/1", 10) == client.reserve(queue, "c/1", 10, partitions=4) == []
             assert not client.wait(queue, 0)
         assert sum(page.num_rows for page in store.peek(queue)) == 2
         store.resume(queue)
-        assert not peer.paused(queue)
+        assert not peer.is_paused(queue)
         assert sum(store.reserve(queue, "c/1", 10)) == 2
 
     def test_what_is_held_when_a_queue_is_paused_goes_on(self, store: Store, peer: Store, queue: str) -> None:
@@ -155,12 +155,12 @@ class PauseContract:
         assert store.reserve(queue, "c/1", 1_500, partitions=3) == rows
         assert store.commit(queue, "c/1") == 1_500
 
-    def test_a_pause_outlives_the_client_that_made_it(self, url: str, store: Store, queue: str) -> None:
+    def test_a_pause_survives_the_client_that_set_it(self, url: str, store: Store, queue: str) -> None:
         store.push(queue, pushes([{"n": "x"}]))
         with open_store(url) as first:
             first.pause(queue)
         with open_store(url) as second:
-            assert second.paused(queue)
+            assert second.is_paused(queue)
             assert second.reserve(queue, "c/1", 1) == []
 
     def test_a_client_that_does_not_wait_learns_of_a_pause_soon(
@@ -171,10 +171,10 @@ class PauseContract:
         store.push(queue, pushes([{"n": str(n)} for n in range(3)]))
         for paused in (False, True, False):
             (peer.pause if paused else peer.resume)(queue)
-            later += pauses.KNOWN + 0.01
+            later += pauses.PAUSE_CACHE_SECONDS + 0.01
             assert bool(store.reserve(queue, f"c/{uuid.uuid4().hex[:6]}", 1)) is not paused
 
-    def test_who_waits_sleeps_while_the_queue_is_paused_and_wakes_when_it_goes_on(
+    def test_a_waiting_client_sleeps_while_the_queue_is_paused_and_wakes_when_it_is_resumed(
         self, store: Store, peer: Store, queue: str
     ) -> None:
         peer.pause(queue)

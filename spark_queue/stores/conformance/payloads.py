@@ -59,7 +59,7 @@ _VALUES: list[Any] = [
 ]  # fmt: skip
 
 #: Functions that return valid Extended JSON of a type that JSON lacks.
-_SOUND: list[Callable[[Random], Any]] = [
+_EXTENDED_JSON: list[Callable[[Random], Any]] = [
     lambda some: {"$oid": some.randbytes(12).hex()},
     lambda some: {"$date": {"$numberLong": str(some.randrange(-(2**63), 2**63) >> some.randrange(64))}},
     lambda some: {"$date": _moment(some).isoformat(timespec="seconds") + "Z"},
@@ -73,44 +73,46 @@ _SOUND: list[Callable[[Random], Any]] = [
 ]
 
 
-def extended_json(some: Random) -> dict[str, Any]:
+def extended_json(random: Random) -> dict[str, Any]:
     """Return an object that is Extended JSON, almost is, or has such parts."""
-    made = _made(some, some.randrange(4))
+    made = _random_value(random, random.randrange(4))
     return made if isinstance(made, dict) else {"v": made}
 
 
-def _made(some: Random, deep: int) -> Any:
-    match some.randrange(8 if deep else 4):
+def _random_value(random: Random, depth: int) -> Any:
+    match random.randrange(8 if depth else 4):
         case 0:
-            return some.choice(_VALUES)
+            return random.choice(_VALUES)
         case 1:
-            return _text(some)
+            return _text(random)
         case 2:
-            return some.choice(_SOUND)(some)
+            return random.choice(_EXTENDED_JSON)(random)
         case 4:
-            return [_made(some, deep - 1) for _ in range(some.randrange(4))]
+            return [_random_value(random, depth - 1) for _ in range(random.randrange(4))]
         case 5:
-            return {"$code": "f()", "$scope": {"a": _made(some, deep - 1)}}
+            return {"$code": "f()", "$scope": {"a": _random_value(random, depth - 1)}}
         case 6:
-            return {"$ref": "c", "$id": _made(some, deep - 1)}
+            return {"$ref": "c", "$id": _random_value(random, depth - 1)}
         case _:
-            return {name: _made(some, max(deep - 1, 0)) for name in some.sample(_NAMES, some.randrange(4))}
+            return {
+                name: _random_value(random, max(depth - 1, 0)) for name in random.sample(_NAMES, random.randrange(4))
+            }
 
 
-def _text(some: Random) -> str:
-    return "".join(some.choice('a$.\0"\\é🛫\u2028/') for _ in range(some.randrange(4)))
+def _text(random: Random) -> str:
+    return "".join(random.choice('a$.\0"\\é🛫\u2028/') for _ in range(random.randrange(4)))
 
 
-def _base64(some: Random) -> str:
-    return b64encode(some.randbytes(some.randrange(5))).decode()
+def _base64(random: Random) -> str:
+    return b64encode(random.randbytes(random.randrange(5))).decode()
 
 
-def _options(some: Random) -> str:
-    return "".join(sorted(some.sample("ilmsux", some.randrange(7))))
+def _options(random: Random) -> str:
+    return "".join(sorted(random.sample("ilmsux", random.randrange(7))))
 
 
-def _moment(some: Random) -> datetime:
-    return datetime(some.randrange(1, 10_000), 1, 1) + timedelta(milliseconds=some.randrange(86_400_000))
+def _moment(random: Random) -> datetime:
+    return datetime(random.randrange(1, 10_000), 1, 1) + timedelta(milliseconds=random.randrange(86_400_000))
 
 
 def same_json(one: Any, other: Any) -> bool:
@@ -132,11 +134,11 @@ class PayloadContract:
     """Tests for `StoreContract`, which has the fixtures `store` and `queue`."""
 
     def test_what_looks_like_extended_json_comes_back_as_it_was(self, store: Store, queue: str) -> None:
-        _come_and_go(store, queue, [*LOOKALIKES, *({"a": [one, None]} for one in LOOKALIKES)])
+        _push_and_compare(store, queue, [*LOOKALIKES, *({"a": [one, None]} for one in LOOKALIKES)])
 
     def test_any_extended_json_comes_back_as_it_was(self, store: Store, queue: str) -> None:
         some = Random(1)
-        _come_and_go(store, queue, [extended_json(some) for _ in range(2_000)])
+        _push_and_compare(store, queue, [extended_json(some) for _ in range(2_000)])
 
     def test_what_looks_like_extended_json_is_published_and_moved_as_it_was(self, store: Store, queue: str) -> None:
         store.stage(queue, f"{queue}/0/a", pushes(LOOKALIKES))
@@ -146,7 +148,7 @@ class PayloadContract:
         _compare(sorted(LOOKALIKES, key=repr), sorted(found, key=repr))
 
     def test_what_looks_like_extended_json_is_forwarded_as_it_was(self, store: Store, queue: str) -> None:
-        if not store.forwards:
+        if not store.supports_forward:
             pytest.skip("this layout does not support forward")
         batch = pushes(LOOKALIKES)
         ids = batch.column("id").to_pylist()
@@ -160,14 +162,14 @@ class PayloadContract:
     def test_an_integer_beyond_64_bits_is_exact_or_refused(self, store: Store, queue: str, number: int) -> None:
         refused = ""
         try:
-            _come_and_go(store, queue, [{"n": number, "$date": [number, None]}])
+            _push_and_compare(store, queue, [{"n": number, "$date": [number, None]}])
         except MessageError as error:
             refused = str(error)
         assert not refused or "beyond 64 bits" in refused
         assert store.sizes(queue).total == 0
 
 
-def _come_and_go(store: Store, queue: str, payloads: list[Any]) -> None:
+def _push_and_compare(store: Store, queue: str, payloads: list[Any]) -> None:
     """Push payloads, reserve them twice, and compare those that come back."""
     store.push(queue, pushes(payloads))
     store.reserve(queue, "a/1", len(payloads))
@@ -178,5 +180,5 @@ def _come_and_go(store: Store, queue: str, payloads: list[Any]) -> None:
     assert store.commit(queue, "a/2") == len(payloads)
 
 
-def _compare(wanted: list[Any], found: list[Any]) -> None:
-    assert [pair for pair in zip(wanted, found, strict=True) if not same_json(*pair)] == []
+def _compare(expected: list[Any], found: list[Any]) -> None:
+    assert [pair for pair in zip(expected, found, strict=True) if not same_json(*pair)] == []

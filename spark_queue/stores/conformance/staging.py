@@ -18,7 +18,7 @@ from spark_queue.messages.message import Message, messages, pushes
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
 from spark_queue.stores.conformance.waiting import DEADLINE
-from spark_queue.stores.types import Note, Sizes, Staged, about
+from spark_queue.stores.types import Note, Sizes, Staged, queue_note_key
 
 
 def _payloads(store: Store, queue: str) -> list[Any]:
@@ -39,7 +39,7 @@ class StagingContract:
 
     # --- stages -------------------------------------------------------------------------------------------------
 
-    def test_what_is_staged_is_seen_by_nobody(self, store: Store, queue: str, sink: str) -> None:
+    def test_staged_messages_are_invisible(self, store: Store, queue: str, sink: str) -> None:
         assert store.stage(queue, f"{sink}/0/a", pushes(["x", "y"])) == 2
         assert store.sizes(queue) == Sizes(0, 0, 0)
         assert list(store.peek(queue)) == []
@@ -183,13 +183,13 @@ class StagingContract:
         taken: list[int] = []
 
         def publish() -> None:
-            with open_store(url, patience=20) as mine:
+            with open_store(url, retry_timeout=20) as mine:
                 published.append(mine.publish([f"{sink}/0/a"]))
 
         def consume() -> None:
-            with open_store(url, patience=20) as mine:
-                sequence, until = 0, time.monotonic() + DEADLINE
-                while sum(taken) < 3_000 and time.monotonic() < until:
+            with open_store(url, retry_timeout=20) as mine:
+                sequence, end = 0, time.monotonic() + DEADLINE
+                while sum(taken) < 3_000 and time.monotonic() < end:
                     sequence += 1
                     if mine.reserve(queue, f"c/{sequence}", 400):
                         taken.append(mine.commit(queue, f"c/{sequence}"))
@@ -211,7 +211,7 @@ class StagingContract:
 
     # --- notes --------------------------------------------------------------------------------------------------
 
-    def test_a_note_is_written_by_whoever_knows_its_version(self, store: Store, peer: Store, sink: str) -> None:
+    def test_a_note_is_written_with_its_version(self, store: Store, peer: Store, sink: str) -> None:
         key = f"{sink}/a key with ünï:codé"
         assert store.note(key) is None
         assert store.set_note(key, {"a": [1, None, "ü"], "big": 2**53}, 0)
@@ -255,14 +255,14 @@ class StagingContract:
     def test_notes_about_a_queue_go_with_it(self, store: Store, queue: str) -> None:
         other = f"{queue}/2"
         for name in (queue, other):
-            store.set_note(about(name, "kind", "x/y"), {}, 0)
+            store.set_note(queue_note_key(name, "kind", "x/y"), {}, 0)
         store.drop(queue)
-        assert (len(store.notes(about(queue))), len(store.notes(about(other)))) == (0, 1)
+        assert (len(store.notes(queue_note_key(queue))), len(store.notes(queue_note_key(other)))) == (0, 1)
         store.drop(other)
 
     def test_of_writers_that_race_each_counts(self, store: Store, url: str, sink: str) -> None:
         def count() -> None:
-            with open_store(url, patience=20) as mine:
+            with open_store(url, retry_timeout=20) as mine:
                 for _ in range(25):
                     while True:
                         note = mine.note(f"{sink}/n") or Note({"n": 0}, 0)

@@ -17,16 +17,16 @@ from spark_queue.stores.base import Store
 
 T = TypeVar("T")
 
-MINUTE = 60_000
-REAL = 200  #: ms of the few leases and delays that the database's clock ends. A test may check much later.
+MINUTE_MS = 60_000
+REAL_MS = 200  #: ms of the few leases and delays that the database's clock ends. A test may check much later.
 
 #: Seconds after which a test fails that waits for a condition. MongoDB locks the documents in a
 #: transaction of a dead client for 60.
 DEADLINE = 100
 
 
-def until(
-    condition: Callable[..., T], seconds: float = DEADLINE, pause: float = 0.01, *, what: str = "the condition"
+def wait_until(
+    condition: Callable[..., T], seconds: float = DEADLINE, pause: float = 0.01, *, description: str = "the condition"
 ) -> T:
     """Call `condition` until its result is true, and return that result.
 
@@ -34,7 +34,9 @@ def until(
     """
     end = time.monotonic() + seconds
     while not (result := condition()):
-        assert time.monotonic() < end, f"{what} did not come true in {seconds} s: the last result was {result!r}"
+        assert time.monotonic() < end, (
+            f"{description} did not come true in {seconds} s: the last result was {result!r}"
+        )
         time.sleep(pause)
     return result
 
@@ -42,7 +44,7 @@ def until(
 def tick(store: Store) -> None:
     """Wait until the database's clock shows a later ms, so later messages are due later."""
     then = store.now()
-    until(lambda: store.now() > then + 1, what="the next ms", pause=0)
+    wait_until(lambda: store.now() > then + 1, description="the next ms", pause=0)
 
 
 def end_lease(store: Store, queue: str, tag: str) -> int:
@@ -56,7 +58,7 @@ def end_lease(store: Store, queue: str, tag: str) -> int:
     return ended
 
 
-def processes() -> ForkServerContext:
+def process_context() -> ForkServerContext:
     """Return a context that starts processes fast: it forks one that has imported the stores."""
     context = multiprocessing.get_context("forkserver")
     modules = {one.path.partition(":")[0] for one in STORES.values()}
@@ -64,6 +66,6 @@ def processes() -> ForkServerContext:
     return context
 
 
-def die_within(ms: int) -> None:
+def kill_self_within(ms: int) -> None:
     """Kill this process at a random moment of the next `ms`."""
     threading.Timer(random.uniform(0, ms / 1000), os.kill, (os.getpid(), signal.SIGKILL)).start()

@@ -37,48 +37,48 @@ CODEC: CodecOptions[dict[str, Any]] = CodecOptions(
 )
 
 #: Most bytes of a document: the server's 16 MiB less the fields that a reservation adds.
-LARGEST_BSON = (16 << 20) - (16 << 10)
+MAX_DOCUMENT_BYTES = (16 << 20) - (16 << 10)
 
 #: Most levels of nesting: the limit in MongoDB's documentation.
-DEEPEST = 100
+MAX_DEPTH = 100
 
-_EXTENDED = json_util.JSONOptions(
+_EXTENDED_JSON = json_util.JSONOptions(
     json_mode=json_util.JSONMode.RELAXED, datetime_conversion=DatetimeConversion.DATETIME_MS
 )
-_TO_JSON = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATETIME
+_ORJSON_OPTIONS = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 #: JSON that orjson writes for NaN (and null), and for doubles that may stand for integers.
-_DOUBTFUL = re.compile(rb"null|\d{10}\.0(?!\d)")
+_AMBIGUOUS = re.compile(rb"null|\d{10}\.0(?!\d)")
 
 #: A name or a text that begins with $.
 _DOLLAR = re.compile(rb'"(?:\$|\\u0024)')
 
 #: JSON that plain parsing may change or BSON may refuse: $ names, long integers, the character NUL.
-_DIFFICULT = rf"{_DOLLAR.pattern.decode()}|[0-9]{{19}}|\\u0000"
+_NEEDS_CHECK = rf"{_DOLLAR.pattern.decode()}|[0-9]{{19}}|\\u0000"
 
 #: Errors of reading and writing an object that only looks like Extended JSON.
-_NOT_EXTENDED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, BSONError, struct.error)
+_CONVERSION_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, BSONError, struct.error)
 
 #: Up to this size (bytes), JSON cannot become too large a document. An element of an array takes 2
 #: bytes in JSON, at most 12 in BSON.
-_SMALL = 1 << 20
+_MAX_UNCHECKED_BYTES = 1 << 20
 
 
-def difficult(payloads: pa.Array) -> list[bool]:
+def need_checks(payloads: pa.Array) -> list[bool]:
     """Return for each payload whether `to_bson` must check it: a fast pass that selects few."""
     found: list[bool] = pc.or_(
-        pc.match_substring_regex(payloads, _DIFFICULT), pc.greater(pc.binary_length(payloads), _SMALL)
+        pc.match_substring_regex(payloads, _NEEDS_CHECK), pc.greater(pc.binary_length(payloads), _MAX_UNCHECKED_BYTES)
     ).to_pylist()
     return found
 
 
 def check_document(document: Mapping[str, Any]) -> None:
     """Raise `ValueError` with the rule that a document breaks."""
-    if len(_encoded(document)) > LARGEST_BSON:
-        raise ValueError(f"its document is larger than {LARGEST_BSON:,} bytes")
+    if len(_encode(document)) > MAX_DOCUMENT_BYTES:
+        raise ValueError(f"its document is larger than {MAX_DOCUMENT_BYTES:,} bytes")
 
 
-def _encoded(document: Mapping[str, Any]) -> bytes:
+def _encode(document: Mapping[str, Any]) -> bytes:
     try:
         return bson.encode(document, codec_options=CODEC)
     except OverflowError as error:
@@ -87,15 +87,15 @@ def _encoded(document: Mapping[str, Any]) -> bytes:
         raise ValueError(f"MongoDB cannot keep it ({error})") from error
 
 
-def to_bson(payload: bytes, kind: str, difficult: bool) -> Any:
+def to_bson(payload: bytes, kind: str, needs_check: bool) -> Any:
     """Return the value that a document holds for a payload.
 
     Raises `ValueError` with the rule that the payload breaks.
     """
     if kind == "json":
-        if len(payload) > 2 * DEEPEST:
-            difficult = difficult or payload.count(b"[") + payload.count(b"{") > DEEPEST
-        value = _careful(payload) if difficult else orjson.loads(payload)
+        if len(payload) > 2 * MAX_DEPTH:
+            needs_check = needs_check or payload.count(b"[") + payload.count(b"{") > MAX_DEPTH
+        value = _parse_checked(payload) if needs_check else orjson.loads(payload)
         if value is None:
             raise ValueError("its payload is JSON null, which would end other consumers of a MongoDB queue")
         return value
@@ -108,7 +108,7 @@ def from_bson(value: Any) -> tuple[bytes, PayloadKind]:
         return value.encode(), "text"
     if isinstance(value, bytes):
         return bytes(value), "binary"
-    return _json(value), "json"
+    return _to_json(value), "json"
 
 
 def all_from_bson(values: Iterable[Any]) -> tuple[list[bytes], list[PayloadKind]]:
@@ -117,9 +117,9 @@ def all_from_bson(values: Iterable[Any]) -> tuple[list[bytes], list[PayloadKind]
     if any(one is str or issubclass(one, bytes) for one in set(map(type, values))):
         payloads, kinds = zip(*map(from_bson, values), strict=True)
         return list(payloads), list(kinds)
-    texts = [orjson.dumps(one, _extended, _TO_JSON) for one in values]
-    if _may_be_doubtful(b"\n".join(texts)):  # one check for all of them
-        texts = list(map(_json, values))
+    texts = [orjson.dumps(one, _json_default, _ORJSON_OPTIONS) for one in values]
+    if _may_be_ambiguous(b"\n".join(texts)):  # one check for all of them
+        texts = list(map(_to_json, values))
     return texts, ["json"] * len(texts)
 
 
@@ -131,39 +131,39 @@ def header_text(hdrs: Mapping[str, Any] | None) -> dict[str, str]:
     if not hdrs:
         return {}
     return {
-        name: value if type(value) is str else _json(value).decode()
+        name: value if type(value) is str else _to_json(value).decode()
         for name, value in hdrs.items()
         if value is not None
     }
 
 
-def _careful(text: bytes) -> Any:
+def _parse_checked(text: bytes) -> Any:
     try:
         value = load_json(text)
-        if _depth(value) > DEEPEST:
+        if _depth(value) > MAX_DEPTH:
             raise RecursionError
     except RecursionError as error:
-        raise ValueError(f"its payload is nested deeper than {DEEPEST} levels") from error
+        raise ValueError(f"its payload is nested deeper than {MAX_DEPTH} levels") from error
     if not (isinstance(value, dict | list) and _DOLLAR.search(text)):
         return value
-    read = _extended_json(value)
-    return value if isinstance(read, bytes) else read  # bytes would become a binary payload
+    converted = _convert_extended_json(value)
+    return value if isinstance(converted, bytes) else converted  # bytes would become a binary payload
 
 
-def _extended_json(value: Any) -> Any:
+def _convert_extended_json(value: Any) -> Any:
     """Return the value with Extended JSON replaced by BSON types, the innermost first.
 
     Raises `ValueError` for an object that drivers would read as a DBRef, with its names in another
     order.
     """
     if isinstance(value, list):
-        return [_extended_json(inner) for inner in value]
+        return [_convert_extended_json(inner) for inner in value]
     if not isinstance(value, dict):
         return value
-    plain = {name: _extended_json(inner) for name, inner in value.items()}
+    plain = {name: _convert_extended_json(inner) for name, inner in value.items()}
     if not any(name.startswith("$") for name in plain):
         return plain
-    if "$ref" in plain and "$id" in plain and not _comes_back(plain, plain):
+    if "$ref" in plain and "$id" in plain and not _round_trips(plain, plain):
         raise ValueError(
             "MongoDB's drivers would change it: write an object with $ref and $id so that these two come first, in "
             "this order, and then $db, if it has one"
@@ -171,49 +171,51 @@ def _extended_json(value: Any) -> Any:
     try:
         # An Extended JSON number would be read as a plain number, so it stays an object, except in
         # a date.
-        parts = {name: _hooked(inner) if type(inner) is dict else inner for name, inner in plain.items()}
-        meant = _hooked(parts)
-        same = isinstance(meant, dict | DBRef)  # a DBRef is an object in BSON, too
-        return meant if not same and _comes_back(meant, plain) else plain
-    except _NOT_EXTENDED:  # an object of the user's own
+        parts = {
+            name: _convert_extended_object(inner) if type(inner) is dict else inner for name, inner in plain.items()
+        }
+        converted = _convert_extended_object(parts)
+        is_object = isinstance(converted, dict | DBRef)  # a DBRef is an object in BSON, too
+        return converted if not is_object and _round_trips(converted, plain) else plain
+    except _CONVERSION_ERRORS:  # an object of the user's own
         return plain
 
 
-def _comes_back(meant: Any, plain: Any) -> bool:
+def _round_trips(value: Any, expected: Any) -> bool:
     """Return whether a value, once stored and read again, has the same JSON as another one.
 
     Raises `ValueError` if MongoDB cannot keep it.
     """
-    stored = bson.decode(_encoded({"": meant}), CODEC)[""]
-    return _json(stored) == _json(plain)
+    stored = bson.decode(_encode({"": value}), CODEC)[""]
+    return _to_json(stored) == _to_json(expected)
 
 
-def _hooked(value: dict[str, Any]) -> Any:
+def _convert_extended_object(value: dict[str, Any]) -> Any:
     """Return the BSON type that an Extended JSON object stands for; else the object."""
-    return json_util.object_hook({**value}, _EXTENDED)  # a copy: object_hook may change it
+    return json_util.object_hook({**value}, _EXTENDED_JSON)  # a copy: object_hook may change it
 
 
-def _json(value: Any) -> bytes:
-    text = orjson.dumps(value, _extended, _TO_JSON)
-    if _may_be_doubtful(text) and _DOUBTFUL.search(text):
-        text = orjson.dumps(_plain(value), _extended, _TO_JSON)
+def _to_json(value: Any) -> bytes:
+    text = orjson.dumps(value, _json_default, _ORJSON_OPTIONS)
+    if _may_be_ambiguous(text) and _AMBIGUOUS.search(text):
+        text = orjson.dumps(_replace_doubles(value), _json_default, _ORJSON_OPTIONS)
     return text
 
 
-def _may_be_doubtful(text: bytes) -> bool:
+def _may_be_ambiguous(text: bytes) -> bool:
     """Return whether the text may match _AMBIGUOUS: a fast first check."""
     return b"null" in text or b".0" in text
 
 
-def _extended(value: Any) -> Any:
+def _json_default(value: Any) -> Any:
     """Return what orjson writes for a BSON type: its `default` hook."""
     if isinstance(value, int):
         return int(value)
-    shown = _opened(value)
-    return json_util.default(value, _EXTENDED) if shown is value else shown
+    unwrapped = _unwrap(value)
+    return json_util.default(value, _EXTENDED_JSON) if unwrapped is value else unwrapped
 
 
-def _opened(value: Any) -> Any:
+def _unwrap(value: Any) -> Any:
     """Return a DBRef, or code with a scope, as an object; any other value as it is."""
     if isinstance(value, DBRef):
         return {**value.as_doc()}
@@ -222,16 +224,16 @@ def _opened(value: Any) -> Any:
     return value
 
 
-def _plain(value: Any) -> Any:
+def _replace_doubles(value: Any) -> Any:
     """Return the value without the doubles that orjson would write wrong.
 
     NaN and infinities become Extended JSON, doubles that stand for integers become integers.
     """
-    value = _opened(value)
+    value = _unwrap(value)
     if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
+        return {name: _replace_doubles(inner) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_plain(inner) for inner in value]
+        return [_replace_doubles(inner) for inner in value]
     if isinstance(value, float):
         if not math.isfinite(value):
             return {"$numberDouble": "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"}

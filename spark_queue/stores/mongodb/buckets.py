@@ -29,36 +29,38 @@ from pymongo import IndexModel
 from pymongo.collection import Collection
 
 from spark_queue.messages.arrow_bytes import to_bytes
-from spark_queue.messages.buckets import READ_MARK, ROWS, Buckets, Layout, is_bucket, unsealed
+from spark_queue.messages.buckets import BUCKET_SCHEMA, CONVERTED_SUFFIX, Buckets, Layout, is_bucket, unpack_bucket
 from spark_queue.messages.columns import due_ms, header_dicts, headers_array
 from spark_queue.messages.ids import OBJECT_ID
-from spark_queue.messages.schema import MARK
+from spark_queue.messages.schema import BUCKET_PREFIX
 from spark_queue.stores.base import PAGE_BYTES
-from spark_queue.stores.mongodb.bson_json import all_from_bson, check_document, difficult, header_text, to_bson
+from spark_queue.stores.mongodb.bson_json import all_from_bson, check_document, header_text, need_checks, to_bson
 from spark_queue.stores.mongodb.documents import (
-    BUCKETS,
+    BUCKETS_INDEX,
     INDEXES,
     Document,
     DocumentPage,
     Filter,
     count_of,
-    moment_of,
-    moved_to,
+    moved_document,
+    to_date,
 )
 from spark_queue.stores.mongodb.keys import id_of, key_of
 from spark_queue.stores.mongodb.store import MongoStore
-from spark_queue.stores.support.damaged import UNREADABLE, Records, check, quoted
-from spark_queue.stores.types import Condition, Death, View
+from spark_queue.stores.support.damaged import READ_ERRORS, Records, describe_value, require
+from spark_queue.stores.types import Condition, DeadLetterInfo, View
 
 #: An index of all documents that covers the count of their messages.
-COUNTED = IndexModel([("n", 1), ("processed", 1), ("mature", 1), ("_tag", 1)], name=BUCKETS.document["name"])
+COUNT_INDEX = IndexModel(
+    [("n", 1), ("processed", 1), ("mature", 1), ("_tag", 1)], name=BUCKETS_INDEX.document["name"]
+)
 
 
 class BucketStore(MongoStore):
     """Queues of buckets that keuss shares."""
 
     kind: ClassVar[str] = "bucket-mongo-safe"
-    indexes: ClassVar[Sequence[IndexModel]] = tuple(COUNTED if one is BUCKETS else one for one in INDEXES)
+    indexes: ClassVar[Sequence[IndexModel]] = tuple(COUNT_INDEX if one is BUCKETS_INDEX else one for one in INDEXES)
     layout: Layout = Buckets(1024)  # keuss' own size
 
     _rows: ClassVar[str] = "n"
@@ -70,8 +72,8 @@ class BucketStore(MongoStore):
     @staticmethod
     def _key_of(id: str) -> Any:
         """Return the `_id` of a record. It differs from the ids of all messages."""
-        if id.endswith(READ_MARK):
-            return key_of(id[1:].rsplit(MARK, 2)[0])
+        if id.endswith(CONVERTED_SUFFIX):
+            return key_of(id[1:].rsplit(BUCKET_PREFIX, 2)[0])
         digest = sha256(id.encode()).hexdigest()
         first = id[1:25] if is_bucket(id) else id
         if not OBJECT_ID.fullmatch(first):
@@ -82,38 +84,38 @@ class BucketStore(MongoStore):
 
     @staticmethod
     def _id_of(document: Document) -> str:
-        return f"{MARK}{id_of(document['_id'])}{MARK}{count_of(document.get('n', 0))}{READ_MARK}"
+        return f"{BUCKET_PREFIX}{id_of(document['_id'])}{BUCKET_PREFIX}{count_of(document.get('n', 0))}{CONVERTED_SUFFIX}"
 
     @staticmethod
-    def _weigh(keys: Iterable[ObjectId | str], documents: Iterable[Document | RawBSONDocument] = ()) -> int:
+    def _count_messages(keys: Iterable[ObjectId | str], documents: Iterable[Document | RawBSONDocument] = ()) -> int:
         return sum(count_of(one.get("n", 0)) for one in documents)
 
     @staticmethod
-    def _made(batch: pa.RecordBatch, now: int) -> tuple[list[Document], dict[int, str]]:
+    def _to_documents(batch: pa.RecordBatch, now: int) -> tuple[list[Document], dict[int, str]]:
         documents: list[Document] = []
-        wrong: dict[int, str] = {}
+        broken_rules: dict[int, str] = {}
         due, tries = due_ms(batch, now), batch.column("tries").to_pylist()
         for row, id in enumerate(batch.column("id").to_pylist()):
             one = batch.slice(row, 1)
-            rows = unsealed(id, one.column("payload")[0].as_buffer()) if is_bucket(id) else one
+            rows = unpack_bucket(id, one.column("payload")[0].as_buffer()) if is_bucket(id) else one
             try:
-                entries = _entries(rows)
+                entries = _to_entries(rows)
                 document = {
                     "_id": BucketStore._key_of(id),
                     "b": entries,
                     "n": len(entries),
-                    "mature": moment_of(due[row]),
+                    "mature": to_date(due[row]),
                 }
                 if tries[row]:
                     document["tries"] = tries[row]
                 check_document(document)
                 documents.append(document)
             except ValueError as error:
-                wrong[row] = str(error)
-        return documents, wrong
+                broken_rules[row] = str(error)
+        return documents, broken_rules
 
     @staticmethod
-    def _pages(documents: Iterable[Document], most: int) -> Iterator[DocumentPage]:
+    def _pages(documents: Iterable[Document], limit: int) -> Iterator[DocumentPage]:
         """Yield pages of up to `limit` documents, each ending early at PAGE_BYTES.
 
         The size of a bucket is known only after it is read, so a page may be larger by one bucket.
@@ -122,28 +124,31 @@ class BucketStore(MongoStore):
         size = 0
         for document in documents:
             try:
-                packed = to_bytes(_rows_of(document))
-            except UNREADABLE as error:
+                packed = to_bytes(_messages_of(document))
+            except READ_ERRORS as error:
                 page.damaged[len(page.documents)] = f"the bucket is damaged: {error}"
                 packed = b""
             page.documents.append(document | {"_sid": BucketStore._id_of(document)})
             page.payloads.append(packed)
             page.kinds.append("binary")
             size += len(packed)
-            if len(page.documents) >= most or size >= PAGE_BYTES:
+            if len(page.documents) >= limit or size >= PAGE_BYTES:
                 yield page
                 page, size = DocumentPage.empty(), 0
         if page.documents:
             yield page
 
     @staticmethod
-    def _moved(document: Document, queue: str, ahead: int, death: Death | None, now: int) -> Document:
-        moved = moved_to(document, queue, ahead, death, now)
-        told = moved.pop("hdrs", {})
+    def _moved_document(
+        document: Document, queue: str, pending_tries: int, death: DeadLetterInfo | None, now: int
+    ) -> Document:
+        moved = moved_document(document, queue, pending_tries, death, now)
+        headers = moved.pop("hdrs", {})
         moved.pop("_sid", None)
-        if told and isinstance(moved.get("b"), list):
+        if headers and isinstance(moved.get("b"), list):
             moved["b"] = [
-                one and {**_entry(one), "__h": {**(_entry(one).get("__h") or {}), **told}} for one in moved["b"]
+                one and {**_normalize_entry(one), "__h": {**(_normalize_entry(one).get("__h") or {}), **headers}}
+                for one in moved["b"]
             ]
         return moved
 
@@ -156,23 +161,23 @@ class BucketStore(MongoStore):
         return super()._peek(queue, (), limit, view, rows)  # `Store.peek` filters opened buckets
 
 
-def _entries(rows: pa.RecordBatch) -> list[Document]:
+def _to_entries(rows: pa.RecordBatch) -> list[Document]:
     """Return messages as entries of `b`. Raises `ValueError` with the rule that one breaks."""
     columns = zip(
         rows.column("id").to_pylist(),
         rows.column("payload").to_pylist(),
         rows.column("payload_kind").to_pylist(),
-        difficult(rows.column("payload")),
+        need_checks(rows.column("payload")),
         header_dicts(rows),
         strict=True,
     )
     return [
-        {"__p": to_bson(payload, kind, hard), "__h": headers, "__i": id}
-        for id, payload, kind, hard, headers in columns
+        {"__p": to_bson(payload, kind, needs_check), "__h": headers, "__i": id}
+        for id, payload, kind, needs_check, headers in columns
     ]
 
 
-def _entry(value: Any) -> Document:
+def _normalize_entry(value: Any) -> Document:
     """Return an entry in its current form. A value of another form is a bare payload."""
     if isinstance(value, dict) and "__p" in value:
         headers, id = value.get("__h"), value.get("__i")
@@ -181,15 +186,15 @@ def _entry(value: Any) -> Document:
     return {"__p": value, "__h": {}}
 
 
-def _rows_of(document: Document) -> pa.RecordBatch:
+def _messages_of(document: Document) -> pa.RecordBatch:
     """Return the messages of a document."""
     values = document.get("b") or []
-    check(isinstance(values, list), f"its b is {quoted(values)}, not an array")
-    entries = [(place, _entry(value)) for place, value in enumerate(values) if value is not None]
+    require(isinstance(values, list), f"its b is {describe_value(values)}, not an array")
+    entries = [(place, _normalize_entry(value)) for place, value in enumerate(values) if value is not None]
     first = id_of(document["_id"])
     ids = [entry.get("__i") or f"{first}:{place}" for place, entry in entries]
     payloads, kinds = all_from_bson(entry["__p"] for _, entry in entries)
     hdrs = [entry.get("__h") for _, entry in entries]
     headers = headers_array([header_text(one) for one in hdrs] if any(hdrs) else hdrs)
-    made = [pa.array(ids, pa.string()), pa.array(payloads, pa.binary()), pa.array(kinds, pa.string())]
-    return pa.RecordBatch.from_arrays([*made, headers], schema=ROWS)
+    columns = [pa.array(ids, pa.string()), pa.array(payloads, pa.binary()), pa.array(kinds, pa.string())]
+    return pa.RecordBatch.from_arrays([*columns, headers], schema=BUCKET_SCHEMA)

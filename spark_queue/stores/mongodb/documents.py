@@ -44,27 +44,27 @@ from pymongo.client_session import ClientSession
 from pymongo.collection import Collection
 from pymongo.errors import BulkWriteError
 
-from spark_queue.messages.buckets import DIGITS, is_bucket, rows_of
-from spark_queue.messages.columns import build, due_ms, header_dicts, with_history
+from spark_queue.messages.buckets import MAX_ROWS_DIGITS, is_bucket, rows_of
+from spark_queue.messages.columns import build_messages, due_ms, header_dicts, with_history
 from spark_queue.messages.ids import OBJECT_ID
-from spark_queue.messages.schema import LATEST, MARK
+from spark_queue.messages.schema import BUCKET_PREFIX, MAX_TIME_MS
 from spark_queue.stores.base import PAGE_BYTES
-from spark_queue.stores.mongodb.bson_json import check_document, difficult, from_bson, header_text, to_bson
-from spark_queue.stores.mongodb.keys import greater, id_of, in_order, json_text, key_of
+from spark_queue.stores.mongodb.bson_json import check_document, from_bson, header_text, need_checks, to_bson
+from spark_queue.stores.mongodb.keys import filters_greater, id_of, json_text, key_of, sort_key
 from spark_queue.stores.support.damaged import (
-    UNREADABLE,
+    READ_ERRORS,
     Records,
     Row,
-    best,
-    check,
     check_types,
-    digest_of,
-    mature_of,
-    quoted,
+    describe_value,
+    digest_header,
+    first_readable,
+    parse_mature,
+    parse_tries,
     read_each,
-    tries_of,
+    require,
 )
-from spark_queue.stores.types import Condition, Death, holder
+from spark_queue.stores.types import Condition, DeadLetterInfo, consumer_of
 
 Document = dict[str, Any]
 Filter = Mapping[str, Any]
@@ -72,36 +72,36 @@ Filter = Mapping[str, Any]
 BSON_EPOCH = DatetimeMS(0)
 
 #: The end of a lease that never ends.
-NO_END_DATE = DatetimeMS(LATEST)
+NO_END_DATE = DatetimeMS(MAX_TIME_MS)
 
 #: Error code of the server: the id exists already.
 DUPLICATE_KEY = 11000
 
 #: `processed` comes first, so a long history does not slow the queue.
-READY = IndexModel([("processed", 1), ("mature", 1), ("_id", 1)], name="spark_queue_ready")
-HELD = IndexModel(
+READY_INDEX = IndexModel([("processed", 1), ("mature", 1), ("_id", 1)], name="spark_queue_ready")
+HELD_INDEX = IndexModel(
     [("_tag", 1), ("_mature", 1), ("_id", 1)],
     name="spark_queue_held",
     partialFilterExpression={"reserved": {"$exists": True}},
 )
-ENDING = IndexModel([("_until", 1)], name="spark_queue_ending", sparse=True, expireAfterSeconds=0)
+EXPIRY_INDEX = IndexModel([("_until", 1)], name="spark_queue_ending", sparse=True, expireAfterSeconds=0)
 #: An index of the buckets that covers the count of their messages.
-BUCKETS = IndexModel(
+BUCKETS_INDEX = IndexModel(
     [("rows", 1), ("processed", 1), ("mature", 1), ("_tag", 1)],
     name="spark_queue_buckets",
     partialFilterExpression={"rows": {"$exists": True}},
 )
-INDEXES = (READY, HELD, ENDING, BUCKETS)
-BY_ID: dict[str, Any] = {"hint": "_id_"}
+INDEXES = (READY_INDEX, HELD_INDEX, EXPIRY_INDEX, BUCKETS_INDEX)
+ID_HINT: dict[str, Any] = {"hint": "_id_"}
 
 #: The fields that a page of reserved messages needs.
 HELD_FIELDS = {"payload": 1, "tries": 1, "hdrs": 1, "_sid": 1, "_mature": 1}
 
 #: The fields that a reservation adds, for `$unset`.
-FORGET = {"reserved": "", "_tag": "", "_mature": "", "_reserved": ""}
+RESERVATION_FIELDS = {"reserved": "", "_tag": "", "_mature": "", "_reserved": ""}
 
 #: Matches the `_id` of buckets: see `is_bucket_key`.
-BUCKET_IDS = Regex(f"^{MARK}.*{MARK}.*{MARK}", "s")
+BUCKET_IDS = Regex(f"^{BUCKET_PREFIX}.*{BUCKET_PREFIX}.*{BUCKET_PREFIX}", "s")
 
 COMPARISONS = {"=": "$eq", "<": "$lt", "<=": "$lte", ">": "$gt", ">=": "$gte", "in": "$in"}
 
@@ -109,24 +109,29 @@ COMPARISONS = {"=": "$eq", "<": "$lt", "<=": "$lte", ">": "$gt", ">=": "$gte", "
 class DocumentState(NamedTuple):
     """A state of messages: how to find them, and what their fields mean in it."""
 
-    which: Filter
+    query: Filter
     due: str | Filter  #: the field, or the expression, of when it was due
-    ahead: int  #: how many of its tries have not failed yet
-    by: IndexModel  #: the index to use
+    pending_tries: int  #: how many of its tries have not failed yet
+    hint_index: IndexModel  #: the index to use
     order: list[tuple[str, int]]
 
-    def where(self, conditions: Sequence[Condition]) -> Filter:
+    def query_with(self, conditions: Sequence[Condition]) -> Filter:
         """Return a filter for messages in this state that meet all conditions but those on `id`."""
-        return {"$and": [self.which, *(self._one(condition) for condition in conditions if condition.column != "id")]}
+        return {
+            "$and": [
+                self.query,
+                *(self._condition_query(condition) for condition in conditions if condition.column != "id"),
+            ]
+        }
 
-    def _one(self, condition: Condition) -> Filter:
+    def _condition_query(self, condition: Condition) -> Filter:
         op = COMPARISONS[condition.op]
-        values: list[Any] = list(_values(condition))
+        values: list[Any] = list(_condition_values(condition))
         match condition.column:
             case "mature" | "processed":
                 values = [DatetimeMS(one) for one in values]
             case "tries":
-                values = [one + self.ahead for one in values]
+                values = [one + self.pending_tries for one in values]
         value = values if op == "$in" else values[0]
         match condition.column:
             case "mature":
@@ -176,7 +181,7 @@ DUE: Document = {
 #: The tries of a message, and whether they are a number. Another value stays, and is reported when
 #: it is read.
 TRIES: Document = {"$ifNull": ["$tries", 0]}
-_COUNTED: Document = {
+_TRIES_VALID: Document = {
     "$and": [
         {"$in": [{"$type": TRIES}, ["int", "long", "double"]]},
         {"$gte": [TRIES, -(2**31)]},
@@ -187,7 +192,7 @@ _COUNTED: Document = {
 #: Matches documents that can become dead letters: their headers and tries can be changed.
 SOUND_DOCUMENT: Filter = {
     "hdrs": {"$not": {"$type": ["array", "string", "number", "bool", "date", "binData", "objectId", "timestamp"]}},
-    "$expr": _COUNTED,
+    "$expr": _TRIES_VALID,
 }
 
 #: How a message of the history was processed. One that keuss processed has no `_until`.
@@ -210,40 +215,44 @@ FENCED: Filter = {**RESERVED, "$expr": {"$eq": ["$reserved", "$_reserved"]}}
 WAITING_ORDER = [("processed", 1), ("mature", 1), ("_id", 1)]
 HELD_ORDER = [("_mature", 1), ("_id", 1)]
 
-FREE = DocumentState({"processed": None, "reserved": {"$exists": False}}, "mature", 0, READY, WAITING_ORDER)
-OURS = DocumentState(FENCED, "_mature", 1, HELD, HELD_ORDER)
-THEIRS = DocumentState({**RESERVED, "$expr": {"$ne": ["$reserved", "$_reserved"]}}, "mature", 1, HELD, WAITING_ORDER)
+FREE = DocumentState({"processed": None, "reserved": {"$exists": False}}, "mature", 0, READY_INDEX, WAITING_ORDER)
+HELD_BY_US = DocumentState(FENCED, "_mature", 1, HELD_INDEX, HELD_ORDER)
+HELD_BY_OTHERS = DocumentState(
+    {**RESERVED, "$expr": {"$ne": ["$reserved", "$_reserved"]}}, "mature", 1, HELD_INDEX, WAITING_ORDER
+)
 
 
 # --- filters and updates --------------------------------------------------------------------------------------------
 
 
-def more_tries(number: int) -> Document:
+def add_tries(number: int) -> Document:
     """Return the tries plus a number, as an expression. Tries that are not a number stay."""
-    return {"$cond": [_COUNTED, {"$add": [TRIES, number]}, "$tries"]}
+    return {"$cond": [_TRIES_VALID, {"$add": [TRIES, number]}, "$tries"]}
 
 
-def _values(condition: Condition) -> tuple[str | int, ...]:
+def _condition_values(condition: Condition) -> tuple[str | int, ...]:
     return condition.value if isinstance(condition.value, tuple) else (condition.value,)
 
 
-def id_condition(condition: Condition) -> Filter:
+def id_filter(condition: Condition) -> Filter:
     """Return a condition on the id as a filter; it matches all buckets, too."""
     if condition.op in ("=", "in"):
-        return or_bucket({"_id": {"$in": [key_of(str(one)) for one in _values(condition)]}})
+        return or_bucket({"_id": {"$in": [key_of(str(one)) for one in _condition_values(condition)]}})
     id = {"$ifNull": ["$_sid", {"$convert": {"input": "$_id", "to": "string", "onError": ""}}]}
     return or_bucket({"$expr": {COMPARISONS[condition.op]: [id, {"$literal": condition.value}]}})
 
 
-def after_record(field: str, place: DocumentPlace) -> Document:
+def filter_after(field: str, place: DocumentPlace) -> Document:
     """Return a filter for records after a place in the order of a field and `_id`."""
     moment, key = place
-    return {"$or": [*greater(field, moment), *({field: moment, **one} for one in greater("_id", key))]}
+    return {
+        "$or": [*filters_greater(field, moment), *({field: moment, **one} for one in filters_greater("_id", key))]
+    }
 
 
-def or_bucket(which: Filter) -> Filter:
+def or_bucket(query: Filter) -> Filter:
     """Return a filter that matches all buckets, too."""
-    return {"$or": [which, {"_id": BUCKET_IDS}]}
+    return {"$or": [query, {"_id": BUCKET_IDS}]}
 
 
 def due_by(moment: int) -> Document:
@@ -259,19 +268,23 @@ def held_by(tag: str) -> Document:
     return {**FENCED, "_tag": {"$in": [tag, Regex(f"^{re.escape(tag)}/")]}}
 
 
-def loose(now: int) -> DocumentState:
+def free_state(now: int) -> DocumentState:
     """Return the state of messages that are free, or whose lease has expired."""
-    ended = {"mature": {"$lte": DatetimeMS(now)}}
+    expired = {"mature": {"$lte": DatetimeMS(now)}}
     return DocumentState(
-        {"processed": None, "$or": [{"reserved": {"$exists": False}}, ended]}, "mature", 0, READY, WAITING_ORDER
+        {"processed": None, "$or": [{"reserved": {"$exists": False}}, expired]},
+        "mature",
+        0,
+        READY_INDEX,
+        WAITING_ORDER,
     )
 
 
-def history_of(now: int) -> DocumentState:
+def history_state(now: int) -> DocumentState:
     """Return the state of messages in the history, also of those that other programs committed."""
-    which = {"processed": {"$exists": True, "$ne": NO_END_DATE}, "_until": {"$not": {"$lte": DatetimeMS(now)}}}
+    query = {"processed": {"$exists": True, "$ne": NO_END_DATE}, "_until": {"$not": {"$lte": DatetimeMS(now)}}}
     due = {"$ifNull": ["$_mature", {"$min": ["$mature", "$processed"]}]}
-    return DocumentState(which, due, 0, READY, HELD_ORDER)
+    return DocumentState(query, due, 0, READY_INDEX, HELD_ORDER)
 
 
 def outcome_of(document: Document) -> str:
@@ -281,33 +294,33 @@ def outcome_of(document: Document) -> str:
     return "pop" if document.get("_until") is None else document.get("_outcome", "commit")
 
 
-def remembering(now: int, history: int, tag: str | None, outcome: str) -> tuple[Document, list[str]]:
+def history_update(now: int, history: int, tag: str | None, outcome: str) -> tuple[Document, list[str]]:
     """Return the fields to set, and to remove, to keep a message as history for `history` ms."""
     moments = {"processed": now, "mature": now + 100 * history, "_until": now + history}
-    fields: Document = {name: moment_of(ms) for name, ms in moments.items()}
-    if consumer := holder(tag):
+    fields: Document = {name: to_date(ms) for name, ms in moments.items()}
+    if consumer := consumer_of(tag):
         fields["_consumer"] = consumer
     if outcome != "commit":
         fields["_outcome"] = outcome
-    return fields, [name for name in FORGET if name != "_mature"]
+    return fields, [name for name in RESERVATION_FIELDS if name != "_mature"]
 
 
 def lease_end(now: int, lease: int | None) -> DatetimeMS:
     """Return when a lease of `lease` ms that begins now ends; `None` never ends."""
-    return NO_END_DATE if lease is None else moment_of(now + lease)
+    return NO_END_DATE if lease is None else to_date(now + lease)
 
 
-def moment_of(ms: int) -> DatetimeMS:
+def to_date(ms: int) -> DatetimeMS:
     """Return a time (ms) as a date, at most the latest that is allowed."""
-    return DatetimeMS(min(ms, LATEST))
+    return DatetimeMS(min(ms, MAX_TIME_MS))
 
 
-def claiming(tag: str, now: DatetimeMS, until: DatetimeMS) -> list[Document]:
+def claim_update(tag: str, now: DatetimeMS, until: DatetimeMS) -> list[Document]:
     """Return the update that reserves messages under a tag.
 
     After an expired lease of ours, a message keeps when it was due.
     """
-    fields = {"mature": until, "tries": more_tries(1), "reserved": now, "_tag": tag, "_mature": DUE, "_reserved": now}
+    fields = {"mature": until, "tries": add_tries(1), "reserved": now, "_tag": tag, "_mature": DUE, "_reserved": now}
     return [{"$set": fields}]
 
 
@@ -317,7 +330,7 @@ def claiming(tag: str, now: DatetimeMS, until: DatetimeMS) -> list[Document]:
 def to_documents(batch: pa.RecordBatch, now: int) -> tuple[list[Document], dict[int, str]]:
     """Return the rows of a PUSHES batch as documents, and the rules that rows break."""
     documents: list[Document] = []
-    wrong: dict[int, str] = {}
+    broken_rules: dict[int, str] = {}
     ids, due = batch.column("id"), due_ms(batch, now)
     moments = {ms: DatetimeMS(ms) for ms in set(due)}  # mostly one for all rows
     columns = zip(
@@ -326,17 +339,17 @@ def to_documents(batch: pa.RecordBatch, now: int) -> tuple[list[Document], dict[
         due,
         batch.column("payload").to_pylist(),
         batch.column("payload_kind").to_pylist(),
-        difficult(batch.column("payload")),
+        need_checks(batch.column("payload")),
         batch.column("tries").to_pylist(),
         header_dicts(batch),
         strict=True,
     )
-    for row, (id, native, mature, payload, kind, hard, tries, headers) in enumerate(columns):
+    for row, (id, native, mature, payload, kind, needs_check, tries, headers) in enumerate(columns):
         try:
             document = {
                 "_id": ObjectId(bytes.fromhex(id)) if native else (key := key_of(id)),
                 "mature": moments[mature],
-                "payload": to_bson(payload, kind, hard),
+                "payload": to_bson(payload, kind, needs_check),
                 "tries": tries,
                 "hdrs": headers,
             }
@@ -344,39 +357,39 @@ def to_documents(batch: pa.RecordBatch, now: int) -> tuple[list[Document], dict[
                 document["rows"] = rows_of(id)
             elif not native and id_of(key) != id:
                 document["_sid"] = id
-            if hard or headers:
+            if needs_check or headers:
                 check_document(document)
             documents.append(document)
         except ValueError as error:
-            wrong[row] = str(error)
-    return documents, wrong
+            broken_rules[row] = str(error)
+    return documents, broken_rules
 
 
 #: Counts the messages of documents, from their `_id` and the documents.
-Weigh = Callable[[Iterable[Any], Iterable[Document | RawBSONDocument]], int]
+MessageCounter = Callable[[Iterable[Any], Iterable[Document | RawBSONDocument]], int]
 
 
-def weight(keys: Iterable[Any], documents: Iterable[Document | RawBSONDocument] = ()) -> int:
+def count_messages(keys: Iterable[Any], documents: Iterable[Document | RawBSONDocument] = ()) -> int:
     """Return how many messages the records with these `_id` hold together."""
     return sum(rows_of(one) if isinstance(one, str) else 1 for one in keys)
 
 
 def count_of(value: object) -> int:
     """Return how many messages a record holds, from its field's value; 1 if that is invalid."""
-    return int(value) if isinstance(value, int | float) and 0 <= value < 10**DIGITS else 1
+    return int(value) if isinstance(value, int | float) and 0 <= value < 10**MAX_ROWS_DIGITS else 1
 
 
-def counted(field: str) -> Document:
+def count_expression(field: str) -> Document:
     """Return how many messages a record holds, as an expression; 1 if the field is invalid."""
     number = {"$ifNull": [f"${field}", 1]}
-    return {"$cond": [{"$and": [{"$gte": [number, 0]}, {"$lt": [number, 10**DIGITS]}]}, number, 1]}
+    return {"$cond": [{"$and": [{"$gte": [number, 0]}, {"$lt": [number, 10**MAX_ROWS_DIGITS]}]}, number, 1]}
 
 
 def insert(
     queue: Collection[Document],
     documents: Sequence[Document],
-    instead: Filter | None = None,
-    weigh: Weigh = weight,
+    replaceable: Filter | None = None,
+    count: MessageCounter = count_messages,
 ) -> int:
     """Insert the documents whose ids are new; return the number of messages.
 
@@ -385,19 +398,19 @@ def insert(
     """
     if not documents:
         return 0
-    all_of_them = weigh([one["_id"] for one in documents], documents)
+    total = count([one["_id"] for one in documents], documents)
     try:
         queue.insert_many(documents, ordered=False)
-        return all_of_them
+        return total
     except BulkWriteError as error:
         if not only_duplicates(error):
             raise
         failed = error.details["writeErrors"]
-    there_already = [documents[one["index"]] for one in failed]
-    inserted = all_of_them - weigh([one["_id"] for one in there_already], there_already)
-    makes_way = {"processed": {"$exists": True}, **(instead or {})}
-    again = [ReplaceOne({"_id": one["_id"], **makes_way}, one) for one in there_already]
-    return inserted + queue.bulk_write(again, ordered=False).modified_count
+    existing = [documents[one["index"]] for one in failed]
+    inserted = total - count([one["_id"] for one in existing], existing)
+    replaceable_query = {"processed": {"$exists": True}, **(replaceable or {})}
+    replacements = [ReplaceOne({"_id": one["_id"], **replaceable_query}, one) for one in existing]
+    return inserted + queue.bulk_write(replacements, ordered=False).modified_count
 
 
 def insert_new(
@@ -405,37 +418,37 @@ def insert_new(
     ids: Sequence[ObjectId],
     documents: Sequence[Document | RawBSONDocument],
     session: ClientSession,
-    weigh: Weigh = weight,
+    count: MessageCounter = count_messages,
 ) -> int:
     """Insert the documents whose ids are new, in a transaction; return the number of messages.
 
     They also replace history and hidden messages with the same id. A duplicate key would end the
     transaction, so ids are looked up first.
     """
-    there: set[str] = set()
-    if _any_between(queue, ids, session):
-        which = {"_id": {"$in": list(ids)}}
-        queue.delete_many({**which, "processed": {"$exists": True}}, session=session, **BY_ID)
-        there = {id_of(one["_id"]) for one in queue.find(which, {"_id": 1}, session=session, **BY_ID)}
+    existing_ids: set[str] = set()
+    if _may_exist(queue, ids, session):
+        query = {"_id": {"$in": list(ids)}}
+        queue.delete_many({**query, "processed": {"$exists": True}}, session=session, **ID_HINT)
+        existing_ids = {id_of(one["_id"]) for one in queue.find(query, {"_id": 1}, session=session, **ID_HINT)}
     new: dict[str, tuple[Any, Document | RawBSONDocument]] = {}  # by text: an `_id` may be a document
     for id, document in zip(ids, documents, strict=True):
-        if (text := id_of(id)) not in there:
+        if (text := id_of(id)) not in existing_ids:
             new.setdefault(text, (id, document))
-    keys, entering = [key for key, _ in new.values()], [one for _, one in new.values()]
+    keys, new_documents = [key for key, _ in new.values()], [one for _, one in new.values()]
     if new:
-        queue.insert_many(entering, ordered=False, session=session)
-    return weigh(keys, entering)
+        queue.insert_many(new_documents, ordered=False, session=session)
+    return count(keys, new_documents)
 
 
-def _any_between(queue: Collection[Document], ids: Sequence[Any], session: ClientSession) -> bool:
+def _may_exist(queue: Collection[Document], ids: Sequence[Any], session: ClientSession) -> bool:
     """Return whether the queue may have one of these ids: whether it has any in their range.
 
     The ids of new messages are adjacent, so mostly one query shows that all of them are new.
     """
     if not ids or not all(isinstance(one, ObjectId) for one in ids):
         return True
-    between = {"_id": {"$gte": min(ids), "$lte": max(ids)}}
-    return queue.find_one(between, {"_id": 1}, session=session, **BY_ID) is not None
+    in_range = {"_id": {"$gte": min(ids), "$lte": max(ids)}}
+    return queue.find_one(in_range, {"_id": 1}, session=session, **ID_HINT) is not None
 
 
 def only_duplicates(error: BulkWriteError) -> bool:
@@ -444,20 +457,22 @@ def only_duplicates(error: BulkWriteError) -> bool:
     return codes == {DUPLICATE_KEY} and not error.details["writeConcernErrors"]
 
 
-def moved_to(document: Document, queue: str, ahead: int, death: Death | None, now: int) -> Document:
+def moved_document(
+    document: Document, queue: str, pending_tries: int, death: DeadLetterInfo | None, now: int
+) -> Document:
     """Return the document as it enters another queue."""
-    moved = {name: value for name, value in document.items() if name not in FORGET}
+    moved = {name: value for name, value in document.items() if name not in RESERVATION_FIELDS}
     if death is not None:
-        told = death.headers(queue, int(document.get("tries") or 0) - ahead, now)
-        moved["hdrs"] = {**(document.get("hdrs") or {}), **told}
+        headers = death.headers(queue, int(document.get("tries") or 0) - pending_tries, now)
+        moved["hdrs"] = {**(document.get("hdrs") or {}), **headers}
     due = due_of(document)
     return moved | {"mature": due if isinstance(due, DatetimeMS) else DatetimeMS(now), "tries": 0}
 
 
-def dying(queue: str, ahead: int, death: Death, now: int) -> Document:
+def dead_letter_headers(queue: str, pending_tries: int, death: DeadLetterInfo, now: int) -> Document:
     """Return the headers of a message that becomes a dead letter, as an expression in an update."""
     headers: Document = {name: {"$literal": value} for name, value in death.headers(queue, 0, now).items()}
-    tries = {"$subtract": [{"$ifNull": ["$tries", 0]}, ahead - death.failed]}
+    tries = {"$subtract": [{"$ifNull": ["$tries", 0]}, pending_tries - death.failed]}
     headers["x-dl-tries"] = {"$toString": {"$toInt": tries}}
     return {"$mergeObjects": ["$hdrs", headers]}
 
@@ -474,56 +489,58 @@ def due_of(document: Document) -> Any:
     if ours and "_mature" in document:
         due = document["_mature"]
     elif "processed" in document:
-        due = min(due, document["processed"], key=in_order)
+        due = min(due, document["processed"], key=sort_key)
     return due
 
 
-def _ahead(document: Document) -> int:
+def _pending_tries(document: Document) -> int:
     """Return how many of its `tries` have not failed yet."""
     return int("reserved" in document and "processed" not in document)
 
 
-def pages(documents: Iterable[Document], most: int) -> Iterator[DocumentPage]:
+def pages(documents: Iterable[Document], limit: int) -> Iterator[DocumentPage]:
     """Yield pages of up to `limit` documents, each ending early at PAGE_BYTES of payload."""
     page, size = DocumentPage.empty(), 0
     for document in documents:
         try:
             payload, kind = from_bson(document.get("payload"))
-        except UNREADABLE as error:
+        except READ_ERRORS as error:
             page.damaged[len(page.documents)] = f"its payload cannot be read ({error})"
             payload, kind = b"", "binary"
         page.documents.append(document)
         page.payloads.append(payload)
         page.kinds.append(kind)
         size += len(payload)
-        if len(page.documents) >= most or size >= PAGE_BYTES:
+        if len(page.documents) >= limit or size >= PAGE_BYTES:
             yield page
             page, size = DocumentPage.empty(), 0
     if page.documents:
         yield page
 
 
-def as_records(queue: str, page: DocumentPage, whole: Callable[[Document], Document] | None = None) -> Records:
+def as_records(
+    queue: str, page: DocumentPage, load_document: Callable[[Document], Document] | None = None
+) -> Records:
     """Return a page as records: batches of MESSAGES or HISTORY.
 
     `load_document`: the documents have only the fields HELD_FIELDS; it returns one with all fields.
     """
-    held = whole is not None
+    held = load_document is not None
     try:
-        check(not page.damaged, "a payload cannot be read")
-        return Records(_as_batch(queue, page, held))
-    except UNREADABLE:
-        numbered = range(len(page.documents))
-        get = whole or (lambda document: document)
+        require(not page.damaged, "a payload cannot be read")
+        return Records(_to_batch(queue, page, held))
+    except READ_ERRORS:
+        rows = range(len(page.documents))
+        load = load_document or (lambda document: document)
         return read_each(
             queue,
-            numbered,
-            lambda row: _read(page, row, held),
-            lambda row: raw_row(_record_id(page.documents[row]), get(page.documents[row])),
+            rows,
+            lambda row: _read_row(page, row, held),
+            lambda row: raw_row(_record_id(page.documents[row]), load(page.documents[row])),
         )
 
 
-def _as_batch(queue: str, page: DocumentPage, held: bool) -> pa.RecordBatch:
+def _to_batch(queue: str, page: DocumentPage, held: bool) -> pa.RecordBatch:
     """Return a page as a batch, read by whole columns.
 
     Raises one of UNREADABLE for a value of a wrong type.
@@ -535,8 +552,8 @@ def _as_batch(queue: str, page: DocumentPage, held: bool) -> pa.RecordBatch:
     check_types(moments, DatetimeMS)
     counts = [one.get("tries") or 0 for one in documents]
     check_types(counts, int, Int64, float)
-    tries = [int(count) - (1 if held else _ahead(one)) for count, one in zip(counts, documents, strict=True)]
-    batch = build(queue, ids, payloads, kinds, headers, list(map(int, moments)), tries)
+    tries = [int(count) - (1 if held else _pending_tries(one)) for count, one in zip(counts, documents, strict=True)]
+    batch = build_messages(queue, ids, payloads, kinds, headers, list(map(int, moments)), tries)
     if "processed" not in documents[0]:
         return batch
     processed = [int(one["processed"]) for one in documents]
@@ -547,19 +564,19 @@ def _as_batch(queue: str, page: DocumentPage, held: bool) -> pa.RecordBatch:
 # --- one by one -----------------------------------------------------------------------------------------------------
 
 
-def _read(page: DocumentPage, row: int, held: bool) -> Row:
+def _read_row(page: DocumentPage, row: int, held: bool) -> Row:
     """Read one document. Raises `Unreadable` with the reason if it is damaged."""
     document = page.documents[row]
-    check(row not in page.damaged, page.damaged.get(row, ""))
+    require(row not in page.damaged, page.damaged.get(row, ""))
     id, hdrs = document.get("_sid") or id_of(document["_id"]), document.get("hdrs")
-    check(isinstance(id, str), f"its _sid is {quoted(id)}, not a string")
-    check(not hdrs or isinstance(hdrs, Mapping), f"its hdrs is {quoted(hdrs)}, not an object")
+    require(isinstance(id, str), f"its _sid is {describe_value(id)}, not a string")
+    require(not hdrs or isinstance(hdrs, Mapping), f"its hdrs is {describe_value(hdrs)}, not an object")
     due: Any = document.get("_mature") if held else due_of(document)
-    check(isinstance(due, DatetimeMS), f"its mature is {quoted(due)}, not a date")
-    tries = 0 if (count := document.get("tries")) is None else tries_of(count)
-    tries -= 1 if held else _ahead(document)
+    require(isinstance(due, DatetimeMS), f"its mature is {describe_value(due)}, not a date")
+    tries = 0 if (count := document.get("tries")) is None else parse_tries(count)
+    tries -= 1 if held else _pending_tries(document)
     headers, payload, kind = header_text(hdrs), page.payloads[row], page.kinds[row]
-    return Row(id, payload, kind, headers, mature_of(int(due)), tries, told_of(document))
+    return Row(id, payload, kind, headers, parse_mature(int(due)), tries, history_entry(document))
 
 
 def _record_id(document: Document) -> str:
@@ -575,18 +592,22 @@ def raw_row(id: str, document: Document) -> Row:
     """
     tries = document.get("tries")
     if isinstance(tries, int | float) and not isinstance(tries, bool) and -(2**31) < tries < 2**31:
-        tries = type(tries)(tries - _ahead(document))
+        tries = type(tries)(tries - _pending_tries(document))
     due = due_of(document)
-    kept = {name: one for name, one in document.items() if name not in (*FORGET, "mature", "tries")}
-    raw = kept | ({"mature": due} if "mature" in document else {}) | ({"tries": tries} if "tries" in document else {})
-    mature = best(mature_of, int(due)) if isinstance(due, DatetimeMS) else 0
+    unchanged = {name: one for name, one in document.items() if name not in (*RESERVATION_FIELDS, "mature", "tries")}
+    raw = (
+        unchanged
+        | ({"mature": due} if "mature" in document else {})
+        | ({"tries": tries} if "tries" in document else {})
+    )
+    mature = first_readable(parse_mature, int(due)) if isinstance(due, DatetimeMS) else 0
     return Row(
-        id, json_text(raw).encode(), "json", digest_of(json_text(kept).encode()), mature,
-        max(0, best(tries_of, tries)), told_of(document),
+        id, json_text(raw).encode(), "json", digest_header(json_text(unchanged).encode()), mature,
+        max(0, first_readable(parse_tries, tries)), history_entry(document),
     )  # fmt: skip
 
 
-def told_of(document: Document) -> tuple[int, str | None, str] | None:
+def history_entry(document: Document) -> tuple[int, str | None, str] | None:
     """Return when a message of the history was processed (ms), by which consumer, and the outcome.
 
     `None` for a message that is not history.
@@ -594,5 +615,5 @@ def told_of(document: Document) -> tuple[int, str | None, str] | None:
     if "processed" not in document:
         return None
     processed, consumer, outcome = document["processed"], document.get("_consumer"), outcome_of(document)
-    moment = best(mature_of, int(processed)) if isinstance(processed, DatetimeMS) else 0
+    moment = first_readable(parse_mature, int(processed)) if isinstance(processed, DatetimeMS) else 0
     return moment, consumer if isinstance(consumer, str) else None, str(outcome)

@@ -29,15 +29,15 @@ _CANONICAL = json_util.JSONOptions(
 )
 
 #: The beginning of an id that stands for an `_id` of another type than ObjectId.
-_ODD = '{"_id":'
+_FOREIGN_ID_PREFIX = '{"_id":'
 
 #: The BSON types, as `$type` names them, in the order in which the server sorts their values.
-_ORDER = (
+_TYPE_ORDER = (
     ("minKey",), ("null", "undefined"), ("number",), ("string", "symbol"), ("object",), ("array",), ("binData",),
     ("objectId",), ("bool",), ("date",), ("timestamp",), ("regex",), ("dbPointer",), ("javascript",),
     ("javascriptWithScope",), ("maxKey",),
 )  # fmt: skip
-_RANKS = {name: rank for rank, names in enumerate(_ORDER) for name in names}
+_RANKS = {name: rank for rank, names in enumerate(_TYPE_ORDER) for name in names}
 
 
 def json_text(value: object) -> str:
@@ -59,7 +59,7 @@ def key_of(id: str) -> Any:
         return ObjectId(bytes.fromhex(id))
     if is_bucket(id):
         return id
-    if id.startswith(_ODD):
+    if id.startswith(_FOREIGN_ID_PREFIX):
         try:
             (key,) = json_util.loads(id, json_options=_CANONICAL).values()
         except (ValueError, TypeError, ArithmeticError, AttributeError, RecursionError, BSONError):
@@ -107,12 +107,12 @@ _TYPES: tuple[tuple[Any, str], ...] = (
 )
 
 
-def in_order(value: Any) -> tuple[int, Any]:
+def sort_key(value: Any) -> tuple[int, Any]:
     """Return a key that sorts values of any types as the server does."""
-    return rank_of(value), _within(value)
+    return rank_of(value), _sort_key_in_type(value)
 
 
-def _within(value: Any) -> Any:
+def _sort_key_in_type(value: Any) -> Any:
     """Return a key that sorts a value among those of its type."""
     match value:
         case bool():
@@ -125,11 +125,11 @@ def _within(value: Any) -> Any:
         case bytes():
             return len(value), getattr(value, "subtype", 0), bytes(value)
         case DBRef():
-            return _within(value.as_doc())
+            return _sort_key_in_type(value.as_doc())
         case Mapping():
-            return [(rank_of(one), name, _within(one)) for name, one in value.items()]
+            return [(rank_of(one), name, _sort_key_in_type(one)) for name, one in value.items()]
         case list():
-            return [in_order(one) for one in value]
+            return [sort_key(one) for one in value]
         case DatetimeMS():
             return int(value)
         case Timestamp():
@@ -141,12 +141,12 @@ def _within(value: Any) -> Any:
     return 0
 
 
-def greater(field: str, value: Any) -> list[dict[str, Any]]:
+def filters_greater(field: str, value: Any) -> list[dict[str, Any]]:
     """Return filters for the values of a field that sort after this one, for `$or`.
 
     Values of other types are included.
     """
     least = -math.inf if isinstance(value, float) and math.isnan(value) else value
     op = "$gte" if least is not value else "$gt"
-    later = [name for names in _ORDER[rank_of(value) + 1 :] for name in names]
-    return [{field: {op: least}}, *([{field: {"$type": later}}] if later else [])]
+    later_types = [name for names in _TYPE_ORDER[rank_of(value) + 1 :] for name in names]
+    return [{field: {op: least}}, *([{field: {"$type": later_types}}] if later_types else [])]

@@ -30,11 +30,21 @@ from pymongo.cursor import Cursor
 from pymongo.results import DeleteResult, UpdateResult
 
 from spark_queue.errors import OptionError
-from spark_queue.messages.columns import filled
-from spark_queue.stores.mongodb.documents import BY_ID, DUE, FORGET, INDEXES, Document, Filter, dying, held_by, weight
-from spark_queue.stores.mongodb.stages import OWN
-from spark_queue.stores.mongodb.store import COMMAND_CHUNK, MongoStore, parts_of
-from spark_queue.stores.types import Death, Lacking, Which
+from spark_queue.messages.columns import fill_null_payloads
+from spark_queue.stores.mongodb.documents import (
+    DUE,
+    ID_HINT,
+    INDEXES,
+    RESERVATION_FIELDS,
+    Document,
+    Filter,
+    count_messages,
+    dead_letter_headers,
+    held_by,
+)
+from spark_queue.stores.mongodb.stages import OWN_PREFIX
+from spark_queue.stores.mongodb.store import COMMAND_CHUNK, MongoStore, chunked
+from spark_queue.stores.types import DeadLetterInfo, LayoutFeature, Selection
 
 
 class HistoryStore(MongoStore):
@@ -47,28 +57,28 @@ class HistoryStore(MongoStore):
     parameters: ClassVar[tuple[str, ...]] = (*MongoStore.parameters, "ttl")
     remembers: ClassVar[bool] = True
 
-    def __init__(self, url: str, *, patience: float = 5.0) -> None:
-        super().__init__(url, patience=patience)
-        text = self._address.ours.get("ttl", "3600")
+    def __init__(self, url: str, *, retry_timeout: float = 5.0) -> None:
+        super().__init__(url, retry_timeout=retry_timeout)
+        text = self._address.parameters.get("ttl", "3600")
         if not text.isdecimal() or not int(text):
-            shown = self._address.shown("ttl")
+            shown = self._address.masked_parameter("ttl")
             raise OptionError(f"option 'url': ttl={shown} must be a number of seconds, 1 or more", option="url")
         self._ttl = int(text) * 1000
 
     def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int, outcome: str) -> int:
         return super()._commit(queue, tag, ids, history or self._ttl, outcome)
 
-    def _move(self, queue: str, to: str, which: Which, death: Death | None) -> int:
-        kept = death and replace(death, history=death.history or self._ttl)
-        return super()._move(queue, to, which, kept)
+    def _move(self, queue: str, to: str, selection: Selection, dead_letter: DeadLetterInfo | None) -> int:
+        with_history = dead_letter and replace(dead_letter, history=dead_letter.history or self._ttl)
+        return super()._move(queue, to, selection, with_history)
 
 
-def _in_each_queue(index: IndexModel) -> IndexModel:
+def _per_queue_index(index: IndexModel) -> IndexModel:
     """Return the index for a collection that holds several queues."""
     document = dict(index.document)
     keys = document.pop("key")
-    alone = "expireAfterSeconds" in document  # the server allows one field only
-    return index if alone else IndexModel([("_q", 1), *keys.items()], **document)
+    single_field = "expireAfterSeconds" in document  # the server allows one field only
+    return index if single_field else IndexModel([("_q", 1), *keys.items()], **document)
 
 
 class PipelineStore(MongoStore):
@@ -78,106 +88,108 @@ class PipelineStore(MongoStore):
     parameters: ClassVar[tuple[str, ...]] = (*MongoStore.parameters, "pipeline")
     one_id: ClassVar[bool] = True
     forwards: ClassVar[bool] = True
-    lacks: ClassVar[frozenset[Lacking]] = frozenset({"buckets"})
-    indexes: ClassVar[Sequence[IndexModel]] = tuple(map(_in_each_queue, INDEXES))
+    lacks: ClassVar[frozenset[LayoutFeature]] = frozenset({"buckets"})
+    indexes: ClassVar[Sequence[IndexModel]] = tuple(map(_per_queue_index, INDEXES))
 
-    def __init__(self, url: str, *, patience: float = 5.0) -> None:
-        super().__init__(url, patience=patience)
-        self.pipeline = self._address.ours.get("pipeline", "default")
-        self._own = f"{OWN}{self.kind}.{self.pipeline}."
+    def __init__(self, url: str, *, retry_timeout: float = 5.0) -> None:
+        super().__init__(url, retry_timeout=retry_timeout)
+        self.pipeline = self._address.parameters.get("pipeline", "default")
+        self._own = f"{OWN_PREFIX}{self.kind}.{self.pipeline}."
         super().check_queue(self.pipeline)
 
     def check_queue(self, queue: str) -> None:
         super(MongoStore, self).check_queue(queue)  # the queue's name is not that of a collection
 
-    def _place(self, queue: str) -> str:
+    def _collection_name(self, queue: str) -> str:
         return self.pipeline
 
-    def _marks(self, queue: str) -> Document:
+    def _queue_fields(self, queue: str) -> Document:
         return {"_q": queue}
 
-    def _queue(self, queue: str, *, make: bool = False) -> Collection[Document]:
+    def _queue_view(self, queue: str, *, create: bool = False) -> Collection[Document]:
         # It has only those methods of a collection that this store calls.
-        return cast("Collection[Document]", _Part(self._collection(queue, make=make), queue))
+        return cast("Collection[Document]", _QueueView(self._collection(queue, create=create), queue))
 
-    def _move(self, queue: str, to: str, which: Which, death: Death | None) -> int:
-        if which.limit == 0:
+    def _move(self, queue: str, to: str, selection: Selection, dead_letter: DeadLetterInfo | None) -> int:
+        if selection.limit == 0:
             return 0
-        found = self._queue(queue, make=True)
+        collection = self._queue_view(queue, create=True)
         now = self._now()
-        state, moving = self._moving(found, which, now, dies=death is not None)
+        state, moving = self._find_moving(collection, selection, now, to_dead_letters=dead_letter is not None)
         due = {"$cond": [{"$eq": [{"$type": "$mature"}, "date"]}, DUE, DatetimeMS(now)]}
         change: Document = {"_q": {"$literal": to}, "mature": due, "tries": 0}
-        if death is not None:
-            change["hdrs"] = dying(queue, state.ahead, death, now)
+        if dead_letter is not None:
+            change["hdrs"] = dead_letter_headers(queue, state.pending_tries, dead_letter, now)
         moved = 0
-        for part in parts_of(moving, COMMAND_CHUNK):
-            where = {**state.which, "_id": {"$in": part}}
-            done = self._attempt(found.update_many, where, [{"$set": change}, {"$unset": list(FORGET)}])
-            moved += weight(part) if done.modified_count == len(part) else done.modified_count
+        for part in chunked(moving, COMMAND_CHUNK):
+            query = {**state.query, "_id": {"$in": part}}
+            result = self._attempt(
+                collection.update_many, query, [{"$set": change}, {"$unset": list(RESERVATION_FIELDS)}]
+            )
+            moved += count_messages(part) if result.modified_count == len(part) else result.modified_count
         return moved
 
     def _forward(self, queue: str, to: str, tag: str, batch: pa.RecordBatch) -> int:
-        whole = self._collection(queue, make=True)
+        collection = self._collection(queue, create=True)
         payload, headers = batch.column("payload"), batch.column("headers")
-        documents = self._documents(to, filled(batch), self._now())
+        documents = self._documents(to, fill_null_payloads(batch), self._now())
         changes: list[UpdateOne | UpdateMany] = []
-        alike: dict[tuple[DatetimeMS, int], list[ObjectId | str]] = {}
+        unchanged: dict[tuple[DatetimeMS, int], list[ObjectId | str]] = {}
         rows = zip(documents, payload.is_valid().to_pylist(), headers.is_valid().to_pylist(), strict=True)
         for document, new_payload, new_headers in rows:
             if not (new_payload or new_headers):
-                alike.setdefault((document["mature"], document["tries"]), []).append(document["_id"])
+                unchanged.setdefault((document["mature"], document["tries"]), []).append(document["_id"])
                 continue
             change = {"_q": to, "mature": document["mature"], "tries": document["tries"]}
             if new_payload:
                 change["payload"] = document["payload"]
             if new_headers:
                 change["hdrs"] = document["hdrs"]
-            forgotten = FORGET
+            unset = RESERVATION_FIELDS
             if "_sid" in document:
                 change["_sid"] = document["_sid"]
             else:
-                forgotten = {**FORGET, "_sid": ""}  # that of a damaged record may have any value
-            which = {**held_by(tag), "_q": queue, "_id": document["_id"]}
-            changes.append(UpdateOne(which, {"$set": change, "$unset": forgotten}, **BY_ID))
-        for (mature, tries), keys in alike.items():
-            which = {**held_by(tag), "_q": queue, "_id": {"$in": keys}}
+                unset = {**RESERVATION_FIELDS, "_sid": ""}  # that of a damaged record may have any value
+            query = {**held_by(tag), "_q": queue, "_id": document["_id"]}
+            changes.append(UpdateOne(query, {"$set": change, "$unset": unset}, **ID_HINT))
+        for (mature, tries), keys in unchanged.items():
+            query = {**held_by(tag), "_q": queue, "_id": {"$in": keys}}
             change = {"_q": to, "mature": mature, "tries": tries}
-            changes.append(UpdateMany(which, {"$set": change, "$unset": FORGET}, **BY_ID))
-        return int(whole.bulk_write(changes, ordered=False).modified_count)
+            changes.append(UpdateMany(query, {"$set": change, "$unset": RESERVATION_FIELDS}, **ID_HINT))
+        return int(collection.bulk_write(changes, ordered=False).modified_count)
 
     def _queues(self) -> list[str]:
         return list(self._database()[self.pipeline].distinct("_q"))
 
     def _drop(self, queue: str) -> None:
-        self._queue(queue).delete_many({})
+        self._queue_view(queue).delete_many({})
 
 
-class _Part:
+class _QueueView:
     """One queue of a collection that holds several, with the methods of a collection of its own."""
 
-    def __init__(self, whole: Collection[Document], queue: str) -> None:
-        self._whole = whole
-        self._mine: Document = {"_q": queue}
-        self.name = whole.name
+    def __init__(self, collection: Collection[Document], queue: str) -> None:
+        self._collection = collection
+        self._queue_filter: Document = {"_q": queue}
+        self.name = collection.name
 
-    def find(self, which: Filter, *args: Any, **how: Any) -> Cursor[Document]:
-        return self._whole.find({**self._mine, **which}, *args, **how)
+    def find(self, query: Filter, *args: Any, **kwargs: Any) -> Cursor[Document]:
+        return self._collection.find({**self._queue_filter, **query}, *args, **kwargs)
 
-    def find_one(self, which: Filter, *args: Any, **how: Any) -> Document | None:
-        return self._whole.find_one({**self._mine, **which}, *args, **how)
+    def find_one(self, query: Filter, *args: Any, **kwargs: Any) -> Document | None:
+        return self._collection.find_one({**self._queue_filter, **query}, *args, **kwargs)
 
-    def count_documents(self, which: Filter, **how: Any) -> int:
-        return self._whole.count_documents({**self._mine, **which}, **how)
+    def count_documents(self, query: Filter, **kwargs: Any) -> int:
+        return self._collection.count_documents({**self._queue_filter, **query}, **kwargs)
 
-    def aggregate(self, steps: Sequence[Document], **how: Any) -> CommandCursor[Document]:
-        return self._whole.aggregate([{"$match": self._mine}, *steps], **how)
+    def aggregate(self, steps: Sequence[Document], **kwargs: Any) -> CommandCursor[Document]:
+        return self._collection.aggregate([{"$match": self._queue_filter}, *steps], **kwargs)
 
-    def update_many(self, which: Filter, change: Any, **how: Any) -> UpdateResult:
-        return self._whole.update_many({**self._mine, **which}, change, **how)
+    def update_many(self, query: Filter, change: Any, **kwargs: Any) -> UpdateResult:
+        return self._collection.update_many({**self._queue_filter, **query}, change, **kwargs)
 
-    def delete_many(self, which: Filter, **how: Any) -> DeleteResult:
-        return self._whole.delete_many({**self._mine, **which}, **how)
+    def delete_many(self, query: Filter, **kwargs: Any) -> DeleteResult:
+        return self._collection.delete_many({**self._queue_filter, **query}, **kwargs)
 
     def index_information(self) -> Any:
-        return self._whole.index_information()
+        return self._collection.index_information()

@@ -17,7 +17,7 @@ from pymongo.collection import Collection
 from spark_queue.stores.services.listener import LISTENER_HEARTBEAT, Signal, SignalsLost, Subscription
 
 #: Seconds by which the clocks of senders may differ.
-SKEW = 60
+MAX_CLOCK_SKEW = 60
 
 
 class MongoSubscription(Subscription):
@@ -31,18 +31,18 @@ class MongoSubscription(Subscription):
         `now` is the server's time (ms).
         """
         self._prefix = prefix
-        recent = ObjectId.from_datetime(datetime.fromtimestamp(now / 1000 - SKEW, UTC))
-        which = {"_id": {"$gt": recent}, "event": {"$regex": f"^{re.escape(prefix)}"}}
-        self._cursor = signals.find(which, cursor_type=CursorType.TAILABLE_AWAIT)
+        recent = ObjectId.from_datetime(datetime.fromtimestamp(now / 1000 - MAX_CLOCK_SKEW, UTC))
+        query = {"_id": {"$gt": recent}, "event": {"$regex": f"^{re.escape(prefix)}"}}
+        self._cursor = signals.find(query, cursor_type=CursorType.TAILABLE_AWAIT)
         self._cursor.max_await_time_ms(round(LISTENER_HEARTBEAT * 1000))
 
     def next(self, timeout: float) -> list[Signal]:
-        one = next(self._cursor, None)
-        if one is None:
+        document = next(self._cursor, None)
+        if document is None:
             if not self._cursor.alive:  # it was too slow for the capped collection, or the server ended it
                 raise SignalsLost
             return []
-        return [Signal(str(one["event"]).removeprefix(self._prefix), str(one["message"]))]
+        return [Signal(str(document["event"]).removeprefix(self._prefix), str(document["message"]))]
 
     def close(self) -> None:
         """Close the cursor."""

@@ -48,36 +48,36 @@ from pymongo.errors import BulkWriteError, OperationFailure, PyMongoError, Write
 from pymongo.read_concern import ReadConcern
 
 from spark_queue.errors import StoreUnavailable
-from spark_queue.messages.batching import grouped
+from spark_queue.messages.batching import batch_by_size
 from spark_queue.stores.mongodb.bson_json import CODEC
 from spark_queue.stores.mongodb.documents import (
-    BY_ID,
+    ID_HINT,
     NO_END_DATE,
     Document,
     Filter,
-    Weigh,
+    MessageCounter,
+    count_messages,
     insert,
     insert_new,
     only_duplicates,
-    weight,
 )
-from spark_queue.stores.types import Staged, below
+from spark_queue.stores.types import Staged, tag_range
 
 #: The prefix of our own collections. No queue may have it.
-OWN = "spark_queue."
+OWN_PREFIX = "spark_queue."
 STAGED = "staged"
 
 #: Most messages, and bytes, of a chunk and of a transaction. A larger message has its own chunk.
 CHUNK_ROWS, CHUNK_BYTES = 5_000, 8 << 20
 
 #: Most stages that are published in parallel.
-LANES = 4
+MAX_PARALLEL_STAGES = 4
 
 #: Seconds until a publisher that blocks others is assumed dead. It doubles each time.
 PUBLISHER_TIMEOUT = 1.5
 
 #: Passes documents on without decoding them.
-RAW: CodecOptions[Any] = CODEC.with_options(document_class=RawBSONDocument)
+RAW_CODEC: CodecOptions[Any] = CODEC.with_options(document_class=RawBSONDocument)
 
 #: Matches chunks that no publish without transactions has begun.
 UNTOUCHED: Filter = {"generation": None}
@@ -96,18 +96,18 @@ class Stages:
     def __init__(
         self,
         database: Database[Document],
-        queue: Callable[[str], Collection[Document]],
+        get_collection: Callable[[str], Collection[Document]],
         attempt: Callable[..., Any],
-        patience: float,
-        name: str = OWN + STAGED,
-        weigh: Weigh = weight,
+        retry_timeout: float,
+        name: str = OWN_PREFIX + STAGED,
+        count: MessageCounter = count_messages,
     ) -> None:
-        self._weigh = weigh
+        self._count = count
         self._client = database.client
         self._chunks = database[name]
-        self._raw = database.get_collection(name, codec_options=RAW)
-        self._queue, self._attempt = queue, attempt
-        self._busy = min(PUBLISHER_TIMEOUT, patience / 3)
+        self._raw = database.get_collection(name, codec_options=RAW_CODEC)
+        self._get_collection, self._attempt = get_collection, attempt
+        self._publisher_timeout = min(PUBLISHER_TIMEOUT, retry_timeout / 3)
 
     # --- in and out ---------------------------------------------------------------------------------------------
 
@@ -117,11 +117,11 @@ class Stages:
         """Keep the documents as that part of the stage. May be repeated."""
         encoded = ((one, bson.encode(one, codec_options=CODEC)) for one in documents)
         chunks: list[Document] = []
-        for some in grouped(encoded, (CHUNK_ROWS, CHUNK_BYTES), lambda one: (1, len(one[1]))):
+        for some in batch_by_size(encoded, (CHUNK_ROWS, CHUNK_BYTES), lambda one: (1, len(one[1]))):
             name = f"{part}.{len(chunks):06}"
             size = sum(len(one) for _, one in some)
             ids, docs = [one["_id"] for one, _ in some], [RawBSONDocument(one) for _, one in some]
-            rows = self._weigh(ids, [one for one, _ in some])
+            rows = self._count(ids, [one for one, _ in some])
             key = {"stage": stage, "part": name, "queue": queue, "rows": rows, "bytes": size}
             chunks.append({"_id": key, "ids": ids, "docs": docs})
         try:
@@ -130,23 +130,23 @@ class Stages:
             if not only_duplicates(error):
                 raise
 
-    def held(self, stage: str) -> list[Staged]:
+    def list_staged(self, stage: str) -> list[Staged]:
         """Return what the stage and those below it hold, by stage and queue; "" is all stages."""
         rows: Counter[tuple[str, str]] = Counter()
-        for key in self._keys(_tree(stage)):
+        for key in self._chunk_keys(_subtree_filter(stage)):
             rows[key["stage"], key["queue"]] += key["rows"]
         return [Staged(*name, number) for name, number in rows.items()]
 
     def publish(self, stages: Sequence[str], transactions: bool) -> dict[str, int]:
         """Make the messages of the stages visible; return their number by queue."""
-        keys = [key for stage in stages for key in self._keys(_chunks_of(stage))]
+        keys = [key for stage in stages for key in self._chunk_keys(_stage_filter(stage))]
         published: Counter[str] = Counter({key["queue"]: 0 for key in keys})
         if keys and transactions:
-            groups = grouped(keys, (CHUNK_ROWS, CHUNK_BYTES), lambda key: (key["rows"], key["bytes"]))
-            published.update(self._transfer_all(list(groups)))
-            keys = self._attempt(self._keys, {"_id": {"$in": keys}})  # begun without transactions
+            groups = batch_by_size(keys, (CHUNK_ROWS, CHUNK_BYTES), lambda key: (key["rows"], key["bytes"]))
+            published.update(self._publish_groups(list(groups)))
+            keys = self._attempt(self._chunk_keys, {"_id": {"$in": keys}})  # begun without transactions
         for key in keys:
-            published[key["queue"]] += self._attempt(self._show, key)
+            published[key["queue"]] += self._attempt(self._publish_without_transaction, key)
         self._attempt(self._chunks.delete_many, {"_id": {"$in": list(stages)}})  # sessions
         return published
 
@@ -155,25 +155,25 @@ class Stages:
 
         Raises `StoreUnavailable` while another process publishes one of them without transactions.
         """
-        keys = [key for key in self._keys(_tree(stage)) if key["stage"] not in keep]
-        first, end = below(stage)
-        names: Filter = {
+        keys = [key for key in self._chunk_keys(_subtree_filter(stage)) if key["stage"] not in keep]
+        first, end = tag_range(stage)
+        query: Filter = {
             "$or": [{"_id": stage}, {"_id": {"$gte": first, "$lt": end}}],
             "$nor": [{"_id": {"$in": list(keep)}}],
         }
-        self._end_publishers(names)  # their open transactions would block the deletes
+        self._end_publishers(query)  # their open transactions would block the deletes
         self._chunks.delete_many({"_id": {"$in": keys}, **UNTOUCHED})
-        begun = self._keys({"_id": {"$in": keys}})
-        left = sum(int(key["rows"]) - self._withdraw(key) for key in begun)
-        self._chunks.delete_many(names)
+        begun = self._chunk_keys({"_id": {"$in": keys}})
+        left = sum(int(key["rows"]) - self._remove_begun_chunk(key) for key in begun)
+        self._chunks.delete_many(query)
         return sum(int(key["rows"]) for key in keys) - left
 
-    def _keys(self, which: Filter) -> list[Document]:
-        return [one["_id"] for one in self._chunks.find(which, {"_id": 1}, **BY_ID).sort("_id", 1)]
+    def _chunk_keys(self, query: Filter) -> list[Document]:
+        return [one["_id"] for one in self._chunks.find(query, {"_id": 1}, **ID_HINT).sort("_id", 1)]
 
     # --- with transactions --------------------------------------------------------------------------------------
 
-    def _transfer_all(self, groups: list[list[Document]]) -> Counter[str]:
+    def _publish_groups(self, groups: list[list[Document]]) -> Counter[str]:
         """Publish groups of chunks: different stages in parallel, the groups of one in order."""
         lanes: list[list[list[Document]]] = []
         for group in groups:
@@ -182,15 +182,15 @@ class Stages:
             else:
                 lanes.append([group])
 
-        def publish(lane: list[list[Document]]) -> Counter[str]:
+        def publish_lane(lane: list[list[Document]]) -> Counter[str]:
             stages = {key["stage"] for group in lane for key in group}
             with self._publisher(sorted(stages)) as session:
-                return sum((self._transfer(group, session) for group in lane), Counter())
+                return sum((self._publish_in_transaction(group, session) for group in lane), Counter())
 
         if len(lanes) == 1:
-            return publish(lanes[0])
-        with ThreadPoolExecutor(min(len(lanes), LANES), "spark_queue publish") as pool:
-            done = [pool.submit(publish, lane) for lane in lanes]
+            return publish_lane(lanes[0])
+        with ThreadPoolExecutor(min(len(lanes), MAX_PARALLEL_STAGES), "spark_queue publish") as pool:
+            done = [pool.submit(publish_lane, lane) for lane in lanes]
             try:
                 return sum((one.result() for one in done), Counter())
             except BaseException:
@@ -201,43 +201,45 @@ class Stages:
     def _publisher(self, stages: Sequence[str]) -> Iterator[ClientSession]:
         """Yield a session that is registered as a publisher of the stages."""
         with self._client.start_session() as session:
-            names, me = list(stages), session.session_id
-            known = [UpdateOne({"_id": one}, {"$addToSet": {"sessions": me}}, upsert=True) for one in names]
-            self._attempt(self._chunks.bulk_write, known, False)
+            names, session_id = list(stages), session.session_id
+            registrations = [
+                UpdateOne({"_id": one}, {"$addToSet": {"sessions": session_id}}, upsert=True) for one in names
+            ]
+            self._attempt(self._chunks.bulk_write, registrations, False)
             try:
                 yield session
             except BaseException:
                 with suppress(PyMongoError):  # the pool reuses it: no publisher may end it
-                    self._chunks.update_many({"_id": {"$in": names}}, {"$pull": {"sessions": me}})
+                    self._chunks.update_many({"_id": {"$in": names}}, {"$pull": {"sessions": session_id}})
                 raise
 
-    def _transfer(self, keys: list[Document], session: ClientSession) -> Counter[str]:
+    def _publish_in_transaction(self, keys: list[Document], session: ClientSession) -> Counter[str]:
         """Publish the chunks that still exist, in one transaction; return the messages by queue."""
-        queues = {name: self._attempt(self._queue, name) for name in {key["queue"] for key in keys}}
-        end = time.monotonic() + self._busy
+        queues = {name: self._attempt(self._get_collection, name) for name in {key["queue"] for key in keys}}
+        end = time.monotonic() + self._publisher_timeout
         published: Counter[str] = Counter()
 
-        def transfer() -> Counter[str]:
+        def publish_once() -> Counter[str]:
             with session.start_transaction(read_concern=ReadConcern("snapshot")):
-                found = self._raw.find({"_id": {"$in": keys}, **UNTOUCHED}, session=session, **BY_ID)
+                found = self._raw.find({"_id": {"$in": keys}, **UNTOUCHED}, session=session, **ID_HINT)
                 chunks = list(found.sort("_id", 1))
                 self._raw.delete_many({"_id": {"$in": [one["_id"] for one in chunks]}}, session=session)
                 published.clear()
                 for name, queue in queues.items():
-                    here = [one for one in chunks if one["_id"]["queue"] == name]
-                    ids = [id for one in here for id in one["ids"]]
-                    docs = [doc for one in here for doc in one["docs"]]
-                    published[name] = insert_new(queue, ids, docs, session, self._weigh)
+                    queue_chunks = [one for one in chunks if one["_id"]["queue"] == name]
+                    ids = [id for one in queue_chunks for id in one["ids"]]
+                    docs = [doc for one in queue_chunks for doc in one["docs"]]
+                    published[name] = insert_new(queue, ids, docs, session, self._count)
             return published
 
-        def insist() -> Counter[str]:
+        def publish_or_end_others() -> Counter[str]:
             nonlocal end
             try:
-                return transfer()
+                return publish_once()
             except WriteConcernError as error:
                 if error.code != INTERRUPTED:
                     raise
-                _wait_for_copies(session)
+                _wait_until_durable(session)
                 return published
             except OperationFailure as error:
                 if error.code == INTERRUPTED:
@@ -247,78 +249,78 @@ class Stages:
                 if error.code != WRITE_CONFLICT or time.monotonic() < end:
                     raise
                 self._end_publishers({"_id": {"$in": [key["stage"] for key in keys]}}, session)
-                self._busy *= 2  # so that one of two running publishers succeeds
-                end = time.monotonic() + self._busy
-            return insist()
+                self._publisher_timeout *= 2  # so that one of two running publishers succeeds
+                end = time.monotonic() + self._publisher_timeout
+            return publish_or_end_others()
 
-        done: Counter[str] = self._attempt(insist)
-        return done
+        result: Counter[str] = self._attempt(publish_or_end_others)
+        return result
 
-    def _end_publishers(self, names: Filter, me: ClientSession | None = None) -> None:
+    def _end_publishers(self, query: Filter, own_session: ClientSession | None = None) -> None:
         """End the sessions that publish these stages, except `own_session`."""
-        known = [session for one in self._chunks.find(names) for session in one["sessions"]]
-        others = [one for one in known if me is None or one != me.session_id]
+        sessions = [session for one in self._chunks.find(query) for session in one["sessions"]]
+        others = [one for one in sessions if own_session is None or one != own_session.session_id]
         if others:
             with suppress(OperationFailure):  # if it is not allowed, the server ends them later
                 self._client.admin.command("killSessions", others)
 
     # --- without transactions -----------------------------------------------------------------------------------
 
-    def _show(self, key: Document) -> int:
+    def _publish_without_transaction(self, key: Document) -> int:
         """Publish a chunk, or its missing messages; return how many messages became visible.
 
         Raises `StoreUnavailable` while another process publishes it.
         """
-        queue, which = self._queue(key["queue"]), {"_id": key}
-        stale = {"$expr": {"$lt": ["$taken", {"$subtract": ["$$NOW", round(self._busy * 1000)]}]}}
+        queue, query = self._get_collection(key["queue"]), {"_id": key}
+        stale = {"$expr": {"$lt": ["$taken", {"$subtract": ["$$NOW", round(self._publisher_timeout * 1000)]}]}}
         chunk = self._raw.find_one_and_update(
-            {**which, "shown": None, **stale},
+            {**query, "shown": None, **stale},
             {"$inc": {"generation": 1}, "$currentDate": {"taken": True}},
             return_document=ReturnDocument.AFTER,
         )
         if chunk is not None:
             generation = chunk["generation"]
             _insert_hidden(queue, chunk["ids"], chunk["docs"], key["part"], generation)
-            self._chunks.update_one({**which, "generation": generation}, {"$set": {"shown": True}})
-        found = self._chunks.find_one(which, {"docs": 0})
+            self._chunks.update_one({**query, "generation": generation}, {"$set": {"shown": True}})
+        found = self._chunks.find_one(query, {"docs": 0})
         if found is None:
             if chunk is not None:
-                self._clear(key, chunk["ids"])  # another publisher was faster
+                self._delete_chunk(key, chunk["ids"])  # another publisher was faster
             return 0
         if "shown" not in found:
             if chunk is not None:  # another process has taken the chunk over: give it more time
-                self._busy *= 2
+                self._publisher_timeout *= 2
             raise StoreUnavailable(
                 f"another process is publishing stage {key['stage']!r}: try again later", stage=key["stage"]
             )
         shown = queue.update_many(
-            {**_hidden(found["ids"], key["part"]), "_hidden.generation": found["generation"]},
+            {**_hidden_filter(found["ids"], key["part"]), "_hidden.generation": found["generation"]},
             [{"$set": {"mature": "$_mature"}}, {"$unset": ["processed", "_mature", "_hidden"]}],
-            **BY_ID,
+            **ID_HINT,
         ).modified_count
-        self._clear(key, found["ids"] if found["generation"] > 1 else [])
+        self._delete_chunk(key, found["ids"] if found["generation"] > 1 else [])
         return shown
 
-    def _withdraw(self, key: Document) -> int:
+    def _remove_begun_chunk(self, key: Document) -> int:
         """Remove a chunk and return its number of rows; publish a partly visible one and return 0.
 
         Raises `StoreUnavailable` while another process publishes it.
         """
         found = self._chunks.find_one_and_update({"_id": key, "shown": None}, {"$inc": {"generation": 1}}, {"ids": 1})
         if found is None:
-            self._show(key)
+            self._publish_without_transaction(key)
             return 0
-        self._clear(key, found["ids"])
+        self._delete_chunk(key, found["ids"])
         return int(key["rows"])
 
-    def _clear(self, key: Document, ids: Sequence[Any]) -> None:
+    def _delete_chunk(self, key: Document, ids: Sequence[Any]) -> None:
         """Remove a chunk, then its messages that are still hidden: no publisher will show them."""
         self._chunks.delete_one({"_id": key})
         if ids:
-            self._queue(key["queue"]).delete_many(_hidden(ids, key["part"]), **BY_ID)
+            self._get_collection(key["queue"]).delete_many(_hidden_filter(ids, key["part"]), **ID_HINT)
 
 
-def _wait_for_copies(session: ClientSession) -> None:
+def _wait_until_durable(session: ClientSession) -> None:
     """Wait until a committed transaction is durable, even if other publishers interrupt the wait.
 
     They do so while they assume that this publisher is dead, until they see what it has committed.
@@ -340,23 +342,23 @@ def _insert_hidden(
     """
     marks = {"mature": NO_END_DATE, "processed": NO_END_DATE, "_hidden": {"part": part, "generation": generation}}
     hidden = [{**one, **marks, "_mature": one["mature"]} for one in documents]
-    insert(queue, hidden, instead={"_hidden.part": {"$ne": part}})
-    older = {**_hidden(ids, part), "_hidden.generation": {"$lt": generation}}
-    queue.update_many(older, {"$set": {"_hidden.generation": generation}}, **BY_ID)
+    insert(queue, hidden, replaceable={"_hidden.part": {"$ne": part}})
+    older = {**_hidden_filter(ids, part), "_hidden.generation": {"$lt": generation}}
+    queue.update_many(older, {"$set": {"_hidden.generation": generation}}, **ID_HINT)
 
 
-def _hidden(ids: Iterable[Any], part: str) -> Document:
+def _hidden_filter(ids: Iterable[Any], part: str) -> Document:
     return {"_id": {"$in": list(ids)}, "_hidden.part": part}
 
 
-def _chunks_of(stage: str) -> Filter:
+def _stage_filter(stage: str) -> Filter:
     """Return a filter for the chunks of one stage."""
     return {"_id": {"$gte": {"stage": stage}, "$lt": {"stage": stage, "part": MaxKey()}}}
 
 
-def _tree(stage: str) -> Filter:
+def _subtree_filter(stage: str) -> Filter:
     """Return a filter for the chunks of a stage and of those below it; "" matches all."""
     if not stage:
         return {"_id": {"$type": "object"}}
-    first, end = below(stage)
-    return {"$or": [_chunks_of(stage), {"_id": {"$gte": {"stage": first}, "$lt": {"stage": end}}}]}
+    first, end = tag_range(stage)
+    return {"$or": [_stage_filter(stage), {"_id": {"$gte": {"stage": first}, "$lt": {"stage": end}}}]}

@@ -26,76 +26,76 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_queue.messages.buckets import rows_of, weigh
-from spark_queue.messages.columns import build, build_alike, header_dicts, with_history
-from spark_queue.messages.ids import FEW
-from spark_queue.stores.base import PAGE_BYTES, refused
+from spark_queue.messages.buckets import count_rows, rows_of
+from spark_queue.messages.columns import build_json_messages, build_messages, header_dicts, with_history
+from spark_queue.messages.ids import SMALL_BATCH
+from spark_queue.stores.base import PAGE_BYTES, rejected_rows_error
 from spark_queue.stores.support import damaged
 from spark_queue.stores.support.damaged import (
-    QUOTED,
-    UNREADABLE,
+    MAX_QUOTED,
+    READ_ERRORS,
     Records,
     Unreadable,
-    best,
-    check,
+    first_readable,
     id_of,
-    mature_of,
+    parse_mature,
+    parse_tries,
     read_each,
+    require,
     text_or_bytes,
-    tries_of,
 )
 
 LARGEST_DOCUMENT = (512 << 20) - 4096  #: bytes: it must fit into one argument (`proto-max-bulk-len`)
 
 DueId = tuple[int, bytes]  #: due time (ms) and id of a message
-Told = tuple[int, str | None, str]  #: when a message was processed (ms), by which consumer, and its outcome
+HistoryFields = tuple[int, str | None, str]  #: when a message was processed (ms), by which consumer, and its outcome
 
 #: The part of a document after the payload, as it was pushed.
-TAIL = re.compile(rb',"tries":(\d+),"hdrs":(\{.*\}),"mature":\d+(,"type":"buffer")?\}', re.DOTALL)
+DOCUMENT_TAIL = re.compile(rb',"tries":(\d+),"hdrs":(\{.*\}),"mature":\d+(,"type":"buffer")?\}', re.DOTALL)
 
 #: No JSON value ends like this. If a cut does, it has several fields: keuss has rewritten the
 #: document in its own order.
-NO_PAYLOAD_ENDS_SO = (b":true", b":false", b',"type":"buffer"')
+NOT_PAYLOAD_ENDINGS = (b":true", b":false", b',"type":"buffer"')
 
 #: An entry of the history.
-ENTRY = re.compile(
+HISTORY_ENTRY = re.compile(
     rb'\{"processed":(\d+),"mature":(\d+)(?:,"consumer":"([^"]*)","outcome":"([^"]+)")?,"message":(.*)\}', re.DOTALL
 )
 
 
-def pieces(queue: str, batch: pa.RecordBatch, dues: Sequence[int], most: int) -> Iterator[tuple[int, bytes]]:
+def pack_pieces(queue: str, batch: pa.RecordBatch, dues: Sequence[int], limit: int) -> Iterator[tuple[int, bytes]]:
     """Yield a PUSHES batch in pieces for push.lua, each with its number of messages.
 
     A piece has at most `limit` records. If it has more than one, it has at most PAGE_BYTES of
     documents. Raises `MessageError` for a row whose document is too large for Redis.
     """
-    made = to_documents(queue, batch, dues)
-    if len(made) <= min(most, FEW) and sum(map(len, made)) <= PAGE_BYTES:
+    documents = to_documents(queue, batch, dues)
+    if len(documents) <= min(limit, SMALL_BATCH) and sum(map(len, documents)) <= PAGE_BYTES:
         names = [id.encode() for id in batch.column("id").to_pylist()]
-        content = [b"%d" % sum(map(rows_of, batch.column("id").to_pylist()))]
-        content += [one for due, name in zip(dues, names, strict=True) for one in (b"%d" % due, name)]
-        content += [one for pair in zip(names, made, strict=True) for one in pair]
-        strings = (b"\xdb%b%b" % (struct.pack(">I", len(one)), one) for one in content)
-        yield int(content[0]), b"\xdd%b%b" % (struct.pack(">I", len(content)), b"".join(strings))
+        values = [b"%d" % sum(map(rows_of, batch.column("id").to_pylist()))]
+        values += [one for due, name in zip(dues, names, strict=True) for one in (b"%d" % due, name)]
+        values += [one for pair in zip(names, documents, strict=True) for one in pair]
+        strings = (b"\xdb%b%b" % (struct.pack(">I", len(one)), one) for one in values)
+        yield int(values[0]), b"\xdd%b%b" % (struct.pack(">I", len(values)), b"".join(strings))
         return
     ids = batch.column("id").cast(pa.binary())
     moments = pa.array(dues, pa.int64()).cast(pa.string()).cast(pa.binary())
-    ends = list(itertools.accumulate(map(len, made)))
+    ends = list(itertools.accumulate(map(len, documents)))
     start = 0
     while start < len(ids):
         before = ends[start - 1] if start else 0
-        stop = max(start + 1, min(start + most, bisect_right(ends, before + PAGE_BYTES)))
+        stop = max(start + 1, min(start + limit, bisect_right(ends, before + PAGE_BYTES)))
         some = ids[start:stop]
-        texts = pa.array(made[start:stop], pa.binary())
-        messages = weigh(some)
+        texts = pa.array(documents[start:stop], pa.binary())
+        messages = count_rows(some)
         yield messages, b"".join((
             b"\xdd", struct.pack(">I", 1 + 4 * len(some)),  # a list of this many strings
-            _packed(pa.array([b"%d" % messages])), _packed(moments[start:stop], some), _packed(some, texts),
+            _pack_strings(pa.array([b"%d" % messages])), _pack_strings(moments[start:stop], some), _pack_strings(some, texts),
         ))  # fmt: skip
         start = stop
 
 
-def _packed(*columns: pa.Array) -> pa.Buffer:
+def _pack_strings(*columns: pa.Array) -> pa.Buffer:
     """Return the values of binary columns, row by row, as strings of MessagePack."""
     strings: list[Any] = []
     for column in columns:
@@ -113,18 +113,18 @@ def to_documents(queue: str, batch: pa.RecordBatch, dues: Sequence[int]) -> Sequ
 
     Raises `MessageError` for a row whose document is too large for Redis.
     """
-    made = _documents(batch, dues)
-    largest = max(map(len, made), default=0)
+    documents = _encode_documents(batch, dues)
+    largest = max(map(len, documents), default=0)
     if largest > LARGEST_DOCUMENT:
-        row = next(row for row, one in enumerate(made) if len(one) > LARGEST_DOCUMENT)
-        rule = f"its document has {len(made[row]):,} bytes; Redis takes at most {LARGEST_DOCUMENT:,}"
-        raise refused(queue, batch, {row: rule})
-    return made
+        row = next(row for row, one in enumerate(documents) if len(one) > LARGEST_DOCUMENT)
+        rule = f"its document has {len(documents[row]):,} bytes; Redis takes at most {LARGEST_DOCUMENT:,}"
+        raise rejected_rows_error(queue, batch, {row: rule})
+    return documents
 
 
-def _documents(batch: pa.RecordBatch, dues: Sequence[int]) -> Sequence[bytes]:
-    if batch.num_rows > FEW and _are_ordinary(batch):  # by whole columns: almost always
-        made: Sequence[bytes] = pc.binary_join_element_wise(
+def _encode_documents(batch: pa.RecordBatch, dues: Sequence[int]) -> Sequence[bytes]:
+    if batch.num_rows > SMALL_BATCH and _are_ordinary(batch):  # by whole columns: almost always
+        documents: Sequence[bytes] = pc.binary_join_element_wise(
             b'{"_id":"',
             batch.column("id").cast(pa.binary()),
             b'","payload":',
@@ -136,9 +136,9 @@ def _documents(batch: pa.RecordBatch, dues: Sequence[int]) -> Sequence[bytes]:
             b"}",
             b"",
         ).to_pylist()
-        return made
+        return documents
     columns = (batch.column(name).to_pylist() for name in ("id", "payload", "payload_kind", "tries"))
-    return [_document(*row) for row in zip(*columns, header_dicts(batch), dues, strict=True)]
+    return [_encode_document(*row) for row in zip(*columns, header_dicts(batch), dues, strict=True)]
 
 
 def _are_ordinary(batch: pa.RecordBatch) -> bool:
@@ -152,15 +152,15 @@ def _are_ordinary(batch: pa.RecordBatch) -> bool:
     return not pc.any(pc.or_(escaped, pc.not_equal(batch.column("payload_kind"), "json"))).as_py()
 
 
-def _document(id: str, payload: bytes, kind: str, tries: int, headers: dict[str, str], due: int) -> bytes:
+def _encode_document(id: str, payload: bytes, kind: str, tries: int, headers: dict[str, str], due: int) -> bytes:
     end = b"}"
     if kind == "text":
         payload = orjson.dumps(payload.decode())
     elif kind == "binary":
         payload, end = b'"%b"' % base64.b64encode(payload), b',"type":"buffer"}'
-    told = orjson.dumps(headers) if headers else b"{}"
+    headers_json = orjson.dumps(headers) if headers else b"{}"
     return b'{"_id":%b,"payload":%b,"tries":%d,"hdrs":%b,"mature":%d%b' % (
-        orjson.dumps(id), payload, tries, told, due, end,
+        orjson.dumps(id), payload, tries, headers_json, due, end,
     )  # fmt: skip
 
 
@@ -169,50 +169,53 @@ _Parts = tuple[bytes, str, dict[str, str] | None, int]  # payload, kind, headers
 
 
 def as_records(
-    queue: str, rows: Sequence[DueId], documents: Sequence[bytes], told: Sequence[Told] | None = None
+    queue: str, rows: Sequence[DueId], documents: Sequence[bytes], history: Sequence[HistoryFields] | None = None
 ) -> Records:
     """Return the messages of documents. `history`: how each was processed, for the history view."""
     try:
-        batch = _as_batch(queue, rows, documents)
-        return Records(batch if told is None else with_history(batch, *zip(*told, strict=True)))
-    except UNREADABLE:
+        batch = _read_batch(queue, rows, documents)
+        return Records(batch if history is None else with_history(batch, *zip(*history, strict=True)))
+    except READ_ERRORS:
         numbered = range(len(rows))
         return read_each(
             queue,
             numbered,
-            lambda row: _one(rows[row], documents[row], told[row] if told else None),
-            lambda row: _raw(rows[row], documents[row], told[row] if told else None),
+            lambda row: _read_row(rows[row], documents[row], history[row] if history else None),
+            lambda row: _raw_row(rows[row], documents[row], history[row] if history else None),
         )
 
 
-def _as_batch(queue: str, rows: Sequence[DueId], documents: Sequence[bytes]) -> pa.RecordBatch:
+def _read_batch(queue: str, rows: Sequence[DueId], documents: Sequence[bytes]) -> pa.RecordBatch:
     """Read all documents, fast. Raises one of UNREADABLE if one of them cannot be read."""
-    alike = _alike(queue, rows, documents) if len(rows) > FEW else None
-    if alike is not None:
-        return alike
+    batch = _read_alike(queue, rows, documents) if len(rows) > SMALL_BATCH else None
+    if batch is not None:
+        return batch
     tails: dict[bytes, _Tail | None] = {}  # a batch has few different ones
     parts = [
-        _cut(id, document, tails) or _parsed(document) for (_, id), document in zip(rows, documents, strict=True)
+        _cut_document(id, document, tails) or _parse_document(document)
+        for (_, id), document in zip(rows, documents, strict=True)
     ]
     payloads, kinds, headers, tries = zip(*parts, strict=True)
-    return build(queue, [id.decode() for _, id in rows], payloads, kinds, headers, [due for due, _ in rows], tries)
+    return build_messages(
+        queue, [id.decode() for _, id in rows], payloads, kinds, headers, [due for due, _ in rows], tries
+    )
 
 
-def _one(row: DueId, document: bytes, told: Told | None) -> damaged.Row:
+def _read_row(row: DueId, document: bytes, history: HistoryFields | None) -> damaged.Row:
     """Read one document. Raises `Unreadable` with the reason."""
     due, id = row
-    payload, kind, headers, tries = _cut(id, document, {}) or _parsed(document)
-    check(id_of(id).encode() == id, "its id is not UTF-8 text")
-    return damaged.Row(id.decode(), payload, kind, headers, mature_of(due), tries_of(tries), told)
+    payload, kind, headers, tries = _cut_document(id, document, {}) or _parse_document(document)
+    require(id_of(id).encode() == id, "its id is not UTF-8 text")
+    return damaged.Row(id.decode(), payload, kind, headers, parse_mature(due), parse_tries(tries), history)
 
 
-def _raw(row: DueId, document: bytes, told: Told | None) -> damaged.Row:
+def _raw_row(row: DueId, document: bytes, history: HistoryFields | None) -> damaged.Row:
     """Return the row for a document that cannot be read."""
     due, id = row
-    return damaged.Row(id_of(id), *text_or_bytes(document), None, best(mature_of, due), 0, told)
+    return damaged.Row(id_of(id), *text_or_bytes(document), None, first_readable(parse_mature, due), 0, history)
 
 
-def _alike(queue: str, rows: Sequence[DueId], documents: Sequence[bytes]) -> pa.RecordBatch | None:
+def _read_alike(queue: str, rows: Sequence[DueId], documents: Sequence[bytes]) -> pa.RecordBatch | None:
     """Read documents by whole columns, if they are alike; else return `None`.
 
     Alike documents have exactly the form of a push, and objects or lists as payloads. Their ids
@@ -220,7 +223,7 @@ def _alike(queue: str, rows: Sequence[DueId], documents: Sequence[bytes]) -> pa.
     """
     head = len(b'{"_id":"","payload":') + len(rows[0][1])
     tail = documents[0][documents[0].rfind(b',"tries":') :]
-    found, read = TAIL.fullmatch(tail), _tail(tail)
+    found, read = DOCUMENT_TAIL.fullmatch(tail), _parse_tail(tail)
     if found is None or read is None or read[2]:
         return None
     tries, headers, _ = read
@@ -241,62 +244,62 @@ def _alike(queue: str, rows: Sequence[DueId], documents: Sequence[bytes]) -> pa.
     )
     if not all(pc.all(test).as_py() for test in tests):
         return None
-    return build_alike(queue, ids, payloads, headers, dues, tries)
+    return build_json_messages(queue, ids, payloads, headers, dues, tries)
 
 
-def _cut(id: bytes, document: bytes, tails: dict[bytes, _Tail | None]) -> _Parts | None:
+def _cut_document(id: bytes, document: bytes, tails: dict[bytes, _Tail | None]) -> _Parts | None:
     """Cut the payload out of a document in the form of a push. Return `None` for another form."""
     head, end = b'{"_id":"%b","payload":' % id, document.rfind(b',"tries":')
     if not document.startswith(head):
         return None
     text, tail = document[len(head) : end], document[end:]
     if tail not in tails:
-        tails[tail] = _tail(tail)
+        tails[tail] = _parse_tail(tail)
     found = tails[tail]
-    if found is None or text.endswith(NO_PAYLOAD_ENDS_SO):
+    if found is None or text.endswith(NOT_PAYLOAD_ENDINGS):
         return None
     tries, headers, buffer = found
     if text[:1] not in b'" \t\r\n':
         return text, "json", headers, tries
     try:
-        return *_payload(text, buffer), headers, tries
+        return *_parse_payload(text, buffer), headers, tries
     except ValueError:
         return None
 
 
-def _tail(tail: bytes) -> _Tail | None:
-    found = TAIL.fullmatch(tail)
+def _parse_tail(tail: bytes) -> _Tail | None:
+    found = DOCUMENT_TAIL.fullmatch(tail)
     if not found:
         return None
     try:
-        return int(found[1]), None if found[2] == b"{}" else _headers(found[2]), found[3] is not None
+        return int(found[1]), None if found[2] == b"{}" else _parse_headers(found[2]), found[3] is not None
     except orjson.JSONDecodeError:
         return None
 
 
-def _parsed(document: bytes) -> _Parts:
+def _parse_document(document: bytes) -> _Parts:
     """Read a document with its fields in any order. The payload keeps its text.
 
     Raises `Unreadable` with the reason.
     """
     try:
-        fields = _fields(document.decode())
+        fields = _field_texts(document.decode())
     except UnicodeDecodeError as error:
         raise Unreadable(f"its document is not UTF-8 text ({error.reason} at byte {error.start})") from error
     except (ValueError, IndexError, RecursionError) as error:
         raise Unreadable(f"its document is not a JSON object ({error})") from error
     payload = fields.get("payload", "null").encode()
     headers, tries = fields.get("hdrs", "{}"), fields.get("tries", "0")
-    check(headers == "null" or headers.startswith("{"), f"its hdrs is {headers[:QUOTED]}, not an object")
-    told = _headers(headers.encode()) if headers != "null" else None
+    require(headers == "null" or headers.startswith("{"), f"its hdrs is {headers[:MAX_QUOTED]}, not an object")
+    parsed_headers = _parse_headers(headers.encode()) if headers != "null" else None
     try:
-        count = 0 if tries == "null" else tries_of(float(tries))
+        count = 0 if tries == "null" else parse_tries(float(tries))
     except ValueError as error:
-        raise Unreadable(f"its tries is {tries[:QUOTED]}, not a number of failures") from error
-    return *_payload(payload, fields.get("type") == '"buffer"'), told, count
+        raise Unreadable(f"its tries is {tries[:MAX_QUOTED]}, not a number of failures") from error
+    return *_parse_payload(payload, fields.get("type") == '"buffer"'), parsed_headers, count
 
 
-def _payload(text: bytes, buffer: bool) -> tuple[bytes, str]:
+def _parse_payload(text: bytes, buffer: bool) -> tuple[bytes, str]:
     """Return the payload and its kind, from its JSON text."""
     if text.strip()[:1] != b'"':
         return text, "json"
@@ -307,51 +310,51 @@ def _payload(text: bytes, buffer: bool) -> tuple[bytes, str]:
     return string.encode(errors="replace"), "text"  # half a surrogate pair has no UTF-8
 
 
-def _headers(text: bytes) -> dict[str, str]:
+def _parse_headers(text: bytes) -> dict[str, str]:
     """Return headers from a JSON object. keuss also keeps numbers and booleans in them."""
     values = orjson.loads(text).items()
     return {name: value if isinstance(value, str) else orjson.dumps(value).decode() for name, value in values}
 
 
-_VALUE = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
+_scan_value = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
-def _fields(text: str) -> dict[str, str]:
+def _field_texts(text: str) -> dict[str, str]:
     """Return the fields of a JSON object, each value as its text.
 
     Raises `ValueError` or `IndexError` if the text is not a JSON object.
     """
 
-    def skip(at: int) -> int:
+    def skip_space(at: int) -> int:
         space = _SPACE.match(text, at)
         return space.end() if space else at
 
-    def past(mark: str, at: int) -> int:
-        at = skip(at)
+    def expect(mark: str, at: int) -> int:
+        at = skip_space(at)
         if text[at] != mark:
             raise ValueError(f"{mark} expected at {at}")
-        return skip(at + 1)
+        return skip_space(at + 1)
 
     found: dict[str, str] = {}
-    at = past("{", 0)
+    at = expect("{", 0)
     while text[at] != "}":
         if found:
-            at = past(",", at)
+            at = expect(",", at)
         name, at = scanstring(text, at + 1)
-        at = past(":", at)
-        _, end = _VALUE(text, at)
+        at = expect(":", at)
+        _, end = _scan_value(text, at)
         found[name] = text[at:end]
-        at = skip(end)
+        at = skip_space(end)
     return found
 
 
-def read_entry(entry: bytes) -> tuple[int, Told, bytes]:
+def read_entry(entry: bytes) -> tuple[int, HistoryFields, bytes]:
     """Return the due time (ms) of a history entry, how the message was processed, and its document.
 
     If the entry cannot be read, return all of it as the document, which then cannot be read either.
     """
-    found = ENTRY.fullmatch(entry)
+    found = HISTORY_ENTRY.fullmatch(entry)
     if not found:
         return 0, (0, None, "commit"), entry
     consumer, outcome = ((found[at] or b"").decode(errors="replace") for at in (3, 4))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from spark_queue.stores.redis.documents import DueId
 
-USUAL = "redis-oq"  #: the layout of a URL without `layout=`
+DEFAULT_LAYOUT = "redis-oq"  #: the layout of a URL without `layout=`
 
 
 class Keys(NamedTuple):
@@ -25,15 +25,15 @@ class Keys(NamedTuple):
     buckets: str
 
 
-def own(layout: str) -> str:
+def key_prefix(layout: str) -> str:
     """Return the prefix of our own keys in a layout."""
-    return "spark_queue" if layout == USUAL else f"spark_queue.{layout}"
+    return "spark_queue" if layout == DEFAULT_LAYOUT else f"spark_queue.{layout}"
 
 
-def keys_of(queue: str, layout: str = USUAL) -> Keys:
+def queue_keys(queue: str, layout: str = DEFAULT_LAYOUT) -> Keys:
     """Return the keys of a queue. A layout with lists has more keys: see `lists.py`."""
-    names = {name: f"{own(layout)}:{queue}:{name}" for name in Keys._fields}
-    if layout == USUAL:
+    names = {name: f"{key_prefix(layout)}:{queue}:{name}" for name in Keys._fields}
+    if layout == DEFAULT_LAYOUT:
         names["moments"] = f"keuss:q:ordered_queue:index:{queue}"
         names["hash"] = f"keuss:q:ordered_queue:hash:{queue}"
     return Keys(**names)
@@ -49,10 +49,10 @@ class Chunk(NamedTuple):
     stage: str
     part: str
     queue: str
-    layout: str = USUAL
+    layout: str = DEFAULT_LAYOUT
 
     @classmethod
-    def of(cls, member: bytes, layout: str) -> Chunk:
+    def from_member(cls, member: bytes, layout: str) -> Chunk:
         """Return the chunk of a registry's member."""
         name, queue = member.decode().split("\0")
         stage, _, part = name.rpartition("/")
@@ -66,14 +66,14 @@ class Chunk(NamedTuple):
     @property
     def key(self) -> str:
         """The key of its messages. No other call of `stage` creates the same key."""
-        return f"{own(self.layout)}:{self.queue}:staged:{self.stage}/{self.part}"
+        return f"{key_prefix(self.layout)}:{self.queue}:staged:{self.stage}/{self.part}"
 
     @property
     def rows(self) -> int:
         """The number of messages that it was created with."""
         return int(self.part.rpartition(".")[2])
 
-    def within(self, stage: str) -> bool:
+    def belongs_to(self, stage: str) -> bool:
         """Return whether it belongs to a stage or to one below it. An empty stage means any."""
         return not stage or f"{self.stage}/".startswith(f"{stage}/")
 
@@ -81,20 +81,20 @@ class Chunk(NamedTuple):
 # A queue may have any name: no key of a queue begins like these two.
 
 
-def registry_of(stage: str, layout: str = USUAL) -> str:
+def registry_key(stage: str, layout: str = DEFAULT_LAYOUT) -> str:
     """Return the key of the registry of a stage's sink."""
-    return f"{own(layout)}.sink:{stage.partition('/')[0]}"
+    return f"{key_prefix(layout)}.sink:{stage.partition('/')[0]}"
 
 
-def note_key(key: str, layout: str = USUAL) -> str:
+def note_key(key: str, layout: str = DEFAULT_LAYOUT) -> str:
     """Return the key of a note."""
-    return f"{own(layout)}.note:{key}"
+    return f"{key_prefix(layout)}.note:{key}"
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------
 
 
-def member_of(tag: str | bytes, due: int, id: str | bytes) -> bytes:
+def single_run(tag: str | bytes, due: int, id: str | bytes) -> bytes:
     """Return a message as a run of one message. `due`: ms."""
     tag, id = (one.encode() if isinstance(one, str) else one for one in (tag, id))
     return b"%b\0%015d\0%b" % (tag, due, id)

@@ -41,13 +41,13 @@ import redis
 from spark_queue.errors import OptionError
 from spark_queue.messages.json_text import load_json
 from spark_queue.messages.schema import MESSAGES
-from spark_queue.options.url import Address
-from spark_queue.stores.base import PAGE_ROWS, refused
+from spark_queue.options.url import StoreUrl
+from spark_queue.stores.base import PAGE_ROWS, rejected_rows_error
 from spark_queue.stores.redis.documents import DueId, as_records
-from spark_queue.stores.redis.keys import own
+from spark_queue.stores.redis.keys import key_prefix
 from spark_queue.stores.redis.store import SCRIPT_CHUNK, RedisStore, load_scripts
-from spark_queue.stores.support.damaged import Records, first_records, id_of, meeting_records
-from spark_queue.stores.types import Condition, Death, Lacking, View, Which
+from spark_queue.stores.support.damaged import Records, filter_records, first_records, id_of
+from spark_queue.stores.types import Condition, DeadLetterInfo, LayoutFeature, Selection, View
 
 T = TypeVar("T")
 
@@ -62,37 +62,37 @@ class ListStore(RedisStore):
     """Queues of keuss' `redis-list`."""
 
     kind: ClassVar[str] = "redis-list"
-    lacks: ClassVar[frozenset[Lacking]] = frozenset({"order", "ids", "buckets"})
+    lacks: ClassVar[frozenset[LayoutFeature]] = frozenset({"order", "ids", "buckets"})
 
     def _script(self, name: str) -> tuple[str, str]:
         return scripts(self.kind)[name]
 
-    def _lists(self, queue: str) -> Sequence[str]:
+    def _list_keys(self, queue: str) -> Sequence[str]:
         return (f"keuss:q:list:{queue}",)
 
-    def _waiting(self, queue: str) -> Sequence[str]:
-        return self._lists(queue)
+    def _message_lists(self, queue: str) -> Sequence[str]:
+        return self._list_keys(queue)
 
     # --- moves, purges and drops --------------------------------------------------------------------------------
 
-    def _move(self, queue: str, to: str, which: Which, death: Death | None) -> int:
-        if which.tag is not None:
-            return super()._move(queue, to, which, death)
-        self._fill(queue)
-        moved = super()._move(queue, to, which, death)
-        self._repeat("deliver", queue)
+    def _move(self, queue: str, to: str, selection: Selection, dead_letter: DeadLetterInfo | None) -> int:
+        if selection.tag is not None:
+            return super()._move(queue, to, selection, dead_letter)
+        self._fill_index(queue)
+        moved = super()._move(queue, to, selection, dead_letter)
+        self._run_until_done("deliver", queue)
         return moved
 
     def _purge(self, queue: str) -> int:
-        self._fill(queue)
+        self._fill_index(queue)
         return super()._purge(queue)
 
-    def _fill(self, queue: str) -> None:
+    def _fill_index(self, queue: str) -> None:
         """Move the list to the index, where scripts can select messages."""
-        self._sweep(queue)
-        self._repeat("fill", queue)
+        self._sweep_expired(queue)
+        self._run_until_done("fill", queue)
 
-    def _repeat(self, script: str, queue: str, *arguments: str) -> None:
+    def _run_until_done(self, script: str, queue: str, *arguments: str) -> None:
         """Run a script until it returns that nothing is left to do. Raises `StoreError`."""
         while self._run(script, queue, *arguments):
             pass
@@ -100,13 +100,13 @@ class ListStore(RedisStore):
     def _drop(self, queue: str) -> None:
         super()._drop(queue)
         with self._connection() as client:
-            client.unlink(*self._lists(queue))
+            client.unlink(*self._list_keys(queue))
 
     # --- reading ------------------------------------------------------------------------------------------------
 
     def _next_mature(self, queue: str) -> int | None:
         with self._connection() as client:
-            if client.llen(self._lists(queue)[0]):
+            if client.llen(self._list_keys(queue)[0]):
                 return 0
         return super()._next_mature(queue)
 
@@ -117,20 +117,20 @@ class ListStore(RedisStore):
             yield from super()._peek(queue, where, limit, view, rows)
             return
         free, held, waiting = self._attempt(self._snapshot, queue)
-        beside = self._documents(queue, "messages", free + held, rows)
-        parts = chain(self._listed(queue, waiting, {id for _, id in free + held}, rows), beside)
-        pages = (meeting_records(as_records(queue, *part), where) for part in parts)
+        indexed = self._document_pages(queue, "messages", free + held, rows)
+        parts = chain(self._read_lists(queue, waiting, {id for _, id in free + held}, rows), indexed)
+        pages = (filter_records(as_records(queue, *part), where) for part in parts)
         yield from first_records(pages, MESSAGES, limit, rows)
 
-    def _listed(
-        self, queue: str, waiting: list[list[bytes]], beside: set[bytes], rows: int
+    def _read_lists(
+        self, queue: str, waiting: list[list[bytes]], known_ids: set[bytes], rows: int
     ) -> Iterator[tuple[list[DueId], list[bytes]]]:
         """Yield the messages of the lists, the next one first, without those of `known_ids`."""
         (documents,) = waiting
-        now, seen = self.now(), set(beside)
+        now, seen = self.now(), set(known_ids)
         found: list[DueId] = []
         for place, document in enumerate(reversed(documents)):
-            due, id = _told(document, now)
+            due, id = _parse_due_and_id(document, now)
             if not id or id in seen:
                 id = b"list:%d" % place  # it gets its id when it is reserved
             seen.add(id)
@@ -142,18 +142,18 @@ class ListStore(RedisStore):
     def _queues(self) -> list[str]:
         found = set(super()._queues())
         with self._connection() as client:
-            for pattern in self._waiting("*"):
+            for pattern in self._message_lists("*"):
                 head, tail = pattern.split("*")
                 for key in client.scan_iter(match=pattern, count=PAGE_ROWS):
                     found.add(key.decode()[len(head) : len(key.decode()) - len(tail)])
         return list(found)
 
 
-def _told(document: bytes, now: int) -> DueId:
+def _parse_due_and_id(document: bytes, now: int) -> DueId:
     """Return the due time (ms) and id of a document; of one of keuss, `now` and an empty id."""
     try:
-        told = orjson.loads(document)
-        return int(told.get("mature", now)), str(told.get("_id", "")).encode()
+        fields = orjson.loads(document)
+        return int(fields.get("mature", now)), str(fields.get("_id", "")).encode()
     except (ValueError, TypeError, AttributeError, OverflowError):  # it is no document: its reader reports that
         return now, b""
 
@@ -163,7 +163,7 @@ class RfqStore(ListStore):
 
     kind: ClassVar[str] = "rfq"
     parameters: ClassVar[tuple[str, ...]] = (*ListStore.parameters, "front")
-    lacks: ClassVar[frozenset[Lacking]] = frozenset({"order", "payloads", "buckets", "holds"})
+    lacks: ClassVar[frozenset[LayoutFeature]] = frozenset({"order", "payloads", "buckets", "holds"})
     refuses: ClassVar[tuple[object, ...]] = (
         None,
         True,
@@ -181,48 +181,50 @@ class RfqStore(ListStore):
     @classmethod
     def resolve(cls, url: str) -> str:
         url = super().resolve(url)
-        address = Address.of(url)
-        front = address.ours.get("front", "false")
+        address = StoreUrl.parse(url)
+        front = address.parameters.get("front", "false")
         if front not in ("true", "false"):
-            raise OptionError(f"option 'url': front={address.shown('front')} must be true or false", option="url")
+            raise OptionError(
+                f"option 'url': front={address.masked_parameter('front')} must be true or false", option="url"
+            )
         return url
 
-    def __init__(self, url: str, *, patience: float = 5.0) -> None:
-        super().__init__(url, patience=patience)
+    def __init__(self, url: str, *, retry_timeout: float = 5.0) -> None:
+        super().__init__(url, retry_timeout=retry_timeout)
         #: Whether pushed and published messages go to the front of the topic, in their order.
-        self.front = Address.of(self.url).ours.get("front") == "true"
+        self.front = StoreUrl.parse(self.url).parameters.get("front") == "true"
 
-    def _lists(self, queue: str) -> Sequence[str]:
-        beside = f"{own(self.kind)}:{queue}"
-        return f"rfq:{queue}:backlog", f"rfq:{queue}:nextlog", f"{beside}:more", f"{beside}:lost"
+    def _list_keys(self, queue: str) -> Sequence[str]:
+        prefix = f"{key_prefix(self.kind)}:{queue}"
+        return f"rfq:{queue}:backlog", f"rfq:{queue}:nextlog", f"{prefix}:more", f"{prefix}:lost"
 
-    def _waiting(self, queue: str) -> Sequence[str]:
-        return self._lists(queue)[:2]
+    def _message_lists(self, queue: str) -> Sequence[str]:
+        return self._list_keys(queue)[:2]
 
-    def own_ids(self, made: pa.Array) -> pa.Array:
-        return pa.array(_uuids.take(len(made)), pa.string())
+    def native_ids(self, made: pa.Array) -> pa.Array:
+        return pa.array(_uuid_generator.take(len(made)), pa.string())
 
-    def _laid_out(self, queue: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-        batch = super()._laid_out(queue, batch)
+    def _to_records(self, queue: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        batch = super()._to_records(queue, batch)
         payloads: list[bytes] = []
         wrong: dict[int, str] = {}
         columns = (batch.column(name).to_pylist() for name in ("payload", "payload_kind"))
         for row, (payload, kind) in enumerate(zip(*columns, strict=True)):
             try:
-                payloads.append(_flat(payload, kind))
+                payloads.append(_flatten_payload(payload, kind))
             except ValueError as error:
                 wrong[row] = str(error)
         if wrong:
-            raise refused(queue, batch, wrong)
+            raise rejected_rows_error(queue, batch, wrong)
         place = batch.schema.get_field_index("payload")
         return batch.set_column(place, batch.schema.field(place), pa.array(payloads, pa.binary()))
 
-    def _run(self, script: str, queue: str, *arguments: Any, more: Sequence[str] = ()) -> Any:
+    def _run(self, script: str, queue: str, *arguments: Any, extra_keys: Sequence[str] = ()) -> Any:
         if self.front and script in ("push", "publish"):
             arguments = (*arguments, "front")
-        return super()._run(script, queue, *arguments, more=more)
+        return super()._run(script, queue, *arguments, extra_keys=extra_keys)
 
-    def _in_turn(self, parts: list[T]) -> list[T]:
+    def _push_order(self, parts: list[T]) -> list[T]:
         return parts[::-1] if self.front else parts
 
     # --- the operations of rfq's own tools ----------------------------------------------------------------------
@@ -237,7 +239,7 @@ class RfqStore(ListStore):
 
         def read() -> list[str]:
             with self._connection() as client:
-                return [id.decode(errors="replace") for id in client.lrange(_list(queue, which), 0, -1)]
+                return [id.decode(errors="replace") for id in client.lrange(_list_key(queue, which), 0, -1)]
 
         return self._attempt(read)
 
@@ -256,17 +258,17 @@ class RfqStore(ListStore):
         if older_than is not None:
             found = self._attempt(self._run, "harvest", queue, "aged", older_than)
         else:
-            left = self._attempt(self._taken, queue)
+            left = self._attempt(self._nextlog_length, queue)
             while left > 0 and (ids := self._attempt(self._run, "harvest", queue, min(left, SCRIPT_CHUNK))):
                 found += ids
                 left -= len(ids)
         if found:
-            self._tell(queue)
+            self._notify(queue)
         return [id_of(id) for id in found]
 
-    def _taken(self, queue: str) -> int:
+    def _nextlog_length(self, queue: str) -> int:
         with self._connection() as client:
-            return int(client.llen(_list(queue, "nextlog")))
+            return int(client.llen(_list_key(queue, "nextlog")))
 
     def purge_list(self, queue: str, which: Literal["backlog", "nextlog"]) -> list[str]:
         """Remove all waiting or all reserved messages, of any program. Return ids, oldest first.
@@ -275,7 +277,7 @@ class RfqStore(ListStore):
         """
         self.check_queue(queue)
         found: list[str] = []
-        while ids := self._attempt(self._run, "purge", queue, _list(queue, which).rpartition(":")[2]):
+        while ids := self._attempt(self._run, "purge", queue, _list_key(queue, which).rpartition(":")[2]):
             found += [id_of(id) for id in ids]
         return found
 
@@ -284,44 +286,44 @@ class RfqStore(ListStore):
 
         def read() -> int:
             with self._connection() as client:
-                return int(client.get(self._lists(queue)[3]) or 0)
+                return int(client.get(self._list_keys(queue)[3]) or 0)
 
         return self._attempt(read)
 
-    def _listed(
-        self, queue: str, waiting: list[list[bytes]], beside: set[bytes], rows: int
+    def _read_lists(
+        self, queue: str, waiting: list[list[bytes]], known_ids: set[bytes], rows: int
     ) -> Iterator[tuple[list[DueId], list[bytes]]]:
         backlog, nextlog = waiting
-        ids = [id for id in dict.fromkeys(chain(reversed(backlog), reversed(nextlog))) if id not in beside]
+        ids = [id for id in dict.fromkeys(chain(reversed(backlog), reversed(nextlog))) if id not in known_ids]
         now = self.now()
         for start in range(0, len(ids), min(rows, PAGE_ROWS)):
-            part = self._attempt(self._read_flat, queue, ids[start : start + min(rows, PAGE_ROWS)], now)
+            part = self._attempt(self._read_messages, queue, ids[start : start + min(rows, PAGE_ROWS)], now)
             if part[0]:
                 yield part
 
-    def _read_flat(self, queue: str, ids: Sequence[bytes], now: int) -> tuple[list[DueId], list[bytes]]:
+    def _read_messages(self, queue: str, ids: Sequence[bytes], now: int) -> tuple[list[DueId], list[bytes]]:
         """Return those of these messages that exist, as rows and documents. Raises `StoreError`."""
         with self._connection() as client:
-            ask = client.pipeline(transaction=False)
+            pipeline = client.pipeline(transaction=False)
             for id in ids:
-                ask.hgetall(b"rfq:%b:message:%b" % (queue.encode(), id))
-            ask.hmget(self._lists(queue)[2], ids)
-            *flats, known = ask.execute(raise_on_error=False)
-        if isinstance(known, redis.RedisError):
-            raise self._told(known)
+                pipeline.hgetall(b"rfq:%b:message:%b" % (queue.encode(), id))
+            pipeline.hmget(self._list_keys(queue)[2], ids)
+            *flats, details = pipeline.execute(raise_on_error=False)
+        if isinstance(details, redis.RedisError):
+            raise self._to_store_error(details)
         rows: list[DueId] = []
         documents: list[bytes] = []
-        for id, flat, more in zip(ids, flats, known, strict=True):
+        for id, flat, detail in zip(ids, flats, details, strict=True):
             if isinstance(flat, dict) and flat:  # else the message is gone, or its key is no hash
-                tries, due, headers = more.split(b" ", 2) if more else (b"0", b"", b"{}")
-                moment = int(due) if due else min(now, published(id.decode(errors="replace")) or now)
+                tries, due, headers = detail.split(b" ", 2) if detail else (b"0", b"", b"{}")
+                moment = int(due) if due else min(now, published_at(id.decode(errors="replace")) or now)
                 rows.append((moment, id))
-                documents.append(_document(id, flat, tries, headers, moment))
+                documents.append(_build_document(id, flat, tries, headers, moment))
         return rows, documents
 
     def _drop(self, queue: str) -> None:
-        self._repeat("purge", queue, "backlog")
-        self._repeat("purge", queue, "nextlog")
+        self._run_until_done("purge", queue, "backlog")
+        self._run_until_done("purge", queue, "nextlog")
         with self._connection() as client:
             rest = client.zrange(self._keys(queue).moments, 0, -1)
             for start in range(0, len(rest), SCRIPT_CHUNK):
@@ -331,13 +333,13 @@ class RfqStore(ListStore):
         super()._drop(queue)
 
 
-def _list(queue: str, which: str) -> str:
+def _list_key(queue: str, which: str) -> str:
     if which not in ("backlog", "nextlog"):
         raise OptionError(f"{which!r} is not a list of a topic: use backlog or nextlog", which=which)
     return f"rfq:{queue}:{which}"
 
 
-def _document(id: bytes, flat: dict[bytes, bytes], tries: bytes, headers: bytes, due: int) -> bytes:
+def _build_document(id: bytes, flat: dict[bytes, bytes], tries: bytes, headers: bytes, due: int) -> bytes:
     """Return the document of a message of rfq, as `lua/rfq/rfq.lua` builds it."""
     fields = {name.decode(errors="replace"): one.decode(errors="replace") for name, one in flat.items()}
     return b'{"_id":%b,"payload":%b,"tries":%b,"hdrs":%b,"mature":%d}' % (
@@ -345,7 +347,7 @@ def _document(id: bytes, flat: dict[bytes, bytes], tries: bytes, headers: bytes,
     )  # fmt: skip
 
 
-def _flat(payload: bytes, kind: str) -> bytes:
+def _flatten_payload(payload: bytes, kind: str) -> bytes:
     """Return the payload with all values as strings. Raises `ValueError` with the broken rule."""
     value = load_json(payload) if kind == "json" else None
     if not isinstance(value, dict) or not value:
@@ -359,19 +361,19 @@ def _flat(payload: bytes, kind: str) -> bytes:
 # --- ids ----------------------------------------------------------------------------------------------------------
 
 #: Steps of 100 ns between the day from which UUIDs of version 1 count (15 October 1582) and 1970.
-GREGORIAN = 0x01B21DD213814000
+GREGORIAN_OFFSET = 0x01B21DD213814000
 
 
-def published(id: str) -> int | None:
+def published_at(id: str) -> int | None:
     """Return when a message was published (ms), or `None` if its id is no UUID of version 1."""
     try:
         found = uuid.UUID(hex=id)
     except ValueError:
         return None
-    return (found.time - GREGORIAN) // 10_000 if found.version == 1 else None
+    return (found.time - GREGORIAN_OFFSET) // 10_000 if found.version == 1 else None
 
 
-class _Uuids:
+class _UuidGenerator:
     """UUIDs of version 1 with a random node, as those of rfq; each is later than the one before."""
 
     def __init__(self) -> None:
@@ -383,12 +385,14 @@ class _Uuids:
         with self._lock:
             if self._pid != os.getpid():  # a fork must not use its parent's node
                 self._pid = os.getpid()
-                chance = random.SystemRandom()
-                self._rest = f"{0x8000 | chance.getrandbits(14):04x}{chance.getrandbits(48) | 1 << 40:012x}"
-            first = max(time.time_ns() // 100 + GREGORIAN, self._last + 1)
+                random_source = random.SystemRandom()
+                self._rest = (
+                    f"{0x8000 | random_source.getrandbits(14):04x}{random_source.getrandbits(48) | 1 << 40:012x}"
+                )
+            first = max(time.time_ns() // 100 + GREGORIAN_OFFSET, self._last + 1)
             self._last = first + n - 1
         ticks = range(first, first + n)
         return [f"{t & 0xFFFFFFFF:08x}{t >> 32 & 0xFFFF:04x}1{t >> 48:03x}{self._rest}" for t in ticks]
 
 
-_uuids = _Uuids()
+_uuid_generator = _UuidGenerator()

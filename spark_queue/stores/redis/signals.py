@@ -19,25 +19,25 @@ from spark_queue.errors import StoreError
 from spark_queue.stores.services.listener import LISTENER_HEARTBEAT, Signal, Subscription
 
 #: Most signals that one call of `next` returns.
-MOST_SIGNALS = 1_000
+MAX_SIGNALS = 1_000
 
 
 class RedisSubscription(Subscription):
     """A pubsub connection, and a socket that wakes the thread. The thread waits for both."""
 
-    def __init__(self, pubsub: Any, prefix: str, told: Callable[[Exception], StoreError]) -> None:
+    def __init__(self, pubsub: Any, prefix: str, to_store_error: Callable[[Exception], StoreError]) -> None:
         """Watch channels named `prefix` + queue. `to_store_error` translates errors of redis-py."""
-        self._pubsub, self._prefix, self._told = pubsub, prefix, told
-        self._asked: deque[str] = deque()  # subscriptions that the server has not answered yet
-        self._connected = self._more = False
+        self._pubsub, self._prefix, self._to_store_error = pubsub, prefix, to_store_error
+        self._pending: deque[str] = deque()  # subscriptions that the server has not answered yet
+        self._connected = self._has_more = False
         self._selector = selectors.DefaultSelector()
-        self._woken, self._waker = socket.socketpair()
-        for one in (self._woken, self._waker):
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        for one in (self._wake_receiver, self._wake_sender):
             one.setblocking(False)
-        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._selector.register(self._wake_receiver, selectors.EVENT_READ)
 
-    def follow(self, queue: str) -> None:
-        self._asked.append(queue)
+    def subscribe(self, queue: str) -> None:
+        self._pending.append(queue)
         self._pubsub.subscribe(self._prefix + queue)
         if not self._connected:
             # redis-py has no method that waits for its socket and for another one. Two threads must
@@ -45,48 +45,48 @@ class RedisSubscription(Subscription):
             self._selector.register(self._pubsub.connection._sock, selectors.EVENT_READ)
             self._connected = True
 
-    def unfollow(self, queue: str) -> None:
+    def unsubscribe(self, queue: str) -> None:
         self._pubsub.unsubscribe(self._prefix + queue)
 
     def next(self, timeout: float) -> list[Signal]:
-        heard: list[Signal] = []
-        if not self._more:  # else redis-py has read signals from the socket that are still to be parsed
+        signals: list[Signal] = []
+        if not self._has_more:  # else redis-py has read signals from the socket that are still to be parsed
             ready = {key.fileobj for key, _ in self._selector.select(timeout)}
-            if self._woken in ready:
+            if self._wake_receiver in ready:
                 self._drain()
-            self._more = bool(ready - {self._woken})
-        while self._more and len(heard) < MOST_SIGNALS:
-            if (one := self._read()) is not None:
-                heard.append(one)
-            self._more = self._pubsub.connection.can_read(timeout=0)
-        return heard
+            self._has_more = bool(ready - {self._wake_receiver})
+        while self._has_more and len(signals) < MAX_SIGNALS:
+            if (signal := self._read()) is not None:
+                signals.append(signal)
+            self._has_more = self._pubsub.connection.can_read(timeout=0)
+        return signals
 
     def _drain(self) -> None:
         with suppress(BlockingIOError):
-            while self._woken.recv(4096):
+            while self._wake_receiver.recv(4096):
                 pass
 
     def _read(self) -> Signal | None:
         try:
-            one = self._pubsub.get_message(timeout=LISTENER_HEARTBEAT)
+            message = self._pubsub.get_message(timeout=LISTENER_HEARTBEAT)
         except redis.ResponseError as error:  # the server answers in the order of the requests
-            if not self._asked:
+            if not self._pending:
                 raise
-            return Signal(self._asked.popleft(), refused=self._told(error))
-        if one is None or one["type"] not in ("message", "subscribe"):
+            return Signal(self._pending.popleft(), refused=self._to_store_error(error))
+        if message is None or message["type"] not in ("message", "subscribe"):
             return None
-        queue = one["channel"].decode().removeprefix(self._prefix)
-        if one["type"] == "subscribe":
-            self._asked.popleft()
+        queue = message["channel"].decode().removeprefix(self._prefix)
+        if message["type"] == "subscribe":
+            self._pending.popleft()
             return Signal(queue)
-        return Signal(queue, one["data"].decode(errors="replace"))
+        return Signal(queue, message["data"].decode(errors="replace"))
 
     def wake(self) -> None:
         with suppress(BlockingIOError):  # the thread is awake already
-            self._waker.send(b"\0")
+            self._wake_sender.send(b"\0")
 
     def close(self) -> None:
         """Close the sockets and the selector. The store closes its connection."""
         self._selector.close()
-        self._woken.close()
-        self._waker.close()
+        self._wake_receiver.close()
+        self._wake_sender.close()

@@ -45,71 +45,71 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from spark_queue.errors import AccessDenied, OptionError, PoolExhausted, StoreError, StoreUnavailable, near
-from spark_queue.messages.batching import grouped
+from spark_queue.errors import AccessDenied, OptionError, PoolExhausted, StoreError, StoreUnavailable, did_you_mean
+from spark_queue.messages.batching import batch_by_size
 from spark_queue.messages.buckets import Record
 from spark_queue.messages.columns import due_ms
-from spark_queue.messages.schema import HISTORY, LATEST, MARK
-from spark_queue.options.masking import harmless_cause, mask, named, scrub
-from spark_queue.options.url import Address
+from spark_queue.messages.schema import BUCKET_PREFIX, HISTORY, MAX_TIME_MS
+from spark_queue.options.masking import cause_without_secrets, mask, parameter_name, scrub
+from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import PAGE_BYTES, PAGE_ROWS
-from spark_queue.stores.redis.documents import DueId, as_records, pieces, read_entry, to_documents
+from spark_queue.stores.redis.documents import DueId, as_records, pack_pieces, read_entry, to_documents
 from spark_queue.stores.redis.keys import (
-    USUAL,
+    DEFAULT_LAYOUT,
     Chunk,
     Keys,
     due_and_id,
     ids_of,
-    keys_of,
-    member_of,
     messages_of,
     note_key,
-    registry_of,
+    queue_keys,
+    registry_key,
+    single_run,
 )
 from spark_queue.stores.redis.signals import RedisSubscription
 from spark_queue.stores.services import eviction
 from spark_queue.stores.services.listener import Subscription
 from spark_queue.stores.services.signals import SignallingStore
 from spark_queue.stores.support.counters import Counts, Statistics
-from spark_queue.stores.support.damaged import END, Records, first_records, id_of, meeting_records
+from spark_queue.stores.support.damaged import EMPTY_PAGE, Records, filter_records, first_records, id_of
 from spark_queue.stores.support.damaged import keys_of as keys_of_id
 from spark_queue.stores.types import (
     Claim,
     Condition,
-    Death,
+    DeadLetterInfo,
     Finding,
     RawNote,
     Reservation,
+    Selection,
     Sizes,
     Staged,
     View,
-    Which,
-    holder,
+    consumer_of,
 )
 
 T = TypeVar("T")
 
 SCRIPT_CHUNK = 5_000  #: most messages of one script call
-RUN = 250  #: most messages of one member of `held`
-READ_TOGETHER = 500  #: most documents that one command reads: their size is not known before
+RUN_SIZE = 250  #: most messages of one member of `held`
+READ_BATCH = 500  #: most documents that one command reads: their size is not known before
 NOTE_FIELDS = ("value", "version", "written")  #: the fields of a note
-NO_END = LATEST  #: the end (ms) of a lease that does not end
+NO_END = MAX_TIME_MS  #: the end (ms) of a lease that does not end
 
 #: Seconds until a connection attempt, and until an answer, times out.
 CONNECT_TIMEOUT, ANSWER_TIMEOUT = 3.0, 30.0
 
 #: Most connections of a client, as in MongoDB's driver, and seconds to wait for a free one.
-POOL, POOL_TIMEOUT = 100, 10.0
+POOL_SIZE, POOL_TIMEOUT = 100, 10.0
 
 #: Parameters that a rediss:// URL may have, by their names in redis-py.
 TLS_OPTIONS = {"ssl_ca_certs", "ssl_cert_reqs", "ssl_certfile", "ssl_check_hostname", "ssl_keyfile"}
 
 
-LUA = Path(__file__).with_name("lua")
+LUA_DIRECTORY = Path(__file__).with_name("lua")
 
 
 def load_scripts(
-    chunk: int = SCRIPT_CHUNK, run: int = RUN, page: int = PAGE_BYTES, layout: str = USUAL
+    chunk: int = SCRIPT_CHUNK, run: int = RUN_SIZE, page: int = PAGE_BYTES, layout: str = DEFAULT_LAYOUT
 ) -> dict[str, tuple[str, str]]:
     """Return the scripts of a layout by name: SHA-1 and text.
 
@@ -117,9 +117,9 @@ def load_scripts(
     of documents after which a call stops reading.
     """
     common = f"local CHUNK, RUN, BYTES, NEVER = {chunk}, {run}, {page}, {NO_END}\n"
-    heads = [LUA / "common.lua"]
-    if layout != USUAL:
-        heads += [LUA / name / f"{name}.lua" for name in ("lists", layout)]
+    heads = [LUA_DIRECTORY / "common.lua"]
+    if layout != DEFAULT_LAYOUT:
+        heads += [LUA_DIRECTORY / name / f"{name}.lua" for name in ("lists", layout)]
     common += "".join(head.read_text("utf-8") for head in heads)
     files = [file for head in heads for file in head.parent.glob("*.lua") if file not in heads]
     texts = {file.stem: common + file.read_text("utf-8") for file in files}
@@ -132,10 +132,10 @@ SCRIPTS = load_scripts()
 class RedisStore(SignallingStore):
     """Queues in one database of a Redis server. Safe to share among threads, and across a fork."""
 
-    kind: ClassVar[str] = USUAL
+    kind: ClassVar[str] = DEFAULT_LAYOUT
     parameters: ClassVar[tuple[str, ...]] = ("ns",)
     layouts: ClassVar[Mapping[str, str]] = {
-        USUAL: "spark_queue.stores.redis.store:RedisStore",
+        DEFAULT_LAYOUT: "spark_queue.stores.redis.store:RedisStore",
         "redis-list": "spark_queue.stores.redis.lists:ListStore",
         "rfq": "spark_queue.stores.redis.lists:RfqStore",
     }
@@ -144,14 +144,14 @@ class RedisStore(SignallingStore):
 
     @classmethod
     def resolve(cls, url: str) -> str:
-        def wrong(what: str) -> OptionError:
+        def invalid_url(what: str) -> OptionError:
             return OptionError(
                 f"option 'url': {mask(url)!r} {what}; write redis://[user:password@]host[:port][/db] or rediss://…",
                 option="url",
             )
 
-        address = Address.of(url)
-        address.check(cls.kind, cls.parameters)
+        address = StoreUrl.parse(url)
+        address.check_parameters(cls.kind, cls.parameters)
         scheme, _, rest = address.url.partition("://")
         if "@" in "".join(re.split(r"[/?#]", rest, maxsplit=1)[1:]):  # it is unknown which part to mask
             raise OptionError(
@@ -162,23 +162,27 @@ class RedisStore(SignallingStore):
             parts = urlsplit(address.url)
             port = parts.port
         except ValueError:
-            raise wrong("has a malformed host or port") from None  # the error quotes the URL
+            raise invalid_url("has a malformed host or port") from None  # the error quotes the URL
         if parts.scheme not in ("redis", "rediss") or not parts.hostname or port == 0:
-            raise wrong("names no server")
+            raise invalid_url("names no server")
         if not re.fullmatch(r"/?|/\d+", parts.path):
-            raise wrong(f"names no database: {parts.path[1:]!r} is not a number")
+            raise invalid_url(f"names no database: {parts.path[1:]!r} is not a number")
         if parts.fragment:
-            raise wrong("has a fragment")
-        known = TLS_OPTIONS if parts.scheme == "rediss" else set()
+            raise invalid_url("has a fragment")
+        allowed = TLS_OPTIONS if parts.scheme == "rediss" else set()
         for one in filter(None, parts.query.split("&")):
-            if unquote_plus(one.partition("=")[0]) not in known:
-                name = named(one)
-                what = f"the unknown parameter {name!r}{near(name, known)}" if name else "unknown text after the ?"
-                raise wrong(f"has {what}")
+            if unquote_plus(one.partition("=")[0]) not in allowed:
+                name = parameter_name(one)
+                what = (
+                    f"the unknown parameter {name!r}{did_you_mean(name, allowed)}"
+                    if name
+                    else "unknown text after the ?"
+                )
+                raise invalid_url(f"has {what}")
         return url
 
-    def __init__(self, url: str, *, patience: float = 5.0) -> None:
-        super().__init__(url, patience=patience)
+    def __init__(self, url: str, *, retry_timeout: float = 5.0) -> None:
+        super().__init__(url, retry_timeout=retry_timeout)
         self._lock = threading.Lock()
         self._client: redis.Redis | None = None
         self._cluster: redis.RedisCluster | redis.Redis | None = None
@@ -197,20 +201,20 @@ class RedisStore(SignallingStore):
                 self._pid = os.getpid()
                 self._client = redis.Redis.from_pool(
                     redis.BlockingConnectionPool.from_url(
-                        self._address.url, max_connections=POOL, timeout=POOL_TIMEOUT, **_connecting()
+                        self._address.url, max_connections=POOL_SIZE, timeout=POOL_TIMEOUT, **_connection_options()
                     )
                 )
                 self._cluster = None
             client = self._client
         try:
-            if eviction.by_itself and not eviction.known(self.url):
-                eviction.tell(self.url, _eviction(client))
+            if eviction.check_on_open and not eviction.is_checked(self.url):
+                eviction.warn_once(self.url, _eviction_policy(client))
             yield client
         except (redis.RedisError, redis.exceptions.RedisClusterException) as error:
-            raise self._told(error) from harmless_cause(error, self.url)
+            raise self._to_store_error(error) from cause_without_secrets(error, self.url)
 
     @contextmanager
-    def _anywhere(self) -> Iterator[Any]:
+    def _cluster_connection(self) -> Iterator[Any]:
         """Yield a client for keys that belong to no queue: any node of a cluster may have them.
 
         Raises `StoreError`.
@@ -219,14 +223,14 @@ class RedisStore(SignallingStore):
             if self._cluster is None:
                 clustered = b"cluster" in client.execute_command("HELLO")
                 url = self._address.url
-                self._cluster = redis.RedisCluster.from_url(url, **_connecting()) if clustered else client
+                self._cluster = redis.RedisCluster.from_url(url, **_connection_options()) if clustered else client
             yield self._cluster
 
-    def _told(self, error: Exception) -> StoreError:
+    def _to_store_error(self, error: Exception) -> StoreError:
         shown, text = mask(self.url), scrub(str(error), self.url)
         if isinstance(error, redis.ConnectionError) and text.startswith("No connection available"):
             return PoolExhausted(
-                f"{shown}: all {POOL} connections of this client are in use, and none became free in "
+                f"{shown}: all {POOL_SIZE} connections of this client are in use, and none became free in "
                 f"{POOL_TIMEOUT:g} s: use fewer threads, or several clients",
                 url=shown,
             )
@@ -234,7 +238,7 @@ class RedisStore(SignallingStore):
             return AccessDenied(f"{shown}: {text}: check what the user's ACL allows", url=shown)
         if isinstance(error, redis.AuthenticationError | redis.exceptions.AuthorizationError):
             return StoreError(f"{shown}: {text}: check the user and the password of the URL", url=shown)
-        passing = (
+        transient = (
             redis.ConnectionError,
             redis.TimeoutError,
             redis.BusyLoadingError,
@@ -243,7 +247,7 @@ class RedisStore(SignallingStore):
             redis.exceptions.TryAgainError,
             redis.exceptions.RedisClusterException,  # no node of a cluster answers
         )
-        if isinstance(error, passing) or text.startswith(("BUSY", "LOADING", "MASTERDOWN")):
+        if isinstance(error, transient) or text.startswith(("BUSY", "LOADING", "MASTERDOWN")):
             return StoreUnavailable(f"{shown} cannot be reached: {text}", url=shown)
         if isinstance(error, redis.exceptions.OutOfMemoryError):
             text += ": the server's maxmemory is reached; consume messages or raise it"
@@ -252,28 +256,28 @@ class RedisStore(SignallingStore):
         return StoreError(f"{shown}: {text}", url=shown)
 
     def _keys(self, queue: str) -> Keys:
-        return keys_of(queue, self.kind)
+        return queue_keys(queue, self.kind)
 
-    def _lists(self, queue: str) -> Sequence[str]:
+    def _list_keys(self, queue: str) -> Sequence[str]:
         """Return the keys that a layout with lists has besides: see `lists.py`."""
         return ()
 
-    def _waiting(self, queue: str) -> Sequence[str]:
+    def _message_lists(self, queue: str) -> Sequence[str]:
         """Return those of these keys that are lists of messages."""
         return ()
 
-    def _in_turn(self, parts: list[T]) -> list[T]:
+    def _push_order(self, parts: list[T]) -> list[T]:
         """Return parts of a push or a publish in the order in which a queue must get them."""
         return parts
 
     def _script(self, name: str) -> tuple[str, str]:
         return SCRIPTS[name]
 
-    def _run(self, script: str, queue: str, *arguments: Any, more: Sequence[str] = ()) -> Any:
+    def _run(self, script: str, queue: str, *arguments: Any, extra_keys: Sequence[str] = ()) -> Any:
         """Call a script with the keys of a queue and `extra_keys`. Raises `StoreError`."""
         with self._connection() as client:
-            keys = [*self._keys(queue), *more, *self._lists(queue)]
-            return _call(client, self._script(script), keys, *arguments)
+            keys = [*self._keys(queue), *extra_keys, *self._list_keys(queue)]
+            return _call_script(client, self._script(script), keys, *arguments)
 
     def close(self) -> None:
         super().close()
@@ -291,98 +295,102 @@ class RedisStore(SignallingStore):
             client.publish(self.topic(queue), signal)
 
     @contextmanager
-    def _subscribe(self) -> Iterator[Subscription]:
+    def _open_subscription(self) -> Iterator[Subscription]:
         try:
             with (
-                redis.Redis.from_url(self._address.url, **_connecting()) as client,
+                redis.Redis.from_url(self._address.url, **_connection_options()) as client,
                 client.pubsub() as heard,
-                closing(RedisSubscription(heard, self.topic(""), self._told)) as subscription,
+                closing(RedisSubscription(heard, self.topic(""), self._to_store_error)) as subscription,
             ):
                 yield subscription
         except redis.RedisError as error:
-            raise self._told(error) from harmless_cause(error, self.url)
+            raise self._to_store_error(error) from cause_without_secrets(error, self.url)
 
     # --- push ---------------------------------------------------------------------------------------------------
 
     def _push(self, queue: str, batch: pa.RecordBatch) -> int:
         dues = due_ms(batch, self._now())
-        parts = list(pieces(queue, batch, dues, SCRIPT_CHUNK))  # a list: all are checked before one is sent
-        return sum(self._run("push", queue, part) for _, part in self._in_turn(parts))
+        parts = list(pack_pieces(queue, batch, dues, SCRIPT_CHUNK))  # a list: all are checked before one is sent
+        return sum(self._run("push", queue, part) for _, part in self._push_order(parts))
 
     # --- stage and publish --------------------------------------------------------------------------------------
 
     def _stage(self, queue: str, stage: str, part: str, batch: pa.RecordBatch) -> None:
         dues = due_ms(batch, self._now())
-        contents = list(pieces(queue, batch, dues, SCRIPT_CHUNK))
+        contents = list(pack_pieces(queue, batch, dues, SCRIPT_CHUNK))
         chunks = [
             Chunk(stage, f"{part}.{number:06}.{rows}", queue, self.kind) for number, (rows, _) in enumerate(contents)
         ]
-        with self._anywhere() as client:
-            client.sadd(registry_of(stage, self.kind), *(chunk.member for chunk in chunks))
+        with self._cluster_connection() as client:
+            client.sadd(registry_key(stage, self.kind), *(chunk.member for chunk in chunks))
         for chunk, (_, content) in zip(chunks, contents, strict=True):
-            self._run("stage", queue, content, more=[chunk.key])
+            self._run("stage", queue, content, extra_keys=[chunk.key])
 
     def _publish(self, stages: Sequence[str]) -> dict[str, int]:
         named = set(stages)
-        sinks = {registry_of(stage, self.kind): stage for stage in stages}
-        found = (chunk for stage in sinks.values() for chunk in self._registered(stage))
+        sinks = {registry_key(stage, self.kind): stage for stage in stages}
+        found = (chunk for stage in sinks.values() for chunk in self._registered_chunks(stage))
         published: Counter[str] = Counter()
-        for chunk, rows in self._end("publish", self._in_turn([chunk for chunk in found if chunk.stage in named])):
+        for chunk, rows in self._end_chunks(
+            "publish", self._push_order([chunk for chunk in found if chunk.stage in named])
+        ):
             published[chunk.queue] += rows
         return published
 
     def _staged(self, stage: str) -> list[Staged]:
-        chunks = [chunk for chunk in self._registered(stage) if chunk.within(stage)]
+        chunks = [chunk for chunk in self._registered_chunks(stage) if chunk.belongs_to(stage)]
         rows: Counter[tuple[str, str]] = Counter()
-        with self._anywhere() as client:
-            ask = client.pipeline(transaction=False)
+        with self._cluster_connection() as client:
+            pipeline = client.pipeline(transaction=False)
             for chunk in chunks:
-                ask.strlen(chunk.key)
-            for chunk, size in zip(chunks, ask.execute(), strict=True):
+                pipeline.strlen(chunk.key)
+            for chunk, size in zip(chunks, pipeline.execute(), strict=True):
                 rows[chunk.stage, chunk.queue] += chunk.rows if size else 0
         return [Staged(*which, n) for which, n in rows.items()]
 
     def _unstage(self, stage: str, keep: Sequence[str]) -> int:
-        kept, found = set(keep), self._registered(stage)
-        ending = [chunk for chunk in found if chunk.within(stage) and chunk.stage not in kept]
-        return sum(chunk.rows for chunk, there in self._end("unstage", ending) if there)
+        kept, found = set(keep), self._registered_chunks(stage)
+        ending = [chunk for chunk in found if chunk.belongs_to(stage) and chunk.stage not in kept]
+        return sum(chunk.rows for chunk, there in self._end_chunks("unstage", ending) if there)
 
-    def _registered(self, stage: str) -> list[Chunk]:
+    def _registered_chunks(self, stage: str) -> list[Chunk]:
         """Return the chunks of the sink of a stage, in order. An empty stage means all sinks.
 
         Raises `StoreError`.
         """
-        with self._anywhere() as client:
-            every = registry_of("*", self.kind)
-            sinks = [registry_of(stage, self.kind)] if stage else client.scan_iter(match=every, count=PAGE_ROWS)
-            return sorted({Chunk.of(member, self.kind) for sink in sinks for member in client.smembers(sink)})
+        with self._cluster_connection() as client:
+            every = registry_key("*", self.kind)
+            sinks = [registry_key(stage, self.kind)] if stage else client.scan_iter(match=every, count=PAGE_ROWS)
+            return sorted(
+                {Chunk.from_member(member, self.kind) for sink in sinks for member in client.smembers(sink)}
+            )
 
-    def _end(self, script: str, chunks: Sequence[Chunk]) -> list[tuple[Chunk, int]]:
+    def _end_chunks(self, script: str, chunks: Sequence[Chunk]) -> list[tuple[Chunk, int]]:
         """Publish or remove chunks, and then remove them from their registries.
 
         Return each with the answer of the script. Raises `StoreError`.
         """
-        told = [(chunk, self._run(script, chunk.queue, more=[chunk.key])) for chunk in chunks]
-        with self._anywhere() as client:
-            for registry, ended in groupby(chunks, lambda chunk: registry_of(chunk.stage, self.kind)):
+        answers = [(chunk, self._run(script, chunk.queue, extra_keys=[chunk.key])) for chunk in chunks]
+        with self._cluster_connection() as client:
+            for registry, ended in groupby(chunks, lambda chunk: registry_key(chunk.stage, self.kind)):
                 client.srem(registry, *(chunk.member for chunk in ended))
-        return told
+        return answers
 
     # --- reservations -------------------------------------------------------------------------------------------
 
-    def _claim(self, queue: str, tag: str, limit: int, enough: int, lease: int | None, before: int) -> Claim:
+    def _claim(self, queue: str, tag: str, limit: int, target: int, lease: int | None, before: int) -> Claim:
         taken, state, large = 0, b"more", []
         while state == b"more":
-            most = max(limit, 0), max(enough, 0)
-            taken, state, *large = self._run("claim", queue, tag, *most, _ms(lease), before, taken)
+            limits = max(limit, 0), max(target, 0)
+            taken, state, *large = self._run("claim", queue, tag, *limits, _lease_argument(lease), before, taken)
         if state == b"held":
-            return Claim(self._count_held(queue, tag), held=True)
+            return Claim(self._count_held(queue, tag), already_held=True)
         return Claim(int(taken), id_of(large[0]) if large else None)
 
     def _ready(self, queue: str, limit: int, before: int) -> int:
-        return min(self._sweep(queue, before), limit)
+        return min(self._sweep_expired(queue, before), limit)
 
-    def _sweep(self, queue: str, before: int = NO_END) -> int:
+    def _sweep_expired(self, queue: str, before: int = NO_END) -> int:
         """Free the messages of expired leases.
 
         Return the number of messages that are then ready and were due by `before` (ms). Raises
@@ -393,55 +401,62 @@ class RedisStore(SignallingStore):
             swept, ready = self._run("ready", queue, before)
         return int(ready)
 
-    def _spare(self, queue: str, after: DueId | None, rows: int) -> Records:
-        self._sweep(queue)
+    def _scan_free(self, queue: str, after: DueId | None, rows: int) -> Records:
+        self._sweep_expired(queue)
         low, start = (after[0] if after else "-inf"), 0
         while True:
             with self._connection() as client:
                 found = client.zrangebyscore(
-                    self._keys(queue).moments, low, _milliseconds(client.time()), start, PAGE_ROWS, withscores=True
+                    self._keys(queue).moments, low, _time_ms(client.time()), start, PAGE_ROWS, withscores=True
                 )
-            spare = [row for row in ((_moment(score), id) for id, score in found) if after is None or row > after]
-            for part, documents in self._documents(queue, "messages", spare, rows):
+            spare = [row for row in ((_score_ms(score), id) for id, score in found) if after is None or row > after]
+            for part, documents in self._document_pages(queue, "messages", spare, rows):
                 return as_records(queue, part, documents)._replace(after=part[-1])
             if len(found) < PAGE_ROWS:
-                return END
+                return EMPTY_PAGE
             start += PAGE_ROWS
 
-    def _recast(self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch) -> bool:
+    def _replace_records(self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch) -> bool:
         dues = due_ms(batch, 0)
         rows = zip(batch.column("id").to_pylist(), dues, to_documents(queue, batch, dues), strict=True)
         new = list(chain.from_iterable(rows))
-        old = [member_of(tag or "", one.mature, one.id) for one in records]
+        old = [single_run(tag or "", one.mature, one.id) for one in records]
         return bool(self._run("recast", queue, tag or "", len(new), *new, *old))
 
     def _page(self, queue: str, tag: str, after: DueId | None, rows: int) -> Records:
-        cursor = member_of(tag, *after) if after else b""
+        cursor = single_run(tag, *after) if after else b""
         missed: set[DueId] = set()
         while runs := self._run("page", queue, tag, cursor, rows):
             found = [(due, id) for run in runs for _, due, id in messages_of(run)][:rows]
-            looked, there, documents = self._read(queue, "messages", found)
-            gone = set(found[:looked]).difference(there) if len(there) < looked else set()
-            if gone != missed and any(id.startswith(BUCKET_MARK) for _, id in gone):
+            read_count, existing, documents = self._read_documents(queue, "messages", found)
+            gone = set(found[:read_count]).difference(existing) if len(existing) < read_count else set()
+            if gone != missed and any(id.startswith(BUCKET_ID_PREFIX) for _, id in gone):
                 missed = gone
                 continue  # a bucket was split meanwhile: its messages are in other records now
             marked = []
-            if MARKED in b"".join(documents):
-                marked = [member_of(tag, *row) for row, one in zip(there, documents, strict=True) if MARKED in one]
+            if KEUSS_RESERVED in b"".join(documents):
+                marked = [
+                    single_run(tag, *row)
+                    for row, one in zip(existing, documents, strict=True)
+                    if KEUSS_RESERVED in one
+                ]
             for start in range(0, len(marked), SCRIPT_CHUNK):
                 self._run("unmark", queue, *marked[start : start + SCRIPT_CHUNK])
-            if there:
-                return as_records(queue, there, documents)._replace(after=there[-1])
-            cursor = member_of(tag, *found[looked - 1])
-        return END
+            if existing:
+                return as_records(queue, existing, documents)._replace(after=existing[-1])
+            cursor = single_run(tag, *found[read_count - 1])
+        return EMPTY_PAGE
 
     def _renew(self, queue: str, tag: str, lease: int | None) -> int:
-        return sum(self._walk(queue, one, _ms(lease)) for one, _ in (self._tags(queue, tag) if tag else ()))
+        return sum(
+            self._renew_or_count(queue, one, _lease_argument(lease))
+            for one, _ in (self._lease_ends(queue, tag) if tag else ())
+        )
 
     def _count_held(self, queue: str, tag: str) -> int:
-        return self._walk(queue, tag, "as it is")
+        return self._renew_or_count(queue, tag, "as it is")
 
-    def _walk(self, queue: str, tag: str, lease: str | int) -> int:
+    def _renew_or_count(self, queue: str, tag: str, lease: str | int) -> int:
         rows = 0
         cursor = target = resumed = b""
         while True:
@@ -453,19 +468,21 @@ class RedisStore(SignallingStore):
                 rows, target = 0, b""
 
     def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int, outcome: str) -> int:
-        how = (tag, history, holder(tag) or "", outcome)
-        return self._settle_of(queue, tag, ids, "commit", how)
+        arguments = (tag, history, consumer_of(tag) or "", outcome)
+        return self._settle_tag(queue, tag, ids, "commit", arguments)
 
     def _rollback(
-        self, queue: str, tag: str, ids: Sequence[str] | None, delay: int | None, failed: bool, endless: bool
+        self, queue: str, tag: str, ids: Sequence[str] | None, delay: int | None, failed: bool, include_endless: bool
     ) -> int:
         # One due time for all calls, so that their messages are ordered by id.
-        due = "" if delay is None else min(self._now() + delay, LATEST)
-        tags = [tag] if endless else [one for one, until in self._tags(queue, tag) if until != NO_END]
-        how = due, int(failed), int(endless)
-        return sum(self._settle_of(queue, one, ids, "rollback", (one, *how)) for one in tags)
+        due = "" if delay is None else min(self._now() + delay, MAX_TIME_MS)
+        tags = [tag] if include_endless else [one for one, until in self._lease_ends(queue, tag) if until != NO_END]
+        arguments = due, int(failed), int(include_endless)
+        return sum(self._settle_tag(queue, one, ids, "rollback", (one, *arguments)) for one in tags)
 
-    def _settle_of(self, queue: str, tag: str, ids: Sequence[str] | None, script: str, how: tuple[Any, ...]) -> int:
+    def _settle_tag(
+        self, queue: str, tag: str, ids: Sequence[str] | None, script: str, arguments: tuple[Any, ...]
+    ) -> int:
         """Run a script over the messages that a tag holds, or those of `ids`. Return their number.
 
         A run is passed as a whole if `ids` contains all of its messages: to take messages out of a
@@ -473,75 +490,81 @@ class RedisStore(SignallingStore):
         meanwhile. So the rest is read again, until nothing is left. Raises `StoreError`.
         """
         if ids is None:
-            return self._settle(script, queue, how, None)
+            return self._settle_runs(script, queue, arguments, None)
         wanted, rows = {key for id in ids for key in keys_of_id(id)}, 0
         before: list[tuple[bytes, int]] = []
-        while rows < len(set(ids)) and (named := self._named_runs(queue, tag, wanted)) != before:
-            for some in grouped(named, (SCRIPT_CHUNK,), lambda one: (one[1],)):
-                rows += self._settle(script, queue, how, [run for run, _ in some])
+        while rows < len(set(ids)) and (named := self._find_runs(queue, tag, wanted)) != before:
+            for some in batch_by_size(named, (SCRIPT_CHUNK,), lambda one: (one[1],)):
+                rows += self._settle_runs(script, queue, arguments, [run for run, _ in some])
             before = named
         return rows
 
-    def _settle(self, script: str, queue: str, arguments: tuple[Any, ...], members: list[bytes] | None) -> int:
+    def _settle_runs(self, script: str, queue: str, arguments: tuple[Any, ...], runs: list[bytes] | None) -> int:
         """Run a script over runs, or all that the tag holds, until nothing is left to do.
 
         Return the number of messages. Raises `StoreError`.
         """
         rows = 0
-        for start in range(0, 1 if members is None else len(members), SCRIPT_CHUNK):
+        for start in range(0, 1 if runs is None else len(runs), SCRIPT_CHUNK):
             more = True
             while more:
-                done, more = self._run(script, queue, *arguments, *(members or ())[start : start + SCRIPT_CHUNK])
+                done, more = self._run(script, queue, *arguments, *(runs or ())[start : start + SCRIPT_CHUNK])
                 rows += done
         return rows
 
-    def _named(self, queue: str, tag: str, ids: Iterable[str]) -> list[bytes]:
+    def _find_single_runs(self, queue: str, tag: str, ids: Iterable[str]) -> list[bytes]:
         """Return the held messages of these ids, each as a run of one message.
 
         Those of the tag and of the tags below it, in order of due time and id. Raises `StoreError`.
         """
         wanted = {key for id in ids for key in keys_of_id(id)}
-        return [member for member in self._members(queue, tag) if due_and_id(member)[1] in wanted] if wanted else []
+        return (
+            [member for member in self._read_single_runs(queue, tag) if due_and_id(member)[1] in wanted]
+            if wanted
+            else []
+        )
 
-    def _named_runs(self, queue: str, tag: str, wanted: set[bytes]) -> list[tuple[bytes, int]]:
+    def _find_runs(self, queue: str, tag: str, wanted: set[bytes]) -> list[tuple[bytes, int]]:
         """Return the held messages of these ids as runs, each with the number of its messages.
 
         Those of the tag and of the tags below it, in order of due time and id. Raises `StoreError`.
         """
         found: list[tuple[bytes, int]] = []
-        for run in self._runs(queue, tag):
+        for run in self._read_runs(queue, tag):
             ids = ids_of(run)
             if wanted.issuperset(ids):
                 found.append((run, len(ids)))
             else:
-                found += [(member_of(*one), 1) for one in messages_of(run) if one[2] in wanted]
+                found += [(single_run(*one), 1) for one in messages_of(run) if one[2] in wanted]
         return sorted(found, key=lambda one: due_and_id(one[0]))
 
-    def _members(self, queue: str, tag: str) -> list[bytes]:
+    def _read_single_runs(self, queue: str, tag: str) -> list[bytes]:
         """Return the messages of a tag and of the tags below it, each as a run of one message.
 
         They are in order of due time and id. Raises `StoreError`.
         """
-        found = [member_of(*one) for run in self._runs(queue, tag) for one in messages_of(run)]
+        found = [single_run(*one) for run in self._read_runs(queue, tag) for one in messages_of(run)]
         return sorted(found, key=due_and_id)
 
-    def _runs(self, queue: str, tag: str) -> list[bytes]:
+    def _read_runs(self, queue: str, tag: str) -> list[bytes]:
         """Return the runs of a tag and of the tags below it. Raises `StoreError`."""
-        held, most, found = self._keys(queue).held, PAGE_ROWS // 10, []
+        held, page_size, found = self._keys(queue).held, PAGE_ROWS // 10, []
         left: list[tuple[str | bytes, str]] = [(f"[{tag}\0", f"({tag}\1"), (f"[{tag}/", f"({tag}0")]
         with self._connection() as client:
             while left:
-                ask = client.pipeline(transaction=False)
+                pipeline = client.pipeline(transaction=False)
                 for low, high in left:
-                    ask.zrangebylex(held, low, high, 0, most)
-                pages: list[list[bytes]] = ask.execute()
+                    pipeline.zrangebylex(held, low, high, 0, page_size)
+                pages: list[list[bytes]] = pipeline.execute()
                 found += [run for page in pages for run in page]
                 left = [
-                    (b"(" + page[-1], high) for (_, high), page in zip(left, pages, strict=True) if len(page) == most
+                    (b"(" + page[-1], high)
+                    for (_, high), page in zip(left, pages, strict=True)
+                    if len(page) == page_size
                 ]
         return found
 
-    def _tags(self, queue: str, tag: str) -> list[tuple[str, int]]:
+    def _lease_ends(self, queue: str, tag: str) -> list[tuple[str, int]]:
         """Return a tag and the tags below it, with the ends of their leases (ms).
 
         An empty tag means all tags. Raises `StoreError`.
@@ -549,158 +572,167 @@ class RedisStore(SignallingStore):
         found = self._run("tags", queue, tag)
         return [(name.decode(), int(until)) for name, until in zip(found[::2], found[1::2], strict=True)]
 
-    def _retag(self, queue: str, tag: str, to: str, ids: Sequence[str] | None, lease: int | None) -> int:
-        self._walk(queue, to, _ms(lease))  # so that all its messages get one lease
+    def _transfer(self, queue: str, tag: str, to: str, ids: Sequence[str] | None, lease: int | None) -> int:
+        self._renew_or_count(queue, to, _lease_argument(lease))  # so that all its messages get one lease
         start = to.encode() + b"\0"
-        members = self._members(queue, tag) if ids is None else self._named(queue, tag, ids)
-        passing = sorted(member for member in members if not member.startswith(start))  # by tag
-        return self._settle("retag", queue, (to, _ms(lease)), passing)
+        members = self._read_single_runs(queue, tag) if ids is None else self._find_single_runs(queue, tag, ids)
+        transferred = sorted(member for member in members if not member.startswith(start))  # by tag
+        return self._settle_runs("retag", queue, (to, _lease_argument(lease)), transferred)
 
     def _reservations(self, queue: str, tag: str) -> list[Reservation]:
-        counted = ((name, self._count_held(queue, name), until) for name, until in self._tags(queue, tag))
+        counted = ((name, self._count_held(queue, name), until) for name, until in self._lease_ends(queue, tag))
         return [Reservation(name, rows, None if until == NO_END else until) for name, rows, until in counted if rows]
 
     # --- between queues -----------------------------------------------------------------------------------------
 
-    def _move(self, queue: str, to: str, which: Which, death: Death | None) -> int:
-        if which.tag is None:
-            members = self._free(queue, which.ids)
-        elif which.ids is None and which.min_tries:
-            members = self._exhausted(queue, which.tag, which.min_tries)
-        elif which.ids is None:
-            members = self._members(queue, which.tag)
+    def _move(self, queue: str, to: str, selection: Selection, dead_letter: DeadLetterInfo | None) -> int:
+        if selection.tag is None:
+            members = self._find_free(queue, selection.ids)
+        elif selection.ids is None and selection.min_tries:
+            members = self._find_exhausted(queue, selection.tag, selection.min_tries)
+        elif selection.ids is None:
+            members = self._read_single_runs(queue, selection.tag)
         else:
-            members = self._named(queue, which.tag, which.ids)
+            members = self._find_single_runs(queue, selection.tag, selection.ids)
         headers = b""
-        if death:
-            told = death.headers(queue, 0, self._now())
-            del told["x-dl-tries"]  # each message has its own
-            headers = orjson.dumps({name: orjson.dumps(value).decode() for name, value in told.items()})
+        if dead_letter:
+            values = dead_letter.headers(queue, 0, self._now())
+            del values["x-dl-tries"]  # each message has its own
+            headers = orjson.dumps({name: orjson.dumps(value).decode() for name, value in values.items()})
         target = self._keys(to)
-        how = (*((death.failed, death.history) if death else (0, 0)), holder(which.tag) or "")
-        other = (target.moments, target.hash, target.buckets, *self._lists(to))
-        most = NO_END if which.limit is None else which.limit
-        at = moved = 0
-        while at < len(members) and moved < most:
-            chunk = members[at : at + SCRIPT_CHUNK]
-            least = most - moved, which.min_tries
-            done, last, met = self._run("move", queue, *least, *how, headers, *chunk, more=other)
+        arguments = (
+            *((dead_letter.failed, dead_letter.history) if dead_letter else (0, 0)),
+            consumer_of(selection.tag) or "",
+        )
+        target_keys = (target.moments, target.hash, target.buckets, *self._list_keys(to))
+        limit = NO_END if selection.limit is None else selection.limit
+        position = moved = 0
+        while position < len(members) and moved < limit:
+            chunk = members[position : position + SCRIPT_CHUNK]
+            limits = limit - moved, selection.min_tries
+            done, last, limit_met = self._run(
+                "move", queue, *limits, *arguments, headers, *chunk, extra_keys=target_keys
+            )
             moved += done
-            if met:
+            if limit_met:
                 break
-            at = members.index(last, at) + 1 if last else at + len(chunk)
+            position = members.index(last, position) + 1 if last else position + len(chunk)
         return moved
 
-    def _exhausted(self, queue: str, tag: str, tries: int) -> list[bytes]:
+    def _find_exhausted(self, queue: str, tag: str, tries: int) -> list[bytes]:
         """Return the messages of a tag and of the tags below it that have at least `tries` tries.
 
         They are in order, each as a run of one message. Raises `StoreError`.
         """
         found: list[bytes] = []
-        for some in grouped(self._runs(queue, tag), (SCRIPT_CHUNK,), lambda run: (len(ids_of(run)),)):
+        for some in batch_by_size(self._read_runs(queue, tag), (SCRIPT_CHUNK,), lambda run: (len(ids_of(run)),)):
             left = some
             while left:
-                told, last = self._run("exhausted", queue, tries, *left)
-                found += told
-                members = [member_of(*one) for run in left for one in messages_of(run)] if last else []
+                exhausted, last = self._run("exhausted", queue, tries, *left)
+                found += exhausted
+                members = [single_run(*one) for run in left for one in messages_of(run)] if last else []
                 left = members[members.index(last) + 1 :] if last else []
         return sorted(found, key=due_and_id)
 
-    def _free(self, queue: str, ids: Iterable[str] | None = None) -> list[bytes]:
+    def _find_free(self, queue: str, ids: Iterable[str] | None = None) -> list[bytes]:
         """Return the messages that no tag holds, or those of `ids`, in order.
 
         Each is a run of one message, with an empty tag. Raises `StoreError`.
         """
-        self._sweep(queue)
+        self._sweep_expired(queue)
         free, _, _ = self._snapshot(queue, None if ids is None else [key for id in ids for key in keys_of_id(id)])
-        return [member_of("", due, id) for due, id in sorted(free)]
+        return [single_run("", due, id) for due, id in sorted(free)]
 
     # --- statistics and pause -----------------------------------------------------------------------------------
 
-    def _counted_as(self, queue: str) -> str:
+    def _statistics_key(self, queue: str) -> str:
         """Return the key of a queue's statistics: keuss' own key."""
         return f"keuss:stats:{self.ns}:{queue}"
 
     def _count(self, counts: Counts) -> None:
-        with self._anywhere() as client:
-            add = client.pipeline(transaction=False)
+        with self._cluster_connection() as client:
+            pipeline = client.pipeline(transaction=False)
             for queue, acts in counts.items():
-                self._make_known(add, queue)
+                self._register_queue(pipeline, queue)
                 for act, number in acts.items():
-                    add.hincrby(self._counted_as(queue), f"counter_{act}", number)
-            add.execute()
+                    pipeline.hincrby(self._statistics_key(queue), f"counter_{act}", number)
+            pipeline.execute()
 
     def _statistics(self, queue: str | None) -> dict[str, Statistics]:
-        start = self._counted_as("")
-        with self._anywhere() as client:
-            keys: list[str] = [self._counted_as(queue)] if queue is not None else []
+        start = self._statistics_key("")
+        with self._cluster_connection() as client:
+            keys: list[str] = [self._statistics_key(queue)] if queue is not None else []
             if queue is None:
-                keys += (key.decode() for key in client.scan_iter(match=_literal(start) + "?*", count=PAGE_ROWS))
-            ask = client.pipeline(transaction=False)
+                keys += (
+                    key.decode() for key in client.scan_iter(match=_escape_pattern(start) + "?*", count=PAGE_ROWS)
+                )
+            pipeline = client.pipeline(transaction=False)
             for key in keys:
-                ask.hgetall(key)
-            found = dict(zip(keys, ask.execute(), strict=True))
+                pipeline.hgetall(key)
+            found = dict(zip(keys, pipeline.execute(), strict=True))
         return {
-            key.removeprefix(start): Statistics.of(
-                {name.decode().removeprefix("counter_"): value for name, value in told.items()},
-                told.get(b"paused") == b"true",
+            key.removeprefix(start): Statistics.from_counts(
+                {name.decode().removeprefix("counter_"): value for name, value in fields.items()},
+                fields.get(b"paused") == b"true",
             )
-            for key, told in found.items()
-            if told
+            for key, fields in found.items()
+            if fields
         }
 
     def _set_paused(self, queue: str, paused: bool) -> None:
-        with self._anywhere() as client:
-            change = client.pipeline(transaction=False)
-            self._make_known(change, queue)
-            change.hset(self._counted_as(queue), "paused", "true" if paused else "false")
-            change.execute()
+        with self._cluster_connection() as client:
+            pipeline = client.pipeline(transaction=False)
+            self._register_queue(pipeline, queue)
+            pipeline.hset(self._statistics_key(queue), "paused", "true" if paused else "false")
+            pipeline.execute()
 
-    def _make_known(self, pipeline: Any, queue: str) -> None:
+    def _register_queue(self, pipeline: Any, queue: str) -> None:
         for name, value in (("name", queue), ("ns", self.ns), ("opts", "{}")):
-            pipeline.hsetnx(self._counted_as(queue), name, value)
+            pipeline.hsetnx(self._statistics_key(queue), name, value)
 
-    def _forget(self, queue: str) -> None:
-        with self._anywhere() as client:
-            client.unlink(self._counted_as(queue))
+    def _delete_statistics(self, queue: str) -> None:
+        with self._cluster_connection() as client:
+            client.unlink(self._statistics_key(queue))
 
     # --- notes --------------------------------------------------------------------------------------------------
 
     def _note(self, key: str) -> RawNote | None:
-        with self._anywhere() as client:
-            return _as_note(*client.hmget(note_key(key, self.kind), *NOTE_FIELDS))
+        with self._cluster_connection() as client:
+            return _to_note(*client.hmget(note_key(key, self.kind), *NOTE_FIELDS))
 
     def _set_note(self, key: str, value: dict[str, Any] | None, version: int) -> bool:
         text = b"" if value is None else orjson.dumps(value)
-        with self._anywhere() as client:
-            return bool(_call(client, self._script("note"), [note_key(key, self.kind)], text, version))
+        with self._cluster_connection() as client:
+            return bool(_call_script(client, self._script("note"), [note_key(key, self.kind)], text, version))
 
     def _notes(self, prefix: str) -> dict[str, RawNote]:
         start = len(note_key("", self.kind))
-        with self._anywhere() as client:
-            keys = list(client.scan_iter(match=note_key(_literal(prefix), self.kind) + "*", count=PAGE_ROWS))
-            ask = client.pipeline(transaction=False)
+        with self._cluster_connection() as client:
+            keys = list(client.scan_iter(match=note_key(_escape_pattern(prefix), self.kind) + "*", count=PAGE_ROWS))
+            pipeline = client.pipeline(transaction=False)
             for key in keys:
-                ask.hmget(key, *NOTE_FIELDS)
-            found = {key.decode()[start:]: _as_note(*facts) for key, facts in zip(keys, ask.execute(), strict=True)}
+                pipeline.hmget(key, *NOTE_FIELDS)
+            found = {
+                key.decode()[start:]: _to_note(*facts) for key, facts in zip(keys, pipeline.execute(), strict=True)
+            }
         return {key: note for key, note in found.items() if note}  # one may have been removed in between
 
     # --- reading ------------------------------------------------------------------------------------------------
 
     def _now(self) -> int:
         with self._connection() as client:
-            return _milliseconds(client.time())
+            return _time_ms(client.time())
 
     def _server(self) -> str:
         with self._connection() as client:
             return f"redis {client.info('server').get('redis_version', 'of an unknown version')}"
 
     def eviction(self) -> str | None:
-        return self._attempt(self._ask_eviction)
+        return self._attempt(self._read_eviction)
 
-    def _ask_eviction(self) -> str | None:
+    def _read_eviction(self) -> str | None:
         with self._connection() as client:
-            return _eviction(client)
+            return _eviction_policy(client)
 
     def _examine(self) -> list[Finding]:
         with self._connection() as client:
@@ -711,51 +743,51 @@ class RedisStore(SignallingStore):
             except redis.ResponseError:  # managed servers may refuse CONFIG
                 policy = None
         if not aof:
-            kept = Finding(
+            persistence = Finding(
                 "append-only file", "worry", "off: a crash of the server loses all writes since the last snapshot",
                 "run CONFIG SET appendonly yes, and set appendonly in redis.conf",
             )  # fmt: skip
         elif policy == "everysec":
-            kept = Finding(
+            persistence = Finding(
                 "append-only file", "worry", "on, synced every second: a crash of the machine loses the last second",
                 "run CONFIG SET appendfsync always if that is too much",
             )  # fmt: skip
         elif policy == "no":
-            kept = Finding(
+            persistence = Finding(
                 "append-only file", "worry", "on, synced by the operating system: its crash may lose half a minute",
                 "run CONFIG SET appendfsync always, or everysec",
             )  # fmt: skip
         else:
-            kept = Finding(
+            persistence = Finding(
                 "append-only file", "good", "on, synced " + ("with every write" if policy else "by an unknown policy")
             )
-        evicted = _policy(facts)
+        evicted = _policy_of_info(facts)
         if not evicted:
-            full = Finding("full memory", "good", "nothing is evicted")
+            full_memory = Finding("full memory", "good", "nothing is evicted")
         else:
             all_of_it = eviction.evicts(evicted)
             what = "messages are" if all_of_it else "the history is"
-            full = Finding(
+            full_memory = Finding(
                 "full memory", "bad" if all_of_it else "worry", f"{evicted}: {what} evicted when memory is full",
                 "run CONFIG SET maxmemory-policy noeviction",
             )  # fmt: skip
-        return [kept, full]
+        return [persistence, full_memory]
 
     def _sizes(self, queue: str) -> Sizes:
         now, ready, scheduled, reserved, *first = self._run("sizes", queue)
-        return Sizes(ready, scheduled, reserved, now - _moment(float(first[0])) if ready else None)
+        return Sizes(ready, scheduled, reserved, now - _score_ms(float(first[0])) if ready else None)
 
     def _next_mature(self, queue: str) -> int | None:
         keys = self._keys(queue)
         with self._connection() as client:
-            ask = client.pipeline(transaction=False)
-            ask.time()
-            ask.zrange(keys.moments, 0, 0, withscores=True)
-            ask.zcount(keys.leases, NO_END, NO_END)
-            now, first, never = ask.execute()
+            pipeline = client.pipeline(transaction=False)
+            pipeline.time()
+            pipeline.zrange(keys.moments, 0, 0, withscores=True)
+            pipeline.zcount(keys.leases, NO_END, NO_END)
+            now, first, never = pipeline.execute()
         if not first or (first[0][1] >= NO_END and never):
             return None
-        return _moment(first[0][1]) - _milliseconds(now)
+        return _score_ms(first[0][1]) - _time_ms(now)
 
     def _peek(
         self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
@@ -765,22 +797,22 @@ class RedisStore(SignallingStore):
         if view == "history":
             yield from self._peek_history(queue, where, limit, rows)
             return
-        ids = _ids_asked(where)
+        ids = _ids_in_conditions(where)
         if ids is not None:
             ids |= set(self._attempt(self._bucket_ids, queue))
         free, held, _ = self._attempt(self._snapshot, queue, ids, None if where else limit)
         found = [
             (due, id)
             for due, id in free + held
-            if id.startswith(BUCKET_MARK) or (_meets(where, "mature", due) and _meets(where, "id", id_of(id)))
+            if id.startswith(BUCKET_ID_PREFIX) or (_meets(where, "mature", due) and _meets(where, "id", id_of(id)))
         ]
         if limit is not None:
             found.sort()
             if not any(one.column == "tries" for one in where):
                 del found[limit:]
         left = len(found) if limit is None else limit
-        for part, documents in self._documents(queue, "messages", found, rows):
-            page = meeting_records(as_records(queue, part, documents), where, left)
+        for part, documents in self._document_pages(queue, "messages", found, rows):
+            page = filter_records(as_records(queue, part, documents), where, left)
             left -= page.batch.num_rows
             if page.batch.num_rows:
                 yield page
@@ -791,20 +823,20 @@ class RedisStore(SignallingStore):
         self, queue: str, where: Sequence[Condition], limit: int | None, rows: int
     ) -> Iterator[Records]:
         def pages() -> Iterator[Records]:
-            kept = self._attempt(self._remembered, queue)
-            ids = _ids_asked(where)
-            found = [(0, id) for id in kept if ids is None or id in ids or id.startswith(BUCKET_MARK)]
-            for part, entries in self._documents(queue, "history", found, rows):
-                dues, told, documents = zip(*map(read_entry, entries), strict=True)
+            kept = self._attempt(self._history_ids, queue)
+            ids = _ids_in_conditions(where)
+            found = [(0, id) for id in kept if ids is None or id in ids or id.startswith(BUCKET_ID_PREFIX)]
+            for part, entries in self._document_pages(queue, "history", found, rows):
+                dues, processed, documents = zip(*map(read_entry, entries), strict=True)
                 named = [(due, id) for due, (_, id) in zip(dues, part, strict=True)]
-                yield meeting_records(as_records(queue, named, documents, told), where)
+                yield filter_records(as_records(queue, named, documents, processed), where)
 
         yield from first_records(pages(), HISTORY, limit, rows)
 
     def _buckets(self, queue: str, id: str | None) -> Iterator[Records]:
         ids = self._attempt(self._bucket_ids, queue) if id is None else [id.encode()]
         free, held, _ = self._attempt(self._snapshot, queue, ids)
-        for part, documents in self._documents(queue, "messages", sorted(free + held), PAGE_ROWS):
+        for part, documents in self._document_pages(queue, "messages", sorted(free + held), PAGE_ROWS):
             yield as_records(queue, part, documents)
 
     def _bucket_ids(self, queue: str) -> list[bytes]:
@@ -812,10 +844,10 @@ class RedisStore(SignallingStore):
             found: list[bytes] = client.zrange(self._keys(queue).buckets, 0, -1)
             return found
 
-    def _remembered(self, queue: str) -> list[bytes]:
+    def _history_ids(self, queue: str) -> list[bytes]:
         """Return the ids in the history. Raises `StoreError`."""
         with self._connection() as client:
-            now = _milliseconds(client.time())
+            now = _time_ms(client.time())
             found: list[bytes] = client.zrangebyscore(self._keys(queue).processed, f"({now}", "+inf")
             return found
 
@@ -828,8 +860,8 @@ class RedisStore(SignallingStore):
         order. They are unordered. Each has its due time (ms), even if it is held. Raises
         `StoreError`.
         """
-        keys, asked = self._keys(queue), None if ids is None else list(ids)
-        if asked is not None and not asked:
+        keys, wanted = self._keys(queue), None if ids is None else list(ids)
+        if wanted is not None and not wanted:
             return [], [], []
         with self._connection() as client:
             # In the index, held messages and those that are just claimed may precede the free ones.
@@ -837,36 +869,38 @@ class RedisStore(SignallingStore):
             if first is not None:
                 last = first + sum(len(ids_of(run)) for run in client.zrange(keys.held, 0, -1)) + PAGE_ROWS
             for whole in (True, False):
-                ask = client.pipeline(transaction=whole)
-                if asked is None:
-                    ask.zrange(keys.moments, 0, last, withscores=True)
+                pipeline = client.pipeline(transaction=whole)
+                if wanted is None:
+                    pipeline.zrange(keys.moments, 0, last, withscores=True)
                 else:
-                    ask.zmscore(keys.moments, asked)
-                ask.zrange(keys.held, 0, -1)
-                ask.zrange(keys.leases, 0, -1, withscores=True)
-                for key in self._waiting(queue):
-                    ask.lrange(key, 0, -1)
+                    pipeline.zmscore(keys.moments, wanted)
+                pipeline.zrange(keys.held, 0, -1)
+                pipeline.zrange(keys.leases, 0, -1, withscores=True)
+                for key in self._message_lists(queue):
+                    pipeline.lrange(key, 0, -1)
                 try:
-                    answers, runs, leases, *waiting = ask.execute()
+                    answers, runs, leases, *waiting = pipeline.execute()
                     break
                 except redis.exceptions.OutOfMemoryError:  # a full server refuses transactions, but no reads
                     if not whole:
                         raise
-            pairs = answers if asked is None else zip(asked, answers, strict=True)
+            pairs = answers if wanted is None else zip(wanted, answers, strict=True)
             scores = {id: score for id, score in pairs if score is not None}
-            ends: dict[bytes, set[float]] = {}
+            lease_ends: dict[bytes, set[float]] = {}
             for name, end in leases:
-                ends.setdefault(name.rstrip(b"\0"), set()).add(end)
+                lease_ends.setdefault(name.rstrip(b"\0"), set()).add(end)
             holders = {id: (tag, due) for run in runs for tag, due, id in messages_of(run)}
-            beyond = [id for id in holders if id not in scores] if first is not None else []
-            late = dict(zip(beyond, client.zmscore(keys.moments, beyond), strict=True)) if beyond else {}
+            missing = [id for id in holders if id not in scores] if first is not None else []
+            later_scores = dict(zip(missing, client.zmscore(keys.moments, missing), strict=True)) if missing else {}
         held = {
-            id: due for id, (tag, due) in holders.items() if (scores.get(id) or late.get(id)) in ends.get(tag, ())
+            id: due
+            for id, (tag, due) in holders.items()
+            if (scores.get(id) or later_scores.get(id)) in lease_ends.get(tag, ())
         }
-        free = [(_moment(score), id) for id, score in scores.items() if id not in held]
+        free = [(_score_ms(score), id) for id, score in scores.items() if id not in held]
         return free, [(due, id) for id, due in held.items()], waiting
 
-    def _documents(
+    def _document_pages(
         self, queue: str, view: View, found: Sequence[DueId], rows: int
     ) -> Iterator[tuple[list[DueId], list[bytes]]]:
         """Yield rows that still exist, with their documents.
@@ -876,12 +910,12 @@ class RedisStore(SignallingStore):
         at = 0
         while at < len(found):
             part = found[at : at + min(rows, PAGE_ROWS)]
-            looked, there, documents = self._attempt(self._read, queue, view, part)
-            at += looked
-            if there:
-                yield there, documents
+            read_count, existing, documents = self._attempt(self._read_documents, queue, view, part)
+            at += read_count
+            if existing:
+                yield existing, documents
 
-    def _read(self, queue: str, view: View, rows: Sequence[DueId]) -> tuple[int, list[DueId], list[bytes]]:
+    def _read_documents(self, queue: str, view: View, rows: Sequence[DueId]) -> tuple[int, list[DueId], list[bytes]]:
         """Read documents of the first rows, until they have about PAGE_BYTES.
 
         Return how many rows were read, those that still exist, and their documents. No script is
@@ -897,12 +931,12 @@ class RedisStore(SignallingStore):
                 found += some
                 size += sum(map(len, filter(None, some)))
                 fits = (PAGE_BYTES - size) * len(found) // (size + 1)  # if they have the same size
-                step = max(1, min(READ_TOGETHER, fits))
-        looked = list(rows[: len(found)])
+                step = max(1, min(READ_BATCH, fits))
+        existing = list(rows[: len(found)])
         documents = [one for one in found if one is not None]
-        if len(documents) < len(looked):
-            looked = [row for row, one in zip(looked, found, strict=True) if one is not None]
-        return len(found), looked, documents
+        if len(documents) < len(existing):
+            existing = [row for row, one in zip(existing, found, strict=True) if one is not None]
+        return len(found), existing, documents
 
     def _queues(self) -> list[str]:
         keys = self._keys("*")
@@ -917,18 +951,18 @@ class RedisStore(SignallingStore):
     # --- housekeeping -------------------------------------------------------------------------------------------
 
     def _purge(self, queue: str) -> int:
-        return self._settle("commit", queue, ("", 0, "", ""), self._free(queue))
+        return self._settle_runs("commit", queue, ("", 0, "", ""), self._find_free(queue))
 
-    def _forget_past(self, queue: str, ids: Sequence[str]) -> int:
-        keys, told = self._keys(queue), 0
+    def _delete_history(self, queue: str, ids: Sequence[str]) -> int:
+        keys, removed = self._keys(queue), 0
         with self._connection() as client:
             for start in range(0, len(ids), SCRIPT_CHUNK):
                 some = [key for id in ids[start : start + SCRIPT_CHUNK] for key in keys_of_id(id)]
-                with client.pipeline() as both:
-                    both.hdel(keys.history, *some)
-                    both.zrem(keys.processed, *some)
-                    told += both.execute()[0]
-        return told
+                with client.pipeline() as pipeline:
+                    pipeline.hdel(keys.history, *some)
+                    pipeline.zrem(keys.processed, *some)
+                    removed += pipeline.execute()[0]
+        return removed
 
     def _drop(self, queue: str) -> None:
         with self._connection() as client:
@@ -938,7 +972,7 @@ class RedisStore(SignallingStore):
 # --- talking to the server --------------------------------------------------------------------------------------
 
 
-def _connecting() -> dict[str, Any]:
+def _connection_options() -> dict[str, Any]:
     return {
         "protocol": 2,
         "retry": Retry(NoBackoff(), 0),  # the store retries by itself
@@ -947,24 +981,24 @@ def _connecting() -> dict[str, Any]:
     }
 
 
-def _eviction(client: Any) -> str | None:
+def _eviction_policy(client: Any) -> str | None:
     """Return the eviction policy; `None` if the user may not call INFO.
 
     INFO is used, since many users may not call CONFIG.
     """
     try:
-        return _policy(client.info("memory"))
+        return _policy_of_info(client.info("memory"))
     except redis.ResponseError:  # this user may not call INFO either
         return None
 
 
-def _policy(facts: Mapping[str, Any]) -> str:
+def _policy_of_info(facts: Mapping[str, Any]) -> str:
     """Return the policy by which keys are evicted; an empty text if none are."""
     policy = str(facts.get("maxmemory_policy", "noeviction"))
     return policy if policy != "noeviction" and facts.get("maxmemory") else ""
 
 
-def _call(client: Any, script: tuple[str, str], keys: Sequence[str], *arguments: Any) -> Any:
+def _call_script(client: Any, script: tuple[str, str], keys: Sequence[str], *arguments: Any) -> Any:
     digest, text = script
     try:
         return client.evalsha(digest, len(keys), *keys, *arguments)
@@ -974,7 +1008,7 @@ def _call(client: Any, script: tuple[str, str], keys: Sequence[str], *arguments:
 
 # --- plain values -----------------------------------------------------------------------------------------------
 
-HOLDS: dict[str, Callable[[Any, Any], bool]] = {
+COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
     "<": operator.lt,
     "<=": operator.le,
@@ -985,40 +1019,40 @@ HOLDS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 #: The prefix of ids of buckets.
-BUCKET_MARK = MARK.encode()
+BUCKET_ID_PREFIX = BUCKET_PREFIX.encode()
 
 #: A document that keuss has reserved contains this.
-MARKED = b'reserved":true'
+KEUSS_RESERVED = b'reserved":true'
 
 
-def _ms(lease: int | None) -> str | int:
+def _lease_argument(lease: int | None) -> str | int:
     return "" if lease is None else lease
 
 
-def _moment(score: float) -> int:
+def _score_ms(score: float) -> int:
     """Return a score as a time (ms) within our range; other programs may write any score."""
     return int(min(max(score, -NO_END), NO_END))
 
 
-def _milliseconds(time: tuple[int, int]) -> int:
+def _time_ms(time: tuple[int, int]) -> int:
     """Return an answer of TIME in ms."""
     return time[0] * 1000 + time[1] // 1000
 
 
-def _as_note(value: bytes | None, version: bytes | None, written: bytes | None) -> RawNote | None:
+def _to_note(value: bytes | None, version: bytes | None, written: bytes | None) -> RawNote | None:
     return RawNote(value, int(version), int(written) if written else None) if value and version else None
 
 
-def _literal(text: str) -> str:
+def _escape_pattern(text: str) -> str:
     """Return a pattern of SCAN that matches only this text."""
     return re.sub(r"[]\\*?[]", r"\\\g<0>", text)
 
 
 def _meets(where: Sequence[Condition], column: str, value: int | str) -> bool:
-    return all(HOLDS[one.op](value, one.value) for one in where if one.column == column)
+    return all(COMPARE[one.op](value, one.value) for one in where if one.column == column)
 
 
-def _ids_asked(where: Sequence[Condition]) -> set[bytes] | None:
+def _ids_in_conditions(where: Sequence[Condition]) -> set[bytes] | None:
     """Return the only ids that can meet the conditions; `None` if no condition names ids."""
     named = [
         {

@@ -20,11 +20,11 @@ from urllib.parse import unquote
 
 from spark_queue.options.parsers import DAY
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.bound import QUERY
+from spark_queue.stores.services.bound import QUERY_NOTE
 from spark_queue.stores.services.dead_letters import HISTORY_NOTE, SETTLED_NOTE
-from spark_queue.stores.services.ledger import LEDGER_PREFIX, forget
-from spark_queue.stores.services.owner import OWNER
-from spark_queue.stores.services.poison import FAILING, FAILURE
+from spark_queue.stores.services.ledger import LEDGER_PREFIX, delete_sink
+from spark_queue.stores.services.owner import OWNER_NOTE
+from spark_queue.stores.services.poison import FAILING_NOTE, FAILURE_PREFIX
 from spark_queue.stores.services.written import WRITTEN_PREFIX
 from spark_queue.stores.types import Note
 
@@ -33,10 +33,10 @@ log = logging.getLogger(__name__)
 YEAR = 365 * DAY
 
 #: How many notes are removed at once. A query that starts waits for that, 2 s on MongoDB.
-MOST_NOTES = 500
+MAX_NOTES = 500
 
 #: The key of the note with the time of the last run.
-LOOKED = "ageing"
+LAST_SWEEP_NOTE = "ageing"
 
 
 def remove_old_notes(store: Store) -> None:
@@ -45,42 +45,42 @@ def remove_old_notes(store: Store) -> None:
     Several processes may call it at once.
     """
     now = store.now()
-    last = store.note(LOOKED)
+    last = store.note(LAST_SWEEP_NOTE)
     if last is not None and last.written is not None and now - last.written < DAY:
         return
-    if store.set_note(LOOKED, {"v": 1, "at": now}, last.version if last else 0):  # else another did
+    if store.set_note(LAST_SWEEP_NOTE, {"v": 1, "at": now}, last.version if last else 0):  # else another did
         sweep(store)
 
 
-def sweep(store: Store, most: int = MOST_NOTES) -> int:
+def sweep(store: Store, limit: int = MAX_NOTES) -> int:
     """Remove up to `limit` old notes and ledgers, and return how many."""
-    removed = sum(1 for _ in islice(_removed(store, store.now()), most))
+    removed = sum(1 for _ in islice(_remove_each(store, store.now()), limit))
     if removed:
         log.info("removed %d notes of consumers and sinks that nothing has written for a year", removed)
     return removed
 
 
-def _removed(store: Store, now: int) -> Iterator[str]:
+def _remove_each(store: Store, now: int) -> Iterator[str]:
     """Remove old notes, and yield the key of each afterwards."""
-    queues: dict[str, list[_About]] = {}
-    for key, note in store.notes("queue/", sound=True).items():
+    queues: dict[str, list[_QueueNote]] = {}
+    for key, note in store.notes("queue/", skip_damaged=True).items():
         _, queue, kind, *names = key.split("/", 3)
-        if kind in (OWNER, QUERY, FAILING, SETTLED_NOTE, HISTORY_NOTE):
-            queues.setdefault(unquote(queue), []).append(_About(key, kind, names[0], note))
+        if kind in (OWNER_NOTE, QUERY_NOTE, FAILING_NOTE, SETTLED_NOTE, HISTORY_NOTE):
+            queues.setdefault(unquote(queue), []).append(_QueueNote(key, kind, names[0], note))
     for queue, notes in queues.items():
-        yield from _of_queue(store, queue, notes, now)
-    for key, _ in _old(store, LEDGER_PREFIX, now):
+        yield from _remove_of_queue(store, queue, notes, now)
+    for key, _ in _old_notes(store, LEDGER_PREFIX, now):
         if not store.staged(sink := key.removeprefix(LEDGER_PREFIX)):
-            forget(store, sink)
+            delete_sink(store, sink)
             yield key
-    for prefix in (WRITTEN_PREFIX, FAILURE):  # a crash may have left them
-        for key, note in _old(store, prefix, now):
+    for prefix in (WRITTEN_PREFIX, FAILURE_PREFIX):  # a crash may have left them
+        for key, note in _old_notes(store, prefix, now):
             if _remove(store, key, note):
                 yield key
 
 
 @dataclass(frozen=True, slots=True)
-class _About:
+class _QueueNote:
     """A note about a queue: its key, its kind, and the consumer, query or name that it is about."""
 
     key: str
@@ -89,27 +89,27 @@ class _About:
     note: Note
 
 
-def _of_queue(store: Store, queue: str, notes: list[_About], now: int) -> Iterator[str]:
+def _remove_of_queue(store: Store, queue: str, notes: list[_QueueNote], now: int) -> Iterator[str]:
     """Remove old notes about consumers of a queue, and yield their keys.
 
     The note of the owner goes first: the others stay while it exists.
     """
     old = [one for one in notes if _is_old(store, one.key, one.note, now)]
-    consumers = {one.name for one in notes if one.kind == OWNER}
+    consumers = {one.name for one in notes if one.kind == OWNER_NOTE}
     for one in old:
-        if one.kind == OWNER and not store.reservations(queue, one.name) and _remove(store, one.key, one.note):
+        if one.kind == OWNER_NOTE and not store.reservations(queue, one.name) and _remove(store, one.key, one.note):
             consumers.discard(one.name)
             yield one.key
     names = {one.partition("/")[0] for one in consumers}
     for one in old:
-        of = one.note.value["consumer"] if one.kind == QUERY else one.name
+        subject = one.note.value["consumer"] if one.kind == QUERY_NOTE else one.name
         needed = names if one.kind in (SETTLED_NOTE, HISTORY_NOTE) else consumers
-        if one.kind != OWNER and of not in needed and _remove(store, one.key, one.note):
+        if one.kind != OWNER_NOTE and subject not in needed and _remove(store, one.key, one.note):
             yield one.key
 
 
-def _old(store: Store, prefix: str, now: int) -> Iterator[tuple[str, Note]]:
-    for key, note in store.notes(prefix, sound=True).items():
+def _old_notes(store: Store, prefix: str, now: int) -> Iterator[tuple[str, Note]]:
+    for key, note in store.notes(prefix, skip_damaged=True).items():
         if _is_old(store, key, note, now):
             yield key, note
 

@@ -16,14 +16,14 @@ from typing import Any
 
 from spark_queue.errors import CheckpointError
 from spark_queue.stores.base import Store
-from spark_queue.stores.types import about
+from spark_queue.stores.types import queue_note_key
 
-BOUND_VERSION = 1
-QUERY = "query"  #: the kind of note
+BINDING_VERSION = 1
+QUERY_NOTE = "query"  #: the kind of note
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class QueryBinding:
     """The binding of a query: the consumer (`name/epoch`) that it reads, and the last batch.
 
     `number` is the number of Spark's batch, `batch` that in the tag, `SEQ.BY`. Both are known if
@@ -36,41 +36,41 @@ class Reading:
     batch: str | None = None
 
 
-def bind(store: Store, queue: str, option: str | None, reading: Reading) -> None:
+def bind(store: Store, queue: str, option: str | None, binding: QueryBinding) -> None:
     """Write the binding of a query, if it is new.
 
     `option`: its option `consumer`, since a query may read a queue twice. Atomic. Raises
     `CheckpointError` if the query is bound to another epoch.
     """
-    key = about(queue, QUERY, f"{reading.query}/{option or ''}")
+    key = queue_note_key(queue, QUERY_NOTE, f"{binding.query}/{option or ''}")
     while True:
         note = store.note(key)
-        known = note.value if note else {"consumer": reading.consumer, "number": -1}
-        if known["consumer"] != reading.consumer:
+        previous = note.value if note else {"consumer": binding.consumer, "number": -1}
+        if previous["consumer"] != binding.consumer:
             raise CheckpointError(
-                f"query {reading.query} has read queue {queue!r} as consumer {known['consumer']}, and now begins "
-                f"again as {reading.consumer}: its checkpoint has lost its first offsets, or it reads the queue "
+                f"query {binding.query} has read queue {queue!r} as consumer {previous['consumer']}, and now begins "
+                f"again as {binding.consumer}: its checkpoint has lost its first offsets, or it reads the queue "
                 "twice. In one query, set a different option 'consumer' for each load(). A lost checkpoint "
                 "cannot be resumed. Settle the reserved messages with "
-                f"spark-queue recover URL {queue} {known['consumer']} --sink URL, then start with a new checkpoint",
+                f"spark-queue recover URL {queue} {previous['consumer']} --sink URL, then start with a new checkpoint",
                 queue=queue,
-                consumer=reading.consumer,
+                consumer=binding.consumer,
             )
-        value: dict[str, Any] = {"v": BOUND_VERSION, "consumer": reading.consumer}
-        if reading.number is not None:
-            value |= {"number": reading.number, "batch": reading.batch}
-        if note is not None and (known == value or known.get("number", -1) > value.get("number", -1)):
+        value: dict[str, Any] = {"v": BINDING_VERSION, "consumer": binding.consumer}
+        if binding.number is not None:
+            value |= {"number": binding.number, "batch": binding.batch}
+        if note is not None and (previous == value or previous.get("number", -1) > value.get("number", -1)):
             return  # a late task changes nothing
         if store.set_note(key, value, note.version if note else 0):
             return
 
 
-def readings(store: Store, queue: str, consumer: str) -> list[Reading]:
+def query_bindings(store: Store, queue: str, consumer: str) -> list[QueryBinding]:
     """Return the bindings of queries that have begun to read this consumer."""
-    start = about(queue, QUERY, "")
+    start = queue_note_key(queue, QUERY_NOTE, "")
     found = [(key.removeprefix(start).partition("/")[0], note.value) for key, note in store.notes(start).items()]
     return [
-        Reading(query, consumer, one.get("number"), one.get("batch"))
+        QueryBinding(query, consumer, one.get("number"), one.get("batch"))
         for query, one in found
         if one["consumer"] == consumer
     ]

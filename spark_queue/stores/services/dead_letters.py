@@ -7,23 +7,23 @@ from collections.abc import Sequence
 
 from spark_queue.errors import plural
 from spark_queue.stores.base import Store
-from spark_queue.stores.types import Death, Note, about
+from spark_queue.stores.types import DeadLetterInfo, Note, queue_note_key
 
 SETTLED_NOTE, HISTORY_NOTE = "settled", "history"  #: kinds of notes about consumers of one name
 
 
-def bury_exhausted(store: Store, queue: str, tag: str, max_tries: int, dead: str, history: int) -> int:
+def dead_letter_exhausted(store: Store, queue: str, tag: str, max_tries: int, dead: str, history: int) -> int:
     """Move messages of `tag` that have already failed `max_tries` times to the queue `dead`.
 
     Return their number. They failed before this reservation, so no error is known. The history
     keeps them for `history` ms.
     """
     reason = f"failed {plural(max_tries, 'time')}: it was rolled back, or its lease ended; no error is known"
-    death = Death(reason, history=history)
-    return store.move(queue, dead, tag=tag, min_tries=max_tries, death=death)
+    dead_letter = DeadLetterInfo(reason, history=history)
+    return store.move(queue, dead, tag=tag, min_tries=max_tries, dead_letter=dead_letter)
 
 
-def give_back(
+def roll_back_or_dead_letter(
     store: Store,
     queue: str,
     tag: str,
@@ -41,14 +41,14 @@ def give_back(
     `reason` in its headers. The history keeps it for `history` ms. Return the numbers rolled back
     and moved. Each message goes one way or the other, atomically. Repeat the call if it fails.
     """
-    buried = 0
+    moved = 0
     if max_tries is not None:
-        death = Death(reason or f"failed {plural(max_tries, 'time')}", failed=1, history=history)
-        buried = store.move(queue, dead, tag=tag, ids=ids, min_tries=max_tries - 1, death=death)
-    return store.rollback(queue, tag, ids, delay=delay), buried
+        dead_letter = DeadLetterInfo(reason or f"failed {plural(max_tries, 'time')}", failed=1, history=history)
+        moved = store.move(queue, dead, tag=tag, ids=ids, min_tries=max_tries - 1, dead_letter=dead_letter)
+    return store.rollback(queue, tag, ids, delay=delay), moved
 
 
-def note_settled(store: Store, queue: str, consumer: str, rows: int) -> None:
+def add_settled(store: Store, queue: str, consumer: str, rows: int) -> None:
     """Note that up to `rows` messages of a consumer are about to be settled one by one.
 
     So the query that reserved them does not take them as lost.
@@ -60,14 +60,14 @@ def note_settled(store: Store, queue: str, consumer: str, rows: int) -> None:
             return
 
 
-def settled(store: Store, queue: str, consumer: str) -> int:
+def settled_count(store: Store, queue: str, consumer: str) -> int:
     """Return an upper bound of the messages of a consumer that were settled one by one."""
     note = store.note(_settled_key(queue, consumer))
     return int(note.value["rows"]) if note else 0
 
 
 def _settled_key(queue: str, consumer: str) -> str:
-    return about(queue, SETTLED_NOTE, consumer)
+    return queue_note_key(queue, SETTLED_NOTE, consumer)
 
 
 def set_history(store: Store, queue: str, consumer: str, history: int) -> None:
@@ -75,7 +75,7 @@ def set_history(store: Store, queue: str, consumer: str, history: int) -> None:
 
     `drop` removes the note with the queue.
     """
-    key = about(queue, HISTORY_NOTE, consumer)
+    key = queue_note_key(queue, HISTORY_NOTE, consumer)
     while (note := store.note(key)) is not None or history:
         if note is not None and note.value["history"] == history:
             return
@@ -85,5 +85,5 @@ def set_history(store: Store, queue: str, consumer: str, history: int) -> None:
 
 def history_of(store: Store, queue: str, consumer: str) -> int:
     """Return the `history` of the stream of a consumer (ms); 0 if there is none."""
-    note = store.note(about(queue, HISTORY_NOTE, consumer))
+    note = store.note(queue_note_key(queue, HISTORY_NOTE, consumer))
     return note.value["history"] if note else 0

@@ -16,14 +16,14 @@ log = logging.getLogger(__name__)
 
 #: Whether a store checks its database when it opens. In Spark's workers it does not: the driver
 #: does (`check_eviction`).
-by_itself = True
+check_on_open = True
 
 #: How long a database that evicts no messages is not checked again (s): Spark plans a write for
 #: each batch.
-BELIEVED = 60.0
+SAFE_CACHE_SECONDS = 60.0
 
-_told: dict[str, object] = {}  # URL -> the call that warned of it
-_harmless: dict[str, float] = {}  # URL -> cached until (monotonic s)
+_checked: dict[str, object] = {}  # URL -> the call that warned of it
+_safe_until: dict[str, float] = {}  # URL -> cached until (monotonic s)
 
 
 def evicts(policy: str | None) -> bool:
@@ -34,24 +34,24 @@ def evicts(policy: str | None) -> bool:
     return bool(policy) and not str(policy).startswith("volatile-")
 
 
-def known(url: str) -> bool:
+def is_checked(url: str) -> bool:
     """Return whether this process has checked the database."""
-    return url in _told
+    return url in _checked
 
 
-def tell(url: str, policy: str | None) -> None:
+def warn_once(url: str, policy: str | None) -> None:
     """Log, once in a process, that a database evicts data by this policy: see `Store.eviction`."""
-    me = object()
-    if _told.setdefault(url, me) is not me or policy == "":
+    token = object()
+    if _checked.setdefault(url, token) is not token or policy == "":
         return
     shown = mask(url)
     if policy is None:
         log.info("%s: its user may not call INFO, so it is not known whether maxmemory-policy is noeviction", shown)
         return
-    what = "messages, also acknowledged ones" if evicts(policy) else "the history before its time"
+    evicted = "messages, also acknowledged ones" if evicts(policy) else "the history before its time"
     log.warning(
         "%s: when its memory is full, it throws away %s: maxmemory-policy is %s. Set maxmemory-policy to noeviction",
-        shown, what, policy,
+        shown, evicted, policy,
     )  # fmt: skip
 
 
@@ -61,12 +61,12 @@ def check_eviction(store: Store, *, exactly_once: bool, allowed: bool) -> None:
     Raise `OptionError` if it evicts messages, `exactly_once` is set, and `allowed` (the option
     `allowEviction`) is not.
     """
-    if _harmless.get(store.url, 0.0) > time.monotonic():
+    if _safe_until.get(store.url, 0.0) > time.monotonic():
         return
     policy = store.eviction()
-    tell(store.url, policy)
+    warn_once(store.url, policy)
     if not evicts(policy):
-        _harmless[store.url] = time.monotonic() + BELIEVED
+        _safe_until[store.url] = time.monotonic() + SAFE_CACHE_SECONDS
     elif exactly_once and not allowed:
         raise OptionError(
             f"option 'delivery' is exactly-once, but when its memory is full, {mask(store.url)} throws acknowledged "

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from spark_queue.errors import OptionError, near
-from spark_queue.options.masking import mask, quoted
+from spark_queue.errors import OptionError, did_you_mean
+from spark_queue.options.masking import mask, masked_repr
 from spark_queue.options.queue_names import is_dead_letter_queue, source_queue
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.owner import consumers
@@ -40,19 +40,19 @@ def check_exists(store: Store, queue: str, remedy: str = "") -> None:
     `remedy`: a sentence at the end of the error.
     """
     if not exists(store, queue):
-        raise OptionError(_missing(store, queue, remedy), option="queue", queue=queue)
+        raise OptionError(_missing_message(store, queue, remedy), option="queue", queue=queue)
 
 
-def expect(store: Store, queue: str, *, fail: bool) -> None:
+def check_before_read(store: Store, queue: str, *, fail: bool) -> None:
     """Check that a queue exists before it is read. If it does not, raise `OptionError`, or warn."""
     if fail:
         check_exists(store, queue, "Set failIfMissing=false to wait for its first message.")
     elif not exists(store, queue):
-        log.warning("%s", _missing(store, queue, "Waiting for its first message."))
+        log.warning("%s", _missing_message(store, queue, "Waiting for its first message."))
 
 
-def _missing(store: Store, queue: str, more: str) -> str:
+def _missing_message(store: Store, queue: str, remedy: str) -> str:
     """Return the message for a queue that does not exist, with similar names."""
-    hint = near(queue, known_queues(store))
-    sentence = store.missing_database() or f"queue {quoted(queue)} does not exist in {mask(store.url)}{hint}"
-    return f"{sentence}{'' if sentence.endswith('?') else '.'} {more}" if more else sentence
+    hint = did_you_mean(queue, known_queues(store))
+    sentence = store.missing_database() or f"queue {masked_repr(queue)} does not exist in {mask(store.url)}{hint}"
+    return f"{sentence}{'' if sentence.endswith('?') else '.'} {remedy}" if remedy else sentence

@@ -38,10 +38,10 @@ LEDGER_VERSION = 1
 LEDGER_PREFIX = "ledger/"
 
 #: The prefix of sinks for a single write, which never comes again.
-ONE_WRITE = "write-"
+ONE_WRITE_PREFIX = "write-"
 
 #: The batch of a sink that has published nothing yet.
-NOTHING = -1
+NO_BATCH = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Ledger:
     rows_before: written.RowHashes = None  # of the batch before: a crash may have left their notes
 
     @classmethod
-    def read(cls, sink: str, note: Note | None) -> Ledger | None:
+    def from_note(cls, sink: str, note: Note | None) -> Ledger | None:
         """Return the ledger in a note. Raises `StoreError` if a newer version wrote it."""
         if note is None:
             return None
@@ -75,14 +75,14 @@ class Ledger:
                 sink=sink,
             )
         value = note.value
-        rows, before = (written.of_json(value.get(key)) for key in ("rows", "rows_before"))
+        rows, before = (written.from_json(value.get(key)) for key in ("rows", "rows_before"))
         members, id = value.get("members", {}), value.get("id", "")
         return cls(sink, value["batch"], tuple(value["stages"]), members, id, rows, before)
 
 
 def ledger_of(store: Store, sink: str) -> Ledger | None:
     """Return the ledger of a sink, or `None` if it has not published yet."""
-    return Ledger.read(sink, store.note(LEDGER_PREFIX + sink))
+    return Ledger.from_note(sink, store.note(LEDGER_PREFIX + sink))
 
 
 def stage_of(sink: str, batch: int, attempt: str) -> str:
@@ -110,28 +110,28 @@ def sink_of(application: str, query: str | None) -> str:
     return f"{application}:{query}" if query else application
 
 
-def inherit(store: Store, application: str, sink: str) -> None:
+def inherit_ledger(store: Store, application: str, sink: str) -> None:
     """Copy the ledger that older versions kept for an application to its first query.
 
     A compare-and-set decides which query that is. May be repeated.
     """
     note = store.note(LEDGER_PREFIX + application)
-    if note is None or note.value.get("heir", sink) != sink or Ledger.read(application, note) is None:
+    if note is None or note.value.get("heir", sink) != sink or Ledger.from_note(application, note) is None:
         return
     inherited = {**note.value, "heir": sink}
     if note.value == inherited or store.set_note(LEDGER_PREFIX + application, inherited, note.version):
         store.set_note(LEDGER_PREFIX + sink, {key: one for key, one in inherited.items() if key != "heir"}, 0)
     else:
-        inherit(store, application, sink)
+        inherit_ledger(store, application, sink)
 
 
-def decided(ledger: Ledger | None, sink: str, batch: int, writer: Writer) -> bool:
+def is_decided(ledger: Ledger | None, sink: str, batch: int, writer: Writer) -> bool:
     """Return whether the sink has decided on this batch, so its rows must not be staged.
 
     Raises `CheckpointError` if the ledger does not fit the batch, and `FencedError` if it is ahead
     of the batch.
     """
-    last = NOTHING if ledger is None else ledger.batch
+    last = NO_BATCH if ledger is None else ledger.batch
     if batch == last or (batch < last and writer is Writer.JOB):
         return True
     if batch < last and writer is Writer.FOREACH_BATCH:
@@ -150,9 +150,9 @@ def decided(ledger: Ledger | None, sink: str, batch: int, writer: Writer) -> boo
             batch=batch,
         )
     if batch > last + 1 and writer is Writer.STREAM:
-        known = "there is no ledger" if last == NOTHING else f"the ledger ends with batch {last}"
+        reason = "there is no ledger" if last == NO_BATCH else f"the ledger ends with batch {last}"
         raise CheckpointError(
-            f"batch {batch} of sink {sink!r}: {known}, so it is unknown whether batch {batch - 1} was written. The "
+            f"batch {batch} of sink {sink!r}: {reason}, so it is unknown whether batch {batch - 1} was written. The "
             "query wrote with another delivery or to another place before, or the ledger was removed or restored "
             f"from a backup. If batch {batch - 1} was written, run: spark-queue ledger set URL {sink} {batch - 1}",
             sink=sink,
@@ -161,17 +161,17 @@ def decided(ledger: Ledger | None, sink: str, batch: int, writer: Writer) -> boo
     return False
 
 
-def members(ledgers: Iterable[Ledger | None], names: Iterable[str], batch: int) -> dict[str, int]:
+def participants(ledgers: Iterable[Ledger | None], names: Iterable[str], batch: int) -> dict[str, int]:
     """Return the databases of this batch of a sink, with the first batch of each.
 
     A database that no ledger names counts from this batch. Without any ledger, all count from 0.
     """
     last = [one for one in ledgers if one is not None and batch - 1 <= one.batch <= batch]
-    known = {name: first for one in last for name, first in one.members.items()}
-    return {name: known.get(name, batch if last else 0) for name in names}
+    first_batches = {name: first for one in last for name, first in one.members.items()}
+    return {name: first_batches.get(name, batch if last else 0) for name in names}
 
 
-def publish(
+def publish_batch(
     store: Store,
     sink: str,
     batch: int,
@@ -193,17 +193,17 @@ def publish(
     batch was written with other rows, and `StoreError` if some staged rows are gone; then nothing
     is visible.
     """
-    before, mine = 0, None
+    republished, own_hashes = 0, None
     while True:
         note = store.note(LEDGER_PREFIX + sink)
-        found = Ledger.read(sink, note)
-        if decided(found, sink, batch, writer):
+        found = Ledger.from_note(sink, note)
+        if is_decided(found, sink, batch, writer):
             winners: Sequence[str] = ()
             if found and found.batch == batch:
-                if mine != found.rows:
-                    written.drop(store, mine)  # another process decided first
+                if own_hashes != found.rows:
+                    written.delete_hashes(store, own_hashes)  # another process decided first
                 _check_rows(store, found, hashes, writer)
-                written.drop(store, found.rows_before)
+                written.delete_hashes(store, found.rows_before)
                 winners = found.stages
             elif found:
                 log.warning(
@@ -215,46 +215,48 @@ def publish(
         for one in store.staged(sink):
             staged[one.stage] += one.rows
         if found and not staged.keys().isdisjoint(found.stages):
-            before += store.publish(found.stages)  # the server has lost this publish
-        if (there := sum(staged[one] for one in stages)) != rows:
+            republished += store.publish(found.stages)  # the server has lost this publish
+        if (remaining := sum(staged[one] for one in stages)) != rows:
             if ledger_of(store, sink) != found:
                 continue  # another process has just published it
             raise StoreError(
-                f"batch {batch} of sink {sink!r}: {plural(rows, 'row')} staged, {there:,} left: another process "
+                f"batch {batch} of sink {sink!r}: {plural(rows, 'row')} staged, {remaining:,} left: another process "
                 "discarded some; nothing was published, and the batch can be written again",
                 sink=sink,
                 batch=batch,
             )
-        value = _value(found.id if found else None, batch, stages) | ({"members": dict(members)} if members else {})
+        value = _note_value(found.id if found else None, batch, stages) | (
+            {"members": dict(members)} if members else {}
+        )
         if hashes is not None:
-            value["rows"] = mine = written.keep(store, sink, batch, hashes)
+            value["rows"] = own_hashes = written.save_hashes(store, sink, batch, hashes)
         if found and isinstance(found.rows, tuple):
             value["rows_before"] = found.rows
         if store.set_note(LEDGER_PREFIX + sink, value, note.version if note else 0):
             winners = stages
             if found:
-                written.drop(store, found.rows)
+                written.delete_hashes(store, found.rows)
             break
     published = store.publish(winners)
     for number in {batch_of(one.stage) for one in store.staged(sink)}:
         if number <= batch:
             store.unstage(f"{sink}/{number}", keep=winners)
-    return before + published
+    return republished + published
 
 
 def _check_rows(store: Store, ledger: Ledger, hashes: bytes | None, writer: Writer) -> None:
     """Raise `CheckpointError` if a written batch comes again with other rows; in a job, log it."""
-    before = None if hashes is None else written.kept(store, ledger.rows)
-    if hashes is None or before is None or not (other := written.others(hashes, before)):
+    written_hashes = None if hashes is None else written.load_hashes(store, ledger.rows)
+    if hashes is None or written_hashes is None or not (unwritten := written.count_unwritten(hashes, written_hashes)):
         return
     if writer is Writer.JOB:
         log.warning(
             "txnVersion %d of txnAppId %s was written before, without %s that it has now: nothing was written",
-            ledger.batch, ledger.sink, plural(other, "row"),
+            ledger.batch, ledger.sink, plural(unwritten, "row"),
         )  # fmt: skip
         return
     raise CheckpointError(
-        f"batch {ledger.batch} of sink {ledger.sink!r} is written, and comes again with {plural(other, 'row')} that "
+        f"batch {ledger.batch} of sink {ledger.sink!r} is written, and comes again with {plural(unwritten, 'row')} that "
         "it did not have: they would be lost. Nothing was written now. Start the query with a new checkpoint; in "
         "foreachBatch set a new txnAppId, and another one for each write of a batch. If the query makes other rows "
         "each time it runs (random values, the clock), set replayCheck=none: then they are left out",
@@ -263,25 +265,25 @@ def _check_rows(store: Store, ledger: Ledger, hashes: bytes | None, writer: Writ
     )
 
 
-def begin(store: Store, sink: str) -> None:
+def create_ledger(store: Store, sink: str) -> None:
     """Create the ledger of a sink, with no batch yet, unless it has one."""
-    store.set_note(LEDGER_PREFIX + sink, _value(None, NOTHING, ()), 0)
+    store.set_note(LEDGER_PREFIX + sink, _note_value(None, NO_BATCH, ()), 0)
 
 
-def apart(stores: Mapping[str, Store], sink: str) -> dict[str, Ledger | None]:
+def read_ledgers(stores: Mapping[str, Store], sink: str) -> dict[str, Ledger | None]:
     """Return the ledgers of a sink in several databases; create missing ones.
 
     Raises `OptionError` if two of these are the same database under two URLs: stages in one would
     then look abandoned in the other.
     """
-    names: dict[str, str] = {}
+    names_by_id: dict[str, str] = {}
     ledgers: dict[str, Ledger | None] = {}
     for name, store in stores.items():
         found = ledgers[name] = ledger_of(store, sink)
         if found is None:
-            begin(store, sink)
+            create_ledger(store, sink)
             found = ledger_of(store, sink)
-        if found and found.id and (other := names.setdefault(found.id, name)) != name:
+        if found and found.id and (other := names_by_id.setdefault(found.id, name)) != name:
             raise OptionError(
                 f"{other!r} and {name!r} are the same database under two URLs: use the same URL for both",
                 option="urls",
@@ -289,7 +291,7 @@ def apart(stores: Mapping[str, Store], sink: str) -> dict[str, Ledger | None]:
     return ledgers
 
 
-def forget(store: Store, sink: str) -> int:
+def delete_sink(store: Store, sink: str) -> int:
     """Remove the ledger of a sink that never writes again, then its stages; return their rows.
 
     The order matters: a task stages first and then checks the ledger, so one of the two sees the
@@ -297,7 +299,7 @@ def forget(store: Store, sink: str) -> int:
     """
     if note := store.note(LEDGER_PREFIX + sink):
         store.set_note(LEDGER_PREFIX + sink, None, note.version)
-        _drop_rows(store, note)
+        _delete_hashes(store, note)
     return store.unstage(sink)
 
 
@@ -307,17 +309,17 @@ def set_ledger(store: Store, sink: str, batch: int) -> None:
     Staged rows stay. Raises `FencedError` if the sink has changed its ledger meanwhile.
     """
     note = store.note(LEDGER_PREFIX + sink)
-    value = _value(note.value.get("id") if note else None, batch, ())
+    value = _note_value(note.value.get("id") if note else None, batch, ())
     if not store.set_note(LEDGER_PREFIX + sink, value, note.version if note else 0):
         raise FencedError(f"sink {sink!r} has just changed its ledger: stop its query, then try again", sink=sink)
     if note:
-        _drop_rows(store, note)
+        _delete_hashes(store, note)
 
 
-def _drop_rows(store: Store, note: Note) -> None:
+def _delete_hashes(store: Store, note: Note) -> None:
     """Remove the notes with hashes that a ledger names."""
     for key in ("rows", "rows_before"):
-        written.drop(store, written.of_json(note.value.get(key)))
+        written.delete_hashes(store, written.from_json(note.value.get(key)))
 
 
 def batch_of(stage: str) -> int:
@@ -325,5 +327,5 @@ def batch_of(stage: str) -> int:
     return int(stage.split("/")[1])
 
 
-def _value(id: str | None, batch: int, stages: Sequence[str]) -> dict[str, Any]:
+def _note_value(id: str | None, batch: int, stages: Sequence[str]) -> dict[str, Any]:
     return {"v": LEDGER_VERSION, "id": id or uuid.uuid4().hex, "batch": batch, "stages": list(stages)}

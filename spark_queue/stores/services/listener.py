@@ -20,19 +20,19 @@ from typing import ClassVar
 from spark_queue.errors import StoreError
 
 #: How long to wait before the next connection attempt, at first and at most (s).
-RECONNECT_PAUSE, LONGEST_RECONNECT_PAUSE = 1.0, 60.0
+RECONNECT_PAUSE, MAX_RECONNECT_PAUSE = 1.0, 60.0
 
 #: How long a thread that begins to wait lets the connection come up (s).
-COMING_UP = 1.0
+LISTEN_TIMEOUT = 1.0
 
 #: How often the thread does other work if no signal comes (s).
 LISTENER_HEARTBEAT = 1.0
 
 #: How long a queue is kept for which no thread waits (s), and how many of these are kept.
-IDLE_KEPT, MOST_KEPT = 60.0, 1_000
+IDLE_TIMEOUT, MAX_IDLE_QUEUES = 60.0, 1_000
 
 #: The signals of a pause, and whether the queue is paused then.
-PAUSES = {"p true": True, "p false": False}
+PAUSE_SIGNALS = {"p true": True, "p false": False}
 
 log = logging.getLogger(__name__)
 
@@ -62,12 +62,12 @@ class Subscription(ABC):
     """
 
     #: Whether it receives the signals of all queues without `subscribe`.
-    everything: ClassVar[bool] = False
+    receives_all: ClassVar[bool] = False
 
-    def follow(self, queue: str) -> None:  # noqa: B027 - not needed by all
+    def subscribe(self, queue: str) -> None:  # noqa: B027 - not needed by all
         """Subscribe to the signals of a queue; a `Signal` without text confirms it."""
 
-    def unfollow(self, queue: str) -> None:  # noqa: B027
+    def unsubscribe(self, queue: str) -> None:  # noqa: B027
         """Unsubscribe from a queue."""
 
     @abstractmethod
@@ -78,53 +78,53 @@ class Subscription(ABC):
         """Let `next` return at once, if possible. Any thread may call it."""
 
 
-class _Queue:
+class _QueueState:
     """A queue for which threads wait, or did recently. The lock of the listener guards it."""
 
-    def __init__(self, lock: threading.Lock, count: int, up: bool) -> None:
+    def __init__(self, lock: threading.Lock, version: int, listening: bool) -> None:
         self.changed = threading.Condition(lock)
-        self.count = count
-        self.up = up  # whether its signals arrive, if they can
+        self.version = version
+        self.listening = listening  # whether its signals arrive, if they can
         self.waiters = 0
-        self.asked = 0.0  # when a thread waited last (monotonic s)
-        self.again: float | None = None  # when to subscribe again, if refused
+        self.last_wait = 0.0  # when a thread waited last (monotonic s)
+        self.retry_at: float | None = None  # when to subscribe again, if refused
 
 
 class Listener:
     """Receives the signals for one store in its own thread. Safe to share among threads."""
 
     def __init__(
-        self, subscribe: Callable[[], AbstractContextManager[Subscription]], learn: Callable[[str, bool], None]
+        self, connect: Callable[[], AbstractContextManager[Subscription]], on_pause: Callable[[str, bool], None]
     ) -> None:
         """`connect` may raise `StoreError`. `on_pause` gets a queue, and whether it is paused."""
         self.pid = os.getpid()
-        self._subscribe, self._learn = subscribe, learn
+        self._connect, self._on_pause = connect, on_pause
         self._lock = threading.Lock()  # guards the attributes below
-        self._queues: dict[str, _Queue] = {}  # in the order of the last wait
+        self._queues: dict[str, _QueueState] = {}  # in the order of the last wait
         self._changes: list[str] = []  # names of queues that are new or dropped
-        self._count = time.time_ns()  # no number of an earlier listener comes again
-        self._tidied = 0.0  # the last cleanup (monotonic s)
-        self._running = self._deaf = self._warned = False
+        self._last_version = time.time_ns()  # no number of an earlier listener comes again
+        self._last_cleanup = 0.0  # the last cleanup (monotonic s)
+        self._running = self._disconnected = self._warned = False
         self._subscription: Subscription | None = None
         self._closed = threading.Event()
 
     # --- for waiting threads ------------------------------------------------------------------------------------
 
-    def count(self, queue: str) -> int:
+    def signal_version(self, queue: str) -> int:
         """Return a number that changes with each signal of the queue. The first call subscribes."""
         with self._lock:
-            found = self._wanted(queue)
-            if not found.up:
-                self._sleep(found, lambda: found.up, COMING_UP)
-            return found.count
+            found = self._register(queue)
+            if not found.listening:
+                self._sleep(found, lambda: found.listening, LISTEN_TIMEOUT)
+            return found.version
 
-    def wait(self, queue: str, count: int, timeout: float) -> None:
+    def wait(self, queue: str, version: int, timeout: float) -> None:
         """Sleep until that number differs from `version`, at most `timeout` seconds."""
         with self._lock:
-            found = self._wanted(queue)  # one that was dropped has another number
-            self._sleep(found, lambda: found.count != count, timeout)
+            found = self._register(queue)  # one that was dropped has another number
+            self._sleep(found, lambda: found.version != version, timeout)
 
-    def ring(self, queue: str) -> None:
+    def notify(self, queue: str) -> None:
         """Wake threads that wait for the queue, as a signal does."""
         with self._lock:
             if (found := self._queues.get(queue)) is not None:
@@ -139,70 +139,70 @@ class Listener:
             if self._subscription is not None:
                 self._subscription.wake()
 
-    def _sleep(self, queue: _Queue, until: Callable[[], bool], timeout: float) -> None:
+    def _sleep(self, queue: _QueueState, until: Callable[[], bool], timeout: float) -> None:
         queue.waiters += 1
         try:
             queue.changed.wait_for(lambda: until() or self._closed.is_set(), timeout)
         finally:
             queue.waiters -= 1
-            queue.asked = time.monotonic()
+            queue.last_wait = time.monotonic()
 
-    def _wanted(self, queue: str) -> _Queue:
+    def _register(self, queue: str) -> _QueueState:
         """Return the state of a queue, new if necessary. Starts the thread."""
         found = self._queues.pop(queue, None)
         if found is None:
-            self._count += 1
-            hears = self._subscription is not None and self._subscription.everything
-            found = _Queue(self._lock, self._count, hears or self._deaf)
-            self._change(queue)
+            self._last_version += 1
+            receives_all = self._subscription is not None and self._subscription.receives_all
+            found = _QueueState(self._lock, self._last_version, receives_all or self._disconnected)
+            self._add_change(queue)
         self._queues[queue] = found
-        found.asked = time.monotonic()
+        found.last_wait = time.monotonic()
         if not self._running and not self._closed.is_set():
             threading.Thread(target=self._run, name="spark_queue signals", daemon=True).start()
             self._running = True
         return found
 
-    def _change(self, queue: str) -> None:
-        if self._subscription is not None and not self._subscription.everything:
+    def _add_change(self, queue: str) -> None:
+        if self._subscription is not None and not self._subscription.receives_all:
             self._changes.append(queue)
             self._subscription.wake()
 
-    def _wake(self, queue: _Queue) -> None:
-        self._count += 1
-        queue.count = self._count
+    def _wake(self, queue: _QueueState) -> None:
+        self._last_version += 1
+        queue.version = self._last_version
         queue.changed.notify_all()
 
     # --- the thread ---------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
-            self._hear()
+            self._receive()
         except BaseException:
             with self._lock:
                 self._running = False  # the next wait starts another thread
             raise
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         pause, warn = RECONNECT_PAUSE, True
-        while self._goes_on():
+        while self._has_queues():
             began = time.monotonic()
             try:
-                with self._subscribe() as subscription, self._connected(subscription):
-                    followed: set[str] = set()
-                    while self._follow(subscription, followed):
-                        self._bring(subscription.next(LISTENER_HEARTBEAT), followed)
+                with self._connect() as subscription, self._connected(subscription):
+                    subscribed: set[str] = set()
+                    while self._update_subscriptions(subscription, subscribed):
+                        self._dispatch(subscription.next(LISTENER_HEARTBEAT), subscribed)
                         pause, warn = RECONNECT_PAUSE, True
             except SignalsLost:
                 self._closed.wait(began + RECONNECT_PAUSE - time.monotonic())  # it may recur
             except StoreError as error:
-                self._failed(error, warn)
+                self._on_connection_lost(error, warn)
                 self._closed.wait(pause)
-                pause, warn = min(2 * pause, LONGEST_RECONNECT_PAUSE), False
+                pause, warn = min(2 * pause, MAX_RECONNECT_PAUSE), False
 
-    def _goes_on(self) -> bool:
+    def _has_queues(self) -> bool:
         """Return whether queues are left. Else the thread ends."""
         with self._lock:
-            self._forget()
+            self._drop_idle()
             self._running = bool(self._queues) and not self._closed.is_set()
             return self._running
 
@@ -210,10 +210,10 @@ class Listener:
     def _connected(self, subscription: Subscription) -> Iterator[None]:
         """Let other threads use the subscription within the block."""
         with self._lock:
-            self._subscription, self._deaf = subscription, False
-            if subscription.everything:
+            self._subscription, self._disconnected = subscription, False
+            if subscription.receives_all:
                 for one in self._queues.values():
-                    one.up = True
+                    one.listening = True
                     self._wake(one)  # earlier signals were not received
             else:
                 self._changes = list(self._queues)
@@ -223,71 +223,71 @@ class Listener:
             with self._lock:
                 self._subscription = None
 
-    def _follow(self, subscription: Subscription, followed: set[str]) -> bool:
+    def _update_subscriptions(self, subscription: Subscription, subscribed: set[str]) -> bool:
         """Subscribe to new queues, unsubscribe from dropped ones; return whether to continue."""
         with self._lock:
-            self._forget()
+            self._drop_idle()
             if not self._queues or self._closed.is_set():
                 return False
             changes, self._changes = self._changes, []
             wanted = {queue for queue in changes if queue in self._queues}
         for queue in changes:
-            if queue in wanted and queue not in followed:
-                subscription.follow(queue)
-                followed.add(queue)
-            elif queue not in wanted and queue in followed:
-                subscription.unfollow(queue)
-                followed.discard(queue)
+            if queue in wanted and queue not in subscribed:
+                subscription.subscribe(queue)
+                subscribed.add(queue)
+            elif queue not in wanted and queue in subscribed:
+                subscription.unsubscribe(queue)
+                subscribed.discard(queue)
         return True
 
-    def _bring(self, heard: Sequence[Signal], followed: set[str]) -> None:
+    def _dispatch(self, signals: Sequence[Signal], subscribed: set[str]) -> None:
         """Wake threads that wait for the queues of these signals."""
-        for signal in heard:
-            paused = PAUSES.get(signal.text or "")
+        for signal in signals:
+            paused = PAUSE_SIGNALS.get(signal.text or "")
             with self._lock:
                 found = self._queues.get(signal.queue)
                 if found is None:
                     continue
                 if signal.refused is not None:
-                    followed.discard(signal.queue)
-                    self._refused(signal.queue, found, signal.refused)
+                    subscribed.discard(signal.queue)
+                    self._on_refused(signal.queue, found, signal.refused)
                     continue
-                found.up = True
+                found.listening = True
                 if paused is not None:
-                    self._learn(signal.queue, paused)
+                    self._on_pause(signal.queue, paused)
                 if not paused:  # a pause brings no message
                     self._wake(found)
 
-    def _forget(self) -> None:
+    def _drop_idle(self) -> None:
         """Drop queues for which no thread waits, and retry those that were refused."""
         now = time.monotonic()
-        if now - self._tidied < LISTENER_HEARTBEAT:
+        if now - self._last_cleanup < LISTENER_HEARTBEAT:
             return
-        self._tidied = now
+        self._last_cleanup = now
         idle = [name for name, one in self._queues.items() if not one.waiters]
-        surplus = len(idle) - MOST_KEPT
+        surplus = len(idle) - MAX_IDLE_QUEUES
         for number, name in enumerate(idle):
-            if number < surplus or now - self._queues[name].asked > IDLE_KEPT:
+            if number < surplus or now - self._queues[name].last_wait > IDLE_TIMEOUT:
                 del self._queues[name]
-                self._change(name)
+                self._add_change(name)
         for name, one in self._queues.items():
-            if one.again is not None and one.again <= now:
-                one.again = None
-                self._change(name)
+            if one.retry_at is not None and one.retry_at <= now:
+                one.retry_at = None
+                self._add_change(name)
 
-    def _refused(self, queue: str, found: _Queue, error: StoreError) -> None:
-        found.up, found.again = True, time.monotonic() + LONGEST_RECONNECT_PAUSE
+    def _on_refused(self, queue: str, found: _QueueState, error: StoreError) -> None:
+        found.listening, found.retry_at = True, time.monotonic() + MAX_RECONNECT_PAUSE
         found.changed.notify_all()
         if not self._warned:
             log.warning("signals of queue %r are not received, so its waiting clients poll: %s", queue, error)
         self._warned = True
 
-    def _failed(self, error: StoreError, warn: bool) -> None:
+    def _on_connection_lost(self, error: StoreError, warn: bool) -> None:
         """Let waiting threads poll until the next attempt."""
         with self._lock:
-            self._deaf = True
+            self._disconnected = True
             for one in self._queues.values():
-                one.up = True
+                one.listening = True
                 one.changed.notify_all()
             if warn and not self._closed.is_set():  # `close` also ends the connection
                 log.warning("signals are not received, so waiting clients poll: %s", error)

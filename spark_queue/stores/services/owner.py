@@ -19,15 +19,15 @@ from urllib.parse import unquote
 
 from spark_queue.errors import StoreError
 from spark_queue.stores.base import Store
-from spark_queue.stores.types import Note, about
+from spark_queue.stores.types import Note, queue_note_key
 
 #: How long an owner counts as alive after a heartbeat (ms), and how often it sends one (s).
-LIFE, BEAT = 10_000, 2.5
+OWNER_TIMEOUT_MS, HEARTBEAT_SECONDS = 10_000, 2.5
 
 OWNER_VERSION = 2
-OWNER = "consumer"  #: the kind of note
+OWNER_NOTE = "consumer"  #: the kind of note
 
-UNKNOWN = "?"  #: the boot id if it is unknown which processes this one sees
+UNKNOWN_BOOT = "?"  #: the boot id if it is unknown which processes this one sees
 HIDDEN_START = -1  #: the start of a live process that the system hides
 
 
@@ -67,38 +67,38 @@ class Owner:
     leaves: bool = False
 
     @classmethod
-    def here(cls, token: str, now: int, leaves: bool = False) -> Owner:
+    def current(cls, token: str, now: int, leaves: bool = False) -> Owner:
         """Return this process, with a heartbeat at `now` (ms)."""
         pid = os.getpid()
-        return cls(token, socket.gethostname(), _boot(), pid, _started(pid), now + LIFE, leaves)
+        return cls(token, socket.gethostname(), _boot_id(), pid, _start_time(pid), now + OWNER_TIMEOUT_MS, leaves)
 
-    def lives(self, now: int) -> bool:
+    def is_alive(self, now: int) -> bool:
         """Return whether it counts as alive at `now` (ms).
 
         If the database's clock was set back, this is true long after the end of the process: a
         process that waits uses a `SilenceTimer`. If the clock was set forward, this is false until
         the next heartbeat: the owner is then fenced, and nothing is lost.
         """
-        return self.until > now and not self.gone
+        return self.until > now and not self.is_dead
 
     @property
-    def gone(self) -> bool:
+    def is_dead(self) -> bool:
         """Whether the process is known to be dead.
 
         It is known only for processes that this one sees: on this machine, in this PID namespace
         (two containers may have the same host name), and not from an older note without a
         namespace. For the others, the heartbeat decides.
         """
-        boot = _boot()
-        if boot == UNKNOWN or (self.host, self.boot) != (socket.gethostname(), boot):
+        boot = _boot_id()
+        if boot == UNKNOWN_BOOT or (self.host, self.boot) != (socket.gethostname(), boot):
             return False
-        return _started(self.pid) not in (self.started, HIDDEN_START)
+        return _start_time(self.pid) not in (self.started, HIDDEN_START)
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
 
-class Watch:
+class SilenceTimer:
     """A timer for how long a value has not changed, by the clock of this process.
 
     If the clock of a database was set back, an owner seems to be alive for a long time.
@@ -108,16 +108,16 @@ class Watch:
         self._seen: object = None
         self._since = 0.0
 
-    def silent(self, what: object) -> bool:
+    def is_silent(self, value: object) -> bool:
         """Return whether the value has not changed for OWNER_TIMEOUT_MS. Call it repeatedly."""
         now = time.monotonic()
-        if what != self._seen:
-            self._seen, self._since = what, now
-        return now - self._since >= LIFE / 1000
+        if value != self._seen:
+            self._seen, self._since = value, now
+        return now - self._since >= OWNER_TIMEOUT_MS / 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ConsumerState:
     """The state of a consumer, as its note has it.
 
     `number`: how many processes have run it. `started`: the batch that was started last, or `None`.
@@ -129,7 +129,7 @@ class Standing:
     owner: Owner | None = None
 
     @classmethod
-    def read(cls, note: Note) -> Standing:
+    def from_note(cls, note: Note) -> ConsumerState:
         """Return the state in a note. Raises `StoreError` if a newer version wrote it."""
         facts = dict(note.value)
         version = facts.pop("v", None)
@@ -144,7 +144,7 @@ class Standing:
         return cls(facts["number"], started and Batch(*started), owner and Owner(**owner))
 
     @property
-    def value(self) -> dict[str, Any]:
+    def note_value(self) -> dict[str, Any]:
         """The note with this state."""
         owner = self.owner and asdict(self.owner)
         return {
@@ -154,30 +154,30 @@ class Standing:
             "owner": owner,
         }
 
-    def living(self, now: int) -> Owner | None:
+    def alive_owner(self, now: int) -> Owner | None:
         """Return the owner if it counts as alive at `now` (ms), else `None`."""
-        return self.owner if self.owner is not None and self.owner.lives(now) else None
+        return self.owner if self.owner is not None and self.owner.is_alive(now) else None
 
 
-def standing_of(store: Store, queue: str, consumer: str) -> Standing | None:
+def load_consumer_state(store: Store, queue: str, consumer: str) -> ConsumerState | None:
     """Return the state of a consumer, or `None` if it has no note."""
-    note = store.note(about(queue, OWNER, consumer))
-    return None if note is None else Standing.read(note)
+    note = store.note(queue_note_key(queue, OWNER_NOTE, consumer))
+    return None if note is None else ConsumerState.from_note(note)
 
 
 def owner_of(store: Store, queue: str, consumer: str) -> Owner | None:
     """Return the process that runs a consumer, or `None` if none is known to be alive."""
-    standing = standing_of(store, queue, consumer)
-    return None if standing is None else standing.living(store.now())
+    standing = load_consumer_state(store, queue, consumer)
+    return None if standing is None else standing.alive_owner(store.now())
 
 
 def consumers(store: Store, queue: str | None = None) -> Iterator[tuple[str, str, Owner | None]]:
     """Yield each known consumer: queue, `name/epoch`, and its live process or `None`."""
     now = store.now()
-    for key, note in store.notes("queue/" if queue is None else about(queue, OWNER, "")).items():
+    for key, note in store.notes("queue/" if queue is None else queue_note_key(queue, OWNER_NOTE, "")).items():
         _, name, kind, *consumer = key.split("/", 3)
-        if kind == OWNER:
-            yield unquote(name), consumer[0], Standing.read(note).living(now)
+        if kind == OWNER_NOTE:
+            yield unquote(name), consumer[0], ConsumerState.from_note(note).alive_owner(now)
 
 
 def started_batches(store: Store, queue: str, name: str) -> list[str]:
@@ -187,16 +187,16 @@ def started_batches(store: Store, queue: str, name: str) -> list[str]:
     Else those of processes not known to be dead: one may not have reached its database for some
     seconds.
     """
-    now, known, living = store.now(), [], []
-    for key, note in store.notes(about(queue, OWNER, f"{name}/")).items():
-        consumer, standing = key.removeprefix(about(queue, OWNER, "")), Standing.read(note)
-        if standing.started is None or standing.started.initial or standing.owner is None or standing.owner.gone:
+    now, tags, alive_tags = store.now(), [], []
+    for key, note in store.notes(queue_note_key(queue, OWNER_NOTE, f"{name}/")).items():
+        consumer, standing = key.removeprefix(queue_note_key(queue, OWNER_NOTE, "")), ConsumerState.from_note(note)
+        if standing.started is None or standing.started.initial or standing.owner is None or standing.owner.is_dead:
             continue
         tag = f"{consumer}/{standing.started}"
-        known.append(tag)
-        if standing.living(now):
-            living.append(tag)
-    return living or known
+        tags.append(tag)
+        if standing.alive_owner(now):
+            alive_tags.append(tag)
+    return alive_tags or tags
 
 
 def revoke(store: Store, queue: str, consumer: str) -> None:
@@ -204,13 +204,13 @@ def revoke(store: Store, queue: str, consumer: str) -> None:
 
     The note keeps the number of processes and the batch started last.
     """
-    key = about(queue, OWNER, consumer)
+    key = queue_note_key(queue, OWNER_NOTE, consumer)
     while (note := store.note(key)) is not None:
-        if store.set_note(key, replace(Standing.read(note), owner=None).value, note.version):
+        if store.set_note(key, replace(ConsumerState.from_note(note), owner=None).note_value, note.version):
             return
 
 
-def _boot() -> str:
+def _boot_id() -> str:
     """Return an id for the processes that this one sees: the boot of the machine, and namespaces.
 
     UNKNOWN_BOOT if they cannot be known. The namespaces are part of the id, not a field, so that
@@ -220,17 +220,17 @@ def _boot() -> str:
         return ""  # no namespaces
     try:
         if os.readlink("/proc/self") != str(os.getpid()):
-            return UNKNOWN  # /proc shows the processes of another namespace
+            return UNKNOWN_BOOT  # /proc shows the processes of another namespace
         start = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        spaces = [os.readlink("/proc/self/ns/pid")]
+        namespaces = [os.readlink("/proc/self/ns/pid")]
         if os.path.lexists("/proc/self/ns/time"):  # it shifts start times; since Linux 5.6
-            spaces.append(os.readlink("/proc/self/ns/time"))
+            namespaces.append(os.readlink("/proc/self/ns/time"))
     except OSError:
-        return UNKNOWN
-    return " ".join([start, *spaces])
+        return UNKNOWN_BOOT
+    return " ".join([start, *namespaces])
 
 
-def _started(pid: int) -> int:
+def _start_time(pid: int) -> int:
     """Return when a process started; 0 if it does not exist.
 
     This distinguishes processes with the same id over time. The unit is ticks since the machine
@@ -238,15 +238,15 @@ def _started(pid: int) -> int:
     /proc is mounted with `hidepid`.
     """
     if not Path("/proc/self/stat").exists():
-        return 1 if _exists(pid) else 0
+        return 1 if _process_exists(pid) else 0
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return HIDDEN_START if _exists(pid) else 0
+        return HIDDEN_START if _process_exists(pid) else 0
     return 0 if fields[0] in "ZX" else int(fields[19])
 
 
-def _exists(pid: int) -> bool:
+def _process_exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

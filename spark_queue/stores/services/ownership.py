@@ -25,18 +25,18 @@ from dataclasses import replace
 
 from spark_queue.errors import CheckpointError, FencedError
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.owner import OWNER, Batch, Owner, Standing, Watch
-from spark_queue.stores.types import Note, about
+from spark_queue.stores.services.owner import OWNER_NOTE, Batch, ConsumerState, Owner, SilenceTimer
+from spark_queue.stores.types import Note, queue_note_key
 
 log = logging.getLogger(__name__)
 
-START = Batch(0)  #: the batch before the first one of a consumer
+INITIAL_BATCH = Batch(0)  #: the batch before the first one of a consumer
 
 #: How often a process that waits to take over reads the note (s).
-TAKEOVER_LOOK = 0.1
+TAKEOVER_POLL = 0.1
 
 #: How long it waits before it logs that, and how often it then logs it (s).
-FIRST_SAID, SAID_AGAIN = 1.0, 30.0
+FIRST_WAIT_LOG, WAIT_LOG_INTERVAL = 1.0, 30.0
 
 
 class Ownership:
@@ -49,23 +49,23 @@ class Ownership:
         self._store = store
         self.queue = queue
         self.consumer = consumer
-        self._key = about(queue, OWNER, consumer)
+        self._key = queue_note_key(queue, OWNER_NOTE, consumer)
         self.token = uuid.uuid4().hex
-        self._leaves = threading.Event()
+        self._leaving = threading.Event()
         self._seen: Note | None = None  # the note as this thread read it last
         self.number = 0  #: which process of the consumer this is: 1, 2, 3, …; 0 before `take`
 
-    def on(self, store: Store) -> Ownership:
+    def with_store(self, store: Store) -> Ownership:
         """Return a copy for another thread, with its own store."""
-        same = copy(self)
-        same._store = store
-        return same
+        claim = copy(self)
+        claim._store = store
+        return claim
 
-    def leave(self) -> None:
+    def announce_exit(self) -> None:
         """Mark this process as about to end, in each renewal from now on."""
-        self._leaves.set()
+        self._leaving.set()
 
-    def take(self, batch: Batch = START) -> None:
+    def take(self, batch: Batch = INITIAL_BATCH) -> None:
         """Become the owner; wait for an owner that is about to end.
 
         `batch`: the last one of the checkpoint.
@@ -75,12 +75,12 @@ class Ownership:
         runs the consumer.
         """
         seen: Note | None = None
-        watch, began, say = Watch(), time.monotonic(), FIRST_SAID
+        watch, began, next_log = SilenceTimer(), time.monotonic(), FIRST_WAIT_LOG
         while True:
             note = self._store.note(self._key)
-            standing = self._standing(note, batch)
-            owner = standing.living(self._store.now())
-            silent = watch.silent(note)
+            standing = self._read_state(note, batch)
+            owner = standing.alive_owner(self._store.now())
+            silent = watch.is_silent(note)
             if owner is None or owner.token == self.token or silent:
                 if owner is not None and silent:
                     log.warning(
@@ -102,49 +102,49 @@ class Ownership:
                 )
             seen = note
             waited = time.monotonic() - began
-            if waited >= say:
-                say += SAID_AGAIN
+            if waited >= next_log:
+                next_log += WAIT_LOG_INTERVAL
                 log.warning(
                     "consumer %s of queue %r: waiting for %s, %s, for %d s so far",
                     self.consumer, self.queue, owner,
                     "which is about to end" if owner.leaves else "which ran it last and may have died", waited,
                 )  # fmt: skip
-            time.sleep(TAKEOVER_LOOK)
+            time.sleep(TAKEOVER_POLL)
 
-    def _standing(self, note: Note | None, batch: Batch) -> Standing:
+    def _read_state(self, note: Note | None, batch: Batch) -> ConsumerState:
         """Read a note. Raises `CheckpointError` if the checkpoint does not fit it."""
         if note is not None:
-            standing = Standing.read(note)
+            standing = ConsumerState.from_note(note)
             self._check_age(batch, standing.started)
             return standing
         if batch.by:
-            raise self._refused(
+            raise self._checkpoint_error(
                 batch,
                 "this consumer is unknown: the queue was dropped, or this is another database",
                 "Start with a new checkpoint",
             )
-        return Standing()
+        return ConsumerState()
 
     def _check_age(self, batch: Batch, started: Batch | None) -> None:
         """Raise `CheckpointError` if a later batch was started, or another of the same number."""
         if started is not None and (batch.seq < started.seq or (batch.seq == started.seq and batch != started)):
-            raise self._refused(
+            raise self._checkpoint_error(
                 batch,
                 f"batch {started} was started since: the checkpoint is an older copy, or has lost its newest files",
                 "Go on with the newest checkpoint. If the query was started while its predecessor ended, start it "
-                f"again. If the newest checkpoint is lost: {self._recover}",
+                f"again. If the newest checkpoint is lost: {self._recover_hint}",
             )
 
-    def _refused(self, batch: Batch, why: str, way: str) -> CheckpointError:
+    def _checkpoint_error(self, batch: Batch, reason: str, remedy: str) -> CheckpointError:
         return CheckpointError(
             f"the checkpoint of consumer {self.consumer} of queue {self.queue!r} ends with batch {batch}, but "
-            f"{why}. Nothing was changed. {way}",
+            f"{reason}. Nothing was changed. {remedy}",
             queue=self.queue,
             consumer=self.consumer,
         )
 
     @property
-    def _recover(self) -> str:
+    def _recover_hint(self) -> str:
         command = f"spark-queue recover URL {self.queue} {self.consumer} --sink URL"
         return f"{command}, then start with a new checkpoint"
 
@@ -155,19 +155,19 @@ class Ownership:
         was started last. In a checkpoint with offsets of version 1, the first batch seen counts as
         started.
         """
-        started = self._look().started
+        started = self._read_owned().started
         if started is None and not batch.by:
             self.start(batch)
             return
         self._check_age(batch, started)
         if started != batch:
-            raise self._refused(
+            raise self._checkpoint_error(
                 batch,
                 f"the database knows of batch {started} at most: it was restored from a backup, or has lost its last "
                 "moments"
                 if started
                 else "the database knows of no batch: it was restored from a backup",
-                f"Its messages come again: {self._recover}",
+                f"Its messages come again: {self._recover_hint}",
             )
 
     def start(self, batch: Batch) -> None:
@@ -180,10 +180,10 @@ class Ownership:
         note = self._seen  # usually the note has not changed
         while True:
             if note is None:
-                self._look()
+                self._read_owned()
                 note = self._seen
             assert note is not None
-            standing = Standing.read(note)
+            standing = ConsumerState.from_note(note)
             self._check_age(batch, standing.started)
             if standing.started == batch:
                 self.check()
@@ -194,18 +194,18 @@ class Ownership:
 
     def renew(self) -> None:
         """Renew the note. Raises `FencedError` if this process lost the consumer."""
-        standing = self._look()
+        standing = self._read_owned()
         if not self._write(self._seen, standing):
-            self._look()
+            self._read_owned()
 
     def check(self) -> None:
         """Raise `FencedError` if this process lost the consumer."""
-        self._look()
+        self._read_owned()
 
-    def _look(self) -> Standing:
+    def _read_owned(self) -> ConsumerState:
         """Read the note. Raises `FencedError` if this process lost the consumer."""
         note = self._seen = self._store.note(self._key)
-        standing = None if note is None else Standing.read(note)
+        standing = None if note is None else ConsumerState.from_note(note)
         owner = None if standing is None else standing.owner
         if standing is not None and owner is not None and owner.token == self.token:
             return standing
@@ -219,9 +219,9 @@ class Ownership:
             consumer=self.consumer,
         )
 
-    def _write(self, note: Note | None, standing: Standing) -> bool:
-        me = Owner.here(self.token, self._store.now(), self._leaves.is_set())
-        value = replace(standing, owner=me).value
+    def _write(self, note: Note | None, standing: ConsumerState) -> bool:
+        me = Owner.current(self.token, self._store.now(), self._leaving.is_set())
+        value = replace(standing, owner=me).note_value
         version = note.version if note else 0
         if not self._store.set_note(self._key, value, version):
             return False

@@ -20,21 +20,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_queue.stores.base import Store
-from spark_queue.stores.types import Death, about
+from spark_queue.stores.types import DeadLetterInfo, queue_note_key
 
 log = logging.getLogger(__name__)
 
-FAILING = "failing"  #: the kind of note of a consumer whose batch fails
-FAILURE = "failure/"  #: the key prefix of notes with a query's error
+FAILING_NOTE = "failing"  #: the kind of note of a consumer whose batch fails
+FAILURE_PREFIX = "failure/"  #: the key prefix of notes with a query's error
 
 #: How many runs of a batch may fail before its messages are suspected.
-PATIENCE = 3
+MAX_FAILED_RUNS = 3
 
 #: Into how many parts a batch that fails is split.
 BATCH_PARTS = 16
 
 #: The longest delay of a message that fails alone (ms).
-LONGEST_DELAY = 3_600_000
+MAX_DELAY_MS = 3_600_000
 
 #: The reason for a message that failed alone, if no error of that run is known.
 NO_ERROR = (
@@ -44,7 +44,7 @@ NO_ERROR = (
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class PoisonRules:
     """Options for a message that fails alone. `delay`, `lease`, `history`: ms."""
 
     delay: int
@@ -54,64 +54,66 @@ class Rules:
     history: int = 0
 
 
-class Isolation:
+class PoisonMessageHandler:
     """Finds the poison messages in failed batches of one consumer (`name/epoch`)."""
 
-    def __init__(self, store: Store, queue: str, consumer: str, rules: Rules) -> None:
+    def __init__(self, store: Store, queue: str, consumer: str, rules: PoisonRules) -> None:
         self._store = store
         self._queue = queue
         self._consumer = consumer
         self._rules = rules
-        self._key = _key(queue, consumer)
+        self._key = _note_key(queue, consumer)
         self.parked_tag = f"{consumer}/parked"
-        self.parking = store.note(self._key) is not None  #: whether groups may be parked
+        self.may_have_parked = store.note(self._key) is not None  #: whether groups may be parked
 
-    def run_again(self, tag: str) -> None:
+    def handle_rerun(self, tag: str) -> None:
         """Count a new run of a batch that has failed; split it, or settle its last message."""
-        error = self._error()
-        note = self._count(tag, error)
-        if note["runs"] <= PATIENCE:
+        error = self._last_error()
+        note = self._count_run(tag, error)
+        if note["runs"] <= MAX_FAILED_RUNS:
             return
-        ids, tries = self._held(tag)
+        ids, tries = self._read_ids_and_tries(tag)
         if len(ids) > 1:
             self._split(tag, ids)
         elif ids:
             earlier = note.get("error")
-            self._failed_alone(tag, tries[0], error or NO_ERROR + (f"; before that: {earlier}" if earlier else ""))
+            self._handle_failed_alone(
+                tag, tries[0], error or NO_ERROR + (f"; before that: {earlier}" if earlier else "")
+            )
 
-    def next_parked(self, tag: str, lease: int) -> int:
+    def take_parked_group(self, tag: str, lease: int) -> int:
         """Transfer a parked group to a batch for `lease` ms; return its size, 0 if none is left."""
-        if not self.parking:
+        if not self.may_have_parked:
             return 0
         group = next(iter(self._store.reservations(self._queue, self.parked_tag)), None)
         if group is None:
-            self._forget()
+            self._delete_note()
             return 0
         # Messages prefetched for this batch sort after the groups, whose names begin with a digit.
-        self._store.retag(self._queue, tag, f"{self.parked_tag}/ahead", lease=self._rules.lease)
+        self._store.transfer(self._queue, tag, f"{self.parked_tag}/ahead", lease=self._rules.lease)
         # It has failed in a larger batch, so it is split as soon as it fails again.
-        self._update(lambda _: _first(self._number(tag), PATIENCE))
-        return self._store.retag(self._queue, group.tag, f"{tag}/0", lease=lease)
+        self._update(lambda _: _new_note(self._batch_number(tag), MAX_FAILED_RUNS))
+        return self._store.transfer(self._queue, group.tag, f"{tag}/0", lease=lease)
 
-    def _number(self, tag: str) -> int | str:
+    def _batch_number(self, tag: str) -> int | str:
         """Return the batch of a tag, as in the note: a number if the tag is of version 1."""
         batch = tag.removeprefix(f"{self._consumer}/")
         return int(batch) if batch.isdigit() else batch
 
-    def _count(self, tag: str, error: str | None) -> dict[str, Any]:
+    def _count_run(self, tag: str, error: str | None) -> dict[str, Any]:
         """Count a new run after one that failed with this error; return the note."""
-        seq = self._number(tag)
+        seq = self._batch_number(tag)
 
-        def once_more(value: dict[str, Any]) -> dict[str, Any]:
+        def increment(value: dict[str, Any]) -> dict[str, Any]:
             if value.get("seq") != seq:
-                return _first(seq, 2)
+                return _new_note(seq, 2)
             return {"runs": value["runs"] + 1, "run": None, "error": error or value.get("error")}
 
-        return self._update(once_more)
+        return self._update(increment)
 
     def _update(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
         """Change the note, and return its new value."""
-        self.parking = True
+        self.may_have_parked = True
         while True:
             note = self._store.note(self._key)
             value = note.value if note else {"v": 1}
@@ -119,18 +121,18 @@ class Isolation:
             if self._store.set_note(self._key, value, note.version if note else 0):
                 return value
 
-    def _forget(self) -> None:
+    def _delete_note(self) -> None:
         note = self._store.note(self._key)
         if note is not None and "query" in note.value:
-            forget_failure(self._store, note.value["query"])
+            delete_failure(self._store, note.value["query"])
         if note is None or self._store.set_note(self._key, None, note.version):
-            self.parking = False
+            self.may_have_parked = False
 
-    def _held(self, tag: str) -> tuple[list[str], list[int]]:
+    def _read_ids_and_tries(self, tag: str) -> tuple[list[str], list[int]]:
         ids: list[str] = []
         tries: list[int] = []
         for one in self._store.reservations(self._queue, tag):
-            for batch in self._store.look(self._queue, one.tag):
+            for batch in self._store.peek_reserved(self._queue, one.tag):
                 ids += batch.column("id").to_pylist()
                 tries += batch.column("tries").to_pylist()
         return ids, tries
@@ -138,28 +140,30 @@ class Isolation:
     def _split(self, tag: str, ids: list[str]) -> None:
         self._update(lambda _: {"error": None})  # its cause may be a message that is parked now
         size = -(-len(ids) // BATCH_PARTS)
-        seq, _, by = str(self._number(tag)).partition(".")
+        seq, _, by = str(self._batch_number(tag)).partition(".")
         for number, start in enumerate(range(size, len(ids), size)):
             group = f"{self.parked_tag}/{int(seq):012}{by and '.' + by}-{number:03}"
-            self._store.retag(self._queue, tag, group, ids[start : start + size], lease=self._rules.lease)
+            self._store.transfer(self._queue, tag, group, ids[start : start + size], lease=self._rules.lease)
         log.warning(
             "batch %s of %s fails again and again: %d of its %d messages are tried now, the others after them",
             tag, self._queue, size, len(ids),
         )  # fmt: skip
 
-    def _failed_alone(self, tag: str, tries: int, reason: str) -> None:
+    def _handle_failed_alone(self, tag: str, tries: int, reason: str) -> None:
         rules, queue = self._rules, self._queue
         if rules.max_tries is None:
-            delay = min(rules.delay << min(tries, 40), LONGEST_DELAY)
+            delay = min(rules.delay << min(tries, 40), MAX_DELAY_MS)
             if self._store.rollback(queue, tag, delay=delay):
                 log.warning("a message of %s makes its batch fail: tried again in %d ms (%s)", queue, delay, reason)
             return
-        alone = self._update(lambda value: {"alone": value.get("alone", 0) + 1})["alone"]
-        death = Death(reason, failed=alone, history=rules.history)
-        if tries + alone >= rules.max_tries and self._store.move(queue, rules.dead, tag=tag, death=death):
+        failures = self._update(lambda value: {"alone": value.get("alone", 0) + 1})["alone"]
+        dead_letter = DeadLetterInfo(reason, failed=failures, history=rules.history)
+        if tries + failures >= rules.max_tries and self._store.move(
+            queue, rules.dead, tag=tag, dead_letter=dead_letter
+        ):
             log.warning("a message of %s makes its batch fail: moved to %s (%s)", queue, rules.dead, reason)
 
-    def _error(self) -> str | None:
+    def _last_error(self) -> str | None:
         """Return the error of the last run that worked on this batch; `None` if unknown."""
         note = self._store.note(self._key)
         run = note.value.get("run") if note else None
@@ -171,13 +175,13 @@ class Isolation:
 
 def note_run(store: Store, queue: str, consumer: str, query: str, run: str) -> None:
     """Note the query and its run that work on a batch that comes again, and may fail."""
-    key = _key(queue, consumer)
+    key = _note_key(queue, consumer)
     while (note := store.note(key)) is not None and note.value.get("run") != run:
         if store.set_note(key, note.value | {"query": query, "run": run}, note.version):
             return
 
 
-def _first(seq: int | str, runs: int) -> dict[str, Any]:
+def _new_note(seq: int | str, runs: int) -> dict[str, Any]:
     """Return the note for a new batch.
 
     `alone`: how often its message failed alone. `run`: the run of the query whose tasks work on it.
@@ -186,13 +190,13 @@ def _first(seq: int | str, runs: int) -> dict[str, Any]:
     return {"seq": seq, "runs": runs, "alone": 0, "run": None, "error": None}
 
 
-def _key(queue: str, consumer: str) -> str:
-    return about(queue, FAILING, consumer)
+def _note_key(queue: str, consumer: str) -> str:
+    return queue_note_key(queue, FAILING_NOTE, consumer)
 
 
 def failure_key(query: str) -> str:
     """Return the key of the note with the error of a query."""
-    return f"{FAILURE}{query}"
+    return f"{FAILURE_PREFIX}{query}"
 
 
 def note_failure(store: Store, query: str, run: str, error: str) -> None:
@@ -206,7 +210,7 @@ def note_failure(store: Store, query: str, run: str, error: str) -> None:
             return
 
 
-def forget_failure(store: Store, query: str) -> None:
+def delete_failure(store: Store, query: str) -> None:
     """Remove that note: the query has succeeded, or no message is suspected now."""
     if note := store.note(failure_key(query)):
         store.set_note(failure_key(query), None, note.version)

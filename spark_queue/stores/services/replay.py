@@ -21,10 +21,10 @@ from spark_queue.messages.ids import OBJECT_ID
 from spark_queue.messages.schema import PUSHES
 from spark_queue.options.parsers import PLAIN_NAME
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.ledger import Writer, ledger_of, publish, stage_of
+from spark_queue.stores.services.ledger import Writer, ledger_of, publish_batch, stage_of
 
 #: Headers of a replayed message: the name of the replay, and the id of the original message.
-REPLAY, REPLAYED = "x-replay", "x-replay-of"
+REPLAY_HEADER, REPLAY_OF_HEADER = "x-replay", "x-replay-of"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Replay:
     name: str
     to: str
     rate: float | None
-    which: str
+    filters: str
 
     def __post_init__(self) -> None:
         if not PLAIN_NAME.fullmatch(self.name):
@@ -53,18 +53,18 @@ class Replay:
         return f"replay-{self.name}-{sha256(self.queue.encode()).hexdigest()[:8]}"
 
     @property
-    def _asked(self) -> str:
+    def _stage_prefix(self) -> str:
         """The prefix of its stages, which depends on target, rate and filters."""
-        asked = repr((self.to, self.rate, self.which))
+        asked = repr((self.to, self.rate, self.filters))
         return stage_of(self.sink, 0, sha256(asked.encode()).hexdigest()[:12])
 
-    def decided(self, store: Store) -> bool:
+    def is_decided(self, store: Store) -> bool:
         """Return whether the replay is decided, so that it only must be published.
 
         Raises `UsageError` if a replay of this name had other arguments.
         """
         ledger = ledger_of(store, self.sink)
-        if ledger and not all(one.startswith(self._asked) for one in ledger.stages):
+        if ledger and not all(one.startswith(self._stage_prefix) for one in ledger.stages):
             raise UsageError(
                 f"replay {self.name!r} of queue {self.queue!r} was started with other filters before: choose "
                 "another name",
@@ -82,22 +82,24 @@ class Replay:
 
         Return the number of new messages. Raises `UsageError` as `is_decided` does.
         """
-        stage, staged = f"{self._asked}-{uuid.uuid4().hex[:12]}", 0
+        stage, staged = f"{self._stage_prefix}-{uuid.uuid4().hex[:12]}", 0
         for batch in batches:
-            staged += store.stage(self.to, stage, self._again(batch, staged))
-        if not staged and not self.decided(store):
+            staged += store.stage(self.to, stage, self._to_pushes(batch, staged))
+        if not staged and not self.is_decided(store):
             return 0  # a later call may find some
-        return publish(store, self.sink, 0, [stage], staged, Writer.JOB)
+        return publish_batch(store, self.sink, 0, [stage], staged, Writer.JOB)
 
-    def _again(self, batch: pa.RecordBatch, before: int) -> pa.RecordBatch:
+    def _to_pushes(self, batch: pa.RecordBatch, before: int) -> pa.RecordBatch:
         """Return a HISTORY batch as a PUSHES batch; `before`: how many messages precede it."""
         n, ids = batch.num_rows, batch.column("id").to_pylist()
         rows = zip(header_dicts(batch), ids, strict=True)
         columns = {
-            "id": pa.array([replayed(self.name, id) for id in ids], pa.string()),
+            "id": pa.array([replay_id(self.name, id) for id in ids], pa.string()),
             "payload": batch.column("payload"),
             "payload_kind": batch.column("payload_kind"),
-            "headers": headers_array([told | {REPLAY: self.name, REPLAYED: id} for told, id in rows]),
+            "headers": headers_array(
+                [headers | {REPLAY_HEADER: self.name, REPLAY_OF_HEADER: id} for headers, id in rows]
+            ),
             "mature": batch.column("mature"),
             "delay": pa.nulls(n, pa.int64()),
             "tries": pa.repeat(pa.scalar(0, pa.int32()), n),
@@ -108,7 +110,7 @@ class Replay:
         return pa.RecordBatch.from_arrays([columns[name] for name in PUSHES.names], schema=PUSHES)
 
 
-def replayed(name: str, id: str) -> str:
+def replay_id(name: str, id: str) -> str:
     """Return the id of a replayed message.
 
     Ids in our form keep their order: only their middle changes.

@@ -20,12 +20,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from spark_queue.errors import StoreError
-from spark_queue.options.url import Address
+from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.listener import LONGEST_RECONNECT_PAUSE, PAUSES, Listener, Subscription
+from spark_queue.stores.services.listener import MAX_RECONNECT_PAUSE, PAUSE_SIGNALS, Listener, Subscription
 
 #: A queue gets at most one signal in this time (s).
-WINDOW = 0.05
+SIGNAL_WINDOW = 0.05
 
 #: The moment for "at once". By 0 keuss understands that no message is there, and sleeps on.
 AT_ONCE = 1
@@ -33,7 +33,7 @@ AT_ONCE = 1
 log = logging.getLogger(__name__)
 
 
-class Sender:
+class SignalSender:
     """Sends one signal for a queue in a SIGNAL_WINDOW; others are merged into one at its end.
 
     Safe to share among threads. A forked process does not send the signals of its parent.
@@ -41,37 +41,39 @@ class Sender:
 
     def __init__(self, send: Callable[[str, int], None]) -> None:
         self._send = send
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._pid = os.getpid()
         self._lock, self._sending = threading.Lock(), threading.Lock()
         self._sent: dict[str, float] = {}
-        self._waiting: dict[str, int] = {}
+        self._pending: dict[str, int] = {}
 
-    def tell(self, queue: str, mature: int) -> None:
+    def send_soon(self, queue: str, mature: int) -> None:
         """Signal that a message can be reserved at this moment (ms)."""
         if self._pid != os.getpid():
-            self._forget()
+            self._reset()
         with self._lock:
-            if queue in self._waiting:
-                self._waiting[queue] = min(self._waiting[queue], mature)
+            if queue in self._pending:
+                self._pending[queue] = min(self._pending[queue], mature)
                 return
             now = time.monotonic()
-            rest = self._sent.get(queue, -WINDOW) + WINDOW - now
+            rest = self._sent.get(queue, -SIGNAL_WINDOW) + SIGNAL_WINDOW - now
             if rest > 0:
-                self._waiting[queue] = mature
+                self._pending[queue] = mature
                 later = threading.Timer(rest, self._end_window, (queue,))
                 later.daemon = True
                 later.start()
                 return
-            self._sent = {name: sent for name, sent in self._sent.items() if sent + WINDOW > now} | {queue: now}
+            self._sent = {name: sent for name, sent in self._sent.items() if sent + SIGNAL_WINDOW > now} | {
+                queue: now
+            }
         self._send(queue, mature)
 
     def _end_window(self, queue: str) -> None:
         with self._sending:
             with self._lock:
-                mature = self._waiting.pop(queue, None)
+                mature = self._pending.pop(queue, None)
                 self._sent[queue] = time.monotonic()
             if mature is not None:
                 self._send(queue, mature)
@@ -82,7 +84,7 @@ class Sender:
             return
         with self._sending:
             with self._lock:
-                waiting, self._waiting = self._waiting, {}
+                waiting, self._pending = self._pending, {}
             for queue, mature in waiting.items():
                 self._send(queue, mature)
 
@@ -90,14 +92,14 @@ class Sender:
 class SignallingStore(Store):
     """A store whose database has signals."""
 
-    def __init__(self, url: str, *, patience: float = 5.0) -> None:
-        super().__init__(url, patience=patience)
-        self._address = Address.of(self.url)
-        self.ns = self._address.ours.get("ns", "N")
-        self._sender = Sender(self._try_to_send)
+    def __init__(self, url: str, *, retry_timeout: float = 5.0) -> None:
+        super().__init__(url, retry_timeout=retry_timeout)
+        self._address = StoreUrl.parse(self.url)
+        self.ns = self._address.parameters.get("ns", "N")
+        self._sender = SignalSender(self._try_to_send)
         self._mute_until = 0.0
         self._listener: Listener | None = None
-        self._replacing = threading.Lock()
+        self._listener_lock = threading.Lock()
 
     def topic(self, queue: str) -> str:
         """Return the topic of the signals of a queue, as keuss names it."""
@@ -108,22 +110,22 @@ class SignallingStore(Store):
         """Send a signal: a moment, or one of PAUSE_SIGNALS. Raises `StoreError` if it cannot."""
 
     @abstractmethod
-    def _subscribe(self) -> AbstractContextManager[Subscription]:
+    def _open_subscription(self) -> AbstractContextManager[Subscription]:
         """Connect to receive signals. Errors, also those of the block, become `StoreError`."""
 
-    def _tell(self, queue: str, mature: int = 0) -> None:
-        self._ring(queue)
-        self._sender.tell(queue, max(mature, AT_ONCE))
+    def _notify(self, queue: str, mature: int = 0) -> None:
+        self._notify_local(queue)
+        self._sender.send_soon(queue, max(mature, AT_ONCE))
 
-    def _tell_paused(self, queue: str, paused: bool) -> None:
+    def _notify_paused(self, queue: str, paused: bool) -> None:
         if not paused:
-            self._ring(queue)
-        self._try_to_send(queue, next(text for text, meaning in PAUSES.items() if meaning is paused))
+            self._notify_local(queue)
+        self._try_to_send(queue, next(text for text, meaning in PAUSE_SIGNALS.items() if meaning is paused))
 
-    def _ring(self, queue: str) -> None:
+    def _notify_local(self, queue: str) -> None:
         """Wake threads that wait with this object, before the signal comes back from the server."""
         if (listener := self._listener) is not None and listener.pid == os.getpid():
-            listener.ring(queue)
+            listener.notify(queue)
 
     def _try_to_send(self, queue: str, signal: int | str) -> None:
         if time.monotonic() < self._mute_until:
@@ -131,32 +133,32 @@ class SignallingStore(Store):
         try:
             self._send(queue, signal)
         except StoreError as error:
-            self._mute_until = time.monotonic() + LONGEST_RECONNECT_PAUSE
+            self._mute_until = time.monotonic() + MAX_RECONNECT_PAUSE
             log.warning("signals of queue %r are not sent, so waiting clients poll: %s", queue, error)
 
-    def _rung(self, queue: str) -> int:
-        return self._listening().count(queue)
+    def _signal_version(self, queue: str) -> int:
+        return self._get_listener().signal_version(queue)
 
-    def _listen(self, queue: str, rung: int, timeout: float) -> None:
-        self._listening().wait(queue, rung, timeout)
+    def _wait_signal(self, queue: str, version: int, timeout: float) -> None:
+        self._get_listener().wait(queue, version, timeout)
 
-    def _heard(self, queue: str, rung: int) -> bool:
-        return self._rung(queue) != rung
+    def _signalled_for(self, queue: str, version: int) -> bool:
+        return self._signal_version(queue) != version
 
-    def _listening(self) -> Listener:
+    def _get_listener(self) -> Listener:
         """Return the listener of this process; after a fork, a new one."""
         found = self._listener
         if found is None or found.pid != os.getpid():
-            with self._replacing:
+            with self._listener_lock:
                 found = self._listener
                 if found is None or found.pid != os.getpid():
-                    found = self._listener = Listener(self._subscribe, self._pauses.learn)
+                    found = self._listener = Listener(self._open_subscription, self._pause_cache.update)
         return found
 
     def close(self) -> None:
         super().close()
         self._sender.flush()
-        with self._replacing:
+        with self._listener_lock:
             listener, self._listener = self._listener, None
         if listener is not None and listener.pid == os.getpid():
             listener.close()

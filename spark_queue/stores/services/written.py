@@ -32,57 +32,59 @@ WRITTEN_VERSION = 1
 WRITTEN_PREFIX = "written/"
 
 #: The size of a hash in bytes.
-HASH = 8
+HASH_BYTES = 8
 
 #: How many hashes the ledger itself has, which each task reads; and how many one note has.
-IN_LEDGER, IN_NOTE = 1_000, 500_000
+MAX_IN_LEDGER, HASHES_PER_NOTE = 1_000, 500_000
 
 #: The largest batch that is compared (rows): the tasks send its hashes, 80 MB, to the driver.
-MOST_ROWS = 10_000_000
+MAX_COMPARED_ROWS = 10_000_000
 
 #: The rows of a ledger: their hashes in Base64, the keys of the notes with them, or `None`.
 RowHashes = str | tuple[str, ...] | None
 
 
-def row_hashes(queue: str, rows: pa.RecordBatch) -> bytes:
+def hash_rows(queue: str, rows: pa.RecordBatch) -> bytes:
     """Return the concatenated hashes of the rows of a PUSHES batch for `queue`."""
     delays, payloads = rows.column("delay"), rows.column("payload").to_pylist()
-    begun = {one: blake2b(f"{queue}\0{one}\0".encode(), digest_size=HASH) for one in delays.unique().to_pylist()}
-    each = repeat(*begun.values()) if len(begun) == 1 else map(begun.__getitem__, delays.to_pylist())
-    made = []
+    prefixes = {
+        one: blake2b(f"{queue}\0{one}\0".encode(), digest_size=HASH_BYTES) for one in delays.unique().to_pylist()
+    }
+    each = repeat(*prefixes.values()) if len(prefixes) == 1 else map(prefixes.__getitem__, delays.to_pylist())
+    digests = []
     for start, payload in zip(each, payloads, strict=False):
         one = start.copy()
         one.update(payload or b"")
-        made.append(one.digest())
-    return b"".join(made)
+        digests.append(one.digest())
+    return b"".join(digests)
 
 
-def keep(store: Store, sink: str, batch: int, hashes: bytes) -> RowHashes:
+def save_hashes(store: Store, sink: str, batch: int, hashes: bytes) -> RowHashes:
     """Return the value for the ledger; if there are many hashes, write them into notes first.
 
     May be repeated.
     """
-    if len(hashes) > MOST_ROWS * HASH:
+    if len(hashes) > MAX_COMPARED_ROWS * HASH_BYTES:
         log.warning(
             "batch %d of sink %s has more than %d rows: they are not compared if it comes again",
             batch,
             sink,
-            MOST_ROWS,
+            MAX_COMPARED_ROWS,
         )
         return None
-    if len(hashes) <= IN_LEDGER * HASH:
+    if len(hashes) <= MAX_IN_LEDGER * HASH_BYTES:
         return b64encode(hashes).decode()
     # Two programs may write the same batch: each has its own notes.
-    own = blake2b(hashes, digest_size=HASH).hexdigest()
+    own = blake2b(hashes, digest_size=HASH_BYTES).hexdigest()
     keys: list[str] = []
-    for start in range(0, len(hashes), IN_NOTE * HASH):
+    for start in range(0, len(hashes), HASHES_PER_NOTE * HASH_BYTES):
         keys.append(f"{WRITTEN_PREFIX}{sink}/{batch}/{own}/{len(keys)}")
-        part = b64encode(hashes[start : start + IN_NOTE * HASH]).decode()
+        part = b64encode(hashes[start : start + HASHES_PER_NOTE * HASH_BYTES]).decode()
         store.set_note(keys[-1], {"v": WRITTEN_VERSION, "rows": part}, 0)
     return tuple(keys)
 
 
-def kept(store: Store, rows: RowHashes) -> bytes | None:
+def load_hashes(store: Store, rows: RowHashes) -> bytes | None:
     """Return the hashes that a ledger names; `None` if it has none, or a note is missing."""
     if rows is None or isinstance(rows, str):
         return None if rows is None else b64decode(rows)
@@ -90,13 +92,13 @@ def kept(store: Store, rows: RowHashes) -> bytes | None:
     return b"".join(b64decode(one.value["rows"]) for one in notes if one) if all(notes) else None
 
 
-def drop(store: Store, rows: RowHashes) -> None:
+def delete_hashes(store: Store, rows: RowHashes) -> None:
     """Remove the notes that a ledger named."""
     for key in rows if isinstance(rows, tuple) else ():
         store.set_note(key, None, 1)
 
 
-def others(hashes: bytes, written: bytes) -> int:
+def count_unwritten(hashes: bytes, written: bytes) -> int:
     """Return how many of these rows were not written; each duplicate counts."""
     return (Counter(_each(hashes)) - Counter(_each(written))).total()
 
@@ -105,6 +107,6 @@ def _each(hashes: bytes) -> Sequence[int]:
     return memoryview(hashes).cast("Q")
 
 
-def of_json(value: Any) -> RowHashes:
+def from_json(value: Any) -> RowHashes:
     """Return the value from the JSON of a ledger."""
     return tuple(value) if isinstance(value, list) else value

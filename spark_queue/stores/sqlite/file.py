@@ -19,7 +19,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 @cache
-def _machine() -> str:
+def _machine_id() -> str:
     """Return the kernel's boot id, which all containers of a machine share; else the host name."""
     try:
         return _BOOT.read_text().strip()
@@ -40,19 +40,19 @@ class FileId:
     host: str = field(compare=False)
 
     @classmethod
-    def at(cls, path: str) -> FileId | None:
+    def from_path(cls, path: str) -> FileId | None:
         """Return the identity of the file at a path; `None` if it is missing or not accessible."""
-        place = _place(path)
-        return None if place is None else cls(_machine(), *place, socket.gethostname())
+        device_and_inode = _device_and_inode(path)
+        return None if device_and_inode is None else cls(_machine_id(), *device_and_inode, socket.gethostname())
 
 
-def _place(path: str) -> tuple[int, int] | None:
+def _device_and_inode(path: str) -> tuple[int, int] | None:
     """Return the device and the inode of a file; `None` if it is missing or not accessible."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 class FileUrl(str):
@@ -64,45 +64,45 @@ class FileUrl(str):
     file: FileId
 
     def __new__(cls, url: str, file: FileId) -> FileUrl:
-        made = super().__new__(cls, url)
-        made.file = file
-        return made
+        file_url = super().__new__(cls, url)
+        file_url.file = file
+        return file_url
 
     def __getnewargs__(self) -> Any:
         return str(self), self.file
 
 
-def not_the_drivers(path: str, file: FileId) -> str:
+def file_mismatch(path: str, expected: FileId) -> str:
     """Return why the file at a path is not the driver's file; an empty text if it is."""
-    found = FileId.at(path)
-    if found == file:
+    found = FileId.from_path(path)
+    if found == expected:
         return ""
-    if _machine() != file.machine:
-        why = "a SQLite file is for the processes of one machine"
+    if _machine_id() != expected.machine:
+        reason = "a SQLite file is for the processes of one machine"
     else:
-        why = "either the file was replaced meanwhile, or this container does not share the folder of the driver"
+        reason = "either the file was replaced meanwhile, or this container does not share the folder of the driver"
     return (
-        f"option 'url': the driver, on host {file.host!r}, has a file {path!r}, and this task, on host "
-        f"{socket.gethostname()!r}, finds {'another one' if found else 'none'} there: {why}. On a cluster use a "
+        f"option 'url': the driver, on host {expected.host!r}, has a file {path!r}, and this task, on host "
+        f"{socket.gethostname()!r}, finds {'another one' if found else 'none'} there: {reason}. On a cluster use a "
         "server: mongodb://… or redis://…"
     )
 
 
-class InUse:
+class OpenFiles:
     """The files of an open connection: the database, `-wal` and `-shm`."""
 
     def __init__(self, path: str) -> None:
-        real = os.path.realpath(path)  # SQLite creates the other two beside the real file
-        self._places = [(one, _place(one)) for one in (path, f"{real}-wal", f"{real}-shm")]
+        real_path = os.path.realpath(path)  # SQLite creates the other two beside the real file
+        self._inodes = [(one, _device_and_inode(one)) for one in (path, f"{real_path}-wal", f"{real_path}-shm")]
 
-    def lost(self) -> str:
+    def fault(self) -> str:
         """Return which file was deleted or replaced; an empty text if none was.
 
         No other process sees later writes to such a file.
         """
-        for path, place in self._places:
-            found = _place(path)
-            if found != place:
+        for path, inode in self._inodes:
+            found = _device_and_inode(path)
+            if found != inode:
                 return f"the file {path!r} was {'deleted' if found is None else 'replaced'} while it was in use"
         return ""
 
@@ -113,8 +113,8 @@ class Connection(sqlite3.Connection):
     A cursor with rows left keeps its snapshot, even after ROLLBACK.
     """
 
-    def __init__(self, *args: Any, **how: Any) -> None:
-        super().__init__(*args, **how)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._cursors: WeakSet[sqlite3.Cursor] = WeakSet()
 
     def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:

@@ -11,38 +11,38 @@ from typing import Any, NamedTuple
 import orjson
 import pyarrow as pa
 
-from spark_queue.messages.columns import build, build_alike, with_history
+from spark_queue.messages.columns import build_json_messages, build_messages, with_history
 from spark_queue.stores.base import PAGE_BYTES
 from spark_queue.stores.support.damaged import (
-    UNREADABLE,
+    READ_ERRORS,
     Records,
     Row,
     Unreadable,
-    best,
     bytes_of_text,
-    check,
     check_types,
-    digest_of,
+    describe_value,
+    digest_header,
+    first_readable,
     id_of,
-    json_of,
-    mature_of,
-    quoted,
+    parse_mature,
+    parse_tries,
     read_each,
+    require,
     text_of_bytes,
-    tries_of,
+    to_json,
 )
 
 #: The columns of a message in a SELECT. `others` is NULL for most messages: JSON without headers
 #: that has not failed.
-_READ = (
+_READ_COLUMNS = (
     "id, payload, mature, CASE WHEN kind <> 'json' OR headers IS NOT NULL OR tries <> 0 "
     "THEN json_array(kind, headers, tries) END AS others"
 )
-_COLUMNS = ("id", "payload", "mature", "kind", "headers", "tries")
-_TOLD = ("processed", "consumer", "outcome")
+_RAW_COLUMNS = ("id", "payload", "mature", "kind", "headers", "tries")
+_HISTORY_COLUMNS = ("processed", "consumer", "outcome")
 _KINDS = {"json", "text", "binary"}
 
-ROWS_STEP = 100  #: most rows of one fetch: only then their bytes are counted
+MAX_FETCH_ROWS = 100  #: most rows of one fetch: only then their bytes are counted
 
 #: Whether a message can be changed: its tries are an integer, its headers NULL or a JSON object.
 SOUND_ROW = (
@@ -51,7 +51,7 @@ SOUND_ROW = (
 )
 
 #: Adds to the tries. A value that is not an integer stays, and is reported when it is read.
-MORE_TRIES = "CASE typeof(tries) WHEN 'integer' THEN tries + {} ELSE tries END"
+ADD_TRIES = "CASE typeof(tries) WHEN 'integer' THEN tries + {} ELSE tries END"
 
 
 class BrokenText(bytes):
@@ -65,22 +65,22 @@ class RowPlace(NamedTuple):
     id: Any
 
 
-def place_of(after: RowPlace | None) -> tuple[str, tuple[Any, ...]]:
+def after_clause(after: RowPlace | None) -> tuple[str, tuple[Any, ...]]:
     """Return the WHERE clause of the records after a place, and its values. `None` matches all."""
     place = RowPlace(-(2**63), "") if after is None else after
     return f"(mature, id) > ({', '.join(map(_parameter, place))})", tuple(map(_plain, place))
 
 
-def ids_among(ids: Sequence[str]) -> tuple[str, tuple[Any, ...]]:
+def ids_clause(ids: Sequence[str]) -> tuple[str, tuple[Any, ...]]:
     """Return the WHERE clause of the records with these ids, and its values."""
-    named, values = "id IN (SELECT value FROM json_each(?))", (json.dumps(list(ids)),)
-    odd = [(id, key) for id in ids if (key := bytes_of_text(id)) is not None]
-    if not odd:
-        return named, values
+    by_text, values = "id IN (SELECT value FROM json_each(?))", (json.dumps(list(ids)),)
+    binary_ids = [(id, key) for id in ids if (key := bytes_of_text(id)) is not None]
+    if not binary_ids:
+        return by_text, values
     # The id of UTF-8 text is that text, so these bytes match only a blob or broken text.
-    blobs = ", ".join("?" * len(odd))
-    which = f"{named} OR (CAST(id AS BLOB) IN ({blobs}) AND (typeof(id) = 'blob' OR id NOT IN ({blobs})))"
-    return f"({which})", (*values, *(key for _, key in odd), *(id_of(key) for _, key in odd))
+    blobs = ", ".join("?" * len(binary_ids))
+    where = f"{by_text} OR (CAST(id AS BLOB) IN ({blobs}) AND (typeof(id) = 'blob' OR id NOT IN ({blobs})))"
+    return f"({where})", (*values, *(key for _, key in binary_ids), *(id_of(key) for _, key in binary_ids))
 
 
 def read_records(
@@ -91,42 +91,46 @@ def read_records(
     `source` is the SQL after the columns, `values` are its parameters. `history` adds the columns
     of the history.
     """
-    given = 0
+    yielded = 0
     try:
-        more = f", {', '.join(_TOLD)}" if history else ""
-        for part in _parts(db.execute(f"SELECT {_READ}{more} {source}", values), rows, itemgetter(1)):
-            page = Records(_batch(queue, part), RowPlace(part[-1][2], part[-1][0]))
-            given += len(part)
+        history_columns = f", {', '.join(_HISTORY_COLUMNS)}" if history else ""
+        for part in _fetch_parts(
+            db.execute(f"SELECT {_READ_COLUMNS}{history_columns} {source}", values), rows, itemgetter(1)
+        ):
+            page = Records(_to_batch(queue, part), RowPlace(part[-1][2], part[-1][0]))
+            yielded += len(part)
             yield page
         return
-    except (sqlite3.OperationalError, *UNREADABLE) as error:
-        if isinstance(error, sqlite3.OperationalError) and not _of_a_value(error):
+    except (sqlite3.OperationalError, *READ_ERRORS) as error:
+        if isinstance(error, sqlite3.OperationalError) and not _is_data_error(error):
             raise
-    columns = (*_COLUMNS, *(_TOLD if history else ()))
+    columns = (*_RAW_COLUMNS, *(_HISTORY_COLUMNS if history else ()))
     names = ", ".join(f"typeof({one}), CAST({one} AS BLOB)" for one in columns)
-    found = db.execute(f"SELECT {names} {source}", values)
-    for _ in range(given):
-        found.fetchone()
-    for part in _parts(found, rows, lambda row: row[3] or b""):
-        plain = [tuple(map(_value, row[::2], row[1::2])) for row in part]
-        yield read_each(queue, plain, _read, _raw)._replace(after=RowPlace(plain[-1][2], plain[-1][0]))
+    cursor = db.execute(f"SELECT {names} {source}", values)
+    for _ in range(yielded):
+        cursor.fetchone()
+    for part in _fetch_parts(cursor, rows, lambda row: row[3] or b""):
+        raw_rows = [tuple(map(_parse_value, row[::2], row[1::2])) for row in part]
+        yield read_each(queue, raw_rows, _read_row, _raw_row)._replace(
+            after=RowPlace(raw_rows[-1][2], raw_rows[-1][0])
+        )
 
 
-def _of_a_value(error: sqlite3.OperationalError) -> bool:
+def _is_data_error(error: sqlite3.OperationalError) -> bool:
     """Return whether the error is about a value of a row: invalid JSON or UTF-8."""
     return any(one in str(error) for one in ("JSON", "UTF-8"))
 
 
-def _parts(
-    found: sqlite3.Cursor, rows: int, payload_of: Callable[[tuple[Any, ...]], Any]
+def _fetch_parts(
+    cursor: sqlite3.Cursor, rows: int, payload_of: Callable[[tuple[Any, ...]], Any]
 ) -> Iterator[list[tuple[Any, ...]]]:
     part: list[tuple[Any, ...]] = []
     size = 0
-    while some := found.fetchmany(
-        max(1, min(ROWS_STEP, rows - len(part), (PAGE_BYTES - size) * len(part) // (size + 1)))
+    while fetched := cursor.fetchmany(
+        max(1, min(MAX_FETCH_ROWS, rows - len(part), (PAGE_BYTES - size) * len(part) // (size + 1)))
     ):
-        part += some  # the next fetch asks for as many as fit, if they have the average size
-        size += sum(map(len, map(payload_of, some)))
+        part += fetched  # the next fetch asks for as many as fit, if they have the average size
+        size += sum(map(len, map(payload_of, fetched)))
         if len(part) >= rows or size >= PAGE_BYTES:
             yield part
             part, size = [], 0
@@ -134,30 +138,30 @@ def _parts(
         yield part
 
 
-def _batch(queue: str, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+def _to_batch(queue: str, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
     """Return the rows as a batch, read by whole columns.
 
     Raises one of UNREADABLE for a value of a wrong type.
     """
-    ids, payloads, mature, others, *told = zip(*rows, strict=True)
+    ids, payloads, mature, others, *history = zip(*rows, strict=True)
     check_types(ids, str)
     check_types(payloads, bytes)
     if any(others):
-        read = [("json", None, 0) if one is None else orjson.loads(one) for one in others]
-        kinds, headers, tries = zip(*read, strict=True)
-        check(set(kinds) <= _KINDS, "a kind is unknown")
-        parsed = [None if one is None else orjson.loads(one) for one in headers]
-        batch = build(queue, ids, payloads, kinds, parsed, mature, tries)
+        parsed_others = [("json", None, 0) if one is None else orjson.loads(one) for one in others]
+        kinds, headers, tries = zip(*parsed_others, strict=True)
+        require(set(kinds) <= _KINDS, "a kind is unknown")
+        parsed_headers = [None if one is None else orjson.loads(one) for one in headers]
+        batch = build_messages(queue, ids, payloads, kinds, parsed_headers, mature, tries)
     else:
         columns = pa.array(ids, pa.string()), pa.array(payloads, pa.binary())
-        batch = build_alike(queue, *columns, None, pa.array(mature, pa.int64()), 0)
-    return with_history(batch, *told) if told else batch
+        batch = build_json_messages(queue, *columns, None, pa.array(mature, pa.int64()), 0)
+    return with_history(batch, *history) if history else batch
 
 
 # --- row by row -----------------------------------------------------------------------------------------------------
 
 
-def _value(kind: str, content: bytes | None) -> Any:
+def _parse_value(kind: str, content: bytes | None) -> Any:
     """Return the value of a column, from its type and its bytes."""
     if content is None:
         return None
@@ -173,36 +177,46 @@ def _value(kind: str, content: bytes | None) -> Any:
         return BrokenText(content)
 
 
-def _read(row: tuple[Any, ...]) -> Row:
+def _read_row(row: tuple[Any, ...]) -> Row:
     """Read one row. Raises `Unreadable` with the reason if it is damaged."""
-    id, payload, mature, kind, headers, tries, *told = row
-    check(type(id) is str, f"its id is {quoted(id)}, not text")
-    check(type(payload) is bytes, f"its payload is {quoted(payload)}, not a blob")
-    check(kind in _KINDS, f"its kind is {quoted(kind)}, not one of {', '.join(sorted(_KINDS))}")
-    return Row(id, payload, kind, _headers(headers), mature_of(mature), tries_of(tries), _told(told))
+    id, payload, mature, kind, headers, tries, *history = row
+    require(type(id) is str, f"its id is {describe_value(id)}, not text")
+    require(type(payload) is bytes, f"its payload is {describe_value(payload)}, not a blob")
+    require(kind in _KINDS, f"its kind is {describe_value(kind)}, not one of {', '.join(sorted(_KINDS))}")
+    return Row(
+        id, payload, kind, _parse_headers(headers), parse_mature(mature), parse_tries(tries), _history_entry(history)
+    )
 
 
-def _headers(value: Any) -> dict[str, str] | None:
+def _parse_headers(value: Any) -> dict[str, str] | None:
     if value is None:
         return None
-    rule = f"its headers are {quoted(value)}, not a JSON object"
-    check(type(value) is str, rule)
+    rule = f"its headers are {describe_value(value)}, not a JSON object"
+    require(type(value) is str, rule)
     try:
         found = orjson.loads(value)
     except orjson.JSONDecodeError as error:
         raise Unreadable(f"{rule}: {error}") from error
-    check(isinstance(found, dict), rule)
+    require(isinstance(found, dict), rule)
     return {name: one if isinstance(one, str) else orjson.dumps(one).decode() for name, one in found.items()}
 
 
-def _raw(row: tuple[Any, ...]) -> Row:
+def _raw_row(row: tuple[Any, ...]) -> Row:
     """Return the row for one that cannot be read. Its payload is the raw row as JSON."""
-    id, payload, mature, kind, headers, tries, *told = row
-    shown = id if type(id) is str else text_of_bytes(bytes(id)) if isinstance(id, bytes) else str(id)
+    id, payload, mature, kind, headers, tries, *history = row
+    shown_id = id if type(id) is str else text_of_bytes(bytes(id)) if isinstance(id, bytes) else str(id)
     values = (id, payload, mature, kind, headers, tries)
-    whole = {name: _jsonable(one) for name, one in zip(_COLUMNS, values, strict=True)}
-    stays = digest_of(json_of({name: one for name, one in whole.items() if name not in ("mature", "tries")}))
-    return Row(shown, json_of(whole), "json", stays, best(mature_of, mature), best(tries_of, tries), _told(told))
+    raw = {name: _jsonable(one) for name, one in zip(_RAW_COLUMNS, values, strict=True)}
+    digest = digest_header(to_json({name: one for name, one in raw.items() if name not in ("mature", "tries")}))
+    return Row(
+        shown_id,
+        to_json(raw),
+        "json",
+        digest,
+        first_readable(parse_mature, mature),
+        first_readable(parse_tries, tries),
+        _history_entry(history),
+    )
 
 
 def _jsonable(value: Any) -> Any:
@@ -214,12 +228,12 @@ def _jsonable(value: Any) -> Any:
     return value
 
 
-def _told(told: Sequence[Any]) -> tuple[int, str | None, str] | None:
-    if not told:
+def _history_entry(values: Sequence[Any]) -> tuple[int, str | None, str] | None:
+    if not values:
         return None
-    processed, consumer, outcome = told
+    processed, consumer, outcome = values
     return (
-        best(mature_of, processed),
+        first_readable(parse_mature, processed),
         consumer if isinstance(consumer, str) else None,
         outcome if isinstance(outcome, str) else "commit",
     )

@@ -27,31 +27,31 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_queue.errors import OptionError, StoreError, StoreUnavailable, near, plural
-from spark_queue.messages.arrow_bytes import DamagedBytes, from_bytes_with_digest, to_bytes, with_digest
-from spark_queue.messages.buckets import DIGITS, Record, are_buckets, fitting, rows_of, weigh
-from spark_queue.messages.columns import dated, due_ms, header_dicts, slices
-from spark_queue.messages.schema import LATEST, MARK, PUSHES
+from spark_queue.errors import OptionError, StoreError, StoreUnavailable, did_you_mean, plural
+from spark_queue.messages.arrow_bytes import DamagedBytes, append_digest, from_bytes_with_digest, to_bytes
+from spark_queue.messages.buckets import MAX_ROWS_DIGITS, Record, are_buckets, count_rows, rows_of, select_records
+from spark_queue.messages.columns import due_ms, header_dicts, slice_by_size, with_due_time
+from spark_queue.messages.schema import BUCKET_PREFIX, MAX_TIME_MS, PUSHES
 from spark_queue.options.masking import mask
 from spark_queue.stores.base import PAGE_ROWS, Store
-from spark_queue.stores.sqlite.file import Connection, FileId, FileUrl, InUse, connect, not_the_drivers
-from spark_queue.stores.sqlite.records import MORE_TRIES, SOUND_ROW, RowPlace, ids_among, place_of, read_records
+from spark_queue.stores.sqlite.file import Connection, FileId, FileUrl, OpenFiles, connect, file_mismatch
+from spark_queue.stores.sqlite.records import ADD_TRIES, SOUND_ROW, RowPlace, after_clause, ids_clause, read_records
 from spark_queue.stores.support.counters import ACTS, Counts, Statistics
-from spark_queue.stores.support.damaged import END, NEVER_DUE, Records, id_of
+from spark_queue.stores.support.damaged import EMPTY_PAGE, MAX_NEVER_DUE, Records, id_of
 from spark_queue.stores.types import (
-    OF_EACH,
+    PER_MESSAGE_COLUMNS,
     Claim,
     Condition,
-    Death,
+    DeadLetterInfo,
     Finding,
     RawNote,
     Reservation,
+    Selection,
     Sizes,
     Staged,
     View,
-    Which,
-    below,
-    holder,
+    consumer_of,
+    tag_range,
 )
 
 #: The SQL that creates a file of version 1, then the SQL that upgrades to each later version.
@@ -118,13 +118,13 @@ SCHEMA_VERSION = len(SCHEMA)
 #: The time of SQLite's clock, in ms.
 NOW = "SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 
-COLUMNS = "id, payload, kind, headers, mature, tries"
+COPIED_COLUMNS = "id, payload, kind, headers, mature, tries"
 
 #: The columns of a note. The cast reads a value that is not text, too.
 NOTE_COLUMNS = "CAST(value AS BLOB), version, written"
 
 #: Whether a record is a bucket. Its column `rows` cannot say so: a bucket of one message has 1.
-_IS_BUCKET = f"(id >= '{MARK}' AND id < '{chr(ord(MARK) + 1)}')"
+_IS_BUCKET = f"(id >= '{BUCKET_PREFIX}' AND id < '{chr(ord(BUCKET_PREFIX) + 1)}')"
 
 #: The id of a record with several messages, which says how many; '' for others: it may not be text.
 _BUCKET_ID = "iif(rows > 1, id, '')"
@@ -137,10 +137,10 @@ INSERT_BYTES = 8 << 20
 BLOB_BYTES = 32 << 20
 
 #: Seconds between two checks of the file while a client waits for a message.
-FILE_GLANCE = 0.002
+FILE_POLL_INTERVAL = 0.002
 
 #: Most expired messages of the history that one transaction removes.
-FORGOTTEN = 10_000
+HISTORY_EXPIRY_CHUNK = 10_000
 
 #: Seconds to wait for another process's transaction.
 BUSY_TIMEOUT = 10.0
@@ -149,7 +149,7 @@ BUSY_TIMEOUT = 10.0
 log = logging.getLogger(__name__)
 
 #: File systems of other machines: WAL does not work on them.
-REMOTE = {"9p", "afs", "ceph", "cifs", "glusterfs", "lustre", "nfs", "nfs4", "smb3", "smbfs"}
+NETWORK_FILE_SYSTEMS = {"9p", "afs", "ceph", "cifs", "glusterfs", "lustre", "nfs", "nfs4", "smb3", "smbfs"}
 
 
 class SqliteStore(Store):
@@ -170,15 +170,15 @@ class SqliteStore(Store):
             )
         return f"sqlite:///{os.path.abspath(path)}"
 
-    def __init__(self, url: str, *, patience: float = 5.0) -> None:
-        super().__init__(url, patience=patience)
+    def __init__(self, url: str, *, retry_timeout: float = 5.0) -> None:
+        super().__init__(url, retry_timeout=retry_timeout)
         self._path = self.url.removeprefix("sqlite:///")
         self._lock = threading.RLock()
         self._connection: Connection | None = None
         self._pid = 0
-        self._planned = url.file if isinstance(url, FileUrl) else None  # the driver's file, in a task
+        self._driver_file = url.file if isinstance(url, FileUrl) else None  # the driver's file, in a task
         self._file: FileId | None = None  # of the first connection; later ones must match
-        self._in_use: InUse | None = None
+        self._open_files: OpenFiles | None = None
 
     # --- the connection -----------------------------------------------------------------------------------------
 
@@ -187,31 +187,31 @@ class SqliteStore(Store):
         if path.exists():
             return ""
         others = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
-        return f"there is no file {str(path)!r}{near(path.name, others) or ': check the URL'}"
+        return f"there is no file {str(path)!r}{did_you_mean(path.name, others) or ': check the URL'}"
 
-    def here(self) -> str:
-        if self.creates and not Path(self._path).exists():
+    def task_url(self) -> str:
+        if self.create_missing and not Path(self._path).exists():
             self.now()
-        file = FileId.at(self._path)
+        file = FileId.from_path(self._path)
         return self.url if file is None else FileUrl(self.url, file)
 
     def _open(self) -> Connection:
-        before = self._found()
-        if not self.creates and (sentence := self.missing_database()):
+        before = self._find_file()
+        if not self.create_missing and (sentence := self.missing_database()):
             raise OptionError(sentence, option="url")
         if not Path(self._path).parent.is_dir():
             raise StoreError(f"{self.url}: the folder {str(Path(self._path).parent)!r} does not exist", url=self.url)
         opened = connect(self._path, create=before is None, timeout=BUSY_TIMEOUT)
         try:
-            self._file = self._file or before or FileId.at(self._path)
-            self._found()  # the file may have been replaced meanwhile
+            self._file = self._file or before or FileId.from_path(self._path)
+            self._find_file()  # the file may have been replaced meanwhile
             opened.execute("PRAGMA synchronous = FULL")
             opened.execute("PRAGMA cache_size = -65536")
             # By default, Debian's SQLite overwrites deleted content: a second write.
             opened.execute("PRAGMA secure_delete = FAST")
             (version,) = opened.execute("PRAGMA user_version").fetchone()
             if version < SCHEMA_VERSION:
-                self._create(opened)
+                self._upgrade_schema(opened)
             elif version > SCHEMA_VERSION:
                 raise StoreError(
                     f"{self.url} was written by a newer version of spark_queue (file version {version}, this one "
@@ -223,32 +223,34 @@ class SqliteStore(Store):
             raise
         return opened
 
-    def _found(self) -> FileId | None:
+    def _find_file(self) -> FileId | None:
         """Return the file to open; `None` if it is to be created.
 
         Raises `OptionError` if it is not the driver's file, and `StoreError` if it is not the file
         of the first connection.
         """
-        if self._planned and (sentence := not_the_drivers(self._path, self._planned)):
+        if self._driver_file and (sentence := file_mismatch(self._path, self._driver_file)):
             raise OptionError(sentence, option="url", url=self.url)
-        found = FileId.at(self._path)
+        found = FileId.from_path(self._path)
         if self._file and found != self._file:
-            raise self._lost(f"the file {self._path!r} was {'replaced' if found else 'deleted'} while it was in use")
+            raise self._file_error(
+                f"the file {self._path!r} was {'replaced' if found else 'deleted'} while it was in use"
+            )
         return found
 
     def _check_file(self) -> None:
         """Raise `StoreError` if the file was deleted or replaced: others would not see a write."""
-        if self._in_use is not None and (sentence := self._in_use.lost()):
-            raise self._lost(sentence)
+        if self._open_files is not None and (sentence := self._open_files.fault()):
+            raise self._file_error(sentence)
 
-    def _lost(self, sentence: str) -> StoreError:
+    def _file_error(self, sentence: str) -> StoreError:
         return StoreError(
             f"{self.url}: {sentence}, so this was refused and nothing of it is kept. Put the file back, or restart "
             "all processes that have it open",
             url=self.url,
         )
 
-    def _create(self, opened: sqlite3.Connection) -> None:
+    def _upgrade_schema(self, opened: sqlite3.Connection) -> None:
         opened.execute("PRAGMA page_size = 8192")  # new files: fewer pages in a commit
         opened.execute("PRAGMA journal_mode = WAL")
         opened.execute("BEGIN IMMEDIATE")
@@ -266,7 +268,7 @@ class SqliteStore(Store):
             log.info("created %s", self._path)
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:
@@ -283,11 +285,11 @@ class SqliteStore(Store):
             raise StoreError(f"{self.url}: {text}{hint}", url=self.url) from error
 
     @contextmanager
-    def _transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
-        with self._lock, self._translated():
-            db = self._connected()
+    def _transaction(self, statement: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
+        with self._lock, self._translate_errors():
+            db = self._get_connection()
             try:
-                _begin(db, begin)
+                _begin(db, statement)
                 yield db
                 self._check_file()  # before COMMIT, which acknowledges the write
                 db.execute("COMMIT")
@@ -295,13 +297,13 @@ class SqliteStore(Store):
                 db.abandon()
                 raise
 
-    def _connected(self) -> Connection:
+    def _get_connection(self) -> Connection:
         if self._connection is None or self._pid != os.getpid():
             self._connection, self._pid = self._open(), os.getpid()
-            self._in_use = InUse(self._path)
+            self._open_files = OpenFiles(self._path)
         return self._connection
 
-    def _looking(self) -> AbstractContextManager[sqlite3.Connection]:
+    def _read_transaction(self) -> AbstractContextManager[sqlite3.Connection]:
         """Return a read transaction: one snapshot. It neither waits for writers nor blocks them.
 
         Raises `OptionError` or `StoreError` if the file cannot be used, `StoreUnavailable` while it
@@ -314,37 +316,37 @@ class SqliteStore(Store):
         with self._lock:
             if self._connection is not None and self._pid == os.getpid():
                 self._connection.close()
-            self._connection = self._in_use = None
+            self._connection = self._open_files = None
 
     # --- signals ------------------------------------------------------------------------------------------------
     # `data_version` changes when another connection writes to the file, `total_changes` when this
     # one does.
 
-    def _rung(self, queue: str) -> int:
-        with self._lock, self._translated():
-            db = self._connected()
+    def _signal_version(self, queue: str) -> int:
+        with self._lock, self._translate_errors():
+            db = self._get_connection()
             self._check_file()
             (version,) = db.execute("PRAGMA data_version").fetchone()
             return int(version) + db.total_changes
 
-    def _listen(self, queue: str, rung: int, timeout: float) -> None:
+    def _wait_signal(self, queue: str, version: int, timeout: float) -> None:
         end = time.monotonic() + timeout
         while (left := end - time.monotonic()) > 0:
-            time.sleep(min(left, FILE_GLANCE))
-            if self._rung(queue) != rung:
+            time.sleep(min(left, FILE_POLL_INTERVAL))
+            if self._signal_version(queue) != version:
                 return
 
     # --- messages in --------------------------------------------------------------------------------------------
 
     def _push(self, queue: str, batch: pa.RecordBatch) -> int:
-        rows = _rows(batch, self._now())  # before the lock, which others wait for
+        rows = _to_rows(batch, self._now())  # before the lock, which others wait for
         with self._transaction() as db:
             return _insert(db, queue, rows)
 
     def _stage(self, queue: str, stage: str, part: str, batch: pa.RecordBatch) -> None:
         parts = [
-            (stage, f"{part}.{number:06}", queue, weigh(some.column("id")), with_digest(to_bytes(some, "lz4")))
-            for number, some in enumerate(slices(dated(batch, self._now()), BLOB_BYTES))
+            (stage, f"{part}.{number:06}", queue, count_rows(rows.column("id")), append_digest(to_bytes(rows, "lz4")))
+            for number, rows in enumerate(slice_by_size(with_due_time(batch, self._now()), BLOB_BYTES))
         ]
         with self._transaction() as db:
             db.executemany("INSERT OR REPLACE INTO staged VALUES (?, ?, ?, ?, ?)", parts)
@@ -360,12 +362,12 @@ class SqliteStore(Store):
                     try:
                         batch = from_bytes_with_digest(packed, (PUSHES,))
                     except DamagedBytes as error:
-                        raise self._damaged_part(queue, stage, part, rowid, size, error) from error
-                    published[queue] += _insert(db, queue, _rows(batch, 0))
+                        raise self._damaged_part_error(queue, stage, part, rowid, size, error) from error
+                    published[queue] += _insert(db, queue, _to_rows(batch, 0))
                 db.execute("DELETE FROM staged WHERE stage = ?", (stage,))
         return published
 
-    def _damaged_part(
+    def _damaged_part_error(
         self, queue: str, stage: str, part: str, rowid: int, size: int, error: DamagedBytes
     ) -> StoreError:
         return StoreError(
@@ -377,218 +379,222 @@ class SqliteStore(Store):
         )  # fmt: skip
 
     def _staged(self, stage: str) -> list[Staged]:
-        with self._looking() as db:
-            which, values = _tree("stage", stage)
-            found = db.execute(f"SELECT stage, queue, sum(size) FROM staged WHERE {which} GROUP BY 1, 2", values)
+        with self._read_transaction() as db:
+            where, values = _subtree_clause("stage", stage)
+            found = db.execute(f"SELECT stage, queue, sum(size) FROM staged WHERE {where} GROUP BY 1, 2", values)
             return [Staged(*row) for row in found]
 
     def _unstage(self, stage: str, keep: Sequence[str]) -> int:
         with self._transaction() as db:
-            which, values = _tree("stage", stage)
-            which += " AND stage NOT IN (SELECT value FROM json_each(?))"
+            where, values = _subtree_clause("stage", stage)
+            where += " AND stage NOT IN (SELECT value FROM json_each(?))"
             values += (json.dumps(list(keep)),)
-            (rows,) = db.execute(f"SELECT coalesce(sum(size), 0) FROM staged WHERE {which}", values).fetchone()
-            db.execute(f"DELETE FROM staged WHERE {which}", values)
+            (rows,) = db.execute(f"SELECT coalesce(sum(size), 0) FROM staged WHERE {where}", values).fetchone()
+            db.execute(f"DELETE FROM staged WHERE {where}", values)
             return int(rows)
 
     # --- reservations -------------------------------------------------------------------------------------------
 
-    def _claim(self, queue: str, tag: str, limit: int, enough: int, lease: int | None, before: int) -> Claim:
+    def _claim(self, queue: str, tag: str, limit: int, target: int, lease: int | None, before: int) -> Claim:
         with self._transaction() as db:
-            number = _number(db, queue)
-            held = db.execute("SELECT id FROM lease WHERE queue = ? AND tag = ?", (number, tag)).fetchone()
+            queue_id = _queue_id(db, queue)
+            held = db.execute("SELECT id FROM lease WHERE queue = ? AND tag = ?", (queue_id, tag)).fetchone()
             if held:
-                return Claim(_held(db, held[0]), held=True)
+                return Claim(_count_held(db, held[0]), already_held=True)
             now = _now(db)
-            _expire(db, number, now)
+            _expire_leases(db, queue_id, now)
             until = None if lease is None else now + lease
-            made = db.execute(
-                "INSERT INTO lease (queue, tag, until) VALUES (?, ?, ?)", (number, tag, until)
+            lease_id = db.execute(
+                "INSERT INTO lease (queue, tag, until) VALUES (?, ?, ?)", (queue_id, tag, until)
             ).lastrowid
             free = "FROM message WHERE queue = ? AND lease IS NULL AND mature <= ? ORDER BY mature, id LIMIT ?"
-            which, large = (number, min(now, before), enough), None
-            if _buckets_in(db, number):
-                found = db.execute(f"SELECT rowid, {_BUCKET_ID} {free}", which)
-                rowids, claimed, large = fitting(found, limit, enough)
-                take = "UPDATE message SET lease = ? WHERE rowid IN (SELECT value FROM json_each(?))"
-                db.execute(take, (made, json.dumps(rowids)))
+            values, oversized_bucket = (queue_id, min(now, before), target), None
+            if _has_free_bucket(db, queue_id):
+                found = db.execute(f"SELECT rowid, {_BUCKET_ID} {free}", values)
+                rowids, claimed, oversized_bucket = select_records(found, limit, target)
+                update = "UPDATE message SET lease = ? WHERE rowid IN (SELECT value FROM json_each(?))"
+                db.execute(update, (lease_id, json.dumps(rowids)))
             else:
-                take = f"UPDATE message SET lease = ? WHERE rowid IN (SELECT rowid {free})"
-                claimed = db.execute(take, (made, *which)).rowcount
+                update = f"UPDATE message SET lease = ? WHERE rowid IN (SELECT rowid {free})"
+                claimed = db.execute(update, (lease_id, *values)).rowcount
             if not claimed:
-                db.execute("DELETE FROM lease WHERE id = ?", (made,))
-            return Claim(claimed, large)
+                db.execute("DELETE FROM lease WHERE id = ?", (lease_id,))
+            return Claim(claimed, oversized_bucket)
 
     def _ready(self, queue: str, limit: int, before: int) -> int:
         with self._transaction() as db:
-            number, now = _number(db, queue), _now(db)
-            _expire(db, number, now)
+            queue_id, now = _queue_id(db, queue), _now(db)
+            _expire_leases(db, queue_id, now)
             (rows,) = db.execute(
                 "SELECT count(*) FROM (SELECT 1 FROM message "
                 "WHERE queue = ? AND lease IS NULL AND mature <= ? ORDER BY mature LIMIT ?)",
-                (number, min(now, before), limit),
+                (queue_id, min(now, before), limit),
             ).fetchone()
-            more = _more(db, "lease IS NULL AND queue = ? AND mature <= ?", (number, min(now, before)))
-            return min(int(rows) + more, limit)
+            extra = _extra_messages(db, "lease IS NULL AND queue = ? AND mature <= ?", (queue_id, min(now, before)))
+            return min(int(rows) + extra, limit)
 
-    def _spare(self, queue: str, after: RowPlace | None, rows: int) -> Records:
+    def _scan_free(self, queue: str, after: RowPlace | None, rows: int) -> Records:
         with self._transaction() as db:
-            number, now = _number(db, queue), _now(db)
-            _expire(db, number, now)
-            which = "lease IS NULL AND queue = ? AND mature <= ?"
-            return _page(db, queue, which, (number, now), after, rows)
+            queue_id, now = _queue_id(db, queue), _now(db)
+            _expire_leases(db, queue_id, now)
+            where = "lease IS NULL AND queue = ? AND mature <= ?"
+            return _read_page(db, queue, where, (queue_id, now), after, rows)
 
-    def _recast(self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch) -> bool:
+    def _replace_records(self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch) -> bool:
         with self._transaction() as db:
-            number = _number(db, queue)
+            queue_id = _queue_id(db, queue)
             lease = None
             if tag is None:
-                _expire(db, number, _now(db))
+                _expire_leases(db, queue_id, _now(db))
             else:
                 (lease,) = db.execute(
-                    "SELECT id FROM lease WHERE queue = ? AND tag = ?", (number, tag)
+                    "SELECT id FROM lease WHERE queue = ? AND tag = ?", (queue_id, tag)
                 ).fetchone() or (0,)
-            named, ids = ids_among([one.id for one in records])
-            which, values = f"FROM message WHERE queue = ? AND lease IS ? AND {named}", (number, lease, *ids)
-            (there,) = db.execute(f"SELECT count(*) {which}", values).fetchone()
-            if there < len(records):
+            by_id, ids = ids_clause([one.id for one in records])
+            where, values = f"FROM message WHERE queue = ? AND lease IS ? AND {by_id}", (queue_id, lease, *ids)
+            (present,) = db.execute(f"SELECT count(*) {where}", values).fetchone()
+            if present < len(records):
                 return False
-            db.execute(f"DELETE {which}", values)
-            _insert(db, queue, _rows(batch, 0), lease)
+            db.execute(f"DELETE {where}", values)
+            _insert(db, queue, _to_rows(batch, 0), lease)
             return True
 
     def _page(self, queue: str, tag: str, after: RowPlace | None, rows: int) -> Records:
-        with self._looking() as db:
-            which = "lease = (SELECT id FROM lease WHERE queue = ? AND tag = ?)"
-            return _page(db, queue, which, (_number(db, queue), tag), after, rows)
+        with self._read_transaction() as db:
+            where = "lease = (SELECT id FROM lease WHERE queue = ? AND tag = ?)"
+            return _read_page(db, queue, where, (_queue_id(db, queue), tag), after, rows)
 
     def _renew(self, queue: str, tag: str, lease: int | None) -> int:
         with self._transaction() as db:
-            leases = _leases(db, queue, tag)
+            leases = _lease_ids(db, queue, tag)
             until = None if lease is None else _now(db) + lease
             db.executemany("UPDATE lease SET until = ? WHERE id = ?", [(until, one) for one in leases])
-            return sum(_held(db, one) for one in leases)
+            return sum(_count_held(db, one) for one in leases)
 
     def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int, outcome: str) -> int:
         with self._transaction() as db:
-            leases = _leases(db, queue, tag)
-            held, values = _among(leases, ids)
+            leases = _lease_ids(db, queue, tag)
+            held, values = _held_clause(leases, ids)
             if history:
-                _remember(db, held, values, history, tag, outcome)
+                _copy_to_history(db, held, values, history, tag, outcome)
             removed = _change(db, "DELETE FROM message", held, values)
-            _forget_empty(db, leases)
+            _delete_empty_leases(db, leases)
             return removed
 
     def _rollback(
-        self, queue: str, tag: str, ids: Sequence[str] | None, delay: int | None, failed: bool, endless: bool
+        self, queue: str, tag: str, ids: Sequence[str] | None, delay: int | None, failed: bool, include_endless: bool
     ) -> int:
         with self._transaction() as db:
-            leases = _leases(db, queue, tag, endless=endless)
-            held, values = _among(leases, ids)
-            more = MORE_TRIES.format("?")
-            give = f"UPDATE message SET lease = NULL, mature = coalesce(?, mature), tries = {more}"
+            leases = _lease_ids(db, queue, tag, endless=include_endless)
+            held, values = _held_clause(leases, ids)
+            add_tries = ADD_TRIES.format("?")
+            release = f"UPDATE message SET lease = NULL, mature = coalesce(?, mature), tries = {add_tries}"
             due = None if delay is None else _now(db) + delay
-            given = _change(db, give, held, values, due, int(failed))
-            _forget_empty(db, leases)
-            return given
+            released = _change(db, release, held, values, due, int(failed))
+            _delete_empty_leases(db, leases)
+            return released
 
-    def _retag(self, queue: str, tag: str, to: str, ids: Sequence[str] | None, lease: int | None) -> int:
+    def _transfer(self, queue: str, tag: str, to: str, ids: Sequence[str] | None, lease: int | None) -> int:
         with self._transaction() as db:
             until = None if lease is None else _now(db) + lease
             (target,) = db.execute(
                 "INSERT INTO lease (queue, tag, until) VALUES (?, ?, ?) "
                 "ON CONFLICT DO UPDATE SET until = excluded.until RETURNING id",
-                (_number(db, queue), to, until),
+                (_queue_id(db, queue), to, until),
             ).fetchone()
-            leases = [one for one in _leases(db, queue, tag) if one != target]
-            held, values = _among(leases, ids)
-            given = _change(db, "UPDATE message SET lease = ?", held, values, target)
-            _forget_empty(db, [*leases, target])
-            return given
+            leases = [one for one in _lease_ids(db, queue, tag) if one != target]
+            held, values = _held_clause(leases, ids)
+            transferred = _change(db, "UPDATE message SET lease = ?", held, values, target)
+            _delete_empty_leases(db, [*leases, target])
+            return transferred
 
     def _reservations(self, queue: str, tag: str) -> list[Reservation]:
-        with self._looking() as db:
-            which, values = _tree("tag", tag)
+        with self._read_transaction() as db:
+            where, values = _subtree_clause("tag", tag)
             found = db.execute(
-                f"SELECT tag, id, until FROM lease WHERE queue = ? AND {which} ORDER BY tag",
-                (_number(db, queue), *values),
+                f"SELECT tag, id, until FROM lease WHERE queue = ? AND {where} ORDER BY tag",
+                (_queue_id(db, queue), *values),
             ).fetchall()
-            return [Reservation(name, _held(db, lease), until) for name, lease, until in found]
+            return [Reservation(name, _count_held(db, lease), until) for name, lease, until in found]
 
     # --- between queues -----------------------------------------------------------------------------------------
 
-    def _move(self, queue: str, to: str, which: Which, death: Death | None) -> int:
+    def _move(self, queue: str, to: str, selection: Selection, dead_letter: DeadLetterInfo | None) -> int:
         with self._transaction() as db:
-            now, number, target = _now(db), _number(db, queue), _made(db, to)
-            if which.tag is None:
-                _expire(db, number, now)
+            now, queue_id, target = _now(db), _queue_id(db, queue), _ensure_queue(db, to)
+            if selection.tag is None:
+                _expire_leases(db, queue_id, now)
                 leases: list[int] = []
                 values: tuple[Any, ...]
-                where, values = "queue = ? AND lease IS NULL", (number,)
-                if which.ids is not None:
-                    named, ids = ids_among(which.ids)
-                    where, values = f"{where} AND {named}", (*values, *ids)
+                where, values = "queue = ? AND lease IS NULL", (queue_id,)
+                if selection.ids is not None:
+                    by_id, ids = ids_clause(selection.ids)
+                    where, values = f"{where} AND {by_id}", (*values, *ids)
             else:
-                leases = _leases(db, queue, which.tag)
-                where, values = _among(leases, which.ids)
+                leases = _lease_ids(db, queue, selection.tag)
+                where, values = _held_clause(leases, selection.ids)
             db.execute("CREATE TEMP TABLE IF NOT EXISTS moving (row INTEGER PRIMARY KEY)")
             db.execute("DELETE FROM moving")
-            where, values = f"{where} AND tries >= ?", (*values, which.min_tries)
-            if death:
+            where, values = f"{where} AND tries >= ?", (*values, selection.min_tries)
+            if dead_letter:
                 where += f" AND {SOUND_ROW}"  # the next read makes a damaged row a dead letter
-            if which.limit is None:
+            if selection.limit is None:
                 moved = _change(db, "INSERT INTO moving SELECT rowid FROM message", where, values)
             else:
-                some = f"SELECT rowid, {_BUCKET_ID} FROM message WHERE {where} ORDER BY mature, id LIMIT ?"
-                rowids, moved, _ = fitting(db.execute(some, (*values, which.limit)), which.limit, which.limit)
+                select = f"SELECT rowid, {_BUCKET_ID} FROM message WHERE {where} ORDER BY mature, id LIMIT ?"
+                rowids, moved, _ = select_records(
+                    db.execute(select, (*values, selection.limit)), selection.limit, selection.limit
+                )
                 db.executemany("INSERT INTO moving VALUES (?)", ((one,) for one in rowids))
-            if death:
+            if dead_letter:
                 db.execute(
                     "UPDATE message SET tries = tries + ?1, "
                     "headers = json_set(json_patch(coalesce(headers, '{}'), ?2), "
                     "'$.x-dl-tries', CAST(tries + ?1 AS TEXT)) WHERE rowid IN (SELECT row FROM moving)",
-                    (death.failed, json.dumps(death.headers(queue, 0, now))),
+                    (dead_letter.failed, json.dumps(dead_letter.headers(queue, 0, now))),
                 )
-                if death.history:
-                    _remember(db, "rowid IN (SELECT row FROM moving)", (), death.history, which.tag, "dead")
+                if dead_letter.history:
+                    _copy_to_history(
+                        db, "rowid IN (SELECT row FROM moving)", (), dead_letter.history, selection.tag, "dead"
+                    )
             db.execute(
                 "UPDATE OR IGNORE message SET queue = ?, lease = NULL, tries = 0, "
                 "mature = iif(typeof(mature) IN ('integer', 'real'), mature, ?) "
                 "WHERE rowid IN (SELECT row FROM moving)",
                 (target, now),
             )
-            db.execute("DELETE FROM message WHERE queue = ? AND rowid IN (SELECT row FROM moving)", (number,))
-            _forget_empty(db, leases)
+            db.execute("DELETE FROM message WHERE queue = ? AND rowid IN (SELECT row FROM moving)", (queue_id,))
+            _delete_empty_leases(db, leases)
             return moved
 
     # --- statistics and pause -----------------------------------------------------------------------------------
 
     def _count(self, counts: Counts) -> None:
         columns = ", ".join(f'"{act}"' for act in ACTS)
-        more = ", ".join(f'"{act}" = "{act}" + excluded."{act}"' for act in ACTS)
+        increments = ", ".join(f'"{act}" = "{act}" + excluded."{act}"' for act in ACTS)
         rows = [(queue, *(acts.get(act, 0) for act in ACTS)) for queue, acts in counts.items()]
         # No wait for the disk, which would delay other writers: a power failure may lose counts.
-        with self._lock, self._translated():
-            db = self._connected()
+        with self._lock, self._translate_errors():
+            db = self._get_connection()
             db.execute("PRAGMA synchronous = NORMAL")
             try:
                 with self._transaction():
                     db.executemany(
                         f"INSERT INTO statistics (queue, {columns}) VALUES (?{', ?' * len(ACTS)}) "
-                        f"ON CONFLICT DO UPDATE SET {more}",
+                        f"ON CONFLICT DO UPDATE SET {increments}",
                         rows,
                     )
             finally:
                 db.execute("PRAGMA synchronous = FULL")
 
     def _statistics(self, queue: str | None) -> dict[str, Statistics]:
-        with self._looking() as db:
+        with self._read_transaction() as db:
             columns = ", ".join(f'"{act}"' for act in ACTS)
-            which = "" if queue is None else " WHERE queue = ?"
+            where = "" if queue is None else " WHERE queue = ?"
             values = () if queue is None else (queue,)
-            found = db.execute(f"SELECT queue, paused, {columns} FROM statistics{which}", values)
+            found = db.execute(f"SELECT queue, paused, {columns} FROM statistics{where}", values)
             return {
-                name: Statistics.of(dict(zip(ACTS, counts, strict=True)), bool(paused))
+                name: Statistics.from_counts(dict(zip(ACTS, counts, strict=True)), bool(paused))
                 for name, paused, *counts in found
             }
 
@@ -600,14 +606,14 @@ class SqliteStore(Store):
                 (queue, paused),
             )
 
-    def _forget(self, queue: str) -> None:
+    def _delete_statistics(self, queue: str) -> None:
         with self._transaction() as db:
             db.execute("DELETE FROM statistics WHERE queue = ?", (queue,))
 
     # --- notes --------------------------------------------------------------------------------------------------
 
     def _note(self, key: str) -> RawNote | None:
-        with self._looking() as db:
+        with self._read_transaction() as db:
             # The value is read as bytes: one that is not UTF-8 can then be reported as damaged.
             found = db.execute(f"SELECT {NOTE_COLUMNS} FROM note WHERE key = ?", (key,)).fetchone()
             return RawNote(*found) if found else None
@@ -616,16 +622,16 @@ class SqliteStore(Store):
         text = None if value is None else orjson.dumps(value).decode()
         with self._transaction() as db:
             if text is None:
-                done = db.execute("DELETE FROM note WHERE key = ? AND version = ?", (key, version))
+                cursor = db.execute("DELETE FROM note WHERE key = ? AND version = ?", (key, version))
             elif version:
                 change = f"UPDATE note SET value = ?, version = version + 1, written = ({NOW})"
-                done = db.execute(f"{change} WHERE key = ? AND version = ?", (text, key, version))
+                cursor = db.execute(f"{change} WHERE key = ? AND version = ?", (text, key, version))
             else:
-                done = db.execute(f"INSERT OR IGNORE INTO note VALUES (?, ?, 1, ({NOW}))", (key, text))
-            return done.rowcount == 1
+                cursor = db.execute(f"INSERT OR IGNORE INTO note VALUES (?, ?, 1, ({NOW}))", (key, text))
+            return cursor.rowcount == 1
 
     def _notes(self, prefix: str) -> dict[str, RawNote]:
-        with self._looking() as db:
+        with self._read_transaction() as db:
             found = db.execute(
                 f"SELECT key, {NOTE_COLUMNS} FROM note WHERE substr(key, 1, ?) = ?", (len(prefix), prefix)
             )
@@ -634,22 +640,22 @@ class SqliteStore(Store):
     # --- reading ------------------------------------------------------------------------------------------------
 
     def _now(self) -> int:
-        with self._looking() as db:
+        with self._read_transaction() as db:
             return _now(db)
 
     def _server(self) -> str:
         return f"sqlite {sqlite3.sqlite_version}"
 
     def _examine(self) -> list[Finding]:
-        with self._looking() as db:
+        with self._read_transaction() as db:
             (journal,) = db.execute("PRAGMA journal_mode").fetchone()
         wal = (
             Finding("journal", "good", "WAL, flushed at every commit")
             if journal == "wal"
             else Finding("journal", "bad", f"{journal}, not WAL", "sqlite3 FILE 'PRAGMA journal_mode = WAL'")
         )
-        kind = _filesystem(self._path)
-        if kind in REMOTE or kind.startswith("fuse."):
+        kind = _file_system_type(self._path)
+        if kind in NETWORK_FILE_SYSTEMS or kind.startswith("fuse."):
             disk = Finding(
                 "file system", "bad", f"{kind}: WAL needs shared memory and reliable locks",
                 "keep the file on a disk of this machine, or use a server",
@@ -659,73 +665,73 @@ class SqliteStore(Store):
         return [wal, disk]
 
     def _sizes(self, queue: str) -> Sizes:
-        with self._looking() as db:
-            number, now = _number(db, queue), _now(db)
+        with self._read_transaction() as db:
+            queue_id, now = _queue_id(db, queue), _now(db)
             scheduled, free, oldest = db.execute(
                 "SELECT count(*) FILTER (WHERE mature > ?), count(*) FILTER (WHERE mature <= ?), min(mature) "
                 "FROM message WHERE queue = ? AND lease IS NULL",
-                (now, now, number),
+                (now, now, queue_id),
             ).fetchone()
             expired, held, oldest_expired = db.execute(
                 "SELECT count(*) FILTER (WHERE until <= ?), count(*) FILTER (WHERE until IS NULL OR until > ?), "
                 "min(until) FILTER (WHERE until <= ?) "
                 "FROM lease JOIN message ON message.lease = lease.id WHERE lease.queue = ?",
-                (now, now, now, number),
+                (now, now, now, queue_id),
             ).fetchone()
             moments = [one for one in (oldest, oldest_expired) if isinstance(one, int | float) and one <= now]
             since = int(min(moments)) if moments else None
-            free += _more(db, "lease IS NULL AND queue = ? AND mature <= ?", (number, now))
-            scheduled += _more(db, "lease IS NULL AND queue = ? AND mature > ?", (number, now))
-            of_queue = "lease IN (SELECT id FROM lease WHERE queue = ? AND "
-            expired += _more(db, f"{of_queue} until <= ?)", (number, now))
-            held += _more(db, f"{of_queue} (until IS NULL OR until > ?))", (number, now))
+            free += _extra_messages(db, "lease IS NULL AND queue = ? AND mature <= ?", (queue_id, now))
+            scheduled += _extra_messages(db, "lease IS NULL AND queue = ? AND mature > ?", (queue_id, now))
+            leases_of_queue = "lease IN (SELECT id FROM lease WHERE queue = ? AND "
+            expired += _extra_messages(db, f"{leases_of_queue} until <= ?)", (queue_id, now))
+            held += _extra_messages(db, f"{leases_of_queue} (until IS NULL OR until > ?))", (queue_id, now))
             return Sizes(free + expired, scheduled, held, None if since is None else now - since)
 
     def _never_due(self, queue: str) -> list[str]:
-        with self._looking() as db:
-            which = "queue = ? AND lease IS NULL AND mature > ?"  # a text or a blob is greater than any number
+        with self._read_transaction() as db:
+            where = "queue = ? AND lease IS NULL AND mature > ?"  # a text or a blob is greater than any number
             found = db.execute(
-                f"SELECT CAST(id AS BLOB) FROM message WHERE {which} AND typeof(mature) IN ('text', 'blob') LIMIT ?",
-                (_number(db, queue), LATEST, NEVER_DUE),
+                f"SELECT CAST(id AS BLOB) FROM message WHERE {where} AND typeof(mature) IN ('text', 'blob') LIMIT ?",
+                (_queue_id(db, queue), MAX_TIME_MS, MAX_NEVER_DUE),
             )
             return [id_of(id) for (id,) in found]
 
     def _next_mature(self, queue: str) -> int | None:
-        with self._looking() as db:
-            number = _number(db, queue)
+        with self._read_transaction() as db:
+            queue_id = _queue_id(db, queue)
             free = db.execute(
-                "SELECT mature FROM message WHERE queue = ? AND lease IS NULL ORDER BY mature LIMIT 1", (number,)
+                "SELECT mature FROM message WHERE queue = ? AND lease IS NULL ORDER BY mature LIMIT 1", (queue_id,)
             ).fetchone()
-            (end,) = db.execute("SELECT min(until) FROM lease WHERE queue = ?", (number,)).fetchone()
+            (end,) = db.execute("SELECT min(until) FROM lease WHERE queue = ?", (queue_id,)).fetchone()
             moments = [one for one in (free[0] if free else None, end) if isinstance(one, int | float)]
             return int(min(moments)) - _now(db) if moments else None
 
     def _peek(
         self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
     ) -> Iterator[Records]:
-        with self._translated():
+        with self._translate_errors():
             # A connection of its own: its read transaction is the snapshot for a slow caller, too.
             db = self._open()
             try:
                 db.execute("BEGIN")
-                which: list[str] = ["queue = ?"]
-                values: list[Any] = [_number(db, queue)]
+                clauses: list[str] = ["queue = ?"]
+                values: list[Any] = [_queue_id(db, queue)]
                 if view == "history":
-                    which.append("until > ?")
+                    clauses.append("until > ?")
                     values.append(_now(db))
                 for one in where:
-                    in_bucket = f" OR {_IS_BUCKET}" if one.column in OF_EACH else ""
+                    in_bucket = f" OR {_IS_BUCKET}" if one.column in PER_MESSAGE_COLUMNS else ""
                     if one.column == "id" and one.op in ("=", "in"):
-                        named, ids = ids_among(_texts(one))
-                        which.append(f"({named}{in_bucket})")
+                        by_id, ids = ids_clause(_text_values(one))
+                        clauses.append(f"({by_id}{in_bucket})")
                         values += ids
                     elif one.op == "in":
-                        which.append(f"({one.column} IN (SELECT value FROM json_each(?)){in_bucket})")
+                        clauses.append(f"({one.column} IN (SELECT value FROM json_each(?)){in_bucket})")
                         values.append(json.dumps(one.value))
                     else:
-                        which.append(f"({one.column} {one.op} ?{in_bucket})")
+                        clauses.append(f"({one.column} {one.op} ?{in_bucket})")
                         values.append(one.value)
-                source = f"FROM {'history' if view == 'history' else 'message'} WHERE {' AND '.join(which)}" + (
+                source = f"FROM {'history' if view == 'history' else 'message'} WHERE {' AND '.join(clauses)}" + (
                     " ORDER BY mature, id LIMIT ?" if limit is not None else ""
                 )
                 values += [limit] if limit is not None else []
@@ -735,35 +741,35 @@ class SqliteStore(Store):
                 db.close()
 
     def _buckets(self, queue: str, id: str | None) -> Iterator[Records]:
-        return self._paged(lambda after: self._some_buckets(queue, id, after))
+        return self._read_pages(lambda after: self._bucket_page(queue, id, after))
 
-    def _some_buckets(self, queue: str, id: str | None, after: RowPlace | None) -> Records:
-        with self._looking() as db:
-            which = f"queue = ? AND {_IS_BUCKET} AND (? IS NULL OR id = ?)"
-            return _page(db, queue, which, (_number(db, queue), id, id), after, PAGE_ROWS)
+    def _bucket_page(self, queue: str, id: str | None, after: RowPlace | None) -> Records:
+        with self._read_transaction() as db:
+            where = f"queue = ? AND {_IS_BUCKET} AND (? IS NULL OR id = ?)"
+            return _read_page(db, queue, where, (_queue_id(db, queue), id, id), after, PAGE_ROWS)
 
     def _queues(self) -> list[str]:
-        with self._looking() as db:
+        with self._read_transaction() as db:
             return [name for (name,) in db.execute("SELECT name FROM queue")]
 
     # --- housekeeping -------------------------------------------------------------------------------------------
 
-    def _forget_past(self, queue: str, ids: Sequence[str]) -> int:
+    def _delete_history(self, queue: str, ids: Sequence[str]) -> int:
         with self._transaction() as db:
-            named, values = ids_among(ids)
-            which, values = f"queue = ? AND {named}", (_number(db, queue), *values)
-            (told,) = db.execute(f"SELECT count(DISTINCT id) FROM history WHERE {which}", values).fetchone()
-            db.execute(f"DELETE FROM history WHERE {which}", values)
-            return int(told)
+            by_id, values = ids_clause(ids)
+            where, values = f"queue = ? AND {by_id}", (_queue_id(db, queue), *values)
+            (removed,) = db.execute(f"SELECT count(DISTINCT id) FROM history WHERE {where}", values).fetchone()
+            db.execute(f"DELETE FROM history WHERE {where}", values)
+            return int(removed)
 
     def shrink(self) -> int:
         # In place: a copy that is renamed over the file would stop all processes that have it open.
-        with self._lock, self._translated():
-            before = self._bytes()
-            db = self._connected()
+        with self._lock, self._translate_errors():
+            before = self._file_bytes()
+            db = self._get_connection()
             try:
                 self._check_file()
-                _patiently(db, "VACUUM")  # it fails if another process commits as it begins
+                _retry_while_busy(db, "VACUUM")  # it fails if another process commits as it begins
                 (busy, _, _) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
                 self._check_file()
             except BaseException:
@@ -775,41 +781,41 @@ class SqliteStore(Store):
                     "state: run this again when long reads have ended",
                     url=self.url,
                 )
-            return max(0, before - self._bytes())
+            return max(0, before - self._file_bytes())
 
-    def _bytes(self) -> int:
+    def _file_bytes(self) -> int:
         """Return the bytes of the file and its WAL."""
         files = [Path(self._path), Path(f"{os.path.realpath(self._path)}-wal")]
         return sum(one.stat().st_size for one in files if one.exists())
 
     def _purge(self, queue: str) -> int:
         with self._transaction() as db:
-            number = _number(db, queue)
-            _expire(db, number, _now(db))
-            return _change(db, "DELETE FROM message", "queue = ? AND lease IS NULL", (number,))
+            queue_id = _queue_id(db, queue)
+            _expire_leases(db, queue_id, _now(db))
+            return _change(db, "DELETE FROM message", "queue = ? AND lease IS NULL", (queue_id,))
 
     def _drop(self, queue: str) -> None:
         with self._transaction() as db:
-            number = _number(db, queue)
+            queue_id = _queue_id(db, queue)
             for table in ("message", "lease", "history"):
-                db.execute(f"DELETE FROM {table} WHERE queue = ?", (number,))
-            db.execute("DELETE FROM queue WHERE id = ?", (number,))
+                db.execute(f"DELETE FROM {table} WHERE queue = ?", (queue_id,))
+            db.execute("DELETE FROM queue WHERE id = ?", (queue_id,))
 
 
-def _texts(condition: Condition) -> list[str]:
+def _text_values(condition: Condition) -> list[str]:
     """Return the values of a condition as text."""
     return [str(one) for one in (condition.value if isinstance(condition.value, tuple) else (condition.value,))]
 
 
-def _begin(db: sqlite3.Connection, begin: str) -> None:
+def _begin(db: sqlite3.Connection, statement: str) -> None:
     """Begin a transaction. One that writes waits for other writers, up to BUSY_TIMEOUT seconds."""
-    if begin == "BEGIN":
-        db.execute(begin)
+    if statement == "BEGIN":
+        db.execute(statement)
     else:
-        _patiently(db, begin)
+        _retry_while_busy(db, statement)
 
 
-def _patiently(db: sqlite3.Connection, statement: str) -> None:
+def _retry_while_busy(db: sqlite3.Connection, statement: str) -> None:
     """Execute a statement that needs the file alone; retry while the file is locked.
 
     Raises `sqlite3.OperationalError` after BUSY_TIMEOUT seconds. SQLite itself would sleep up to
@@ -840,184 +846,186 @@ def _now(db: sqlite3.Connection) -> int:
     return int(now)
 
 
-def _number(db: sqlite3.Connection, queue: str) -> int:
+def _queue_id(db: sqlite3.Connection, queue: str) -> int:
     """Return the row id of the queue, or 0 if it does not exist."""
     found = db.execute("SELECT id FROM queue WHERE name = ?", (queue,)).fetchone()
     return int(found[0]) if found else 0
 
 
-def _made(db: sqlite3.Connection, queue: str) -> int:
+def _ensure_queue(db: sqlite3.Connection, queue: str) -> int:
     """Return the row id of the queue; create the queue if it does not exist."""
     db.execute("INSERT OR IGNORE INTO queue (name) VALUES (?)", (queue,))
-    return _number(db, queue)
+    return _queue_id(db, queue)
 
 
-class _Rows(NamedTuple):
+class _InsertRows(NamedTuple):
     """Rows for the table `message`: SQL for the columns from `id` on, and the parameters of each.
 
     One statement inserts `rows_per_statement` of them. `has_buckets`: some of them are buckets.
     """
 
-    columns: str
-    rows: Sequence[tuple[Any, ...]]
-    together: int
-    buckets: bool
+    placeholders: str
+    parameters: Sequence[tuple[Any, ...]]
+    rows_per_statement: int
+    has_buckets: bool
 
 
-def _rows(batch: pa.RecordBatch, now: int) -> _Rows:
+def _to_rows(batch: pa.RecordBatch, now: int) -> _InsertRows:
     """Return the rows of a PUSHES batch."""
     ids, due, payloads = batch.column("id").to_pylist(), due_ms(batch, now), batch.column("payload").to_pylist()
     kinds, tries = batch.column("payload_kind"), batch.column("tries")
     bytes_of_one = batch.column("payload").nbytes // max(1, len(ids)) + 1
-    how = (
+    size_and_buckets = (
         max(1, min(INSERT_ROWS, INSERT_BYTES // bytes_of_one)),
         bool(pc.any(are_buckets(batch.column("id"))).as_py()),
     )
-    alike = pc.all(pc.and_(pc.equal(kinds, "json"), pc.equal(tries, 0))).as_py()
-    if alike and not len(batch.column("headers").items):
-        return _Rows("?, ?, 0, 'json', NULL, ?", list(zip(ids, due, payloads, strict=True)), *how)
+    uniform = pc.all(pc.and_(pc.equal(kinds, "json"), pc.equal(tries, 0))).as_py()
+    if uniform and not len(batch.column("headers").items):
+        return _InsertRows("?, ?, 0, 'json', NULL, ?", list(zip(ids, due, payloads, strict=True)), *size_and_buckets)
     headers = [orjson.dumps(one).decode() if one else None for one in header_dicts(batch)]
     columns = ids, due, tries.to_pylist(), kinds.to_pylist(), headers, payloads
-    return _Rows("?, ?, ?, ?, ?, ?", list(zip(*columns, strict=True)), *how)
+    return _InsertRows("?, ?, ?, ?, ?, ?", list(zip(*columns, strict=True)), *size_and_buckets)
 
 
-def _insert(db: sqlite3.Connection, queue: str, which: _Rows, lease: int | None = None) -> int:
+def _insert(db: sqlite3.Connection, queue: str, new_rows: _InsertRows, lease: int | None = None) -> int:
     """Insert the rows whose ids the queue does not have; return the number of messages.
 
     They are held by `lease`, or free if it is `None`.
     """
-    number = _made(db, queue)
+    queue_id = _ensure_queue(db, queue)
 
-    def insert(rows: Sequence[tuple[Any, ...]], weight: int, together: int) -> int:
-        one = f"({number}, {'NULL' if lease is None else lease}, {weight}, {which.columns})"
-        whole = len(rows) - len(rows) % together
-        parts = [rows[first : first + together] for first in range(0, whole, together)]
+    def insert(rows: Sequence[tuple[Any, ...]], weight: int, rows_per_statement: int) -> int:
+        values = f"({queue_id}, {'NULL' if lease is None else lease}, {weight}, {new_rows.placeholders})"
+        full = len(rows) - len(rows) % rows_per_statement
+        chunks = [rows[first : first + rows_per_statement] for first in range(0, full, rows_per_statement)]
         return sum(
             db.executemany(
                 "INSERT INTO message (queue, lease, rows, id, mature, tries, kind, headers, payload) "
-                f"VALUES {', '.join([one] * size)} ON CONFLICT DO NOTHING",
+                f"VALUES {', '.join([values] * size)} ON CONFLICT DO NOTHING",
                 parameters,
             ).rowcount
             for size, parameters in (
-                (together, (list(itertools.chain.from_iterable(part)) for part in parts)),
-                (1, rows[whole:]),
+                (rows_per_statement, (list(itertools.chain.from_iterable(part)) for part in chunks)),
+                (1, rows[full:]),
             )
         )
 
-    if not which.buckets:
-        return insert(which.rows, 1, which.together)
-    return sum(insert([row], weight, 1) * weight for row in which.rows for weight in (rows_of(row[0]),))
+    if not new_rows.has_buckets:
+        return insert(new_rows.parameters, 1, new_rows.rows_per_statement)
+    return sum(insert([row], weight, 1) * weight for row in new_rows.parameters for weight in (rows_of(row[0]),))
 
 
-def _more(db: sqlite3.Connection, which: str, values: Sequence[Any]) -> int:
+def _extra_messages(db: sqlite3.Connection, where: str, values: Sequence[Any]) -> int:
     """Return how many more messages than records meet a condition: buckets hold many."""
-    wide = f"rows > 1 AND rows < 1e{DIGITS}"  # excludes text, which is greater than any number
+    is_large = f"rows > 1 AND rows < 1e{MAX_ROWS_DIGITS}"  # excludes text, which is greater than any number
     found = db.execute(
-        f"SELECT coalesce(sum(rows - 1), 0) FROM message INDEXED BY message_bucket WHERE {wide} AND {which}", values
+        f"SELECT coalesce(sum(rows - 1), 0) FROM message INDEXED BY message_bucket WHERE {is_large} AND {where}",
+        values,
     ).fetchone()
     return int(found[0])
 
 
-def _change(db: sqlite3.Connection, act: str, which: str, values: Sequence[Any], *settings: Any) -> int:
+def _change(db: sqlite3.Connection, statement: str, where: str, values: Sequence[Any], *settings: Any) -> int:
     """Execute a statement on the records that meet a condition; return how many messages they hold.
 
     `settings` are the parameters that come before those of the condition.
     """
-    more = _more(db, which, values)
-    return db.execute(f"{act} WHERE {which}", (*settings, *values)).rowcount + more
+    extra = _extra_messages(db, where, values)
+    return db.execute(f"{statement} WHERE {where}", (*settings, *values)).rowcount + extra
 
 
-def _buckets_in(db: sqlite3.Connection, queue: int) -> bool:
+def _has_free_bucket(db: sqlite3.Connection, queue: int) -> bool:
     """Return whether the queue has a free bucket."""
-    which = "WHERE rows > 1 AND lease IS NULL AND queue = ?"
-    return bool(db.execute(f"SELECT 1 FROM message INDEXED BY message_bucket {which} LIMIT 1", (queue,)).fetchone())
+    where = "WHERE rows > 1 AND lease IS NULL AND queue = ?"
+    return bool(db.execute(f"SELECT 1 FROM message INDEXED BY message_bucket {where} LIMIT 1", (queue,)).fetchone())
 
 
-def _tree(column: str, name: str) -> tuple[str, tuple[str, ...]]:
+def _subtree_clause(column: str, name: str) -> tuple[str, tuple[str, ...]]:
     """Return the WHERE clause of a name and those below it, and its values. "" matches all."""
     if not name:
         return "1", ()
-    first, end = below(name)
+    first, end = tag_range(name)
     # One range of an index. The last term excludes the few names between `name` and those below it.
     return f"({column} >= ? AND {column} < ? AND ({column} = ? OR {column} >= ?))", (name, end, name, first)
 
 
-def _filesystem(path: str) -> str:
+def _file_system_type(path: str) -> str:
     """Return the type of the file system of a file; empty if the system does not report it."""
     mounts = Path("/proc/self/mounts")
     if not mounts.exists():
         return ""
-    found = [line.split()[1:3] for line in mounts.read_text().splitlines()]
-    above = {str(one) for one in Path(os.path.realpath(path)).parents}
-    return max(((len(place), kind) for place, kind in found if place in above), default=(0, ""))[1]
+    entries = [line.split()[1:3] for line in mounts.read_text().splitlines()]
+    ancestors = {str(one) for one in Path(os.path.realpath(path)).parents}
+    return max(((len(place), kind) for place, kind in entries if place in ancestors), default=(0, ""))[1]
 
 
-def _leases(db: sqlite3.Connection, queue: str, tag: str, *, endless: bool = True) -> list[int]:
+def _lease_ids(db: sqlite3.Connection, queue: str, tag: str, *, endless: bool = True) -> list[int]:
     """Return the ids of the leases of a tag and those below it; without `endless`, if they end."""
-    which, values = _tree("tag", tag)
-    which += "" if endless else " AND until IS NOT NULL"
-    found = db.execute(f"SELECT id FROM lease WHERE queue = ? AND {which}", (_number(db, queue), *values))
+    where, values = _subtree_clause("tag", tag)
+    where += "" if endless else " AND until IS NOT NULL"
+    found = db.execute(f"SELECT id FROM lease WHERE queue = ? AND {where}", (_queue_id(db, queue), *values))
     return [id for (id,) in found]
 
 
-def _held(db: sqlite3.Connection, lease: int) -> int:
+def _count_held(db: sqlite3.Connection, lease: int) -> int:
     (rows,) = db.execute("SELECT count(*) FROM message WHERE lease = ?", (lease,)).fetchone()
-    return int(rows) + _more(db, "lease = ?", (lease,))
+    return int(rows) + _extra_messages(db, "lease = ?", (lease,))
 
 
-def _among(leases: Sequence[int], ids: Sequence[str] | None) -> tuple[str, tuple[Any, ...]]:
+def _held_clause(leases: Sequence[int], ids: Sequence[str] | None) -> tuple[str, tuple[Any, ...]]:
     """Return the WHERE clause of the messages that these leases hold, and its values."""
     held = "lease IN (SELECT value FROM json_each(?))"
     if ids is None:
         return held, (json.dumps(leases),)
-    named, values = ids_among(ids)
-    return f"{held} AND {named}", (json.dumps(leases), *values)
+    by_id, values = ids_clause(ids)
+    return f"{held} AND {by_id}", (json.dumps(leases), *values)
 
 
-def _page(
-    db: sqlite3.Connection, queue: str, which: str, values: Sequence[Any], after: RowPlace | None, rows: int
+def _read_page(
+    db: sqlite3.Connection, queue: str, where: str, values: Sequence[Any], after: RowPlace | None, rows: int
 ) -> Records:
     """Return the first records in order that meet a condition and come after a place."""
-    beyond, place = place_of(after)
-    source = f"FROM message WHERE {which} AND {beyond} ORDER BY mature, id LIMIT ?"
-    return next(read_records(db, queue, source, (*values, *place, rows), rows), END)
+    after_place, place = after_clause(after)
+    source = f"FROM message WHERE {where} AND {after_place} ORDER BY mature, id LIMIT ?"
+    return next(read_records(db, queue, source, (*values, *place, rows), rows), EMPTY_PAGE)
 
 
-def _forget_empty(db: sqlite3.Connection, leases: Sequence[int]) -> None:
+def _delete_empty_leases(db: sqlite3.Connection, leases: Sequence[int]) -> None:
     db.executemany(
         "DELETE FROM lease WHERE id = ? AND NOT EXISTS (SELECT 1 FROM message WHERE lease = lease.id)",
         [(one,) for one in leases],
     )
 
 
-def _remember(
-    db: sqlite3.Connection, which: str, values: Sequence[Any], history: int, tag: str | None, outcome: str
+def _copy_to_history(
+    db: sqlite3.Connection, where: str, values: Sequence[Any], history: int, tag: str | None, outcome: str
 ) -> None:
     """Copy the messages that meet a condition to the history, which keeps them for `history` ms."""
     now = _now(db)
-    _forget_history(db, now)
+    _delete_expired_history(db, now)
     db.execute(
-        f"INSERT INTO history (queue, {COLUMNS}, processed, until, consumer, outcome) "
-        f"SELECT queue, {COLUMNS}, ?, ?, ?, ? FROM message WHERE {which}",
-        (now, now + history, holder(tag), outcome, *values),
+        f"INSERT INTO history (queue, {COPIED_COLUMNS}, processed, until, consumer, outcome) "
+        f"SELECT queue, {COPIED_COLUMNS}, ?, ?, ?, ? FROM message WHERE {where}",
+        (now, now + history, consumer_of(tag), outcome, *values),
     )
 
 
-def _forget_history(db: sqlite3.Connection, now: int) -> None:
+def _delete_expired_history(db: sqlite3.Connection, now: int) -> None:
     db.execute(
-        "DELETE FROM history WHERE rowid IN (SELECT rowid FROM history WHERE until <= ? LIMIT ?)", (now, FORGOTTEN)
+        "DELETE FROM history WHERE rowid IN (SELECT rowid FROM history WHERE until <= ? LIMIT ?)",
+        (now, HISTORY_EXPIRY_CHUNK),
     )
 
 
-def _expire(db: sqlite3.Connection, queue: int, now: int) -> None:
+def _expire_leases(db: sqlite3.Connection, queue: int, now: int) -> None:
     """Release the messages of expired leases of the queue; each gets one more try.
 
     Also remove expired history of all queues, a limited number of messages per call, so that no
     other process waits long.
     """
-    _forget_history(db, now)
+    _delete_expired_history(db, now)
     ended = "SELECT id FROM lease WHERE queue = ? AND until <= ?"
     if db.execute(f"{ended} LIMIT 1", (queue, now)).fetchone():
-        free = f"UPDATE message SET lease = NULL, tries = {MORE_TRIES.format(1)}"
-        db.execute(f"{free} WHERE lease IN ({ended})", (queue, now))
+        release = f"UPDATE message SET lease = NULL, tries = {ADD_TRIES.format(1)}"
+        db.execute(f"{release} WHERE lease IN ({ended})", (queue, now))
         db.execute("DELETE FROM lease WHERE queue = ? AND until <= ?", (queue, now))

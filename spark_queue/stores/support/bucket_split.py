@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_queue.messages.buckets import Buckets, Record, bucket, is_bucket, rows_of
+from spark_queue.messages.buckets import Buckets, Record, build_bucket, is_bucket, rows_of
 from spark_queue.messages.columns import milliseconds
-from spark_queue.stores.support.damaged import Records, opened, part
+from spark_queue.stores.support.damaged import Records, open_buckets, slice_records
 from spark_queue.stores.support.needs import RecordStore
 
 #: Into how many parts a bucket is split for a reserve of fewer messages. If messages are reserved
@@ -27,7 +27,7 @@ BUCKET_PARTS = 64
 COMPACTION_STEP = 2_000
 
 
-def split(store: RecordStore, queue: str, id: str, most: int) -> bool:
+def split_bucket(store: RecordStore, queue: str, id: str, limit: int) -> bool:
     """Split a bucket that is not reserved into parts of `limit` messages.
 
     There are at most BUCKET_PARTS parts, so they may be larger. Does nothing if the bucket is gone,
@@ -36,21 +36,21 @@ def split(store: RecordStore, queue: str, id: str, most: int) -> bool:
     """
     for record, found in _buckets(store, queue, None, id):
         rows = found.batch
-        if found.damaged or rows.num_rows <= most:
+        if found.damaged or rows.num_rows <= limit:
             return not found.damaged
-        size = max(most, -(-rows.num_rows // BUCKET_PARTS))
+        size = max(limit, -(-rows.num_rows // BUCKET_PARTS))
         parts = [rows.slice(start, size) for start in range(0, rows.num_rows, size)]
         _replace(store, queue, None, [record], parts)
     return True
 
 
-def apart(
+def isolate(
     store: RecordStore,
     queue: str,
     tag: str | None,
     ids: Sequence[str] | None = None,
     *,
-    most: int | None = None,
+    limit: int | None = None,
     min_tries: int = 0,
 ) -> list[str]:
     """Put the selected messages of buckets into buckets of their own, and return the ids of these.
@@ -59,37 +59,39 @@ def apart(
     `min_tries` tries, and of `ids` if given; the first `limit` in the order of their buckets.
     """
     wanted = None if ids is None else pa.array(ids, pa.string())
-    refused: set[str] = set()
+    retried: set[str] = set()
     while True:
         found: list[str] = []
-        made: set[str] = set()  # the new buckets may come again in this scan
-        left = most
-        for holder, record, rows in _all_buckets(store, queue, tag):
-            if rows.column("tries")[0].as_py() < min_tries or left == 0 or record.id in made:
+        created: set[str] = set()  # the new buckets may come again in this scan
+        left = limit
+        for holder, record, rows in _readable_buckets(store, queue, tag):
+            if rows.column("tries")[0].as_py() < min_tries or left == 0 or record.id in created:
                 continue
-            meant = pa.repeat(pa.scalar(True), rows.num_rows)
+            selected = pa.repeat(pa.scalar(True), rows.num_rows)
             if wanted is not None:
-                meant = pc.is_in(rows.column("id"), wanted)
+                selected = pc.is_in(rows.column("id"), wanted)
             if left is not None:
-                meant = pc.and_(meant, pc.less_equal(pc.cumulative_sum(meant.cast(pa.int64())), left))
-            number = pc.sum(meant.cast(pa.int64())).as_py()
+                selected = pc.and_(selected, pc.less_equal(pc.cumulative_sum(selected.cast(pa.int64())), left))
+            number = pc.sum(selected.cast(pa.int64())).as_py()
             if not number:
                 continue
-            own: list[str] | None = [record.id]
+            new_ids: list[str] | None = [record.id]
             if number < rows.num_rows:
-                own = _replace(store, queue, holder, [record], [rows.filter(meant), rows.filter(pc.invert(meant))])
-            if own is not None:
-                made.update(own)
-                found.append(own[0])
+                new_ids = _replace(
+                    store, queue, holder, [record], [rows.filter(selected), rows.filter(pc.invert(selected))]
+                )
+            if new_ids is not None:
+                created.update(new_ids)
+                found.append(new_ids[0])
                 left = None if left is None else left - number
-            elif record.id not in refused:
-                refused.add(record.id)
+            elif record.id not in retried:
+                retried.add(record.id)
                 break  # perhaps another client has split it: read again
         else:
             return found
 
 
-def compact(store: RecordStore, queue: str, how: Buckets) -> int:
+def compact(store: RecordStore, queue: str, layout: Buckets) -> int:
     """Merge ready messages and small buckets into larger buckets.
 
     Return by how many the number of records has decreased. Clients may reserve meanwhile, and get
@@ -98,27 +100,27 @@ def compact(store: RecordStore, queue: str, how: Buckets) -> int:
     """
     store.check_buckets()
     fewer = 0
-    for page in store._paged(lambda after: store._spare(queue, after, COMPACTION_STEP)):
+    for page in store._read_pages(lambda after: store._scan_free(queue, after, COMPACTION_STEP)):
         batch = page.batch
         ids, moments = batch.column("id").to_pylist(), milliseconds(batch.column("mature")).to_pylist()
-        for start, stop in _runs(batch, how):
-            found = list(opened(part(page, start, stop)))
+        for start, stop in _mergeable_ranges(batch, layout):
+            found = list(open_buckets(slice_records(page, start, stop)))
             if any(one.damaged for one in found):
                 continue  # its messages are unknown
             (rows,) = pa.Table.from_batches([one.batch for one in found]).combine_chunks().to_batches()
             records = [Record(*one) for one in zip(ids[start:stop], moments[start:stop], strict=True)]
-            if _replace(store, queue, None, records, [rows], how) is not None:
+            if _replace(store, queue, None, records, [rows], layout) is not None:
                 fewer += len(records) - 1
     return fewer
 
 
-def _runs(page: pa.RecordBatch, how: Buckets) -> Iterator[tuple[int, int]]:
+def _mergeable_ranges(page: pa.RecordBatch, layout: Buckets) -> Iterator[tuple[int, int]]:
     """Yield ranges of adjacent records that have equally many tries and fit into one bucket."""
     weights = [rows_of(id) for id in page.column("id").to_pylist()]
     tries, sizes = page.column("tries").to_pylist(), pc.binary_length(page.column("payload")).to_pylist()
     start = rows = size = 0
     for at in range(len(weights) + 1):
-        if at < len(weights) and tries[at] == tries[start] and rows + weights[at] <= how.size and size < 1 << 20:
+        if at < len(weights) and tries[at] == tries[start] and rows + weights[at] <= layout.size and size < 1 << 20:
             rows, size = rows + weights[at], size + sizes[at]
             continue
         if at - start > 1:
@@ -127,7 +129,7 @@ def _runs(page: pa.RecordBatch, how: Buckets) -> Iterator[tuple[int, int]]:
             start, rows, size = at, weights[at], sizes[at]
 
 
-def _all_buckets(
+def _readable_buckets(
     store: RecordStore, queue: str, tag: str | None
 ) -> Iterator[tuple[str | None, Record, pa.RecordBatch]]:
     for holder in [None] if tag is None else [one.tag for one in store.reservations(queue, tag)]:
@@ -145,7 +147,7 @@ def _buckets(
         moments = milliseconds(page.batch.column("mature")).to_pylist()
         for row, one in enumerate(page.batch.column("id").to_pylist()):
             if is_bucket(one):
-                (found,) = opened(part(page, row, row + 1))
+                (found,) = open_buckets(slice_records(page, row, row + 1))
                 yield Record(one, moments[row]), found
 
 
@@ -155,9 +157,13 @@ def _replace(
     tag: str | None,
     records: Sequence[Record],
     parts: Sequence[pa.RecordBatch],
-    how: Buckets | None = None,
+    layout: Buckets | None = None,
 ) -> list[str] | None:
     """Replace records by a bucket for each part; return their ids, `None` if records changed."""
-    made = pa.Table.from_batches([bucket(part, how or Buckets()) for part in parts]).combine_chunks().to_batches()[0]
-    done = store._attempt(store._recast, queue, tag, records, made)
+    made = (
+        pa.Table.from_batches([build_bucket(part, layout or Buckets()) for part in parts])
+        .combine_chunks()
+        .to_batches()[0]
+    )
+    done = store._attempt(store._replace_records, queue, tag, records, made)
     return made.column("id").to_pylist() if done else None

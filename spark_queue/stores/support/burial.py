@@ -16,34 +16,34 @@ import orjson
 import pyarrow as pa
 
 from spark_queue.errors import MessageError, OptionError, plural
-from spark_queue.messages.buckets import weigh
+from spark_queue.messages.buckets import count_rows
 from spark_queue.messages.columns import header_dicts
 from spark_queue.messages.payload import as_text
 from spark_queue.messages.schema import PUSHES
-from spark_queue.stores.support.damaged import DIGEST, Records, digest_of, text_or_bytes
+from spark_queue.stores.support.damaged import DIGEST_HEADER, Records, digest_header, text_or_bytes
 from spark_queue.stores.support.needs import RecordStore
-from spark_queue.stores.types import ERROR_HEADER, FROM_HEADER, Condition, Death
+from spark_queue.stores.types import ERROR_HEADER, FROM_HEADER, Condition, DeadLetterInfo
 
 log = logging.getLogger(__name__)
 
 #: The tag of records that the dead-letter queue does not accept; its lease never ends.
-ASIDE = "damaged/0"
+SET_ASIDE_TAG = "damaged/0"
 
 #: The header with the id of the record, if the dead letter cannot have that id.
-ID = "x-dl-id"
+RECORD_ID_HEADER = "x-dl-id"
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class DamagedLetter:
     """A dead letter of a damaged record. `record_id`: the id of the record."""
 
-    place: str
+    record_id: str
     id: str
     payload: bytes
     kind: str
     headers: Mapping[str, str]
 
-    def forms(self) -> Iterator[Letter]:
+    def variants(self) -> Iterator[DamagedLetter]:
         """Yield the dead letter in all variants that a queue may accept.
 
         The payload is raw, a text, or an object with a text. The id is that of the record, or
@@ -54,14 +54,14 @@ class Letter:
             payloads.append(text_or_bytes(self.payload))
         text = as_text(self.payload, self.kind).decode()
         payloads.append((orjson.dumps({"document": text}), "json"))
-        derived = sha256(f"{self.headers[FROM_HEADER]}\0{self.id}\0{self.headers[DIGEST]}".encode())
+        derived = sha256(f"{self.headers[FROM_HEADER]}\0{self.id}\0{self.headers[DIGEST_HEADER]}".encode())
         for payload, kind in payloads:
             yield replace(self, payload=payload, kind=kind)
-            headers = {**self.headers, ID: self.id}
+            headers = {**self.headers, RECORD_ID_HEADER: self.id}
             yield replace(self, id=derived.hexdigest()[:24], payload=payload, kind=kind, headers=headers)
 
 
-def bury(
+def dead_letter_damaged(
     store: RecordStore,
     queue: str,
     tag: str,
@@ -69,48 +69,48 @@ def bury(
     dead: str,
     *,
     history: int = 0,
-    settling: Callable[[int], None] | None = None,
+    before_settle: Callable[[int], None] | None = None,
 ) -> pa.RecordBatch:
     """Move the damaged records of a page of one tag to the queue `dead`; return the other rows.
 
     The history keeps them for `history` ms. `before_settle` is called first, with the number of
     their messages. May be repeated.
     """
-    bad = records.batch.take(pa.array(sorted(records.damaged), pa.int64()))
-    if settling is not None:
-        settling(weigh(bad.column("id")))
-    letters = _letters(store, queue, bad)
-    sent = _Sender(store, queue, tag, dead).send(letters)
-    gone = [one.place for one in letters if one.place in sent]
-    aside = [one.place for one in letters if one.place not in sent]
-    if gone:
-        done = store.commit(queue, tag, gone, history=history, outcome="dead")
+    damaged = records.batch.take(pa.array(sorted(records.damaged), pa.int64()))
+    if before_settle is not None:
+        before_settle(count_rows(damaged.column("id")))
+    letters = _make_letters(store, queue, damaged)
+    sent = _LetterSender(store, queue, tag, dead).send(letters)
+    delivered = [one.record_id for one in letters if one.record_id in sent]
+    aside = [one.record_id for one in letters if one.record_id not in sent]
+    if delivered:
+        done = store.commit(queue, tag, delivered, history=history, outcome="dead")
         store.count(queue, commit=-done, deadletter=done)
-        log.warning("%s of queue %s cannot be read: moved to %s", plural(len(gone), "record"), queue, dead)
+        log.warning("%s of queue %s cannot be read: moved to %s", plural(len(delivered), "record"), queue, dead)
     if aside:
-        store.retag(queue, tag, ASIDE, aside, lease=None)
+        store.transfer(queue, tag, SET_ASIDE_TAG, aside, lease=None)
         log.warning(
             "%s of queue %s cannot be read, and queue %s does not accept them: set aside under tag %s, see "
             "spark-queue doctor URL",
-            plural(len(aside), "record"), queue, dead, ASIDE,
+            plural(len(aside), "record"), queue, dead, SET_ASIDE_TAG,
         )  # fmt: skip
     kept = [row for row in range(records.batch.num_rows) if row not in records.damaged]
     return records.batch.take(pa.array(kept, pa.int64()))
 
 
-def _letters(store: RecordStore, queue: str, bad: pa.RecordBatch) -> list[Letter]:
+def _make_letters(store: RecordStore, queue: str, damaged: pa.RecordBatch) -> list[DamagedLetter]:
     now = store.now()
-    columns = (bad.column(name).to_pylist() for name in ("id", "payload", "payload_kind", "tries"))
+    columns = (damaged.column(name).to_pylist() for name in ("id", "payload", "payload_kind", "tries"))
     return [
-        Letter(
+        DamagedLetter(
             id, id, payload, kind,
-            {**digest_of(payload), **headers, **Death(headers[ERROR_HEADER]).headers(queue, tries, now)},
+            {**digest_header(payload), **headers, **DeadLetterInfo(headers[ERROR_HEADER]).headers(queue, tries, now)},
         )
-        for id, payload, kind, tries, headers in zip(*columns, header_dicts(bad), strict=True)
+        for id, payload, kind, tries, headers in zip(*columns, header_dicts(damaged), strict=True)
     ]  # fmt: skip
 
 
-class _Sender:
+class _LetterSender:
     """Pushes dead letters to their queue."""
 
     def __init__(self, store: RecordStore, queue: str, tag: str, dead: str) -> None:
@@ -119,7 +119,7 @@ class _Sender:
         self._tag = tag
         self._dead = dead
 
-    def send(self, letters: Sequence[Letter]) -> set[str]:
+    def send(self, letters: Sequence[DamagedLetter]) -> set[str]:
         """Push dead letters, and return the record ids of those that the queue has now.
 
         An earlier attempt may have pushed some.
@@ -128,27 +128,31 @@ class _Sender:
             self._store.check_queue(self._dead)
         except OptionError:  # the database forbids the name
             return set()
-        there = self._there(letters)
-        left = [one for one in letters if one.place not in there]
+        already_sent = self._find_sent(letters)
+        left = [one for one in letters if one.record_id not in already_sent]
         try:
-            whole = self._put(left) == len(left) if left else True
+            whole = self._push(left) == len(left) if left else True
         except MessageError:
             whole = False
-        return {one.place for one in letters if whole or one.place in there or any(map(self._sent, one.forms()))}
+        return {
+            one.record_id
+            for one in letters
+            if whole or one.record_id in already_sent or any(map(self._ensure_sent, one.variants()))
+        }
 
-    def _sent(self, letter: Letter) -> bool:
+    def _ensure_sent(self, letter: DamagedLetter) -> bool:
         """Push a dead letter if it is missing, and return whether the queue has it now.
 
         It does not if it is rejected, or another message has its id.
         """
-        if self._there([letter]):
+        if self._find_sent([letter]):
             return True
         try:
-            return self._put([letter]) == 1
+            return self._push([letter]) == 1
         except MessageError:
             return False
 
-    def _put(self, letters: Sequence[Letter]) -> int:
+    def _push(self, letters: Sequence[DamagedLetter]) -> int:
         rows = [
             {
                 "id": one.id, "payload": one.payload, "payload_kind": one.kind, "headers": list(one.headers.items()),
@@ -157,20 +161,22 @@ class _Sender:
             for one in letters
         ]  # fmt: skip
         batch = pa.RecordBatch.from_pylist(rows, schema=PUSHES)
-        if self._store.forwards and self._dead != self._queue:  # an id is in one queue
+        if self._store.supports_forward and self._dead != self._queue:  # an id is in one queue
             return self._store.forward(self._queue, self._dead, self._tag, batch)
         return self._store.push(self._dead, batch)
 
-    def _there(self, letters: Sequence[Letter]) -> set[str]:
+    def _find_sent(self, letters: Sequence[DamagedLetter]) -> set[str]:
         """Return the record ids of dead letters that the queue has already."""
-        return self._store._attempt(self._look, letters)  # `peek` does not retry
+        return self._store._attempt(self._find_sent_once, letters)  # `peek` does not retry
 
-    def _look(self, letters: Sequence[Letter]) -> set[str]:
-        known = {(one.id, one.headers[FROM_HEADER], one.headers[DIGEST]): one.place for one in letters}
+    def _find_sent_once(self, letters: Sequence[DamagedLetter]) -> set[str]:
+        record_ids = {
+            (one.id, one.headers[FROM_HEADER], one.headers[DIGEST_HEADER]): one.record_id for one in letters
+        }
         found: set[str] = set()
         where = [Condition("id", "in", tuple({one.id for one in letters}))]
-        for batch in self._store.peek(self._dead, where, decoded=False):
+        for batch in self._store.peek(self._dead, where, check_json=False):
             for id, headers in zip(batch.column("id").to_pylist(), header_dicts(batch), strict=True):
-                place = known.get((id, headers.get(FROM_HEADER, ""), headers.get(DIGEST, "")))
+                place = record_ids.get((id, headers.get(FROM_HEADER, ""), headers.get(DIGEST_HEADER, "")))
                 found |= set() if place is None else {place}
         return found

@@ -24,7 +24,7 @@ from spark_queue.errors import StoreError
 ACTS = ("put", "get", "reserve", "commit", "rollback", "deadletter")
 
 #: How long counts wait to be written; how long to wait before a retry, at first and at most (s).
-PERIOD, PAUSE, LONGEST_PAUSE = 0.1, 1.0, 60.0
+FLUSH_INTERVAL, RETRY_PAUSE, MAX_RETRY_PAUSE = 0.1, 1.0, 60.0
 
 #: Numbers to add, by queue and operation.
 Counts = Mapping[str, Mapping[str, int]]
@@ -50,7 +50,7 @@ class Statistics:
     paused: bool = False
 
     @classmethod
-    def of(cls, counted: Mapping[str, Any], paused: bool) -> Self:
+    def from_counts(cls, counted: Mapping[str, Any], paused: bool) -> Self:
         """Return the statistics that a database has; its other counters are ignored."""
         return cls(**{act: int(counted.get(act) or 0) for act in ACTS}, paused=paused)
 
@@ -64,28 +64,28 @@ class Counters:
     def __init__(self, write: Callable[[Counts], None]) -> None:
         """`write` adds counts to those of the database. It raises `StoreError` if it cannot."""
         self._add_to_database = write
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._pid = os.getpid()
         self._lock, self._writing = threading.Lock(), threading.Lock()
         self._counts: dict[str, Counter[str]] = {}
-        self._later: threading.Timer | None = None
-        self._pause = 0.0  # s until the next try, after one that failed
+        self._timer: threading.Timer | None = None
+        self._retry_pause = 0.0  # s until the next try, after one that failed
 
     def add(self, queue: str, **acts: int) -> None:
         """Add to the counts: `add("flights", put=100)`. Without counts, only register the queue."""
         if self._pid != os.getpid():
-            self._begin()
+            self._reset()
         with self._lock:
             if not acts or any(acts.values()):
                 counted = self._counts.setdefault(queue, Counter())
                 for act, number in acts.items():
                     counted[act] += number
-            if self._counts and self._later is None:
-                self._write_in(self._pause or PERIOD)
+            if self._counts and self._timer is None:
+                self._schedule_write(self._retry_pause or FLUSH_INTERVAL)
 
-    def forget(self, queue: str) -> None:
+    def discard(self, queue: str) -> None:
         """Discard the unwritten counts of a queue."""
         if self._pid == os.getpid():
             with self._writing, self._lock:
@@ -98,60 +98,60 @@ class Counters:
         with self._writing:
             with self._lock:
                 counted, self._counts = self._counts, {}
-                self._write_no_more()
+                self._cancel_write()
             counts = {queue: {act: n for act, n in acts.items() if n} for queue, acts in counted.items()}
             counts = {queue: acts for queue, acts in counts.items() if acts or not counted[queue]}
             if not counts:
                 return
             try:
                 self._add_to_database(counts)
-                self._pause = 0.0
+                self._retry_pause = 0.0
             except StoreError as error:
-                self._keep(counts, error)
+                self._restore(counts, error)
 
-    def _keep(self, counts: Counts, error: StoreError) -> None:
-        if not self._pause:
+    def _restore(self, counts: Counts, error: StoreError) -> None:
+        if not self._retry_pause:
             log.warning("cannot write the statistics of %s, they are kept: %s", ", ".join(map(repr, counts)), error)
-        self._pause = min(2 * self._pause or PAUSE, LONGEST_PAUSE)
+        self._retry_pause = min(2 * self._retry_pause or RETRY_PAUSE, MAX_RETRY_PAUSE)
         with self._lock:
             for queue, acts in counts.items():
                 self._counts.setdefault(queue, Counter()).update(acts)
-            if self._later is None:
-                self._write_in(self._pause)
+            if self._timer is None:
+                self._schedule_write(self._retry_pause)
 
     def close(self) -> None:
         """Write the counts. If that fails, the next `add` or the exit of the process retries it."""
         self.write()
         if self._pid == os.getpid():
             with self._lock:
-                self._write_no_more()
+                self._cancel_write()
 
-    def _write_in(self, seconds: float) -> None:
+    def _schedule_write(self, seconds: float) -> None:
         _write_at_exit(self)
         later = threading.Timer(seconds, self.write)
         later.daemon = True
         with suppress(RuntimeError):  # no new thread while the interpreter ends: see `_write_all`
             later.start()
-            self._later = later
+            self._timer = later
 
-    def _write_no_more(self) -> None:
-        if self._later is not None:
-            self._later.cancel()
-            self._later = None
+    def _cancel_write(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
-_unwritten: weakref.WeakSet[Counters] = weakref.WeakSet()
-_exits_of = 0  # the id of the process that writes at its exit
+_written_at_exit: weakref.WeakSet[Counters] = weakref.WeakSet()
+_exit_pid = 0  # the id of the process that writes at its exit
 
 
 def _write_at_exit(counters: Counters) -> None:
-    global _exits_of
-    _unwritten.add(counters)
-    if _exits_of != os.getpid():  # multiprocessing clears the exit functions of its forks
-        _exits_of = os.getpid()
+    global _exit_pid
+    _written_at_exit.add(counters)
+    if _exit_pid != os.getpid():  # multiprocessing clears the exit functions of its forks
+        _exit_pid = os.getpid()
         atexit.register(_write_all)
 
 
 def _write_all() -> None:
-    for counters in list(_unwritten):
+    for counters in list(_written_at_exit):
         counters.close()

@@ -23,30 +23,30 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_queue.messages.buckets import READ_MARK, DamagedBucket, are_buckets, open_bucket, rows_of
-from spark_queue.messages.columns import build, header_dicts, headers_array, with_history
+from spark_queue.messages.buckets import CONVERTED_SUFFIX, DamagedBucket, are_buckets, open_bucket, rows_of
+from spark_queue.messages.columns import build_messages, header_dicts, headers_array, with_history
 from spark_queue.messages.json_text import load_foreign_json
-from spark_queue.messages.payload import jsonable
+from spark_queue.messages.payload import to_jsonable
 from spark_queue.messages.rules import NOT_JSON, NOT_TEXT, all_json
-from spark_queue.messages.schema import EARLIEST, LATEST, NO_MESSAGES
-from spark_queue.stores.types import ERROR_HEADER, Condition, meeting
+from spark_queue.messages.schema import MAX_TIME_MS, MIN_TIME_MS, NO_MESSAGES
+from spark_queue.stores.types import ERROR_HEADER, Condition, filter_rows
 
 T = TypeVar("T")
 
 #: The header of a dead letter with the digest of the raw record, without fields that a retry
 #: changes.
-DIGEST = "x-dl-sha256"
+DIGEST_HEADER = "x-dl-sha256"
 
 #: Errors that reading a damaged record can raise.
-UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError, ArithmeticError, RecursionError)
+READ_ERRORS = (ValueError, TypeError, KeyError, AttributeError, IndexError, ArithmeticError, RecursionError)
 
 #: How many characters of a value a reason quotes.
-QUOTED = 80
+MAX_QUOTED = 80
 
 #: How many records that are never due `Store.never_due` returns.
-NEVER_DUE = 1_000
+MAX_NEVER_DUE = 1_000
 
-_NONE: Mapping[int, str] = MappingProxyType({})
+_NO_DAMAGE: Mapping[int, str] = MappingProxyType({})
 
 
 class Unreadable(ValueError):
@@ -62,12 +62,12 @@ class Records(NamedTuple):
 
     batch: pa.RecordBatch
     after: Any = None
-    damaged: Mapping[int, str] = _NONE
-    sound: bool = False
+    damaged: Mapping[int, str] = _NO_DAMAGE
+    payloads_valid: bool = False
 
 
 #: The page after the last one.
-END = Records(NO_MESSAGES)
+EMPTY_PAGE = Records(NO_MESSAGES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,44 +86,44 @@ class Row:
     history: tuple[int, str | None, str] | None = None
 
 
-def check(holds: object, rule: str) -> None:
+def require(holds: object, rule: str) -> None:
     """Raise `Unreadable` with this rule unless it holds."""
     if not holds:
         raise Unreadable(rule)
 
 
-def check_types(values: Sequence[Any], *known: type) -> None:
+def check_types(values: Sequence[Any], *types: type) -> None:
     """Raise `Unreadable` unless each value has exactly one of these types (no subclass)."""
-    check(set(map(type, values)) <= set(known), "a value has a wrong type")
+    require(set(map(type, values)) <= set(types), "a value has a wrong type")
 
 
-def integer(name: str, value: object, least: int, most: int) -> int:
+def parse_integer(name: str, value: object, minimum: int, maximum: int) -> int:
     """Return an `int`. Raises `Unreadable` if it is no number from `minimum` to `maximum`."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not least <= value <= most:  # type: ignore[operator]  # NaN fails too
-        raise Unreadable(f"its {name} is {quoted(value)}, not a number from {least} to {most}")
+    if not number or not minimum <= value <= maximum:  # type: ignore[operator]  # NaN fails too
+        raise Unreadable(f"its {name} is {describe_value(value)}, not a number from {minimum} to {maximum}")
     return int(value)  # type: ignore[call-overload,no-any-return]
 
 
-def tries_of(value: object) -> int:
+def parse_tries(value: object) -> int:
     """Return the tries of a message. Raises `Unreadable` if they are no 32-bit number."""
-    return integer("tries", value, -(2**31), 2**31 - 1)
+    return parse_integer("tries", value, -(2**31), 2**31 - 1)
 
 
-def mature_of(value: object) -> int:
+def parse_mature(value: object) -> int:
     """Return when a message is due (ms). Raises `Unreadable` if it is no valid moment."""
-    return integer("mature", value, EARLIEST, LATEST)
+    return parse_integer("mature", value, MIN_TIME_MS, MAX_TIME_MS)
 
 
-def digest_of(content: bytes) -> dict[str, str]:
+def digest_header(content: bytes) -> dict[str, str]:
     """Return the header with the digest, which distinguishes raw records of the same id."""
-    return {DIGEST: sha256(content).hexdigest()}
+    return {DIGEST_HEADER: sha256(content).hexdigest()}
 
 
-def quoted(value: object) -> str:
+def describe_value(value: object) -> str:
     """Return the beginning of a value, to quote it in a reason."""
     text = f"{type(value).__name__} {value!r}" if isinstance(value, str | bytes | list | dict) else repr(value)
-    return text if len(text) <= QUOTED else f"{text[:QUOTED]}…"
+    return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}…"
 
 
 def text_or_bytes(content: bytes) -> tuple[bytes, str]:
@@ -142,18 +142,18 @@ def read_each(queue: str, records: Sequence[T], read: Callable[[T], Row], raw: C
     for number, record in enumerate(records):
         try:
             row = read(record)
-            _built(queue, [row])
-        except UNREADABLE as error:
+            _build_batch(queue, [row])
+        except READ_ERRORS as error:
             damaged[number] = str(error) if isinstance(error, Unreadable) else f"it cannot be read ({error})"
             row = raw(record)
             row = replace(
-                row, headers={**digest_of(row.payload), **(row.headers or {}), ERROR_HEADER: damaged[number]}
+                row, headers={**digest_header(row.payload), **(row.headers or {}), ERROR_HEADER: damaged[number]}
             )
         rows.append(row)
-    return Records(_built(queue, rows), None, damaged)
+    return Records(_build_batch(queue, rows), None, damaged)
 
 
-def best(read: Callable[[object], int], *values: object) -> int:
+def first_readable(read: Callable[[object], int], *values: object) -> int:
     """Return the first value that `read` can read, or 0."""
     for value in values:
         try:
@@ -163,9 +163,9 @@ def best(read: Callable[[object], int], *values: object) -> int:
     return 0
 
 
-def _built(queue: str, rows: Sequence[Row]) -> pa.RecordBatch:
+def _build_batch(queue: str, rows: Sequence[Row]) -> pa.RecordBatch:
     columns = zip(*((one.id, one.payload, one.kind, one.headers, one.mature, one.tries) for one in rows), strict=True)
-    batch = build(queue, *columns)
+    batch = build_messages(queue, *columns)
     processed = [one.history for one in rows if one.history is not None]
     return with_history(batch, *zip(*processed, strict=True)) if processed else batch
 
@@ -173,13 +173,13 @@ def _built(queue: str, rows: Sequence[Row]) -> pa.RecordBatch:
 # --- buckets and payloads -------------------------------------------------------------------------------------------
 
 
-def part(page: Records, start: int, stop: int) -> Records:
+def slice_records(page: Records, start: int, stop: int) -> Records:
     """Return the rows of a page from `start` to before `stop`."""
     damaged = {row - start: why for row, why in page.damaged.items() if start <= row < stop}
     return Records(page.batch.slice(start, stop - start), None, damaged)
 
 
-def opened(records: Records, *, fill: bool = False) -> Iterator[Records]:
+def open_buckets(records: Records, *, fill: bool = False) -> Iterator[Records]:
     """Yield the messages of records, in order; a bucket that cannot be opened is one damaged row.
 
     With `fill`, it is as many rows as its id says, so the messages after it keep their positions.
@@ -194,29 +194,29 @@ def opened(records: Records, *, fill: bool = False) -> Iterator[Records]:
         stop = start + len(list(run))
         if is_bucket:
             for row in range(start, stop):
-                yield _one_bucket(batch.slice(row, 1), records.damaged.get(row), fill)
+                yield _open_one(batch.slice(row, 1), records.damaged.get(row), fill)
         else:
-            yield part(records, start, stop)
+            yield slice_records(records, start, stop)
         start = stop
 
 
-def _one_bucket(record: pa.RecordBatch, reason: str | None, fill: bool) -> Records:
+def _open_one(record: pa.RecordBatch, reason: str | None, fill: bool) -> Records:
     if reason is None:
         try:
-            made_now = record.column("id")[0].as_py().endswith(READ_MARK)
-            return Records(open_bucket(record), sound=not made_now)  # a push checked the payloads
+            made_now = record.column("id")[0].as_py().endswith(CONVERTED_SUFFIX)
+            return Records(open_bucket(record), payloads_valid=not made_now)  # a push checked the payloads
         except DamagedBucket as error:
             reason = f"the bucket is damaged: {error}"
-            record = _with(_with_error(record, reason), "payload_kind", pa.array(["binary"]))
+            record = _with_column(_with_error(record, reason), "payload_kind", pa.array(["binary"]))
     if not fill:
         return Records(record, None, {0: reason})
     (id,) = record.column("id").to_pylist()
-    rest = _with(record, "payload", pa.array([b""], pa.binary()))  # no copy of its bytes
+    rest = _with_column(record, "payload", pa.array([b""], pa.binary()))  # no copy of its bytes
     (rows,) = pa.Table.from_batches([record, *[rest] * (rows_of(id) - 1)]).combine_chunks().to_batches()
     return Records(rows, None, dict.fromkeys(range(rows.num_rows), reason))
 
 
-def _with(batch: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
+def _with_column(batch: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
     place = batch.schema.get_field_index(name)
     return batch.set_column(place, batch.schema.field(place), column)
 
@@ -224,30 +224,30 @@ def _with(batch: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
 def _with_error(batch: pa.RecordBatch, reason: str) -> pa.RecordBatch:
     """Return the rows with the reason in their headers."""
     headers = [one | {ERROR_HEADER: reason} for one in header_dicts(batch)]
-    return _with(batch, "headers", headers_array(headers))
+    return _with_column(batch, "headers", headers_array(headers))
 
 
-def checked(records: Records, *, decoded: bool) -> Records:
+def check_payloads(records: Records, *, check_json: bool) -> Records:
     """Return the page, with rows whose payload is not of its kind as damaged.
 
     Texts and JSON must be UTF-8. With `check_json`, JSON must be valid.
     """
     payloads, kinds = records.batch.column("payload"), records.batch.column("payload_kind")
-    if records.sound or _sound(payloads, kinds, decoded):
+    if records.payloads_valid or _all_valid(payloads, kinds, check_json):
         return records
     damaged = dict(records.damaged)
     parts: list[pa.RecordBatch] = []
     for row, (payload, kind) in enumerate(zip(payloads.to_pylist(), kinds.to_pylist(), strict=True)):
         one = records.batch.slice(row, 1)
-        if row not in damaged and (reason := _fault(payload, kind, decoded)):
+        if row not in damaged and (reason := _payload_fault(payload, kind, check_json)):
             damaged[row] = reason
-            one = _with(_with_error(one, reason), "payload_kind", pa.array([text_or_bytes(payload)[1]]))
+            one = _with_column(_with_error(one, reason), "payload_kind", pa.array([text_or_bytes(payload)[1]]))
         parts.append(one)
     (batch,) = pa.Table.from_batches(parts).combine_chunks().to_batches()
     return Records(batch, records.after, damaged)
 
 
-def _sound(payloads: pa.Array, kinds: pa.Array, decoded: bool) -> bool:
+def _all_valid(payloads: pa.Array, kinds: pa.Array, check_json: bool) -> bool:
     """Return whether all payloads are certainly of their kind; checks whole columns at a time."""
     known = set(kinds.unique().to_pylist())
     texts = payloads.filter(pc.not_equal(kinds, "binary")) if "binary" in known else payloads
@@ -255,16 +255,16 @@ def _sound(payloads: pa.Array, kinds: pa.Array, decoded: bool) -> bool:
         texts.cast(pa.string())
     except pa.ArrowInvalid:
         return False
-    if not decoded or "json" not in known:
+    if not check_json or "json" not in known:
         return True
     return all_json(payloads if len(known) == 1 else payloads.filter(pc.equal(kinds, "json")))
 
 
-def _fault(payload: bytes, kind: str, decoded: bool) -> str | None:
+def _payload_fault(payload: bytes, kind: str, check_json: bool) -> str | None:
     try:
         if kind != "binary":
             payload.decode()
-        if kind == "json" and decoded:
+        if kind == "json" and check_json:
             load_foreign_json(payload)
     except UnicodeDecodeError as error:
         return f"{NOT_TEXT} ({error.reason} at byte {error.start})"
@@ -303,21 +303,21 @@ def keys_of(id: str) -> list[bytes]:
     return [id.encode()] if odd is None else [id.encode(), odd]
 
 
-def json_of(value: Mapping[str, object]) -> bytes:
+def to_json(value: Mapping[str, object]) -> bytes:
     """Return a raw record as JSON; bytes as Extended JSON."""
-    return orjson.dumps(value, default=jsonable)
+    return orjson.dumps(value, default=to_jsonable)
 
 
 # --- choosing records -----------------------------------------------------------------------------------------------
 
 
-def meeting_records(page: Records, where: Sequence[Condition], most: int | None = None) -> Records:
+def filter_records(page: Records, where: Sequence[Condition], limit: int | None = None) -> Records:
     """Return the first `limit` records that are buckets or meet the conditions."""
     if not (page.damaged and where):
-        return page._replace(batch=meeting(page.batch, where, or_buckets=True).slice(0, most))
+        return page._replace(batch=filter_rows(page.batch, where, or_buckets=True).slice(0, limit))
     numbers = pa.array(range(page.batch.num_rows), pa.int64())
     numbered = page.batch.append_column("number", numbers)
-    kept = meeting(numbered, where, or_buckets=True).slice(0, most)
+    kept = filter_rows(numbered, where, or_buckets=True).slice(0, limit)
     damaged = {
         row: page.damaged[old] for row, old in enumerate(kept.column("number").to_pylist()) if old in page.damaged
     }

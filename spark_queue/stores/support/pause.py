@@ -13,51 +13,51 @@ from collections.abc import Callable
 from spark_queue.errors import AccessDenied
 
 #: How long a flag is cached (s); and how long a queue with an unreadable flag is taken as running.
-KNOWN, UNREADABLE_KNOWN = 0.25, 60.0
+PAUSE_CACHE_SECONDS, UNREADABLE_CACHE_SECONDS = 0.25, 60.0
 
 #: The largest number of cached flags.
-MOST_QUEUES = 10_000
+MAX_CACHED_FLAGS = 10_000
 
 log = logging.getLogger(__name__)
 
 
-class Pauses:
+class PauseCache:
     """The cached pause flags of one client. Safe to share among threads."""
 
-    def __init__(self, ask: Callable[[str], bool]) -> None:
+    def __init__(self, read_flag: Callable[[str], bool]) -> None:
         """`read_flag` reads the flag of a queue; it raises `StoreError` if it cannot."""
-        self._ask = ask
-        self._known: dict[str, tuple[bool, float]] = {}  # queue -> flag, when read (monotonic s)
+        self._read_flag = read_flag
+        self._flags: dict[str, tuple[bool, float]] = {}  # queue -> flag, when read (monotonic s)
 
-    def learn(self, queue: str, paused: bool) -> None:
+    def update(self, queue: str, paused: bool) -> None:
         """Set the cached flag of a queue."""
-        self._know(queue, (paused, time.monotonic()))
+        self._put(queue, (paused, time.monotonic()))
 
-    def _know(self, queue: str, told: tuple[bool, float]) -> None:
-        if len(self._known) >= MOST_QUEUES:
-            self._known.clear()  # they are read again
-        self._known[queue] = told
+    def _put(self, queue: str, entry: tuple[bool, float]) -> None:
+        if len(self._flags) >= MAX_CACHED_FLAGS:
+            self._flags.clear()  # they are read again
+        self._flags[queue] = entry
 
-    def forget(self, queue: str) -> None:
+    def discard(self, queue: str) -> None:
         """Remove a queue from the cache."""
-        self._known.pop(queue, None)
+        self._flags.pop(queue, None)
 
-    def paused(self, queue: str, known: float = KNOWN) -> bool:
+    def is_paused(self, queue: str, max_age: float = PAUSE_CACHE_SECONDS) -> bool:
         """Return whether the queue is paused; a cached flag may be `max_age` s old.
 
         If the user has no right to read the flag, log that and return `False`. Raises `StoreError`
         if it cannot be read for another reason.
         """
-        found = self._known.get(queue)
+        cached = self._flags.get(queue)
         now = time.monotonic()
-        if found is not None and now - found[1] <= known:
-            return found[0]
+        if cached is not None and now - cached[1] <= max_age:
+            return cached[0]
         try:
-            told = self._ask(queue), now
+            entry = self._read_flag(queue), now
         except AccessDenied as error:
             log.warning("cannot read whether queue %r is paused, so it is taken as running: %s", queue, error)
-            told = False, now + UNREADABLE_KNOWN
-        if self._known.get(queue) is found:  # else a signal brought a newer flag
-            self._know(queue, told)
-            return told[0]
-        return self._known.get(queue, told)[0]
+            entry = False, now + UNREADABLE_CACHE_SECONDS
+        if self._flags.get(queue) is cached:  # else a signal brought a newer flag
+            self._put(queue, entry)
+            return entry[0]
+        return self._flags.get(queue, entry)[0]

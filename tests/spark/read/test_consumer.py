@@ -20,14 +20,14 @@ from spark_queue.spark.read import backlog, batches
 from spark_queue.spark.read import lease_renewer as keeper
 from spark_queue.spark.read import prefetch as ahead
 from spark_queue.spark.read.consumer import Consumer
-from spark_queue.spark.read.offsets import Offset, commit_named
-from spark_queue.spark.read.prefetch import Ahead
-from spark_queue.stores.conformance.waiting import end_lease, until
+from spark_queue.spark.read.offsets import Offset, commit_offset
+from spark_queue.spark.read.prefetch import Prefetcher
+from spark_queue.stores.conformance.waiting import end_lease, wait_until
 from spark_queue.stores.services import owner, ownership
-from spark_queue.stores.services.dead_letters import note_settled
+from spark_queue.stores.services.dead_letters import add_settled
 from spark_queue.stores.services.owner import owner_of, revoke
 from spark_queue.stores.services.ownership import Ownership
-from spark_queue.stores.types import about
+from spark_queue.stores.types import queue_note_key
 
 MOST, LEAST, EXACTLY = "at-most-once", "at-least-once", "exactly-once"
 
@@ -85,7 +85,7 @@ class Clock:
 def brisk(monkeypatch):
     """Make living processes of consumers tell so often, and make none count as gone because it was slow to."""
     monkeypatch.setattr(keeper, "BEAT", 0.05)
-    monkeypatch.setattr(owner, "LIFE", 3_600_000)
+    monkeypatch.setattr(owner, "OWNER_TIMEOUT_MS", 3_600_000)
 
 
 @pytest.fixture
@@ -97,9 +97,9 @@ def renewing(monkeypatch):
     monkeypatch.setattr(keeper, "BEAT", 0.05)
 
     def make(options, *rest):
-        made = keeper.Keeper(options, *rest)
-        assert made._pause == (options.reserve_timeout or batches.UNSTARTED) / 3000
-        made._pause = 0.05
+        made = keeper.LeaseRenewer(options, *rest)
+        assert made._interval == (options.reserve_timeout or batches.UNSTARTED_LEASE) / 3000
+        made._interval = 0.05
         return made
 
     monkeypatch.setattr(batches, "Keeper", make)
@@ -117,7 +117,7 @@ def renewed(url, queue, tags, endless=()):
             before = ends()
             assert set(before) == set(tags)
             assert {tag for tag, end in before.items() if end is None} == set(endless)
-            until(lambda: all(end is None or end > before[tag] for tag, end in ends().items()))  # noqa: B023
+            wait_until(lambda: all(end is None or end > before[tag] for tag, end in ends().items()))  # noqa: B023
         assert store.reserve(queue, "rival", 100) == []
 
 
@@ -220,10 +220,12 @@ def test_an_owner_that_is_about_to_end_is_waited_for(any_url, name, monkeypatch)
         first, second = Ownership(store, name, "c/1"), Ownership(other, name, "c/1")
         clock = Clock(monkeypatch, store, other)
         first.take()
-        first.leave()
+        first.announce_exit()
         clock.meanwhile = lambda: clock.looks > 2 or first.renew()
         second.take()
-        assert clock.looks == 2 + owner.LIFE / 1000 / ownership.TAKEOVER_LOOK, "until it has been silent for LIFE"
+        assert clock.looks == 2 + owner.OWNER_TIMEOUT_MS / 1000 / ownership.TAKEOVER_POLL, (
+            "until it has been silent for LIFE"
+        )
         with pytest.raises(FencedError, match="has taken over"):
             first.renew()
         store.drop(name)
@@ -245,7 +247,7 @@ def test_a_dead_owner_is_taken_over_at_once_and_a_silent_one_after_a_while(sqlit
         mine.take()
         assert clock.looks == 0
         # now of another machine, of which nobody can tell whether its process lives
-        key = about(name, "consumer", "c/1")
+        key = queue_note_key(name, "consumer", "c/1")
         note = store.note(key)
         assert note is not None
         elsewhere = note.value["owner"] | {"host": "elsewhere", "until": store.now() + 700}
@@ -266,12 +268,14 @@ def test_a_zombie_and_another_process_of_the_same_number_are_dead(sqlite_url, na
     with open_store(sqlite_url) as store:
         mine = Ownership(store, name, "c/1")
         mine.take()
-        key = about(name, "consumer", "c/1")
+        key = queue_note_key(name, "consumer", "c/1")
         note = store.note(key)
         assert note is not None and owner_of(store, name, "c/1") is not None
         child = subprocess.Popen([sys.executable, "-c", ""])
-        until(lambda: not owner._started(child.pid))  # it has ended, and nobody has asked for its exit code yet
-        assert owner._started(child.pid) == 0
+        wait_until(
+            lambda: not owner._start_time(child.pid)
+        )  # it has ended, and nobody has asked for its exit code yet
+        assert owner._start_time(child.pid) == 0
         child.wait()
         other = note.value["owner"] | {"started": note.value["owner"]["started"] + 1}
         store.set_note(key, note.value | {"owner": other}, note.version)
@@ -280,7 +284,7 @@ def test_a_zombie_and_another_process_of_the_same_number_are_dead(sqlite_url, na
 
 def test_a_note_of_a_newer_version_is_refused(sqlite_url, name):
     with open_store(sqlite_url) as store:
-        store.set_note(about(name, "consumer", "c/1"), {"v": 3}, 0)
+        store.set_note(queue_note_key(name, "consumer", "c/1"), {"v": 3}, 0)
         with pytest.raises(StoreError, match=r"version 3.*upgrade"):
             Ownership(store, name, "c/1").take()
 
@@ -306,11 +310,11 @@ def test_what_an_offset_names_as_empty_is_not_committed(any_url, name):
         queue.push_many(list(range(20)))
     with open_store(any_url) as store:
         assert store.reserve(name, "c/1/1", 10) == [10]
-        store.retag(
+        store.transfer(
             name, "c/1/1/0", "c/1/1/1", [next(store.fetch(name, "c/1/1/0")).column("id")[0].as_py()], lease=None
         )
         offset = Offset(v=1, queue=name, consumer="c/1", seq=1, rows=[9, 0])
-        assert commit_named(store, offset, 0) == 9
+        assert commit_offset(store, offset, 0) == 9
 
 
 def test_a_backlog_that_takes_long_to_count_is_counted_rarely(sqlite_url, name, consumers, monkeypatch):
@@ -327,7 +331,7 @@ def test_a_backlog_that_takes_long_to_count_is_counted_rarely(sqlite_url, name, 
     monkeypatch.setattr(consumer.store, "sizes", slow)
     for _ in range(6):
         consumer.backlog()
-        now += backlog.IDLE
+        now += backlog.IDLE_INTERVAL
     assert len(looks) == 1, "it rests for 60 s, which is not over"
     now += 0.1
     consumer.backlog()
@@ -348,12 +352,12 @@ def reserved(url, queue):
 
 def later_than(store, moment):
     """Wait until it is later than that moment (ms), also for a client that knows the time some ms wrong."""
-    until(lambda: store.now() > moment + 50)
+    wait_until(lambda: store.now() > moment + 50)
 
 
 def eventually(look, wanted):
     with suppress(AssertionError):  # which would not tell what there is instead
-        until(lambda: look() == wanted)
+        wait_until(lambda: look() == wanted)
     assert look() == wanted
 
 
@@ -382,7 +386,7 @@ def test_nothing_is_reserved_ahead_where(sqlite_url, name, consumers, how, monke
     with Queue(sqlite_url, name) as queue:
         queue.push_many(list(range(30)))
     begun = []
-    monkeypatch.setattr(Ahead, "start", lambda self, *arguments: begun.append(arguments))
+    monkeypatch.setattr(Prefetcher, "create_planner", lambda self, *arguments: begun.append(arguments))
     consumer = consumers(sqlite_url, name)
     offset = consumer.next(consumer.initial, 100 if how == "not full" else 10, ahead=how != "not asked for")
     if how == "a batch that comes again":
@@ -398,7 +402,9 @@ def test_a_batch_that_is_planned_twice_is_followed_by_one(sqlite_url, name, cons
     with Queue(sqlite_url, name) as queue:
         queue.push_many(list(range(30)))
     begun, check = [], Ownership.check
-    monkeypatch.setattr(Ownership, "check", lambda self: begun.append(threading.current_thread().name) or check(self))
+    monkeypatch.setattr(
+        Ownership, "check_parameters", lambda self: begun.append(threading.current_thread().name) or check(self)
+    )
     consumer = consumers(sqlite_url, name)
     offset = consumer.next(consumer.initial, 10, ahead=True)
     for _ in range(2):  # as in a self-union
@@ -483,21 +489,21 @@ def test_a_process_that_ends_gives_back_what_it_has_reserved_ahead(any_url, name
 def test_a_process_that_ends_while_it_reserves_ahead_waits_for_that(sqlite_url, name, consumers, monkeypatch):
     with Queue(sqlite_url, name) as queue:
         queue.push_many(list(range(20)))
-    monkeypatch.setattr(ahead, "GRACE", 60)
+    monkeypatch.setattr(ahead, "RELEASE_TIMEOUT", 60)
     consumer = consumers(sqlite_url, name, delivery="exactly-once")
     offset = consumer.next(consumer.initial, 10, ahead=True)
     waits, claim = threading.Event(), type(consumer.store)._claim
 
     def slow(*arguments):
         waits.set()
-        until(lambda: not consumer.holds_ahead, what="the end of the process")
+        wait_until(lambda: not consumer.holds_ahead, description="the end of the process")
         return claim(*arguments)
 
     monkeypatch.setattr(type(consumer.store), "_claim", slow)
     consumer.plan(consumer.initial, offset)
     assert waits.wait(60)
     consumer.close()
-    until(lambda: "spark_queue prefetch" not in {one.name for one in threading.enumerate()})
+    wait_until(lambda: "spark_queue prefetch" not in {one.name for one in threading.enumerate()})
     assert reserved(sqlite_url, name) == {1: 10}
 
 
@@ -556,7 +562,7 @@ def test_a_process_that_stood_still_reserves_nothing_ahead(any_url, name, consum
             go.wait()
         check(self)
 
-    monkeypatch.setattr(Ownership, "check", stand_still)
+    monkeypatch.setattr(Ownership, "check_parameters", stand_still)
     first = old.next(old.initial, 10, ahead=True)
     old.plan(old.initial, first)
     assert waits.wait(60)
@@ -577,14 +583,14 @@ def test_what_a_batch_gives_back_itself_is_not_in_the_batch_reserved_meanwhile(a
             go.wait()
         check(self)
 
-    monkeypatch.setattr(Ownership, "check", late)
+    monkeypatch.setattr(Ownership, "check_parameters", late)
     first = consumer.next(consumer.initial, 10, ahead=True)
     consumer.plan(consumer.initial, first)
     with open_store(any_url) as store:  # what `operation=settle` does
         later_than(store, store.now())
-        note_settled(store, name, first["consumer"].partition("/")[0], 1)
+        add_settled(store, name, first["consumer"].partition("/")[0], 1)
         store.rollback(name, first["consumer"], ids[:1])
-        until(lambda: store.ready(name, 10) == 6, what="what was given back may be taken")
+        wait_until(lambda: store.ready(name, 10) == 6, description="what was given back may be taken")
     go.set()
     second = consumer.next(first, 100, ahead=True)
     assert fetched(any_url, name, consumer.plan(first, second)) == ids[10:]
@@ -640,7 +646,7 @@ def test_a_failure_to_reserve_ahead_is_that_of_the_next_batch(sqlite_url, name, 
 
 @pytest.mark.parametrize("delivery", [LEAST, EXACTLY])
 def test_the_lease_of_what_is_reserved_ahead_is_renewed(sqlite_url, name, consumers, renewing, monkeypatch, delivery):
-    monkeypatch.setattr(batches, "UNSTARTED", 3_600_000)
+    monkeypatch.setattr(batches, "UNSTARTED_LEASE", 3_600_000)
     with Queue(sqlite_url, name) as queue:
         queue.push_many(list(range(20)))
     options = renewing if delivery == LEAST else {"delivery": delivery}
@@ -673,7 +679,7 @@ def test_until_it_is_started_a_batch_has_a_lease_that_ends(any_url, name, consum
         end = consumer.next(start, 10, ahead=ahead)
         (until,) = held_until(any_url, name).values()
         with open_store(any_url) as store:
-            assert until is not None and 0 < until - store.now() <= batches.UNSTARTED
+            assert until is not None and 0 < until - store.now() <= batches.UNSTARTED_LEASE
         consumer.plan(start, end)
         assert held_until(any_url, name)[f"{end['seq']}.1"] is None
         start = end
@@ -772,7 +778,7 @@ def test_an_older_checkpoint_is_refused_before_anything_changes(any_url, name, c
     taken_over(any_url, name, one)
     before = held_until(any_url, name)
     with open_store(any_url) as store:
-        noted = store.notes(about(name))
+        noted = store.notes(queue_note_key(name))
     start = {  # as Spark does; 4.0 and 4.1 ask for the partitions of nothing first
         "a copy": lambda: new.next(one, 10),
         "the end is lost": lambda: new.plan(one, one),
@@ -783,7 +789,7 @@ def test_an_older_checkpoint_is_refused_before_anything_changes(any_url, name, c
     assert f"spark-queue recover URL {name} {one['consumer']} --sink URL" in str(caught.value)
     assert held_until(any_url, name) == before and set(before) == {"3.1"}
     with open_store(any_url) as store:
-        assert store.notes(about(name)) == noted
+        assert store.notes(queue_note_key(name)) == noted
 
 
 def test_a_batch_of_the_same_number_by_another_process_is_refused(any_url, name, consumers):
@@ -807,7 +813,7 @@ def test_a_database_that_is_older_than_the_checkpoint_is_an_error(any_url, name,
     old, new = consumers(any_url, name), consumers(any_url, name)
     one = worked(any_url, name, old, old.initial, 10, [])
     with open_store(any_url) as store:
-        (key,) = store.notes(about(name, "consumer", ""))
+        (key,) = store.notes(queue_note_key(name, "consumer", ""))
         backup = store.note(key)
         assert backup is not None
         old.next(one, 10)
@@ -859,7 +865,7 @@ def of_version_1(url, queue, consumer, rows, seq=1):
     with open_store(url) as store:
         assert store.reserve(queue, f"{consumer}/{seq}", rows, lease=None) == [rows]
         gone = {"token": "t", "host": "elsewhere", "boot": "", "pid": 1, "started": 1, "until": 1, "leaves": False}
-        store.set_note(about(queue, "consumer", consumer), {"v": 1, **gone}, 0)
+        store.set_note(queue_note_key(queue, "consumer", consumer), {"v": 1, **gone}, 0)
     return Offset(v=1, queue=queue, consumer=consumer, seq=seq, rows=[rows])
 
 
@@ -871,7 +877,7 @@ def test_a_checkpoint_of_version_1_goes_on(any_url, name, consumers, batch, note
     old = of_version_1(any_url, name, "etl/3fa9c1", 10)
     if note != "is there":
         with open_store(any_url) as store:
-            store.set_note(about(name, "consumer", "etl/3fa9c1"), None, 1)
+            store.set_note(queue_note_key(name, "consumer", "etl/3fa9c1"), None, 1)
     consumer, other = consumers(any_url, name), consumers(any_url, name)
     seen: list[str] = []
     if batch == "comes again":

@@ -11,7 +11,7 @@ from spark_queue import Queue, open_store
 from spark_queue.messages.columns import header_dicts
 from spark_queue.options.queue_names import dead_letter_queue
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.spark.read.fetch import Share, fetched
+from spark_queue.spark.read.fetch import FetchRange, fetch_messages
 from tests import odd, registered
 from tests.spark.conftest import Harness
 
@@ -48,7 +48,7 @@ def test_a_query_delivers_the_good_messages(kind, one, harness):
     sizes = harness.sizes()
     assert (sizes.total, sizes.dead) == (0, 1)
     with open_store(harness.url) as store:
-        (batch,) = store.peek(dead_letter_queue(harness.name), decoded=False)
+        (batch,) = store.peek(dead_letter_queue(harness.name), check_json=False)
         (headers,) = header_dicts(batch)
     assert one.reason in headers["x-error"]
 
@@ -98,7 +98,7 @@ def test_of_several_inputs_each_message_keeps_its_place(sqlite_url, name):
         odd.put("sqlite/", sqlite_url, name, {"id": odd.BUCKET, "payload": b"garbage", "rows": 3}, mature=5_000)
         queue.push({"n": 2})
         assert queue.store.reserve(name, "c/1/1.1", 10) == [5]
-        share = Share("c/1/1.1/0", 4, first=1)
-        rows = [headers for batch in fetched(options, share) for headers in header_dicts(batch)]
+        share = FetchRange("c/1/1.1/0", 4, first=1)
+        rows = [headers for batch in fetch_messages(options, share) for headers in header_dicts(batch)]
         assert ["x-error" in headers for headers in rows] == [True, True, True, False]
         assert queue.sizes().reserved == 5

@@ -107,10 +107,10 @@ def test_filters_on_the_past_reach_the_store():
         options = QueueOptions.parse({"url": "sqlite:///q.db", "queue": "a", "view": view}, "snapshot")
         reader = FilteringReader(options, read_schema(options))
         kept = list(reader.pushFilters([*taken, *left]))
-        assert len(reader.where) == conditions
+        assert len(reader.conditions) == conditions
         if conditions:
             assert kept == left
-            assert reader.where == [
+            assert reader.conditions == [
                 Condition("processed", ">", 1_577_836_800_000),
                 Condition("consumer", "=", "etl"),
                 Condition("outcome", "in", ("commit", "pop")),

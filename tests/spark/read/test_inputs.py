@@ -12,14 +12,14 @@ from spark_queue import Buckets, CheckpointError, FencedError, Queue, StoreError
 from spark_queue.admin.recovery import recover_consumer
 from spark_queue.messages.message import messages, pushes
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.spark.read.fetch import side_by_side
-from spark_queue.spark.read.multi_input import Inputs
+from spark_queue.spark.read.fetch import fetch_zipped
+from spark_queue.spark.read.multi_input import MultiInputPlanner
 from spark_queue.spark.read.queue_input import QueueInput
-from spark_queue.spark.schema import joiner, read_schema
+from spark_queue.spark.schema import batch_joiner, read_schema
 from spark_queue.spark.supervision import drain
-from spark_queue.stores.conformance.waiting import end_lease, until
+from spark_queue.stores.conformance.waiting import end_lease, wait_until
 from spark_queue.stores.services.owner import revoke
-from spark_queue.stores.types import about
+from spark_queue.stores.types import queue_note_key
 from tests import odd
 from tests.spark.read.test_consumer import DROPPED, brisk, renewed, renewing  # noqa: F401
 from tests.spark.read.test_pause import by_signals, listening  # noqa: F401
@@ -51,7 +51,7 @@ class World:
         return QueueOptions.parse(raw, "stream", "snapshot")
 
     def reader(self, bindings=None, **options):
-        made = Inputs(self.options(bindings, **{"numPartitions": "2"} | options))
+        made = MultiInputPlanner(self.options(bindings, **{"numPartitions": "2"} | options))
         self.made.append(made)
         return made
 
@@ -75,7 +75,7 @@ class World:
         """What tasks get: by row, the payloads by binding."""
         found = []
         for share in shares:
-            for batches in side_by_side(reader._options, share):
+            for batches in fetch_zipped(reader._options, share):
                 of = {binding: [one.payload for one in messages(batch)] for binding, batch in batches.items()}
                 found += [dict(zip(of, row, strict=True)) for row in zip(*of.values(), strict=True)]
         return found
@@ -93,8 +93,8 @@ class World:
 
 def hashes(reader, shares):
     """By row, the hash of its delivery."""
-    join = joiner(read_schema(reader._options), reader._options)
-    pages = [join(rows, share.delivery) for share in shares for rows in side_by_side(reader._options, share)]
+    join = batch_joiner(read_schema(reader._options), reader._options)
+    pages = [join(rows, share.delivery) for share in shares for rows in fetch_zipped(reader._options, share)]
     return sorted(one for page in pages for one in page.column("delivery_hash").to_pylist())
 
 
@@ -219,7 +219,7 @@ def test_what_others_take_meanwhile_is_made_up_for(small, monkeypatch):
     reader, seen = small.reader(delivery="exactly-once"), []
     assert reader.next({**reader.initial, "seq": 0}, 10)["seq"] == 1
     start = reader.next(reader.initial, 10)
-    ready, stolen = QueueInput.ready, []
+    ready, stolen = QueueInput.count_ready, []
 
     def steal(self, most):
         found = ready(self, most)
@@ -229,7 +229,7 @@ def test_what_others_take_meanwhile_is_made_up_for(small, monkeypatch):
                 stolen.append(True)
         return found
 
-    monkeypatch.setattr(QueueInput, "ready", steal)
+    monkeypatch.setattr(QueueInput, "count_ready", steal)
     seen += small.rows(reader, reader.plan(reader.initial, start))
     end = reader.next(start, 30)
     assert end["rows"] == {"a": [5], "b": [5]}
@@ -259,7 +259,7 @@ def test_a_process_that_dies_before_spark_knows_of_its_batch_leaves_the_order_as
             raise Died
         return done
 
-    monkeypatch.setattr(QueueInput, "ready", lambda self, most: most)  # so that more is reserved than is wanted
+    monkeypatch.setattr(QueueInput, "count_ready", lambda self, most: most)  # so that more is reserved than is wanted
     monkeypatch.setattr(QueueInput, "trim" if step == STEPS[2] else "take", dies)
     with pytest.raises(Died):
         old.next(old.initial, 80)
@@ -563,7 +563,7 @@ def test_no_queue_loses_a_message_if_one_refuses_the_checkpoint(world):
     world.gone(first)
     ns, queue = world.queues["b"]
     with open_store(world.urls[ns]) as store:
-        key = about(queue, "consumer", first["consumer"])
+        key = queue_note_key(queue, "consumer", first["consumer"])
         note = store.note(key)
         assert note is not None
         store.set_note(key, note.value | {"started": [2, 1]}, note.version)
@@ -755,10 +755,10 @@ def test_rows_of_two_stores_through_spark_over_a_failure_and_another_order(spark
     with pytest.raises(StreamingQueryException, match="planned failure"):
         query.awaitTermination()
     query = start(reading("ba"), tmp_path, work)
-    until(lambda: len(seen) == 1_300)
+    wait_until(lambda: len(seen) == 1_300)
     file_world.push("b", [{"n": 1_300}])
-    until(lambda: len(seen) == 1_301)
-    until(lambda: file_world.sizes() == {"a": (99, 0), "b": (0, 0)})
+    wait_until(lambda: len(seen) == 1_301)
+    wait_until(lambda: file_world.sizes() == {"a": (99, 0), "b": (0, 0)})
     stopped(query)
     assert attempts[1][0] == attempts[1][1] and len(attempts[1][0]) == 300
     assert [row[:2] for row in seen] == [(n, n) for n in range(1_301)]
@@ -792,11 +792,11 @@ def test_alts_through_spark(spark, file_world, tmp_path):
         seen.extend(("a", row.a.payload) if row.b is None else ("b", row.b.payload) for row in df.collect())
 
     query = start(stream(spark, file_world, combine="alts"), tmp_path, work)
-    until(lambda: len(seen) == 2)
+    wait_until(lambda: len(seen) == 2)
     file_world.push("a", [3])
-    until(lambda: len(seen) == 3)
+    wait_until(lambda: len(seen) == 3)
     file_world.push("b", [4])
-    until(lambda: len(seen) == 4)
-    until(lambda: file_world.sizes() == {"a": (0, 0), "b": (0, 0)})
+    wait_until(lambda: len(seen) == 4)
+    wait_until(lambda: file_world.sizes() == {"a": (0, 0), "b": (0, 0)})
     stopped(query)
     assert seen == [("b", "1"), ("b", "2"), ("a", "3"), ("b", "4")]

@@ -14,8 +14,15 @@ from spark_queue.messages.message import messages
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.stores.services.owner import revoke
-from spark_queue.stores.services.poison import BATCH_PARTS, NO_ERROR, PATIENCE, failure_key, note_failure, note_run
-from spark_queue.stores.types import about
+from spark_queue.stores.services.poison import (
+    BATCH_PARTS,
+    MAX_FAILED_RUNS,
+    NO_ERROR,
+    failure_key,
+    note_failure,
+    note_run,
+)
+from spark_queue.stores.types import queue_note_key
 
 
 def dead(url, name):
@@ -54,13 +61,13 @@ class Runs:
                 self.start = consumer.initial
             if self.end is not None:  # the batch of the log that is not finished
                 self.work(consumer)
-            while (offset := consumer.next(self.start, self.most, ahead=self.ahead)) != self.start:
+            while (offset := consumer.next(self.start, self.most, prefetch=self.ahead)) != self.start:
                 self.end = offset
                 self.work(consumer)
         finally:
-            if self.killed and consumer.owned is not None and consumer.owned.ahead.reserving is not None:
-                consumer.owned.ahead.reserving.rows.result(20)
-                consumer.owned.ahead.reserving = None  # not given back
+            if self.killed and consumer.owned is not None and consumer.owned.prefetcher.pending is not None:
+                consumer.owned.prefetcher.pending.rows.result(20)
+                consumer.owned.prefetcher.pending = None  # not given back
             consumer.close()
             with open_store(self.options.url) as store:  # its process is gone
                 revoke(store, self.options.queue, (self.end or self.start)["consumer"])
@@ -119,19 +126,21 @@ def test_a_poison_message_is_found_and_dies_and_the_rest_is_delivered(any_url, n
     assert letter.payload == {"n": 617}
     assert (letter.headers["x-dl-tries"], letter.headers["x-error"]) == ("2", "cannot digest [617]")
     sizes = [len(batch) for batch in runs.failed]
-    assert sizes[:PATIENCE] == [1_000] * PATIENCE, "first it is run as it was"
-    assert sizes[PATIENCE] == -(-1_000 // BATCH_PARTS), "then it is split"
-    assert sizes[-2:] == [1, 1] and len(sizes) == PATIENCE + 1 + 1 + 2
+    assert sizes[:MAX_FAILED_RUNS] == [1_000] * MAX_FAILED_RUNS, "first it is run as it was"
+    assert sizes[MAX_FAILED_RUNS] == -(-1_000 // BATCH_PARTS), "then it is split"
+    assert sizes[-2:] == [1, 1] and len(sizes) == MAX_FAILED_RUNS + 1 + 1 + 2
     with open_store(any_url) as store:
         assert store.sizes(name).total == 0
-        assert store.notes(about(name, "failing")) == {}
+        assert store.notes(queue_note_key(name, "failing")) == {}
         assert store.notes(failure_key(runs.query)) == {}, "nothing is left of it"
 
 
 def test_a_dead_letter_has_the_error_of_its_own_last_run(any_url, name):
     """One message raises, one kills its process, and one is alone in a run that ends before any task begins."""
     fill(any_url, name, BATCH_PARTS)
-    split = PATIENCE + 1  # the run that is left with the first message, and with the error of the fifth behind it
+    split = (
+        MAX_FAILED_RUNS + 1
+    )  # the run that is left with the first message, and with the error of the fifth behind it
     runs = Runs(any_url, name, {5}, lethal={9}, before={split: Killed()}, maxTries="1")
     runs.supervise()
     assert sorted(runs.done) == sorted({*range(BATCH_PARTS)} - {0, 5, 9})
@@ -141,7 +150,7 @@ def test_a_dead_letter_has_the_error_of_its_own_last_run(any_url, name):
 
 def test_a_run_that_ends_before_it_reads_a_batch_has_not_failed_of_it(sqlite_url, name):
     fill(sqlite_url, name, 1)
-    early = {PATIENCE + 1: Died("the database is away")}
+    early = {MAX_FAILED_RUNS + 1: Died("the database is away")}
     runs = Runs(sqlite_url, name, {0}, before=early, maxTries="2")
     runs.supervise()
     (letter,) = dead(sqlite_url, name)
@@ -160,10 +169,10 @@ def test_what_was_reserved_ahead_comes_after_the_parts_of_a_batch_that_fails(any
     assert set(runs.tries) == {0}
     if len(poison) == 1:
         assert max(runs.done[: 60 - len(poison)]) < 60
-        assert max(len(batch) for batch in runs.failed[PATIENCE:]) == -(-60 // BATCH_PARTS)
+        assert max(len(batch) for batch in runs.failed[MAX_FAILED_RUNS:]) == -(-60 // BATCH_PARTS)
     with open_store(any_url) as store:
         assert store.sizes(name).total == 0
-        assert store.notes(about(name, "failing")) == {}
+        assert store.notes(queue_note_key(name, "failing")) == {}
 
 
 def test_several_poison_messages_all_die(any_url, name):
@@ -188,15 +197,15 @@ def test_without_max_tries_it_comes_back_later_and_the_rest_goes_on(any_url, nam
 
 def test_a_batch_that_died_for_reasons_of_its_own_is_not_split(any_url, name):
     fill(any_url, name, 400)
-    runs = Runs(any_url, name, set(), die_anyway=PATIENCE - 1)
+    runs = Runs(any_url, name, set(), die_anyway=MAX_FAILED_RUNS - 1)
     runs.supervise()
     assert runs.done == list(range(400))
     with open_store(any_url) as store:
-        assert store.notes(about(name, "failing")) == {}
+        assert store.notes(queue_note_key(name, "failing")) == {}
 
 
 @pytest.mark.parametrize("most", [1_000, 60])
-@pytest.mark.parametrize("die_anyway", range(PATIENCE, PATIENCE + 8))
+@pytest.mark.parametrize("die_anyway", range(MAX_FAILED_RUNS, MAX_FAILED_RUNS + 8))
 def test_a_process_that_dies_at_every_step_of_the_search_loses_nothing(sqlite_url, name, die_anyway, most):
     fill(sqlite_url, name, 100)
     options = {"most": most, "ahead": True, "killed": True, "maxTries": "1", "numPartitions": "1"}
@@ -212,8 +221,8 @@ def test_it_is_off_where_it_is_not_wanted(sqlite_url, name, options):
     fill(sqlite_url, name, 20)
     runs = Runs(sqlite_url, name, {3}, maxTries="1", **options)
     with pytest.raises(AssertionError, match="it still fails"):
-        runs.supervise(PATIENCE + 3)
-    assert [len(batch) for batch in runs.failed] == [20] * (PATIENCE + 3)
+        runs.supervise(MAX_FAILED_RUNS + 3)
+    assert [len(batch) for batch in runs.failed] == [20] * (MAX_FAILED_RUNS + 3)
     assert dead(sqlite_url, name) == []
 
 
@@ -237,7 +246,7 @@ def test_a_worker_that_dies_of_a_message_is_a_failure_too(q):
         return q.run(q.stream(maxTries="1", numPartitions="1"), work)
 
     for _ in range(12):  # one run on Spark 4.2 and later, elsewhere a run is a batch
-        query = supervise(start, q.url, restarts=12, pause=0.01)
+        query = supervise(start, q.url, restarts=12, initial_backoff=0.01)
         assert query.exception() is None
         drain(query, q.url)
         if not q.sizes().total:
@@ -260,5 +269,5 @@ def test_supervise_gives_up_after_so_many_failures(q):
         return q.run(q.stream(), fail)
 
     with pytest.raises(StreamingQueryException, match="on purpose"):
-        supervise(start, q.url, restarts=1, pause=0.01)
+        supervise(start, q.url, restarts=1, initial_backoff=0.01)
     assert runs == [1, 1]

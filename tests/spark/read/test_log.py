@@ -12,10 +12,10 @@ from spark_queue import CheckpointError, Queue, open_store
 from spark_queue.messages.message import messages
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read.consumer import Consumer
-from spark_queue.spark.read.log_reader import LogReader, shared
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.spark.read.log_reader import LogReader, split_pieces
+from spark_queue.stores.conformance.waiting import wait_until
 from spark_queue.stores.services.log.log import Log
-from spark_queue.stores.services.log.segments import LogPlace, Piece
+from spark_queue.stores.services.log.segments import LogPosition, LogRange
 from tests.spark.read.test_consumer import DROPPED
 from tests.spark.read.test_stream import stopped
 from tests.spark_session import SPARK
@@ -95,8 +95,8 @@ def test_a_batch_that_fails_comes_again_as_it_was(q):
         query.awaitTermination()
     q.push([{"n": n} for n in range(300, 400)])
     query = q.run(q.stream(**options), fail_once, {"processingTime": "0 seconds"})
-    until(lambda: len({id for _, rows in attempts for id, *_ in rows}) == 400)
-    until(lambda: query.lastProgress)
+    wait_until(lambda: len({id for _, rows in attempts for id, *_ in rows}) == 400)
+    wait_until(lambda: query.lastProgress)
     progress = query.lastProgress
     stopped(query)
     again = [rows for batch, rows in attempts if batch == 1]
@@ -126,7 +126,7 @@ def test_running_queries_are_woken_whoever_seals(q_any, tmp_path):
     try:
         for n in range(4):
             q_any.push([{"n": n}])
-            until(lambda: all(len(found) == n + 1 for found in seen.values()))  # noqa: B023
+            wait_until(lambda: all(len(found) == n + 1 for found in seen.values()))  # noqa: B023
     finally:
         for query in queries:
             stopped(query)
@@ -247,9 +247,9 @@ def test_at_most_once_a_batch_does_not_come_again(any_url, name, readers, delive
 
 
 def test_the_backlog_is_that_of_the_reader(any_url, name, readers, monkeypatch):
-    monkeypatch.setattr("spark_queue.spark.read.backlog.BUSY", -1)
-    monkeypatch.setattr("spark_queue.spark.read.backlog.IDLE", -1)
-    monkeypatch.setattr("spark_queue.spark.read.backlog.REST", 0)
+    monkeypatch.setattr("spark_queue.spark.read.backlog.BUSY_INTERVAL", -1)
+    monkeypatch.setattr("spark_queue.spark.read.backlog.IDLE_INTERVAL", -1)
+    monkeypatch.setattr("spark_queue.spark.read.backlog.COST_FACTOR", 0)
     with Queue(any_url, name) as queue:
         queue.push_many([{"n": n} for n in range(30)])
         queue.push({"n": 30}, delay=3600)
@@ -281,9 +281,9 @@ def test_a_checkpoint_keeps_its_mode_its_queue_and_its_reader(sqlite_url, name, 
 
 
 def test_pieces_are_shared_out_in_order():
-    place = LogPlace("a", 0, 0, 0)
-    pieces = [Piece("t/0", place, 700), Piece("t/1", LogPlace("a", 1, 0, 700), 800)]
-    one, two = shared(pieces, [750, 750])
+    place = LogPosition("a", 0, 0, 0)
+    pieces = [LogRange("t/0", place, 700), LogRange("t/1", LogPosition("a", 1, 0, 700), 800)]
+    one, two = split_pieces(pieces, [750, 750])
     assert [(p.tag, p.start.row, p.start.position, p.rows) for p in one] == [("t/0", 0, 0, 700), ("t/1", 0, 700, 50)]
     assert [(p.tag, p.start.row, p.start.position, p.rows) for p in two] == [("t/1", 50, 750, 750)]
-    assert shared([], []) == []
+    assert split_pieces([], []) == []

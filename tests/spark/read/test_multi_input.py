@@ -14,9 +14,16 @@ from pyspark.sql.types import LongType, MapType, StringType, StructField, Struct
 
 from spark_queue.errors import CheckpointError, SchemaError
 from spark_queue.messages.schema import MESSAGES
-from spark_queue.spark.read.fetch import Share, aligned
-from spark_queue.spark.read.multi_input import Inputs, Offsets, cut, views
-from spark_queue.spark.schema import PUSH, check_read_schema, check_write_schema, joiner, read_schema, shaper
+from spark_queue.spark.read.fetch import FetchRange, align_batches
+from spark_queue.spark.read.multi_input import MultiInputOffset, MultiInputPlanner, input_offsets, split_batch
+from spark_queue.spark.schema import (
+    PUSH_COLUMN_TYPES,
+    batch_converter,
+    batch_joiner,
+    check_read_schema,
+    check_write_schema,
+    read_schema,
+)
 from tests.options.test_inputs import parse
 
 # --- columns --------------------------------------------------------------------------------------------------------
@@ -65,7 +72,7 @@ def test_rows_have_what_the_user_asks_for_and_null_where_an_input_gives_nothing(
     schema = StructType([StructField("price", inner), *read_schema(parse()).fields])
     schema = StructType([schema.fields[0], schema["order"], schema["delivery_hash"]])
     check_read_schema(schema, parse())
-    join = joiner(schema, parse())
+    join = batch_joiner(schema, parse())
     both = join({"order": stored(("1", "7"), ("2", "8")), "price": stored(("3", '{"n":1}'), ("4", "[1]"))}, "c/1/5")
     prices = both.column("price").to_pylist()
     assert [one["payload"] for one in prices] == [{"n": 1}, None]
@@ -84,14 +91,16 @@ def test_a_read_tells_the_tag_where_it_is_asked_for():
     queue, log = ({"queue": "q", "inputs": None, "mode": mode} for mode in (None, "log"))
     check_read_schema(schema, parse(**queue))
     assert "tag" not in read_schema(parse(**queue)).names
-    shape = shaper(schema, parse(**queue))
+    shape = batch_converter(schema, parse(**queue))
     assert shape(stored(("1", "7"), ("2", "8")), "c/1/5/0").to_pylist() == [
         {"id": id, "tag": "c/1/5/0"} for id in ("1", "2")
     ]
     assert shape(stored(("1", "7")), None).to_pylist() == [{"id": "1", "tag": None}], "a snapshot holds nothing"
     with pytest.raises(SchemaError, match="has no column 'tag'"):
         check_read_schema(schema, parse(**log))
-    check_write_schema(schema.add("payload", StringType()), PUSH, ["payload"])  # what was read can be written
+    check_write_schema(
+        schema.add("payload", StringType()), PUSH_COLUMN_TYPES, ["payload"]
+    )  # what was read can be written
 
 
 # --- offsets and shares ---------------------------------------------------------------------------------------------
@@ -104,17 +113,17 @@ def offset(**rows):
 
 def test_an_offset_is_one_of_each_input():
     end = offset(a=[3, 2], b=[5])
-    assert views(end)["b"] == {"v": 2, "queue": "B", "consumer": "c/1", "seq": 4, "by": 3, "rows": [5]}
+    assert input_offsets(end)["b"] == {"v": 2, "queue": "B", "consumer": "c/1", "seq": 4, "by": 3, "rows": [5]}
     del end["rows"]["b"]
-    assert views(end)["b"]["rows"] == []
+    assert input_offsets(end)["b"]["rows"] == []
     del end["by"]
-    assert views(end)["b"]["by"] == 0, "version 1"
+    assert input_offsets(end)["b"]["by"] == 0, "version 1"
 
 
 def lies(rows):
     """Where messages lie by tag."""
     return {
-        binding: [Share(f"c/1/4/{part}", held, first=0) for part, held in enumerate(parts) if held]
+        binding: [FetchRange(f"c/1/4/{part}", held, first=0) for part, held in enumerate(parts) if held]
         for binding, parts in rows.items()
     }
 
@@ -130,26 +139,26 @@ def test_every_cut_gives_each_message_once_and_the_nth_with_the_nth(rows):
     def meant(shares):
         return [(one.tag, (one.first or 0) + row) for one in shares for row in range(one.rows or 0)]
 
-    tasks = cut("c/1/4", lies(rows))
-    sizes = [{sum(one.rows or 0 for one in shares) for shares in task.of.values()} for task in tasks]
+    tasks = split_batch("c/1/4", lies(rows))
+    sizes = [{sum(one.rows or 0 for one in shares) for shares in task.ranges.values()} for task in tasks]
     assert all(len(of) == 1 for of in sizes), "a task has as many of each"
     assert max(min(of) for of in sizes) - min(min(of) for of in sizes) <= 1
     for binding, parts in rows.items():
-        got = [one for task in tasks for one in meant(task.of[binding])]
+        got = [one for task in tasks for one in meant(task.ranges[binding])]
         assert got == [(f"c/1/4/{part}", row) for part, held in enumerate(parts) for row in range(held)]
 
 
 def test_the_cuts_are_those_of_the_tags_where_these_are_alike():
-    assert [one.of["a"][0].rows for one in cut("c/1/4", lies({"a": [2, 1]}), least=2)] == [2, 1]
-    tasks = cut("c/1/4", lies({"a": [501, 500], "b": [501, 500]}))
-    assert [[(one.first, one.rows) for shares in task.of.values() for one in shares] for task in tasks] == [
+    assert [one.ranges["a"][0].rows for one in split_batch("c/1/4", lies({"a": [2, 1]}), min_tasks=2)] == [2, 1]
+    tasks = split_batch("c/1/4", lies({"a": [501, 500], "b": [501, 500]}))
+    assert [[(one.first, one.rows) for shares in task.ranges.values() for one in shares] for task in tasks] == [
         [(0, 501)] * 2, [(0, 500)] * 2
     ]  # fmt: skip
 
 
 def test_a_part_of_a_share_of_a_log_knows_its_position():
-    piece = Share("log/0/x/0", 100, first=20, position=1_020)
-    assert piece.part(10, 30) == Share("log/0/x/0", 20, first=30, position=1_030)
+    piece = FetchRange("log/0/x/0", 100, first=20, position=1_020)
+    assert piece.slice(10, 30) == FetchRange("log/0/x/0", 20, first=30, position=1_030)
 
 
 @given(st.integers(0, 30).flatmap(lambda n: st.dictionaries(st.sampled_from("abc"), parts_of(n), min_size=1)))
@@ -160,14 +169,14 @@ def test_batches_of_any_lengths_are_put_side_by_side(flows):
             yield pa.record_batch({"n": pa.array(range(at, at + rows), pa.int64())})
             at += rows
 
-    got = list(aligned({name: flow(parts) for name, parts in flows.items()}))
+    got = list(align_batches({name: flow(parts) for name, parts in flows.items()}))
     rows = {name: [n for one in got for n in one[name].column("n").to_pylist()] for name in flows}
     assert all(of == list(range(sum(flows[name]))) for name, of in rows.items())
     assert all(len({batch.num_rows for batch in one.values()}) == 1 for one in got)
 
 
 def test_a_checkpoint_of_other_inputs_is_told():
-    reader = Inputs(parse())
+    reader = MultiInputPlanner(parse())
     for inputs, told in (
         ({"order": {"queue": "orders"}}, "a query on order: orders, but option 'inputs' has order: orders, price"),
         ({"order": {"queue": "orders"}, "price": {"queue": "p"}}, "price: p, but"),
@@ -176,5 +185,7 @@ def test_a_checkpoint_of_other_inputs_is_told():
             reader.next({**reader.initial, "inputs": inputs}, 10)
         assert told in str(caught.value)
     with pytest.raises(CheckpointError, match="a query on queue: orders"):
-        reader.plan(reader.initial, cast("Offsets", {"v": 1, "queue": "orders", "consumer": "c/1", "seq": 1}))
+        reader.plan(
+            reader.initial, cast("MultiInputOffset", {"v": 1, "queue": "orders", "consumer": "c/1", "seq": 1})
+        )
     reader.close()

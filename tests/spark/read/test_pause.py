@@ -11,7 +11,7 @@ import pytest
 
 from spark_queue import Queue, Statistics, open_store
 from spark_queue.stores import base, store_class
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.conformance.waiting import wait_until
 from spark_queue.stores.services import listener, signals
 from spark_queue.stores.support import pause as pauses
 from tests.spark.read.test_consumer import consumers, fetched, taken_over  # noqa: F401
@@ -27,23 +27,23 @@ def by_signals(any_url, monkeypatch):
 
     What rings in a file does not say whether a queue goes on: there clients still look at that by themselves.
     """
-    monkeypatch.setattr(base, "POLL", 3_600_000)
+    monkeypatch.setattr(base, "POLL_INTERVAL_MS", 3_600_000)
     if issubclass(store_class(any_url), signals.SignallingStore):
         monkeypatch.setattr(base, "KNOWN", 3_600)
-        monkeypatch.setattr(listener, "COMING_UP", 60)
+        monkeypatch.setattr(listener, "LISTEN_TIMEOUT", 60)
 
 
 @pytest.fixture
 def listening(any_url, monkeypatch):
     """Give what waits until a client of the store has looked and found nothing, and sleeps from now on."""
     of, begun = store_class(any_url), threading.Event()
-    listen = of._listen
+    listen = of._wait_signal
 
     def spy(*arguments):
         begun.set()
         listen(*arguments)
 
-    monkeypatch.setattr(of, "_listen", spy)
+    monkeypatch.setattr(of, "_wait_signal", spy)
 
     def wait():
         assert begun.wait(60)
@@ -135,7 +135,7 @@ def test_a_resume_and_a_push_wake_an_idle_consumer_by_their_signals_alone(
 
 def test_the_counts_of_a_batch_are_written_with_its_commit(any_url, name, consumers, monkeypatch):  # noqa: F811
     """Spark ends the process by a signal, at once after the last commit."""
-    monkeypatch.setattr("spark_queue.stores.support.counters.PERIOD", 3600)
+    monkeypatch.setattr("spark_queue.stores.support.counters.FLUSH_INTERVAL", 3600)
     consumer = consumers(any_url, name)
     with Queue(any_url, name) as queue:
         queue.push_many([1, 2])
@@ -157,24 +157,26 @@ def test_a_query_sleeps_while_its_queue_is_paused_and_goes_on_when_it_is_resumed
     stream = q_any.stream(waitTimeout="500ms", maxRecordsPerTrigger="5")
     query = q_any.run(stream, lambda df, i: got.extend(df.collect()), trigger={"processingTime": "100 milliseconds"})
     try:
-        until(lambda: len(got) == 5)
+        wait_until(lambda: len(got) == 5)
         with q_any.client() as queue:
             queue.pause()
-            time.sleep(pauses.KNOWN + 0.05)  # for so long its process may believe that the queue is not paused
+            time.sleep(
+                pauses.PAUSE_CACHE_SECONDS + 0.05
+            )  # for so long its process may believe that the queue is not paused
             queue.push_many([{"n": n} for n in range(5, 8)])
 
             def says():
                 return (query.lastProgress or {}) and json.loads(query.lastProgress["sources"][0]["latestOffset"])
 
             if TELLS:
-                until(lambda: (found := says()) and found["paused"] and found["ready"] == 3)
+                wait_until(lambda: (found := says()) and found["paused"] and found["ready"] == 3)
             else:
                 time.sleep(0.6)  # more than it waits
             assert (len(got), query.isActive) == (5, True)
             queue.resume()
-            until(lambda: len(got) == 8)
-            until(lambda: not TELLS or says()["paused"] is False)
-            until(lambda: queue.statistics().commit == 8)
+            wait_until(lambda: len(got) == 8)
+            wait_until(lambda: not TELLS or says()["paused"] is False)
+            wait_until(lambda: queue.statistics().commit == 8)
             assert queue.statistics() == Statistics(put=8, reserve=8, commit=8)
     finally:
         query.stop()

@@ -10,7 +10,7 @@ import pytest
 from spark_queue import CheckpointError, FencedError, Queue, open_store
 from spark_queue.messages.message import messages
 from spark_queue.spark.read import lease_renewer as keeper
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.conformance.waiting import wait_until
 from spark_queue.stores.services.owner import consumers, owner_of, revoke
 from tests.spark.drive import Query
 
@@ -217,12 +217,14 @@ def test_a_batch_that_takes_ten_times_its_lease_is_delivered_once(any_url, name,
         renews = batch.reader.planner.owned.keeper
         with Queue(any_url, name) as rival, open_store(any_url) as store:
             while passed.seconds < 10 * 3_600:
-                until(lambda: min(renews._due.values()) > clock.monotonic(), what="the keeper's rest")
+                wait_until(lambda: min(renews._due.values()) > clock.monotonic(), description="the keeper's rest")
                 (held,) = reservations(any_url, name)
                 store.renew(name, held.tag, 1_200_000)  # of the lease so much is left
                 passed.seconds += 0.4 * 3_600
                 renews._wake.set()
-                until(lambda: reservations(any_url, name)[0].until > store.now() + 2_400_000, what="a renewal")
+                wait_until(
+                    lambda: reservations(any_url, name)[0].until > store.now() + 2_400_000, description="a renewal"
+                )
                 others.extend(rival.reserve(100))
 
     Query(slow, url=any_url, queue=name, reserveTimeout="1h", numPartitions="1").run()
@@ -235,7 +237,7 @@ def steal(url, name, count):
     with open_store(url) as store:
         (tag,) = {one.tag for one in store.reservations(name)}
         ids = [one.id for batch in store.fetch(name, tag) for one in messages(batch)][:count]
-        assert store.retag(name, tag, "thief/0", ids, lease=3_600_000) == count
+        assert store.transfer(name, tag, "thief/0", ids, lease=3_600_000) == count
 
 
 @pytest.mark.every_store

@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 from spark_queue import Queue, open_store
 from spark_queue.messages.message import messages
 from spark_queue.spark import drain
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.conformance.waiting import wait_until
 from tests.chaos.processes import descendants
 from tests.spark.begun import begin_batch
 from tests.spark_session import SPARK, admission
@@ -22,7 +22,7 @@ from tests.spark_session import SPARK, admission
 
 def stopped(query):
     query.stop()
-    until(lambda: not query.isActive)
+    wait_until(lambda: not query.isActive)
 
 
 def readers():
@@ -65,8 +65,8 @@ def test_a_running_query_takes_what_comes_and_commits_it_before_it_takes_more(q_
     try:
         for n in range(3):
             q_any.push([{"n": n}])
-            until(lambda: len(seen) == n + 1)  # noqa: B023
-        until(lambda: q_any.sizes().reserved == 0)
+            wait_until(lambda: len(seen) == n + 1)  # noqa: B023
+        wait_until(lambda: q_any.sizes().reserved == 0)
     finally:
         stopped(query)
     assert numbers([seen]) == [0, 1, 2]
@@ -116,8 +116,8 @@ def test_a_query_that_fails_in_a_batch_gets_the_same_batch_again(q_any):
         other.push({"n": 300}, id=None)
         assert len(other.reserve(50)) == 50, "others go on meanwhile"
     query = q_any.run(q_any.stream(**options), fail_once, {"processingTime": "0 seconds"})
-    until(lambda: len(seen) == 301)
-    until(lambda: q_any.sizes().total == 0)
+    wait_until(lambda: len(seen) == 301)
+    wait_until(lambda: q_any.sizes().total == 0)
     stopped(query)
     again = [rows for batch, rows in attempts if batch == 1]
     assert again[0] == again[1] and len(again[0]) == 100
@@ -137,7 +137,7 @@ def test_the_last_batch_of_a_stopped_query_is_committed_by_drain(q):
     q.push([{"n": 1}])
     seen = []
     query = q.run(q.stream(waitTimeout="30s"), lambda df, i: seen.extend(df.collect()), {"processingTime": "1 hour"})
-    until(lambda: query.lastProgress and query.lastProgress["numInputRows"])
+    wait_until(lambda: query.lastProgress and query.lastProgress["numInputRows"])
     stopped(query)
     assert q.sizes().reserved == 1
     assert drain(query, q.url) == 1
@@ -238,7 +238,7 @@ def test_queries_and_clients_compete_for_a_queue_and_nobody_gets_what_another_ho
                 batch = queue.reserve(5, timeout=0.2)
                 plain.extend(message.payload["n"] for message in batch)
                 queue.commit(*batch)
-                until(lambda: seen or done.is_set())  # so that the queries find their share
+                wait_until(lambda: seen or done.is_set())  # so that the queries find their share
 
     thread = threading.Thread(target=consume)
     thread.start()
@@ -252,8 +252,8 @@ def test_queries_and_clients_compete_for_a_queue_and_nobody_gets_what_another_ho
         for i in range(2)
     ]
     try:
-        until(lambda: len(seen) + len(plain) >= total)
-        until(lambda: q_any.sizes().total == 0)
+        wait_until(lambda: len(seen) + len(plain) >= total)
+        wait_until(lambda: q_any.sizes().total == 0)
     finally:
         done.set()
         thread.join()
@@ -276,7 +276,7 @@ def test_a_lease_is_renewed_while_its_batch_is_worked_on(q_any):
     def slow(df, batch_id):
         if df.count():
             before = lease_ends(q_any)
-            until(lambda: all(end > before[tag] for tag, end in lease_ends(q_any).items()))
+            wait_until(lambda: all(end > before[tag] for tag, end in lease_ends(q_any).items()))
             renewed.append(len(before))
 
     assert len(numbers(q_any.drain(on_batch=slow, reserveTimeout="6s"))) == 10
@@ -328,15 +328,15 @@ def test_a_query_that_is_stopped_holds_the_batch_it_worked_on_and_no_other(q_any
         rows = numbers([df.collect()])
         assert batches.setdefault(batch_id, rows) == rows, "the batch that was cut short comes again"
         if batch_id == 1:
-            until(lambda: running and not running[0].isActive, what="the stop of the query")
+            wait_until(lambda: running and not running[0].isActive, description="the stop of the query")
 
     def start(trigger):
         return q_any.run(q_any.stream(maxRecordsPerTrigger="10", delivery="exactly-once"), work, trigger)
 
     running.append(start({"processingTime": "0 seconds"}))
-    until(lambda: q_any.sizes().reserved == 20 and len(batches) == 2)
+    wait_until(lambda: q_any.sizes().reserved == 20 and len(batches) == 2)
     running[0].stop()
-    until(lambda: q_any.sizes().reserved == 10)
+    wait_until(lambda: q_any.sizes().reserved == 10)
     start({"availableNow": True}).awaitTermination()
     assert sorted(n for rows in batches.values() for n in rows) == list(range(50))
     assert q_any.sizes().total == 0
@@ -350,7 +350,7 @@ def test_a_reader_process_that_is_killed_leaves_the_next_batch_to_its_successor(
     def work(df, batch_id):
         batches.append(numbers([df.collect()]))
         if len(batches) == 1:
-            until(lambda: q_any.sizes().reserved == 20)
+            wait_until(lambda: q_any.sizes().reserved == 20)
             for pid in readers() - before:
                 os.kill(pid, signal.SIGKILL)
             with open_store(q_any.url) as store:

@@ -19,11 +19,11 @@ from spark_queue import (
     StoreError,
     open_store,
 )
-from spark_queue.admin.sinks import Recovered, recover
+from spark_queue.admin.sinks import RecoveredSink, recover
 from spark_queue.spark import encode as spark_rows
 from spark_queue.stores.base import Store
-from spark_queue.stores.conformance.waiting import until
-from spark_queue.stores.services.ledger import Ledger, forget, inherit, ledger_of, set_ledger
+from spark_queue.stores.conformance.waiting import wait_until
+from spark_queue.stores.services.ledger import Ledger, delete_sink, inherit_ledger, ledger_of, set_ledger
 from tests.spark.drive import (
     ATTEMPT,
     Query,
@@ -45,8 +45,8 @@ pytestmark = pytest.mark.every_store
 @pytest.fixture
 def at_once(monkeypatch):
     """Let tasks stage each batch when the next one comes, and not some together; of rows, each is a batch."""
-    monkeypatch.setattr(spark_rows, "TOGETHER", 1)
-    monkeypatch.setattr(spark_rows, "SINGLE_ROWS", 1)
+    monkeypatch.setattr(spark_rows, "COALESCED_ROWS", 1)
+    monkeypatch.setattr(spark_rows, "ROWS_PER_BATCH", 1)
 
 
 def pieces(values, count):
@@ -186,7 +186,7 @@ def test_a_lost_publish_is_made_up_for_by_an_operator(any_url, name, out, driver
     write = driver(0)
     with a_lost_publish(any_url):
         write.run(attempt(["a", "b"]))
-    assert recover(any_url, write.query) == Recovered(published=2, dropped=0)
+    assert recover(any_url, write.query) == RecoveredSink(published=2, dropped=0)
     assert sorted(payloads(any_url, out)) == ["a", "b"]
     assert left_behind(any_url, name) == []
 
@@ -420,7 +420,7 @@ def test_what_a_task_stages_after_its_write_has_been_aborted_is_dropped(any_url,
     def late():
         yield rows([0])
         yield rows([1])
-        until(lambda: left_behind(any_url, name))
+        wait_until(lambda: left_behind(any_url, name))
         write.abort()  # another task has failed, and Spark does not wait for this one
         assert left_behind(any_url, name) == []
         yield rows([2])
@@ -498,14 +498,14 @@ def test_the_first_query_goes_on_with_the_ledger_of_an_older_version(any_url, ou
 def test_of_two_queries_one_goes_on_with_the_ledger_of_an_older_version(any_url, sink, out):
     save(attempt(["a"]), url=any_url, queue=out, txnAppId=sink, txnVersion="7")
     with open_store(any_url) as store:
-        inherit(store, sink, f"{sink}:q1")
+        inherit_ledger(store, sink, f"{sink}:q1")
         for query in ("q1", "q2"):
-            inherit(store, sink, f"{sink}:{query}")
+            inherit_ledger(store, sink, f"{sink}:{query}")
         old = ledger_of(store, sink)
         assert old is not None
         assert ledger_of(store, f"{sink}:q1") == Ledger(f"{sink}:q1", 7, old.stages, rows=old.rows)
         assert ledger_of(store, f"{sink}:q2") is None
-        forget(store, f"{sink}:q1")
+        delete_sink(store, f"{sink}:q1")
 
 
 def test_ids_are_the_same_whenever_a_batch_is_written(any_url, out, sink):

@@ -64,7 +64,7 @@ FORWARDING = [
     kind
     for kind in registered.kinds()
     for scheme, _, layout in [kind.partition(" ")]
-    if store_class(registered.in_layout(f"{scheme}://host/db", layout)).forwards
+    if store_class(registered.in_layout(f"{scheme}://host/db", layout)).supports_forward
 ]
 
 
@@ -168,7 +168,7 @@ def test_messages_that_were_taken_by_another_do_not_move_on(forwarding_url, name
 def taken_by_another(url, name, held, what, rest):
     """Settle messages of which three were lost; what is left of the others lies in the queue `rest`."""
     with open_store(url) as store:
-        store.retag(name, BATCH, "thief/0", held[:3], lease=None)
+        store.transfer(name, BATCH, "thief/0", held[:3], lease=None)
         settle(what, url, name)
         assert {one.tag: one.rows for one in store.reservations(name)} == {"thief/0": 3}
         (batch,) = store.fetch(name, "thief/0")

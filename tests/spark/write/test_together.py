@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_queue.spark import encode as rows
-from spark_queue.spark.worker import Behind
+from spark_queue.spark.worker import BackgroundWriter
 
 
 def numbered(sizes, width=1):
@@ -26,8 +26,8 @@ def numbered(sizes, width=1):
 @given(st.lists(st.integers(0, 120), max_size=12))
 def test_small_batches_go_together_and_keep_their_order(sizes):
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(rows, "TOGETHER", 100)
-        found = [batch.column("payload").to_pylist() for batch in rows.together(numbered(sizes))]
+        patched.setattr(rows, "COALESCED_ROWS", 100)
+        found = [batch.column("payload").to_pylist() for batch in rows.coalesce_batches(numbered(sizes))]
     assert [text for texts in found for text in texts] == [str(number) for number in range(sum(sizes))]
     assert all(found), "none is empty"
     assert all(len(texts) <= 100 or len(texts) in sizes for texts in found), "one that is larger stays whole"
@@ -36,8 +36,8 @@ def test_small_batches_go_together_and_keep_their_order(sizes):
 
 
 def test_what_is_large_goes_alone(monkeypatch):
-    monkeypatch.setattr(rows, "TOGETHER_BYTES", 10_000)
-    found = [batch.num_rows for batch in rows.together(numbered([10, 10, 10], width=700))]
+    monkeypatch.setattr(rows, "COALESCED_BYTES", 10_000)
+    found = [batch.num_rows for batch in rows.coalesce_batches(numbered([10, 10, 10], width=700))]
     assert found == [10, 10, 10]
 
 
@@ -48,11 +48,11 @@ def test_things_are_done_one_after_the_other_while_the_caller_goes_on():
         may.wait(60)
         done.append("first")
 
-    with Behind() as behind:
-        behind.do(first)
+    with BackgroundWriter() as behind:
+        behind.submit(first)
         assert not done
         may.set()
-        behind.do(lambda: done.append("second"))
+        behind.submit(lambda: done.append("second"))
     assert done == ["first", "second"]
 
 
@@ -64,10 +64,10 @@ def test_what_fails_is_raised_and_nothing_is_done_after_it(things_after):
         raise ValueError("no")
 
     def caller():
-        with Behind() as behind:
-            behind.do(fail)
+        with BackgroundWriter() as behind:
+            behind.submit(fail)
             for number in range(things_after):
-                behind.do(partial(done.append, number))
+                behind.submit(partial(done.append, number))
 
     with pytest.raises(ValueError, match="no"):
         caller()
@@ -82,8 +82,8 @@ def test_a_caller_that_fails_waits_for_what_is_under_way():
         done.append("last")
 
     def caller():
-        with Behind() as behind:
-            behind.do(last)
+        with BackgroundWriter() as behind:
+            behind.submit(last)
             raise KeyError
 
     with pytest.raises(KeyError):

@@ -17,7 +17,7 @@ from bson.datetime_ms import DatetimeMS
 
 from spark_queue.messages.json_text import dump_json, load_json
 from spark_queue.stores.conformance.payloads import LOOKALIKES, extended_json, same_json
-from spark_queue.stores.mongodb.bson_json import CODEC, all_from_bson, difficult, from_bson, to_bson
+from spark_queue.stores.mongodb.bson_json import CODEC, all_from_bson, from_bson, need_checks, to_bson
 from tests.tiers import param
 
 #: How many batches of a thousand cases of a property are tried: few in `make test`.
@@ -26,7 +26,7 @@ BATCHES = pytest.mark.parametrize("batches", [param(2, fast=True), param(100, fa
 
 def all_stored(payloads):
     """The BSON values of JSON payloads, as documents give them back."""
-    found = zip(payloads, difficult(pa.array(payloads, pa.binary())), strict=True)
+    found = zip(payloads, need_checks(pa.array(payloads, pa.binary())), strict=True)
     documents = ({"payload": to_bson(payload, "json", hard)} for payload, hard in found)
     return [bson.decode(bson.encode(one, codec_options=CODEC), CODEC)["payload"] for one in documents]
 

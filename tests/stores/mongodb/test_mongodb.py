@@ -32,15 +32,15 @@ from spark_queue.messages.buckets import Buckets
 from spark_queue.messages.ids import new_ids
 from spark_queue.messages.message import messages, pushes
 from spark_queue.stores import open_store
-from spark_queue.stores.conformance.conformance import StoreContract, all_of, ids_of
-from spark_queue.stores.conformance.waiting import MINUTE, end_lease, until
+from spark_queue.stores.conformance.conformance import StoreContract, ids_of, messages_of
+from spark_queue.stores.conformance.waiting import MINUTE_MS, end_lease, wait_until
 from spark_queue.stores.mongodb import documents as mongodb_documents
 from spark_queue.stores.mongodb import stages as mongodb_stages
-from spark_queue.stores.mongodb.bson_json import CODEC, LARGEST_BSON
-from spark_queue.stores.mongodb.documents import READY, WAITING_ORDER, to_documents
+from spark_queue.stores.mongodb.bson_json import CODEC, MAX_DOCUMENT_BYTES
+from spark_queue.stores.mongodb.documents import READY_INDEX, WAITING_ORDER, to_documents
 from spark_queue.stores.mongodb.stages import Stages
 from spark_queue.stores.mongodb.store import MongoStore
-from spark_queue.stores.types import Condition, Death, Note, Sizes, Staged
+from spark_queue.stores.types import Condition, DeadLetterInfo, Note, Sizes, Staged
 from tests.services import HOST, mongod_command
 
 DUE = datetime(2020, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
@@ -74,7 +74,7 @@ class Mongod:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(self.command, env=os.environ | self.env, stdout=log, stderr=log)
         with client_of(self.url("admin"), serverSelectionTimeoutMS=500, directConnection=True) as client:
-            until(lambda: self._answers(client), 120, what="a server that answers")
+            wait_until(lambda: self._answers(client), 120, description="a server that answers")
 
     def _answers(self, client):
         assert self.process.poll() is None, self.log.read_text()[-2000:]
@@ -206,7 +206,7 @@ def test_what_keuss_wrote_is_read(store, queue, collection):
     keuss_push(collection, [1, None])
     collection.insert_one({"_id": ObjectId(), "mature": keuss_now(), "payload": 7.0})
     assert store.reserve(queue, "c/1", 9) == [5]
-    got = all_of(store.fetch(queue, "c/1/0"))
+    got = messages_of(store.fetch(queue, "c/1/0"))
     assert [one.payload for one in got] == [
         {"int": 1, "ms": 1_700_000_000_000, "half": 2.5, "two": 2.0}, "text", b"\x00", [1, None], 7.0,
     ]  # fmt: skip
@@ -280,7 +280,7 @@ def test_what_bson_can_just_hold_is_kept(store, queue):
     payloads = ["x" * store.max_payload, eval("[" * 100 + "]" * 100), {"a": -(2**63), "b": 2**63 - 1}]
     store.push(queue, pushes(payloads))
     store.reserve(queue, "x" * 1000, 3)
-    assert [one.payload for one in all_of(store.fetch(queue, "x" * 1000 + "/0"))] == payloads
+    assert [one.payload for one in messages_of(store.fetch(queue, "x" * 1000 + "/0"))] == payloads
 
 
 def test_headers_that_bson_cannot_hold_are_refused(store, queue):
@@ -298,7 +298,7 @@ def test_a_message_that_keuss_reserves_anew_is_lost_to_the_tag(store, queue, col
     store.reserve(queue, "c/1", 1)
     assert keuss_reserve(collection) is None
     expire(store, collection, "c/1")
-    assert len(all_of(store.fetch(queue, "c/1/0"))) == 1
+    assert len(messages_of(store.fetch(queue, "c/1/0"))) == 1
     taken = keuss_reserve(collection)
     assert taken["tries"] == 1  # the lease that ended
     assert list(store.fetch(queue, "c/1/0")) == []
@@ -318,7 +318,7 @@ def test_a_message_that_keuss_gave_back_is_lost_to_the_tag(store, queue, collect
     assert store.commit(queue, "c/1") == 0
     assert store.sizes(queue).ready == 1
     assert store.reserve(queue, "c/2", 1) == [1]
-    assert [one.tries for one in all_of(store.fetch(queue, "c/2/0"))] == [1]
+    assert [one.tries for one in messages_of(store.fetch(queue, "c/2/0"))] == [1]
     assert store.commit(queue, "c/1") == 0
     assert store.commit(queue, "c/2") == 1
 
@@ -329,11 +329,11 @@ def test_what_keuss_holds_is_left_alone_and_counted(store, queue, collection):
     assert store.reserve(queue, "c/1", 1) == []
     assert store.purge(queue) == 0
     assert store.sizes(queue) == Sizes(0, 0, 1)
-    assert [one.tries for one in all_of(store.peek(queue))] == [0]
+    assert [one.tries for one in messages_of(store.peek(queue))] == [0]
     assert ids_of(store.peek(queue, [Condition("tries", "=", 0)], limit=5)) == [str(id)]
     collection.update_one({"_id": id}, {"$set": {"mature": keuss_now()}})  # its lease ends
     assert store.reserve(queue, "c/1", 1) == [1]
-    assert [one.tries for one in all_of(store.fetch(queue, "c/1/0"))] == [1]
+    assert [one.tries for one in messages_of(store.fetch(queue, "c/1/0"))] == [1]
 
 
 def test_keuss_takes_what_we_push_and_what_we_give_back(store, queue, collection):
@@ -350,7 +350,7 @@ def test_an_ended_lease_keeps_when_a_message_was_due(store, queue, collection):
     store.reserve(queue, "c/1", 1)
     expire(store, collection, "c/1")
     store.reserve(queue, "c/2", 1)
-    assert [one.mature for one in all_of(store.fetch(queue, "c/2/0"))] == [DUE]
+    assert [one.mature for one in messages_of(store.fetch(queue, "c/2/0"))] == [DUE]
 
 
 def test_history_is_that_of_keuss(store, queue, collection):
@@ -358,7 +358,7 @@ def test_history_is_that_of_keuss(store, queue, collection):
     collection.create_index("processed", expireAfterSeconds=3600)  # made by keuss; the lifetimes must not conflict
     store.reserve(queue, "c/1", 1)
     before = store.now()
-    assert store.commit(queue, "c/1", history=MINUTE) == 1
+    assert store.commit(queue, "c/1", history=MINUTE_MS) == 1
     (document,) = collection.find()
     assert document.keys() == {
         "_id",
@@ -371,8 +371,8 @@ def test_history_is_that_of_keuss(store, queue, collection):
         "_until",
         "_consumer",
     }
-    assert 0 <= int(document["processed"]) - before < MINUTE
-    assert int(document["mature"]) - int(document["processed"]) == 100 * MINUTE
+    assert 0 <= int(document["processed"]) - before < MINUTE_MS
+    assert int(document["mature"]) - int(document["processed"]) == 100 * MINUTE_MS
     keuss_push(collection, "theirs", processed=keuss_now(), mature=keuss_now() + timedelta(days=4))
     history = list(store.peek(queue, view="history", limit=5))
     assert [(one.payload, one.tries) for batch in history for one in messages(batch)] == [("ours", 0), ("theirs", 0)]
@@ -412,7 +412,7 @@ def test_ps_mongo_tells_of_all_that_left_without_being_asked(mongodb_url, store,
     with open_store(f"{mongodb_url}&layout=ps-mongo&ttl=60") as keeping:
         keeping.push(queue, pushes(["dead", "done"]))
         keeping.reserve(queue, "c/1", 2)
-        assert keeping.move(queue, f"{queue}.dead", tag="c", limit=1, death=Death("why")) == 1
+        assert keeping.move(queue, f"{queue}.dead", tag="c", limit=1, dead_letter=DeadLetterInfo("why")) == 1
         assert keeping.commit(queue, "c") == 1
         (batch,) = keeping.peek(queue, view="history", limit=9)
         assert batch.column("outcome").to_pylist() == ["dead", "commit"]
@@ -423,9 +423,9 @@ def test_pl_mongo_tells_of_what_died_where_it_is(mongodb_url, store, queue):
     with open_store(f"{mongodb_url}&layout=pl-mongo&pipeline={queue}") as pipeline:
         pipeline.push(queue, pushes(["a"], mature=DUE))
         pipeline.reserve(queue, "c/1", 1)
-        assert pipeline.move(queue, f"{queue}.dead", tag="c", death=Death("why", 1, MINUTE)) == 1
+        assert pipeline.move(queue, f"{queue}.dead", tag="c", dead_letter=DeadLetterInfo("why", 1, MINUTE_MS)) == 1
         assert list(pipeline.peek(queue, view="history")) == []
-        (one,) = all_of(pipeline.peek(f"{queue}.dead"))
+        (one,) = messages_of(pipeline.peek(f"{queue}.dead"))
         assert (one.headers["x-dl-tries"], one.mature) == ("1", DUE)
 
 
@@ -434,7 +434,7 @@ def test_history_whose_maturity_has_come_is_not_reserved(store, queue, collectio
     keuss_push(collection, "waits")
     assert store.sizes(queue).total == 1
     assert store.reserve(queue, "c/1", 1) == [1]
-    assert [one.payload for one in all_of(store.fetch(queue, "c/1/0"))] == ["waits"]
+    assert [one.payload for one in messages_of(store.fetch(queue, "c/1/0"))] == ["waits"]
     assert store.purge(queue) == 0
 
 
@@ -443,11 +443,11 @@ def test_a_message_of_the_history_makes_way_for_a_new_one(store, queue):
     for name in (queue, dead):
         store.push(name, pushes([f"old {name}"], ids=["a"]))
         store.reserve(name, "c/1", 1)
-        store.commit(name, "c/1", history=MINUTE)
+        store.commit(name, "c/1", history=MINUTE_MS)
     assert store.push(queue, pushes(["new", "newer"], ids=["a", "a"])) == 1
     store.reserve(queue, "c/2", 1)
-    assert store.move(queue, dead, tag="c/2", death=Death("why")) == 1
-    assert [one.payload for one in all_of(store.peek(dead))] == ["new"]
+    assert store.move(queue, dead, tag="c/2", death=DeadLetterInfo("why")) == 1
+    assert [one.payload for one in messages_of(store.peek(dead))] == ["new"]
     assert store.sizes(dead) == Sizes(1, 0, 0)
 
 
@@ -469,7 +469,7 @@ def anywhere(request):
     """A store with transactions, and one without."""
     plain = request.param == "standalone"
     url = request.getfixturevalue("standalone").url("stages") if plain else request.getfixturevalue("mongodb_url")
-    with open_store(url, patience=20) as opened:
+    with open_store(url, retry_timeout=20) as opened:
         yield opened
 
 
@@ -508,7 +508,7 @@ def left_of(raw, stage):
 def drain(store, queue, tag):
     """Takes whatever is ready, for good, and gives the payloads."""
     store.reserve(queue, tag, 1_000)
-    got = [one.payload for one in all_of(store.fetch(queue, f"{tag}/0"))]
+    got = [one.payload for one in messages_of(store.fetch(queue, f"{tag}/0"))]
     assert store.commit(queue, tag) == len(got)
     return got
 
@@ -532,13 +532,13 @@ def test_what_bson_can_just_hold_can_be_staged(anywhere, name):
         return pushes(payloads, ids=["a", "i" * 200, "b"], headers=[{}, {"h": header}, {}])
 
     queue, stage = f"{name}{'q' * 180}", f"{name}/{'s' * 1000}"
-    room = LARGEST_BSON - len(bson.encode(to_documents(batch(""), 0)[0][1]))
+    room = MAX_DOCUMENT_BYTES - len(bson.encode(to_documents(batch(""), 0)[0][1]))
     with pytest.raises(MessageError, match="larger than"):
         anywhere.stage(queue, stage, batch("h" * (room + 1)))
     assert anywhere.stage(queue, stage, batch("h" * room)) == 3
     assert anywhere.staged(stage) == [Staged(stage, queue, 3)]
     assert anywhere.publish([stage]) == 3
-    assert {len(one.payload) for one in all_of(anywhere.peek(queue))} == {5, anywhere.max_payload, 9 << 20}
+    assert {len(one.payload) for one in messages_of(anywhere.peek(queue))} == {5, anywhere.max_payload, 9 << 20}
     anywhere.drop(queue)
 
 
@@ -589,7 +589,7 @@ def test_a_stage_of_several_queues_is_published_once_by_each_that_tries(anywhere
     published: list[int] = []
 
     def publish():
-        with open_store(anywhere.url, patience=60) as mine:
+        with open_store(anywhere.url, retry_timeout=60) as mine:
             published.append(mine.publish([f"{name}/{part}" for part in range(6)]))
 
     threads = [threading.Thread(target=publish) for _ in range(3)]
@@ -634,9 +634,9 @@ def test_hidden_messages_are_neither_seen_nor_delivered_and_make_way(standalone,
         assert store.reserve(name, "c/1", 9) == []
         assert store.purge(name) == store.move(name, f"{name}.2") == 0
         assert store.push(name, pushes(["new b"], ids=[ids[1]])) == 1
-        assert [one.payload for one in all_of(store.peek(name))] == ["new b"]
+        assert [one.payload for one in messages_of(store.peek(name))] == ["new b"]
         assert store.publish([name]) == 3
-        assert {one.payload for one in all_of(store.peek(name))} == {"a", "c", "d", "new b"}
+        assert {one.payload for one in messages_of(store.peek(name))} == {"a", "c", "d", "new b"}
         store.drop(name)
 
 
@@ -753,7 +753,7 @@ class Publishing:
         store.push(self.queue, pushes(["held", "done"], ids=ids[1:3]))
         store.reserve(self.queue, "a/1", 1, lease=None)
         store.reserve(self.queue, "a/2", 1)
-        assert store.commit(self.queue, "a/2", history=MINUTE) == 1
+        assert store.commit(self.queue, "a/2", history=MINUTE_MS) == 1
         store.stage(self.queue, self.stage, pushes(list(range(rows)), ids=ids))
         self.expected = [one for one in range(rows) if one != 1]
         self.taken: list[int] = []
@@ -899,14 +899,14 @@ def test_two_publishers_that_take_each_other_for_dead_both_come_to_an_end(anywhe
 
     def insert_slowly(*arguments):
         done = insert(*arguments)
-        until(met, what="that the other one loses its patience")
+        wait_until(met, description="that the other one loses its patience")
         time.sleep(0.3)  # far more than BUSY at first: so it goes on for a while
         return done
 
     def hide_slowly(*arguments):
         generations.append(arguments[-1])
         hide(*arguments)
-        until(met, what="that the other one loses its patience")
+        wait_until(met, description="that the other one loses its patience")
         time.sleep(0.3)
 
     monkeypatch.setattr(mongodb_stages, "insert_new", insert_slowly)
@@ -951,7 +951,7 @@ def test_a_publisher_at_work_is_left_alone(anywhere, name, raw, steps, monkeypat
     tries = anywhere.retries
     second = threading.Thread(target=publishing.publish)
     second.start()
-    until(lambda: anywhere.retries > tries, what="that the second one meets the first")
+    wait_until(lambda: anywhere.retries > tries, description="that the second one meets the first")
     first.go_on()
     second.join()
     assert published == [9]
@@ -1058,7 +1058,7 @@ def test_pushes_of_the_same_ids_meanwhile_neither_fail_nor_double(anywhere, name
     anywhere.stage(queue, name, pushes(list(range(200)), ids=ids))
 
     def push():
-        with open_store(anywhere.url, patience=20) as mine:
+        with open_store(anywhere.url, retry_timeout=20) as mine:
             for part in range(0, 200, 5):
                 mine.push(queue, pushes(list(range(part, part + 5)), ids=ids[part : part + 5]))
 
@@ -1105,7 +1105,7 @@ def test_a_note_is_read_as_most_servers_have_it(store, monkeypatch):
 
 def test_what_keuss_took_meanwhile_is_not_passed_on(store, queue, collection):
     store.push(queue, pushes(["a", "b", "c"]))
-    store.reserve(queue, "c/1", 3, lease=MINUTE)
+    store.reserve(queue, "c/1", 3, lease=MINUTE_MS)
     first, second, third = ids_of(store.fetch(queue, "c/1/0"))
     assert keuss_ok(collection, ObjectId(first)) == 1
     assert keuss_ko(collection, ObjectId(second)) == 1
@@ -1120,10 +1120,10 @@ def test_what_keuss_took_meanwhile_is_not_passed_on(store, queue, collection):
 
 def test_what_lies_under_the_new_tag_already_keeps_its_lease(store, queue, collection):
     store.push(queue, pushes(["a", "b"]))
-    store.reserve(queue, "c/1", 1, lease=MINUTE)
+    store.reserve(queue, "c/1", 1, lease=MINUTE_MS)
     store.reserve(queue, "c/2", 1, lease=None)
     before = collection.find_one({"_tag": "c/1/0"})
-    assert store.retag(queue, "c", "c/1/0", lease=5 * MINUTE) == 1
+    assert store.retag(queue, "c", "c/1/0", lease=5 * MINUTE_MS) == 1
     assert collection.find_one({"_id": before["_id"]}) == before
     assert store.reservations(queue)[0].rows == 2
 
@@ -1132,9 +1132,11 @@ def test_what_lies_under_the_new_tag_already_keeps_its_lease(store, queue, colle
 
 
 def test_a_claim_looks_at_an_index_alone(store, queue, collection):
-    store.push(queue, pushes(list(range(100)), delay=[None, MINUTE] * 50))
+    store.push(queue, pushes(list(range(100)), delay=[None, MINUTE_MS] * 50))
     due = {"processed": None, "mature": {"$lte": DatetimeMS(store.now())}}
-    looking = collection.find(due, {"_id": 1}, limit=20, hint=READY.document["name"]).sort(WAITING_ORDER).explain()
+    looking = (
+        collection.find(due, {"_id": 1}, limit=20, hint=READY_INDEX.document["name"]).sort(WAITING_ORDER).explain()
+    )
     assert looking["executionStats"]["totalDocsExamined"] == 0
     assert looking["executionStats"]["totalKeysExamined"] <= 22
     plan = json.dumps(looking["queryPlanner"]["winningPlan"])
@@ -1169,7 +1171,7 @@ def test_looking_makes_nothing(store, queue, collection):
     keuss_push(collection, "a")
     assert store.sizes(queue).ready == 1
     assert (store.next_mature(queue) or 0) <= 0
-    assert len(all_of(store.peek(queue, limit=1))) == 1
+    assert len(messages_of(store.peek(queue, limit=1))) == 1
     assert list(collection.index_information()) == ["_id_"]
 
 
@@ -1256,7 +1258,7 @@ def test_the_url_has_the_last_word_on_durability_and_patience(mongodb_url):
 def test_an_unknown_host_is_told():
     url = "mongodb://user:sesame@no-such-host.invalid/db?serverSelectionTimeoutMS=300"
     with (
-        open_store(url, patience=0.5) as store,
+        open_store(url, retry_timeout=0.5) as store,
         pytest.raises(StoreUnavailable, match=r"no-such-host\.inv") as caught,
     ):
         store.push("q", pushes(["a"]))
@@ -1278,7 +1280,10 @@ def guarded(tmp_path_factory):
 @pytest.mark.parametrize("user", ["boss:wrong-one@", "nobody:wrong-one@"])
 def test_a_wrong_password_is_told_at_once(guarded, user):
     url = guarded.url("db", user) + "?authSource=admin"
-    with open_store(url, patience=60) as store, pytest.raises(StoreError, match="check user, password") as caught:
+    with (
+        open_store(url, retry_timeout=60) as store,
+        pytest.raises(StoreError, match="check user, password") as caught,
+    ):
         store.sizes("q")
     assert not isinstance(caught.value, StoreUnavailable)
     assert store.retries == 0
@@ -1298,7 +1303,7 @@ def test_a_reader_may_look(guarded):
     with open_store(guarded.url("db", "reader:look@") + "?authSource=admin") as store:
         assert store.queues() == ["q"]
         assert store.sizes("q") == Sizes(1, 0, 1, store.sizes("q").oldest_ready_age)
-        assert len(all_of(store.peek("q"))) == len(all_of(store.peek("q", limit=5))) == 2
+        assert len(messages_of(store.peek("q"))) == len(messages_of(store.peek("q", limit=5))) == 2
         with pytest.raises(StoreError, match="needs the role readWrite"):
             store.reserve("q", "d/1", 1)
 
@@ -1310,14 +1315,14 @@ def test_a_killed_server_loses_nothing_that_it_acknowledged(tmp_path):
     done = threading.Event()
 
     def produce():
-        with open_store(server.url("db"), patience=60) as store:
+        with open_store(server.url("db"), retry_timeout=60) as store:
             while not done.is_set():
                 batch = pushes(list(range(50)))
                 store.push("q", batch)
                 acknowledged.extend(batch.column("id").to_pylist())
 
     def consume():
-        with open_store(server.url("db"), patience=60) as store:
+        with open_store(server.url("db"), retry_timeout=60) as store:
             for sequence in range(1_000_000):
                 if done.is_set():
                     break
@@ -1330,11 +1335,11 @@ def test_a_killed_server_loses_nothing_that_it_acknowledged(tmp_path):
     try:
         for _ in range(2):
             before = len(acknowledged), len(held)
-            until(lambda: len(acknowledged) > before[0] + 500 and len(held) > before[1] + 5)  # noqa: B023
+            wait_until(lambda: len(acknowledged) > before[0] + 500 and len(held) > before[1] + 5)  # noqa: B023
             server.kill()
             server.start()
         after = len(acknowledged)
-        until(lambda: len(acknowledged) > after)
+        wait_until(lambda: len(acknowledged) > after)
     finally:
         done.set()
         for one in workers:
@@ -1364,7 +1369,7 @@ def test_what_is_published_while_the_server_is_killed_comes_once(tmp_path, monke
     done = threading.Event()
 
     def produce():
-        with open_store(server.url("db"), patience=60) as store:
+        with open_store(server.url("db"), retry_timeout=60) as store:
             for turn in itertools.count():
                 if done.is_set():
                     break
@@ -1378,7 +1383,7 @@ def test_what_is_published_while_the_server_is_killed_comes_once(tmp_path, monke
                 published.extend(batch.column("id").to_pylist())
 
     def consume():
-        with open_store(server.url("db"), patience=60) as store:
+        with open_store(server.url("db"), retry_timeout=60) as store:
             while not done.is_set():
                 tag = f"c/{uuid.uuid4().hex}"
                 if store.reserve("q", tag, 70, lease=None):
@@ -1391,17 +1396,17 @@ def test_what_is_published_while_the_server_is_killed_comes_once(tmp_path, monke
     try:
         for _ in range(4):
             before = len(published), len(taken)
-            until(lambda: len(published) > before[0] + 300 and len(taken) > before[1] + 300)  # noqa: B023
+            wait_until(lambda: len(published) > before[0] + 300 and len(taken) > before[1] + 300)  # noqa: B023
             server.kill()
             server.start()
         after = len(published)
-        until(lambda: len(published) > after)
+        wait_until(lambda: len(published) > after)
     finally:
         done.set()
         for one in workers:
             one.join()
     try:
-        with open_store(server.url("db"), patience=60) as store:
+        with open_store(server.url("db"), retry_timeout=60) as store:
             everything = taken + ids_of(store.peek("q"))
             assert len(everything) == len(set(everything))
             assert set(everything) == set(published)

@@ -15,7 +15,7 @@ from spark_queue.messages.message import messages
 from spark_queue.messages.payload import decode
 from spark_queue.messages.schema import PUSHES
 from spark_queue.stores.redis import documents
-from spark_queue.stores.redis.documents import as_records, pieces, to_documents
+from spark_queue.stores.redis.documents import as_records, pack_pieces, to_documents
 
 ids = st.text(st.characters(exclude_characters="\0\x7f", exclude_categories=["Cs"]), min_size=1, max_size=30)
 values = st.recursive(
@@ -85,7 +85,7 @@ def unpacked(piece):
 def test_pieces_hold_each_row_once(batch_and_dues, most):
     batch, dues = batch_and_dues
     rows = []
-    for count, piece in pieces("q", batch, dues, most):
+    for count, piece in pack_pieces("q", batch, dues, most):
         told, *strings = unpacked(piece)
         n = len(strings) // 4
         assert int(told) == count == n <= most
@@ -131,5 +131,5 @@ def test_documents_that_are_alike_are_read_by_whole_columns(monkeypatch):
     )
     made = to_documents("q", batch, [17] * 9)
     rows = [(17, id.encode()) for id in batch.column("id").to_pylist()]
-    monkeypatch.setattr(documents, "_cut", None)
+    monkeypatch.setattr(documents, "_cut_document", None)
     assert as_records("q", rows, made).batch.column("payload").to_pylist() == [b'{"n":1}'] * 9

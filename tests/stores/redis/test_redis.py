@@ -21,12 +21,12 @@ from spark_queue.messages.message import messages, pushes
 from spark_queue.messages.schema import PUSHES
 from spark_queue.options.masking import mask
 from spark_queue.stores import open_store
-from spark_queue.stores.conformance.waiting import end_lease, until
+from spark_queue.stores.conformance.waiting import end_lease, wait_until
 from spark_queue.stores.redis import documents as redis_documents
 from spark_queue.stores.redis import store as redis_store
-from spark_queue.stores.redis.keys import Chunk, keys_of, note_key, registry_of
+from spark_queue.stores.redis.keys import Chunk, note_key, queue_keys, registry_key
 from spark_queue.stores.redis.store import RedisStore
-from spark_queue.stores.types import Condition, Death, Note, Sizes, Staged
+from spark_queue.stores.types import Condition, DeadLetterInfo, Note, Sizes, Staged
 
 MINUTE = 60_000
 KEUSS_LEASE = 120_000  # ms: keuss adds it to the score of what it reserves
@@ -53,18 +53,18 @@ def small_steps(monkeypatch):
 
 def put(raw, queue, id, document, score=1_700_000_000_000):
     """What the push of keuss does."""
-    keys = keys_of(queue)
+    keys = queue_keys(queue)
     raw.hset(keys.hash, id, document)
     raw.zadd(keys.moments, {id: score})
 
 
 def documents(raw, queue):
-    return {id.decode(): text for id, text in raw.hgetall(keys_of(queue).hash).items()}
+    return {id.decode(): text for id, text in raw.hgetall(queue_keys(queue).hash).items()}
 
 
 def keuss_reserves(raw, queue, id):
     """What the reserve of keuss does, damage to the payload included."""
-    keys = keys_of(queue)
+    keys = queue_keys(queue)
     raw.eval(
         """
         redis.call('ZINCRBY', KEYS[1], ARGV[2], ARGV[1])
@@ -78,7 +78,7 @@ def keuss_reserves(raw, queue, id):
 
 def keuss_commits(raw, queue, id):
     """What the commit of keuss does; gives whether it removed the message."""
-    keys = keys_of(queue)
+    keys = queue_keys(queue)
     return raw.eval(
         """
         local message = redis.call('HGET', KEYS[2], ARGV[1])
@@ -98,7 +98,7 @@ def fetched(store, queue, tag):
 
 def scores(raw, queue):
     """The different moments of the index."""
-    return {score for _, score in raw.zrange(keys_of(queue).moments, 0, -1, withscores=True)}
+    return {score for _, score in raw.zrange(queue_keys(queue).moments, 0, -1, withscores=True)}
 
 
 def consumed(store, queue):
@@ -118,7 +118,7 @@ def cuts(monkeypatch, redis_url):
     execute = redis.Redis.execute_command
     for at in itertools.count():
         for sent in (False, True):
-            with open_store(redis_url, patience=0) as store, monkeypatch.context() as patch:
+            with open_store(redis_url, retry_timeout=0) as store, monkeypatch.context() as patch:
                 turns = itertools.count()
 
                 def cut(self, *words, turns=turns, sent=sent, at=at, **options):
@@ -173,7 +173,7 @@ def test_a_push_writes_what_keuss_would_write(store, raw, queue):
         "b": b'{"_id":"b","payload":"AP8="' + tail + b',"type":"buffer"}',
         'q"': b'{"_id":"q\\"","payload":null' + tail + b"}",
     }
-    assert dict(raw.zrange(keys_of(queue).moments, 0, -1, withscores=True)) == dict.fromkeys(
+    assert dict(raw.zrange(queue_keys(queue).moments, 0, -1, withscores=True)) == dict.fromkeys(
         [b"j", b"t", b"b", b'q"'], moment
     )
 
@@ -235,7 +235,7 @@ def test_a_document_is_read_and_given_back_whatever_the_order_of_its_fields(stor
         assert set(batch.column("payload").to_pylist()) == {NASTY.encode()}
         assert {(one.tries, one.headers["h"]) for one in messages(batch)} == {(4, '}{"')}
     assert store.rollback(queue, "c/1") == len(orders)
-    moments = dict(raw.zrange(keys_of(queue).moments, 0, -1, withscores=True))
+    moments = dict(raw.zrange(queue_keys(queue).moments, 0, -1, withscores=True))
     for id, text in documents(raw, queue).items():
         assert f'"payload":{NASTY}'.encode() in text
         document = json.loads(text)
@@ -261,7 +261,7 @@ def test_what_is_held_looks_to_keuss_as_if_it_were_not_due(store, raw, queue):
     store.reserve(queue, "c/1", 1, lease=MINUTE)
     store.reserve(queue, "d/1", 1, lease=None)
     now = store.now()
-    for _, score in raw.zrange(keys_of(queue).moments, 0, -1, withscores=True):
+    for _, score in raw.zrange(queue_keys(queue).moments, 0, -1, withscores=True):
         assert score > now
         assert f"{score:.0f}" > f"{now}"  # keuss compares the texts
 
@@ -357,8 +357,8 @@ def test_a_renewal_that_was_cut_short_is_ended_by_the_next(store, raw, queue, sm
     assert store.renew(queue, "c/1", 3 * MINUTE) == 10
     (held,) = store.reservations(queue)
     assert 2 * MINUTE < held.until - store.now() <= 3 * MINUTE
-    assert {score for _, score in raw.zrange(keys_of(queue).moments, 0, -1, withscores=True)} == {held.until}
-    assert raw.zcard(keys_of(queue).leases) == 1
+    assert {score for _, score in raw.zrange(queue_keys(queue).moments, 0, -1, withscores=True)} == {held.until}
+    assert raw.zcard(queue_keys(queue).leases) == 1
 
 
 @pytest.mark.parametrize(("first", "second"), [(OVER, MINUTE), (MINUTE, OVER)])
@@ -380,9 +380,9 @@ def test_two_renewals_at_once_leave_one_end(store, peer, raw, queue, small_steps
     other.start()
     assert [store.renew(queue, "c/1", 2 * MINUTE) for _ in range(5)] == [50] * 5
     other.join()
-    assert len({score for _, score in raw.zrange(keys_of(queue).moments, 0, -1, withscores=True)}) == 1
+    assert len({score for _, score in raw.zrange(queue_keys(queue).moments, 0, -1, withscores=True)}) == 1
     assert store.commit(queue, "c/1") == 50
-    assert not raw.exists(*keys_of(queue))
+    assert not raw.exists(*queue_keys(queue))
 
 
 def test_steps_end_also_where_nothing_meets_the_condition(store, queue, small_steps):
@@ -400,9 +400,9 @@ def test_what_has_failed_too_often_is_told_from_payloads_that_look_like_it(store
     for tries in (0, 1, 3):
         store.push(queue, pushes(looks * 4, tries=tries))
     assert sum(store.reserve(queue, "c/1", 60, partitions=2, least=2)) == 60
-    held = raw.zrange(keys_of(queue).held, 0, -1)
+    held = raw.zrange(queue_keys(queue).held, 0, -1)
     assert store.move(queue, f"{queue}.other", tag="c/1", min_tries=4) == 0
-    assert raw.zrange(keys_of(queue).held, 0, -1) == held  # nothing was taken apart for that
+    assert raw.zrange(queue_keys(queue).held, 0, -1) == held  # nothing was taken apart for that
     assert store.move(queue, f"{queue}.other", tag="c/1", min_tries=3) == 20
     assert sorted(one.tries for batch in store.peek(queue) for one in messages(batch)) == [0] * 20 + [1] * 20
     assert store.commit(queue, "c/1") == 40
@@ -415,7 +415,7 @@ MOMENT = datetime(2023, 1, 1, tzinfo=UTC)
 
 def runs(raw, queue):
     """The ids that each run names."""
-    return [[id.decode() for id in run.split(b"\0")[2:]] for run in raw.zrange(keys_of(queue).held, 0, -1)]
+    return [[id.decode() for id in run.split(b"\0")[2:]] for run in raw.zrange(queue_keys(queue).held, 0, -1)]
 
 
 def push_ids(store, queue, ids, mature=MOMENT):
@@ -460,7 +460,7 @@ def test_one_message_of_a_run_is_settled_alone(store, raw, queue, one):
     assert store.rollback(queue, "c/1", [rest[0], rest[3]], failed=False) == 2
     assert store.sizes(queue).reserved == 4
     assert store.commit(queue, "c/1") == 4
-    assert not raw.zcard(keys_of(queue).leases)
+    assert not raw.zcard(queue_keys(queue).leases)
     assert sorted(consumed(store, queue)) == sorted((rest[0], rest[3]))
 
 
@@ -531,13 +531,13 @@ def test_what_keuss_took_out_of_a_run_is_lost_and_the_rest_is_held(store, raw, q
     a, b, c, d, e = five
     push_ids(store, queue, five)
     store.reserve(queue, "c/1", 100)
-    raw.zrem(keys_of(queue).moments, b)
-    raw.zadd(keys_of(queue).moments, {d: 17})
+    raw.zrem(queue_keys(queue).moments, b)
+    raw.zadd(queue_keys(queue).moments, {d: 17})
     assert [one.id for one in fetched(store, queue, "c/1/0")] == [a, c, e]
     assert store.renew(queue, "c/1", MINUTE) == 3
     assert runs(raw, queue) == [[a, c, e]]
     assert store.commit(queue, "c/1") == 3
-    assert raw.zrange(keys_of(queue).moments, 0, -1) == [d.encode()]
+    assert raw.zrange(queue_keys(queue).moments, 0, -1) == [d.encode()]
 
 
 @FIVE
@@ -549,7 +549,7 @@ def test_one_of_a_run_that_keuss_took_is_lost_wherever_it_stands(store, raw, que
     keuss_reserves(raw, queue, one)
     assert [one.id for one in fetched(store, queue, "c/1/0")] == five[:at] + five[at + 1 :]
     assert store.commit(queue, "c/1") == 4
-    assert raw.zrange(keys_of(queue).moments, 0, -1) == [one.encode()]
+    assert raw.zrange(queue_keys(queue).moments, 0, -1) == [one.encode()]
     assert keuss_commits(raw, queue, one)
 
 
@@ -601,10 +601,10 @@ def test_the_rest_of_a_run_is_looked_at_again_for_the_next_page(store, raw, queu
 def test_what_others_took_all_at_once_is_lost(store, raw, queue, five):
     push_ids(store, queue, five)
     store.reserve(queue, "c/1", 100)
-    raw.zadd(keys_of(queue).moments, dict.fromkeys(five, 17))
+    raw.zadd(queue_keys(queue).moments, dict.fromkeys(five, 17))
     assert not fetched(store, queue, "c/1/0")
     assert store.commit(queue, "c/1") == 0
-    assert raw.zcard(keys_of(queue).moments) == 5
+    assert raw.zcard(queue_keys(queue).moments) == 5
 
 
 @FIVE
@@ -612,12 +612,12 @@ def test_what_came_into_the_place_of_one_that_is_gone_is_not_held(store, raw, qu
     a, b, c, d, e = five
     push_ids(store, queue, five)
     store.reserve(queue, "c/1", 100, lease=MINUTE)
-    end = raw.zscore(keys_of(queue).moments, a)
-    raw.zrem(keys_of(queue).moments, c)
-    raw.zadd(keys_of(queue).moments, {f"{b}x": end})  # of keuss, reserved until the same moment
+    end = raw.zscore(queue_keys(queue).moments, a)
+    raw.zrem(queue_keys(queue).moments, c)
+    raw.zadd(queue_keys(queue).moments, {f"{b}x": end})  # of keuss, reserved until the same moment
     assert [one.id for one in fetched(store, queue, "c/1/0")] == [a, b, d, e]
     assert store.commit(queue, "c/1") == 4
-    assert raw.zrange(keys_of(queue).moments, 0, -1) == [f"{b}x".encode()]
+    assert raw.zrange(queue_keys(queue).moments, 0, -1) == [f"{b}x".encode()]
 
 
 # --- what is staged ---------------------------------------------------------------------------------------------
@@ -628,7 +628,7 @@ def sink(store, raw):
     name = f"s{uuid.uuid4().hex[:16]}"
     yield name
     store.unstage(name)
-    assert not raw.exists(registry_of(name))
+    assert not raw.exists(registry_key(name))
 
 
 def chunk_keys(raw, queue):
@@ -646,8 +646,8 @@ def test_what_is_staged_lies_beside_the_queue_as_a_push_would_write_it(store, ra
     first, second = chunk_keys(raw, queue)
     assert [len(chunk(raw, key)) for key in (first, second)] == [13, 5]
     assert chunk(raw, second)[:4] == [b"1", b"1672531200000", b"d", b"d"]
-    assert {member.rpartition(b"\0")[2] for member in raw.smembers(registry_of(sink))} == {queue.encode()}
-    assert not raw.exists(*keys_of(queue))
+    assert {member.rpartition(b"\0")[2] for member in raw.smembers(registry_key(sink))} == {queue.encode()}
+    assert not raw.exists(*queue_keys(queue))
     assert store.publish([f"{sink}/7/x"]) == 4
     store.push(f"{queue}.other", batch)
     assert documents(raw, queue) == documents(raw, f"{queue}.other")
@@ -657,7 +657,7 @@ def test_what_is_left_of_a_chunk_passes_away(store, raw, queue, sink):
     store.stage(queue, f"{sink}/7/x", pushes(list(range(100))))
     store.stage(queue, f"{sink}/8/x", pushes(list(range(100))))
     assert (store.publish([f"{sink}/7/x"]), store.unstage(f"{sink}/8")) == (100, 100)
-    assert not raw.exists(registry_of(sink))
+    assert not raw.exists(registry_key(sink))
     left = chunk_keys(raw, queue)
     assert [raw.get(key) for key in left] == [b"", b""]
     assert all(0 < raw.pttl(key) <= 10 * MINUTE for key in left)
@@ -690,7 +690,7 @@ def test_a_stage_that_is_cut_off_anywhere_is_completed_or_removed(
         assert peer.unstage(f"{sink}/{n}/b") <= 8
         assert peer.publish([f"{sink}/{n}/a", f"{sink}/{n}/b"]) == 8
         assert consumed(peer, queue) == list(range(8))
-        assert not raw.exists(registry_of(sink))
+        assert not raw.exists(registry_key(sink))
         assert all(raw.get(key) == b"" for key in chunk_keys(raw, queue))
 
 
@@ -702,12 +702,12 @@ def test_an_unstage_that_is_cut_off_anywhere_is_completed_by_the_next(
         once(store.unstage, f"{sink}/{n}")
         peer.unstage(f"{sink}/{n}")
         assert peer.staged(sink) == []
-        assert not raw.exists(registry_of(sink))
+        assert not raw.exists(registry_key(sink))
         assert all(raw.get(key) == b"" for key in chunk_keys(raw, queue))
 
 
 def test_a_writer_who_dies_before_he_writes_leaves_what_can_be_seen_and_removed(store, raw, queue, sink):
-    raw.sadd(registry_of(sink), Chunk(f"{sink}/7/x", "part.000000", queue).member)
+    raw.sadd(registry_key(sink), Chunk(f"{sink}/7/x", "part.000000", queue).member)
     assert store.staged(sink) == [Staged(f"{sink}/7/x", queue, 0)]
     assert store.unstage(f"{sink}/7") == 0
     assert store.staged(sink) == []
@@ -781,9 +781,9 @@ def test_keys_beside_the_queues_are_those_of_no_queue(store, raw, queue):
     try:
         assert not [name for name in store.queues() if queue in name]
         nasty = ["note", "sink", "note:x", ".note:x", "x:staged:y/z", "{note}"]
-        queues = {key for name in nasty for key in keys_of(name)}
+        queues = {key for name in nasty for key in queue_keys(name)}
         beside = {note_key(name) for name in ("held", "x:held", *nasty)} | {
-            registry_of(name) for name in ("held", "x:held")
+            registry_key(name) for name in ("held", "x:held")
         }
         assert not queues & beside
     finally:
@@ -809,7 +809,7 @@ def test_a_prefix_of_notes_is_no_pattern(store, queue):
 def held_by(raw, queue):
     """How many messages the tags have."""
     found = Counter()
-    for run in raw.zrange(keys_of(queue).held, 0, -1):
+    for run in raw.zrange(queue_keys(queue).held, 0, -1):
         tag, _, *ids = run.split(b"\0")
         found[tag.decode()] += len(ids)
     return found
@@ -827,10 +827,10 @@ def test_what_is_passed_on_in_many_steps_has_one_lease(store, raw, queue, small_
     assert scores(raw, queue) == {held.until, rest.until}
     assert store.retag(queue, "c/2", "c/1/0", lease=None) == 1
     assert scores(raw, queue) == {redis_store.NO_END}
-    assert raw.zrange(keys_of(queue).leases, 0, -1) == [b"c/1/0"]
+    assert raw.zrange(queue_keys(queue).leases, 0, -1) == [b"c/1/0"]
     assert held_by(raw, queue) == {"c/1/0": 10}
     assert store.commit(queue, "c/1") == 10
-    assert not raw.exists(*keys_of(queue))
+    assert not raw.exists(*queue_keys(queue))
 
 
 @pytest.mark.parametrize("lease", [1000, 3 * MINUTE, None])
@@ -841,14 +841,14 @@ def test_a_retag_that_is_cut_off_anywhere_is_completed_by_the_next(
         peer.push(queue, pushes(list(range(12))))
         peer.reserve(queue, "c/1", 4, lease=MINUTE)
         peer.reserve(queue, "c/2", 8, lease=MINUTE)
-        once(lambda store=store: store.retag(queue, "c/2", "c/1/0", lease=lease))
+        once(lambda store=store: store.transfer(queue, "c/2", "c/1/0", lease=lease))
         assert sum(one.rows for one in peer.reservations(queue)) == 12
         assert len(fetched(peer, queue, "c/1/0")) + len(fetched(peer, queue, "c/2/0")) == 12
         passed = len(fetched(peer, queue, "c/1/0")) - 4
         assert peer.retag(queue, "c/2", "c/1/0", lease=lease) == 8 - passed
         (held,) = peer.reservations(queue)
         assert scores(raw, queue) == {held.until or redis_store.NO_END}
-        assert raw.zcard(keys_of(queue).leases) == 1
+        assert raw.zcard(queue_keys(queue).leases) == 1
         assert [one.payload for one in fetched(peer, queue, "c/1/0")] == list(range(12))
         assert (peer.commit(queue, "c/2"), peer.commit(queue, "c/1")) == (0, 12)
 
@@ -873,7 +873,7 @@ def test_what_keuss_took_is_not_passed_on(store, raw, queue):
     assert held_by(raw, queue) == {"c/2/0": 2}
     assert store.commit(queue, "c") == 2
     assert keuss_commits(raw, queue, "a")
-    assert not raw.exists(*keys_of(queue))
+    assert not raw.exists(*queue_keys(queue))
 
 
 @pytest.mark.parametrize("lease", [MINUTE // 2, 2 * MINUTE])
@@ -884,7 +884,7 @@ def test_what_is_passed_on_in_the_middle_of_a_renewal_is_held(store, peer, raw, 
     begin_to_renew(store, queue, "c/1/0", lease)
     assert peer.retag(queue, "c/2", "c/1/0", lease=3 * MINUTE) == 10
     assert [one.rows for one in peer.reservations(queue)] == [20]
-    assert len(scores(raw, queue)) == raw.zcard(keys_of(queue).leases) == 1
+    assert len(scores(raw, queue)) == raw.zcard(queue_keys(queue).leases) == 1
     begin_to_renew(store, queue, "c/1/0", lease)
     assert [one.payload for one in fetched(peer, queue, "c/1/0")] == list(range(20))
     assert peer.commit(queue, "c/1") == 20
@@ -900,9 +900,9 @@ def test_renewals_and_retags_at_once_leave_one_end(store, peer, raw, queue, smal
     passed = [store.retag(queue, "c/2", "c/1/0", ids[at : at + 10], lease=2 * MINUTE) for at in range(0, 50, 10)]
     other.join()
     assert passed == [10] * 5
-    assert len(scores(raw, queue)) == raw.zcard(keys_of(queue).leases) == 1
+    assert len(scores(raw, queue)) == raw.zcard(queue_keys(queue).leases) == 1
     assert store.commit(queue, "c/1") == 60
-    assert not raw.exists(*keys_of(queue))
+    assert not raw.exists(*queue_keys(queue))
 
 
 def test_what_was_passed_on_comes_back_when_its_lease_ends(store, queue, small_steps):
@@ -922,7 +922,7 @@ def test_a_renewal_does_not_hold_again_what_is_lost(store, raw, queue):
     end_lease(store, queue, "c/1")
     keuss_reserves(raw, queue, "a")
     assert store.renew(queue, "c/1", None) == 1
-    keys = keys_of(queue)
+    keys = queue_keys(queue)
     raw.zadd(keys.moments, {"a": 1_700_000_000_000})  # keuss gives it back
     assert store.reserve(queue, "d/1", 9, lease=None) == [1]
     assert [one.id for one in fetched(store, queue, "c/1/0")] == ["b"]
@@ -952,7 +952,7 @@ def test_scripts_touch_only_the_keys_they_declare(store, raw, queue, sink):
         store.reservations(queue)
         store.commit(queue, "d/1", ids[:1], history=MINUTE)
         store.rollback(queue, "d/1", ids[1:2])
-        store.move(queue, other, tag="d/1", death=Death("why"))
+        store.move(queue, other, tag="d/1", death=DeadLetterInfo("why"))
         store.sizes(queue)
         list(store.peek(queue, limit=3))
         list(store.peek(queue, view="history"))
@@ -975,12 +975,12 @@ def test_scripts_touch_only_the_keys_they_declare(store, raw, queue, sink):
     assert not undeclared
     chunks = {key for key in touched if key.startswith(f"spark_queue:{queue}:staged:{sink}/")}
     assert len(chunks) == 2
-    assert touched - chunks == {*keys_of(queue), *keys_of(other)[:2], note_key(queue)}
+    assert touched - chunks == {*queue_keys(queue), *queue_keys(other)[:2], note_key(queue)}
 
 
 def test_a_hash_tag_keeps_the_keys_of_queues_in_one_slot():
     chunk = Chunk("sink/7/a", "part.000000", "{flights}")
-    keys = [*keys_of("{flights}"), *keys_of("{flights}.dead"), *keys_of("late.{flights}"), chunk.key]
+    keys = [*queue_keys("{flights}"), *queue_keys("{flights}.dead"), *queue_keys("late.{flights}"), chunk.key]
     assert len(set(keys)) == 22
     assert len({key_slot(key.encode()) for key in keys}) == 1
 
@@ -992,7 +992,7 @@ def test_an_emptied_queue_leaves_no_key(store, raw, queue):
         store.rollback(queue, f"c/{seq}", failed=False)
     store.reserve(queue, "c/9", 10, partitions=4)
     store.commit(queue, "c/9")
-    assert not raw.exists(*keys_of(queue))
+    assert not raw.exists(*queue_keys(queue))
 
 
 def test_the_history_is_forgotten_by_the_server_itself(store, raw, queue):
@@ -1001,7 +1001,7 @@ def test_the_history_is_forgotten_by_the_server_itself(store, raw, queue):
     first, second = (one.id for one in fetched(store, queue, "c/1/0"))
     store.commit(queue, "c/1", [first], history=2 * MINUTE)
     store.commit(queue, "c/1", [second], history=MINUTE)
-    for key in keys_of(queue)[4:6]:
+    for key in queue_keys(queue)[4:6]:
         assert MINUTE < raw.pttl(key) <= 2 * MINUTE
 
 
@@ -1009,7 +1009,7 @@ def test_a_history_that_was_written_before_it_told_more_is_read(store, raw, queu
     store.push(queue, pushes(["a", "b"], ids=["a", "b"]))
     store.reserve(queue, "c/1", 2)
     store.commit(queue, "c/1", history=MINUTE)
-    key = keys_of(queue)[4]
+    key = queue_keys(queue)[4]
     new = raw.hget(key, "a")
     old = new.replace(b',"consumer":"c","outcome":"commit"', b"")
     assert len(old) < len(new)
@@ -1108,7 +1108,9 @@ def cluster(new_server):
         client.execute_command("CLUSTER ADDSLOTS", *slots)
         client.execute_command("CLUSTER SET-CONFIG-EPOCH", epoch)
     clients[0].execute_command("CLUSTER MEET", "127.0.0.1", nodes[1].port)
-    until(lambda: {client.cluster("info")["cluster_state"] for client in clients} == {"ok"}, what="a cluster")
+    wait_until(
+        lambda: {client.cluster("info")["cluster_state"] for client in clients} == {"ok"}, description="a cluster"
+    )
     for client in clients:
         client.close()
     return nodes
@@ -1128,7 +1130,7 @@ def test_a_queue_on_one_node_of_a_cluster_has_all_it_needs(cluster):
             assert [store.unstage(f"s{n}") for n in range(5)] == [2] * 5
             assert store.staged() == []
             assert store.reserve(queue, "c/1", 20) == [10]
-            assert store.retag(queue, "c/1", "c/2/0", lease=MINUTE) == 10
+            assert store.transfer(queue, "c/1", "c/2/0", lease=MINUTE) == 10
             assert store.commit(queue, "c") == 10
             for n in range(5):
                 assert store.note(f"n{n}") == Note({"n": n}, 1)
@@ -1136,7 +1138,7 @@ def test_a_queue_on_one_node_of_a_cluster_has_all_it_needs(cluster):
 
 
 def test_operations_survive_a_server_that_is_killed_and_comes_back(server):
-    with open_store(server.url, patience=120) as store:
+    with open_store(server.url, retry_timeout=120) as store:
 
         def killed(operation):
             server.kill()
@@ -1159,10 +1161,10 @@ def test_operations_survive_a_server_that_is_killed_and_comes_back(server):
         assert killed(lambda: store.publish(["s/0/a"])) == 2
         assert killed(lambda: store.note("n")) == Note({"a": 1}, 1)
         store.reserve("q", "c/2", 40)
-        assert killed(lambda: store.retag("q", "c/2", "c/3/0", lease=None)) == 40
+        assert killed(lambda: store.transfer("q", "c/2", "c/3/0", lease=None)) == 40
         assert store.sizes("q").ready == 2
         server.kill()
-        store.patience = 0.3
+        store.retry_timeout = 0.3
         with pytest.raises(StoreUnavailable, match=str(server.port)):
             store.sizes("q")
         server.start()
@@ -1197,10 +1199,10 @@ def test_a_full_server_keeps_what_is_staged(server):
         with pytest.raises(StoreError, match="maxmemory"):
             store.publish(["s/0/a"])
         with pytest.raises(StoreError, match="maxmemory"):  # one that was registered before
-            store._run("stage", "q", "id", 1, "{}", more=[Chunk("s/0/d", "part", "q").key])
+            store._run("stage", "q", "id", 1, "{}", extra_keys=[Chunk("s/0/d", "part", "q").key])
         assert [one.rows for one in store.staged("s")] == [1000] * 3
         assert store.unstage("s/0/b") == 1000
-        assert store.retag("q", "c/1", "c/2/0", lease=MINUTE) == 1
+        assert store.transfer("q", "c/1", "c/2/0", lease=MINUTE) == 1
         assert store.set_note("n", {"a": 1}, 0)
         assert store.set_note("n", {"a": 2}, 1)
         assert store.set_note("n", None, 2)
@@ -1219,4 +1221,4 @@ def test_a_closed_store_has_no_connection_left(server):
             for one in threads:
                 one.join()
             assert len(raw.client_list()) > 1
-        until(lambda: len(raw.client_list()) == 1, what="that no other connection is left")
+        wait_until(lambda: len(raw.client_list()) == 1, description="that no other connection is left")

@@ -12,14 +12,14 @@ from spark_queue.errors import CheckpointError
 from spark_queue.messages.message import pushes
 from spark_queue.options.parsers import DAY
 from spark_queue.stores.services import ageing
-from spark_queue.stores.services.ageing import LOOKED, YEAR, remove_old_notes, sweep
-from spark_queue.stores.services.bound import Reading, bind
-from spark_queue.stores.services.dead_letters import note_settled, set_history
-from spark_queue.stores.services.ledger import LEDGER_PREFIX, Writer, ledger_of, publish
+from spark_queue.stores.services.ageing import LAST_SWEEP_NOTE, YEAR, remove_old_notes, sweep
+from spark_queue.stores.services.bound import QueryBinding, bind
+from spark_queue.stores.services.dead_letters import add_settled, set_history
+from spark_queue.stores.services.ledger import LEDGER_PREFIX, Writer, ledger_of, publish_batch
 from spark_queue.stores.services.owner import Batch
 from spark_queue.stores.services.ownership import Ownership
 from spark_queue.stores.services.poison import note_failure
-from spark_queue.stores.types import about
+from spark_queue.stores.types import queue_note_key
 
 pytestmark = pytest.mark.every_store
 
@@ -52,24 +52,24 @@ def run(store, queue, consumer, query):
     owner = Ownership(store, queue, consumer)
     owner.take()
     owner.start(Batch(1, owner.number))
-    bind(store, queue, None, Reading(query, consumer))
+    bind(store, queue, None, QueryBinding(query, consumer))
     return owner
 
 
 def left(store, queue):
-    return sorted(key.removeprefix(about(queue)) for key in store.notes(about(queue)))
+    return sorted(key.removeprefix(queue_note_key(queue)) for key in store.notes(queue_note_key(queue)))
 
 
 def test_what_a_consumer_left_goes_after_a_year_and_no_sooner(store, name):
     run(store, name, "etl/1", "query1")
     set_history(store, name, "etl", 1000)
-    note_settled(store, name, "etl", 3)
+    add_settled(store, name, "etl", 3)
     everything = ["consumer/etl/1", "history/etl", "query/query1/", "settled/etl"]
     assert left(store, name) == everything
-    age(store, YEAR - DAY, about(name))
+    age(store, YEAR - DAY, queue_note_key(name))
     sweep(store)
     assert left(store, name) == everything
-    age(store, DAY, about(name))
+    age(store, DAY, queue_note_key(name))
     sweep(store)
     assert left(store, name) == []
     with pytest.raises(CheckpointError, match="this consumer is unknown"):
@@ -80,7 +80,7 @@ def test_a_query_that_lives_keeps_the_notes_that_it_wrote_once(store, name):
     owner = run(store, name, "etl/2", "query2")
     run(store, name, "etl/1", "query1")
     set_history(store, name, "etl", 1000)
-    age(store, YEAR + DAY, about(name))
+    age(store, YEAR + DAY, queue_note_key(name))
     owner.renew()
     sweep(store)
     assert left(store, name) == ["consumer/etl/2", "history/etl", "query/query2/"]
@@ -90,7 +90,7 @@ def test_a_consumer_that_holds_messages_keeps_its_notes(store, name):
     run(store, name, "etl/1", "query1")
     store.push(name, pushes(["1", "2"]))
     store.reserve(name, "etl/1/1.1", 2, lease=None)
-    age(store, YEAR + DAY, about(name))
+    age(store, YEAR + DAY, queue_note_key(name))
     sweep(store)
     assert left(store, name) == ["consumer/etl/1", "query/query1/"]
     store.commit(name, "etl/1/1.1")
@@ -102,7 +102,7 @@ def test_a_ledger_goes_after_a_year_never_with_a_queue(store, name):
     sinks = [f"{name}-{n}" for n in range(3)]
     for sink in sinks:
         store.stage(name, f"{sink}/0/a", pushes(["1"]))
-        publish(store, sink, 0, [f"{sink}/0/a"], 1, Writer.STREAM, hashes=b"12345678" * 2000)
+        publish_batch(store, sink, 0, [f"{sink}/0/a"], 1, Writer.STREAM, hashes=b"12345678" * 2000)
     store.drop(name)
     assert all(ledger_of(store, sink) for sink in sinks)
     age(store, YEAR + DAY, *(f"{prefix}{sink}" for prefix in (LEDGER_PREFIX, "written/") for sink in sinks[:2]))
@@ -129,12 +129,12 @@ def test_what_a_query_failed_with_goes_too(store, name):
 
 def test_a_note_of_an_older_version_counts_from_now_on(store, name):
     run(store, name, "etl/1", "query1")
-    (*_,) = age(store, None, about(name))
-    assert {note.written for note in store.notes(about(name)).values()} == {None}
+    (*_,) = age(store, None, queue_note_key(name))
+    assert {note.written for note in store.notes(queue_note_key(name)).values()} == {None}
     sweep(store)
     assert left(store, name) == ["consumer/etl/1", "query/query1/"]
-    assert all(note.written for note in store.notes(about(name)).values())
-    age(store, YEAR + DAY, about(name))
+    assert all(note.written for note in store.notes(queue_note_key(name)).values())
+    age(store, YEAR + DAY, queue_note_key(name))
     sweep(store)
     assert left(store, name) == []
 
@@ -142,15 +142,15 @@ def test_a_note_of_an_older_version_counts_from_now_on(store, name):
 @pytest.mark.parametrize(("many", "queues"), [(20, 50), pytest.param(1_000, 10_000, marks=pytest.mark.full)])
 def test_notes_are_bounded(store, name, many, queues):
     run(store, name, "etl/0", "query0")
-    owner = store.note(about(name, "consumer", "etl/0")).value
-    notes = {about(f"{name}.{n}", "consumer", "etl/0"): owner for n in range(queues)}
+    owner = store.note(queue_note_key(name, "consumer", "etl/0")).value
+    notes = {queue_note_key(f"{name}.{n}", "consumer", "etl/0"): owner for n in range(queues)}
     for n in range(1, many):
-        notes[about(name, "consumer", f"etl/{n}")] = owner
-        notes[about(name, "query", f"query{n}/")] = {"v": 1, "consumer": f"etl/{n}"}
+        notes[queue_note_key(name, "consumer", f"etl/{n}")] = owner
+        notes[queue_note_key(name, "query", f"query{n}/")] = {"v": 1, "consumer": f"etl/{n}"}
         notes[f"{LEDGER_PREFIX}{name}-{n}"] = {"v": 1, "id": str(n), "batch": n, "stages": []}
     with ThreadPoolExecutor(8) as writers:
         assert all(writers.map(lambda note: store.set_note(*note, 0), notes.items()))
-    mine = (about(name), f"queue/{name}.", f"{LEDGER_PREFIX}{name}-")
+    mine = (queue_note_key(name), f"queue/{name}.", f"{LEDGER_PREFIX}{name}-")
     assert len(age(store, YEAR + DAY, *mine)) == len(notes) + 2
     assert sweep(store, 10) == 10, "a query that starts does not wait for all of them"
     assert sweep(store, 10**6) >= len(notes) + 2 - 10
@@ -165,10 +165,10 @@ def test_a_database_is_looked_at_once_a_day(tmp_path, monkeypatch):
         for _ in range(3):
             remove_old_notes(store)
         assert len(looks) == 1
-        age(store, DAY - 60_000, LOOKED)
+        age(store, DAY - 60_000, LAST_SWEEP_NOTE)
         remove_old_notes(store)
         assert len(looks) == 1
-        age(store, 60_000, LOOKED)
+        age(store, 60_000, LAST_SWEEP_NOTE)
         remove_old_notes(store)
         remove_old_notes(store)
         assert len(looks) == 2

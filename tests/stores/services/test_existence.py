@@ -7,11 +7,11 @@ import logging
 import pytest
 
 from spark_queue import OptionError, Queue, history, open_store, set_layout
-from spark_queue.admin import sizes as levels
+from spark_queue.admin import sizes as admin_sizes
 from spark_queue.admin.consume import pop, reserve
 from spark_queue.admin.queues import peek, queues
 from spark_queue.messages.buckets import Buckets
-from spark_queue.stores.services.existence import check_exists, exists, expect, known_queues
+from spark_queue.stores.services.existence import check_before_read, check_exists, exists, known_queues
 from spark_queue.stores.services.ownership import Ownership
 
 
@@ -23,7 +23,7 @@ def test_a_queue_that_was_drained_is_still_listed_and_read_as_empty(url, name):
             queue.commit(message)
     assert name in queues(url)
     assert peek(url, name) == [] == history(url, name)
-    (level,) = levels.sizes(url, [name])
+    (level,) = admin_sizes.sizes(url, [name])
     assert (level.ready, level.scheduled, level.reserved) == (0, 0, 0)
 
 
@@ -45,7 +45,7 @@ def test_a_queue_that_does_not_exist_is_an_error_with_the_nearest_name(url, stor
     store.count(name)
     store.write_counts()
     wrong = name[:-1]
-    for call in (peek, history, lambda url, queue: levels.sizes(url, [queue])):
+    for call in (peek, history, lambda url, queue: admin_sizes.sizes(url, [queue])):
         with pytest.raises(
             OptionError, match=f"queue '{wrong}' does not exist in .*; did you mean .*'{name}'"
         ) as error:
@@ -69,14 +69,14 @@ def test_who_waits_for_a_queue_that_does_not_exist_is_warned(url, store, name, c
 
 def test_a_query_is_warned_or_fails(store, name, caplog):
     with pytest.raises(OptionError, match=f"queue '{name}' does not exist.*failIfMissing=false"):
-        expect(store, name, fail=True)
+        check_before_read(store, name, fail=True)
     assert not caplog.messages
-    expect(store, name, fail=False)
+    check_before_read(store, name, fail=False)
     assert f"queue '{name}' does not exist" in caplog.text
     store.count(name)
     caplog.clear()
-    expect(store, name, fail=True)
-    expect(store, name, fail=False)
+    check_before_read(store, name, fail=True)
+    check_before_read(store, name, fail=False)
     assert not caplog.messages
 
 

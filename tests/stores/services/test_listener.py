@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from spark_queue.errors import AccessDenied, StoreUnavailable
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.conformance.waiting import wait_until
 from spark_queue.stores.services import listener
 from spark_queue.stores.services.listener import Listener, Signal, SignalsLost, Subscription
 
@@ -27,12 +27,12 @@ class Wire(Subscription):
     def __init__(self, refuses=()):
         self.refuses, self.followed, self.coming = set(refuses), [], queue.Queue()
 
-    def follow(self, name):
+    def subscribe(self, name):
         self.followed.append(name)
         refused = AccessDenied("no rights") if name in self.refuses else None
         self.coming.put(Signal(name, refused=refused))
 
-    def unfollow(self, name):
+    def unsubscribe(self, name):
         self.followed.remove(name)
 
     def next(self, timeout):
@@ -77,8 +77,8 @@ class World:
 
     def sleeper(self, name):
         """A thread that waits for a signal. It sleeps already."""
-        thread = self.waiter(name, self.listener.count(name))
-        until(lambda: self.listener._queues[name].waiters, what="that it sleeps")
+        thread = self.waiter(name, self.listener.signal_version(name))
+        wait_until(lambda: self.listener._queues[name].waiters, description="that it sleeps")
         return thread
 
     @property
@@ -108,7 +108,7 @@ def hasty(monkeypatch):
 
 
 def ended(thread):
-    until(lambda: not thread.is_alive(), what="that it is awake")
+    wait_until(lambda: not thread.is_alive(), description="that it is awake")
 
 
 @pytest.mark.parametrize("kind", [Wire, Everything])
@@ -144,7 +144,7 @@ def test_a_pause_is_learned_and_wakes_nobody_until_it_ends(world):
     before = one.listener.count("a")
     wire.coming.put(Signal("b", "p true"))
     wire.coming.put(Signal("a", "p true"))
-    until(lambda: one.learned == [("a", True)])
+    wait_until(lambda: one.learned == [("a", True)])
     assert one.listener.count("a") == before
     sleeper = one.sleeper("a")
     wire.coming.put(Signal("a", "p false"))
@@ -153,20 +153,20 @@ def test_a_pause_is_learned_and_wakes_nobody_until_it_ends(world):
 
 
 def test_a_listener_that_cannot_hear_says_so_once_and_tries_again(world, hasty, monkeypatch, caplog):
-    monkeypatch.setattr(listener, "COMING_UP", HOUR)
+    monkeypatch.setattr(listener, "LISTEN_TIMEOUT", HOUR)
     last = Wire()
     one = world(*[StoreUnavailable("no server there")] * 3, StoreUnavailable("still none"), last)
     with caplog.at_level(logging.WARNING):
         first = one.listener.count("a")  # it does not wait for an hour
-        until(lambda: one.tried == 5)
-        until(lambda: one.listener.count("a") != first, what="that it is awake, for it hears now")
+        wait_until(lambda: one.tried == 5)
+        wait_until(lambda: one.listener.count("a") != first, description="that it is awake, for it hears now")
     assert [record.getMessage() for record in caplog.records] == [
         "signals are not received, so waiting clients poll: no server there"
     ]
 
 
 def test_while_it_cannot_hear_a_new_queue_does_not_wait_for_it(world, monkeypatch):
-    monkeypatch.setattr(listener, "COMING_UP", HOUR)
+    monkeypatch.setattr(listener, "LISTEN_TIMEOUT", HOUR)
     one = world(StoreUnavailable("no server there"))
     for name in "abc":
         one.listener.count(name)
@@ -199,8 +199,8 @@ def test_one_that_is_lost_each_time_is_not_tried_without_end(world):
 
 
 def test_a_queue_that_is_refused_keeps_no_other_from_being_heard(world, hasty, monkeypatch, caplog):
-    monkeypatch.setattr(listener, "COMING_UP", HOUR)
-    monkeypatch.setattr(listener, "LONGEST_RECONNECT_PAUSE", 0.05)
+    monkeypatch.setattr(listener, "LISTEN_TIMEOUT", HOUR)
+    monkeypatch.setattr(listener, "MAX_RECONNECT_PAUSE", 0.05)
     wire = Wire(refuses="ab")
     one = world(wire)
     with caplog.at_level(logging.WARNING):
@@ -220,18 +220,18 @@ def test_a_queue_that_is_refused_keeps_no_other_from_being_heard(world, hasty, m
 
 @pytest.mark.parametrize("kind", [Wire, Everything])
 def test_queues_that_nobody_waits_for_are_forgotten_and_the_thread_ends_then(world, hasty, monkeypatch, kind):
-    monkeypatch.setattr(listener, "IDLE_KEPT", 0.05)
+    monkeypatch.setattr(listener, "IDLE_TIMEOUT", 0.05)
     first, second = kind(), kind()
     one = world(first, second)
     sleeper = one.sleeper("a")
     old = one.listener.count("b")
-    until(lambda: "b" not in one.listener._queues, what="that b is forgotten")
-    until(lambda: first.followed == ["a"] * (kind is Wire), what="that the database knows it")
+    wait_until(lambda: "b" not in one.listener._queues, description="that b is forgotten")
+    wait_until(lambda: first.followed == ["a"] * (kind is Wire), description="that the database knows it")
     assert sleeper.is_alive()
     ended(one.waiter("b", old))  # what came meanwhile was not heard, so it looks again
     first.coming.put(Signal("a", "1"))
     ended(sleeper)
-    until(lambda: not one.running, what="the end of its thread")
+    wait_until(lambda: not one.running, description="the end of its thread")
     assert not one.listener._queues
     sleeper = one.sleeper("a")
     second.coming.put(Signal("a", "1"))
@@ -239,13 +239,13 @@ def test_queues_that_nobody_waits_for_are_forgotten_and_the_thread_ends_then(wor
 
 
 def test_no_more_queues_are_kept_than_is_allowed_and_those_waited_for_last(world, hasty, monkeypatch):
-    monkeypatch.setattr(listener, "MOST_KEPT", 10)
+    monkeypatch.setattr(listener, "MAX_IDLE_QUEUES", 10)
     wire = Wire()
     one = world(wire)
     sleeper = one.sleeper("first")
     for number in range(300):
         one.listener.count(f"q{number}")
-    until(lambda: len(wire.followed) == 11)
+    wait_until(lambda: len(wire.followed) == 11)
     assert set(wire.followed) == {"first", *(f"q{number}" for number in range(290, 300))}
     assert set(one.listener._queues) == set(wire.followed)
     assert sleeper.is_alive()
@@ -257,29 +257,29 @@ def test_a_close_ends_all_waits_and_the_thread(world):
     one.listener.close()
     for sleeper in sleepers:
         ended(sleeper)
-    until(lambda: not one.running, what="the end of its thread")
+    wait_until(lambda: not one.running, description="the end of its thread")
     ended(one.waiter("d", one.listener.count("d")))  # a closed one keeps nobody asleep
     assert not one.running
 
 
 def test_a_listener_that_nobody_has_any_more_ends(hasty, monkeypatch):
-    monkeypatch.setattr(listener, "IDLE_KEPT", 0.05)
+    monkeypatch.setattr(listener, "IDLE_TIMEOUT", 0.05)
     one = World(Wire())
-    one.listener.count("a")
+    one.listener.signal_version("a")
     gone = weakref.ref(one)
     del one
-    until(lambda: gc.collect() is not None and gone() is None, what="the end of its thread")
+    wait_until(lambda: gc.collect() is not None and gone() is None, description="the end of its thread")
 
 
 def test_a_thread_that_failed_is_started_again(world, monkeypatch):
     hook = []
     monkeypatch.setattr(threading, "excepthook", hook.append)
     one = world(ZeroDivisionError(), Wire())
-    monkeypatch.setattr(listener, "COMING_UP", 0.01)
+    monkeypatch.setattr(listener, "LISTEN_TIMEOUT", 0.01)
     one.listener.count("a")
-    until(lambda: hook)
+    wait_until(lambda: hook)
     one.listener.count("a")
-    until(lambda: one.listener._subscription)
+    wait_until(lambda: one.listener._subscription)
 
 
 def test_no_number_of_a_listener_comes_again_in_another(world):

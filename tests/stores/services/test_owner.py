@@ -21,12 +21,12 @@ import pytest
 
 from spark_queue import open_store
 from spark_queue.messages.message import pushes
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.conformance.waiting import wait_until
 from spark_queue.stores.services import owner, ownership
 from spark_queue.stores.services.log.log import Log
-from spark_queue.stores.services.owner import UNKNOWN, Batch, Owner, consumers, owner_of
+from spark_queue.stores.services.owner import UNKNOWN_BOOT, Batch, Owner, consumers, owner_of
 from spark_queue.stores.services.ownership import Ownership
-from spark_queue.stores.types import about
+from spark_queue.stores.types import queue_note_key
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="namespaces are of Linux")
 
@@ -78,7 +78,7 @@ class Process:
         call = [sys.executable, "-c", HOLD, url, queue]
         if PLACES[place]:
             named = ["sh", "-c", 'hostname elsewhere; exec "$@"', "-"] if place == "another machine" else []
-            said = UNKNOWN if place.endswith("with the /proc of this one") else place
+            said = UNKNOWN_BOOT if place.endswith("with the /proc of this one") else place
             call = [*unshare(), *PLACES[place], *named, *call] if unshare() else [*call, said]
         self._process = subprocess.Popen(
             call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -123,7 +123,7 @@ def store(sqlite_url):
 @pytest.fixture
 def note_of(store, name):
     """Change fields of the owner in the note of the consumer; `None` leaves one out."""
-    key = about(name, "consumer", "c/1")
+    key = queue_note_key(name, "consumer", "c/1")
 
     def change(**changed):
         note = store.note(key)
@@ -152,12 +152,12 @@ def test_a_second_query_is_refused_wherever_the_first_one_lives(start, store, na
     first, second = places
     one = start(first)
     assert one.says.startswith("taken")
-    assert (one.says.split()[1] == UNKNOWN) == first.endswith("with the /proc of this one")
+    assert (one.says.split()[1] == UNKNOWN_BOOT) == first.endswith("with the /proc of this one")
     two = start(second)
     assert two.says == "" and "a second query on a copy of its checkpoint" in two.refused()
     one.kill()
     # The note is valid for an hour yet. So the one who waits goes by the signs of life, or knows that it is gone.
-    monkeypatch.setattr(owner, "LIFE", 300)
+    monkeypatch.setattr(owner, "OWNER_TIMEOUT_MS", 300)
     began = time.monotonic()
     Ownership(store, name, "c/1").take()
     assert (time.monotonic() - began >= 0.3) == (first != "here")
@@ -180,10 +180,10 @@ def test_of_an_owner_noted_without_its_namespace_the_heartbeat_decides(store, na
         "until": store.now() + 3_600_000, "leaves": False,
     }  # fmt: skip
     value = {"v": 1} | fields if version == 1 else {"v": 2, "number": 4, "started": [9, 3], "owner": fields}
-    store.set_note(about(name, "consumer", "c/1"), value, 0)
+    store.set_note(queue_note_key(name, "consumer", "c/1"), value, 0)
     assert owner_of(store, name, "c/1") == Owner(**fields), "no process has this number here"
     assert [one for *_, one in consumers(store, name)] == [Owner(**fields)]
-    monkeypatch.setattr(owner, "LIFE", 200)
+    monkeypatch.setattr(owner, "OWNER_TIMEOUT_MS", 200)
     mine = Ownership(store, name, "c/1")
     mine.take(Batch(9, 3))
     assert mine.number == (1 if version == 1 else 5)
@@ -192,7 +192,7 @@ def test_of_an_owner_noted_without_its_namespace_the_heartbeat_decides(store, na
 def test_a_note_has_no_field_that_earlier_versions_do_not_know(store, name):
     """They refuse it else, and a query of an earlier version cannot follow on one of this."""
     Ownership(store, name, "c/1").take()
-    note = store.note(about(name, "consumer", "c/1"))
+    note = store.note(queue_note_key(name, "consumer", "c/1"))
     assert note.value["v"] == 2
     assert set(note.value["owner"]) == {"token", "host", "boot", "pid", "started", "until", "leaves"}
 
@@ -231,7 +231,7 @@ def test_an_owner_that_is_silent_counts_as_dead_though_the_databases_clock_was_s
     monkeypatch.setattr(owner, "time", clock)
     with caplog.at_level(logging.WARNING):
         Ownership(store, name, "c/1").take()
-    assert sum(slept) == pytest.approx(owner.LIFE / 1000, abs=2 * ownership.TAKEOVER_LOOK)
+    assert sum(slept) == pytest.approx(owner.OWNER_TIMEOUT_MS / 1000, abs=2 * ownership.TAKEOVER_POLL)
     who = f"consumer c/1 of queue {name!r}: "
     process = f"process {os.getpid()} on elsewhere"
     assert [one.getMessage() for one in caplog.records] == [
@@ -244,7 +244,7 @@ def test_an_owner_that_is_silent_counts_as_dead_though_the_databases_clock_was_s
 def test_whoever_waits_long_says_so_again_and_seldom(store, name, monkeypatch, caplog):
     first = Ownership(store, name, "c/1")
     first.take()
-    first.leave()
+    first.announce_exit()
     slept = []
 
     def sleep(seconds):
@@ -252,7 +252,7 @@ def test_whoever_waits_long_says_so_again_and_seldom(store, name, monkeypatch, c
         if sum(slept) < 100:
             first.renew()
 
-    monkeypatch.setattr(ownership, "TAKEOVER_LOOK", 1)
+    monkeypatch.setattr(ownership, "TAKEOVER_POLL", 1)
     clock = SimpleNamespace(monotonic=lambda: sum(slept), sleep=sleep)
     monkeypatch.setattr(ownership, "time", clock)
     monkeypatch.setattr(owner, "time", clock)
@@ -264,11 +264,11 @@ def test_whoever_waits_long_says_so_again_and_seldom(store, name, monkeypatch, c
 
 
 def test_who_seals_a_log_and_dies_holds_nobody_up_though_the_databases_clock_was_set_back(store, name, monkeypatch):
-    monkeypatch.setattr(owner, "LIFE", 200)
+    monkeypatch.setattr(owner, "OWNER_TIMEOUT_MS", 200)
     reader = Log(store, name)
     start = reader.first()
     store.push(name, pushes(list(range(5))))
-    key = about(name, "log")
+    key = queue_note_key(name, "log")
     note = store.note(key)
     gone = {
         "token": "t", "host": "elsewhere", "boot": "b", "pid": 1, "started": 1, "until": store.now() + 3_600_000,
@@ -277,4 +277,4 @@ def test_who_seals_a_log_and_dies_holds_nobody_up_though_the_databases_clock_was
     sealing = {"tag": "0/abc", "after": [], "by": gone}
     assert store.set_note(key, note.value | {"sealing": sealing}, note.version)
     assert reader.seal() == 0, "it may be alive"
-    assert until(lambda: reader.ahead(start, 10))[0].rows == 5
+    assert wait_until(lambda: reader.next_ranges(start, 10))[0].rows == 5

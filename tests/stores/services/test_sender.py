@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.conformance.waiting import wait_until
 from spark_queue.stores.services import signals
-from spark_queue.stores.services.signals import Sender
+from spark_queue.stores.services.signals import SignalSender
 from tests.stores.clock import Clock
 
 #: Seconds after which what should have happened has not.
@@ -29,38 +29,38 @@ def sent():
 
 
 def test_the_first_signal_is_sent_at_once_and_the_others_of_a_window_as_one_at_its_end(clock, sent):
-    sender = Sender(lambda *one: sent.append(one))
+    sender = SignalSender(lambda *one: sent.append(one))
     for mature in (7, 5, 3, 4):
-        sender.tell("q", mature)
+        sender.send_soon("q", mature)
     assert sent == [("q", 7)]
-    clock.advance(0.9 * signals.WINDOW)
+    clock.advance(0.9 * signals.SIGNAL_WINDOW)
     assert len(sent) == 1
-    clock.advance(0.2 * signals.WINDOW)
+    clock.advance(0.2 * signals.SIGNAL_WINDOW)
     assert sent[1:] == [("q", 3)]
-    sender.tell("q", 9)  # the window of the second has begun
+    sender.send_soon("q", 9)  # the window of the second has begun
     assert len(sent) == 2
-    clock.advance(signals.WINDOW)
+    clock.advance(signals.SIGNAL_WINDOW)
     assert sent[2:] == [("q", 9)]
-    clock.advance(2 * signals.WINDOW)
-    sender.tell("q", 8)
+    clock.advance(2 * signals.SIGNAL_WINDOW)
+    sender.send_soon("q", 8)
     assert sent[3:] == [("q", 8)], "a window without a signal has ended"
 
 
 def test_queues_have_windows_of_their_own(clock, sent):
-    sender = Sender(lambda *one: sent.append(one))
+    sender = SignalSender(lambda *one: sent.append(one))
     for queue in ("a", "b", "a"):
-        sender.tell(queue, 0)
+        sender.send_soon(queue, 0)
     assert sent == [("a", 0), ("b", 0)]
 
 
 def test_what_waits_for_the_end_of_its_window_is_flushed_once(clock, sent):
-    sender = Sender(lambda *one: sent.append(one))
-    sender.tell("q", 0)
-    sender.tell("q", 5)
+    sender = SignalSender(lambda *one: sent.append(one))
+    sender.send_soon("q", 0)
+    sender.send_soon("q", 5)
     sender.flush()
     assert sent == [("q", 0), ("q", 5)]
     sender.flush()
-    clock.advance(2 * signals.WINDOW)
+    clock.advance(2 * signals.SIGNAL_WINDOW)
     assert sent == [("q", 0), ("q", 5)]
 
 
@@ -73,10 +73,10 @@ def test_nothing_is_being_sent_when_a_flush_returns(clock, sent):
             end.wait(DEADLINE)
         sent.append(one)
 
-    sender = Sender(send)
-    sender.tell("q", 0)
-    sender.tell("q", 5)
-    ending = threading.Thread(target=clock.advance, args=(signals.WINDOW,))
+    sender = SignalSender(send)
+    sender.send_soon("q", 0)
+    sender.send_soon("q", 5)
+    ending = threading.Thread(target=clock.advance, args=(signals.SIGNAL_WINDOW,))
     ending.start()
     assert begun.wait(DEADLINE)
     flushing = threading.Thread(target=sender.flush)
@@ -90,12 +90,12 @@ def test_nothing_is_being_sent_when_a_flush_returns(clock, sent):
 
 
 def test_none_is_lost_when_many_threads_tell(sent, monkeypatch):
-    monkeypatch.setattr(signals, "WINDOW", 0.005)
-    sender = Sender(lambda queue, mature: (sent.append(mature), time.sleep(0.001)))
+    monkeypatch.setattr(signals, "SIGNAL_WINDOW", 0.005)
+    sender = SignalSender(lambda queue, mature: (sent.append(mature), time.sleep(0.001)))
 
     def tell():
         for _ in range(300):
-            sender.tell("q", 1)
+            sender.send_soon("q", 1)
             time.sleep(0.0005)
 
     threads = [threading.Thread(target=tell) for _ in range(4)]
@@ -103,20 +103,20 @@ def test_none_is_lost_when_many_threads_tell(sent, monkeypatch):
         one.start()
     for one in threads:
         one.join()
-    sender.tell("q", -1)
-    until(lambda: sent[-1] == -1)
+    sender.send_soon("q", -1)
+    wait_until(lambda: sent[-1] == -1)
 
 
 def test_a_fork_does_not_wait_for_its_parents_window(clock):
     there, here = multiprocessing.get_context("fork").Pipe()
-    sender = Sender(lambda *one: there.send(one))
-    sender.tell("q", 0)
-    sender.tell("q", 1)
+    sender = SignalSender(lambda *one: there.send(one))
+    sender.send_soon("q", 0)
+    sender.send_soon("q", 1)
     assert here.recv() == ("q", 0)
-    child = multiprocessing.get_context("fork").Process(target=sender.tell, args=("q", 2))
+    child = multiprocessing.get_context("fork").Process(target=sender.send_soon, args=("q", 2))
     child.start()
     child.join()
     assert here.recv() == ("q", 2)
     assert not here.poll(), "the window of the parent has not ended"
-    clock.advance(signals.WINDOW)
+    clock.advance(signals.SIGNAL_WINDOW)
     assert here.recv() == ("q", 1)

@@ -16,7 +16,7 @@ from spark_queue import Queue, open_store
 from spark_queue.errors import StoreError
 from spark_queue.messages.message import pushes
 from spark_queue.stores import base
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.conformance.waiting import wait_until
 from spark_queue.stores.services import listener, signals
 from spark_queue.stores.sqlite import store as sqlite
 from tests.stores.clock import Clock
@@ -33,8 +33,8 @@ def deaf_for_an_hour(monkeypatch):
 
     And he hears from the beginning: on a busy machine a connection may need longer than a user would wait for it.
     """
-    monkeypatch.setattr(base, "POLL", HOUR)
-    monkeypatch.setattr(listener, "COMING_UP", 60.0)
+    monkeypatch.setattr(base, "POLL_INTERVAL_MS", HOUR)
+    monkeypatch.setattr(listener, "LISTEN_TIMEOUT", 60.0)
 
 
 @pytest.fixture
@@ -59,18 +59,18 @@ class Waiter:
             self.sleeps += 1
             listen(*arguments)
 
-        monkeypatch.setattr(store, "_listen", counted)
+        monkeypatch.setattr(store, "_wait_signal", counted)
         wait = lambda: self.came.append(store.wait(queue, HOUR, hint=hint))  # noqa: E731
         threading.Thread(target=wait, daemon=True).start()
         self.sleeps_again(0)
 
     def sleeps_again(self, before):
         """Wait until it has fallen asleep once more than it had before."""
-        until(lambda: self.sleeps > before, what="a waiter that sleeps")
+        wait_until(lambda: self.sleeps > before, description="a waiter that sleeps")
 
     def woken(self):
         """Wait until it is awake, and return whether a message came."""
-        return until(lambda: self.came, what="the end of a wait")[0]
+        return wait_until(lambda: self.came, description="the end of a wait")[0]
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_what_comes_between_a_look_and_the_sleep_is_heard(deaf_for_an_hour, wait
         found = look(queue)
         if found is None:
             other.push(queue, pushes(["x"]))
-            until(lambda: store._rung(queue) != rung, what="its signal")
+            wait_until(lambda: store._rung(queue) != rung, description="its signal")
         return found
 
     monkeypatch.setattr(store, "_next_mature", looked)
@@ -154,7 +154,7 @@ def test_no_wake_up_falls_between_a_look_and_a_sleep(deaf_for_an_hour, store, ot
     for number in range(wanted):
         other.push(name, pushes([number]))
         time.sleep(random.choice((0, 0.001, 0.01, 0.06)))
-    until(lambda: not thread.is_alive(), what=f"the last of {wanted} messages")
+    wait_until(lambda: not thread.is_alive(), description=f"the last of {wanted} messages")
     assert {one.payload for one in taken} == set(range(wanted))
     assert len(taken) == wanted
 
@@ -165,7 +165,7 @@ def test_who_waits_is_woken_by_the_push_itself(deaf_for_an_hour, waiting, store,
     Clock(monkeypatch, signals)  # no timer of signals ends
     other.push(name, pushes(["x"]))
     assert waiter.woken()
-    assert sqlite.FILE_GLANCE <= 0.05
+    assert sqlite.FILE_POLL_INTERVAL <= 0.05
 
 
 def test_threads_that_share_a_store_need_no_signal(deaf_for_an_hour, waiting, monkeypatch, store, name):
@@ -191,13 +191,13 @@ def test_a_resume_wakes_who_waits_and_a_pause_keeps_him_asleep(deaf_for_an_hour,
 def test_a_pause_is_told_by_a_signal_which_is_no_message(url_of, scheme, monkeypatch):
     queue = f"t{uuid.uuid4().hex[:16]}"
     with open_store(url_of(scheme)) as store, open_store(url_of(scheme)) as other:
-        rung = store._rung(queue)
+        rung = store._signal_version(queue)
         asked = []
-        monkeypatch.setattr(store._pauses, "_ask", lambda one: asked.append(one) or False)
+        monkeypatch.setattr(store._pause_cache, "_ask", lambda one: asked.append(one) or False)
         for paused, rings in ((True, 0), (False, 1), (True, 1), (False, 2)):
             (other.pause if paused else other.resume)(queue)
             heard = paused, rung + rings
-            until(lambda: (store._pauses.paused(queue, HOUR), store._rung(queue)) == heard)  # noqa: B023
+            wait_until(lambda: (store._pause_cache.is_paused(queue, HOUR), store._signal_version(queue)) == heard)  # noqa: B023
         assert len(asked) <= 1, "at first, when nothing was known"
         other.drop(queue)
 
@@ -239,8 +239,8 @@ def test_messages_arrive_though_every_signal_is_lost(monkeypatch, waiting, store
     if isinstance(store, signals.SignallingStore):
         monkeypatch.setattr(other._sender, "_send", lambda *_: None)
     else:
-        monkeypatch.setattr(store, "_rung", lambda *_: 0)
-    monkeypatch.setattr(base, "POLL", 100)
+        monkeypatch.setattr(store, "_signal_version", lambda *_: 0)
+    monkeypatch.setattr(base, "POLL_INTERVAL_MS", 100)
     waiter = waiting(store, name)
     other.push(name, pushes(["x"]))
     assert waiter.woken()
@@ -274,7 +274,7 @@ def test_a_mongodb_signal_is_as_keuss_sends_it(mongodb_url):
 
 
 def test_a_user_who_may_not_signal_still_pushes_and_waits(redis_url, waiting, monkeypatch, caplog):
-    monkeypatch.setattr(base, "POLL", 100)
+    monkeypatch.setattr(base, "POLL_INTERVAL_MS", 100)
     queue = f"t{uuid.uuid4().hex[:16]}"
     with Redis.from_url(redis_url) as raw:
         may = {"keys": ["*"], "categories": ["+@all"]}
@@ -285,7 +285,7 @@ def test_a_user_who_may_not_signal_still_pushes_and_waits(redis_url, waiting, mo
                 waiter = waiting(store, queue)
                 store.push(queue, pushes(["x"]))
                 assert waiter.woken()
-                until(lambda: len(caplog.records) > 1, what="both warnings")
+                wait_until(lambda: len(caplog.records) > 1, description="both warnings")
                 store.drop(queue)
         finally:
             raw.acl_deluser(queue)
@@ -298,7 +298,7 @@ def test_a_user_who_may_not_signal_still_pushes_and_waits(redis_url, waiting, mo
 
 
 def test_a_signal_that_cannot_be_sent_does_not_fail_the_push(monkeypatch, caplog, mongodb_url):
-    monkeypatch.setattr(signals, "WINDOW", 0)  # each push has its signal
+    monkeypatch.setattr(signals, "SIGNAL_WINDOW", 0)  # each push has its signal
     queue = f"t{uuid.uuid4().hex[:16]}"
     with open_store(mongodb_url) as store, caplog.at_level(logging.WARNING):
 
@@ -317,7 +317,7 @@ def test_a_store_that_is_closed_while_it_hears_goes_quietly(store, name, caplog)
     with caplog.at_level(logging.WARNING):
         store.wait(name, 0)
         store.close()
-        until(lambda: set(listeners()) <= before, what="the end of its listener")
+        wait_until(lambda: set(listeners()) <= before, description="the end of its listener")
     assert not caplog.records
     store.push(name, pushes(["x"]))  # a closed store opens again
     assert store.wait(name, 0)

@@ -24,7 +24,7 @@ from pymongo import MongoClient
 from spark_queue import PoolExhausted, open_store
 from spark_queue.messages.message import pushes
 from spark_queue.stores import base
-from spark_queue.stores.conformance.waiting import DEADLINE, until
+from spark_queue.stores.conformance.waiting import DEADLINE, wait_until
 from spark_queue.stores.redis import store as redis
 from spark_queue.stores.services import listener
 from tests.stores.services.test_signals import HOUR, deaf_for_an_hour, listeners, other  # noqa: F401
@@ -60,7 +60,7 @@ class Sleepers:
         self.threads = [threading.Thread(target=self._wait, args=(store, queue), daemon=True) for queue in queues]
         for one in self.threads:
             one.start()
-        until(lambda: self._asleep(store) == len(queues), what="that all of them sleep")
+        wait_until(lambda: self._asleep(store) == len(queues), description="that all of them sleep")
 
     def _wait(self, store, queue):
         if store.wait(queue, HOUR):
@@ -92,15 +92,15 @@ def test_many_queues_are_waited_for_by_one_thread_and_the_store_goes_on(deaf_for
     for queue in random.sample(queues, 10):
         pushed = time.monotonic()
         other.push(queue, pushes(["x"]))
-        until(lambda: queue in sleepers.awake)  # noqa: B023
+        wait_until(lambda: queue in sleepers.awake)  # noqa: B023
         assert sleepers.awake[queue] - pushed < DEADLINE
         assert list(sleepers.awake)[-1] == queue
         assert store.reserve(queue, "c/1", 1) == [1]
     assert len(sleepers.awake) == 10, "the others sleep"
     assert time.monotonic() - began < DEADLINE
     store.close()
-    until(lambda: not any(one.is_alive() for one in sleepers.threads), what="the end of all waits")
-    until(lambda: not sleepers.listeners, what="the end of its thread")
+    wait_until(lambda: not any(one.is_alive() for one in sleepers.threads), description="the end of all waits")
+    wait_until(lambda: not sleepers.listeners, description="the end of its thread")
     assert len(sleepers.awake) == 10
     for queue in sleepers.awake:
         other.drop(queue)
@@ -127,22 +127,22 @@ def test_ten_thousand_queues_are_forgotten(store, run, monkeypatch):
     monkeypatch.setattr(listener, "LISTENER_HEARTBEAT", 0.1)
     for number in range(10_000):
         store._rung(f"{run}.{number}")
-    until(lambda: len(store._listener._queues) <= listener.MOST_KEPT)
+    wait_until(lambda: len(store._listener._queues) <= listener.MAX_IDLE_QUEUES)
     assert f"{run}.9999" in store._listener._queues
     assert not store._listener._changes or len(store._listener._changes) < 10_000
 
 
 def test_redis_is_told_which_queues_are_forgotten(redis_url, raw, run, monkeypatch):
     monkeypatch.setattr(listener, "LISTENER_HEARTBEAT", 0.05)
-    monkeypatch.setattr(listener, "MOST_KEPT", 5)
+    monkeypatch.setattr(listener, "MAX_IDLE_QUEUES", 5)
     queues = [f"{run}.{number}" for number in range(20)]
     with opened(redis_url) as store:
         for queue in queues:
             store._rung(queue)
         channels = [store.topic(queue) for queue in queues]
         heard = lambda: [bool(n) for _, n in raw.pubsub_numsub(*channels)]  # noqa: E731
-        until(lambda: heard() == [False] * 15 + [True] * 5, what="that the first are forgotten")
-    until(lambda: not any(heard()), what="the end of its connection")
+        wait_until(lambda: heard() == [False] * 15 + [True] * 5, description="that the first are forgotten")
+    wait_until(lambda: not any(heard()), description="the end of its connection")
 
 
 def test_redis_has_one_connection_for_all_signals(redis_url, raw, run):
@@ -166,7 +166,7 @@ def test_mongodb_has_one_cursor_for_signals_and_no_connection_for_each_queue(
             pipeline = [{"$currentOp": {"allUsers": True}}, {"$match": {"appName": run, "op": "getmore"}}]
             return list(raw.admin.aggregate(pipeline))
 
-        assert len(until(cursors)) == 1
+        assert len(wait_until(cursors)) == 1
         assert cursors()[0]["ns"].endswith("_signal.default")
 
 
@@ -190,14 +190,14 @@ def test_who_waits_is_woken_in_a_process_that_was_forked(deaf_for_an_hour, store
 @signalling
 def test_a_store_that_nobody_has_any_more_leaves_no_thread(url, run, monkeypatch):
     monkeypatch.setattr(listener, "LISTENER_HEARTBEAT", 0.05)
-    monkeypatch.setattr(listener, "IDLE_KEPT", 0.1)
+    monkeypatch.setattr(listener, "IDLE_TIMEOUT", 0.1)
     before = set(listeners())
     store = opened(url)
     store._rung(run)
     assert len(set(listeners()) - before) == 1
     gone = weakref.ref(store)
     del store
-    until(lambda: gc.collect() is not None and gone() is None, what="the end of its thread")
+    wait_until(lambda: gc.collect() is not None and gone() is None, description="the end of its thread")
 
 
 # --- what is lost -----------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def test_a_cursor_that_is_ended_or_overtaken_is_followed_by_another(
                 sleepers = Sleepers(store, [f"{run}.{turn}"])
                 if turn == 3:  # dropped
                     raw.drop_database(small.name)
-                    until(lambda: small["default"].options().get("capped"), what="that it is made again")
+                    wait_until(lambda: small["default"].options().get("capped"), description="that it is made again")
                 elif turn == 0:  # overtaken
                     for _ in range(20):
                         small["default"].insert_many(
@@ -228,7 +228,7 @@ def test_a_cursor_that_is_ended_or_overtaken_is_followed_by_another(
                     cursor = store._listener._subscription._cursor
                     raw.get_database(small.name).command("killCursors", "default", cursors=[cursor.cursor_id])
                 other.push(f"{run}.{turn}", pushes(["x"]))
-                until(lambda: sleepers.awake)  # noqa: B023
+                wait_until(lambda: sleepers.awake)  # noqa: B023
         assert not caplog.records
 
 
@@ -245,10 +245,10 @@ def test_a_connection_that_is_cut_is_followed_by_another(
         port = store._listener._subscription._pubsub.connection._sock.getsockname()[1]
         [mine] = [one for one in raw.client_list() if one["addr"].endswith(f":{port}")]
         raw.client_kill_filter(_id=mine["id"])
-        until(lambda: mine["id"] not in [one["id"] for one in raw.client_list()])
-        until(lambda: raw.pubsub_numsub(store.topic(run))[0][1], what="another connection")
+        wait_until(lambda: mine["id"] not in [one["id"] for one in raw.client_list()])
+        wait_until(lambda: raw.pubsub_numsub(store.topic(run))[0][1], description="another connection")
         other.push(run, pushes(["x"]))
-        until(lambda: sleepers.awake)
+        wait_until(lambda: sleepers.awake)
         other.drop(run)
 
 
@@ -275,7 +275,7 @@ def test_a_mongodb_pool_in_use_is_an_error_and_no_hang(mongodb_url, run):
             client.admin.command("hello", topologyVersion=version, maxAwaitTimeMS=3_000)
 
         with held(2, hold):
-            until(lambda: [one.pool.active_sockets for one in client._topology._servers.values()] == [2])
+            wait_until(lambda: [one.pool.active_sockets for one in client._topology._servers.values()] == [2])
             for act in (lambda: store.push(run, pushes(["x"])), lambda: store.reserve(run, "c/1", 1), store.now):
                 began = time.monotonic()
                 with pytest.raises(PoolExhausted, match=r"all 2 connections .* in 0\.2 s: .* maxPoolSize in the URL"):
@@ -292,7 +292,7 @@ def test_a_mongodb_pool_has_a_time_limit_unless_the_url_says_another(mongodb_url
 
 
 def test_a_redis_pool_in_use_is_an_error_and_no_hang(redis_url, run, monkeypatch):
-    monkeypatch.setattr(redis, "POOL", 2)
+    monkeypatch.setattr(redis, "POOL_SIZE", 2)
     monkeypatch.setattr(redis, "POOL_TIMEOUT", 0.2)
     with opened(redis_url) as store:
         store.push(run, pushes(["x"]))
@@ -306,7 +306,7 @@ def test_a_redis_pool_in_use_is_an_error_and_no_hang(redis_url, run, monkeypatch
 
         with held(2, hold):
             begun.wait(DEADLINE)
-            until(lambda: client.connection_pool.pool.empty())
+            wait_until(lambda: client.connection_pool.pool.empty())
             began = time.monotonic()
             with pytest.raises(PoolExhausted, match=r"all 2 connections .* in 0\.2 s"):
                 store.push(run, pushes(["x"]))
@@ -316,7 +316,7 @@ def test_a_redis_pool_in_use_is_an_error_and_no_hang(redis_url, run, monkeypatch
 
 
 def test_more_threads_than_connections_share_the_redis_pool(redis_url, run, monkeypatch):
-    monkeypatch.setattr(redis, "POOL", 4)
+    monkeypatch.setattr(redis, "POOL_SIZE", 4)
     with opened(redis_url) as store:
         with ThreadPoolExecutor(50) as threads:
             assert sum(threads.map(lambda n: store.push(run, pushes([n])), range(500))) == 500
@@ -326,7 +326,7 @@ def test_more_threads_than_connections_share_the_redis_pool(redis_url, run, monk
 
 
 def test_a_pool_of_one_mongodb_connection_is_left_to_the_operations(mongodb_url, run, monkeypatch, caplog):
-    monkeypatch.setattr(base, "POLL", 50)
+    monkeypatch.setattr(base, "POLL_INTERVAL_MS", 50)
     with (
         opened(with_parameters(mongodb_url, "maxPoolSize=1")) as store,
         opened(mongodb_url) as other,  # noqa: F811
@@ -334,7 +334,7 @@ def test_a_pool_of_one_mongodb_connection_is_left_to_the_operations(mongodb_url,
     ):
         sleepers = Sleepers(store, [run])
         other.push(run, pushes(["x"]))
-        until(lambda: sleepers.awake)
+        wait_until(lambda: sleepers.awake)
         assert store.reserve(run, "c/1", 1) == [1]
         store.drop(run)
     [warned] = [one.getMessage() for one in caplog.records]

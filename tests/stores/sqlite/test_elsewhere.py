@@ -13,7 +13,7 @@ import pytest
 from spark_queue import OptionError, Queue, open_store
 from spark_queue.options.masking import mask
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.stores import planned, usable
+from spark_queue.stores import pin_databases, resolve_options
 from spark_queue.stores.sqlite import file as sqlite_file
 from spark_queue.stores.sqlite.file import FileUrl
 from tests.elsewhere import HOST, Place, namespaces
@@ -32,7 +32,7 @@ except QueueError as error:
 
 def for_tasks(url):
     with open_store(url) as store:
-        return store.here()
+        return store.task_url()
 
 
 def push_elsewhere(place, url):
@@ -89,7 +89,7 @@ def test_a_path_with_a_link_is_the_same_file(tmp_path):
 
 def test_without_a_boot_id_the_host_name_tells_machines_apart(tmp_path, monkeypatch):
     monkeypatch.setattr(sqlite_file, "_BOOT", tmp_path / "nothing")
-    sqlite_file._machine.cache_clear()
+    sqlite_file._machine_id.cache_clear()
     try:
         url = for_tasks(f"sqlite:///{tmp_path}/queues.db")
         assert url.file.machine == socket.gethostname()
@@ -99,7 +99,7 @@ def test_without_a_boot_id_the_host_name_tells_machines_apart(tmp_path, monkeypa
         with Queue(other, "q") as queue, pytest.raises(OptionError, match="one machine"):
             queue.push(1)
     finally:
-        sqlite_file._machine.cache_clear()
+        sqlite_file._machine_id.cache_clear()
 
 
 def test_a_file_that_was_replaced_after_the_plan_is_refused(tmp_path, sqlite_url):
@@ -126,8 +126,8 @@ def test_which_file_it_is_travels_unseen(sqlite_url):
 def test_the_driver_creates_what_tasks_will_write(tmp_path, create):
     urls = {name: f"sqlite:///{tmp_path}/{name}.db" for name in "ab"}
     for given in ({"urls": json.dumps(urls)}, {"url": f"sqlite:///{tmp_path}/a.db"}):
-        options = usable(QueueOptions.parse(given, "push"))
-        found = planned(options, create=create)
+        options = resolve_options(QueueOptions.parse(given, "push"))
+        found = pin_databases(options, create=create)
         assert found == options
         for url in (found.urls or {"": found.url}).values():
             assert isinstance(url, FileUrl) == create
@@ -136,4 +136,4 @@ def test_the_driver_creates_what_tasks_will_write(tmp_path, create):
 
 def test_a_server_has_no_file():
     options = QueueOptions(url="redis://nowhere/0", queue="q")
-    assert type(planned(options, create=True).url) is str
+    assert type(pin_databases(options, create=True).url) is str

@@ -14,11 +14,11 @@ import weakref
 import pytest
 
 from spark_queue.errors import AccessDenied, StoreError, StoreUnavailable
-from spark_queue.stores.conformance.waiting import until
+from spark_queue.stores.conformance.waiting import wait_until
 from spark_queue.stores.support import counters
 from spark_queue.stores.support import pause as pauses
 from spark_queue.stores.support.counters import Counters, Statistics
-from spark_queue.stores.support.pause import Pauses
+from spark_queue.stores.support.pause import PauseCache
 from tests.stores.clock import Clock
 
 
@@ -53,8 +53,8 @@ def test_nothing_is_written_where_nothing_is_left_to_say():
 
 
 def test_what_cannot_be_written_is_kept_and_told_once(monkeypatch, caplog):
-    monkeypatch.setattr(counters, "PERIOD", 0.01)
-    monkeypatch.setattr(counters, "PAUSE", 0.01)
+    monkeypatch.setattr(counters, "FLUSH_INTERVAL", 0.01)
+    monkeypatch.setattr(counters, "RETRY_PAUSE", 0.01)
     tried, written = [], []
 
     def write(counts):
@@ -66,9 +66,9 @@ def test_what_cannot_be_written_is_kept_and_told_once(monkeypatch, caplog):
     mine = Counters(write)
     with caplog.at_level(logging.WARNING):
         mine.add("a", put=1)
-        until(lambda: tried)
+        wait_until(lambda: tried)
         mine.add("a", put=2)
-        until(lambda: written)
+        wait_until(lambda: written)
     mine.close()
     total = sum(one["a"]["put"] for one in written)
     assert total == 3
@@ -90,7 +90,7 @@ def test_a_client_that_is_closed_opens_nothing_again(monkeypatch):
     clock.advance(3_600)
     assert len(tried) == 1
     mine.add("a", put=1)
-    clock.advance(counters.PAUSE)
+    clock.advance(counters.RETRY_PAUSE)
     assert tried[1:] == [{"a": {"put": 2}}]
     mine.close()
     clock.advance(3_600)
@@ -98,7 +98,7 @@ def test_a_client_that_is_closed_opens_nothing_again(monkeypatch):
 
 
 def test_threads_lose_no_count(monkeypatch):
-    monkeypatch.setattr(counters, "PERIOD", 0.001)
+    monkeypatch.setattr(counters, "FLUSH_INTERVAL", 0.001)
     total, lock = [0], threading.Lock()
 
     def write(counts):
@@ -123,7 +123,7 @@ def test_threads_lose_no_count(monkeypatch):
 
 
 def test_a_fork_writes_its_own_counts_and_not_its_parents(monkeypatch):
-    monkeypatch.setattr(counters, "PERIOD", 60)
+    monkeypatch.setattr(counters, "FLUSH_INTERVAL", 60)
     there, here = multiprocessing.get_context("fork").Pipe()
     mine = Counters(lambda counts: there.send((os.getpid(), counts)))
     mine.add("a", put=5)
@@ -165,20 +165,20 @@ def test_a_process_that_ends_by_itself_writes_what_it_has_counted_and_does_not_w
 
 
 def test_a_client_that_nobody_has_any_more_is_forgotten(monkeypatch):
-    monkeypatch.setattr(counters, "PERIOD", 0.001)
+    monkeypatch.setattr(counters, "FLUSH_INTERVAL", 0.001)
     written = []
     mine = Counters(written.append)
     mine.add("a", put=1)
-    until(lambda: written)
+    wait_until(lambda: written)
     there = weakref.ref(mine)
-    assert there() in counters._unwritten
+    assert there() in counters._written_at_exit
     del mine
 
     def gone():
         gc.collect()
         return there() is None
 
-    until(gone)
+    wait_until(gone)
 
 
 # --- what is known of a pause ---------------------------------------------------------------------------------------
@@ -186,35 +186,35 @@ def test_a_client_that_nobody_has_any_more_is_forgotten(monkeypatch):
 
 def test_a_flag_is_asked_for_when_what_is_known_is_too_old(monkeypatch):
     clock, asked, flag = Clock(monkeypatch, pauses), [], [True]
-    mine = Pauses(lambda queue: asked.append(queue) or flag[0])
-    assert [mine.paused("q", 0.05) for _ in range(5)] == [True] * 5
+    mine = PauseCache(lambda queue: asked.append(queue) or flag[0])
+    assert [mine.is_paused("q", 0.05) for _ in range(5)] == [True] * 5
     assert asked == ["q"]
     flag[0] = False
-    assert not mine.paused("other", 0.05)
+    assert not mine.is_paused("other", 0.05)
     clock.advance(0.04)
-    assert mine.paused("q", 0.05), "it is believed so long"
+    assert mine.is_paused("q", 0.05), "it is believed so long"
     clock.advance(0.02)
-    assert not mine.paused("q", 0.05)
-    mine.learn("q", True)
-    assert mine.paused("q", 0.05)
+    assert not mine.is_paused("q", 0.05)
+    mine.update("q", True)
+    assert mine.is_paused("q", 0.05)
     assert asked == ["q", "other", "q"]
-    mine.forget("q")
-    assert not mine.paused("q", 0.05)
+    mine.discard("q")
+    assert not mine.is_paused("q", 0.05)
 
 
 def test_a_signal_that_comes_while_the_flag_is_read_is_believed():
-    mine = Pauses(lambda queue: mine.learn(queue, True) or False)
-    assert mine.paused("q", 60)
-    assert mine.paused("q", 60)
+    mine = PauseCache(lambda queue: mine.update(queue, True) or False)
+    assert mine.is_paused("q", 60)
+    assert mine.is_paused("q", 60)
 
 
 def test_a_queue_whose_flag_may_not_be_read_is_not_paused_and_the_log_says_so_once(caplog):
     def refused(queue):
         raise AccessDenied("not authorized")
 
-    mine = Pauses(refused)
+    mine = PauseCache(refused)
     with caplog.at_level(logging.WARNING):
-        assert not any(mine.paused("q", 0) for _ in range(5))
+        assert not any(mine.is_paused("q", 0) for _ in range(5))
     assert [one.getMessage() for one in caplog.records] == [
         "cannot read whether queue 'q' is paused, so it is taken as running: not authorized"
     ]
@@ -226,14 +226,14 @@ def test_a_flag_that_cannot_be_read_for_another_reason_is_an_error(error):
         raise error
 
     with pytest.raises(type(error)):
-        Pauses(failing).paused("q")
+        PauseCache(failing).is_paused("q")
 
 
 def test_no_more_queues_are_known_than_is_allowed(monkeypatch):
-    monkeypatch.setattr(pauses, "MOST_QUEUES", 10)
-    mine = Pauses(lambda queue: queue == "q55")
+    monkeypatch.setattr(pauses, "MAX_CACHED_FLAGS", 10)
+    mine = PauseCache(lambda queue: queue == "q55")
     for number in range(100):
-        assert mine.paused(f"q{number}") is (number == 55)
-        mine.learn(f"r{number}", True)
-        assert mine.paused(f"r{number}", 3_600)
-        assert len(mine._known) <= 10
+        assert mine.is_paused(f"q{number}") is (number == 55)
+        mine.update(f"r{number}", True)
+        assert mine.is_paused(f"r{number}", 3_600)
+        assert len(mine._flags) <= 10

@@ -19,18 +19,18 @@ from spark_queue.messages.buckets import Buckets, rows_of
 from spark_queue.messages.columns import header_dicts
 from spark_queue.messages.message import messages, pushes
 from spark_queue.options.queue_names import dead_letter_queue
-from spark_queue.options.url import Address
-from spark_queue.stores.base import layout_of
+from spark_queue.options.url import StoreUrl
+from spark_queue.stores.base import read_layout
 from spark_queue.stores.redis.keys import note_key
 from spark_queue.stores.services.ageing import sweep
-from spark_queue.stores.services.bound import readings
-from spark_queue.stores.services.dead_letters import history_of, settled
+from spark_queue.stores.services.bound import query_bindings
+from spark_queue.stores.services.dead_letters import history_of, settled_count
 from spark_queue.stores.services.ledger import ledger_of
-from spark_queue.stores.services.log.log import Log, retained
+from spark_queue.stores.services.log.log import Log, find_retained
 from spark_queue.stores.services.owner import consumers, owner_of
 from spark_queue.stores.support.bucket_split import compact
-from spark_queue.stores.support.burial import ASIDE
-from spark_queue.stores.types import Condition, about
+from spark_queue.stores.support.burial import SET_ASIDE_TAG
+from spark_queue.stores.types import Condition, queue_note_key
 from tests import odd, registered
 from tests.tiers import param
 
@@ -140,12 +140,12 @@ def test_what_no_dead_letter_queue_takes_is_set_aside(kind, how, url, store, que
     (batch,) = store.fetch(queue, "c/1/0", dead=dead)
     assert [message.payload["n"] for message in messages(batch)] == ["1"]
     held = {found.tag: (found.rows, found.until) for found in store.reservations(queue)}
-    assert held.keys() == {"c/1/0", ASIDE}
-    assert held[ASIDE] == (one.rows, None)
+    assert held.keys() == {"c/1/0", SET_ASIDE_TAG}
+    assert held[SET_ASIDE_TAG] == (one.rows, None)
     assert store.sizes(queue).reserved == 1 + one.rows
     store.commit(queue, "c/1")
     monkeypatch.undo()
-    assert store.rollback(queue, ASIDE, failed=False) == one.rows
+    assert store.rollback(queue, SET_ASIDE_TAG, failed=False) == one.rows
     with Queue(store, queue) as client:
         assert client.reserve(10) == []
     check_letter(store, queue, one)
@@ -204,7 +204,7 @@ def test_a_log_shows_it_where_it_lies(kind, url, store, queue):
     odd.put(kind, url, queue, bucket.record, mature=5_000)
     store.push(queue, pushes([payload(2)]))
     log = Log(store, queue)
-    pieces = log.ahead(log.first(), 100)
+    pieces = log.next_ranges(log.first(), 100)
     assert sum(piece.rows for piece in pieces) == 2 + bucket.rows
     rows = [headers for piece in pieces for batch in log.fetch(piece) for headers in header_dicts(batch)]
     assert ["x-error" in headers for headers in rows] == [False, *[True] * bucket.rows, False]
@@ -249,7 +249,7 @@ def damage_note(url, key, text):
         db.execute("INSERT OR REPLACE INTO note VALUES (?, ?, 1, 0)", (key, text))
         db.close()
     elif url.startswith("mongodb"):
-        with MongoClient(Address.of(url).url) as client:
+        with MongoClient(StoreUrl.parse(url).url) as client:
             client.get_default_database()["spark_queue.notes"].replace_one(
                 {"_id": key}, {"_id": key, "value": text, "version": 1}, upsert=True
             )
@@ -261,7 +261,7 @@ def damage_note(url, key, text):
 @pytest.mark.parametrize("kind", [param(f"{one}/", fast=registered.embedded(one)) for one in registered.schemes()])
 @pytest.mark.parametrize("text", ["{oops", "[1]", "5"])
 def test_a_damaged_note_is_named_and_removed(kind, text, url, store, queue):
-    key = about(queue, "layout")
+    key = queue_note_key(queue, "layout")
     damage_note(store.url, key, text)
     with pytest.raises(StoreError, match=f"the note '{key}' is damaged"):
         store.note(key)
@@ -278,9 +278,9 @@ def test_a_damaged_note_is_named_and_removed(kind, text, url, store, queue):
 
 @pytest.mark.parametrize("kind", ["sqlite/"])
 def test_a_sound_note_is_not_removed(kind, store, queue):
-    store.set_note(about(queue, "layout"), {"size": 3, "compression": "lz4"}, 0)
+    store.set_note(queue_note_key(queue, "layout"), {"size": 3, "compression": "lz4"}, 0)
     with pytest.raises(UsageError, match="is not damaged"):
-        doctor.remove_note(store.url, about(queue, "layout"))
+        doctor.remove_note(store.url, queue_note_key(queue, "layout"))
 
 
 #: Notes of a wrong shape, and what calls read them.
@@ -294,20 +294,20 @@ WRONG_NOTES = {
         '{"v":2,"number":1,"started":null,"owner":{"token":"t"}}', lambda store: [*consumers(store)],
     ),
     "queue/q/consumer/d": ('{"v":1,"token":"t"}', lambda store: [*consumers(store, "q")]),
-    "queue/q/query/a/": ('{"v":1}', lambda store: readings(store, "q", "c/1")),
-    "queue/q/settled/c": ('{"rows":"3"}', lambda store: settled(store, "q", "c")),
+    "queue/q/query/a/": ('{"v":1}', lambda store: query_bindings(store, "q", "c/1")),
+    "queue/q/settled/c": ('{"rows":"3"}', lambda store: settled_count(store, "q", "c")),
     "queue/q/history/c": ('{"v":1,"history":true}', lambda store: history_of(store, "q", "c")),
-    "queue/q/layout": ('{"v":1,"size":3}', lambda store: layout_of(store, "q")),
-    "queue/q/log": ('{"v":1,"id":"x"}', lambda store: retained(store, "q")),
+    "queue/q/layout": ('{"v":1,"size":3}', lambda store: read_layout(store, "q")),
+    "queue/q/log": ('{"v":1,"id":"x"}', lambda store: find_retained(store, "q")),
     "queue/r/log": (
         '{"v":1,"id":"x","first":0,"cleared":0,"number":0,"position":0,"pages":[],"sealing":null,"stale":[],'
         '"segments":[["t",1,1,null],["t",1,true,null]]}',
-        lambda store: retained(store, "r"),
+        lambda store: find_retained(store, "r"),
     ),
     "queue/s/log": (
         '{"v":1,"id":"x","first":0,"cleared":0,"number":0,"position":0,"pages":[],"sealing":null,"stale":[["t"]],'
         '"segments":[]}',
-        lambda store: retained(store, "s"),
+        lambda store: find_retained(store, "s"),
     ),
     "queue/q/failing/c": ('{"v":1,"seq":1}', lambda store: store.note("queue/q/failing/c")),
     "exchange/x": ('{"v":1,"batches":"7"}', lambda store: store.notes("exchange/")),
@@ -356,9 +356,9 @@ def test_doctor_and_reservations_show_what_was_set_aside(kind, url, store, queue
     store.reserve(queue, "c/1", 1)
     list(store.fetch(queue, "c/1/0", dead="x" * 300))
     (held,) = reservations(url, queue)
-    assert (held.tag, held.damaged, held.rows, held.until) == (ASIDE, True, 1, None)
+    assert (held.tag, held.damaged, held.rows, held.until) == (SET_ASIDE_TAG, True, 1, None)
     (found,) = (one for one in doctor.examine(url) if one.what == "damaged")
-    assert f"spark-queue release URL {queue} {ASIDE}" in found.todo
+    assert f"spark-queue release URL {queue} {SET_ASIDE_TAG}" in found.todo
 
 
 @pytest.mark.parametrize("kind", ["sqlite/"])

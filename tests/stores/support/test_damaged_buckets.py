@@ -11,10 +11,10 @@ import pytest
 
 from spark_queue import StoreError, open_store
 from spark_queue.messages.arrow_bytes import to_bytes
-from spark_queue.messages.buckets import Buckets, bucket, rows_of
-from spark_queue.messages.columns import dated
+from spark_queue.messages.buckets import Buckets, build_bucket, rows_of
+from spark_queue.messages.columns import with_due_time
 from spark_queue.messages.message import messages, pushes
-from spark_queue.messages.schema import MARK, PUSHES
+from spark_queue.messages.schema import BUCKET_PREFIX, PUSHES
 from tests.damaged_buckets import flipped
 
 #: Numbers of messages that an id cannot have, or that are not those of a bucket of 30.
@@ -25,8 +25,10 @@ STAGE = "s/1/a"
 
 def made(store, compression="lz4"):
     """A bucket of 30 messages that is ready, as a record."""
-    batch = dated(pushes([{"n": n} for n in range(30)], ids=[f"id-{n:02}" for n in range(30)]), store.now() - 1000)
-    return bucket(batch, Buckets(100, compression))
+    batch = with_due_time(
+        pushes([{"n": n} for n in range(30)], ids=[f"id-{n:02}" for n in range(30)]), store.now() - 1000
+    )
+    return build_bucket(batch, Buckets(100, compression))
 
 
 def put(store, queue, record, **columns):
@@ -65,7 +67,11 @@ def test_a_bucket_that_comes_back_as_it_was_written_is_read(store, name):
 @pytest.mark.parametrize("lie", LIES)
 def test_a_reserve_ends_though_a_bucket_lies_about_its_messages(store, name, lie, monkeypatch):
     record = made(store)
-    id = record.column("id")[0].as_py().replace(f"{MARK}30{MARK}", f"{MARK}{lie}{MARK}")
+    id = (
+        record.column("id")[0]
+        .as_py()
+        .replace(f"{BUCKET_PREFIX}30{BUCKET_PREFIX}", f"{BUCKET_PREFIX}{lie}{BUCKET_PREFIX}")
+    )
     put(store, name, record, id=id)
     assert store.sizes(name).ready == rows_of(id), "the database counts as Python does"
     claims, claim = [], store._claim

@@ -8,14 +8,22 @@ from dataclasses import replace
 
 from spark_queue.errors import StoreError
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.log.segments import LOG_TAG, LOG_VERSION, Head, LogPlace, Page, Segment, known
-from spark_queue.stores.types import about
+from spark_queue.stores.services.log.segments import (
+    LOG_TAG,
+    LOG_VERSION,
+    LogMetadata,
+    LogPosition,
+    Page,
+    Segment,
+    read_note,
+)
+from spark_queue.stores.types import queue_note_key
 
 #: Number of segments in one page. The metadata itself lists up to twice as many.
-PAGE = 256
+PAGE_SEGMENTS = 256
 
 
-class Heads:
+class LogNotes:
     """The notes of one log in the database: its metadata and its pages."""
 
     def __init__(self, store: Store, queue: str) -> None:
@@ -25,9 +33,9 @@ class Heads:
 
     @property
     def _key(self) -> str:
-        return about(self._queue, LOG_TAG)
+        return queue_note_key(self._queue, LOG_TAG)
 
-    def open(self) -> Head:
+    def load_or_create(self) -> LogMetadata:
         """Return the metadata; create it if there is none.
 
         Raises `StoreError` if a newer version wrote it.
@@ -35,72 +43,74 @@ class Heads:
         while True:
             note = self._store.note(self._key)
             if note is not None:
-                return Head.read(self._queue, note)
-            self._store.set_note(self._key, Head(uuid.uuid4().hex).value(), 0)
+                return LogMetadata.from_note(self._queue, note)
+            self._store.set_note(self._key, LogMetadata(uuid.uuid4().hex).to_note(), 0)
 
-    def write(self, head: Head) -> Head | None:
+    def write(self, metadata: LogMetadata) -> LogMetadata | None:
         """Write the metadata in one compare-and-set, and return it with its new version.
 
         Return `None` if another process has written it since it was read.
         """
-        if self._store.set_note(self._key, head.value(), head.version):
-            return replace(head, version=head.version + 1)
+        if self._store.set_note(self._key, metadata.to_note(), metadata.version):
+            return replace(metadata, version=metadata.version + 1)
         return None
 
-    def first(self, head: Head) -> LogPlace:
+    def first_position(self, metadata: LogMetadata) -> LogPosition:
         """Return the position of the first retained message.
 
         Raises `StoreError` as `segments` does.
         """
-        start = head.pages[0] if head.pages else head
+        start = metadata.pages[0] if metadata.pages else metadata
         position = start.position
-        for number, segment in self.segments(head, start.number):
-            if number >= head.first:
-                return LogPlace(head.id, number, 0, position)
+        for number, segment in self.segments(metadata, start.number):
+            if number >= metadata.first:
+                return LogPosition(metadata.id, number, 0, position)
             position += segment.rows
-        return LogPlace(head.id, head.next, 0, position)
+        return LogPosition(metadata.id, metadata.next_number, 0, position)
 
-    def segments(self, head: Head, number: int) -> Iterator[tuple[int, Segment]]:
+    def segments(self, metadata: LogMetadata, number: int) -> Iterator[tuple[int, Segment]]:
         """Yield all segments from this number on, with their numbers.
 
         Raises `StoreError` if a page is missing, or if a newer version wrote it.
         """
-        for page in head.pages:
+        for page in metadata.pages:
             if number < page.number + page.segments:
-                found = self._page(head.id, page.number)
+                found = self._load_page(metadata.id, page.number)
                 yield from list(enumerate(found, page.number))[max(0, number - page.number) :]
-        yield from list(enumerate(head.segments, head.number))[max(0, number - head.number) :]
+        yield from list(enumerate(metadata.segments, metadata.number))[max(0, number - metadata.number) :]
 
-    def _page(self, id: str, number: int) -> tuple[Segment, ...]:
+    def _load_page(self, id: str, number: int) -> tuple[Segment, ...]:
         if (id, number) not in self._pages:
-            note = self._store.note(about(self._queue, LOG_TAG, str(number)))
+            note = self._store.note(queue_note_key(self._queue, LOG_TAG, str(number)))
             if note is None:
                 raise StoreError(
                     f"log of queue {self._queue!r}: the note that lists its segments from {number} on is missing",
                     queue=self._queue,
                 )
-            self._pages[id, number] = tuple(Segment(*one) for one in known(self._queue, note)["segments"])
+            self._pages[id, number] = tuple(Segment(*one) for one in read_note(self._queue, note)["segments"])
         return self._pages[id, number]
 
-    def paged(self, head: Head) -> Head:
+    def page_out(self, metadata: LogMetadata) -> LogMetadata:
         """Return the metadata with its older segments moved into a page, if it has too many."""
-        if len(head.segments) < 2 * PAGE:
-            return head
-        old, kept = head.segments[:PAGE], head.segments[PAGE:]
-        page = Page(head.number, head.position, PAGE, sum(one.rows for one in old))
+        if len(metadata.segments) < 2 * PAGE_SEGMENTS:
+            return metadata
+        old, kept = metadata.segments[:PAGE_SEGMENTS], metadata.segments[PAGE_SEGMENTS:]
+        page = Page(metadata.number, metadata.position, PAGE_SEGMENTS, sum(one.rows for one in old))
         value = {"v": LOG_VERSION, "segments": [list(one) for one in old]}
-        self._store.set_note(about(self._queue, LOG_TAG, str(page.number)), value, 0)  # or the page exists already
+        self._store.set_note(
+            queue_note_key(self._queue, LOG_TAG, str(page.number)), value, 0
+        )  # or the page exists already
         return replace(
-            head,
-            number=head.number + PAGE,
-            position=head.position + page.rows,
+            metadata,
+            number=metadata.number + PAGE_SEGMENTS,
+            position=metadata.position + page.rows,
             segments=kept,
-            pages=(*head.pages, page),
+            pages=(*metadata.pages, page),
         )
 
-    def forget(self, head: Head, page: Page) -> None:
+    def delete_page(self, metadata: LogMetadata, page: Page) -> None:
         """Remove the note of a page."""
-        self._pages.pop((head.id, page.number), None)
-        key = about(self._queue, LOG_TAG, str(page.number))
+        self._pages.pop((metadata.id, page.number), None)
+        key = queue_note_key(self._queue, LOG_TAG, str(page.number))
         if note := self._store.note(key):
             self._store.set_note(key, None, note.version)

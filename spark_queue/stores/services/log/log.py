@@ -41,18 +41,18 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from spark_queue.errors import CheckpointError, plural
-from spark_queue.messages.schema import LATEST
+from spark_queue.messages.schema import MAX_TIME_MS
 from spark_queue.stores.base import POLL, Store
-from spark_queue.stores.services.log.head import Heads
-from spark_queue.stores.services.log.sealing import LOG_PAUSE_KNOWN, Sealer
-from spark_queue.stores.services.log.segments import LOG_TAG, Head, LogPlace, Piece
+from spark_queue.stores.services.log.head import LogNotes
+from spark_queue.stores.services.log.sealing import PAUSE_CACHE_MS, Sealer
+from spark_queue.stores.services.log.segments import LOG_TAG, LogMetadata, LogPosition, LogRange
 from spark_queue.stores.services.log.trimming import Trimmer
-from spark_queue.stores.types import about
+from spark_queue.stores.types import queue_note_key
 
 log = logging.getLogger(__name__)
 
 #: Seconds between two checks of a log that another process is sealing.
-SEALING_GLANCE = 0.005
+SEALING_POLL = 0.005
 
 
 class Log:
@@ -64,64 +64,66 @@ class Log:
     with a warning, and does not fail. Raises `OptionError` for a layout that cannot hold a log.
     """
 
-    def __init__(self, store: Store, queue: str, *, retention: int | None = None, lossy: bool = False) -> None:
+    def __init__(
+        self, store: Store, queue: str, *, retention: int | None = None, allow_data_loss: bool = False
+    ) -> None:
         store.check_queue(queue)
         store.check_log(queue)
         self._store = store
         self._queue = queue
-        self._lossy = lossy
-        self._heads = Heads(store, queue)
-        self._sealer = Sealer(store, queue, self._heads)
-        self._trimmer = Trimmer(store, queue, self._heads, retention)
-        self._told = ""  # the last warning about lost messages
+        self._allow_data_loss = allow_data_loss
+        self._notes = LogNotes(store, queue)
+        self._sealer = Sealer(store, queue, self._notes)
+        self._trimmer = Trimmer(store, queue, self._notes, retention)
+        self._last_warning = ""  # the last warning about lost messages
 
     # --- positions ----------------------------------------------------------------------------------------------
 
-    def first(self) -> LogPlace:
+    def first(self) -> LogPosition:
         """Return the position of the first retained message."""
-        return self._heads.first(self._heads.open())
+        return self._notes.first_position(self._notes.load_or_create())
 
-    def end(self) -> LogPlace:
+    def end(self) -> LogPosition:
         """Return the position after the last sealed message."""
-        return self._heads.open().end_place
+        return self._notes.load_or_create().end_position
 
-    def latest(self) -> LogPlace:
+    def latest(self) -> LogPosition:
         """Seal all messages that are ready now, and return the position after them."""
         before = self._store.now()
-        while not self.complete(before):
+        while not self.is_complete(before):
             if not self._sealer.seal(before=before):
-                time.sleep(SEALING_GLANCE)
+                time.sleep(SEALING_POLL)
         return self.end()
 
     @property
     def positions(self) -> tuple[int, int]:
         """The positions of the first retained message and of the next message to come."""
-        head = self._heads.open()
-        return self._heads.first(head).position, head.end
+        metadata = self._notes.load_or_create()
+        return self._notes.first_position(metadata).position, metadata.end
 
-    def found(self, place: LogPlace) -> LogPlace:
+    def resolve(self, log_position: LogPosition) -> LogPosition:
         """Return the position if it is retained.
 
         Else return where a reader with `allow_data_loss` continues. Other readers get
         `CheckpointError`.
         """
-        return self._found(self._heads.open(), place)
+        return self._resolve(self._notes.load_or_create(), log_position)
 
-    def complete(self, before: int) -> bool:
+    def is_complete(self, before: int) -> bool:
         """Return whether the log has all messages that were due at this moment (ms).
 
         Messages of a paused queue do not count.
         """
         # Count first: messages that another process takes after that are in the metadata.
-        ready = self._sealer.ready(before)
-        return not ready and self._heads.open().sealing is None
+        ready = self._sealer.count_ready(before)
+        return not ready and self._notes.load_or_create().sealing is None
 
-    def seal(self, most: int | None = None, *, before: int = LATEST) -> int:
+    def seal(self, limit: int | None = None, *, before: int = MAX_TIME_MS) -> int:
         """Put up to `limit` messages that are ready and due by `before` (ms) into the log.
 
         Return their number. It is 0 if none are ready, or if another process is sealing.
         """
-        return self._sealer.seal(most, before=before)
+        return self._sealer.seal(limit, before=before)
 
     def trim(self, older_than: int) -> int:
         """Remove segments whose last message is older than this (ms).
@@ -132,128 +134,130 @@ class Log:
 
     # --- reading ------------------------------------------------------------------------------------------------
 
-    def ahead(self, place: LogPlace, most: int, *, before: int = LATEST) -> list[Piece]:
+    def next_ranges(self, start: LogPosition, limit: int, *, before: int = MAX_TIME_MS) -> list[LogRange]:
         """Return the next ranges from a position on, with at most `limit` messages together.
 
         If the log has no more messages, those that are ready and due by `before` (ms) are sealed
         first. The list is empty if there are none. Other readers are not affected. Raises
         `CheckpointError` if the position was removed, unless the log has `allow_data_loss`.
         """
-        head = self._heads.open()
-        place = self._found(head, place)
-        pieces = self._cut(head, place, most)
-        if not pieces and self._sealer.seal(before=before):
-            pieces = self._cut(self._heads.open(), place, most)
-        self._trimmer.retain()
-        return pieces
+        metadata = self._notes.load_or_create()
+        start = self._resolve(metadata, start)
+        ranges = self._cut_ranges(metadata, start, limit)
+        if not ranges and self._sealer.seal(before=before):
+            ranges = self._cut_ranges(self._notes.load_or_create(), start, limit)
+        self._trimmer.trim_expired()
+        return ranges
 
-    def between(self, start: LogPlace, end: LogPlace) -> list[Piece]:
+    def ranges_between(self, start: LogPosition, end: LogPosition) -> list[LogRange]:
         """Return the ranges from one position to another: the same in every call.
 
         Raises `CheckpointError` if `start` was removed, unless the log has `allow_data_loss`.
         """
-        head = self._heads.open()
-        start = self._found(head, start)
-        return self._cut(head, start, end.position - start.position)
+        metadata = self._notes.load_or_create()
+        start = self._resolve(metadata, start)
+        return self._cut_ranges(metadata, start, end.position - start.position)
 
-    def fetch(self, piece: Piece, rows: int | None = None) -> Iterator[pa.RecordBatch]:
+    def fetch(self, log_range: LogRange, rows: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a range in order, as MESSAGES batches of at most `rows` rows.
 
         A message that cannot be read is a row with the reason in header `x-error`, so other
         messages keep their positions. The call can be repeated. Raises `CheckpointError` if
         messages are missing, unless the log has `allow_data_loss`.
         """
-        skip, left = piece.start.row, piece.rows
-        pages = self._store.look(self._queue, piece.tag, *([] if rows is None else [rows]), fill=True)
+        skip, left = log_range.start.row, log_range.rows
+        pages = self._store.peek_reserved(self._queue, log_range.tag, *([] if rows is None else [rows]), fill=True)
         for batch in pages:
-            some = batch.slice(skip, left)
+            part = batch.slice(skip, left)
             skip = max(0, skip - batch.num_rows)
-            if some.num_rows:
-                left -= some.num_rows
-                yield some
+            if part.num_rows:
+                left -= part.num_rows
+                yield part
             if not left:
                 return
-        self._lost(f"{left:,} of {plural(piece.rows, 'message')} from position {piece.start.position} on are gone")
+        self._handle_loss(
+            f"{left:,} of {plural(log_range.rows, 'message')} from position {log_range.start.position} on are gone"
+        )
 
-    def wait(self, place: LogPlace, timeout: int) -> bool:
+    def wait(self, after: LogPosition, timeout: int) -> bool:
         """Sleep until a message comes after the position or can be sealed, at most `timeout` ms.
 
         Return whether there is one. `Store.close` ends the sleep. A push notifies all readers, and
         one of them seals the message.
         """
-        end, closings = time.monotonic() + timeout / 1000, self._store._closings
+        end, closings = time.monotonic() + timeout / 1000, self._store._close_count
         while True:
-            rung = self._store._rung(self._queue)  # before the check, so that no later signal is lost
+            version = self._store._signal_version(self._queue)  # before the check, so that no later signal is lost
             # Before the metadata: a message that another process takes in between is listed there.
             due = self._store.next_mature(self._queue)
-            head = self._heads.open()
-            if head.end > place.position or head.id != place.log:
+            metadata = self._notes.load_or_create()
+            if metadata.end > after.position or metadata.id != after.log:
                 return True
             now = time.monotonic()
             pause = POLL / 1000
-            if head.sealing is not None and self._sealer.lives(head.sealing):
-                pause = SEALING_GLANCE
-            elif head.sealing is not None:
+            if metadata.sealing is not None and self._sealer.is_alive(metadata.sealing):
+                pause = SEALING_POLL
+            elif metadata.sealing is not None:
                 return True
             elif due is not None and due > 0:
                 pause = min(pause, due / 1000)
-            elif due is not None and not self._store.paused(self._queue, known=LOG_PAUSE_KNOWN):
+            elif due is not None and not self._store.is_paused(self._queue, max_age_ms=PAUSE_CACHE_MS):
                 return True
             if now >= end:
                 return False
-            if pause == SEALING_GLANCE:
+            if pause == SEALING_POLL:
                 time.sleep(pause)
             else:
-                self._store._listen(self._queue, rung, min(end - now, pause))
-            if closings != self._store._closings:
+                self._store._wait_signal(self._queue, version, min(end - now, pause))
+            if closings != self._store._close_count:
                 return False
 
-    def _cut(self, head: Head, place: LogPlace, most: int) -> list[Piece]:
-        pieces: list[Piece] = []
-        for number, segment in self._heads.segments(head, place.segment):
-            if number != place.segment:
-                place = replace(place, segment=number, row=0)
-            rows = min(segment.rows - place.row, most)
+    def _cut_ranges(self, metadata: LogMetadata, cursor: LogPosition, limit: int) -> list[LogRange]:
+        ranges: list[LogRange] = []
+        for number, segment in self._notes.segments(metadata, cursor.segment):
+            if number != cursor.segment:
+                cursor = replace(cursor, segment=number, row=0)
+            rows = min(segment.rows - cursor.row, limit)
             if rows > 0:
-                piece = Piece(f"{LOG_TAG}/{segment.tag}", place, rows)
-                pieces.append(piece)
-                place, most = piece.end, most - rows
-            if most <= 0:
+                log_range = LogRange(f"{LOG_TAG}/{segment.tag}", cursor, rows)
+                ranges.append(log_range)
+                cursor, limit = log_range.end, limit - rows
+            if limit <= 0:
                 break
-        return pieces
+        return ranges
 
-    def _found(self, head: Head, place: LogPlace) -> LogPlace:
+    def _resolve(self, metadata: LogMetadata, log_position: LogPosition) -> LogPosition:
         """Return the position if it is retained, else the first retained one.
 
         Raises `CheckpointError` instead of the latter, unless the log has `allow_data_loss`.
         """
-        first = self._heads.first(head)
-        if place.log != head.id:
-            lost = f"the log that position {place.position} belongs to is gone: the queue was dropped"
-        elif place.position < first.position:
-            lost = f"{plural(first.position - place.position, 'message')} removed from position {place.position} on"
-        elif place.position > head.end:
-            lost = f"position {place.position} is after its end, {head.end}"
+        first = self._notes.first_position(metadata)
+        if log_position.log != metadata.id:
+            lost = f"the log that position {log_position.position} belongs to is gone: the queue was dropped"
+        elif log_position.position < first.position:
+            lost = f"{plural(first.position - log_position.position, 'message')} removed from position {log_position.position} on"
+        elif log_position.position > metadata.end:
+            lost = f"position {log_position.position} is after its end, {metadata.end}"
         else:
-            return first if place.segment < first.segment else place
-        self._lost(lost)
+            return first if log_position.segment < first.segment else log_position
+        self._handle_loss(lost)
         return first
 
-    def _lost(self, what: str) -> None:
-        told = f"log of queue {self._queue!r}: {what}"
-        if not self._lossy:
+    def _handle_loss(self, loss: str) -> None:
+        text = f"log of queue {self._queue!r}: {loss}"
+        if not self._allow_data_loss:
             raise CheckpointError(
-                f"{told}. Start with a new checkpoint, or set failOnDataLoss=false to continue at the first retained "
+                f"{text}. Start with a new checkpoint, or set failOnDataLoss=false to continue at the first retained "
                 "message",
                 queue=self._queue,
             )
-        if told != self._told:
-            log.warning("%s; continuing with the retained messages", told)
-        self._told = told
+        if text != self._last_warning:
+            log.warning("%s; continuing with the retained messages", text)
+        self._last_warning = text
 
 
 @dataclass(frozen=True, slots=True)
-class Retained:
+class RetainedRange:
     """The retained messages of a log: those from position `first` to `end`, in `segments` segments.
 
     `oldest`: when the first segment got its last message (ms), `None` if there is none. `tags`: the
@@ -267,17 +271,19 @@ class Retained:
     tags: frozenset[str]
 
 
-def retained(store: Store, queue: str) -> Retained | None:
+def find_retained(store: Store, queue: str) -> RetainedRange | None:
     """Return what a queue retains as a log, `None` if it has no log. Changes nothing.
 
     Raises `StoreError` if a newer version wrote the log.
     """
-    note = store.note(about(queue, LOG_TAG))
+    note = store.note(queue_note_key(queue, LOG_TAG))
     if note is None:
         return None
-    head, heads = Head.read(queue, note), Heads(store, queue)
-    all_of_them = list(heads.segments(head, head.first))
-    begun = () if head.sealing is None else (head.sealing.tag, *head.sealing.after)
-    tags = {f"{LOG_TAG}/{tag}" for tag in (*begun, *(one.tag for _, one in all_of_them))}
-    oldest = all_of_them[0][1].sealed if all_of_them else None
-    return Retained(heads.first(head).position, head.end, len(all_of_them), oldest, frozenset(tags))
+    metadata, notes = LogMetadata.from_note(queue, note), LogNotes(store, queue)
+    segments = list(notes.segments(metadata, metadata.first))
+    sealing_tags = () if metadata.sealing is None else (metadata.sealing.tag, *metadata.sealing.superseded)
+    tags = {f"{LOG_TAG}/{tag}" for tag in (*sealing_tags, *(one.tag for _, one in segments))}
+    oldest = segments[0][1].sealed if segments else None
+    return RetainedRange(
+        notes.first_position(metadata).position, metadata.end, len(segments), oldest, frozenset(tags)
+    )

@@ -16,7 +16,7 @@ LOG_TAG = "log"
 
 
 @dataclass(frozen=True, slots=True)
-class LogPlace:
+class LogPosition:
     """A position in a log: the next message is row `row` of the segment with this number.
 
     `position` messages come before it. `log` is the id of the log: it changes if the queue is
@@ -30,15 +30,15 @@ class LogPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LogRange:
     """A range of rows of one segment: `rows` of them from `start` on. `tag` holds the segment."""
 
     tag: str
-    start: LogPlace
+    start: LogPosition
     rows: int
 
     @property
-    def end(self) -> LogPlace:
+    def end(self) -> LogPosition:
         """The position after the range."""
         return replace(self.start, row=self.start.row + self.rows, position=self.start.position + self.rows)
 
@@ -73,12 +73,12 @@ class Sealing:
     """
 
     tag: str
-    after: tuple[str, ...]
-    by: Owner
+    superseded: tuple[str, ...]
+    owner: Owner
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class LogMetadata:
     """The metadata of a log.
 
     `number` and `position` are those of the first of `segments`; older segments are in `pages`.
@@ -98,7 +98,7 @@ class Head:
     version: int = field(default=0, compare=False)
 
     @property
-    def next(self) -> int:
+    def next_number(self) -> int:
         """The number of the next segment."""
         return self.number + len(self.segments)
 
@@ -108,16 +108,16 @@ class Head:
         return self.position + sum(one.rows for one in self.segments)
 
     @property
-    def end_place(self) -> LogPlace:
+    def end_position(self) -> LogPosition:
         """The position after the last message."""
         if not self.segments:
-            return LogPlace(self.id, self.next, 0, self.position)
-        return LogPlace(self.id, self.next - 1, self.segments[-1].rows, self.end)
+            return LogPosition(self.id, self.next_number, 0, self.position)
+        return LogPosition(self.id, self.next_number - 1, self.segments[-1].rows, self.end)
 
     @classmethod
-    def read(cls, queue: str, note: Note) -> Head:
+    def from_note(cls, queue: str, note: Note) -> LogMetadata:
         """Return the metadata in a note. Raises `StoreError` if a newer version wrote it."""
-        value = known(queue, note)
+        value = read_note(queue, note)
         sealing = value["sealing"]
         return cls(
             value["id"],
@@ -132,7 +132,7 @@ class Head:
             note.version,
         )
 
-    def value(self) -> dict[str, Any]:
+    def to_note(self) -> dict[str, Any]:
         """Return the metadata as the value of its note."""
         sealing = self.sealing
         return {
@@ -144,12 +144,13 @@ class Head:
             "position": self.position,
             "segments": [list(one) for one in self.segments],
             "pages": [list(one) for one in self.pages],
-            "sealing": sealing and {"tag": sealing.tag, "after": list(sealing.after), "by": asdict(sealing.by)},
+            "sealing": sealing
+            and {"tag": sealing.tag, "after": list(sealing.superseded), "by": asdict(sealing.owner)},
             "stale": [list(one) for one in self.stale],
         }
 
 
-def known(queue: str, note: Note) -> dict[str, Any]:
+def read_note(queue: str, note: Note) -> dict[str, Any]:
     """Return the value of a note of a log. Raises `StoreError` if a newer version wrote it."""
     if note.value.get("v") != LOG_VERSION:
         raise StoreError(
