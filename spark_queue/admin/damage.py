@@ -34,7 +34,8 @@ def _find_in_queue(store: Store, queue: str) -> Iterator[Finding]:
     if aside := sum(one.rows for one in store.reservations(queue, SET_ASIDE_TAG)):
         yield Finding(
             "damaged", "bad", f"{queue}: {plural(aside, 'message')} cannot be read or moved to a dead-letter queue",
-            f"try again: spark-queue release URL {name} {SET_ASIDE_TAG}; remove them: spark-queue commit URL {name} {SET_ASIDE_TAG}",
+            f"try again: spark-queue release URL {name} {SET_ASIDE_TAG}; remove them: spark-queue commit URL "
+            f"{name} {SET_ASIDE_TAG}",
         )  # fmt: skip
     if bad := store.damaged_buckets(queue, MAX_BUCKETS):
         yield Finding(

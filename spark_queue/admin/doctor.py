@@ -103,7 +103,10 @@ def _check_java() -> Finding:
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else "java"
     state: CheckState = "worry" if _installed("pyspark") is None else "bad"
-    todo = f"install Java {MIN_JAVA} or later (on Debian: apt-get install openjdk-{MIN_JAVA}-jre-headless), or set JAVA_HOME"
+    todo = (
+        f"install Java {MIN_JAVA} or later (on Debian: apt-get install openjdk-{MIN_JAVA}-jre-headless), "
+        "or set JAVA_HOME"
+    )
     path = shutil.which(java)
     if path is None:
         return Finding("java", state, f"none: no {java}" + ("" if home else " on the PATH"), todo)

@@ -61,7 +61,8 @@ def trim(url: str, queue: str, older_than: timedelta) -> int:
     with open_existing(url) as store:
         if find_retained(store, queue) is None:
             raise UsageError(
-                f"queue {queue!r} is not read as a log (mode=log){did_you_mean(queue, known_queues(store) - {queue})}",
+                f"queue {queue!r} is not read as a log "
+                f"(mode=log){did_you_mean(queue, known_queues(store) - {queue})}",
                 queue=queue,
             )
         return Log(store, queue).trim(round(older_than.total_seconds() * 1000))

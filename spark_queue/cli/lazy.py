@@ -39,6 +39,16 @@ else:
     store = _Late("spark_queue.stores")
 
 __all__ = [
-    "buckets", "consume", "doctor", "events", "admin_sizes", "logs", "admin", "parsers", "payload", "admin_push",
-    "queues", "store",
+    "admin",
+    "admin_push",
+    "admin_sizes",
+    "buckets",
+    "consume",
+    "doctor",
+    "events",
+    "logs",
+    "parsers",
+    "payload",
+    "queues",
+    "store",
 ]  # fmt: skip

@@ -22,15 +22,17 @@ __all__ = [
     "Declarations",
     "Event",
     "EventSettings",
+    "EventState",
     "Events",
     "Executor",
     "Executors",
     "Heartbeat",
-    "EventState",
     "declared_in",
     "executors_in",
     "heartbeats_in",
     "tick",
 ]
 
-__getattr__ = warn_old_names(__name__, Declared=Declarations, Record=AuditRecord, Settings=EventSettings)
+__getattr__ = warn_old_names(
+    __name__, Declared=Declarations, Known=EventState, Record=AuditRecord, Settings=EventSettings
+)

@@ -390,7 +390,8 @@ def check_layout(store: Store) -> None:
         or type(store).layout is not None
     ):
         raise OptionError(
-            f"the layout {store.layout_name} cannot hold events, which need order, ids and a history of their own: leave "
+            f"the layout {store.layout_name} cannot hold events, which need order, ids and a history of their "
+            "own: leave "
             "layout= out of the URL",
             option="url",
         )

@@ -64,16 +64,16 @@ __all__ = [
     "ConsumerSettings",
     "Destination",
     "Exchange",
+    "FieldPath",
     "Graph",
     "Input",
     "Link",
     "LinkChanges",
     "Namespace",
-    "SourceLocation",
-    "FieldPath",
     "Place",
     "Processor",
     "Retry",
+    "SourceLocation",
     "Step",
     "isomorphic",
 ]
@@ -145,7 +145,7 @@ class Graph:
 
     def queues(self) -> list[Place]:
         """Return all queues of the graph without duplicates, inputs and outputs first."""
-        places = [place for one in self.steps.values() for place in (*one.sources, *(to.record_id for to in one.dst))]
+        places = [place for one in self.steps.values() for place in (*one.sources, *(to.place for to in one.dst))]
         places += [place for one in self.all_steps.values() for place in one.other_queues()]
         return list(dict.fromkeys([*places, *self.entries.values()]))
 
@@ -178,9 +178,7 @@ class Graph:
         component_of = {place: number for number, knot in enumerate(components) for place in knot}
         cyclic = {
             name: {
-                to.record_id
-                for to in one.dst
-                if any(component_of[to.record_id] == component_of[src] for src in one.sources)
+                to.place for to in one.dst if any(component_of[to.place] == component_of[src] for src in one.sources)
             }
             for name, one in self.steps.items()
         }
@@ -193,7 +191,7 @@ class Graph:
             queue_graph.add_nodes_from(step.sources)
             for src in step.sources:
                 for one in step.dst:
-                    queue_graph.add_edge(src, one.record_id, step=name)
+                    queue_graph.add_edge(src, one.place, step=name)
         return queue_graph
 
     def topology(self) -> nx.DiGraph[str]:

@@ -164,7 +164,7 @@ def to_json(graph: Graph, sizes: Mapping[Place, CountsByState] | None = None) ->
         ],
         **{
             section: [
-                {"name": name, **one.facts(loops.get(name, ()))} for name, one in getattr(graph, section).items()
+                {"name": name, **one.to_json(loops.get(name, ()))} for name, one in getattr(graph, section).items()
             ]
             for section in sections(graph)
         },

@@ -17,7 +17,7 @@ class Target(Protocol):
     """A destination of messages."""
 
     @property
-    def record_id(self) -> Place:
+    def place(self) -> Place:
         """The queue."""
 
 
@@ -241,7 +241,7 @@ class SingleSourceStep:
     @property
     def written_queues(self) -> list[Place]:
         """Its destinations."""
-        return [one.record_id for one in self.dst]
+        return [one.place for one in self.dst]
 
     @property
     def unrouted_queues(self) -> Mapping[Place, str]:
@@ -254,7 +254,7 @@ class SingleSourceStep:
 
     def written_namespaces(self) -> list[str]:
         """Return the namespace of its source, and those of its destinations."""
-        return list(dict.fromkeys([self.src.ns, *(one.record_id.ns for one in self.dst)]))
+        return list(dict.fromkeys([self.src.ns, *(one.place.ns for one in self.dst)]))
 
     @classmethod
     def queue_references(cls, raw: Any) -> Iterator[QueueReference]:
@@ -302,7 +302,7 @@ class SingleSourceStep:
 
     def edges_out(self) -> list[Edge]:
         """Return one edge to each destination."""
-        return [Edge(one.record_id, "out") for one in self.dst]
+        return [Edge(one.place, "out") for one in self.dst]
 
     def to_json(self, cyclic: Collection[Place]) -> dict[str, Any]:
         """Return its source and its destinations, and whether each of these is on a cycle."""

@@ -103,7 +103,7 @@ def _fill_defaults(graph: Graph) -> Graph:
     only = _default_namespace(graph)
     errors = replace(graph.errors, ns=graph.errors.ns or only) if graph.errors else None
     facts: dict[str, Any] = {
-        section: {name: one.filled(name, only, errors) for name, one in getattr(graph, section).items()}
+        section: {name: one.with_defaults(name, only, errors) for name, one in getattr(graph, section).items()}
         for section in sections(graph)
     }
     return replace(graph, **facts, errors=errors)
@@ -191,7 +191,7 @@ def _competing_steps(graph: Graph) -> Iterator[Mistake]:
     readers: dict[Place, list[_Reader]] = {}
     for section, kind in step_classes(type(graph)).items():
         for name, step in getattr(graph, section).items():
-            for path, place, shared in step.taken():
+            for path, place, shared in step.input_queues():
                 one = _Reader(f"{kind.noun} {name!r}", (section, name, *path), shared, kind.exclusive)
                 readers.setdefault(replace(place, ns=place.ns or only), []).append(one)
     for found in readers.values():

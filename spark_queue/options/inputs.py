@@ -73,7 +73,8 @@ def check_distinct_queues(inputs: Mapping[str, InputOptions], urls: Mapping[str,
         other = seen.setdefault((urls.get(one.ns or "", ""), one.queue), binding)
         if other != binding:
             raise ValueError(
-                f"{_EXPECTED}: the bindings {masked_repr(other)} and {masked_repr(binding)} are both the queue {masked_repr(str(one))}"
+                f"{_EXPECTED}: the bindings {masked_repr(other)} and {masked_repr(binding)} are both the queue "
+                f"{masked_repr(str(one))}"
             )
 
 

@@ -81,9 +81,8 @@ async def push_batch(ns: NamespaceName, queue: QueueName, service: ServiceDepend
 
         def act() -> list[str]:
             try:
-                batch = messages_to_batch(
-                    values, make_ids=lambda n: bound.store.native_ids(new_id_array(n)).to_pylist()
-                )  # type: ignore[arg-type]
+                make_ids = lambda n: bound.store.native_ids(new_id_array(n)).to_pylist()  # noqa: E731
+                batch = messages_to_batch(values, make_ids=make_ids)  # type: ignore[arg-type]
                 bound.store.push(queue, batch)
             except MessageError as error:
                 raise batch_error(error) from None
@@ -138,7 +137,7 @@ async def _read_receipts(request: Request, service: Service) -> dict[str, list[s
     return group_by_tag([str(one) for one in handles])
 
 
-@routes.patch("/q/{ns}/{queue}/commit", responses={200: describe_json("The number of messages that were `committed`.")},
+@routes.patch("/q/{ns}/{queue}/commit", responses={200: describe_json("The number of messages `committed`.")},
               openapi_extra=describe_body("Handles.", "application/json", schema=HANDLES_SCHEMA))  # fmt: skip
 async def commit_batch(ns: NamespaceName, queue: QueueName, service: ServiceDependency, request: Request) -> Response:
     """Commit reserved messages by their handles, or by those of whole reservations: they are done and removed.

@@ -35,8 +35,7 @@ def _describe(name: str, step: Step) -> dict[str, Any]:
         "src": queue(step.src) if step.src else None,
         "sources": [queue(one) for one in step.sources],
         "dst": [
-            queue(to.record_id) | {"selector": selector_text(getattr(to, "selector", None)) or None}
-            for to in step.dst
+            queue(to.place) | {"selector": selector_text(getattr(to, "selector", None)) or None} for to in step.dst
         ],
         "delivery": step.guarantee,
         "consumer": {

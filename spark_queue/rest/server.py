@@ -53,7 +53,7 @@ def serve(
                 on_started(f"{scheme}://{shown}")
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            app.state.service.lines.end()  # uvicorn would wait for waiting requests
+            app.state.service.wait_list.shut_down()  # uvicorn would wait for waiting requests
             if sig == signal.SIGTERM:  # a normal shutdown: uvicorn would raise the signal again at its end
                 self.should_exit = True
             else:

@@ -116,7 +116,7 @@ class RunnableStep(ABC, Generic[D]):
     def _can_move(self) -> bool:
         """Return whether the database can move messages from its source to all its destinations."""
         assert self.step.src is not None
-        src, places = self.step.src, [to.record_id for to in self.step.dst]
+        src, places = self.step.src, [to.place for to in self.step.dst]
         url = self._url(src.ns)
         alike = all(to.ns == src.ns or self._url(to.ns) == url for to in places)
         elsewhere = all(to.queue != src.queue for to in places)
@@ -194,7 +194,7 @@ class RunnableStep(ABC, Generic[D]):
 
     def _written_queues(self) -> Iterable[tuple[FieldPath, Place]]:
         """Return the queues that it writes, each with its path in the declaration."""
-        return [(("dst", number), one.record_id) for number, one in enumerate(self.step.dst)]
+        return [(("dst", number), one.place) for number, one in enumerate(self.step.dst)]
 
     # --- databases ----------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ __all__ = [
     "had_batch",
     "register",
     "session",
+    "spark_version",
     "start_in_turn",
     "supervise",
-    "spark_version",
 ]

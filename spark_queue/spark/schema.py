@@ -146,7 +146,8 @@ def check_read_schema(schema: StructType, options: QueueOptions) -> None:
         known = [*options.inputs, DELIVERY_HASH]
         if name not in known:
             raise SchemaError(
-                f"option 'inputs' names no {name!r}{did_you_mean(name, known) or '; the columns are ' + ', '.join(known)}",
+                "option 'inputs' names no "
+                f"{name!r}{did_you_mean(name, known) or '; the columns are ' + ', '.join(known)}",
                 column=name,
             )
         if name == DELIVERY_HASH:

@@ -107,7 +107,8 @@ def _check_interpreter(spark: SparkSession) -> None:
     problem = "it does not exist" if found is None else _find_import_error(found)
     if problem:
         raise UsageError(
-            f"Spark's Python workers run {found or interpreter!r}: {problem}. Create the session with spark_queue.session(), "
+            f"Spark's Python workers run {found or interpreter!r}: {problem}. Create the session with "
+            "spark_queue.session(), "
             f"or set {_PYTHON} before Spark starts, to {sys.executable} for example"
         )
 

@@ -72,7 +72,8 @@ def store_class(url: str) -> type[Store]:
     if layout is None:
         return default_class
     if layout not in default_class.layouts:
-        known = f"; it has {', '.join(default_class.layouts) or 'none to choose from'}, and in a write {SINGLE} and {BUCKET}"
+        layouts = ", ".join(default_class.layouts) or "none to choose from"
+        known = f"; it has {layouts}, and in a write {SINGLE} and {BUCKET}"
         hint = did_you_mean(layout, [*default_class.layouts, SINGLE, BUCKET]) or known
         raise OptionError(f"{scheme}:// has no layout {address.masked_parameter('layout')!r}{hint}", option="layout")
     return _import_store(default_class.layouts[layout], scheme, registered.extra)

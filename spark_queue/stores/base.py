@@ -226,7 +226,8 @@ class Store(ABC):
         """Raise `OptionError` if the layout cannot retain messages, as `mode=log` does."""
         if "holds" in self.unsupported:
             raise OptionError(
-                f"a queue of layout {self.layout_name} cannot be read with mode=log: other programs of that layout release "
+                f"a queue of layout {self.layout_name} cannot be read with mode=log: other programs of that "
+                "layout release "
                 "retained messages",
                 option="mode",
                 queue=queue,

@@ -104,7 +104,7 @@ def test_what_one_of_several_databases_has_decided_follows_in_the_others(url, st
         there.set_note(
             LEDGER_PREFIX + lost.query, {"v": 1, "id": "2", "batch": 5, "stages": [], "members": members}, 0
         )
-        with pytest.raises(UsageError, match="writes to 2 databases, 'a', 'b' .* --sink names 1 of them"):
+        with pytest.raises(UsageError, match=r"writes to 2 databases, 'a', 'b' .* --sink names 1 of them"):
             recover_consumer(url, name, CONSUMER, sink=url)
         assert lost.left == (0, 15)
         assert store.sizes(f"{name}.out").ready == 0

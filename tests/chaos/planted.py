@@ -201,8 +201,8 @@ BUGS: dict[str, Bug] = {
     ),
     "commit without a fence in MongoDB": Bug(
         "stores/mongodb/store.py",
-        "        held = self._among(found, OURS._replace(which=held_by(tag)), ids)\n        if not history:\n",
-        "        held = self._among(found, OURS._replace(which={} if ids else held_by(tag)), ids)\n"
+        "        held = self._among(found, OURS._replace(query=held_by(tag)), ids)\n        if not history:\n",
+        "        held = self._among(found, OURS._replace(query={} if ids else held_by(tag)), ids)\n"
         "        if not history:\n",
         CONFORMANCE + "test_a_lost_lease_commits_rolls_back_renews_moves_and_fetches_nothing",
     ),

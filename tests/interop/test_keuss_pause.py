@@ -73,7 +73,7 @@ def sleeps(carried, monkeypatch):
     """Whenever our client falls asleep it adds to this."""
     fallen: list[object] = []
     store = carried[1].store
-    listen = store._listen
+    listen = store._wait_signal
     monkeypatch.setattr(store, "_wait_signal", lambda *arguments: fallen.append(arguments) or listen(*arguments))
     return fallen
 
@@ -122,7 +122,7 @@ def test_keuss_lists_a_queue_of_ours_and_we_one_of_keuss(shared):
     assert mine["counters"] == {"put": 1, "reserve": 1, "commit": 1}
     assert listed[f"{shared.name}.paused"]["paused"] is True
     keuss.push("y")
-    wait_until(lambda: shared.store.statistics_of_all()[f"{shared.name}.theirs"] == Statistics(put=1))
+    wait_until(lambda: shared.store.all_statistics()[f"{shared.name}.theirs"] == Statistics(put=1))
 
 
 # --- pause ----------------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def test_a_pause_of_keuss_stops_us_until_keuss_ends_it(shared):
     ours.push_many([1, 2])
     ours.commit(*ours.reserve())
     keuss.pause()
-    wait_until(lambda: ours.store._pauses.paused(ours.name), description="that it is asked for again")
+    wait_until(lambda: ours.store._pause_cache.paused(ours.name), description="that it is asked for again")
     assert ours.paused()
     assert ours.reserve() == ours.reserve(timeout=0.3) == []
     assert keuss.push(3)

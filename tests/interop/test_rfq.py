@@ -103,7 +103,7 @@ def identified(store, payloads, **columns):
     """A batch with ids as the layout has them."""
     batch = pushes(payloads, **columns)
     place = batch.schema.get_field_index("id")
-    return batch.set_column(place, "id", store.own_ids(batch.column("id")))
+    return batch.set_column(place, "id", store.native_ids(batch.column("id")))
 
 
 def test_nothing_of_ours_is_left_when_nothing_is_held_or_scheduled(topic):

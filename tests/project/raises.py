@@ -88,20 +88,16 @@ class Module:
             return
         if isinstance(node, ast.Try):
             stopped = [names(one.type) for one in node.handlers if not self._raises_again(one)]
-            for child in node.body:
-                self._visit(child, name, caught.union(*stopped), found)
-            for child in [*node.handlers, *node.orelse, *node.finalbody]:
-                self._visit(child, name, caught, found)
+            for statement in node.body:
+                self._visit(statement, name, caught.union(*stopped), found)
+            for part in (*node.handlers, *node.orelse, *node.finalbody):
+                self._visit(part, name, caught, found)
             return
         if isinstance(node, ast.With):
-            quiet = {
-                error
-                for item in node.items
-                if is_call(item.context_expr, "suppress")
-                for error in names(ast.Tuple(item.context_expr.args))
-            }  # type: ignore[attr-defined]
-            for child in [*node.items, *node.body]:
-                self._visit(child, name, caught | quiet, found)
+            calls = [one.context_expr for one in node.items if isinstance(one.context_expr, ast.Call)]
+            quiet = [names(kind) for call in calls if last(call) == "suppress" for kind in call.args]
+            for part in (*node.items, *node.body):
+                self._visit(part, name, caught.union(*quiet), found)
             return
         if isinstance(node, ast.Raise) and node.exc is not None:
             found.errors |= {error for error in self._errors_of(node.exc, name) if not ancestors(error) & caught}
@@ -176,11 +172,6 @@ def names(node: ast.AST | None) -> set[str]:
     if isinstance(node, ast.BinOp):
         return names(node.left) | names(node.right)
     return {last(node)}
-
-
-def is_call(node: ast.AST, name: str) -> bool:
-    """Whether a node is a call of `name`."""
-    return isinstance(node, ast.Call) and last(node) == name
 
 
 def is_error(name: str) -> bool:

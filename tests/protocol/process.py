@@ -266,7 +266,7 @@ def points() -> Iterator[None]:
             real = getattr(holder, name)
 
             def stands(*arguments: Any, **named: Any) -> Any:
-                process: Process | None = getattr(_here, "context", None)
+                process: Process | None = getattr(_here, "process", None)
                 if process is not None and when(process, *arguments):
                     queue = getattr(arguments[0], "queue", arguments[1])
                     process.stand(at, arguments[1] if isinstance(arguments[0], Store) else queue)
@@ -306,7 +306,7 @@ def _claims_alone(process: Process, batches: Batches, *_: object) -> bool:
 
 def _publish_of(real: Callable[..., int]) -> Callable[..., int]:
     def publish(store: Store, stages: Any) -> int:
-        process: Process | None = getattr(_here, "context", None)
+        process: Process | None = getattr(_here, "process", None)
         if process is None or any(batch_of(one) < process.batch for one in stages):
             return real(store, stages)  # what was decided before is completed in one step with the look for it
         process.stand("publish")

@@ -104,7 +104,7 @@ def test_a_store_that_hangs_keeps_nobody_waiting(app, client, monkeypatch):
 
 
 def test_a_server_that_shuts_down_is_not_ready(app, client):
-    app.state.service.lines.end()
+    app.state.service.wait_list.shut_down()
     assert client.get("/ready").status_code == 503
     assert client.get("/health").status_code == 200
 

@@ -195,7 +195,7 @@ def test_a_record_that_is_replaced_by_itself_stays(store, name):
     (page,) = (one.batch for one in store._buckets(name, None))
     (rows,) = _opened(page)
     record = Record(page.column("id")[0].as_py(), milliseconds(page.column("mature"))[0].as_py())
-    recast = partial(store._attempt, store._recast, name)  # a transaction may meet another and begin again
+    recast = partial(store._attempt, store._replace_records, name)  # a transaction may meet another and begin again
     assert recast(None, [record], build_bucket(rows, Buckets(10)))
     assert payloads(store.peek(name)) == list(range(10))
     store.reserve(name, "c/1", 10)

@@ -17,7 +17,7 @@ DROPPED_MESSAGE = (
     "%d messages of %s were in progress when the query ended: with delivery=at-most-once they are dropped"
 )
 
-OffsetType = TypeVar("Ended", bound=Mapping[str, Any])
+OffsetType = TypeVar("OffsetType", bound=Mapping[str, Any])
 
 
 def mark_delivery(end: OffsetType, options: QueueOptions) -> OffsetType:

@@ -156,7 +156,8 @@ def lost_messages_error(options: QueueOptions, missing: int, rows: int, tag: str
     if options.delivery == AT_LEAST_ONCE:
         reason += ", or their lease ended while this query was suspended or the database was unreachable"
     return FencedError(
-        f"{missing:,} of {plural(rows, 'message')} of queue {options.queue!r} are no longer held under {tag}: {reason}. "
+        f"{missing:,} of {plural(rows, 'message')} of queue {options.queue!r} are no longer held under {tag}: "
+        f"{reason}. "
         "They are delivered again, here or elsewhere. Restart the query: it continues with the messages "
         "that it still holds",
         queue=options.queue,

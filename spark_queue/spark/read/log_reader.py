@@ -147,7 +147,8 @@ class LogReader:
         if "segment" not in offset or offset["v"] != LOG_OFFSET_VERSION:
             raise CheckpointError(
                 f"the checkpoint of the query on queue {queue!r} is not one of mode=log, or of another version of "
-                f"spark_queue (version {offset.get('v')!r}, this one reads {LOG_OFFSET_VERSION}): set the mode that it "
+                f"spark_queue (version {offset.get('v')!r}, this one reads {LOG_OFFSET_VERSION}): set the mode "
+                "that it "
                 "had, or start with a new checkpoint",
                 queue=queue,
             )

@@ -369,7 +369,8 @@ class MultiInputPlanner:
             return
         stored: Mapping[str, Mapping[str, Any]] = offset.get("inputs") or {"queue": {"queue": offset.get("queue")}}
         raise CheckpointError(
-            f"the checkpoint is that of a query on {_describe_inputs(stored)}, but option 'inputs' has {_describe_inputs(inputs)}: a query "
+            f"the checkpoint is that of a query on {_describe_inputs(stored)}, but option 'inputs' has "
+            f"{_describe_inputs(inputs)}: a query "
             "keeps its inputs, by binding and queue, in any order; others need a new checkpoint",
             inputs=inputs,
         )

@@ -62,7 +62,8 @@ def check_offset(offset: Mapping[str, Any], options: QueueOptions) -> None:
     if offset.get("v") not in READABLE_VERSIONS:
         raise CheckpointError(
             f"the checkpoint of the query on queue {queue!r} holds an offset of version {offset.get('v')!r}, this "
-            f"version of spark_queue reads {' and '.join(map(str, READABLE_VERSIONS))}: run it with the version that wrote it, or "
+            f"version of spark_queue reads {' and '.join(map(str, READABLE_VERSIONS))}: run it with the version "
+            "that wrote it, or "
             "start with a new checkpoint",
             queue=queue,
         )

@@ -49,7 +49,8 @@ class Settle(WriteOperation):
         names = {consumer.partition("/")[0] for _, consumer, owner in consumers(store, self._queue) if owner}
         return OptionError(
             f"option 'consumer': no query that reads queue {self._queue!r} as consumer {self._consumer!r} works on a "
-            f"batch{did_you_mean(self._consumer, names)}. Set the same option 'consumer' where the query reads it, and "
+            f"batch{did_you_mean(self._consumer, names)}. Set the same option 'consumer' where the query reads "
+            "it, and "
             "settle in its foreachBatch or with its writeStream. Outside of a query, settle with spark-queue "
             "commit or rollback, or with Queue",
             option="consumer",

@@ -84,7 +84,8 @@ class BucketStore(MongoStore):
 
     @staticmethod
     def _id_of(document: Document) -> str:
-        return f"{BUCKET_PREFIX}{id_of(document['_id'])}{BUCKET_PREFIX}{count_of(document.get('n', 0))}{CONVERTED_SUFFIX}"
+        id, messages = id_of(document["_id"]), count_of(document.get("n", 0))
+        return f"{BUCKET_PREFIX}{id}{BUCKET_PREFIX}{messages}{CONVERTED_SUFFIX}"
 
     @staticmethod
     def _count_messages(keys: Iterable[ObjectId | str], documents: Iterable[Document | RawBSONDocument] = ()) -> int:

@@ -699,7 +699,7 @@ class MongoStore(SignallingStore):
 
     def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int, outcome: str) -> int:
         collection = self._queue_view(queue)
-        held = self._filters_for(collection, HELD_BY_US._replace(which=held_by(tag)), ids)
+        held = self._filters_for(collection, HELD_BY_US._replace(query=held_by(tag)), ids)
         if not history:
             return self._apply(
                 collection, ids, held, lambda which, by: collection.delete_many(which, **by).deleted_count
@@ -716,7 +716,7 @@ class MongoStore(SignallingStore):
     ) -> int:
         collection = self._queue_view(queue)
         query = held_by(tag) if include_endless else {"$and": [held_by(tag), {"mature": {"$lt": NO_END_DATE}}]}
-        held = self._filters_for(collection, HELD_BY_US._replace(which=query), ids)
+        held = self._filters_for(collection, HELD_BY_US._replace(query=query), ids)
         due = DUE if delay is None else to_date(self._now() + delay)
         tries = "$tries" if failed else add_tries(-1)  # the claim has added one
         update: list[Document] = [{"$set": {"mature": due, "tries": tries}}, {"$unset": list(RESERVATION_FIELDS)}]
@@ -729,7 +729,7 @@ class MongoStore(SignallingStore):
         # A message that is already transferred does not match again.
         query = {"$and": [held_by(tag), {"_tag": {"$ne": to}}]}
         change = {"$set": {"_tag": to, "mature": lease_end(self._now(), lease)}}
-        held = self._filters_for(collection, HELD_BY_US._replace(which=query), ids)
+        held = self._filters_for(collection, HELD_BY_US._replace(query=query), ids)
         return self._apply(
             collection, ids, held, lambda some, by: collection.update_many(some, change, **by).modified_count
         )
@@ -842,12 +842,12 @@ class MongoStore(SignallingStore):
         self, collection: Collection[Document], selection: Selection, now: int, *, to_dead_letters: bool
     ) -> tuple[DocumentState, list[Any]]:
         """Return the state of the messages to move, and their `_id`, in order if limited."""
-        state = free_state(now) if selection.tag is None else HELD_BY_US._replace(which=held_by(selection.tag))
+        state = free_state(now) if selection.tag is None else HELD_BY_US._replace(query=held_by(selection.tag))
         if to_dead_letters:  # the next read makes a damaged message a dead letter
-            state = state._replace(which={"$and": [state.query, SOUND_DOCUMENT]})
+            state = state._replace(query={"$and": [state.query, SOUND_DOCUMENT]})
         if selection.min_tries:
             state = state._replace(
-                which={**state.query, "tries": {"$gte": selection.min_tries + state.pending_tries}}
+                query={**state.query, "tries": {"$gte": selection.min_tries + state.pending_tries}}
             )
         moving: list[Any] = []
         chunk = COMMAND_CHUNK if selection.limit is None or not selection.ids else len(selection.ids)

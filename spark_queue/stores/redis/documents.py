@@ -90,7 +90,8 @@ def pack_pieces(queue: str, batch: pa.RecordBatch, dues: Sequence[int], limit: i
         messages = count_rows(some)
         yield messages, b"".join((
             b"\xdd", struct.pack(">I", 1 + 4 * len(some)),  # a list of this many strings
-            _pack_strings(pa.array([b"%d" % messages])), _pack_strings(moments[start:stop], some), _pack_strings(some, texts),
+            _pack_strings(pa.array([b"%d" % messages])), _pack_strings(moments[start:stop], some),
+            _pack_strings(some, texts),
         ))  # fmt: skip
         start = stop
 

@@ -52,7 +52,8 @@ def bind(store: Store, queue: str, option: str | None, binding: QueryBinding) ->
                 f"again as {binding.consumer}: its checkpoint has lost its first offsets, or it reads the queue "
                 "twice. In one query, set a different option 'consumer' for each load(). A lost checkpoint "
                 "cannot be resumed. Settle the reserved messages with "
-                f"spark-queue recover URL {queue} {previous['consumer']} --sink URL, then start with a new checkpoint",
+                f"spark-queue recover URL {queue} {previous['consumer']} --sink URL, then start with a new "
+                "checkpoint",
                 queue=queue,
                 consumer=binding.consumer,
             )

@@ -256,7 +256,8 @@ def _check_rows(store: Store, ledger: Ledger, hashes: bytes | None, writer: Writ
         )  # fmt: skip
         return
     raise CheckpointError(
-        f"batch {ledger.batch} of sink {ledger.sink!r} is written, and comes again with {plural(unwritten, 'row')} that "
+        f"batch {ledger.batch} of sink {ledger.sink!r} is written, and comes again with "
+        f"{plural(unwritten, 'row')} that "
         "it did not have: they would be lost. Nothing was written now. Start the query with a new checkpoint; in "
         "foreachBatch set a new txnAppId, and another one for each write of a batch. If the query makes other rows "
         "each time it runs (random values, the clock), set replayCheck=none: then they are left out",

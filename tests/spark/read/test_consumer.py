@@ -378,7 +378,7 @@ def test_after_a_full_batch_the_next_one_is_reserved_ahead(any_url, name, consum
     assert consumer.next(start, 1_000, ahead=True) == start
     assert sorted(seen) == sorted(ids)
     assert reserved(any_url, name) == {}
-    assert consumer.owned.keeper._due == {}, "no lease is renewed any more"
+    assert consumer.owned.lease_renewer._renew_at == {}, "no lease is renewed any more"
 
 
 @pytest.mark.parametrize("how", ["not asked for", "not full", "a batch that comes again", "parts of one that failed"])
@@ -386,7 +386,7 @@ def test_nothing_is_reserved_ahead_where(sqlite_url, name, consumers, how, monke
     with Queue(sqlite_url, name) as queue:
         queue.push_many(list(range(30)))
     begun = []
-    monkeypatch.setattr(Prefetcher, "create_planner", lambda self, *arguments: begun.append(arguments))
+    monkeypatch.setattr(Prefetcher, "start", lambda self, *arguments: begun.append(arguments))
     consumer = consumers(sqlite_url, name)
     offset = consumer.next(consumer.initial, 100 if how == "not full" else 10, ahead=how != "not asked for")
     if how == "a batch that comes again":
@@ -402,9 +402,7 @@ def test_a_batch_that_is_planned_twice_is_followed_by_one(sqlite_url, name, cons
     with Queue(sqlite_url, name) as queue:
         queue.push_many(list(range(30)))
     begun, check = [], Ownership.check
-    monkeypatch.setattr(
-        Ownership, "check_parameters", lambda self: begun.append(threading.current_thread().name) or check(self)
-    )
+    monkeypatch.setattr(Ownership, "check", lambda self: begun.append(threading.current_thread().name) or check(self))
     consumer = consumers(sqlite_url, name)
     offset = consumer.next(consumer.initial, 10, ahead=True)
     for _ in range(2):  # as in a self-union
@@ -496,7 +494,7 @@ def test_a_process_that_ends_while_it_reserves_ahead_waits_for_that(sqlite_url, 
 
     def slow(*arguments):
         waits.set()
-        wait_until(lambda: not consumer.holds_ahead, description="the end of the process")
+        wait_until(lambda: not consumer.has_prefetched, description="the end of the process")
         return claim(*arguments)
 
     monkeypatch.setattr(type(consumer.store), "_claim", slow)
@@ -562,7 +560,7 @@ def test_a_process_that_stood_still_reserves_nothing_ahead(any_url, name, consum
             go.wait()
         check(self)
 
-    monkeypatch.setattr(Ownership, "check_parameters", stand_still)
+    monkeypatch.setattr(Ownership, "check", stand_still)
     first = old.next(old.initial, 10, ahead=True)
     old.plan(old.initial, first)
     assert waits.wait(60)
@@ -583,7 +581,7 @@ def test_what_a_batch_gives_back_itself_is_not_in_the_batch_reserved_meanwhile(a
             go.wait()
         check(self)
 
-    monkeypatch.setattr(Ownership, "check_parameters", late)
+    monkeypatch.setattr(Ownership, "check", late)
     first = consumer.next(consumer.initial, 10, ahead=True)
     consumer.plan(consumer.initial, first)
     with open_store(any_url) as store:  # what `operation=settle` does
@@ -657,7 +655,7 @@ def test_the_lease_of_what_is_reserved_ahead_is_renewed(sqlite_url, name, consum
     renewed(sqlite_url, name, ["1.1/0", "2.1/0"], endless=["1.1/0"] if delivery == EXACTLY else [])
     following = consumer.next(offset, 10, ahead=True)
     assert (following["seq"], sum(following["rows"])) == (2, 10)
-    assert consumer.owned.keeper._due == {}, "from now on it may be held without an end"
+    assert consumer.owned.lease_renewer._renew_at == {}, "from now on it may be held without an end"
 
 
 # --- what is reserved, and what is started --------------------------------------------------------------------------

@@ -159,7 +159,9 @@ def test_the_nth_comes_with_the_nth_whatever_comes_meanwhile(world):
         start = end
     assert seen == same(range(1_600))
     assert world.sizes() == {"a": (0, 0), "b": (400, 0)}
-    assert all(not one.consumer.owned.keeper._due for one in reader.queues.values()), "no lease is renewed any more"
+    assert not any(one.consumer.owned.lease_renewer._renew_at for one in reader.queues.values()), (
+        "none is renewed"
+    )
 
 
 def test_inputs_of_several_stores_go_in_step(wide):
@@ -594,7 +596,7 @@ def test_a_store_that_cannot_be_reached_is_told_while_alts_waits(small, tmp_path
     small.queues["b"] = ("gone", small.queues["b"][1])
     reader = small.reader(combine="alts", retryTimeout="100ms")
     with pytest.raises(StoreError, match="no/such/folder"):
-        reader._waiting.any(1_000)
+        reader._waiting.wait(1_000)
     small.queues.pop("b")
 
 

@@ -214,10 +214,10 @@ def test_a_batch_that_takes_ten_times_its_lease_is_delivered_once(any_url, name,
 
     def slow(batch):
         seen.extend(numbers(batch))
-        renews = batch.reader.planner.owned.keeper
+        renews = batch.reader.planner.owned.lease_renewer
         with Queue(any_url, name) as rival, open_store(any_url) as store:
             while passed.seconds < 10 * 3_600:
-                wait_until(lambda: min(renews._due.values()) > clock.monotonic(), description="the keeper's rest")
+                wait_until(lambda: min(renews._renew_at.values()) > clock.monotonic(), description="its rest")
                 (held,) = reservations(any_url, name)
                 store.renew(name, held.tag, 1_200_000)  # of the lease so much is left
                 passed.seconds += 0.4 * 3_600

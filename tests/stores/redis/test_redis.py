@@ -566,7 +566,7 @@ def before_reading(store, monkeypatch):
                 acts.pop()()
             return read(*arguments)
 
-        monkeypatch.setattr(store, "_read", late)
+        monkeypatch.setattr(store, "_read_documents", late)
 
     return let
 

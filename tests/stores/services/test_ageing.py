@@ -38,7 +38,7 @@ def age(store, by, *starts):
     else:
         from spark_queue.stores.redis.keys import note_key
 
-        with store._anywhere() as client:
+        with store._cluster_connection() as client:
             pipeline = client.pipeline(transaction=False)
             for key in keys:
                 name = note_key(key, store.kind)

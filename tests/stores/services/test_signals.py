@@ -53,7 +53,7 @@ class Waiter:
     """A thread that waits for a message for an HOUR. It hears, has looked, and is about to sleep."""
 
     def __init__(self, monkeypatch, store, queue, hint=False):
-        self.sleeps, self.came, listen = 0, [], store._listen
+        self.sleeps, self.came, listen = 0, [], store._wait_signal
 
         def counted(*arguments):
             self.sleeps += 1
@@ -124,13 +124,13 @@ def test_a_signal_alone_is_a_hint_that_wakes_who_asks_for_it(deaf_for_an_hour, w
 
 
 def test_what_comes_between_a_look_and_the_sleep_is_heard(deaf_for_an_hour, waiting, store, other, name, monkeypatch):
-    look, rung = store._next_mature, store._rung(name)
+    look, rung = store._next_mature, store._signal_version(name)
 
     def looked(queue):
         found = look(queue)
         if found is None:
             other.push(queue, pushes(["x"]))
-            wait_until(lambda: store._rung(queue) != rung, description="its signal")
+            wait_until(lambda: store._signal_version(queue) != rung, description="its signal")
         return found
 
     monkeypatch.setattr(store, "_next_mature", looked)
@@ -193,7 +193,7 @@ def test_a_pause_is_told_by_a_signal_which_is_no_message(url_of, scheme, monkeyp
     with open_store(url_of(scheme)) as store, open_store(url_of(scheme)) as other:
         rung = store._signal_version(queue)
         asked = []
-        monkeypatch.setattr(store._pause_cache, "_ask", lambda one: asked.append(one) or False)
+        monkeypatch.setattr(store._pause_cache, "_read_flag", lambda one: asked.append(one) or False)
         for paused, rings in ((True, 0), (False, 1), (True, 1), (False, 2)):
             (other.pause if paused else other.resume)(queue)
             heard = paused, rung + rings

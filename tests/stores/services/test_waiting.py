@@ -110,15 +110,15 @@ def test_many_queues_are_waited_for_by_one_thread_and_the_store_goes_on(deaf_for
 def test_a_thousand_queues_that_were_waited_for_leave_one_thread(deaf_for_an_hour, store, other, run):  # noqa: F811
     before = set(listeners())
     for number in range(1_000):
-        store._rung(f"{run}.{number}")
+        store._signal_version(f"{run}.{number}")
     assert len(set(listeners()) - before) == 1
     queue = f"{run}.700"
-    counts = {number: store._rung(f"{run}.{number}") for number in (699, 700, 701)}
+    counts = {number: store._signal_version(f"{run}.{number}") for number in (699, 700, 701)}
     pushed = time.monotonic()
     other.push(queue, pushes(["x"]))
-    store._listen(queue, counts[700], HOUR)
+    store._wait_signal(queue, counts[700], HOUR)
     assert time.monotonic() - pushed < DEADLINE
-    assert {n for n, count in counts.items() if store._rung(f"{run}.{n}") != count} == {700}
+    assert {n for n, count in counts.items() if store._signal_version(f"{run}.{n}") != count} == {700}
     other.drop(queue)
 
 
@@ -126,7 +126,7 @@ def test_a_thousand_queues_that_were_waited_for_leave_one_thread(deaf_for_an_hou
 def test_ten_thousand_queues_are_forgotten(store, run, monkeypatch):
     monkeypatch.setattr(listener, "LISTENER_HEARTBEAT", 0.1)
     for number in range(10_000):
-        store._rung(f"{run}.{number}")
+        store._signal_version(f"{run}.{number}")
     wait_until(lambda: len(store._listener._queues) <= listener.MAX_IDLE_QUEUES)
     assert f"{run}.9999" in store._listener._queues
     assert not store._listener._changes or len(store._listener._changes) < 10_000
@@ -138,7 +138,7 @@ def test_redis_is_told_which_queues_are_forgotten(redis_url, raw, run, monkeypat
     queues = [f"{run}.{number}" for number in range(20)]
     with opened(redis_url) as store:
         for queue in queues:
-            store._rung(queue)
+            store._signal_version(queue)
         channels = [store.topic(queue) for queue in queues]
         heard = lambda: [bool(n) for _, n in raw.pubsub_numsub(*channels)]  # noqa: E731
         wait_until(lambda: heard() == [False] * 15 + [True] * 5, description="that the first are forgotten")
@@ -149,7 +149,7 @@ def test_redis_has_one_connection_for_all_signals(redis_url, raw, run):
     before = {one["id"] for one in raw.client_list(_type="pubsub")}
     with opened(redis_url) as store:
         for number in range(100):
-            store._rung(f"{run}.{number}")
+            store._signal_version(f"{run}.{number}")
         new = [one for one in raw.client_list(_type="pubsub") if one["id"] not in before]
         assert "100" in [one["sub"] for one in new]  # others may have come meanwhile
 
@@ -193,7 +193,7 @@ def test_a_store_that_nobody_has_any_more_leaves_no_thread(url, run, monkeypatch
     monkeypatch.setattr(listener, "IDLE_TIMEOUT", 0.1)
     before = set(listeners())
     store = opened(url)
-    store._rung(run)
+    store._signal_version(run)
     assert len(set(listeners()) - before) == 1
     gone = weakref.ref(store)
     del store

@@ -136,7 +136,7 @@ def ended_early(batches):
 READS = {
     "statistics": (
         ["INSERT INTO statistics (queue, put) VALUES ('x1', 'many'), ('x2', 'many'), ('x3', 'many')"],
-        lambda store: store.statistics_of_all(),
+        lambda store: store.all_statistics(),
     ),
     "messages": (
         [

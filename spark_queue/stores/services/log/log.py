@@ -42,7 +42,7 @@ import pyarrow as pa
 
 from spark_queue.errors import CheckpointError, plural
 from spark_queue.messages.schema import MAX_TIME_MS
-from spark_queue.stores.base import POLL, Store
+from spark_queue.stores.base import POLL_INTERVAL_MS, Store
 from spark_queue.stores.services.log.head import LogNotes
 from spark_queue.stores.services.log.sealing import PAUSE_CACHE_MS, Sealer
 from spark_queue.stores.services.log.segments import LOG_TAG, LogMetadata, LogPosition, LogRange
@@ -194,7 +194,7 @@ class Log:
             if metadata.end > after.position or metadata.id != after.log:
                 return True
             now = time.monotonic()
-            pause = POLL / 1000
+            pause = POLL_INTERVAL_MS / 1000
             if metadata.sealing is not None and self._sealer.is_alive(metadata.sealing):
                 pause = SEALING_POLL
             elif metadata.sealing is not None:
@@ -235,7 +235,8 @@ class Log:
         if log_position.log != metadata.id:
             lost = f"the log that position {log_position.position} belongs to is gone: the queue was dropped"
         elif log_position.position < first.position:
-            lost = f"{plural(first.position - log_position.position, 'message')} removed from position {log_position.position} on"
+            position = log_position.position
+            lost = f"{plural(first.position - position, 'message')} removed from position {position} on"
         elif log_position.position > metadata.end:
             lost = f"position {log_position.position} is after its end, {metadata.end}"
         else:
