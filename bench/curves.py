@@ -64,7 +64,7 @@ class Point:
         self.queue = f"bench{uuid.uuid4().hex[:8]}"
         self._file = folder / f"{self.queue}.db" if url.startswith("sqlite:") else None
         self.url = f"sqlite:///{self._file}" if self._file else url
-        self.store: Store = open_store(self.url, retry_timeout=PATIENCE)
+        self.store: Store = open_store(self.url, retry_timeout=PATIENCE * 1000)
 
     def close(self) -> None:
         """Remove the queue."""
@@ -328,7 +328,7 @@ def consume(url: str, queue: str) -> tuple[float, float, int, list[float]]:
     """Drain a queue; gives when it began and ended, the number of messages, and the seconds of each reserve."""
     times: list[float] = []
     done = 0
-    with open_store(url, retry_timeout=PATIENCE) as store:
+    with open_store(url, retry_timeout=PATIENCE * 1000) as store:
         store.sizes(queue)  # connects
         _barrier.wait(PATIENCE)
         begun = ended = time.monotonic()

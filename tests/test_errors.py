@@ -165,7 +165,7 @@ def test_a_file_that_another_process_holds(tmp_path):
 
     busy, sqlite.BUSY_TIMEOUT = sqlite.BUSY_TIMEOUT, 0.05
     try:
-        with open_store(url, retry_timeout=0.2) as store:
+        with open_store(url, retry_timeout=200) as store:
             assert store.sizes("a").total == 0, "readers need not wait"
             with pytest.raises(StoreUnavailable, match="another process holds"):
                 store.drop("a")

@@ -177,7 +177,7 @@ def _check_database(url: str) -> Iterator[Finding]:
     shown = mask(url)
     try:
         with open_existing(url) as store:
-            store.retry_timeout = 1.0  # answer soon if the database cannot be reached
+            store.retry_timeout = 1_000  # answer soon if the database cannot be reached
             shown = mask(store.url)
             found = store.server()
             yield Finding("database", "good", f"{found}, {shown}")

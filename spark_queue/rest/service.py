@@ -35,8 +35,8 @@ T = TypeVar("T")
 #: Threads for calls of stores, for the first waiting request of each queue, and for executors.
 CALL_THREADS, WAITING_THREADS, EXECUTOR_THREADS = 32, 64, 8
 
-#: How long a call is retried if a database cannot be reached (s): callers have their own limits.
-RETRY_SECONDS = 2.0
+#: How long a call is retried if a database cannot be reached (ms): callers have their own limits.
+RETRY_TIMEOUT_MS = 2_000
 
 #: Maximum number of messages that are pushed together. Larger payloads (bytes) are pushed alone.
 MAX_PUSHED, LARGE_PAYLOAD = 256, 1 << 16
@@ -145,7 +145,9 @@ class Service:
     def __init__(self, settings: Settings) -> None:
         """Create the state. No store is opened yet."""
         self.settings, self.limits = settings, settings.limits
-        self.stores = NamedStores({ns: one.url for ns, one in settings.options.items()}, retry_timeout=RETRY_SECONDS)
+        self.stores = NamedStores(
+            {ns: one.url for ns, one in settings.options.items()}, retry_timeout=RETRY_TIMEOUT_MS
+        )
         self.wait_list = WaitList()
         self.metrics = ServerMetrics(self.stores)
         self.readiness = Readiness(self.stores)
@@ -160,7 +162,7 @@ class Service:
         if place is None:
             return None
         store = open_store(
-            settings.options[place.ns].url, retry_timeout=RETRY_SECONDS
+            settings.options[place.ns].url, retry_timeout=RETRY_TIMEOUT_MS
         )  # a store of its own: events change its layout
         return Events(store, place.queue, executors=settings.declared.executors, settings=settings.declared.settings)
 

@@ -94,11 +94,11 @@ def _import_store(path: str, scheme: str, extra: str) -> type[Store]:
     return found
 
 
-def open_store(url: str, *, retry_timeout: float = 5.0, create: bool = True) -> Store:
+def open_store(url: str, *, retry_timeout: int = 5_000, create: bool = True) -> Store:
     """Return the store behind a URL.
 
     It connects at its first operation, so this does no I/O. Close it, or use `with`.
-    `retry_timeout`: how long to retry while the database cannot be reached (s). `create`: whether
+    `retry_timeout`: how long to retry while the database cannot be reached (ms). `create`: whether
     the first operation creates a missing SQLite file; else it raises `OptionError`. Raises
     `OptionError` for an invalid URL, and `DriverMissing`.
     """
@@ -139,7 +139,7 @@ def pin_databases(options: QueueOptions, *, create: bool) -> QueueOptions:
     """
 
     def pin_url(url: str) -> str:
-        with open_store(url, retry_timeout=options.retry_timeout / 1000, create=create) as store:
+        with open_store(url, retry_timeout=options.retry_timeout, create=create) as store:
             return store.task_url()
 
     if options.urls is not None:

@@ -22,7 +22,7 @@ These rules hold for every database:
 * Durations and moments are `int` ms. A lease of `None` never ends.
 
 A store implements the methods that begin with `_`. Callers use the others, which check their
-arguments, and retry for `retry_timeout` seconds while the database cannot be reached.
+arguments, and retry for `retry_timeout` (ms) while the database cannot be reached.
 
 The methods that begin with `_` work on *records*. A record is a message or a bucket of many
 (`messages/buckets.py`), and both are treated alike. A message is passed by its id, a bucket by
@@ -147,10 +147,10 @@ class Store(ABC):
         """
         return url
 
-    def __init__(self, url: str, *, retry_timeout: float = 5.0) -> None:
+    def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
         """Connect to nothing yet.
 
-        `retry_timeout`: how long to retry while the database cannot be reached (s).
+        `retry_timeout`: how long to retry while the database cannot be reached (ms).
         """
         self.url = self.resolve(url)
         self.retry_timeout = retry_timeout
@@ -1094,7 +1094,7 @@ class Store(ABC):
                 lambda error: isinstance(error, StoreUnavailable) and not isinstance(error, PoolExhausted)
             ),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=3),
-            stop=tenacity.stop_after_delay(begun + self.retry_timeout - time.monotonic()),
+            stop=tenacity.stop_after_delay(begun + self.retry_timeout / 1000 - time.monotonic()),
             reraise=True,
         )(retry)
 

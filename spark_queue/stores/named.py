@@ -17,8 +17,8 @@ class NamedStores(Mapping[str, Store]):
     Pickled, it is its URLs. Threads may share it, as they may share a store.
     """
 
-    def __init__(self, urls: Mapping[str, str], *, retry_timeout: float = 5.0, layout: Layout = None) -> None:
-        """Open nothing yet. `retry_timeout` (s): as in `open_store`. `layout`: of each store."""
+    def __init__(self, urls: Mapping[str, str], *, retry_timeout: int = 5_000, layout: Layout = None) -> None:
+        """Open nothing yet. `retry_timeout` (ms): as in `open_store`. `layout`: of each store."""
         self._urls = dict(urls)
         self._retry_timeout, self._layout = retry_timeout, layout
         self._open: dict[str, Store] = {}

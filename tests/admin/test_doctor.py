@@ -133,7 +133,7 @@ def test_a_redis_that_forgets(tmp_path):
     with subprocess.Popen(call, stdout=subprocess.DEVNULL) as server:
         url = f"redis://127.0.0.1:{port}/0"
         try:
-            with open_store(url, retry_timeout=30) as store, Redis(port=port) as client:
+            with open_store(url, retry_timeout=30_000) as store, Redis(port=port) as client:
                 store.now()
                 assert finding("append-only file", url)[1] == "worry"
                 assert finding("full memory", url)[:2] == (0, "good")

@@ -38,8 +38,8 @@ CONFORMANCE = "tests/stores/test_conformance.py::TestStore::"
 BUGS: dict[str, Bug] = {
     "no ledger check": Bug(
         "stores/services/ledger.py",
-        "    last = NOTHING if ledger is None else ledger.batch\n",
-        "    return False\n    last = NOTHING if ledger is None else ledger.batch\n",
+        "    last = NO_BATCH if ledger is None else ledger.batch\n",
+        "    return False\n    last = NO_BATCH if ledger is None else ledger.batch\n",
         "tests/spark/write/test_publish.py::test_a_batch_that_comes_again_is_not_written_again",
         worlds=True,
     ),
@@ -52,7 +52,7 @@ BUGS: dict[str, Bug] = {
     ),
     "a consumer that was taken over goes on": Bug(
         "spark/read/batches.py",
-        "        self.keeper.check_newest(batch_of(end))\n",
+        "        self.lease_renewer.check_newest(batch_of(end))\n",
         "",
         "tests/spark/read/test_consumer.py::test_a_consumer_that_was_taken_over_commits_nothing",
     ),
@@ -81,8 +81,8 @@ BUGS: dict[str, Bug] = {
     ),
     "what was decided is not completed": Bug(
         "stores/services/ledger.py",
-        "            before += store.publish(found.stages)",
-        "            before += 0",
+        "            republished += store.publish(found.stages)",
+        "            republished += 0",
         "tests/spark/write/test_publish.py::test_a_lost_publish_is_made_up_for_before_the_next_batch",
     ),
     "what the ledger names is discarded": Bug(
@@ -106,33 +106,34 @@ BUGS: dict[str, Bug] = {
     ),
     "a damaged record ends its reader": Bug(
         "stores/support/damaged.py",
-        "        except UNREADABLE as error:\n            damaged[number]",
+        "        except READ_ERRORS as error:\n            damaged[number]",
         "        except ZeroDivisionError as error:\n            damaged[number]",
         "tests/stores/support/test_damaged.py::test_one_odd_record_stops_nobody",
     ),
     "a damaged record is removed before it is a dead letter": Bug(
         "stores/support/burial.py",
-        "    letters = _letters(store, queue, bad)\n",
-        "    letters = _letters(store, queue, bad)\n    store.commit(queue, tag, [one.place for one in letters])\n",
+        "    letters = _make_letters(store, queue, damaged)\n",
+        "    letters = _make_letters(store, queue, damaged)\n"
+        "    store.commit(queue, tag, [one.record_id for one in letters])\n",
         "tests/stores/support/test_damaged_crashes.py::test_burying_is_completed_whatever_request_fails",
     ),
     "a damaged record is a dead letter twice": Bug(
         "stores/support/burial.py",
-        "        return self._store._attempt(self._look, letters)",
+        "        return self._store._attempt(self._find_sent_once, letters)",
         "        return set()",
         "tests/stores/support/test_damaged_crashes.py::test_burying_is_completed_whatever_request_fails",
     ),
     "committed when it is read": Bug(
         "spark/read/fetch.py",
-        "        _check_fetched(store, options, share, rows)\n",
-        "        _check_fetched(store, options, share, rows)\n        store.commit(queue, share.tag)\n",
+        "        _check_fetched(store, options, fetch_range, rows)\n",
+        "        _check_fetched(store, options, fetch_range, rows)\n        store.commit(queue, fetch_range.tag)\n",
         "tests/spark/read/test_plan.py::test_a_batch_is_read_as_often_as_wanted_and_held_until_it_is_done",
         worlds=True,
     ),
     "committed when it is planned": Bug(
         "spark/read/batches.py",
-        "        self.keeper.forget(tag)\n        self.busy = False\n",
-        "        self.keeper.forget(tag)\n        self._store.commit(self.queue, self.tag_after(end))\n",
+        "        self.lease_renewer.forget(tag)\n        self.busy = False\n",
+        "        self.lease_renewer.forget(tag)\n        self._store.commit(self.queue, self.tag_after(end))\n",
         "tests/spark/read/test_consumer.py::test_after_a_full_batch_the_next_one_is_reserved_ahead",
         worlds=True,
     ),
@@ -165,13 +166,13 @@ BUGS: dict[str, Bug] = {
     ),
     "a query reads any epoch": Bug(
         "stores/services/bound.py",
-        '        if known["consumer"] != reading.consumer:\n',
+        '        if previous["consumer"] != binding.consumer:\n',
         "        if False:\n",
         "tests/spark/read/test_plan.py::test_a_checkpoint_that_has_lost_its_first_offset_is_refused",
     ),
     "held without an end before it is started": Bug(
         "spark/read/batches.py",
-        "        return self._options.reserve_timeout or UNSTARTED\n",
+        "        return self._options.reserve_timeout or UNSTARTED_LEASE\n",
         "        return self._options.reserve_timeout\n",
         "tests/spark/read/test_consumer.py::test_until_it_is_started_a_batch_has_a_lease_that_ends",
     ),
@@ -183,26 +184,27 @@ BUGS: dict[str, Bug] = {
     ),
     "what another process has started is given back": Bug(
         "spark/read/leftovers.py",
-        "failed=False, endless=False):\n",
+        "failed=False, include_endless=False):\n",
         "failed=False):\n",
         "tests/spark/read/test_consumer.py::test_a_late_release_leaves_what_another_process_has_started",
         worlds=True,
     ),
     "commit without a fence": Bug(
         "stores/sqlite/store.py",
-        "            held, values = _among(leases, ids)\n            if history:\n",
-        "            held, values = _among(leases, ids)\n"
+        "            held, values = _held_clause(leases, ids)\n            if history:\n",
+        "            held, values = _held_clause(leases, ids)\n"
         "            if ids is not None:\n"
         "                held = 'queue = ? AND id IN (SELECT value FROM json_each(?))'\n"
-        "                values = (_number(db, queue), json.dumps(list(ids)))\n"
+        "                values = (_queue_id(db, queue), json.dumps(list(ids)))\n"
         "            if history:\n",
         CONFORMANCE + "test_a_lost_lease_commits_rolls_back_renews_moves_and_fetches_nothing",
         worlds=True,
     ),
     "commit without a fence in MongoDB": Bug(
         "stores/mongodb/store.py",
-        "        held = self._among(found, OURS._replace(query=held_by(tag)), ids)\n        if not history:\n",
-        "        held = self._among(found, OURS._replace(query={} if ids else held_by(tag)), ids)\n"
+        "        held = self._filters_for(collection, HELD_BY_US._replace(query=held_by(tag)), ids)\n"
+        "        if not history:\n",
+        "        held = self._filters_for(collection, HELD_BY_US._replace(query={} if ids else held_by(tag)), ids)\n"
         "        if not history:\n",
         CONFORMANCE + "test_a_lost_lease_commits_rolls_back_renews_moves_and_fetches_nothing",
     ),
@@ -214,20 +216,20 @@ BUGS: dict[str, Bug] = {
     ),
     "limit off by one": Bug(
         "stores/sqlite/store.py",
-        "            which, large = (number, min(now, before), enough), None\n",
-        "            which, large = (number, min(now, before), enough + 1), None\n",
+        "            values, oversized_bucket = (queue_id, min(now, before), target), None\n",
+        "            values, oversized_bucket = (queue_id, min(now, before), target + 1), None\n",
         CONFORMANCE + "test_a_reserve_takes_the_first_in_order_up_to_its_limit",
     ),
     "tries lost": Bug(
         "stores/sqlite/store.py",
-        "            given = _change(db, give, held, values, due, int(failed))\n",
-        "            given = _change(db, give, held, values, due, 0)\n",
+        "            released = _change(db, release, held, values, due, int(failed))\n",
+        "            released = _change(db, release, held, values, due, 0)\n",
         CONFORMANCE + "test_tries_grow_with_each_failure",
     ),
     "a dead letter without its reason": Bug(
         "stores/sqlite/store.py",
-        "                    (death.failed, json.dumps(death.headers(queue, 0, now))),\n",
-        "                    (death.failed, '{}'),\n",
+        "                    (dead_letter.failed, json.dumps(dead_letter.headers(queue, 0, now))),\n",
+        "                    (dead_letter.failed, '{}'),\n",
         CONFORMANCE + "test_a_dead_letter_tells_where_it_comes_from",
     ),
     "failures are not noted": Bug(
@@ -263,8 +265,8 @@ BUGS: dict[str, Bug] = {
     ),
     "an exchange forgets a destination": Bug(
         "runner/exchange.py",
-        "enumerate(zip(self._legs, kept, strict=True))",
-        "enumerate(zip(self._legs[:1], kept[:1], strict=True))",
+        "enumerate(zip(self._destinations, copy_columns, strict=True))",
+        "enumerate(zip(self._destinations[:1], copy_columns[:1], strict=True))",
         "tests/runner/test_exchange.py::test_flows_to_all_dests_correctly",
     ),
     "an exchange that fails is not started again": Bug(
@@ -287,13 +289,13 @@ BUGS: dict[str, Bug] = {
     ),
     "Extended JSON is read whatever comes back": Bug(
         "stores/mongodb/bson_json.py",
-        "        return meant if not same and _comes_back(meant, plain) else plain\n",
-        "        return plain if same else meant\n",
+        "        return converted if not is_object and _round_trips(converted, plain) else plain\n",
+        "        return plain if is_object else converted\n",
         "tests/stores/mongodb/test_bson_json.py::test_what_goes_in_comes_out",
     ),
     "a reference is reordered": Bug(
         "stores/mongodb/bson_json.py",
-        '    if "$ref" in plain and "$id" in plain and not _comes_back(plain, plain):\n',
+        '    if "$ref" in plain and "$id" in plain and not _round_trips(plain, plain):\n',
         "    if False:\n",
         "tests/stores/mongodb/test_bson_json.py::test_a_reference_in_another_order_is_refused",
     ),
@@ -305,8 +307,8 @@ BUGS: dict[str, Bug] = {
     ),
     "an owner in another PID namespace counts as dead": Bug(
         "stores/services/owner.py",
-        '        spaces = [os.readlink("/proc/self/ns/pid")]\n',
-        "        spaces: list[str] = []\n",
+        '        namespaces = [os.readlink("/proc/self/ns/pid")]\n',
+        "        namespaces: list[str] = []\n",
         "tests/stores/services/test_owner.py::test_a_second_query_is_refused_wherever_the_first_one_lives",
     ),
     "exactly-once on a Redis that throws messages away": Bug(

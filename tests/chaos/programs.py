@@ -106,7 +106,7 @@ def move(url, queue, to, log, seed):
     """Move everything to another queue: what is free, and dead letters out of reservations."""
     rng, log = random.Random(seed), logger(log)
     # A transaction of MongoDB that lost its client may stand in the way for a minute and more.
-    with open_store(url, retry_timeout=120) as store:
+    with open_store(url, retry_timeout=120_000) as store:
         step = 0
         while store.sizes(queue).ready:
             step += 1
@@ -154,7 +154,10 @@ def produce(url, queue, log, producer, seed):
     """
     rng, log = random.Random(seed), logger(log, sync=True)
     first = 0
-    with open_store(url, retry_timeout=AWAY) as patient, Queue(open_store(url, retry_timeout=0), queue) as client:
+    with (
+        open_store(url, retry_timeout=AWAY * 1000) as patient,
+        Queue(open_store(url, retry_timeout=0), queue) as client,
+    ):
         while True:
             while patient.sizes(queue).ready > BACKLOG:
                 time.sleep(0.1)
@@ -371,7 +374,7 @@ def place(checkpoint, to_url):
     found = {name: last_in(checkpoint, name) for name in ("offsets", "commits")}
     metadata = Path(checkpoint, "metadata")
     if metadata.exists():
-        with open_store(to_url, retry_timeout=AWAY) as store:
+        with open_store(to_url, retry_timeout=AWAY * 1000) as store:
             ledger = ledger_of(store, json.loads(metadata.read_text())["id"])
         found["ledger"] = -1 if ledger is None else ledger.batch
     return found
@@ -387,7 +390,9 @@ def last_in(checkpoint, log):
 def consume_for_good(url, queue, log, consumer, lease, seed):
     """Reserve and commit, and keep what is committed in the history, which is the truth about it."""
     rng, log = random.Random(seed), logger(log, sync=True)
-    with Queue(open_store(url, retry_timeout=AWAY), queue, consumer=consumer, lease=lease, history=HISTORY) as client:
+    with Queue(
+        open_store(url, retry_timeout=AWAY * 1000), queue, consumer=consumer, lease=lease, history=HISTORY
+    ) as client:
         while True:
             begun = time.monotonic()
             batch = client.reserve(rng.randint(1, 300), timeout=0.5)
@@ -402,7 +407,7 @@ def compete(url, queue, log, consumer, lease, seed):
     """Reserve, and give back, give up, or be late."""
     rng, log = random.Random(seed), logger(log, sync=True)
     options = {"consumer": consumer, "lease": lease, "history": HISTORY, "max_tries": 4}
-    with Queue(open_store(url, retry_timeout=AWAY), queue, **options) as client:
+    with Queue(open_store(url, retry_timeout=AWAY * 1000), queue, **options) as client:
         while True:
             begun = time.monotonic()
             batch = client.reserve(rng.randint(1, 50), timeout=0.5)

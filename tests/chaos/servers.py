@@ -48,7 +48,7 @@ class Server:
             wait_until(lambda: mongod_healthy(self.port))
             with MongoClient(f"mongodb://{HOST}:{self.port}/?directConnection=true") as client:
                 client.admin.command("createUser", "tester", pwd=PASSWORD, roles=["readWriteAnyDatabase"])
-        with open_store(self.url, retry_timeout=60) as store:
+        with open_store(self.url, retry_timeout=60_000) as store:
             store.now()
 
     def start(self):

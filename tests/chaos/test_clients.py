@@ -16,7 +16,7 @@ pytestmark = pytest.mark.full
 
 
 def all_of(url, queue):
-    with open_store(url, retry_timeout=70) as store:
+    with open_store(url, retry_timeout=70_000) as store:
         return [message for batch in store.peek(queue) for message in messages(batch)]
 
 

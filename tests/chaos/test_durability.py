@@ -37,7 +37,7 @@ def lost(own, seconds):
             acknowledged += queue.push_many(list(range(10)))
         own.kill()
     own.start()
-    with open_store(own.url, retry_timeout=60) as store:
+    with open_store(own.url, retry_timeout=60_000) as store:
         found = {id for batch in store.peek("q") for id in batch.column("id").to_pylist()}
         store.drop("q")
     assert len(acknowledged) >= 20

@@ -173,7 +173,7 @@ class World:
         try:
             urls = {scheme: self._database(scheme) for scheme in dict.fromkeys([source, target])}
             self.url_a, self.url_b = urls[source], urls[target]
-            self.store_a, self.store_b = (open_store(urls[one], retry_timeout=60) for one in (source, target))
+            self.store_a, self.store_b = (open_store(urls[one], retry_timeout=60_000) for one in (source, target))
             for store, queue in ((self.store_a, "a"), (self.store_a, "a.tens"), (self.store_b, "b")):
                 if buckets:
                     set_layout(store, queue, Buckets(buckets))

@@ -271,7 +271,7 @@ def test_a_redrive_that_is_stopped_tells_how_far_it_came(file, monkeypatch):
 
 
 def test_a_database_that_fails_ends_with_code_1(tmp_path, monkeypatch):
-    monkeypatch.setitem(open_store.__kwdefaults__, "patience", 0.1)
+    monkeypatch.setitem(open_store.__kwdefaults__, "retry_timeout", 100)
     (tmp_path / "other.db").write_text("this is no database at all, but a text of some length")
     done = Run("reservations", f"sqlite:///{tmp_path}/other.db")
     assert done.code == 1 and done.out == "" and "file is not a database" in done.err

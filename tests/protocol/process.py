@@ -241,7 +241,7 @@ class _Clients:
         # from the generator's `finally`, with sockets that are closed already.
         self._all: list[Store] = []
 
-    def open(self, url: str, *, patience: float = 5.0, create: bool = True) -> Store:
+    def open(self, url: str, *, retry_timeout: int = 5_000, create: bool = True) -> Store:
         """Return a client that nobody uses; `close` gives it back."""
         if not self._free:
             store = open_store(url)

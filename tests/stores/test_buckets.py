@@ -164,7 +164,7 @@ def test_two_clients_that_split_the_same_bucket_get_each_message_once(store, nam
     found, line = [], threading.Barrier(4)
 
     def take(number):
-        with open_store(url, retry_timeout=20) as mine:
+        with open_store(url, retry_timeout=20_000) as mine:
             line.wait(120)
             at = 0
             while mine.reserve(name, f"t{number}/{at}", 3):
@@ -244,7 +244,7 @@ def test_clients_that_settle_messages_of_one_bucket_at_the_same_time_lose_none(s
     done, line = [], threading.Barrier(4)
 
     def settle(number):
-        with open_store(url, retry_timeout=30) as mine:
+        with open_store(url, retry_timeout=30_000) as mine:
             line.wait(120)
             for at in range(number, 40, 4):
                 done.append(mine.commit(name, "c/1", ids[at:160:40]))
@@ -336,7 +336,7 @@ def test_a_compaction_leaves_alone_what_others_take_meanwhile(store, name, url):
     ready = threading.Event()
 
     def take():
-        with open_store(url, retry_timeout=30) as mine:
+        with open_store(url, retry_timeout=30_000) as mine:
             at = 0
             while mine.reserve(name, f"t/{at}", 17):
                 found.extend(payloads(mine.fetch(name, f"t/{at}/0")))

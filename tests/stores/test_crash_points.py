@@ -62,13 +62,13 @@ class World:
     atomic = False  #: whether each operation is one transaction
 
     def __init__(self, url: str, victims: str, plan: Plan) -> None:
-        self.store = open_store(url, retry_timeout=10)
+        self.store = open_store(url, retry_timeout=10_000)
         self.prefix = f"t{uuid.uuid4().hex[:16]}"
         self.victims, self.plan = victims, plan
         self._names: list[str] = []
 
     def victim(self) -> Store:
-        return open_store(self.victims, retry_timeout=10)
+        return open_store(self.victims, retry_timeout=10_000)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -787,7 +787,7 @@ def test_a_file_is_made_whatever_statement_fails(world, name, way, version, tmp_
         world.victims = f"sqlite:///{path}"
         batch = pushes([1, 2, 3])
         struck, _ = world.disturbed(at, way, lambda store, batch: store.push("q", batch), batch)
-        with open_store(world.victims, retry_timeout=10) as store:
+        with open_store(world.victims, retry_timeout=10_000) as store:
             store.push("q", batch)
             assert store.sizes("q").ready == 3
             assert store.staged() == []

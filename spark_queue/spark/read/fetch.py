@@ -59,7 +59,7 @@ def fetch_messages(options: QueueOptions, fetch_range: FetchRange) -> Iterator[p
     queue, rows, first = options.queue or "", 0, fetch_range.first or 0
     position = fetch_range.position
     left = first + (fetch_range.rows or 0)
-    with open_store(options.url, retry_timeout=options.retry_timeout / 1000) as store:
+    with open_store(options.url, retry_timeout=options.retry_timeout) as store:
         _note_query(store, options, fetch_range)
         name = fetch_range.tag.partition("/")[0]
         pages = (
@@ -120,15 +120,13 @@ def _bind_empty_inputs(options: QueueOptions, zipped_range: ZippedRange) -> None
     for binding, one in (options.inputs or {}).items():
         if binding not in zipped_range.ranges and one.mode == QUEUE:
             input_options = options.for_input(binding)
-            _bind_once(
-                input_options.url, one.queue, input_options.consumer, input_options.retry_timeout / 1000, reading
-            )
+            _bind_once(input_options.url, one.queue, input_options.consumer, input_options.retry_timeout, reading)
 
 
 @lru_cache(maxsize=1024)
-def _bind_once(url: str, queue: str, consumer: str | None, patience: float, reading: QueryBinding) -> None:
+def _bind_once(url: str, queue: str, consumer: str | None, retry_timeout: int, reading: QueryBinding) -> None:
     """Bind once per worker: each batch calls this, and the note does not change."""
-    with open_store(url, retry_timeout=patience) as store:
+    with open_store(url, retry_timeout=retry_timeout) as store:
         bind(store, queue, consumer, reading)
 
 

@@ -74,7 +74,7 @@ class LeaseRenewer:
     def _run(self) -> None:
         interval = min(HEARTBEAT_SECONDS, self._interval)
         beat_at = time.monotonic()
-        with open_store(self._options.url, retry_timeout=interval) as store:
+        with open_store(self._options.url, retry_timeout=round(interval * 1000)) as store:
             ownership = self._ownership.with_store(store)
             while not self._done and self._fenced is None:
                 if os.getppid() != self._parent:

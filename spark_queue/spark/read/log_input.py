@@ -71,7 +71,7 @@ class LogInput:
     @contextmanager
     def open_waiter(self) -> Iterator[Callable[[int], bool]]:
         """Yield a `wait` for another thread, with its own connection."""
-        with open_store(self._options.url, retry_timeout=self._options.retry_timeout / 1000) as store:
+        with open_store(self._options.url, retry_timeout=self._options.retry_timeout) as store:
             log = Log(store, self._queue, allow_data_loss=True)  # `check` reports messages that are gone
             yield lambda timeout: self._next_place is not None and log.wait(self._next_place, timeout)
 

@@ -63,7 +63,7 @@ class LogSnapshot(PickledWithLoader, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         if not queue_exists(self.options):
             return [PiecesPartition([], None)]
-        with open_store(self.options.url, retry_timeout=self.options.retry_timeout / 1000, create=False) as store:
+        with open_store(self.options.url, retry_timeout=self.options.retry_timeout, create=False) as store:
             if find_retained(store, self.options.queue or "") is None:
                 return [PiecesPartition([], None)]
             queue_log = log_of(store, self.options)
@@ -82,7 +82,7 @@ def fetch_pieces(
     """Yield the messages of a partition as batches of the DataFrame."""
     if not partition.pieces:
         return
-    with open_store(options.url, retry_timeout=options.retry_timeout / 1000) as store:
+    with open_store(options.url, retry_timeout=options.retry_timeout) as store:
         queue_log = log_of(store, options)
         for piece in partition.pieces:
             tag = None if partition.reader is None else f"{partition.reader}/{piece.tag}"

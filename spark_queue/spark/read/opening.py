@@ -16,7 +16,7 @@ def open_query_store(options: QueueOptions) -> Store:
     Raises `OptionError`, or warns, if the store evicts messages or the queue does not exist.
     """
     fail = bool(options.fail_if_missing)
-    store = open_store(options.url, retry_timeout=options.retry_timeout / 1000, create=not fail)
+    store = open_store(options.url, retry_timeout=options.retry_timeout, create=not fail)
     try:
         check_eviction(store, exactly_once=options.delivery == EXACTLY_ONCE, allowed=options.allow_eviction)
         check_before_read(store, options.queue or "", fail=fail)

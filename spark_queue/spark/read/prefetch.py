@@ -42,7 +42,7 @@ class Prefetcher:
         self, options: QueueOptions, ownership: Ownership, reserve: Callable[[Store, str, int, int], list[int]]
     ) -> None:
         self._options, self._ownership, self._reserve = options, ownership, reserve
-        self._store = open_store(options.url, retry_timeout=options.retry_timeout / 1000)
+        self._store = open_store(options.url, retry_timeout=options.retry_timeout)
         self.pending: _Prefetch | None = None
 
     @property
@@ -94,7 +94,7 @@ class Prefetcher:
     def _release(self, found: _Prefetch) -> None:
         try:
             found.rows.exception(RELEASE_TIMEOUT)
-            self._store.retry_timeout = RELEASE_TIMEOUT / 2
+            self._store.retry_timeout = RELEASE_TIMEOUT * 1000 // 2
             # No process takes over before LIFE has passed, so no successor uses these messages.
             self._ownership.with_store(self._store).renew()
             released = self._store.rollback(self._options.queue or "", found.tag, failed=False)

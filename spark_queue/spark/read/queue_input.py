@@ -48,7 +48,7 @@ class QueueInput:
     @contextmanager
     def open_waiter(self) -> Iterator[Callable[[int], bool]]:
         """Yield a `wait` for another thread, with its own connection."""
-        with open_store(self._options.url, retry_timeout=self._options.retry_timeout / 1000) as store:
+        with open_store(self._options.url, retry_timeout=self._options.retry_timeout) as store:
             yield partial(store.wait, self.queue)
 
     def count_ready(self, limit: int) -> int:

@@ -53,7 +53,7 @@ def snapshot_reader(options: QueueOptions, schema: StructType) -> SnapshotReader
 def queue_exists(options: QueueOptions) -> bool:
     """Return whether the queue exists. Raises `OptionError` if not and `failIfMissing` is set."""
     queue = options.queue or ""
-    with open_store(options.url, retry_timeout=options.retry_timeout / 1000, create=False) as store:
+    with open_store(options.url, retry_timeout=options.retry_timeout, create=False) as store:
         if options.fail_if_missing:
             check_exists(store, queue, "With failIfMissing=false it is read as empty.")
         return exists(store, queue)
@@ -76,7 +76,7 @@ class SnapshotReader(PickledWithLoader, DataSourceReader):
         shape = batch_converter(self.schema, self.options)
         if self.empty or self.options.queue is None or partition.value is None:
             return
-        with open_store(self.options.url, retry_timeout=self.options.retry_timeout / 1000, create=False) as store:
+        with open_store(self.options.url, retry_timeout=self.options.retry_timeout, create=False) as store:
             view: View = "history" if self.options.view == "history" else "messages"
             for batch in store.peek(self.options.queue, self.conditions, view=view, check_json=False):
                 yield shape(batch, None)

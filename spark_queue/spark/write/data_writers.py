@@ -60,8 +60,8 @@ class WriteResult(WriterCommitMessage):
 
 def stores_of(options: QueueOptions) -> NamedStores:
     """Return the databases of a write, by name; a single one has an empty name."""
-    patience = options.retry_timeout / 1000
-    return NamedStores(options.urls or {"": options.url}, retry_timeout=patience, layout=options.record_layout)
+    urls = options.urls or {"": options.url}
+    return NamedStores(urls, retry_timeout=options.retry_timeout, layout=options.record_layout)
 
 
 def write_each(batches: Iterable[pa.RecordBatch], write: Callable[[pa.RecordBatch], None]) -> None:

@@ -39,7 +39,7 @@ class Settle(WriteOperation):
         super().__init__(options, schema)
         check_write_schema(schema, SETTLE_COLUMN_TYPES, required=["id", "outcome"])
         self._queue, self._consumer = options.queue or "", options.consumer or ""
-        with open_store(options.url, retry_timeout=options.retry_timeout / 1000) as store:
+        with open_store(options.url, retry_timeout=options.retry_timeout) as store:
             self._tags = started_batches(store, self._queue, self._consumer)
             if not self._tags:
                 raise self._no_batch_error(store)

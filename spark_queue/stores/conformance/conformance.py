@@ -102,7 +102,7 @@ def minutes_left(store: Store, queue: str) -> list[int]:
 
 def _compete(url: str, queue: str, consumer: str, barrier: Any, found: Any) -> None:
     """Reserve and commit until the queue is empty, and report the ids. Runs in its own process."""
-    with open_store(url, retry_timeout=20) as store:
+    with open_store(url, retry_timeout=20_000) as store:
         store.now()  # connected
         barrier.wait(DEADLINE)
         ids: list[str] = []
@@ -122,7 +122,7 @@ def _compete(url: str, queue: str, consumer: str, barrier: Any, found: Any) -> N
 
 def _reserve_until_killed(url: str, queue: str, consumer: str) -> None:
     """Reserve batch after batch until killed. Runs in its own process."""
-    with open_store(url, retry_timeout=20) as store:
+    with open_store(url, retry_timeout=20_000) as store:
         for sequence in range(1_000_000):
             if sequence == 3:
                 kill_self_within(10)
@@ -1262,7 +1262,7 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         if unreachable is None:
             pytest.skip("this database has no server")
         begun = time.monotonic()
-        with open_store(unreachable, retry_timeout=0.1) as store, pytest.raises(StoreUnavailable) as caught:
+        with open_store(unreachable, retry_timeout=100) as store, pytest.raises(StoreUnavailable) as caught:
             store.sizes("any")
         assert time.monotonic() - begun < 30
         assert "sesame" not in str(caught.value) and "***" in str(caught.value)
@@ -1328,7 +1328,7 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
 
     @pytest.mark.full
     def test_a_million_scheduled_messages_do_not_slow_the_ready_ones(self, store: Store, queue: str) -> None:
-        store.retry_timeout = DEADLINE
+        store.retry_timeout = DEADLINE * 1000
         numbers = itertools.count()
 
         def cycle() -> None:

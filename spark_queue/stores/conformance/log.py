@@ -60,7 +60,7 @@ def read_log(
 
 def _seal_until_killed(url: str, queue: str) -> None:
     """Seal one to four messages at a time until killed. Runs in its own process."""
-    with open_store(url, retry_timeout=20) as store:
+    with open_store(url, retry_timeout=20_000) as store:
         mine = Log(store, queue)
         for turn in range(1_000_000):
             if turn == 1:

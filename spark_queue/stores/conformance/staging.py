@@ -183,11 +183,11 @@ class StagingContract:
         taken: list[int] = []
 
         def publish() -> None:
-            with open_store(url, retry_timeout=20) as mine:
+            with open_store(url, retry_timeout=20_000) as mine:
                 published.append(mine.publish([f"{sink}/0/a"]))
 
         def consume() -> None:
-            with open_store(url, retry_timeout=20) as mine:
+            with open_store(url, retry_timeout=20_000) as mine:
                 sequence, end = 0, time.monotonic() + DEADLINE
                 while sum(taken) < 3_000 and time.monotonic() < end:
                     sequence += 1
@@ -262,7 +262,7 @@ class StagingContract:
 
     def test_of_writers_that_race_each_counts(self, store: Store, url: str, sink: str) -> None:
         def count() -> None:
-            with open_store(url, retry_timeout=20) as mine:
+            with open_store(url, retry_timeout=20_000) as mine:
                 for _ in range(25):
                     while True:
                         note = mine.note(f"{sink}/n") or Note({"n": 0}, 0)

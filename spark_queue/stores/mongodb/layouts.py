@@ -57,7 +57,7 @@ class HistoryStore(MongoStore):
     parameters: ClassVar[tuple[str, ...]] = (*MongoStore.parameters, "ttl")
     remembers: ClassVar[bool] = True
 
-    def __init__(self, url: str, *, retry_timeout: float = 5.0) -> None:
+    def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
         super().__init__(url, retry_timeout=retry_timeout)
         text = self._address.parameters.get("ttl", "3600")
         if not text.isdecimal() or not int(text):
@@ -91,7 +91,7 @@ class PipelineStore(MongoStore):
     lacks: ClassVar[frozenset[LayoutFeature]] = frozenset({"buckets"})
     indexes: ClassVar[Sequence[IndexModel]] = tuple(map(_per_queue_index, INDEXES))
 
-    def __init__(self, url: str, *, retry_timeout: float = 5.0) -> None:
+    def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
         super().__init__(url, retry_timeout=retry_timeout)
         self.pipeline = self._address.parameters.get("pipeline", "default")
         self._own = f"{OWN_PREFIX}{self.kind}.{self.pipeline}."

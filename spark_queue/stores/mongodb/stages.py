@@ -98,7 +98,7 @@ class Stages:
         database: Database[Document],
         get_collection: Callable[[str], Collection[Document]],
         attempt: Callable[..., Any],
-        retry_timeout: float,
+        retry_timeout: int,
         name: str = OWN_PREFIX + STAGED,
         count: MessageCounter = count_messages,
     ) -> None:
@@ -107,7 +107,7 @@ class Stages:
         self._chunks = database[name]
         self._raw = database.get_collection(name, codec_options=RAW_CODEC)
         self._get_collection, self._attempt = get_collection, attempt
-        self._publisher_timeout = min(PUBLISHER_TIMEOUT, retry_timeout / 3)
+        self._publisher_timeout = min(PUBLISHER_TIMEOUT, retry_timeout / 3000)
 
     # --- in and out ---------------------------------------------------------------------------------------------
 

@@ -272,7 +272,7 @@ class MongoStore(SignallingStore):
             )
         return url
 
-    def __init__(self, url: str, *, retry_timeout: float = 5.0) -> None:
+    def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
         super().__init__(url, retry_timeout=retry_timeout)
         self._own_prefix = OWN_PREFIX  # the prefix of our own collections
         self._lock = threading.Lock()

@@ -189,7 +189,7 @@ class RfqStore(ListStore):
             )
         return url
 
-    def __init__(self, url: str, *, retry_timeout: float = 5.0) -> None:
+    def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
         super().__init__(url, retry_timeout=retry_timeout)
         #: Whether pushed and published messages go to the front of the topic, in their order.
         self.front = StoreUrl.parse(self.url).parameters.get("front") == "true"

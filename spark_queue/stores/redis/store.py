@@ -181,7 +181,7 @@ class RedisStore(SignallingStore):
                 raise invalid_url(f"has {what}")
         return url
 
-    def __init__(self, url: str, *, retry_timeout: float = 5.0) -> None:
+    def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
         super().__init__(url, retry_timeout=retry_timeout)
         self._lock = threading.Lock()
         self._client: redis.Redis | None = None

@@ -92,7 +92,7 @@ class SignalSender:
 class SignallingStore(Store):
     """A store whose database has signals."""
 
-    def __init__(self, url: str, *, retry_timeout: float = 5.0) -> None:
+    def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
         super().__init__(url, retry_timeout=retry_timeout)
         self._address = StoreUrl.parse(self.url)
         self.ns = self._address.parameters.get("ns", "N")

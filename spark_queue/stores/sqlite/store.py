@@ -170,7 +170,7 @@ class SqliteStore(Store):
             )
         return f"sqlite:///{os.path.abspath(path)}"
 
-    def __init__(self, url: str, *, retry_timeout: float = 5.0) -> None:
+    def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
         super().__init__(url, retry_timeout=retry_timeout)
         self._path = self.url.removeprefix("sqlite:///")
         self._lock = threading.RLock()

@@ -159,9 +159,7 @@ def test_the_nth_comes_with_the_nth_whatever_comes_meanwhile(world):
         start = end
     assert seen == same(range(1_600))
     assert world.sizes() == {"a": (0, 0), "b": (400, 0)}
-    assert not any(one.consumer.owned.lease_renewer._renew_at for one in reader.queues.values()), (
-        "none is renewed"
-    )
+    assert not any(one.consumer.owned.lease_renewer._renew_at for one in reader.queues.values()), "none is renewed"
 
 
 def test_inputs_of_several_stores_go_in_step(wide):

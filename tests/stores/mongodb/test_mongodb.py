@@ -469,7 +469,7 @@ def anywhere(request):
     """A store with transactions, and one without."""
     plain = request.param == "standalone"
     url = request.getfixturevalue("standalone").url("stages") if plain else request.getfixturevalue("mongodb_url")
-    with open_store(url, retry_timeout=20) as opened:
+    with open_store(url, retry_timeout=20_000) as opened:
         yield opened
 
 
@@ -589,7 +589,7 @@ def test_a_stage_of_several_queues_is_published_once_by_each_that_tries(anywhere
     published: list[int] = []
 
     def publish():
-        with open_store(anywhere.url, retry_timeout=60) as mine:
+        with open_store(anywhere.url, retry_timeout=60_000) as mine:
             published.append(mine.publish([f"{name}/{part}" for part in range(6)]))
 
     threads = [threading.Thread(target=publish) for _ in range(3)]
@@ -867,7 +867,7 @@ def test_a_publisher_that_was_killed_in_its_transaction_holds_up_nobody_for_long
     assert store.sizes(queue) == Sizes(0, 0, 0)
     kill_within_a_transaction(store.url, f"{queue}.s/1")
     ended = counted_ends(monkeypatch)
-    store.patience = 60  # the server itself would wait as long for who was killed
+    store.retry_timeout = 60_000  # the server itself would wait as long for who was killed
     assert store.publish([f"{queue}.s/0"]) == 3_000
     assert len(ended) == 1, "it has made an end of who holds the chunk"
     assert store.unstage(f"{queue}.s") == 6_000
@@ -943,7 +943,7 @@ def test_when_a_publish_and_a_removal_meet_a_chunk_appears_whole_or_not_at_all(a
 
 def test_a_publisher_at_work_is_left_alone(anywhere, name, raw, steps, monkeypatch):
     monkeypatch.setattr(mongodb_stages, "PUBLISHER_TIMEOUT", 600)
-    anywhere.patience = 1_800
+    anywhere.retry_timeout = 1_800_000
     publishing = Publishing(anywhere, name, raw)
     published: list[int] = []
     first = steps.pauses(5, lambda: published.append(anywhere.publish([publishing.stage])))
@@ -1058,7 +1058,7 @@ def test_pushes_of_the_same_ids_meanwhile_neither_fail_nor_double(anywhere, name
     anywhere.stage(queue, name, pushes(list(range(200)), ids=ids))
 
     def push():
-        with open_store(anywhere.url, retry_timeout=20) as mine:
+        with open_store(anywhere.url, retry_timeout=20_000) as mine:
             for part in range(0, 200, 5):
                 mine.push(queue, pushes(list(range(part, part + 5)), ids=ids[part : part + 5]))
 
@@ -1258,7 +1258,7 @@ def test_the_url_has_the_last_word_on_durability_and_patience(mongodb_url):
 def test_an_unknown_host_is_told():
     url = "mongodb://user:sesame@no-such-host.invalid/db?serverSelectionTimeoutMS=300"
     with (
-        open_store(url, retry_timeout=0.5) as store,
+        open_store(url, retry_timeout=500) as store,
         pytest.raises(StoreUnavailable, match=r"no-such-host\.inv") as caught,
     ):
         store.push("q", pushes(["a"]))
@@ -1281,7 +1281,7 @@ def guarded(tmp_path_factory):
 def test_a_wrong_password_is_told_at_once(guarded, user):
     url = guarded.url("db", user) + "?authSource=admin"
     with (
-        open_store(url, retry_timeout=60) as store,
+        open_store(url, retry_timeout=60_000) as store,
         pytest.raises(StoreError, match="check user, password") as caught,
     ):
         store.sizes("q")
@@ -1315,14 +1315,14 @@ def test_a_killed_server_loses_nothing_that_it_acknowledged(tmp_path):
     done = threading.Event()
 
     def produce():
-        with open_store(server.url("db"), retry_timeout=60) as store:
+        with open_store(server.url("db"), retry_timeout=60_000) as store:
             while not done.is_set():
                 batch = pushes(list(range(50)))
                 store.push("q", batch)
                 acknowledged.extend(batch.column("id").to_pylist())
 
     def consume():
-        with open_store(server.url("db"), retry_timeout=60) as store:
+        with open_store(server.url("db"), retry_timeout=60_000) as store:
             for sequence in range(1_000_000):
                 if done.is_set():
                     break
@@ -1369,7 +1369,7 @@ def test_what_is_published_while_the_server_is_killed_comes_once(tmp_path, monke
     done = threading.Event()
 
     def produce():
-        with open_store(server.url("db"), retry_timeout=60) as store:
+        with open_store(server.url("db"), retry_timeout=60_000) as store:
             for turn in itertools.count():
                 if done.is_set():
                     break
@@ -1383,7 +1383,7 @@ def test_what_is_published_while_the_server_is_killed_comes_once(tmp_path, monke
                 published.extend(batch.column("id").to_pylist())
 
     def consume():
-        with open_store(server.url("db"), retry_timeout=60) as store:
+        with open_store(server.url("db"), retry_timeout=60_000) as store:
             while not done.is_set():
                 tag = f"c/{uuid.uuid4().hex}"
                 if store.reserve("q", tag, 70, lease=None):
@@ -1406,7 +1406,7 @@ def test_what_is_published_while_the_server_is_killed_comes_once(tmp_path, monke
         for one in workers:
             one.join()
     try:
-        with open_store(server.url("db"), retry_timeout=60) as store:
+        with open_store(server.url("db"), retry_timeout=60_000) as store:
             everything = taken + ids_of(store.peek("q"))
             assert len(everything) == len(set(everything))
             assert set(everything) == set(published)

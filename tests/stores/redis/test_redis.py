@@ -1138,7 +1138,7 @@ def test_a_queue_on_one_node_of_a_cluster_has_all_it_needs(cluster):
 
 
 def test_operations_survive_a_server_that_is_killed_and_comes_back(server):
-    with open_store(server.url, retry_timeout=120) as store:
+    with open_store(server.url, retry_timeout=120_000) as store:
 
         def killed(operation):
             server.kill()
@@ -1164,7 +1164,7 @@ def test_operations_survive_a_server_that_is_killed_and_comes_back(server):
         assert killed(lambda: store.transfer("q", "c/2", "c/3/0", lease=None)) == 40
         assert store.sizes("q").ready == 2
         server.kill()
-        store.retry_timeout = 0.3
+        store.retry_timeout = 300
         with pytest.raises(StoreUnavailable, match=str(server.port)):
             store.sizes("q")
         server.start()

@@ -151,7 +151,7 @@ READS = {
 
 @pytest.mark.parametrize("what", READS)
 def test_a_read_that_failed_leaves_no_snapshot_open(sqlite_url, path, what):
-    with open_store(sqlite_url, retry_timeout=0.1) as store, Queue(sqlite_url, "q") as other:
+    with open_store(sqlite_url, retry_timeout=100) as store, Queue(sqlite_url, "q") as other:
         other.push(1)
         changes, read = READS[what]
         with closing(sqlite3.connect(path)) as db, db:
