@@ -15,7 +15,6 @@ from spark_queue.events.heartbeats import Heartbeat, tick
 from spark_queue.events.queue import Events
 from spark_queue.events.settings import EventSettings
 from spark_queue.events.status import EventState
-from spark_queue.options.renamed import warn_old_names
 
 __all__ = [
     "AuditRecord",
@@ -32,7 +31,3 @@ __all__ = [
     "heartbeats_in",
     "tick",
 ]
-
-__getattr__ = warn_old_names(
-    __name__, Declared=Declarations, Known=EventState, Record=AuditRecord, Settings=EventSettings
-)

@@ -55,7 +55,6 @@ from spark_queue.graph.parts import (
 )
 from spark_queue.graph.processor import Input, Processor
 from spark_queue.graph.step import Step
-from spark_queue.options.renamed import warn_old_names
 
 __all__ = [
     "NO_ROUTE",
@@ -77,8 +76,6 @@ __all__ = [
     "Step",
     "isomorphic",
 ]
-
-__getattr__ = warn_old_names(__name__, Consumer=ConsumerSettings)
 
 #: The default of `max_hops`.
 MAX_HOPS = 17
