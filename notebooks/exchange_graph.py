@@ -38,7 +38,7 @@ import spark_queue
 from spark_queue import ExchangeGraph, open_store
 from spark_queue.admin import graph_sizes
 from spark_queue.errors import UsageError
-from spark_queue.graph import rendering as graph_picture
+from spark_queue.graph import rendering
 from spark_queue.graph.model import Changes, Destination, Exchange, Graph, Namespace, Place
 from spark_queue.runner import traffic as statistics
 
@@ -115,8 +115,7 @@ for name, exchange in graph.exchanges.items():
 # MAGIC %md
 # MAGIC ## A picture of it
 # MAGIC
-# MAGIC It needs Graphviz or the package `pygraphviz`; without them it is text. `graph_picture.mermaid(graph)` returns
-# MAGIC text that GitHub and many wikis draw.
+# MAGIC It needs Graphviz or the package `pygraphviz`; without them it is text.
 
 # COMMAND ----------
 
@@ -124,9 +123,9 @@ for name, exchange in graph.exchanges.items():
 def draw(known=None, moved=None):
     """Show the graph: sizes of its queues, and how many messages went along each edge, if these are known."""
     try:
-        display(SVG(graph_picture.svg(graph, known, moved)))
+        display(SVG(rendering.svg(graph, known, moved)))
     except UsageError:  # there is no Graphviz
-        print("\n".join("    " * depth + text for depth, text in graph_picture.tree(graph, known)))
+        print("\n".join("    " * depth + text for depth, text in rendering.tree(graph, known)))
 
 
 draw()

@@ -19,7 +19,6 @@ class DrawingForm(StrEnum):
     """The formats of a drawing."""
 
     tree = "tree"
-    mermaid = "mermaid"
     dot = "dot"
     svg = "svg"
 
@@ -28,7 +27,7 @@ class DrawingForm(StrEnum):
 def draw_graph(
     conf: Annotated[Path, argument("CONF", "The YAML or JSON file of the graph.")],
     form: Annotated[
-        DrawingForm, option("--format", "FORM", "tree (default), mermaid, dot, or svg, which needs Graphviz.")
+        DrawingForm, option("--format", "FORM", "tree (default), dot, or svg, which needs Graphviz.")
     ] = DrawingForm.tree,
     output: Annotated[Path | None, option("--output", "FILE", "The file to write (default: stdout).")] = None,
     sizes: Annotated[bool, typer.Option(help="Show the sizes of the queues.")] = True,
@@ -36,7 +35,7 @@ def draw_graph(
 ) -> None:
     """Draw a graph of exchanges, links and processors."""
     try:
-        from spark_queue.graph import rendering as graph_picture
+        from spark_queue.graph import rendering
         from spark_queue.graph.loader import load_graph
     except ModuleNotFoundError as missing:
         raise UsageError(f"{missing}; install it with: pip install 'spark-queue[graph]'") from None
@@ -50,17 +49,15 @@ def draw_graph(
     for cycle in graph.cycles():
         echo_err(f"cycle {' → '.join([*cycle, cycle[0]])}: a message leaves it after {plural(graph.max_hops, 'hop')}")
     if json:
-        print_json(graph_picture.to_json(graph, known_sizes))
+        print_json(rendering.to_json(graph, known_sizes))
         return
     if form is DrawingForm.svg:
-        drawn = graph_picture.svg(graph, known_sizes)
+        drawn = rendering.svg(graph, known_sizes)
     elif form is DrawingForm.dot:
-        drawn = graph_picture.dot(graph, known_sizes).source
-    elif form is DrawingForm.mermaid:
-        drawn = graph_picture.mermaid(graph, known_sizes)
+        drawn = rendering.dot(graph, known_sizes).source
     else:
         drawn = "".join(
-            f"{'  ' * depth}{printable(text)}\n" for depth, text in graph_picture.tree(graph, known_sizes)
+            f"{'  ' * depth}{printable(text)}\n" for depth, text in rendering.tree(graph, known_sizes)
         )
     if output is None:
         sys.stdout.write(drawn)

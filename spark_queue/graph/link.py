@@ -69,7 +69,7 @@ class Link(SingleSourceStep):
     noun: ClassVar[str] = "link"
     runner: ClassVar[str] = "spark_queue.runner.link:LinkStep"
     guarantee: ClassVar[str] = EXACTLY_ONCE  # by construction
-    outline: ClassVar[Outline] = Outline("hexagon", "#ffe9c7", "filled", "{{", "}}")
+    outline: ClassVar[Outline] = Outline("hexagon", "#ffe9c7", "filled")
 
     src: PlaceOrText
     dst: Annotated[list[PlaceOrText], BeforeValidator(as_list)] = field(default_factory=list)

@@ -48,10 +48,10 @@ _QUEUE_KEYS = ("in", "alts", "out", "tailers", "appenders")
 
 #: The outlines of a source and a sink; other kinds have `_OUTLINE`.
 _OUTLINES = {
-    "source": Outline("cds", "#d9efdc", "filled", ">", "]"),
-    "sink": Outline("component", "#e6dcf2", "filled", "[[", "]]"),
+    "source": Outline("cds", "#d9efdc", "filled"),
+    "sink": Outline("component", "#e6dcf2", "filled"),
 }
-_OUTLINE = Outline("component", "#d9efdc", "filled", "[[", "]]")
+_OUTLINE = Outline("component", "#d9efdc", "filled")
 
 _P = TypeVar("_P", bound=Place)
 

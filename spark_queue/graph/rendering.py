@@ -1,4 +1,4 @@
-"""Drawings of a graph: for Graphviz, for Mermaid, and as a tree of text.
+"""Drawings of a graph: for Graphviz, and as a tree of text.
 
 Queues are boxes, exchanges boxes with round corners, and links hexagons. Processors are components
 with their kind, and sources are arrows. An edge shows the selector of its destination, or the name
@@ -101,7 +101,7 @@ def dot(
     taken = {one.place for step in graph.steps.values() for one in step.edges_in()}
     bold = {"penwidth": "2.2", "color": "#c2410c"}
     for name, step in graph.all_steps.items():
-        form, color, style = step.outline[:3]
+        form, color, style = step.outline
         made.node(f"x {name}", graphviz.escape(_node_text(name, step)), shape=form, style=style, fillcolor=color)
         inputs, outputs = step.edges_in(), [*step.edges_out(), *_unrouted_edges(name, step, traffic)]
         for one in inputs:
@@ -170,35 +170,6 @@ def to_json(graph: Graph, sizes: Mapping[Place, CountsByState] | None = None) ->
         },
         "max_hops": graph.max_hops,
     }
-
-
-def mermaid(graph: Graph, sizes: Mapping[Place, CountsByState] | None = None) -> str:
-    """Return the graph as Mermaid text, which GitHub and notebooks draw."""
-    ids = {place: f"q{number}" for number, place in enumerate(_queues_to_draw(graph, sizes))}
-    lines = ["flowchart LR"]
-    for number, ns in enumerate(graph.namespaces):
-        lines.append(f'  subgraph n{number}["{_quote(ns)}"]')
-        for place in (one for one in ids if one.ns == ns):
-            lines.append(f'    {ids[place]}["{_quote("<br/>".join([place.queue, *_sizes_text(place, sizes)]))}"]')
-        lines.append("  end")
-    cyclic, edges = graph.cyclic_destinations(), 0
-    bold: list[int] = []
-    for number, (name, step) in enumerate(graph.all_steps.items()):
-        left, right = step.outline[3:]
-        lines.append(f'  x{number}{left}"{_quote("<br/>".join(_node_text(name, step).splitlines()))}"{right}')
-        for one in step.edges_in():
-            lines.append(f"  {ids[one.place]} -->{_mermaid_edge_text(one)} x{number}")
-            bold += [edges] * (name in cyclic)
-            edges += 1
-        for one in step.edges_out():
-            lines.append(
-                f"  x{number} {'-.->' if one.role == 'errors' else '-->'}{_mermaid_edge_text(one)} {ids[one.place]}"
-            )
-            bold += [edges] * _is_cyclic(name, one, cyclic)
-            edges += 1
-    if bold:
-        lines.append(f"  linkStyle {','.join(map(str, bold))} stroke:#c2410c,stroke-width:3px")
-    return "\n".join(lines) + "\n"
 
 
 def tree(graph: Graph, sizes: Mapping[Place, CountsByState] | None = None) -> Iterator[tuple[int, str]]:
@@ -293,11 +264,6 @@ def _pushed_text(traffic: Mapping[str, StepTraffic] | None, name: str, step: Ste
     return "" if number is None else f"{number:,}"
 
 
-def _mermaid_edge_text(arrow: Edge) -> str:
-    label = _edge_text(arrow)
-    return f'|"{_quote(label)}"|' if label else ""
-
-
 def _edge_text(arrow: Edge, longest: int = LONGEST_SELECTOR) -> str:
     """Return the text of an edge: its name, its selector, and the fields that change."""
     selector = arrow.selector if len(arrow.selector) <= longest else arrow.selector[: longest - 1] + "…"
@@ -332,9 +298,3 @@ def _edge_label(number: str, lines: Iterable[str]) -> str:
     shown = [*([f"<b>{number}</b>"] if number else []), *(escape(one) for one in lines if one)]
     text = "".join(f'&#160;{one}&#160;<br align="left"/>' for one in shown)
     return f"<{text}>" if text else ""
-
-
-def _quote(text: str) -> str:
-    """Return text that is safe inside of Mermaid's quotes."""
-    parts = (one.replace("&", "#amp;").replace('"', "#quot;").replace("<", "#lt;") for one in text.split("<br/>"))
-    return "<br/>".join(parts)

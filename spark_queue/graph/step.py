@@ -59,16 +59,11 @@ class Edge(NamedTuple):
 
 
 class Outline(NamedTuple):
-    """How a step is drawn: the shape, color and style for Graphviz.
-
-    `left`, `right`: the brackets around its name for Mermaid.
-    """
+    """How a step is drawn: the shape, color and style for Graphviz."""
 
     form: str
     color: str
     style: str
-    left: str
-    right: str
 
 
 class Step(Protocol):
@@ -223,7 +218,7 @@ class SingleSourceStep:
     entry: ClassVar[Place | None] = None
     needs_all: ClassVar[bool] = True
     caption: ClassVar[str] = ""
-    outline: ClassVar[Outline] = Outline("box", "#ffe9c7", "filled,rounded", "([", "])")
+    outline: ClassVar[Outline] = Outline("box", "#ffe9c7", "filled,rounded")
 
     src: PlaceOrText
 
