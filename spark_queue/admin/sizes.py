@@ -83,7 +83,6 @@ def _load_summary(store: Store, queue: str) -> QueueSummary:
     own_sizes = store.sizes(queue)
     dead = 0 if is_dead_letter_queue(queue) else store.sizes(dead_letter_queue(queue)).total
     oldest = None if own_sizes.oldest_ready_age is None else own_sizes.oldest_ready_age / 1000
-    paused = getattr(store, "paused", lambda _: False)
     log = find_retained(store, queue)
     retained_rows = 0 if log is None else min(log.end - log.first, own_sizes.reserved)  # it may be growing just now
     return QueueSummary(
@@ -93,7 +92,7 @@ def _load_summary(store: Store, queue: str) -> QueueSummary:
         own_sizes.reserved - retained_rows,
         dead,
         oldest,
-        paused(queue),
+        store.paused(queue),
         retained_rows,
     )
 

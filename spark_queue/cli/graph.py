@@ -56,9 +56,7 @@ def draw_graph(
     elif form is DrawingForm.dot:
         drawn = rendering.dot(graph, known_sizes).source
     else:
-        drawn = "".join(
-            f"{'  ' * depth}{printable(text)}\n" for depth, text in rendering.tree(graph, known_sizes)
-        )
+        drawn = "".join(f"{'  ' * depth}{printable(text)}\n" for depth, text in rendering.tree(graph, known_sizes))
     if output is None:
         sys.stdout.write(drawn)
     else:

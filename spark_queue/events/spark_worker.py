@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,9 +20,6 @@ from spark_queue.spark.worker import BackgroundWriter
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.dead_letters import add_settled
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

@@ -37,10 +37,6 @@ class NotFound(UsageError):
     """The call names something that does not exist."""
 
 
-class NotAllowed(UsageError):
-    """The resource does not support this method."""
-
-
 class TooLarge(UsageError):
     """The body of the request is larger than this server accepts."""
 
@@ -68,7 +64,6 @@ class ShuttingDown(QueueError):
 #: The status of each kind of error; the first match counts.
 STATUS_CODES: dict[type[Exception], int] = {
     NotFound: 404,
-    NotAllowed: 405,
     TooLarge: 413,
     UnsupportedMediaType: 415,
     Cancelled: 410,

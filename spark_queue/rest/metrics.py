@@ -140,15 +140,15 @@ class TimingMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        start, status = time.perf_counter(), 500
+        status = 500
 
         async def sending(message: Message) -> None:
             nonlocal status
             status = message.get("status", status)
             await send(message)
 
-        try:
-            await self._app(scope, receive, sending)
-        finally:
-            route = getattr(scope.get("route"), "path", "")
-            self._meters.requests.labels(scope["method"], route, status).observe(time.perf_counter() - start)
+        with self._meters.requests.time() as timer:
+            try:
+                await self._app(scope, receive, sending)
+            finally:
+                timer.labels(scope["method"], getattr(scope.get("route"), "path", ""), status)

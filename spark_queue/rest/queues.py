@@ -40,7 +40,7 @@ from spark_queue.rest.routes import (
     describe_json,
     router,
 )
-from spark_queue.rest.service import BoundQueue, Service, ServiceDependency, watch_disconnect
+from spark_queue.rest.service import POP_LEASE, BoundQueue, Service, ServiceDependency, watch_disconnect
 from spark_queue.stores.base import Store
 
 routes = router("queues")
@@ -243,7 +243,7 @@ async def take_messages(
     service.check_wait(to)
     if lease is not None and not reserve:
         raise OptionError("parameter 'lease' needs reserve=1: a popped message is removed at once", option="lease")
-    lease_ms = lease if lease is not None else bound.options.reserve_timeout if reserve else 60_000
+    lease_ms = lease if lease is not None else bound.options.reserve_timeout if reserve else POP_LEASE
     with service.wait_list.register(ns, queue, reserve, tid) as waiter:
         watching = asyncio.ensure_future(watch_disconnect(request, waiter)) if to else None
         try:

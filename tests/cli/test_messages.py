@@ -168,7 +168,7 @@ def test_what_was_not_printed_is_not_removed(url, store, name, monkeypatch):
     def full(value):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(cli.messages, "line", full)
+    monkeypatch.setattr(cli.messages, "print_json_line", full)
     with pytest.raises(OSError, match="no space"):
         Run("pop", url, name, "--all")
     sizes = store.sizes(name)

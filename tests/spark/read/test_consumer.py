@@ -84,7 +84,7 @@ class Clock:
 @pytest.fixture
 def brisk(monkeypatch):
     """Make living processes of consumers tell so often, and make none count as gone because it was slow to."""
-    monkeypatch.setattr(keeper, "BEAT", 0.05)
+    monkeypatch.setattr(keeper, "HEARTBEAT_SECONDS", 0.05)
     monkeypatch.setattr(owner, "OWNER_TIMEOUT_MS", 3_600_000)
 
 
@@ -94,7 +94,7 @@ def renewing(monkeypatch):
 
     By default they renew after a third of the lease, which this checks.
     """
-    monkeypatch.setattr(keeper, "BEAT", 0.05)
+    monkeypatch.setattr(keeper, "HEARTBEAT_SECONDS", 0.05)
 
     def make(options, *rest):
         made = keeper.LeaseRenewer(options, *rest)
@@ -102,7 +102,7 @@ def renewing(monkeypatch):
         made._interval = 0.05
         return made
 
-    monkeypatch.setattr(batches, "Keeper", make)
+    monkeypatch.setattr(batches, "LeaseRenewer", make)
     return {"reserveTimeout": "1h"}
 
 

@@ -29,7 +29,7 @@ def by_signals(any_url, monkeypatch):
     """
     monkeypatch.setattr(base, "POLL_INTERVAL_MS", 3_600_000)
     if issubclass(store_class(any_url), signals.SignallingStore):
-        monkeypatch.setattr(base, "KNOWN", 3_600)
+        monkeypatch.setattr(base, "PAUSE_CACHE_SECONDS", 3_600)
         monkeypatch.setattr(listener, "LISTEN_TIMEOUT", 60)
 
 

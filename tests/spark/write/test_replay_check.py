@@ -184,7 +184,7 @@ def test_a_job_warns_of_other_rows(any_url, out, sink, caplog):
 
 
 def test_a_write_that_cannot_come_again_keeps_no_hashes(any_url, out, monkeypatch):
-    monkeypatch.setattr("spark_queue.spark.write.publish.row_hashes", None)
+    monkeypatch.setattr("spark_queue.spark.write.publish.hash_rows", None)
     save(attempt(["a"]), url=any_url, queue=out)
     assert payloads(any_url, out) == ["a"]
 

@@ -38,8 +38,8 @@ def few(request):
     """Whether these few rows are written one by one, or as many are."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "by columns":
-            patch.setattr(documents, "FEW", 0)
-            patch.setattr(columns, "FEW", 0)
+            patch.setattr(documents, "SMALL_BATCH", 0)
+            patch.setattr(columns, "SMALL_BATCH", 0)
         yield
 
 
@@ -120,8 +120,8 @@ def test_what_was_written_is_read_as_it_was(batch_and_dues, other_dues):
 
 
 def test_documents_that_are_alike_are_read_by_whole_columns(monkeypatch):
-    monkeypatch.setattr(documents, "FEW", 0)
-    monkeypatch.setattr(columns, "FEW", 0)
+    monkeypatch.setattr(documents, "SMALL_BATCH", 0)
+    monkeypatch.setattr(columns, "SMALL_BATCH", 0)
     batch = pa.RecordBatch.from_pylist(
         [
             {"id": f"{i:024x}", "payload": b'{"n":1}', "payload_kind": "json", "headers": [], "tries": 0}
