@@ -33,7 +33,10 @@ class ForwardingContract:
 
     @pytest.fixture(autouse=True)
     def _forwards(self, request: pytest.FixtureRequest) -> None:
-        if request.function.__name__.startswith("test_forwarded") and not request.getfixturevalue("store").forwards:
+        if (
+            request.function.__name__.startswith("test_forwarded")
+            and not request.getfixturevalue("store").supports_forward
+        ):
             pytest.skip("this layout does not support forward")
 
     def test_what_cannot_be_forwarded_is_refused(self, store: Store, queue: str) -> None:

@@ -59,13 +59,13 @@ COUNT_INDEX = IndexModel(
 class BucketStore(MongoStore):
     """Queues of buckets that keuss shares."""
 
-    kind: ClassVar[str] = "bucket-mongo-safe"
+    layout_name: ClassVar[str] = "bucket-mongo-safe"
     indexes: ClassVar[Sequence[IndexModel]] = tuple(COUNT_INDEX if one is BUCKETS_INDEX else one for one in INDEXES)
     layout: Layout = Buckets(1024)  # keuss' own size
 
-    _rows: ClassVar[str] = "n"
-    _content: ClassVar[str] = "b"
-    _named: ClassVar[Document] = {"_id": 1, "n": 1}
+    _rows_field: ClassVar[str] = "n"
+    _content_field: ClassVar[str] = "b"
+    _id_fields: ClassVar[Document] = {"_id": 1, "n": 1}
     _held_fields: ClassVar[Document] = {"b": 1, "n": 1, "tries": 1, "_mature": 1}
     _bucket_ids: ClassVar[Filter] = {"$exists": True}
 

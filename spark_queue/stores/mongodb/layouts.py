@@ -53,9 +53,9 @@ class HistoryStore(MongoStore):
     Raises `OptionError` if `ttl` in the URL is not a whole number of seconds.
     """
 
-    kind: ClassVar[str] = "ps-mongo"
+    layout_name: ClassVar[str] = "ps-mongo"
     parameters: ClassVar[tuple[str, ...]] = (*MongoStore.parameters, "ttl")
-    remembers: ClassVar[bool] = True
+    always_keeps_history: ClassVar[bool] = True
 
     def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
         super().__init__(url, retry_timeout=retry_timeout)
@@ -84,17 +84,17 @@ def _per_queue_index(index: IndexModel) -> IndexModel:
 class PipelineStore(MongoStore):
     """The queues of one pipeline."""
 
-    kind: ClassVar[str] = "pl-mongo"
+    layout_name: ClassVar[str] = "pl-mongo"
     parameters: ClassVar[tuple[str, ...]] = (*MongoStore.parameters, "pipeline")
-    one_id: ClassVar[bool] = True
-    forwards: ClassVar[bool] = True
-    lacks: ClassVar[frozenset[LayoutFeature]] = frozenset({"buckets"})
+    ids_unique_per_store: ClassVar[bool] = True
+    supports_forward: ClassVar[bool] = True
+    unsupported: ClassVar[frozenset[LayoutFeature]] = frozenset({"buckets"})
     indexes: ClassVar[Sequence[IndexModel]] = tuple(map(_per_queue_index, INDEXES))
 
     def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
         super().__init__(url, retry_timeout=retry_timeout)
         self.pipeline = self._address.parameters.get("pipeline", "default")
-        self._own = f"{OWN_PREFIX}{self.kind}.{self.pipeline}."
+        self._own_prefix = f"{OWN_PREFIX}{self.layout_name}.{self.pipeline}."
         super().check_queue(self.pipeline)
 
     def check_queue(self, queue: str) -> None:

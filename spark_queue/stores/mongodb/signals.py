@@ -23,7 +23,7 @@ MAX_CLOCK_SKEW = 60
 class MongoSubscription(Subscription):
     """A subscription by a tailable cursor."""
 
-    everything = True
+    receives_all = True
 
     def __init__(self, signals: Collection[dict[str, Any]], prefix: str, now: int) -> None:
         """Open the cursor on events that begin with `prefix`; the rest of an event is its queue.

@@ -203,12 +203,12 @@ class MongoStore(SignallingStore):
     """
 
     max_payload = (16 << 20) - (64 << 10)
-    shrinks_by = (
+    shrink_hint = (
         "MongoDB reuses free space, and its own command `compact` returns it to the disk: "
         "db.runCommand({compact: 'collection'})"
     )
-    refuses: ClassVar[tuple[object, ...]] = (None,)
-    kind: ClassVar[str] = "mongo"
+    unsupported_payloads: ClassVar[tuple[object, ...]] = (None,)
+    layout_name: ClassVar[str] = "mongo"
     parameters: ClassVar[tuple[str, ...]] = ("ns",)
     layouts: ClassVar[Mapping[str, str]] = {
         "mongo": "spark_queue.stores.mongodb.store:MongoStore",
@@ -243,7 +243,7 @@ class MongoStore(SignallingStore):
     @classmethod
     def resolve(cls, url: str) -> str:
         address = StoreUrl.parse(url)
-        address.check_parameters(cls.kind, cls.parameters)
+        address.check_parameters(cls.layout_name, cls.parameters)
         # parse_uri would query the DNS for a mongodb+srv:// URL. Without its prefix and its srv
         # options it is like any other URL.
         plain, _, options = address.url.replace("mongodb+srv://", "mongodb://", 1).partition("?")

@@ -61,11 +61,11 @@ def scripts(layout: str) -> dict[str, tuple[str, str]]:
 class ListStore(RedisStore):
     """Queues of keuss' `redis-list`."""
 
-    kind: ClassVar[str] = "redis-list"
-    lacks: ClassVar[frozenset[LayoutFeature]] = frozenset({"order", "ids", "buckets"})
+    layout_name: ClassVar[str] = "redis-list"
+    unsupported: ClassVar[frozenset[LayoutFeature]] = frozenset({"order", "ids", "buckets"})
 
     def _script(self, name: str) -> tuple[str, str]:
-        return scripts(self.kind)[name]
+        return scripts(self.layout_name)[name]
 
     def _list_keys(self, queue: str) -> Sequence[str]:
         return (f"keuss:q:list:{queue}",)
@@ -161,10 +161,10 @@ def _parse_due_and_id(document: bytes, now: int) -> DueId:
 class RfqStore(ListStore):
     """Topics of rfq. New ids have the form of rfq's ids: UUIDs of version 1."""
 
-    kind: ClassVar[str] = "rfq"
+    layout_name: ClassVar[str] = "rfq"
     parameters: ClassVar[tuple[str, ...]] = (*ListStore.parameters, "front")
-    lacks: ClassVar[frozenset[LayoutFeature]] = frozenset({"order", "payloads", "buckets", "holds"})
-    refuses: ClassVar[tuple[object, ...]] = (
+    unsupported: ClassVar[frozenset[LayoutFeature]] = frozenset({"order", "payloads", "buckets", "holds"})
+    unsupported_payloads: ClassVar[tuple[object, ...]] = (
         None,
         True,
         1,
@@ -195,7 +195,7 @@ class RfqStore(ListStore):
         self.front = StoreUrl.parse(self.url).parameters.get("front") == "true"
 
     def _list_keys(self, queue: str) -> Sequence[str]:
-        prefix = f"{key_prefix(self.kind)}:{queue}"
+        prefix = f"{key_prefix(self.layout_name)}:{queue}"
         return f"rfq:{queue}:backlog", f"rfq:{queue}:nextlog", f"{prefix}:more", f"{prefix}:lost"
 
     def _message_lists(self, queue: str) -> Sequence[str]:

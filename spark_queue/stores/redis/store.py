@@ -132,7 +132,7 @@ SCRIPTS = load_scripts()
 class RedisStore(SignallingStore):
     """Queues in one database of a Redis server. Safe to share among threads, and across a fork."""
 
-    kind: ClassVar[str] = DEFAULT_LAYOUT
+    layout_name: ClassVar[str] = DEFAULT_LAYOUT
     parameters: ClassVar[tuple[str, ...]] = ("ns",)
     layouts: ClassVar[Mapping[str, str]] = {
         DEFAULT_LAYOUT: "spark_queue.stores.redis.store:RedisStore",
@@ -140,7 +140,7 @@ class RedisStore(SignallingStore):
         "rfq": "spark_queue.stores.redis.lists:RfqStore",
     }
     max_payload = 500_000_000  # its document, longer by escapes or base64, must fit into LARGEST_DOCUMENT
-    shrinks_by = "Redis frees memory by itself; see MEMORY PURGE"
+    shrink_hint = "Redis frees memory by itself; see MEMORY PURGE"
 
     @classmethod
     def resolve(cls, url: str) -> str:
@@ -151,7 +151,7 @@ class RedisStore(SignallingStore):
             )
 
         address = StoreUrl.parse(url)
-        address.check_parameters(cls.kind, cls.parameters)
+        address.check_parameters(cls.layout_name, cls.parameters)
         scheme, _, rest = address.url.partition("://")
         if "@" in "".join(re.split(r"[/?#]", rest, maxsplit=1)[1:]):  # it is unknown which part to mask
             raise OptionError(
@@ -256,7 +256,7 @@ class RedisStore(SignallingStore):
         return StoreError(f"{shown}: {text}", url=shown)
 
     def _keys(self, queue: str) -> Keys:
-        return queue_keys(queue, self.kind)
+        return queue_keys(queue, self.layout_name)
 
     def _list_keys(self, queue: str) -> Sequence[str]:
         """Return the keys that a layout with lists has besides: see `lists.py`."""
@@ -319,16 +319,17 @@ class RedisStore(SignallingStore):
         dues = due_ms(batch, self._now())
         contents = list(pack_pieces(queue, batch, dues, SCRIPT_CHUNK))
         chunks = [
-            Chunk(stage, f"{part}.{number:06}.{rows}", queue, self.kind) for number, (rows, _) in enumerate(contents)
+            Chunk(stage, f"{part}.{number:06}.{rows}", queue, self.layout_name)
+            for number, (rows, _) in enumerate(contents)
         ]
         with self._cluster_connection() as client:
-            client.sadd(registry_key(stage, self.kind), *(chunk.member for chunk in chunks))
+            client.sadd(registry_key(stage, self.layout_name), *(chunk.member for chunk in chunks))
         for chunk, (_, content) in zip(chunks, contents, strict=True):
             self._run("stage", queue, content, extra_keys=[chunk.key])
 
     def _publish(self, stages: Sequence[str]) -> dict[str, int]:
         named = set(stages)
-        sinks = {registry_key(stage, self.kind): stage for stage in stages}
+        sinks = {registry_key(stage, self.layout_name): stage for stage in stages}
         found = (chunk for stage in sinks.values() for chunk in self._registered_chunks(stage))
         published: Counter[str] = Counter()
         for chunk, rows in self._end_chunks(
@@ -359,10 +360,12 @@ class RedisStore(SignallingStore):
         Raises `StoreError`.
         """
         with self._cluster_connection() as client:
-            every = registry_key("*", self.kind)
-            sinks = [registry_key(stage, self.kind)] if stage else client.scan_iter(match=every, count=PAGE_ROWS)
+            every = registry_key("*", self.layout_name)
+            sinks = (
+                [registry_key(stage, self.layout_name)] if stage else client.scan_iter(match=every, count=PAGE_ROWS)
+            )
             return sorted(
-                {Chunk.from_member(member, self.kind) for sink in sinks for member in client.smembers(sink)}
+                {Chunk.from_member(member, self.layout_name) for sink in sinks for member in client.smembers(sink)}
             )
 
     def _end_chunks(self, script: str, chunks: Sequence[Chunk]) -> list[tuple[Chunk, int]]:
@@ -372,7 +375,7 @@ class RedisStore(SignallingStore):
         """
         answers = [(chunk, self._run(script, chunk.queue, extra_keys=[chunk.key])) for chunk in chunks]
         with self._cluster_connection() as client:
-            for registry, ended in groupby(chunks, lambda chunk: registry_key(chunk.stage, self.kind)):
+            for registry, ended in groupby(chunks, lambda chunk: registry_key(chunk.stage, self.layout_name)):
                 client.srem(registry, *(chunk.member for chunk in ended))
         return answers
 
@@ -698,17 +701,19 @@ class RedisStore(SignallingStore):
 
     def _note(self, key: str) -> RawNote | None:
         with self._cluster_connection() as client:
-            return _to_note(*client.hmget(note_key(key, self.kind), *NOTE_FIELDS))
+            return _to_note(*client.hmget(note_key(key, self.layout_name), *NOTE_FIELDS))
 
     def _set_note(self, key: str, value: dict[str, Any] | None, version: int) -> bool:
         text = b"" if value is None else orjson.dumps(value)
         with self._cluster_connection() as client:
-            return bool(_call_script(client, self._script("note"), [note_key(key, self.kind)], text, version))
+            return bool(_call_script(client, self._script("note"), [note_key(key, self.layout_name)], text, version))
 
     def _notes(self, prefix: str) -> dict[str, RawNote]:
-        start = len(note_key("", self.kind))
+        start = len(note_key("", self.layout_name))
         with self._cluster_connection() as client:
-            keys = list(client.scan_iter(match=note_key(_escape_pattern(prefix), self.kind) + "*", count=PAGE_ROWS))
+            keys = list(
+                client.scan_iter(match=note_key(_escape_pattern(prefix), self.layout_name) + "*", count=PAGE_ROWS)
+            )
             pipeline = client.pipeline(transaction=False)
             for key in keys:
                 pipeline.hmget(key, *NOTE_FIELDS)
