@@ -34,7 +34,7 @@ def make_due(store: Store, queue: str) -> None:
         store._queue_view(queue).update_many(later, {"$set": {"mature": datetime.fromtimestamp(then / 1000, UTC)}})
     else:
         assert isinstance(store, RedisStore)
-        keys = queue_keys(queue, store.kind)
+        keys = queue_keys(queue, store.layout_name)
         with store._connection() as client:
             for id in client.zrangebyscore(keys.moments, f"({now}", "+inf"):
                 begin, end = client.hget(keys.hash, id).rsplit(b'"mature":', 1)

@@ -94,7 +94,7 @@ def test_reservations_tell_who_holds_what_and_until_when(url, store, name, livin
     store.reserve(name, "etl/3fa9c1/7", 10, lease=None)
     store.reserve(name, "py/ab12/1", 5, lease=600_000)
     store.reserve(name, "old/0b51d2/3", 4, lease=None)
-    store.retag(name, "old/0b51d2/3", "old/0b51d2/parked/000000000003-000", lease=None)
+    store.transfer(name, "old/0b51d2/3", "old/0b51d2/parked/000000000003-000", lease=None)
     living("etl/3fa9c1")
     etl, old, py = reservations(url, name)
     assert (etl.queue, etl.tag, etl.rows, etl.until, etl.consumer, etl.parked) == (
@@ -132,7 +132,7 @@ def test_a_release_gives_back_a_tag_and_those_below_it(url, store, name, tag, gi
     fill(store, name, 100)
     for holder, rows in {"etl/a/1/0": 10, "etl/a/1/1": 10, "etl/a/10/0": 3, "etl/b/1/0": 3, "etl2/a/1/0": 5}.items():
         store.reserve(name, "taker", rows)
-        store.retag(name, "taker", holder, lease=None)
+        store.transfer(name, "taker", holder, lease=None)
     assert release(url, name, tag) == given
     assert sum(held(store, name).values()) == 31 - given
     assert release(url, name, tag) == 0, "it may be repeated"

@@ -30,7 +30,7 @@ def past(store, name):
     ids = batch.column("id").to_pylist()
     store.push(name, batch)
     store.reserve(name, "etl/1", 3)
-    store.move(name, f"{name}.dead", tag="etl", ids=ids[2:3], death=DeadLetterInfo("no such flight", 1, MINUTE))
+    store.move(name, f"{name}.dead", tag="etl", ids=ids[2:3], dead_letter=DeadLetterInfo("no such flight", 1, MINUTE))
     store.commit(name, "etl", history=MINUTE)
     store.reserve(name, "checks/1", 3)
     store.commit(name, "checks", history=MINUTE)

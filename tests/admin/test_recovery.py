@@ -27,7 +27,7 @@ class Lost:
     def __init__(self, store, queue):
         self.store, self.queue, self.query = store, queue, str(uuid.uuid4())
         store.push(queue, pushes(list(range(15))))
-        store.reserve(queue, f"{CONSUMER}/7.2", 10, partitions=2, least=2, lease=None)
+        store.reserve(queue, f"{CONSUMER}/7.2", 10, partitions=2, min_partitions=2, lease=None)
         store.reserve(queue, f"{CONSUMER}/8.2", 5)
         ownership = Ownership(store, queue, CONSUMER)
         ownership.take()

@@ -75,7 +75,7 @@ def drive(folder: str, step: int, query: str, out: dict[str, str], raw: dict[str
     `out`: the options of the sink, `raw`: those of the source.
     """
     owner.OWNER_TIMEOUT_MS = LIFE
-    vars(keeper)["BEAT"] = BEAT
+    vars(keeper)["HEARTBEAT_SECONDS"] = BEAT
     said = "done"
     stop_at(step)
     options = QueueOptions.parse({"waitTimeout": "0s"} | raw, "stream", "snapshot")

@@ -68,7 +68,7 @@ def events(store, name, seen):
 
 
 def with_settings(events, **settings):
-    return Events(events.store, events.name, executors=events.declared, settings=EventSettings(**settings))
+    return Events(events.store, events.name, executors=events.declared_executors, settings=EventSettings(**settings))
 
 
 def taken(events, *types, **facts):
@@ -351,7 +351,7 @@ def test_a_taker_that_is_gone_makes_its_events_new_again(events):
 
 def test_internal_pending_timeout_makes_new(events):
     young, old = taken(events, "good", "good")
-    events.store.retag(events.name, "pending", f"pending/{hours_ago(events, 1)}.gone", [old], lease=None)
+    events.store.transfer(events.name, "pending", f"pending/{hours_ago(events, 1)}.gone", [old], lease=None)
     assert look_after(events, "pending-timeout") == "finished"
     assert events.status([old, young]) == {old: "pending", young: "pending"}
     (reset,) = events.take(5)
@@ -363,7 +363,7 @@ def test_internal_pending_timeout_makes_new(events):
 def test_internal_execution_timeout_fails(events):
     young, old = taken(events, "good", "good")
     for id, began in ((young, hours_ago(events, 0)), (old, hours_ago(events, 2))):
-        events.store.retag(events.name, "pending", f"executing/{began}.gone", [id], lease=None)
+        events.store.transfer(events.name, "pending", f"executing/{began}.gone", [id], lease=None)
     look_after(events, "execution-timeout")
     assert events.status([old, young]) == {old: "executing", young: "executing"}
     (fail,) = events.take(5)
@@ -494,7 +494,9 @@ def test_lists_cannot_hold_events(url_of):
 
 def task(events, tag):
     """What a task does with the events of a partition, each time it is called."""
-    work = ExecutorWork(events.store.url, events.name, "executing.q", events.declared, events.settings, "u", "h")
+    work = ExecutorWork(
+        events.store.url, events.name, "executing.q", events.declared_executors, events.settings, "u", "h"
+    )
     (page,) = events.store.fetch(events.name, tag)
     columns = {name: page.column(name) for name in ("id", "mature", "tries")}
     columns |= {"payload": page.column("payload").cast(pa.string()), "tag": pa.repeat(tag, page.num_rows)}
@@ -504,7 +506,7 @@ def task(events, tag):
 def test_a_task_settles_what_its_partition_holds_still_and_once(events, seen):
     ids = [events.create(S, one) for one in ("good", "half", "good", "good")]
     store, name = events.store, events.name
-    assert store.reserve(name, "executing.q/e/1", 4, partitions=2, least=2) == [2, 2]
+    assert store.reserve(name, "executing.q/e/1", 4, partitions=2, min_partitions=2) == [2, 2]
     late = task(events, "executing.q/e/1/1")
     assert store.rollback(name, "executing.q/e/1/1", ids[2:3], delay=None, failed=False) == 1
     assert store.reserve(name, "executing.q/e/2", 4) == [1], "it is in a later batch of this query"

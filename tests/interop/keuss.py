@@ -222,4 +222,4 @@ def everything(ours: Queue, n: int) -> list[Message]:
 
 def documents(shared: Any) -> list[dict[str, Any]]:
     """Return what lies in the collection of a queue that is shared."""
-    return list(shared.store._queue(shared.name).find({}).sort("_id", 1))
+    return list(shared.store._queue_view(shared.name).find({}).sort("_id", 1))

@@ -421,7 +421,7 @@ def test_a_message_whose_keuss_died_comes_to_us_when_its_lease_ends(shared):
     dying = shared.keuss()  # and alive enough to come late
     assert dying.reserve().payload == {"n": 1}
     if shared.holds_are_counted:  # there two minutes have to pass: let them
-        shared.store._queue(shared.name).update_many({}, [{"$set": {"mature": "$reserved"}}])
+        shared.store._queue_view(shared.name).update_many({}, [{"$set": {"mature": "$reserved"}}])
     (message,) = ours.reserve(timeout=60)
     assert (message.payload, message.tries) == ({"n": 1}, 1 if shared.holds_are_counted else 0)
     if shared.backend == "redis-oq":  # on mongo keuss removes whatever is reserved, by whomever

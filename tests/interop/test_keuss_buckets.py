@@ -21,7 +21,7 @@ FULL = 8
 
 
 def leases_end(buckets):
-    buckets.store._queue(buckets.name).update_many(
+    buckets.store._queue_view(buckets.name).update_many(
         {"reserved": {"$exists": True}}, [{"$set": {"mature": "$reserved"}}]
     )
 

@@ -133,7 +133,7 @@ def test_a_pause_of_keuss_stops_us_until_keuss_ends_it(shared):
     ours.push_many([1, 2])
     ours.commit(*ours.reserve())
     keuss.pause()
-    wait_until(lambda: ours.store._pause_cache.paused(ours.name), description="that it is asked for again")
+    wait_until(lambda: ours.store._pause_cache.is_paused(ours.name), description="that it is asked for again")
     assert ours.paused()
     assert ours.reserve() == ours.reserve(timeout=0.3) == []
     assert keuss.push(3)
@@ -171,7 +171,7 @@ def test_a_pause_and_a_resume_of_keuss_are_heard_by_us_who_wait(carried, deaf_fo
     waiting = Waiting(lambda: ours.reserve(timeout=3_600))
     wait_until(lambda: sleeps)
     keuss.pause()
-    wait_until(lambda: ours.store.paused(ours.name, known=3_600_000))  # a signal tells: nobody asks
+    wait_until(lambda: ours.store.is_paused(ours.name, max_age_ms=3_600_000))  # a signal tells: nobody asks
     before = len(sleeps)
     keuss.push("x")
     wait_until(lambda: len(sleeps) > before + 2, description="that it has seen the message, and sleeps")

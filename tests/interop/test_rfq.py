@@ -396,7 +396,7 @@ def test_15_numbers_become_text_and_nothing_else_is_taken(topic, rfq):
     ours.push(numbers)
     first, second = rfq.consume(topic.name).message, rfq.consume(topic.name).message
     assert first == second == {name: str(value) for name, value in numbers.items()}
-    for payload in topic.store.refuses:
+    for payload in topic.store.unsupported_payloads:
         with pytest.raises(MessageError, match="rfq"):
             ours.push(payload)
     assert rfq.info(topic.name) == (0, 2)

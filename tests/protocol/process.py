@@ -277,23 +277,23 @@ def points() -> Iterator[None]:
         before(Ownership, "take", "own")
         before(Ownership, "check_newest", "ask")
         before(Store, "commit", "commit")
-        before(Batches, "tidy", "tidy", lambda _, batches, *rest: not batches.tidied)
+        before(Batches, "clean_up", "tidy", lambda _, batches, *rest: not batches.leftovers_released)
         before(Batches, "reserve", "claim", _claims_alone)
-        before(Store, "_take", "claim", lambda _, store, queue, tag, *rest: not tag.endswith("/0"))
-        before(MultiInputPlanner, "_of_one", "claim")
-        before(MultiInputPlanner, "_of_each", "claim")
+        before(Store, "_claim_or_split", "claim", lambda _, store, queue, tag, *rest: not tag.endswith("/0"))
+        before(MultiInputPlanner, "_reserve_from_first", "claim")
+        before(MultiInputPlanner, "_reserve_from_each", "claim")
         before(QueueInput, "trim", "keep", lambda _, one, start, rows, most: sum(rows) > most)
         before(Ownership, "start", "plan")
         before(Store, "renew", "hold")
-        before(MultiInputPlanner, "_whole", "whole", lambda process, *_: process.several == "zip")
+        before(MultiInputPlanner, "_can_replay", "whole", lambda process, *_: process.several == "zip")
         before(share, "bind", "bind")
-        before(Store, "_opened", "read", lambda process, *_: process.in_task)  # and not as the batch is planned
+        before(Store, "_open_records", "read", lambda process, *_: process.in_task)  # and not as the batch is planned
         before(Store, "set_note", "decide", lambda _, store, key, *rest: key.startswith(LEDGER_PREFIX))
         patch.setattr(Store, "publish", _publish_of(Store.publish))
         for module in (ahead, common, keeper, opening, queue_input, named, share):
             patch.setattr(module, "open_store", clients.open)
         # No sign of life in between, and no lease that is renewed: processes stand still for a part of a second.
-        patch.setitem(vars(keeper), "BEAT", 3_600)
+        patch.setitem(vars(keeper), "HEARTBEAT_SECONDS", 3_600)
         patch.setattr(owner, "OWNER_TIMEOUT_MS", 3_600_000)
         yield
     clients.end()

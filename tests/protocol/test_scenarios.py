@@ -79,7 +79,7 @@ def nothing(*_: object, **__: object) -> int:
     [
         (Ownership, "start", "note of epoch"),
         (Ownership, "check_newest", "is fenced: it asks"),
-        (Batches, "tidy", "messages: "),
+        (Batches, "clean_up", "messages: "),
         (Store, "commit", "messages: |it ends: FencedError"),
         (Store, "renew", "messages: "),
         (Store, "publish", "visible: "),

@@ -261,7 +261,7 @@ def test_single_rows_are_written_as_batches_are(any_url, name):
     for batch, (schema, one) in enumerate(((columns, row), (variant, other))):
         write = Write(schema, query=f"s{name}", batch=batch, url=any_url, queue=name, delivery="at-least-once")
         with task(0, write.query, batch):
-            RowWriter(write.writer.work).write(iter([one]))
+            RowWriter(write.writer.operation).write(iter([one]))
     first, second = found(any_url, name)
     assert (first.id, first.payload, first.headers) == (row.id, ROW_JSON, {"h": "1"})
     assert (second.payload, len(second.id)) == ([1, "two"], 24)

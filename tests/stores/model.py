@@ -181,7 +181,7 @@ class Model:
             item.due, item.tag, item.until = item.due if due is None else due, None, None
         return len(held)
 
-    def retag(self, queue: str, tree: str, to: str, ids: Sequence[str] | None, until: Moment | None) -> int:
+    def transfer(self, queue: str, tree: str, to: str, ids: Sequence[str] | None, until: Moment | None) -> int:
         held = [one for one in self.held(queue, tree, ids) if one.tag != to]
         for item in held:
             item.tag, item.until = to, until

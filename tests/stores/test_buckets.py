@@ -261,8 +261,8 @@ def test_clients_that_settle_messages_of_one_bucket_at_the_same_time_lose_none(s
 def test_a_dead_letter_out_of_a_bucket_tells_where_it_comes_from(store, name):
     ids = held(store, name)
     dead = f"{name}.dead"
-    assert store.move(name, dead, tag="c/1", ids=ids[3:5], death=DeadLetterInfo("why", failed=1)) == 2
-    assert store.move(name, dead, tag="c/1", death=DeadLetterInfo("all")) == 8
+    assert store.move(name, dead, tag="c/1", ids=ids[3:5], dead_letter=DeadLetterInfo("why", failed=1)) == 2
+    assert store.move(name, dead, tag="c/1", dead_letter=DeadLetterInfo("all")) == 8
     letters = {one.payload: one.headers for one in all_of(store.peek(dead))}
     assert sorted(letters) == list(range(10))
     assert letters[3]["x-error"] == "why"

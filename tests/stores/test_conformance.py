@@ -33,7 +33,7 @@ def has_only_buckets(kind):
 class Enveloped(RfqStore):
     """Any payload as the flat map of strings that the layout has for messages: {kind: text}."""
 
-    refuses = ()  # but tests/interop/test_rfq.py tells what it refuses without this
+    unsupported_payloads = ()  # but tests/interop/test_rfq.py tells what it refuses without this
 
     def push(self, queue, batch):
         return super().push(queue, self.enveloped(queue, batch))
@@ -73,7 +73,7 @@ class Enveloped(RfqStore):
 def sqlite_work(store, act, queue):
     """The instructions of SQLite's virtual machine: one at least for each row."""
     steps = []
-    db = store._connected()
+    db = store._get_connection()
     db.set_progress_handler(lambda: steps.append(10), 10)
     try:
         act()

@@ -753,7 +753,7 @@ def check_sealing(world: World, way: Way, small: int, monkeypatch: pytest.Monkey
 @cases(*SCHEMES, ways=[Way.KILLED])
 def test_a_log_is_trimmed_whatever_request_fails(world, name, way, monkeypatch):
     monkeypatch.setattr(head, "PAGE_SEGMENTS", 1)
-    for name, value in {"SEGMENT": 3, "CLAIM": 3, "SMALL": 0}.items():
+    for name, value in {"SEGMENT_ROWS": 3, "SEAL_LIMIT": 3, "GROW_LIMIT": 0}.items():
         monkeypatch.setattr(sealing, name, value)
 
     def begin(scene: Scene) -> None:

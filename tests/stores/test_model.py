@@ -303,11 +303,11 @@ class Machine(RuleBasedStateMachine):
         self.compare(queue)
 
     @rule(client=clients, aim=aims, to=st.sampled_from(TARGETS), ids=some_ids, lease=leases)
-    def retag(self, client, aim, to, ids, lease):
+    def transfer(self, client, aim, to, ids, lease):
         queue, tree = self.holder(aim)
-        given = self.begin(client).retag(self.named(queue), tree, to, ids, lease=lease)
-        assert given == self.model.retag(queue, tree, to, ids, self.after(lease))
-        assert self.stores[client - 1].retag(self.named(queue), tree, to, ids, lease=lease) == 0
+        given = self.begin(client).transfer(self.named(queue), tree, to, ids, lease=lease)
+        assert given == self.model.transfer(queue, tree, to, ids, self.after(lease))
+        assert self.stores[client - 1].transfer(self.named(queue), tree, to, ids, lease=lease) == 0
         # The lease of what the tag held before is open: it may stay, or become that of the rest.
         renewed = self.begin(client).renew(self.named(queue), to, lease)
         assert renewed == self.model.renew(queue, to, self.after(lease))
@@ -331,7 +331,7 @@ class Machine(RuleBasedStateMachine):
         queue, tag = self.holder(aim) if held else (self.source(aim), None)
         to = QUEUES[QUEUES.index(queue) - further]
         moved = self.begin(client).move(
-            self.named(queue), self.named(to), tag=tag, ids=ids, limit=limit, min_tries=min_tries, death=death
+            self.named(queue), self.named(to), tag=tag, ids=ids, limit=limit, min_tries=min_tries, dead_letter=death
         )
         told = None
         if death:

@@ -234,7 +234,7 @@ def test_an_owner_that_is_about_to_end_is_waited_for(any_url, name, monkeypatch)
 def test_a_dead_owner_is_taken_over_at_once_and_a_silent_one_after_a_while(sqlite_url, name, monkeypatch):
     program = (
         "import sys; from spark_queue import open_store; from spark_queue.stores.services import owner, ownership\n"
-        "owner.LIFE = 3_600_000\n"
+        "owner.OWNER_TIMEOUT_MS = 3_600_000\n"
         "with open_store(sys.argv[1]) as store: ownership.Ownership(store, sys.argv[2], 'c/1').take()"
     )
     subprocess.run(
@@ -367,7 +367,7 @@ def test_after_a_full_batch_the_next_one_is_reserved_ahead(any_url, name, consum
     consumer, seen = consumers(any_url, name, delivery="exactly-once"), []
     start = consumer.initial
     for number, rows in ((1, 1_000), (2, 1_000), (3, 500)):
-        offset = consumer.next(start, 1_000, ahead=True)
+        offset = consumer.next(start, 1_000, prefetch=True)
         assert (offset["seq"], sum(offset["rows"])) == (number, rows)
         assert reserved(any_url, name) == {number: rows}
         shares = consumer.plan(start, offset)
@@ -375,7 +375,7 @@ def test_after_a_full_batch_the_next_one_is_reserved_ahead(any_url, name, consum
         eventually(lambda: reserved(any_url, name), {number: rows} | ({number + 1: ahead} if ahead else {}))
         seen += fetched(any_url, name, shares)
         start = offset
-    assert consumer.next(start, 1_000, ahead=True) == start
+    assert consumer.next(start, 1_000, prefetch=True) == start
     assert sorted(seen) == sorted(ids)
     assert reserved(any_url, name) == {}
     assert consumer.owned.lease_renewer._renew_at == {}, "no lease is renewed any more"
@@ -388,12 +388,12 @@ def test_nothing_is_reserved_ahead_where(sqlite_url, name, consumers, how, monke
     begun = []
     monkeypatch.setattr(Prefetcher, "start", lambda self, *arguments: begun.append(arguments))
     consumer = consumers(sqlite_url, name)
-    offset = consumer.next(consumer.initial, 100 if how == "not full" else 10, ahead=how != "not asked for")
+    offset = consumer.next(consumer.initial, 100 if how == "not full" else 10, prefetch=how != "not asked for")
     if how == "a batch that comes again":
         taken_over(sqlite_url, name, offset)
         consumer = consumers(sqlite_url, name)
     if how == "parts of one that failed":
-        consumer.owned.isolation.parking = True
+        consumer.owned.isolation.may_have_parked = True
     consumer.plan(consumer.initial, offset)
     assert begun == []
 
@@ -404,17 +404,17 @@ def test_a_batch_that_is_planned_twice_is_followed_by_one(sqlite_url, name, cons
     begun, check = [], Ownership.check
     monkeypatch.setattr(Ownership, "check", lambda self: begun.append(threading.current_thread().name) or check(self))
     consumer = consumers(sqlite_url, name)
-    offset = consumer.next(consumer.initial, 10, ahead=True)
+    offset = consumer.next(consumer.initial, 10, prefetch=True)
     for _ in range(2):  # as in a self-union
         consumer.plan(consumer.initial, offset)
-    assert sum(consumer.next(offset, 10, ahead=True)["rows"]) == 10
+    assert sum(consumer.next(offset, 10, prefetch=True)["rows"]) == 10
     assert begun.count("spark_queue prefetch") == 1
 
 
 def killed(consumer):
     """As if its process were gone, once it has reserved ahead what it can."""
-    consumer.owned.ahead.reserving.rows.result(60)
-    consumer.owned.ahead.reserving = None
+    consumer.owned.prefetcher.pending.rows.result(60)
+    consumer.owned.prefetcher.pending = None
     consumer.close()
     taken_over(consumer.store.url, consumer.queue, consumer.planned)
 
@@ -425,14 +425,14 @@ def test_what_a_killed_process_had_reserved_ahead_is_the_next_batch(any_url, nam
         ids = queue.push_many(list(range(20)))
         mature = {one.id: one.mature for one in queue.peek(20)}
     old, new = (consumers(any_url, name, delivery="exactly-once", waitTimeout="0s") for _ in range(2))
-    first = old.next(old.initial, 10, ahead=True)
+    first = old.next(old.initial, 10, prefetch=True)
     old.plan(old.initial, first)
     killed(old)
     assert reserved(any_url, name) == {1: 10, 2: 10}
     seen = []
     if batch == "comes again":
         seen += fetched(any_url, name, new.plan(old.initial, first))
-    second = new.next(first, 10, ahead=True)  # though nothing is ready
+    second = new.next(first, 10, prefetch=True)  # though nothing is ready
     assert (second["seq"], sum(second["rows"])) == (2, 10)
     shares = new.plan(first, second)
     seen += fetched(any_url, name, shares)
@@ -440,7 +440,7 @@ def test_what_a_killed_process_had_reserved_ahead_is_the_next_batch(any_url, nam
     with open_store(any_url) as store:
         found = [one for share in shares for rows in store.fetch(name, share.tag) for one in messages(rows)]
         assert {one.id: (one.mature, one.tries) for one in found} == {id: (mature[id], 0) for id in ids[10:]}
-    assert new.next(second, 10, ahead=True) == second
+    assert new.next(second, 10, prefetch=True) == second
     assert reserved(any_url, name) == {}
 
 
@@ -449,7 +449,7 @@ def test_a_run_to_the_end_that_is_killed_and_started_again_leaves_nothing(any_ur
         ids = queue.push_many(list(range(35)))
     old, new = (consumers(any_url, name, delivery="exactly-once") for _ in range(2))
     old.stop_at_now()
-    offset = old.next(old.initial, 10, ahead=True)
+    offset = old.next(old.initial, 10, prefetch=True)
     old.plan(old.initial, offset)
     killed(old)
     new.stop_at_now()
@@ -457,7 +457,7 @@ def test_a_run_to_the_end_that_is_killed_and_started_again_leaves_nothing(any_ur
     with Queue(any_url, name) as queue:
         later_than(queue.store, new.before)
         queue.push("later")
-    while (offset := new.next(start, 10, ahead=True)) != start:
+    while (offset := new.next(start, 10, prefetch=True)) != start:
         seen += fetched(any_url, name, new.plan(start, offset))
         start = offset
     assert seen == ids
@@ -469,14 +469,14 @@ def test_a_process_that_ends_gives_back_what_it_has_reserved_ahead(any_url, name
     with Queue(any_url, name) as queue:
         ids = queue.push_many([{"n": n} for n in range(3_000)])
     old, new = (consumers(any_url, name, delivery="exactly-once") for _ in range(2))
-    offset = old.next(old.initial, 1_000, ahead=True)
+    offset = old.next(old.initial, 1_000, prefetch=True)
     old.plan(old.initial, offset)
     eventually(lambda: reserved(any_url, name), {1: 1_000, 2: 1_000})
     old.close()
     assert reserved(any_url, name) == {1: 1_000}
     taken_over(any_url, name, offset)
     seen, start = fetched(any_url, name, new.plan(old.initial, offset)), offset
-    while (offset := new.next(start, 1_500, ahead=True)) != start:
+    while (offset := new.next(start, 1_500, prefetch=True)) != start:
         shares = new.plan(start, offset)
         seen += fetched(any_url, name, shares)
         start = offset
@@ -489,7 +489,7 @@ def test_a_process_that_ends_while_it_reserves_ahead_waits_for_that(sqlite_url, 
         queue.push_many(list(range(20)))
     monkeypatch.setattr(ahead, "RELEASE_TIMEOUT", 60)
     consumer = consumers(sqlite_url, name, delivery="exactly-once")
-    offset = consumer.next(consumer.initial, 10, ahead=True)
+    offset = consumer.next(consumer.initial, 10, prefetch=True)
     waits, claim = threading.Event(), type(consumer.store)._claim
 
     def slow(*arguments):
@@ -509,9 +509,9 @@ def test_a_process_that_ends_keeps_the_batch_that_spark_knows(any_url, name, con
     with Queue(any_url, name) as queue:
         queue.push_many(list(range(30)))
     consumer = consumers(any_url, name, delivery="exactly-once")
-    first = consumer.next(consumer.initial, 10, ahead=True)
+    first = consumer.next(consumer.initial, 10, prefetch=True)
     consumer.plan(consumer.initial, first)
-    second = consumer.next(first, 10, ahead=True)
+    second = consumer.next(first, 10, prefetch=True)
     consumer.close()  # the batch may be in Spark's log already
     assert reserved(any_url, name) == {2: sum(second["rows"])}
 
@@ -520,7 +520,7 @@ def test_a_process_that_gives_back_says_that_it_is_about_to_end(any_url, name, c
     with Queue(any_url, name) as queue:
         queue.push_many(list(range(30)))
     consumer = consumers(any_url, name)
-    first = consumer.next(consumer.initial, 10, ahead=True)
+    first = consumer.next(consumer.initial, 10, prefetch=True)
     consumer.plan(consumer.initial, first)
     eventually(lambda: reserved(any_url, name), {1: 10, 2: 10})
     with open_store(any_url) as store:
@@ -536,7 +536,7 @@ def test_a_process_that_was_taken_over_gives_nothing_back(any_url, name, consume
     with Queue(any_url, name) as queue:
         queue.push_many(list(range(30)))
     old, new = (consumers(any_url, name, delivery="exactly-once") for _ in range(2))
-    first = old.next(old.initial, 10, ahead=True)
+    first = old.next(old.initial, 10, prefetch=True)
     old.plan(old.initial, first)
     eventually(lambda: reserved(any_url, name), {1: 10, 2: 10})
     taken_over(any_url, name, first)
@@ -561,13 +561,13 @@ def test_a_process_that_stood_still_reserves_nothing_ahead(any_url, name, consum
         check(self)
 
     monkeypatch.setattr(Ownership, "check", stand_still)
-    first = old.next(old.initial, 10, ahead=True)
+    first = old.next(old.initial, 10, prefetch=True)
     old.plan(old.initial, first)
     assert waits.wait(60)
     taken_over(any_url, name, first)
     new.plan(old.initial, first)
     go.set()
-    assert isinstance(old.owned.ahead.reserving.rows.exception(60), FencedError)
+    assert isinstance(old.owned.prefetcher.pending.rows.exception(60), FencedError)
     assert reserved(any_url, name) == {1: 10}
 
 
@@ -582,7 +582,7 @@ def test_what_a_batch_gives_back_itself_is_not_in_the_batch_reserved_meanwhile(a
         check(self)
 
     monkeypatch.setattr(Ownership, "check", late)
-    first = consumer.next(consumer.initial, 10, ahead=True)
+    first = consumer.next(consumer.initial, 10, prefetch=True)
     consumer.plan(consumer.initial, first)
     with open_store(any_url) as store:  # what `operation=settle` does
         later_than(store, store.now())
@@ -590,7 +590,7 @@ def test_what_a_batch_gives_back_itself_is_not_in_the_batch_reserved_meanwhile(a
         store.rollback(name, first["consumer"], ids[:1])
         wait_until(lambda: store.ready(name, 10) == 6, description="what was given back may be taken")
     go.set()
-    second = consumer.next(first, 100, ahead=True)
+    second = consumer.next(first, 100, prefetch=True)
     assert fetched(any_url, name, consumer.plan(first, second)) == ids[10:]
 
 
@@ -609,7 +609,7 @@ def test_a_process_that_stands_still_while_it_reserves_ahead_takes_nothing_from_
     start = old.initial
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(old.store), "_claim", stand_still)
-        offset = old.next(start, 1_000, ahead=True)
+        offset = old.next(start, 1_000, prefetch=True)
         old.plan(start, offset)
         assert waits.wait(60)
         taken_over(any_url, name, offset)
@@ -628,7 +628,7 @@ def test_a_failure_to_reserve_ahead_is_that_of_the_next_batch(sqlite_url, name, 
     with Queue(sqlite_url, name) as queue:
         queue.push_many(list(range(30)))
     consumer = consumers(sqlite_url, name, delivery="exactly-once")
-    offset = consumer.next(consumer.initial, 10, ahead=True)
+    offset = consumer.next(consumer.initial, 10, prefetch=True)
 
     def fails(*_):
         raise StoreError("no")
@@ -636,9 +636,9 @@ def test_a_failure_to_reserve_ahead_is_that_of_the_next_batch(sqlite_url, name, 
     monkeypatch.setattr(type(consumer.store), "_claim", fails)
     consumer.plan(consumer.initial, offset)
     with pytest.raises(StoreError, match="no"):
-        consumer.next(offset, 10, ahead=True)
+        consumer.next(offset, 10, prefetch=True)
     monkeypatch.undo()
-    following = consumer.next(offset, 10, ahead=True)  # as a restarted query does
+    following = consumer.next(offset, 10, prefetch=True)  # as a restarted query does
     assert (following["seq"], sum(following["rows"])) == (2, 10)
 
 
@@ -649,11 +649,11 @@ def test_the_lease_of_what_is_reserved_ahead_is_renewed(sqlite_url, name, consum
         queue.push_many(list(range(20)))
     options = renewing if delivery == LEAST else {"delivery": delivery}
     consumer = consumers(sqlite_url, name, **options)
-    offset = consumer.next(consumer.initial, 10, ahead=True)
+    offset = consumer.next(consumer.initial, 10, prefetch=True)
     consumer.plan(consumer.initial, offset)
     eventually(lambda: reserved(sqlite_url, name), {1: 10, 2: 10})
     renewed(sqlite_url, name, ["1.1/0", "2.1/0"], endless=["1.1/0"] if delivery == EXACTLY else [])
-    following = consumer.next(offset, 10, ahead=True)
+    following = consumer.next(offset, 10, prefetch=True)
     assert (following["seq"], sum(following["rows"])) == (2, 10)
     assert consumer.owned.lease_renewer._renew_at == {}, "from now on it may be held without an end"
 
@@ -674,7 +674,7 @@ def test_until_it_is_started_a_batch_has_a_lease_that_ends(any_url, name, consum
     consumer = consumers(any_url, name, delivery="exactly-once", numPartitions="1")
     start = consumer.initial
     for _ in range(2):
-        end = consumer.next(start, 10, ahead=ahead)
+        end = consumer.next(start, 10, prefetch=ahead)
         (until,) = held_until(any_url, name).values()
         with open_store(any_url) as store:
             assert until is not None and 0 < until - store.now() <= batches.UNSTARTED_LEASE
@@ -728,7 +728,7 @@ def test_a_late_release_leaves_what_another_process_has_started(any_url, name, c
         return found
 
     monkeypatch.setattr(second.store, "reservations", listed_early)
-    second.batches(one).tidy(one)
+    second.batches(one).clean_up(one)
     assert fetched(any_url, name, shares) == ids[10:]
     assert third.next(two, 10) == two
     assert reserved(any_url, name) == {}

@@ -594,7 +594,7 @@ def test_a_store_that_cannot_be_reached_is_told_while_alts_waits(small, tmp_path
     small.queues["b"] = ("gone", small.queues["b"][1])
     reader = small.reader(combine="alts", retryTimeout="100ms")
     with pytest.raises(StoreError, match="no/such/folder"):
-        reader._waiting.wait(1_000)
+        reader._waiter.wait(1_000)
     small.queues.pop("b")
 
 
@@ -606,7 +606,7 @@ def test_one_input_is_the_plain_source_in_a_struct(small):
     small.queues.pop("b")
     reader, begun = small.reader(numPartitions="1"), []
     start = reader.initial
-    while (end := reader.next(start, 10, ahead=True)) != start:
+    while (end := reader.next(start, 10, prefetch=True)) != start:
         begun.append(end["rows"])
         shares = reader.plan(start, end)
         assert [row["a"] for row in small.rows(reader, shares)] == list(range(len(ids)))[10 * start["seq"] :][:10]
@@ -675,7 +675,7 @@ def test_a_log_goes_in_step_with_a_queue_and_is_kept(world, delivery):
     while (end := alone.next(start, 500)) != start:
         shares = alone.plan(start, end)
         seen += [row["b"] for row in world.rows(alone, shares)]
-        (position,) = {one.of["b"][0].position for one in shares[:1]}
+        (position,) = {one.ranges["b"][0].position for one in shares[:1]}
         assert position == 500 * (end["seq"] - 1)
         start = end
     assert seen == list(range(900)), "each reader gets all"

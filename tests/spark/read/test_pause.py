@@ -66,7 +66,7 @@ def test_a_consumer_takes_nothing_from_a_paused_queue_and_says_so_once(any_url, 
         start = consumer.next(consumer.initial, 1)
         assert consumer.backlog()["paused"] is False
         queue.pause()
-        consumer.store._pause_cache.forget(name)  # as after KNOWN
+        consumer.store._pause_cache.discard(name)  # as after PAUSE_CACHE_SECONDS
         assert fetched(any_url, name, consumer.plan(consumer.initial, start)), "what it holds goes on"
         for _ in range(3):
             assert consumer.next(start, 1) == start
@@ -74,7 +74,7 @@ def test_a_consumer_takes_nothing_from_a_paused_queue_and_says_so_once(any_url, 
         assert queue.statistics() == Statistics(put=3, reserve=1, commit=1, paused=True)
         assert told(caplog) == [f"queue {name} is paused: no messages are read until it is resumed"]
         queue.resume()
-        consumer.store._pause_cache.forget(name)
+        consumer.store._pause_cache.discard(name)
         assert sum(consumer.next(start, 10)["rows"]) == 2
         assert consumer.backlog()["paused"] is False
 
@@ -120,7 +120,7 @@ def test_a_resume_and_a_push_wake_an_idle_consumer_by_their_signals_alone(
         for act in ("push", "resume") * 3:
             if act == "resume":
                 queue.pause()
-                consumer.store._pause_cache.forget(name)
+                consumer.store._pause_cache.discard(name)
                 queue.push(1)
             found = []
             thread = threading.Thread(target=lambda: found.append(consumer.next(offset, 10)), daemon=True)  # noqa: B023

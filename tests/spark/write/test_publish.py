@@ -145,7 +145,7 @@ def test_a_driver_that_died_after_its_decision_is_finished_by_the_next(any_url, 
     for _ in range(2):
         again = driver(1)
         written = again.task([attempt(["b", "c"])])
-        assert (written.rows, written.staged) == (0, {}), "it has seen the ledger"
+        assert (written.rows, written.staged_rows) == (0, {}), "it has seen the ledger"
         again.commit(written)
         assert sorted(payloads(any_url, out)) == ["a", "b", "c"]
     assert left_behind(any_url, name) == []
@@ -434,7 +434,7 @@ def test_what_a_task_stages_after_its_write_has_been_aborted_is_dropped(any_url,
 def test_a_batch_write_leaves_no_ledger(any_url, out):
     with open_store(any_url) as store:
         write = Write(url=any_url, queue=out)
-        sink = write.writer.work._sink
+        sink = write.writer.operation._sink
         assert ledger_of(store, sink) is not None, "what is staged without one is dropped"
         write.run(rows([1]))
         assert ledger_of(store, sink) is None

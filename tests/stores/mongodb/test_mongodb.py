@@ -446,7 +446,7 @@ def test_a_message_of_the_history_makes_way_for_a_new_one(store, queue):
         store.commit(name, "c/1", history=MINUTE_MS)
     assert store.push(queue, pushes(["new", "newer"], ids=["a", "a"])) == 1
     store.reserve(queue, "c/2", 1)
-    assert store.move(queue, dead, tag="c/2", death=DeadLetterInfo("why")) == 1
+    assert store.move(queue, dead, tag="c/2", dead_letter=DeadLetterInfo("why")) == 1
     assert [one.payload for one in messages_of(store.peek(dead))] == ["new"]
     assert store.sizes(dead) == Sizes(1, 0, 0)
 
@@ -1086,7 +1086,7 @@ def test_a_note_may_hold_what_bson_cannot(store, raw_of):
 
 def test_a_server_that_does_not_know_yet_what_most_have_is_asked_again(store):
     error = OperationFailure("Read concern majority reads are currently not possible", 134)
-    assert isinstance(store._told(error), StoreUnavailable)
+    assert isinstance(store._to_store_error(error), StoreUnavailable)
 
 
 def test_a_note_is_read_as_most_servers_have_it(store, monkeypatch):
@@ -1110,12 +1110,12 @@ def test_what_keuss_took_meanwhile_is_not_passed_on(store, queue, collection):
     assert keuss_ok(collection, ObjectId(first)) == 1
     assert keuss_ko(collection, ObjectId(second)) == 1
     assert keuss_reserve(collection)["_id"] == ObjectId(second)
-    assert store.retag(queue, "c/1", "c/2/0", lease=None) == 1
+    assert store.transfer(queue, "c/1", "c/2/0", lease=None) == 1
     assert ids_of(store.fetch(queue, "c/2/0")) == [third]
     assert (
         keuss_ko(collection, ObjectId(third)) == 1
     )  # keuss may give back what was passed on, and that is the end of it
-    assert store.retag(queue, "c/2", "c/3/0", lease=None) == store.commit(queue, "c/2") == 0
+    assert store.transfer(queue, "c/2", "c/3/0", lease=None) == store.commit(queue, "c/2") == 0
 
 
 def test_what_lies_under_the_new_tag_already_keeps_its_lease(store, queue, collection):
@@ -1123,7 +1123,7 @@ def test_what_lies_under_the_new_tag_already_keeps_its_lease(store, queue, colle
     store.reserve(queue, "c/1", 1, lease=MINUTE_MS)
     store.reserve(queue, "c/2", 1, lease=None)
     before = collection.find_one({"_tag": "c/1/0"})
-    assert store.retag(queue, "c", "c/1/0", lease=5 * MINUTE_MS) == 1
+    assert store.transfer(queue, "c", "c/1/0", lease=5 * MINUTE_MS) == 1
     assert collection.find_one({"_id": before["_id"]}) == before
     assert store.reservations(queue)[0].rows == 2
 

@@ -399,7 +399,7 @@ def test_what_has_failed_too_often_is_told_from_payloads_that_look_like_it(store
     looks = [{"tries": 9}, {"tries": 0, "hdrs": {}}, '"tries":7', {"a": {"tries": 5}}, {"n": 1}]
     for tries in (0, 1, 3):
         store.push(queue, pushes(looks * 4, tries=tries))
-    assert sum(store.reserve(queue, "c/1", 60, partitions=2, least=2)) == 60
+    assert sum(store.reserve(queue, "c/1", 60, partitions=2, min_partitions=2)) == 60
     held = raw.zrange(queue_keys(queue).held, 0, -1)
     assert store.move(queue, f"{queue}.other", tag="c/1", min_tries=4) == 0
     assert raw.zrange(queue_keys(queue).held, 0, -1) == held  # nothing was taken apart for that
@@ -516,7 +516,7 @@ def test_what_is_passed_on_takes_its_place_among_runs(store, raw, queue):
     store.reserve(queue, "c/1", 100)
     push_ids(store, queue, "bdfhj")
     store.reserve(queue, "d/1", 100)
-    assert store.retag(queue, "d/1", "c/1/0", ["d", "h", "j"], lease=None) == 3
+    assert store.transfer(queue, "d/1", "c/1/0", ["d", "h", "j"], lease=None) == 3
     assert "".join(one.id for one in fetched(store, queue, "c/1/0")) == "acdeghij"
     assert store.commit(queue, "c/1") == 8
     assert "".join(one.id for one in fetched(store, queue, "d/1/0")) == "bf"
@@ -556,7 +556,7 @@ def test_one_of_a_run_that_keuss_took_is_lost_wherever_it_stands(store, raw, que
 @pytest.fixture
 def before_reading(store, monkeypatch):
     """Gives what lets something happen, once, between the list of a page and its documents."""
-    read = store._read
+    read = store._read_documents
 
     def let(act):
         acts = [act]
@@ -820,12 +820,12 @@ def test_what_is_passed_on_in_many_steps_has_one_lease(store, raw, queue, small_
     store.reserve(queue, "c/1", 4, lease=MINUTE)
     store.reserve(queue, "c/2", 6, lease=MINUTE)
     ids = [one.id for one in fetched(store, queue, "c/2/0")]
-    assert store.retag(queue, "c/2", "c/1/0", ids[:5], lease=3 * MINUTE) == 5
+    assert store.transfer(queue, "c/2", "c/1/0", ids[:5], lease=3 * MINUTE) == 5
     (held, rest) = store.reservations(queue)
     assert (held.tag, held.rows, rest.rows) == ("c/1/0", 9, 1)
     assert 2 * MINUTE < held.until - store.now() <= 3 * MINUTE
     assert scores(raw, queue) == {held.until, rest.until}
-    assert store.retag(queue, "c/2", "c/1/0", lease=None) == 1
+    assert store.transfer(queue, "c/2", "c/1/0", lease=None) == 1
     assert scores(raw, queue) == {redis_store.NO_END}
     assert raw.zrange(queue_keys(queue).leases, 0, -1) == [b"c/1/0"]
     assert held_by(raw, queue) == {"c/1/0": 10}
@@ -845,7 +845,7 @@ def test_a_retag_that_is_cut_off_anywhere_is_completed_by_the_next(
         assert sum(one.rows for one in peer.reservations(queue)) == 12
         assert len(fetched(peer, queue, "c/1/0")) + len(fetched(peer, queue, "c/2/0")) == 12
         passed = len(fetched(peer, queue, "c/1/0")) - 4
-        assert peer.retag(queue, "c/2", "c/1/0", lease=lease) == 8 - passed
+        assert peer.transfer(queue, "c/2", "c/1/0", lease=lease) == 8 - passed
         (held,) = peer.reservations(queue)
         assert scores(raw, queue) == {held.until or redis_store.NO_END}
         assert raw.zcard(queue_keys(queue).leases) == 1
@@ -857,9 +857,9 @@ def test_a_tag_of_the_tree_itself_may_get_what_the_tree_holds(store, raw, queue,
     store.push(queue, pushes(list(range(12))))
     for partition in range(3):
         store._claim(queue, f"c/1/{partition}", 4, 4, MINUTE, redis_store.NO_END)
-    assert store.retag(queue, "c/1", "c/1/1", lease=2 * MINUTE) == 8
+    assert store.transfer(queue, "c/1", "c/1/1", lease=2 * MINUTE) == 8
     assert held_by(raw, queue) == {"c/1/1": 12}
-    assert store.retag(queue, "c/1", "c/1/1", lease=2 * MINUTE) == 0
+    assert store.transfer(queue, "c/1", "c/1/1", lease=2 * MINUTE) == 0
     assert [one.payload for one in fetched(store, queue, "c/1/1")] == list(range(12))
 
 
@@ -868,8 +868,8 @@ def test_what_keuss_took_is_not_passed_on(store, raw, queue):
     store.reserve(queue, "c/1", 3, lease=MINUTE)
     end_lease(store, queue, "c/1")
     keuss_reserves(raw, queue, "a")
-    assert store.retag(queue, "c/1", "c/2/0", ["a"], lease=None) == 0
-    assert store.retag(queue, "c/1", "c/2/0", lease=None) == 2
+    assert store.transfer(queue, "c/1", "c/2/0", ["a"], lease=None) == 0
+    assert store.transfer(queue, "c/1", "c/2/0", lease=None) == 2
     assert held_by(raw, queue) == {"c/2/0": 2}
     assert store.commit(queue, "c") == 2
     assert keuss_commits(raw, queue, "a")
@@ -882,7 +882,7 @@ def test_what_is_passed_on_in_the_middle_of_a_renewal_is_held(store, peer, raw, 
     store.reserve(queue, "c/1", 10, lease=MINUTE)
     store.reserve(queue, "c/2", 10, lease=MINUTE)
     begin_to_renew(store, queue, "c/1/0", lease)
-    assert peer.retag(queue, "c/2", "c/1/0", lease=3 * MINUTE) == 10
+    assert peer.transfer(queue, "c/2", "c/1/0", lease=3 * MINUTE) == 10
     assert [one.rows for one in peer.reservations(queue)] == [20]
     assert len(scores(raw, queue)) == raw.zcard(queue_keys(queue).leases) == 1
     begin_to_renew(store, queue, "c/1/0", lease)
@@ -897,7 +897,7 @@ def test_renewals_and_retags_at_once_leave_one_end(store, peer, raw, queue, smal
     ids = [one.id for one in fetched(store, queue, "c/2/0")]
     other = threading.Thread(target=lambda: [peer.renew(queue, "c/1", 3 * MINUTE) for _ in range(15)])
     other.start()
-    passed = [store.retag(queue, "c/2", "c/1/0", ids[at : at + 10], lease=2 * MINUTE) for at in range(0, 50, 10)]
+    passed = [store.transfer(queue, "c/2", "c/1/0", ids[at : at + 10], lease=2 * MINUTE) for at in range(0, 50, 10)]
     other.join()
     assert passed == [10] * 5
     assert len(scores(raw, queue)) == raw.zcard(queue_keys(queue).leases) == 1
@@ -908,7 +908,7 @@ def test_renewals_and_retags_at_once_leave_one_end(store, peer, raw, queue, smal
 def test_what_was_passed_on_comes_back_when_its_lease_ends(store, queue, small_steps):
     store.push(queue, pushes(list(range(10))))
     store.reserve(queue, "c/1", 10, lease=None)
-    assert store.retag(queue, "c/1", "c/2/0", lease=MINUTE) == 10
+    assert store.transfer(queue, "c/1", "c/2/0", lease=MINUTE) == 10
     assert store.reserve(queue, "d/1", 99) == []
     end_lease(store, queue, "c/2")
     assert store.reserve(queue, "d/1", 99) == [10]
@@ -941,8 +941,8 @@ def test_scripts_touch_only_the_keys_they_declare(store, raw, queue, sink):
         end_lease(store, queue, "c/1")
         ids = [one.id for one in (store.reserve(queue, "d/1", 3) and fetched(store, queue, "d/1/0"))]
         store.renew(queue, "d/1", MINUTE)
-        store.retag(queue, "d/1", "d/2/0", ids[:1], lease=MINUTE)
-        store.retag(queue, "d/2", "d/1/0", lease=MINUTE)
+        store.transfer(queue, "d/1", "d/2/0", ids[:1], lease=MINUTE)
+        store.transfer(queue, "d/2", "d/1/0", lease=MINUTE)
         for number in range(2):
             store.stage(queue, f"{sink}/{number}/a", pushes([number]))
         store.publish([f"{sink}/0/a"])
@@ -952,7 +952,7 @@ def test_scripts_touch_only_the_keys_they_declare(store, raw, queue, sink):
         store.reservations(queue)
         store.commit(queue, "d/1", ids[:1], history=MINUTE)
         store.rollback(queue, "d/1", ids[1:2])
-        store.move(queue, other, tag="d/1", death=DeadLetterInfo("why"))
+        store.move(queue, other, tag="d/1", dead_letter=DeadLetterInfo("why"))
         store.sizes(queue)
         list(store.peek(queue, limit=3))
         list(store.peek(queue, view="history"))

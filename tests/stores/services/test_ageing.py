@@ -32,7 +32,7 @@ def age(store, by, *starts):
         with sqlite3.connect(store.url.removeprefix("sqlite:///"), timeout=10) as db:
             db.executemany("UPDATE note SET written = written - ? WHERE key = ?", [(by, key) for key in keys])
     elif scheme == "mongodb":
-        notes = store._database()[f"{store._own}notes"]
+        notes = store._database()[f"{store._own_prefix}notes"]
         earlier = "$$REMOVE" if by is None else {"$subtract": ["$written", by]}
         notes.update_many({"_id": {"$in": keys}}, [{"$set": {"written": earlier}}])
     else:
@@ -41,7 +41,7 @@ def age(store, by, *starts):
         with store._cluster_connection() as client:
             pipeline = client.pipeline(transaction=False)
             for key in keys:
-                name = note_key(key, store.kind)
+                name = note_key(key, store.layout_name)
                 pipeline.hincrby(name, "written", -by) if by is not None else pipeline.hdel(name, "written")
             pipeline.execute()
     return keys

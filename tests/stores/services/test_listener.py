@@ -51,7 +51,7 @@ class Wire(Subscription):
 class Everything(Wire):
     """A connection that brings the signals of all queues."""
 
-    everything = True
+    receives_all = True
 
 
 class World:
@@ -115,13 +115,13 @@ def ended(thread):
 def test_a_signal_wakes_those_who_wait_for_its_queue_alone(world, kind):
     wire = kind()
     one = world(wire)
-    before = {name: one.listener.count(name) for name in "abc"}
+    before = {name: one.listener.signal_version(name) for name in "abc"}
     first, second, other = one.sleeper("a"), one.sleeper("a"), one.sleeper("b")
     wire.coming.put(Signal("a", "1"))
     ended(first)
     ended(second)
-    assert one.listener.count("a") != before["a"]
-    assert one.listener.count("c") == before["c"]
+    assert one.listener.signal_version("a") != before["a"]
+    assert one.listener.signal_version("c") == before["c"]
     assert other.is_alive()
     wire.coming.put(Signal("unknown", "1"))
     wire.coming.put(Signal("b", "1"))
@@ -133,19 +133,19 @@ def test_a_signal_wakes_those_who_wait_for_its_queue_alone(world, kind):
 def test_a_ring_of_this_process_wakes_as_a_signal_does(world):
     one = world(Wire())
     sleeper = one.sleeper("a")
-    one.listener.ring("b")
-    one.listener.ring("a")
+    one.listener.notify("b")
+    one.listener.notify("a")
     ended(sleeper)
 
 
 def test_a_pause_is_learned_and_wakes_nobody_until_it_ends(world):
     wire = Wire()
     one = world(wire)
-    before = one.listener.count("a")
+    before = one.listener.signal_version("a")
     wire.coming.put(Signal("b", "p true"))
     wire.coming.put(Signal("a", "p true"))
     wait_until(lambda: one.learned == [("a", True)])
-    assert one.listener.count("a") == before
+    assert one.listener.signal_version("a") == before
     sleeper = one.sleeper("a")
     wire.coming.put(Signal("a", "p false"))
     ended(sleeper)
@@ -157,9 +157,11 @@ def test_a_listener_that_cannot_hear_says_so_once_and_tries_again(world, hasty, 
     last = Wire()
     one = world(*[StoreUnavailable("no server there")] * 3, StoreUnavailable("still none"), last)
     with caplog.at_level(logging.WARNING):
-        first = one.listener.count("a")  # it does not wait for an hour
+        first = one.listener.signal_version("a")  # it does not wait for an hour
         wait_until(lambda: one.tried == 5)
-        wait_until(lambda: one.listener.count("a") != first, description="that it is awake, for it hears now")
+        wait_until(
+            lambda: one.listener.signal_version("a") != first, description="that it is awake, for it hears now"
+        )
     assert [record.getMessage() for record in caplog.records] == [
         "signals are not received, so waiting clients poll: no server there"
     ]
@@ -169,7 +171,7 @@ def test_while_it_cannot_hear_a_new_queue_does_not_wait_for_it(world, monkeypatc
     monkeypatch.setattr(listener, "LISTEN_TIMEOUT", HOUR)
     one = world(StoreUnavailable("no server there"))
     for name in "abc":
-        one.listener.count(name)
+        one.listener.signal_version(name)
     assert one.tried == 1
 
 
@@ -193,7 +195,7 @@ def test_one_that_is_lost_each_time_is_not_tried_without_end(world):
         return wire
 
     one = world(*(lost() for _ in range(1_000)))
-    one.listener.count("a")
+    one.listener.signal_version("a")
     time.sleep(0.2)
     assert one.tried <= 2
 
@@ -205,7 +207,7 @@ def test_a_queue_that_is_refused_keeps_no_other_from_being_heard(world, hasty, m
     one = world(wire)
     with caplog.at_level(logging.WARNING):
         for name in "abc":
-            one.listener.count(name)
+            one.listener.signal_version(name)
         sleeper = one.sleeper("c")
         wire.coming.put(Signal("c", "1"))
         ended(sleeper)
@@ -224,7 +226,7 @@ def test_queues_that_nobody_waits_for_are_forgotten_and_the_thread_ends_then(wor
     first, second = kind(), kind()
     one = world(first, second)
     sleeper = one.sleeper("a")
-    old = one.listener.count("b")
+    old = one.listener.signal_version("b")
     wait_until(lambda: "b" not in one.listener._queues, description="that b is forgotten")
     wait_until(lambda: first.followed == ["a"] * (kind is Wire), description="that the database knows it")
     assert sleeper.is_alive()
@@ -244,7 +246,7 @@ def test_no_more_queues_are_kept_than_is_allowed_and_those_waited_for_last(world
     one = world(wire)
     sleeper = one.sleeper("first")
     for number in range(300):
-        one.listener.count(f"q{number}")
+        one.listener.signal_version(f"q{number}")
     wait_until(lambda: len(wire.followed) == 11)
     assert set(wire.followed) == {"first", *(f"q{number}" for number in range(290, 300))}
     assert set(one.listener._queues) == set(wire.followed)
@@ -258,7 +260,7 @@ def test_a_close_ends_all_waits_and_the_thread(world):
     for sleeper in sleepers:
         ended(sleeper)
     wait_until(lambda: not one.running, description="the end of its thread")
-    ended(one.waiter("d", one.listener.count("d")))  # a closed one keeps nobody asleep
+    ended(one.waiter("d", one.listener.signal_version("d")))  # a closed one keeps nobody asleep
     assert not one.running
 
 
@@ -276,14 +278,14 @@ def test_a_thread_that_failed_is_started_again(world, monkeypatch):
     monkeypatch.setattr(threading, "excepthook", hook.append)
     one = world(ZeroDivisionError(), Wire())
     monkeypatch.setattr(listener, "LISTEN_TIMEOUT", 0.01)
-    one.listener.count("a")
+    one.listener.signal_version("a")
     wait_until(lambda: hook)
-    one.listener.count("a")
+    one.listener.signal_version("a")
     wait_until(lambda: one.listener._subscription)
 
 
 def test_no_number_of_a_listener_comes_again_in_another(world):
     first, second = world(Everything()), world(Everything())
-    old = first.listener.count("a")
+    old = first.listener.signal_version("a")
     first.listener.close()
     ended(second.waiter("a", old))

@@ -35,16 +35,16 @@ HOLD = """
 import select, sys
 from spark_queue import FencedError, open_store
 from spark_queue.stores.services import owner, ownership
-owner.LIFE = 3_600_000  # a busy machine may be slow
+owner.OWNER_TIMEOUT_MS = 3_600_000  # a busy machine may be slow
 if sys.argv[3:]:
-    owner._boot = lambda: sys.argv[3]
+    owner._boot_id = lambda: sys.argv[3]
 with open_store(sys.argv[1]) as store:
     mine = ownership.Ownership(store, sys.argv[2], "c/1")
     try:
         mine.take()
     except FencedError as error:
         sys.exit(f"refused: {error}")
-    print("taken", owner._boot(), flush=True)
+    print("taken", owner._boot_id(), flush=True)
     while not select.select([sys.stdin], [], [], 0.02)[0]:
         mine.renew()
 """

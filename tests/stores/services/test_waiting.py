@@ -68,7 +68,7 @@ class Sleepers:
 
     @staticmethod
     def _asleep(store):
-        return sum(one.waiters for one in store._listener._queues.values() if one.up) if store._listener else 0
+        return sum(one.waiters for one in store._listener._queues.values() if one.listening) if store._listener else 0
 
     @property
     def listeners(self):
@@ -352,7 +352,7 @@ with open_store(sys.argv[1]) as store:
     queues = [f"{sys.argv[2]}.{number}" for number in range(100)]
     for queue in queues:
         threading.Thread(target=store.wait, args=(queue, 3_600_000), daemon=True).start()
-    while sum(one.waiters for one in store._listening()._queues.values()) < 100:
+    while sum(one.waiters for one in store._get_listener()._queues.values()) < 100:
         store.now()
     print("all wait", flush=True)
     store.wait(sys.argv[2], 3_600_000)

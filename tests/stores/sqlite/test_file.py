@@ -202,7 +202,7 @@ def test_a_commit_that_failed_leaves_no_transaction_open(path):
 
 
 def test_a_commit_that_is_refused_leaves_no_transaction_open(queue):
-    queue.store._connected().execute("PRAGMA foreign_keys = ON")
+    queue.store._get_connection().execute("PRAGMA foreign_keys = ON")
 
     def write():
         with queue.store._transaction() as db:

@@ -150,7 +150,7 @@ def test_a_process_that_ends_by_itself_writes_what_it_has_counted_and_does_not_w
         "from spark_queue import open_store\n"
         "from spark_queue.messages.message import pushes\n"
         "from spark_queue.stores.support import counters\n"
-        "counters.PERIOD = 3600\n"
+        "counters.FLUSH_INTERVAL = 3600\n"
         "store = open_store(sys.argv[1])\n"
         "store.push('q', pushes(['x'] * 7))\n"
         "raise SystemExit(sys.argv[2] == 'fail' and 'planned')"

@@ -66,7 +66,7 @@ def payload(n):
 
 def letter_of(store, queue):
     """The only dead letter of a queue, with its payload as text."""
-    (batch,) = store.peek(dead_letter_queue(queue), decoded=False)
+    (batch,) = store.peek(dead_letter_queue(queue), check_json=False)
     (letter,), (headers,) = batch.column("payload").to_pylist(), header_dicts(batch)
     (id,) = batch.column("id").to_pylist()
     return headers.get("x-dl-id", id), letter.decode(errors="replace").replace('\\"', '"'), headers
@@ -154,14 +154,14 @@ def test_what_no_dead_letter_queue_takes_is_set_aside(kind, how, url, store, que
 def test_a_letter_whose_id_another_message_has_gets_another_one(kind, url, store, queue):
     one = odd_of(kind)
     odd.put(kind, url, queue, one.record, mature=5)
-    if store.one_id or "ids" in store.lacks:
+    if store.ids_unique_per_store or "ids" in store.unsupported:
         pytest.skip("an id names one message in all queues, or none in particular")
     store.reserve(queue, "c/1", 1)
-    (row,) = store.look(queue, "c/1/0")
+    (row,) = store.peek_reserved(queue, "c/1/0")
     (id,) = row.column("id").to_pylist()
     if not id.startswith("\x7f"):
         store.push(dead_letter_queue(queue), pushes([payload("mine")], ids=[id]))
-    assert list(store.fetch(queue, "c/1/0", decoded=True)) == []
+    assert list(store.fetch(queue, "c/1/0", check_json=True)) == []
     found = [message for batch in store.peek(dead_letter_queue(queue)) for message in messages(batch)]
     letters = [message for message in found if "x-error" in message.headers]
     assert len(letters) == 1
@@ -175,7 +175,7 @@ def test_the_history_keeps_it_and_shows_it(kind, url, store, queue):
     with Queue(store, queue, history=60) as client:
         assert client.reserve(1) == []
     check_letter(store, queue, one)
-    if not store.forwards:  # there an id is in one place
+    if not store.supports_forward:  # there an id is in one place
         (batch,) = store.peek(queue, view="history")
         assert batch.column("outcome").to_pylist() == ["dead"]
         assert one.reason in header_dicts(batch)[0]["x-error"]
@@ -186,7 +186,7 @@ def test_it_can_be_held_renewed_passed_on_and_given_back(kind, one, url, store, 
     odd.put(kind, url, queue, one.record, mature=5)
     assert store.reserve(queue, "a/1", 10, lease=60_000) == [one.rows]
     assert store.renew(queue, "a/1", 120_000) == one.rows
-    assert store.retag(queue, "a/1", "b/1/0", lease=60_000) == one.rows
+    assert store.transfer(queue, "a/1", "b/1/0", lease=60_000) == one.rows
     assert store.rollback(queue, "b/1", failed=True) == one.rows
     assert store.move(queue, f"{queue}.other") in (one.rows, rows_of(one.id))
     assert store.sizes(queue).total == 0
@@ -197,7 +197,7 @@ def test_it_can_be_held_renewed_passed_on_and_given_back(kind, one, url, store, 
 
 
 def test_a_log_shows_it_where_it_lies(kind, url, store, queue):
-    if "holds" in store.lacks:
+    if "holds" in store.unsupported:
         pytest.skip("the layout has no logs")
     bucket = next((one for one in odd.TABLE[kind] if one.rows > 1), odd_of(kind))
     store.push(queue, pushes([payload(1)], mature=[EARLY]))
@@ -227,7 +227,7 @@ def test_an_id_of_any_type_settles_its_message(kind, type_, url, store, queue):
     found = {one.payload["n"]: one.id for batch in store.fetch(queue, "a/1/0") for one in messages(batch)}
     assert found["1"] == id
     assert [one.id for batch in store.peek(queue, [Condition("id", "=", id)]) for one in messages(batch)] == [id]
-    assert store.retag(queue, "a/1", "b/1/0", [id], lease=60_000) == 1
+    assert store.transfer(queue, "a/1", "b/1/0", [id], lease=60_000) == 1
     assert store.rollback(queue, "b/1", [id]) == 1
     assert store.commit(queue, "a/1") == 1
     assert store.move(queue, f"{queue}.other", ids=[id]) == 1
