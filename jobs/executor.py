@@ -126,7 +126,7 @@ def work(spark: SparkSession, plan: Plan, watch: job.Watch) -> job.Summary:
             available_now=args.available_now,
             every=args.trigger,
             restarts=args.restarts,
-            look=look,
+            on_check=look,
             wait=wait,
         )
         return summary(plan, watch, tally["events"], time.monotonic() - began)

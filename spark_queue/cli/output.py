@@ -185,11 +185,11 @@ class ProgressBar:
         )
 
         columns = (
-            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"), TimeRemainingColumn(),
+            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[count]}"), TimeRemainingColumn(),
         )  # fmt: skip
         self._bar = Progress(*columns, console=error_console(), transient=True, disable=not sys.stderr.isatty())
         self._done = 0
-        self._task = self._bar.add_task(description, total=total, told="")
+        self._task = self._bar.add_task(description, total=total, count="")
 
     def read(self, size: int) -> None:
         """Show that `size` more bytes were read."""
@@ -198,11 +198,11 @@ class ProgressBar:
     def count(self, ids: Sequence[str]) -> None:
         """Show that the messages with these ids are done."""
         self._done += len(ids)
-        self._bar.update(self._task, told=f"{self._done:,}")
+        self._bar.update(self._task, count=f"{self._done:,}")
 
     def step(self, done: int, wanted: int) -> None:
         """Show that `done` of `wanted` messages are done."""
-        self._bar.update(self._task, completed=done, total=wanted, told=f"{done:,}/{wanted:,}")
+        self._bar.update(self._task, completed=done, total=wanted, count=f"{done:,}/{wanted:,}")
 
     def __enter__(self) -> ProgressBar:
         self._bar.start()

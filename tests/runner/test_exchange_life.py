@@ -25,7 +25,7 @@ class Life(World):
     def graph(self, exchanges, **options):
         quick = {"waitTimeout": "200ms"}
         graph = Graph({ns: Namespace(url, quick) for ns, url in self.urls.items()}, exchanges)
-        return ExchangeGraph(graph, str(self.folder / "checkpoints"), **{"pause": 0.05} | options)
+        return ExchangeGraph(graph, str(self.folder / "checkpoints"), **{"initial_backoff": 0.05} | options)
 
     def arrive(self, name, *payloads):
         """Wait until just these are in a queue."""
@@ -237,7 +237,7 @@ def test_exchanges_whose_server_is_down_are_tried_again_and_the_others_go_on(lif
             "from_far": life.exchange("far/in", life.to("ns1/from_far"), options=soon),
             "to_far": life.exchange("ns2/in", life.to("ns2/beside"), life.to("far/out"), options=soon),
         },
-        pause=0.1,
+        initial_backoff=0.1,
     )
     caplog.set_level(logging.WARNING, "spark_queue")
     life.push("ns2/in", *range(5))

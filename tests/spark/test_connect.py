@@ -116,7 +116,7 @@ def reason(queue):
 with Queue(url, "a") as a, Queue(url, "b") as b:
     a.push("bad")
     b.push("bad")
-supervise(lambda: start("a"), url, restarts=9, pause=0.01)
+supervise(lambda: start("a"), url, restarts=9, initial_backoff=0.01)
 assert reason("a")[0].startswith("ValueError: no fare ("), reason("a")
 for _ in range(4):
     try:
