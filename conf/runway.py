@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from spark_queue import Message, Output, Process, wrap_error
+from spark_queue import Message, Output, ProcessorContext, wrap_error
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def mean(process: Process, messages: Mapping[str, Message]) -> dict[str, Any]:
+def mean(process: ProcessorContext, messages: Mapping[str, Message]) -> dict[str, Any]:
     """What all sensors say together, and the strongest gust, if it is one."""
     with wrap_error(sensors=list(messages)):
         wind = [one.payload["wind"] for one in messages.values()]
@@ -23,7 +23,7 @@ def mean(process: Process, messages: Mapping[str, Message]) -> dict[str, Any]:
         return {"mean": {"wind": sum(wind) / len(wind)}, "gusts": gust}
 
 
-def knots(process: Process, df: DataFrame) -> dict[str, Column]:
+def knots(process: ProcessorContext, df: DataFrame) -> dict[str, Column]:
     """Meters per second in knots."""
     from pyspark.sql import functions as F
 
@@ -31,7 +31,7 @@ def knots(process: Process, df: DataFrame) -> dict[str, Column]:
     return {"knots": F.struct((wind * 1.944).alias("knots"))}
 
 
-def alarm(process: Process, messages: Mapping[str, Message]) -> None:
+def alarm(process: ProcessorContext, messages: Mapping[str, Message]) -> None:
     """Tell of gusts, and of sensors that do not work."""
     for queue, one in messages.items():
         log.warning("%s: %s", queue, one.payload)

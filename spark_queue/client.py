@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Self
+from typing import Self
 
 import pyarrow as pa
 
@@ -131,7 +131,7 @@ class Queue:
         """
         ids = None if id is None else [id]
         try:
-            return self._push([payload], ids, headers, mature, delay, tries)[0]
+            return self.push_many([payload], ids=ids, headers=headers, mature=mature, delay=delay, tries=tries)[0]
         except MessageError as error:
             if not error.rows:
                 raise
@@ -166,17 +166,6 @@ class Queue:
         if isinstance(payloads, str | bytes | Mapping):
             raise OptionError("push_many takes a list of payloads; for one payload use push", option="payloads")
         payloads = payloads if isinstance(payloads, Sequence) else list(payloads)
-        return self._push(payloads, ids, headers, mature, delay, tries)
-
-    def _push(
-        self,
-        payloads: Sequence[Json | bytes],
-        ids: Sequence[str] | None,
-        headers: Sequence[Mapping[str, str]] | Mapping[str, str] | None,
-        mature: Sequence[datetime | None] | datetime | None,
-        delay: float | None,
-        tries: Sequence[int] | int,
-    ) -> list[str]:
         if delay is not None:
             check_seconds("delay", delay, minimum=-math.inf)  # the store refuses negative ones
         ms = None if delay is None else round(delay * 1000)
@@ -217,8 +206,8 @@ class Queue:
         if self._max_tries is not None:
             rows -= dead_letter_exhausted(self.store, self.name, tag, self._max_tries, self.dead_name, self._history)
         taken: list[Message] = []
-        kwargs: dict[str, Any] = {"dead": self.dead_name, "history": self._history, "decoded": True}
-        for batch in self.store.fetch(self.name, f"{tag}/0", **kwargs):
+        batches = self.store.fetch(self.name, f"{tag}/0", dead=self.dead_name, history=self._history, check_json=True)
+        for batch in batches:
             taken += messages(batch)
             if len(taken) >= rows:  # saves the request that would return no more rows
                 break

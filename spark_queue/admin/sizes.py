@@ -92,7 +92,7 @@ def _load_summary(store: Store, queue: str) -> QueueSummary:
         own_sizes.reserved - retained_rows,
         dead,
         oldest,
-        store.paused(queue),
+        store.is_paused(queue),
         retained_rows,
     )
 

@@ -17,7 +17,7 @@ import typer
 
 from spark_queue.cli.lazy import admin_push, admin_sizes, queues
 from spark_queue.cli.lazy import consume as consuming
-from spark_queue.cli.messages import Timeout, none_if_never, nothing_ready, say_if_paused
+from spark_queue.cli.messages import Timeout
 from spark_queue.cli.output import confirm, echo_err, print_json, print_json_line, print_text, printable
 from spark_queue.cli.params import (
     Command,
@@ -35,6 +35,7 @@ from spark_queue.cli.params import (
     resolve_queue,
 )
 from spark_queue.cli.queues import size
+from spark_queue.cli.waiting import none_if_never, nothing_ready, say_if_paused
 from spark_queue.errors import MessageError
 
 if TYPE_CHECKING:

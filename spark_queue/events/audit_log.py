@@ -7,6 +7,8 @@ due when it is written, so its time is the database's. To copy the log elsewhere
 
 from __future__ import annotations
 
+import getpass
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -116,3 +118,11 @@ class AuditLog:
         """Return the records, oldest first; only the first `limit`, if given."""
         found = [one for batch in self._store.peek(self.queue, limit=limit) for one in messages(batch)]
         return [AuditRecord.from_message(one) for one in sorted(found, key=lambda one: (one.mature, one.id))]
+
+
+def current_user() -> str:
+    """Return the user of this process: its name, else its number, else an empty string."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid()) if hasattr(os, "getuid") else ""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Literal
 
 from spark_queue.errors import OptionError, SchemaError, did_you_mean
 from spark_queue.events import status as held
-from spark_queue.events.audit_log import log_queue_name
+from spark_queue.events.audit_log import current_user, log_queue_name
 from spark_queue.events.event import MAX_URIS, PRIORITY_LEAD_MS, STATUSES, new_transaction
-from spark_queue.events.queue import check_layout, current_user
+from spark_queue.events.queue import check_layout
 from spark_queue.stores import open_store
 
 if TYPE_CHECKING:

@@ -8,9 +8,7 @@ with Events("sqlite:///queues.db", "events", executors=executors_in("conf/execut
 
 from __future__ import annotations
 
-import getpass
 import logging
-import os
 import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +20,7 @@ import pyarrow as pa
 
 from spark_queue.errors import OptionError
 from spark_queue.events import status as held
-from spark_queue.events.audit_log import AuditLog
+from spark_queue.events.audit_log import AuditLog, current_user
 from spark_queue.events.builtin import internal_executors
 from spark_queue.events.event import (
     EXECUTING,
@@ -391,18 +389,9 @@ def check_layout(store: Store) -> None:
     ):
         raise OptionError(
             f"the layout {store.layout_name} cannot hold events, which need order, ids and a history of their "
-            "own: leave "
-            "layout= out of the URL",
+            "own: leave layout= out of the URL",
             option="url",
         )
-
-
-def current_user() -> str:
-    """Return the user of this process: its name, else its number, else an empty string."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid()) if hasattr(os, "getuid") else ""
 
 
 def message_columns(batch: pa.RecordBatch) -> list[str]:

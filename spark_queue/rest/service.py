@@ -80,7 +80,7 @@ class BoundQueue:
                 )
             batches: list[pa.RecordBatch] = []
             found = weight = 0
-            fetch_options: dict[str, Any] = {"dead": dead, "history": options.history_ms, "decoded": True}
+            fetch_options: dict[str, Any] = {"dead": dead, "history": options.history_ms, "check_json": True}
             for batch in self.store.fetch(self.queue, f"{tag}/0", **fetch_options) if rows else ():
                 batches.append(batch)
                 found += batch.num_rows

@@ -123,7 +123,7 @@ def test_messages_that_were_put_together_keep_when_each_was_due():
     [
         ({"size": 0}, "1 to 100000 messages, not 0"),
         ({"size": 100_001}, "not 100001"),
-        ({"compression": "gzip"}, "not by 'gzip'"),
+        ({"compression": "gzip"}, "not 'gzip'"),
         ({"compression": "zst"}, "did you mean 'zstd'"),
     ],
 )

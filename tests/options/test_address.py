@@ -39,7 +39,7 @@ def test_a_url_gets_a_layout():
         "mongodb://host/db?w=1&layout=pl-mongo&pipeline=p"
     )
     assert StoreUrl.parse("redis://host/0?layout=rfq").with_layout("rfq") == "redis://host/0?layout=rfq"
-    with pytest.raises(OptionError, match="says layout=rfq"):
+    with pytest.raises(OptionError, match="the URL has layout=rfq"):
         StoreUrl.parse("redis://host/0?layout=rfq").with_layout("redis-list")
 
 
@@ -85,7 +85,7 @@ def test_the_option_layout_goes_into_the_url():
     [
         ("stream", {"url": "redis://h/0", "layout": "bucket"}, "is not for a streaming read"),
         ("push", {"urls": '{"a": "redis://h/0"}', "layout": "rfq"}, "each of 'urls'"),
-        ("push", {"url": "redis://h/0?layout=rfq", "layout": "redis-oq"}, "says layout=rfq"),
+        ("push", {"url": "redis://h/0?layout=rfq", "layout": "redis-oq"}, "the URL has layout=rfq"),
     ],
 )
 def test_an_option_layout_that_cannot_be_meant_is_refused(role, given, said):
