@@ -82,7 +82,7 @@ class LogContract:
     @pytest.fixture
     def small(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let a few messages make several segments, and a few segments a page."""
-        for name, value in {"SEGMENT": 5, "CLAIM": 12, "SMALL": 3}.items():
+        for name, value in {"SEGMENT_ROWS": 5, "SEAL_LIMIT": 12, "GROW_LIMIT": 3}.items():
             monkeypatch.setattr(sealing, name, value)
         monkeypatch.setattr(head, "PAGE_SEGMENTS", 2)
         monkeypatch.setattr(base, "SMALLEST_PARTITION", 3)
@@ -252,7 +252,7 @@ class LogContract:
 
     @pytest.mark.usefixtures("kept")
     def test_every_reader_is_woken(self, store: Store, url: str, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(log_module, "POLL", 2 * DEADLINE * 1000)  # no reader polls
+        monkeypatch.setattr(log_module, "POLL_INTERVAL_MS", 2 * DEADLINE * 1000)  # no reader polls
         woken: dict[int, float] = {}
         asleep: set[int] = set()
 
@@ -335,13 +335,13 @@ class LogContract:
         )  # a seal in progress is taken over at once
         store.push(queue, numbered_messages(0))
         seen, place = read_log(other, start)
-        acts: dict[str, Callable[..., Any]] = {"reserve": store.reserve, "retag": store.transfer}
+        acts: dict[str, Callable[..., Any]] = {"reserve": store.reserve, "transfer": store.transfer}
         sent = 1
         for name, after, rows in (
             ("reserve", False, 1),
             ("reserve", True, 1),
-            ("retag", False, 1),
-            ("retag", True, 1),
+            ("transfer", False, 1),
+            ("transfer", True, 1),
             ("reserve", True, 4),
         ):
             tick(store)
@@ -383,7 +383,7 @@ class LogContract:
         one, other = Log(store, queue), Log(peer, queue)
         store.push(queue, numbered_messages(0))
         seen, place = read_log(one, one.first())
-        for number, name in enumerate(("reserve", "retag"), 1):
+        for number, name in enumerate(("reserve", "transfer"), 1):
             tick(store)
             store.push(queue, numbered_messages(number))
             act: Callable[..., Any] = getattr(store, name)
