@@ -230,7 +230,7 @@ BUGS: dict[str, Bug] = {
         "stores/sqlite/store.py",
         "                    (dead_letter.failed, json.dumps(dead_letter.headers(queue, 0, now))),\n",
         "                    (dead_letter.failed, '{}'),\n",
-        CONFORMANCE + "test_a_dead_letter_tells_where_it_comes_from",
+        CONFORMANCE + "test_a_dead_letter_names_the_queue_it_comes_from",
     ),
     "failures are not noted": Bug(
         "spark/failures.py",

@@ -443,7 +443,7 @@ DEATH = DeadLetterInfo("why", failed=1)
 
 #: The operations whose killed client is in `make test` too.
 CORE = {
-    "push", "renew", "commit", "commit with history", "rollback", "retag", "move of a tag", "commit in a bucket",
+    "push", "renew", "commit", "commit with history", "rollback", "transfer", "move of a tag", "commit in a bucket",
     "stage", "publish", "unstage", "next note",
 }  # fmt: skip
 
@@ -458,8 +458,8 @@ OPERATIONS = {
     "rollback of some": Operation(
         HELD, 5, lambda store, s: store.rollback(s.one, "c", s.some(*MIXED), delay=HOUR, failed=False)
     ),
-    "retag": Operation(HELD, 7, lambda store, s: store.transfer(s.one, "c", "d/1/0", lease=2 * HOUR)),
-    "retag of some": Operation(
+    "transfer": Operation(HELD, 7, lambda store, s: store.transfer(s.one, "c", "d/1/0", lease=2 * HOUR)),
+    "transfer of some": Operation(
         HELD, 3, lambda store, s: store.transfer(s.one, "c", "c/1/0", s.some(*MIXED), lease=None)
     ),
     "move": Operation(
@@ -488,7 +488,7 @@ OPERATIONS = {
     "rollback in a bucket": Operation(
         BUCKETS, 2, lambda store, s: store.rollback(s.one, "c/1", s.some(1, 3, 8), delay=HOUR), lingers=True
     ),
-    "retag in a bucket": Operation(
+    "transfer in a bucket": Operation(
         BUCKETS,
         2,
         lambda store, s: store.transfer(s.one, "c", "d/1/0", s.some(1, 2, 8), lease=2 * HOUR),
