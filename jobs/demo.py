@@ -45,7 +45,7 @@ FLIGHTS, PICTURE = FOLDER / "flights.csv", FOLDER / "graph.svg"
 VICTIM = "by_delay"
 
 #: Seconds within which Spark starts, or starts again, the processes of a query.
-PATIENCE = 120
+PATIENCE = 300
 
 
 class Watch(job.Watch):

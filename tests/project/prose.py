@@ -97,6 +97,7 @@ def blank(text: str, pattern: str, flags: int = 0, by: str = " ") -> str:
 def prose_of_markdown(text: str) -> str:
     """Return the text of a page without code, addresses and HTML."""
     text = blank(text, r"^( *)(```|~~~).*?^\1\2 *$", re.DOTALL | re.MULTILINE)
+    text = blank(text, r"(?<=\n\n)(?: {4}\S.*\n)+")
     text = blank(text, r"``.+?``|`[^`]*`", re.DOTALL, by="C")
     text = blank(text, r"\]\([^)]*\)")
     return blank(text, r"<[^>]*>|https?://\S+")
