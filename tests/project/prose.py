@@ -97,7 +97,6 @@ def blank(text: str, pattern: str, flags: int = 0, by: str = " ") -> str:
 def prose_of_markdown(text: str) -> str:
     """Return the text of a page without code, addresses and HTML."""
     text = blank(text, r"^( *)(```|~~~).*?^\1\2 *$", re.DOTALL | re.MULTILINE)
-    text = blank(text, r"(?<=\n\n)(?: {4}\S.*\n)+")
     text = blank(text, r"``.+?``|`[^`]*`", re.DOTALL, by="C")
     text = blank(text, r"\]\([^)]*\)")
     return blank(text, r"<[^>]*>|https?://\S+")
@@ -138,7 +137,7 @@ def lint(path: Path) -> Iterator[str]:
     source = path.read_text(encoding="utf-8")
     parts: Iterable[tuple[int, str, bool]]
     if path.suffix == ".md":
-        parts = [(1, source, True)]
+        parts = [(1, blank(source, r"(?<=\n\n)(?: {4}\S.*\n)+"), True)]  # indented code
     elif path.suffix == ".lua":
         parts = [(1, re.sub(r"^(?!\s*--).*$|^\s*--+", "", source, flags=re.MULTILINE), True)]
     else:

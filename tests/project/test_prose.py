@@ -44,9 +44,7 @@ def test_a_long_sentence_is_found(tmp_path):
 
 
 def test_code_is_no_prose(tmp_path):
-    text = (
-        "# Title\n\nCall `told(by_word)`.\n\n```python\nwhoever = told\n```\n\n    make told\n\nSee [it](https://whoever.org/told).\n"
-    )
+    text = "# Title\n\nCall `told(by_word)`.\n\n```python\nwhoever = told\n```\n\n    make told\n\nSee [it](https://whoever.org/told).\n"
     assert mistakes(tmp_path / "page.md", text) == []
 
 
