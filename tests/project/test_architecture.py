@@ -116,7 +116,7 @@ def test_every_module_has_a_floor():
 @pytest.mark.parametrize(
     ("source", "module"),
     [
-        ("from spark_queue.spark.schema import shaper", "spark_queue.stores.sqlite.store"),
+        ("from spark_queue.spark.schema import batch_converter", "spark_queue.stores.sqlite.store"),
         ("import spark_queue.stores", "spark_queue.options.url"),
         ("def f():\n    from spark_queue import cli\n    from spark_queue.cli import main", "spark_queue.client"),
         ("from spark_queue.spark import drain", "spark_queue.client"),
@@ -146,7 +146,7 @@ def test_no_modules_import_each_other():
 def test_a_circle_is_seen():
     a, b = "spark_queue.errors", "spark_queue.client"
     hidden = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from spark_queue.client import Queue"
-    assert circles({a: hidden, b: "def f():\n    from spark_queue.errors import near"}) == [[b, a]]
+    assert circles({a: hidden, b: "def f():\n    from spark_queue.errors import did_you_mean"}) == [[b, a]]
 
 
 def test_files_are_short():

@@ -235,7 +235,7 @@ def test_what_handles_steps_names_no_kind_of_them(module):
     "planted",
     [
         "from spark_queue.graph.model import Graph, Link",
-        "from spark_queue.graph.processor import bound",
+        "from spark_queue.graph.processor import parse_bindings",
         "if isinstance(step, graph_model.Processor | Exchange): ...",
         "KINDS = {'exchanges': 1}",
         "match path:\n    case ('links', name): ...",
@@ -249,6 +249,6 @@ def test_a_kind_that_is_named_is_seen(planted):
     assert kinds_named(planted)
 
 
-@pytest.mark.parametrize("method", ["queues", "leftovers", "cycles", "loops", "topology"])
+@pytest.mark.parametrize("method", ["queues", "unrouted_queues", "cycles", "cyclic_destinations", "topology"])
 def test_a_graph_asks_each_step(method):
     assert kinds_named(dedent(inspect.getsource(getattr(Graph, method)))) == []
