@@ -108,8 +108,8 @@ def as_text(found: Grown) -> str:
 def as_markdown(found: Grown, facts: dict[str, Any]) -> str:
     """The part of the page that a curve makes."""
     lines = [
-        f"Measured on {facts['when']}: {facts['setup']}; medians of {facts['rounds']} rounds, in brackets how many "
-        "times as long as at the smallest size.",
+        f"Measured on {facts['when']}: {facts['setup']}; medians of {facts['rounds']} rounds, in parentheses the "
+        "time relative to the smallest size.",
         "",
         f"![how operations grow](pictures/growth_{found.name}.svg)",
     ]

@@ -64,7 +64,7 @@ TO_CLIENT, TO_SPARK = (0.05, 0.3), (0.2, 0.7)
 #: Messages that come before those that count, and seconds in which each must come.
 BEFORE, PATIENCE = 5, 60
 
-WANTED = "Wanted: a median of less than 5 ms to a client that waits, and at most 1.3 times as long through Spark."
+WANTED = "Targets: a median below 5 ms to a waiting client, and at most 1.3 times as long through Spark."
 
 #: Milliseconds of each message, by what is measured.
 Round = dict[str, list[float]]

@@ -196,7 +196,7 @@ def main() -> int:
     told = setup(spark)
     spark.stop()
     print(told)
-    lines = [f"Measured with {told}; microseconds are those of one message."]
+    lines = [f"Measured with {told}; times are for one message."]
     for store, stages in found.items():
         lines += ["", f"### Stages on {store}"]
         for table in tables(stages):

@@ -105,7 +105,7 @@ def keuss(backend: str, act: Literal["reserve", "pop"], loops: int = 8) -> Peer:
         keys=("keuss:q:ordered_queue:*:{queue}",),
         jobs=("keuss:q:ordered_queue:*:{queue}",),
         settings=f"backend {backend}, local signals, stats in memory; push: 64 at a time; work: {taken} "
-        "in one process (docs: pepmartinez.github.io/keuss/docs/quickstart has such loops; it advises no number)",
+        "in one process (docs: pepmartinez.github.io/keuss/docs/quickstart; no advice on the number of loops)",
     )
 
 
@@ -121,7 +121,7 @@ PEERS: dict[str, Peer] = {
         keys=("rfq:{queue}:*",),
         jobs=("rfq:{queue}:*",),
         settings="hiredis; push: publish_batch of 1,000; work: 2 processes, each a loop of consume and done "
-        "(docs: the README; it advises nothing on speed)",
+        "(docs: the README; no advice on speed)",
     ),
     "rq": _rq(1),
     "rq-pool": _rq(2),
