@@ -29,7 +29,7 @@ from spark_queue.messages.buckets import Buckets, Layout
 from spark_queue.messages.ids import new_id_array
 from spark_queue.messages.message import Message, messages, pushes
 from spark_queue.messages.payload import Json
-from spark_queue.messages.values import error_for_rows
+from spark_queue.messages.value_errors import error_for_rows
 from spark_queue.options.arguments import check_count, check_keywords, check_seconds
 from spark_queue.options.parsers import reserving_consumer_name
 from spark_queue.options.queue_names import dead_letter_queue as usual

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from spark_queue.admin.common import open_existing
 from spark_queue.errors import StoreError, UsageError, plural
 from spark_queue.stores.base import Store
-from spark_queue.stores.support.burial import SET_ASIDE_TAG
+from spark_queue.stores.support.dead_lettering import SET_ASIDE_TAG
 from spark_queue.stores.types import Finding
 
 #: Maximum number of ids in a command, and of buckets that are opened per queue.

@@ -17,7 +17,7 @@ from spark_queue.messages.json_text import dump_json, load_json
 from spark_queue.messages.payload import Json, from_json
 from spark_queue.messages.rules import validate_rows
 from spark_queue.messages.schema import MAX_TIME_MS, PUSHES
-from spark_queue.messages.values import check_id_and_headers
+from spark_queue.messages.value_errors import check_id_and_headers
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
 

@@ -12,11 +12,11 @@ from spark_queue.admin.reservations import check_not_owned
 from spark_queue.errors import OptionError, UsageError, did_you_mean, plural
 from spark_queue.options.masking import mask
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.bound import QueryBinding, query_bindings
 from spark_queue.stores.services.dead_letters import history_of
 from spark_queue.stores.services.existence import check_exists
 from spark_queue.stores.services.ledger import LEDGER_PREFIX, Ledger, Writer, ledger_of, publish_batch
 from spark_queue.stores.services.owner import Batch, consumers, load_consumer_state, revoke
+from spark_queue.stores.services.query_binding import QueryBinding, query_bindings
 from spark_queue.stores.types import check_tag
 
 

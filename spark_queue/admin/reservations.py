@@ -14,7 +14,7 @@ from spark_queue.stores.services.existence import check_exists, known_queues
 from spark_queue.stores.services.log.log import RetainedRange, find_retained
 from spark_queue.stores.services.log.segments import LOG_TAG
 from spark_queue.stores.services.owner import Owner, consumers, load_consumer_state, revoke
-from spark_queue.stores.support.burial import SET_ASIDE_TAG
+from spark_queue.stores.support.dead_lettering import SET_ASIDE_TAG
 from spark_queue.stores.types import Reservation, check_tag
 
 

@@ -24,7 +24,7 @@ from spark_queue.cli.mistakes import URL_VARIABLE as URL_VARIABLE
 from spark_queue.cli.mistakes import ClickUsageError
 from spark_queue.cli.output import echo_err, print_text
 from spark_queue.errors import QueueError, UsageError
-from spark_queue.messages.values import check_id_and_headers
+from spark_queue.messages.value_errors import check_id_and_headers
 from spark_queue.options.url import StoreUrl
 
 #: The commands by section, in the order of the help.

@@ -14,7 +14,7 @@ from spark_queue.messages.columns import headers_array
 from spark_queue.messages.ids import new_ids
 from spark_queue.messages.payload import Json, decode, encode
 from spark_queue.messages.schema import EPOCH, PUSHES
-from spark_queue.messages.values import error_for_values
+from spark_queue.messages.value_errors import error_for_values
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from spark_queue.graph.model import Link, Retry
 from spark_queue.messages.json_text import clean_text, dump_json
 from spark_queue.messages.message import Message
 from spark_queue.messages.payload import decode
-from spark_queue.messages.values import check_id_and_headers
+from spark_queue.messages.value_errors import check_id_and_headers
 from spark_queue.runner.selector import (
     EXPRESSION_COLUMNS,
     JSON_COLUMN,

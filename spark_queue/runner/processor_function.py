@@ -19,7 +19,7 @@ from spark_queue.graph.processor_function import Output, ProcessorContext, error
 from spark_queue.messages.columns import header_dicts
 from spark_queue.messages.message import Message
 from spark_queue.messages.payload import decode, from_json
-from spark_queue.messages.values import check_id_and_headers
+from spark_queue.messages.value_errors import check_id_and_headers
 from spark_queue.runner.selector import load_function
 from spark_queue.spark.spark_errors import failure_of
 from spark_queue.spark.worker import freeze_gc

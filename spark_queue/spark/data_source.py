@@ -9,12 +9,12 @@ from spark_queue.errors import OptionError
 from spark_queue.options.inputs import LOG
 from spark_queue.options.queue_options import QueueOptions, role_of_write
 from spark_queue.options.values import EXACTLY_ONCE, READ_ROLES, Role
-from spark_queue.spark.carried import PickledWithLoader
+from spark_queue.spark.pickling import PickledWithLoader
 from spark_queue.spark.read.log_stream import LogSnapshot, LogStream
 from spark_queue.spark.read.queue_stream import QueueStream
 from spark_queue.spark.read.snapshot import snapshot_reader
 from spark_queue.spark.schema import check_read_schema, read_schema
-from spark_queue.spark.sentence import hide_tracebacks
+from spark_queue.spark.tracebacks import hide_tracebacks
 from spark_queue.spark.write.data_writers import BatchWriter, Push, StreamWriter
 from spark_queue.spark.write.publish import Publish
 from spark_queue.spark.write.settle import Settle

@@ -14,9 +14,9 @@ from pyspark.errors import AnalysisException, PySparkImportError
 from pyspark.sql import SparkSession
 
 from spark_queue.errors import UsageError
-from spark_queue.spark.carried import portable_source
 from spark_queue.spark.data_source import QueueDataSource
 from spark_queue.spark.failures import add_listener
+from spark_queue.spark.pickling import portable_source
 
 #: The environment variable and the conf that name the interpreter of Spark's Python workers.
 _PYTHON, _PYTHON_CONF = "PYSPARK_PYTHON", "spark.pyspark.python"

@@ -61,9 +61,9 @@ from spark_queue.messages.schema import HISTORY, HISTORY_FIELDS, MAX_TIME_MS, ME
 from spark_queue.options.masking import mask
 from spark_queue.options.queue_names import dead_letter_queue
 from spark_queue.stores.support.bucket_split import isolate, split_bucket
-from spark_queue.stores.support.burial import dead_letter_damaged
 from spark_queue.stores.support.counters import Counters, Counts, Statistics
 from spark_queue.stores.support.damaged import Records, check_payloads, open_buckets, slice_records
+from spark_queue.stores.support.dead_lettering import dead_letter_damaged
 from spark_queue.stores.support.pause import PAUSE_CACHE_SECONDS, PauseCache
 from spark_queue.stores.types import (
     Claim,

@@ -16,12 +16,12 @@ import pytest
 from spark_queue import CheckpointError, FencedError, Queue, StoreError, open_store
 from spark_queue.messages.message import pushes
 from spark_queue.stores.services import owner
-from spark_queue.stores.services.bound import QueryBinding, bind
 from spark_queue.stores.services.ledger import LEDGER_PREFIX, Writer, is_decided, stage_of
 from spark_queue.stores.services.log.log import Log
 from spark_queue.stores.services.owner import Batch
 from spark_queue.stores.services.ownership import Ownership
 from spark_queue.stores.services.poison import MAX_FAILED_RUNS, PoisonMessageHandler, PoisonRules
+from spark_queue.stores.services.query_binding import QueryBinding, bind
 from spark_queue.stores.sqlite import file as sqlite_file
 
 pytest.importorskip("typer")

@@ -10,11 +10,11 @@ from spark_queue import OptionError, UsageError, open_store
 from spark_queue.admin import RecoveredConsumer, recover_consumer, release
 from spark_queue.messages.message import pushes
 from spark_queue.stores.services import owner
-from spark_queue.stores.services.bound import QueryBinding, bind
 from spark_queue.stores.services.dead_letters import set_history
 from spark_queue.stores.services.ledger import LEDGER_PREFIX, delete_sink, stage_of
 from spark_queue.stores.services.owner import Batch, load_consumer_state
 from spark_queue.stores.services.ownership import Ownership
+from spark_queue.stores.services.query_binding import QueryBinding, bind
 from spark_queue.stores.types import queue_note_key
 from tests.command_line import Run
 

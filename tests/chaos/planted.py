@@ -111,14 +111,14 @@ BUGS: dict[str, Bug] = {
         "tests/stores/support/test_damaged.py::test_one_odd_record_stops_nobody",
     ),
     "a damaged record is removed before it is a dead letter": Bug(
-        "stores/support/burial.py",
+        "stores/support/dead_lettering.py",
         "    letters = _make_letters(store, queue, damaged)\n",
         "    letters = _make_letters(store, queue, damaged)\n"
         "    store.commit(queue, tag, [one.record_id for one in letters])\n",
         "tests/stores/support/test_damaged_crashes.py::test_burying_is_completed_whatever_request_fails",
     ),
     "a damaged record is a dead letter twice": Bug(
-        "stores/support/burial.py",
+        "stores/support/dead_lettering.py",
         "        return self._store._attempt(self._find_sent_once, letters)",
         "        return set()",
         "tests/stores/support/test_damaged_crashes.py::test_burying_is_completed_whatever_request_fails",
@@ -165,7 +165,7 @@ BUGS: dict[str, Bug] = {
         worlds=True,
     ),
     "a query reads any epoch": Bug(
-        "stores/services/bound.py",
+        "stores/services/query_binding.py",
         '        if previous["consumer"] != binding.consumer:\n',
         "        if False:\n",
         "tests/spark/read/test_plan.py::test_a_checkpoint_that_has_lost_its_first_offset_is_refused",

@@ -9,7 +9,7 @@ import pytest
 from spark_queue import Queue
 from spark_queue.messages.message import pushes
 from spark_queue.stores import open_store
-from spark_queue.stores.support.burial import SET_ASIDE_TAG
+from spark_queue.stores.support.dead_lettering import SET_ASIDE_TAG
 from tests import odd
 from tests.command_line import Run
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from spark_queue import OptionError
-from spark_queue.spark.sentence import hide_tracebacks
+from spark_queue.spark.tracebacks import hide_tracebacks
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from spark_queue.stores.base import Store
 from spark_queue.stores.mongodb import stages as mongodb_stages
 from spark_queue.stores.mongodb import store as mongodb
 from spark_queue.stores.redis import store as redis
-from spark_queue.stores.services.log import head, sealing
+from spark_queue.stores.services.log import log_notes, sealing
 from spark_queue.stores.services.log.log import Log, find_retained
 from spark_queue.stores.sqlite import file as sqlite_file
 from spark_queue.stores.sqlite import store as sqlite
@@ -752,7 +752,7 @@ def check_sealing(world: World, way: Way, small: int, monkeypatch: pytest.Monkey
 
 @cases(*SCHEMES, ways=[Way.KILLED])
 def test_a_log_is_trimmed_whatever_request_fails(world, name, way, monkeypatch):
-    monkeypatch.setattr(head, "PAGE_SEGMENTS", 1)
+    monkeypatch.setattr(log_notes, "PAGE_SEGMENTS", 1)
     for name, value in {"SEGMENT_ROWS": 3, "SEAL_LIMIT": 3, "GROW_LIMIT": 0}.items():
         monkeypatch.setattr(sealing, name, value)
 

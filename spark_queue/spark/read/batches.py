@@ -21,11 +21,11 @@ import time
 from collections.abc import Callable
 
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.spark.read.accounting import LossDetector
 from spark_queue.spark.read.at_most_once import DROPPED_MESSAGE, is_dropped, mark_delivery
 from spark_queue.spark.read.fetch import FetchRange
 from spark_queue.spark.read.lease_renewer import LeaseRenewer
 from spark_queue.spark.read.leftovers import log_others, release_leftovers
+from spark_queue.spark.read.loss_detector import LossDetector
 from spark_queue.spark.read.offsets import OFFSET_VERSION, Offset, batch_of, commit_offset, tag_of
 from spark_queue.spark.read.prefetch import Prefetcher
 from spark_queue.spark.read.reserving import reserve_batch

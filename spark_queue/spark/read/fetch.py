@@ -14,12 +14,12 @@ from spark_queue.errors import FencedError, plural
 from spark_queue.options.inputs import QUEUE
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.values import AT_LEAST_ONCE, EXACTLY_ONCE
-from spark_queue.spark.running import batch_id_of, query_id_of, run_id_of
+from spark_queue.spark.task_context import batch_id_of, query_id_of, run_id_of
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.bound import QueryBinding, bind
 from spark_queue.stores.services.dead_letters import add_settled, settled_count
 from spark_queue.stores.services.poison import note_run
+from spark_queue.stores.services.query_binding import QueryBinding, bind
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,14 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.spark.carried import PickledWithLoader
+from spark_queue.spark.pickling import PickledWithLoader
 from spark_queue.spark.read.limits import cores
 from spark_queue.spark.read.log_cursor import log_of
 from spark_queue.spark.read.log_reader import LogReader, split_pieces
 from spark_queue.spark.read.snapshot import queue_exists
 from spark_queue.spark.read.stream import PlannedStream
 from spark_queue.spark.schema import BatchConverter, batch_converter
-from spark_queue.spark.sentence import hide_tracebacks
+from spark_queue.spark.tracebacks import hide_tracebacks
 from spark_queue.stores import open_store
 from spark_queue.stores.base import partition_sizes
 from spark_queue.stores.services.log.log import find_retained

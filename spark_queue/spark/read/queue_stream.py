@@ -19,7 +19,7 @@ from spark_queue.spark.read.planner import ReservingPlanner
 from spark_queue.spark.read.prefetch import RELEASE_TIMEOUT
 from spark_queue.spark.read.stream import PlannedStream
 from spark_queue.spark.schema import batch_converter, batch_joiner
-from spark_queue.spark.sentence import hide_tracebacks
+from spark_queue.spark.tracebacks import hide_tracebacks
 from spark_queue.spark.worker import main_module
 
 #: The module that the driver's reader process runs.

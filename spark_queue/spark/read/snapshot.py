@@ -13,9 +13,9 @@ from pyspark.sql.types import StructType
 
 from spark_queue.messages.schema import HISTORY_FIELDS
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.spark.carried import PickledWithLoader
+from spark_queue.spark.pickling import PickledWithLoader
 from spark_queue.spark.schema import batch_converter
-from spark_queue.spark.sentence import hide_tracebacks
+from spark_queue.spark.tracebacks import hide_tracebacks
 from spark_queue.spark.worker import main_module
 from spark_queue.stores import open_store
 from spark_queue.stores.services.existence import check_exists, exists

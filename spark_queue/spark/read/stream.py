@@ -9,10 +9,10 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.spark.carried import PickledWithLoader
+from spark_queue.spark.pickling import PickledWithLoader
 from spark_queue.spark.read.limits import SupportsTriggerAvailableNow, row_limit
 from spark_queue.spark.read.planner import Planner
-from spark_queue.spark.sentence import hide_tracebacks
+from spark_queue.spark.tracebacks import hide_tracebacks
 
 P = TypeVar("P", bound=Planner)
 

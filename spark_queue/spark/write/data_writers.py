@@ -17,7 +17,6 @@ from spark_queue.messages.ids import new_id_array
 from spark_queue.messages.rules import NOT_JSON, NOT_TEXT
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.values import EXACTLY_ONCE
-from spark_queue.spark.carried import PickledWithLoader
 from spark_queue.spark.encode import (
     NewIds,
     batches_of,
@@ -26,8 +25,9 @@ from spark_queue.spark.encode import (
     encode_pushes,
     target_column,
 )
+from spark_queue.spark.pickling import PickledWithLoader
 from spark_queue.spark.schema import PUSH_COLUMN_TYPES, check_write_schema
-from spark_queue.spark.sentence import hide_tracebacks
+from spark_queue.spark.tracebacks import hide_tracebacks
 from spark_queue.spark.worker import BackgroundWriter
 from spark_queue.stores.named import NamedStores
 from spark_queue.stores.services.eviction import check_eviction

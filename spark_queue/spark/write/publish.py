@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from spark_queue.errors import FencedError, QueueError
 from spark_queue.messages.ids import DerivedIds
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.spark.running import batch_id_of, is_batch_job, query_id_of
+from spark_queue.spark.task_context import batch_id_of, is_batch_job, query_id_of
 from spark_queue.spark.write.data_writers import Push, WriteResult, stores_of, write_each
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.ageing import remove_old_notes
@@ -34,7 +34,7 @@ from spark_queue.stores.services.ledger import (
     sink_of,
     stage_of,
 )
-from spark_queue.stores.services.written import hash_rows
+from spark_queue.stores.services.row_hashes import hash_rows
 
 
 class Publish(Push):

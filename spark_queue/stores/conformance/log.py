@@ -26,8 +26,8 @@ from spark_queue.stores.conformance.waiting import (
     tick,
     wait_until,
 )
-from spark_queue.stores.services.log import head, sealing, trimming
 from spark_queue.stores.services.log import log as log_module
+from spark_queue.stores.services.log import log_notes, sealing, trimming
 from spark_queue.stores.services.log.log import Log
 from spark_queue.stores.services.log.segments import LogPosition
 
@@ -84,7 +84,7 @@ class LogContract:
         """Let a few messages make several segments, and a few segments a page."""
         for name, value in {"SEGMENT_ROWS": 5, "SEAL_LIMIT": 12, "GROW_LIMIT": 3}.items():
             monkeypatch.setattr(sealing, name, value)
-        monkeypatch.setattr(head, "PAGE_SEGMENTS", 2)
+        monkeypatch.setattr(log_notes, "PAGE_SEGMENTS", 2)
         monkeypatch.setattr(base, "SMALLEST_PARTITION", 3)
 
     def test_a_layout_in_which_nothing_is_kept_has_no_log(self, store: Store, queue: str) -> None:

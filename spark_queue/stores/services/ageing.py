@@ -20,12 +20,12 @@ from urllib.parse import unquote
 
 from spark_queue.options.parsers import DAY
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.bound import QUERY_NOTE
 from spark_queue.stores.services.dead_letters import HISTORY_NOTE, SETTLED_NOTE
 from spark_queue.stores.services.ledger import LEDGER_PREFIX, delete_sink
 from spark_queue.stores.services.owner import OWNER_NOTE
 from spark_queue.stores.services.poison import FAILING_NOTE, FAILURE_PREFIX
-from spark_queue.stores.services.written import WRITTEN_PREFIX
+from spark_queue.stores.services.query_binding import QUERY_NOTE
+from spark_queue.stores.services.row_hashes import WRITTEN_PREFIX
 from spark_queue.stores.types import Note
 
 log = logging.getLogger(__name__)

@@ -29,7 +29,7 @@ from typing import Any
 
 from spark_queue.errors import CheckpointError, FencedError, OptionError, StoreError, plural
 from spark_queue.stores.base import Store
-from spark_queue.stores.services import written
+from spark_queue.stores.services import row_hashes
 from spark_queue.stores.types import Note
 
 log = logging.getLogger(__name__)
@@ -60,8 +60,8 @@ class Ledger:
     stages: tuple[str, ...] = ()
     members: Mapping[str, int] = field(default_factory=dict)
     id: str = field(default="", compare=False)
-    rows: written.RowHashes = None
-    rows_before: written.RowHashes = None  # of the batch before: a crash may have left their notes
+    rows: row_hashes.RowHashes = None
+    rows_before: row_hashes.RowHashes = None  # of the batch before: a crash may have left their notes
 
     @classmethod
     def from_note(cls, sink: str, note: Note | None) -> Ledger | None:
@@ -75,7 +75,7 @@ class Ledger:
                 sink=sink,
             )
         value = note.value
-        rows, before = (written.from_json(value.get(key)) for key in ("rows", "rows_before"))
+        rows, before = (row_hashes.from_json(value.get(key)) for key in ("rows", "rows_before"))
         members, id = value.get("members", {}), value.get("id", "")
         return cls(sink, value["batch"], tuple(value["stages"]), members, id, rows, before)
 
@@ -201,9 +201,9 @@ def publish_batch(
             winners: Sequence[str] = ()
             if found and found.batch == batch:
                 if own_hashes != found.rows:
-                    written.delete_hashes(store, own_hashes)  # another process decided first
+                    row_hashes.delete_hashes(store, own_hashes)  # another process decided first
                 _check_rows(store, found, hashes, writer)
-                written.delete_hashes(store, found.rows_before)
+                row_hashes.delete_hashes(store, found.rows_before)
                 winners = found.stages
             elif found:
                 log.warning(
@@ -229,13 +229,13 @@ def publish_batch(
             {"members": dict(members)} if members else {}
         )
         if hashes is not None:
-            value["rows"] = own_hashes = written.save_hashes(store, sink, batch, hashes)
+            value["rows"] = own_hashes = row_hashes.save_hashes(store, sink, batch, hashes)
         if found and isinstance(found.rows, tuple):
             value["rows_before"] = found.rows
         if store.set_note(LEDGER_PREFIX + sink, value, note.version if note else 0):
             winners = stages
             if found:
-                written.delete_hashes(store, found.rows)
+                row_hashes.delete_hashes(store, found.rows)
             break
     published = store.publish(winners)
     for number in {batch_of(one.stage) for one in store.staged(sink)}:
@@ -246,8 +246,12 @@ def publish_batch(
 
 def _check_rows(store: Store, ledger: Ledger, hashes: bytes | None, writer: Writer) -> None:
     """Raise `CheckpointError` if a written batch comes again with other rows; in a job, log it."""
-    written_hashes = None if hashes is None else written.load_hashes(store, ledger.rows)
-    if hashes is None or written_hashes is None or not (unwritten := written.count_unwritten(hashes, written_hashes)):
+    written = None if hashes is None else row_hashes.load_hashes(store, ledger.rows)
+    if (
+        hashes is None
+        or written is None
+        or not (unwritten := row_hashes.count_unwritten(hashes, written))
+    ):
         return
     if writer is Writer.JOB:
         log.warning(
@@ -320,7 +324,7 @@ def set_ledger(store: Store, sink: str, batch: int) -> None:
 def _delete_hashes(store: Store, note: Note) -> None:
     """Remove the notes with hashes that a ledger names."""
     for key in ("rows", "rows_before"):
-        written.delete_hashes(store, written.from_json(note.value.get(key)))
+        row_hashes.delete_hashes(store, row_hashes.from_json(note.value.get(key)))
 
 
 def batch_of(stage: str) -> int:

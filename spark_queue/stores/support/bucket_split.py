@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from spark_queue.messages.buckets import Buckets, Record, build_bucket, is_bucket, rows_of
 from spark_queue.messages.columns import milliseconds
 from spark_queue.stores.support.damaged import Records, open_buckets, slice_records
-from spark_queue.stores.support.needs import RecordStore
+from spark_queue.stores.support.record_store import RecordStore
 
 #: Into how many parts a bucket is split for a reserve of fewer messages. If messages are reserved
 #: one by one, each is rewritten as often as the logarithm of the bucket's size to this base.

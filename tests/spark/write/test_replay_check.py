@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 from spark_queue import CheckpointError, OptionError, Queue, open_store
 from spark_queue.admin.sinks import set_ledger
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.stores.services import written
+from spark_queue.stores.services import row_hashes
 from spark_queue.stores.services.ledger import ledger_of
 from tests.spark.drive import Query, Write, attempt, change_ledger, left_behind, payloads, rows, save
 
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.every_store
 @pytest.fixture
 def few(monkeypatch):
     """Let the ledger itself have two hashes, and a note three."""
-    monkeypatch.setattr(written, "MAX_IN_LEDGER", 2)
-    monkeypatch.setattr(written, "HASHES_PER_NOTE", 3)
+    monkeypatch.setattr(row_hashes, "MAX_IN_LEDGER", 2)
+    monkeypatch.setattr(row_hashes, "HASHES_PER_NOTE", 3)
 
 
 @pytest.fixture(params=["in the ledger", "in notes"])
@@ -35,7 +35,7 @@ def size(request):
 
 def notes_of(url, sink):
     with open_store(url) as store:
-        return sorted(store.notes(f"{written.WRITTEN_PREFIX}{sink}/"))
+        return sorted(store.notes(f"{row_hashes.WRITTEN_PREFIX}{sink}/"))
 
 
 def test_a_batch_that_comes_again_with_other_rows_is_refused(any_url, name, out, driver, size):
@@ -120,7 +120,7 @@ def test_notes_that_a_crash_has_left_go_when_the_batch_comes_again(any_url, sink
 
     driver(0).run(attempt(range(7)))
     with monkeypatch.context() as patched:
-        patched.setattr(written, "delete_hashes", crash)
+        patched.setattr(row_hashes, "delete_hashes", crash)
         with pytest.raises(Crash):
             driver(1).run(attempt(range(5)))
     assert [one.split("/")[2] for one in notes_of(any_url, sink)] == ["0"] * 3 + ["1"] * 2
@@ -129,15 +129,15 @@ def test_notes_that_a_crash_has_left_go_when_the_batch_comes_again(any_url, sink
 
 
 def test_the_notes_of_a_driver_that_decides_late_go(any_url, sink, driver, few, monkeypatch):
-    mine, theirs, keep = driver(0), driver(0), written.save_hashes
+    mine, theirs, keep = driver(0), driver(0), row_hashes.save_hashes
     staged = theirs.task([attempt(range(3))])
 
     def kept(*args):
-        monkeypatch.setattr(written, "save_hashes", keep)
+        monkeypatch.setattr(row_hashes, "save_hashes", keep)
         mine.run(attempt(range(4)))
         return keep(*args)
 
-    monkeypatch.setattr(written, "save_hashes", kept)
+    monkeypatch.setattr(row_hashes, "save_hashes", kept)
     theirs.commit(staged)
     assert len(notes_of(any_url, sink)) == 2
 
@@ -150,7 +150,7 @@ def test_a_batch_without_rows_gets_none(any_url, out, driver):
 
 
 def test_more_rows_than_are_compared(any_url, out, driver, monkeypatch, caplog):
-    monkeypatch.setattr(written, "MAX_COMPARED_ROWS", 3)
+    monkeypatch.setattr(row_hashes, "MAX_COMPARED_ROWS", 3)
     driver(0).run(attempt(range(4)))
     assert "has more than 3 rows: they are not compared" in caplog.text
     driver(0).run(attempt(["other"]))
@@ -198,8 +198,8 @@ def test_a_query_of_a_queue_that_comes_again_is_compared_in_other_pieces(any_url
     with open_store(any_url) as store:
         ledger = ledger_of(store, query.id)
         assert ledger is not None
-        known = written.load_hashes(store, ledger.rows)
-    assert known is not None and len(known) == 900 * written.HASH_BYTES
+        known = row_hashes.load_hashes(store, ledger.rows)
+    assert known is not None and len(known) == 900 * row_hashes.HASH_BYTES
 
 
 @pytest.mark.full

@@ -13,12 +13,12 @@ from spark_queue.messages.message import pushes
 from spark_queue.options.parsers import DAY
 from spark_queue.stores.services import ageing
 from spark_queue.stores.services.ageing import LAST_SWEEP_NOTE, YEAR, remove_old_notes, sweep
-from spark_queue.stores.services.bound import QueryBinding, bind
 from spark_queue.stores.services.dead_letters import add_settled, set_history
 from spark_queue.stores.services.ledger import LEDGER_PREFIX, Writer, ledger_of, publish_batch
 from spark_queue.stores.services.owner import Batch
 from spark_queue.stores.services.ownership import Ownership
 from spark_queue.stores.services.poison import note_failure
+from spark_queue.stores.services.query_binding import QueryBinding, bind
 from spark_queue.stores.types import queue_note_key
 
 pytestmark = pytest.mark.every_store

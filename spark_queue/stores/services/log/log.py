@@ -43,7 +43,7 @@ import pyarrow as pa
 from spark_queue.errors import CheckpointError, plural
 from spark_queue.messages.schema import MAX_TIME_MS
 from spark_queue.stores.base import POLL_INTERVAL_MS, Store
-from spark_queue.stores.services.log.head import LogNotes
+from spark_queue.stores.services.log.log_notes import LogNotes
 from spark_queue.stores.services.log.sealing import PAUSE_CACHE_MS, Sealer
 from spark_queue.stores.services.log.segments import LOG_TAG, LogMetadata, LogPosition, LogRange
 from spark_queue.stores.services.log.trimming import Trimmer

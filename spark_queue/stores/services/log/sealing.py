@@ -11,7 +11,7 @@ from typing import NamedTuple
 from spark_queue.messages.columns import milliseconds
 from spark_queue.messages.schema import MAX_TIME_MS
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.log.head import LogNotes
+from spark_queue.stores.services.log.log_notes import LogNotes
 from spark_queue.stores.services.log.segments import LOG_TAG, LogMetadata, Sealing, Segment
 from spark_queue.stores.services.owner import Owner, SilenceTimer
 

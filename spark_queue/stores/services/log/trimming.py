@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.log.head import LogNotes
+from spark_queue.stores.services.log.log_notes import LogNotes
 from spark_queue.stores.services.log.segments import LOG_TAG
 
 #: Maximum seconds between two checks for segments that are too old.

@@ -21,7 +21,7 @@ from spark_queue.messages.columns import header_dicts
 from spark_queue.messages.payload import as_text
 from spark_queue.messages.schema import PUSHES
 from spark_queue.stores.support.damaged import DIGEST_HEADER, Records, digest_header, text_or_bytes
-from spark_queue.stores.support.needs import RecordStore
+from spark_queue.stores.support.record_store import RecordStore
 from spark_queue.stores.types import ERROR_HEADER, FROM_HEADER, Condition, DeadLetterInfo
 
 log = logging.getLogger(__name__)
