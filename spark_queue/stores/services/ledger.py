@@ -247,11 +247,7 @@ def publish_batch(
 def _check_rows(store: Store, ledger: Ledger, hashes: bytes | None, writer: Writer) -> None:
     """Raise `CheckpointError` if a written batch comes again with other rows; in a job, log it."""
     written = None if hashes is None else row_hashes.load_hashes(store, ledger.rows)
-    if (
-        hashes is None
-        or written is None
-        or not (unwritten := row_hashes.count_unwritten(hashes, written))
-    ):
+    if hashes is None or written is None or not (unwritten := row_hashes.count_unwritten(hashes, written)):
         return
     if writer is Writer.JOB:
         log.warning(
