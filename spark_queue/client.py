@@ -127,7 +127,8 @@ class Queue:
     ) -> str:
         """Push one message and return its id.
 
-        The arguments and errors are those of `push_many`, for one message.
+        The arguments are those of `push_many`, for one message. Raises `MessageError` and
+        `OptionError` as it does.
         """
         ids = None if id is None else [id]
         try:

@@ -12,8 +12,14 @@ from tests.project.raises import Module, unnamed_in
 PACKAGE = Path(spark_queue.__file__).parent
 
 
+#: An error that a function cannot raise, since it calls another one with arguments that are right.
+NEVER = {"Store.exists raises OptionError"}
+
+
 def test_each_docstring_names_the_errors_that_its_function_raises():
-    assert unnamed_in(sorted(PACKAGE.rglob("*.py"))) == []
+    found = {line.partition(": ")[2].partition(",")[0]: line for line in unnamed_in(sorted(PACKAGE.rglob("*.py")))}
+    assert {name: line for name, line in found.items() if name not in NEVER} == {}
+    assert found.keys() >= NEVER, "it leaves the list"
 
 
 HEAD = '''
