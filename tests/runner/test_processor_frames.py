@@ -46,7 +46,7 @@ def made(route, rows):
     """What comes of rows: `(queue, payload, headers)`."""
     return [
         (one.queue, json.loads(one.payload), dict(one.headers))
-        for one in route.messages(rows).collect()
+        for one in route.output_messages(rows).collect()
     ]  # fmt: skip
 
 
