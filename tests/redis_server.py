@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -12,16 +13,28 @@ import redis
 from spark_queue.stores.conformance.waiting import wait_until
 
 
+def free_port() -> int:
+    """Return a port that is free, as is the one 10,000 above it, which a node of a cluster takes too.
+
+    Both are below the ports that the system gives to outgoing connections: one of these could take it meanwhile.
+    """
+    while True:
+        port = 12_000 + secrets.randbelow(10_000)
+        try:
+            for one in (port, port + 10_000):
+                with socket.socket() as free:
+                    free.bind(("127.0.0.1", one))
+        except OSError:
+            continue
+        return port
+
+
 class Server:
     """A Redis of the test's own, with a journal that loses nothing."""
 
     def __init__(self, folder, *options):
         self.options = options
-        self.port = 65_536
-        while self.port > 55_000:  # a node of a cluster takes the port 10,000 above it, too
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                self.port = free.getsockname()[1]
+        self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self.folder = folder
         self.start()

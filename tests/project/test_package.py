@@ -60,7 +60,13 @@ def sources(*patterns: str) -> set[str]:
     return {str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern)}
 
 
-PACKAGE = ("spark_queue/**/*.py", "spark_queue/*.pyi", "spark_queue/**/*.lua", "pyspark_queue/*.py", "*spark_queue/py.typed")
+PACKAGE = (
+    "spark_queue/**/*.py",
+    "spark_queue/*.pyi",
+    "spark_queue/**/*.lua",
+    "pyspark_queue/*.py",
+    "*spark_queue/py.typed",
+)
 
 
 def test_twine_accepts_both(dist):

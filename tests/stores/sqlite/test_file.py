@@ -262,7 +262,7 @@ def test_what_is_read_while_a_file_is_shrunk_makes_it_say_so(queue, path, sqlite
     with closing(sqlite3.connect(path)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT * FROM message").fetchone()
-        with pytest.raises(StoreUnavailable, match="as soon as no process reads its old state"):
+        with pytest.raises(StoreUnavailable, match="stays large while another process reads its old state"):
             shrink(sqlite_url)
     reading.close()
     before = size_of(path)
