@@ -43,7 +43,7 @@ def recover_consumer(
 ) -> RecoveredConsumer:
     """Commit the messages that a query has written, and release the rest.
 
-    For a query that cannot start again.     `consumer` is `name/epoch`. Its last batch may have
+    For a query that cannot start again. `consumer` is `name/epoch`. Its last batch may have
     been written. If the query wrote to queues with exactly-once delivery, set `sink` to the URL of
     their database, or to a list of URLs. The ledger there decides, and its batch is published
     first; other staged rows of the query are dropped. For another sink, check it yourself and set
