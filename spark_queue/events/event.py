@@ -83,7 +83,7 @@ class Event:
     def from_json(cls, id: str, document: object, tries: int, get_mature: Callable[[], datetime]) -> Event:
         """Return the event that the payload of a message describes.
 
-        `mature` is called for the creation time if `document` has none.
+        `get_mature` is called for the creation time if `document` has none.
         Raises `ValueError` if it is not an event, `MessageError` if its own payload is bytes.
         """
         if not isinstance(document, dict):
