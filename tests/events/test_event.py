@@ -238,7 +238,7 @@ def test_what_a_function_raises_is_told_with_its_trace_and_without_ours():
 
     result = become(work)
     assert result.status == "failed" and result.error_line == "KeyError: 'missing'"
-    assert "in work" in result.error and "events/run.py" not in result.error
+    assert "in work" in result.error and "events/execution.py" not in result.error
     assert become(lambda event, config: exit(3)).status == "failed"
 
 
