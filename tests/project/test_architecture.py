@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import builtins
+import os
 import pkgutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -295,3 +297,21 @@ def test_what_the_package_offers():
         assert getattr(spark_queue, name).__name__ == name
     with pytest.raises(AttributeError, match="attribute nothing"):
         spark_queue.nothing  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_the_package_works_in_a_zip(tmp_path):
+    """As `spark-submit --py-files` takes it along."""
+    path = tmp_path / "package.zip"
+    with zipfile.ZipFile(path, "w") as packed:
+        for file in HOUSE.rglob("*.py*"):
+            if file.suffix in (".py", ".pyi"):
+                packed.write(file, file.relative_to(HOUSE.parent))
+    program = (
+        "import spark_queue; assert '.zip' in spark_queue.__file__; print(*spark_queue.__all__)\n"
+        "with spark_queue.Queue('sqlite:///queues.db', 'q') as queue: queue.push(1); print(queue.pop().payload)"
+    )
+    run = [sys.executable, "-P", "-c", program]
+    done = subprocess.run(
+        run, env=os.environ | {"PYTHONPATH": str(path)}, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.splitlines() == [" ".join(spark_queue.__all__), "1"], done.stderr
